@@ -1,0 +1,76 @@
+"""How a head's output w·d + b becomes a prediction, and how likely a value is under it."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from headstart.config import Config
+from headstart.table.kinds import BINARY, RATING, REAL
+
+
+class LikelihoodConfig(Config):
+    """Settings of the output distributions."""
+
+    rating_link: Literal["sigmoid", "identity"] = "sigmoid"
+    output_variance: float = 0.1  # of a rating on [0, 1]; the paper's value
+
+
+class Likelihood(nn.Module):
+    """Bernoulli for binary, Gaussian of fixed variance for ratings, of learned variance for reals.
+
+    Every method works on cells of any mix of kinds; ``codes`` holds each cell's kind
+    (``headstart.table.kinds``) and broadcasts against the logits.
+    """
+
+    def __init__(self, config: LikelihoodConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.real_log_variance = nn.Parameter(torch.zeros(()))
+
+    def nll(self, logits: Tensor, values: Tensor, codes: Tensor) -> Tensor:
+        """Negative log-likelihood of each value on the models' scale."""
+
+        def one(code: int) -> Tensor:
+            if code == BINARY:
+                return F.binary_cross_entropy_with_logits(logits, values, reduction="none")
+            squared = (values - self._link(logits, code)) ** 2
+            if code == RATING:
+                variance = self.config.output_variance
+                return 0.5 * (squared / variance + math.log(2 * math.pi * variance))
+            log_variance = self.real_log_variance
+            return 0.5 * (squared * torch.exp(-log_variance) + math.log(2 * math.pi) + log_variance)
+
+        return self._by_kind(one, codes, logits)
+
+    def mean(self, logits: Tensor, codes: Tensor) -> Tensor:
+        """The predicted mean on the models' scale."""
+        return self._by_kind(lambda code: self._link(logits, code), codes, logits)
+
+    def logit(self, mean: Tensor, codes: Tensor) -> Tensor:
+        """The output whose predicted mean this is: the inverse of ``mean``, kept finite at the ends."""
+
+        def one(code: int) -> Tensor:
+            if code == BINARY or (code == RATING and self.config.rating_link == "sigmoid"):
+                return torch.logit(mean, eps=1e-3)
+            return mean
+
+        return self._by_kind(one, codes, mean)
+
+    def _link(self, logits: Tensor, code: int) -> Tensor:
+        if code == BINARY or (code == RATING and self.config.rating_link == "sigmoid"):
+            return torch.sigmoid(logits)
+        return logits
+
+    @staticmethod
+    def _by_kind(one, codes: Tensor, like: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+        """Compute ``one(code)`` for the kinds that occur, and pick each cell's own."""
+        present = [code for code in (BINARY, RATING, REAL) if bool((codes == code).any())] or [BINARY]
+        result: Tensor = one(present[0])
+        for code in present[1:]:
+            result = torch.where(codes == code, one(code), result)
+        return result.expand_as(like) if result.shape != like.shape else result

@@ -1,0 +1,112 @@
+"""What a backbone is: a frozen model that says what it knows of a row."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from headstart.backbones.heads import Heads
+from headstart.backbones.likelihood import Likelihood, LikelihoodConfig
+from headstart.config import Config
+from headstart.table.cells import Cells
+
+
+class BackboneConfig(Config):
+    """Settings every backbone has."""
+
+    likelihood: LikelihoodConfig = LikelihoodConfig()
+
+
+@dataclass(frozen=True)
+class RowStates:
+    """What a backbone knows of some rows."""
+
+    code: Tensor  # (rows, latent): what the hypernetwork reads
+    code_std: Tensor  # (rows, latent): how sure the backbone is of the code
+    activation: Tensor  # (rows, width): what heads read
+
+    def __len__(self) -> int:
+        return len(self.code)
+
+    def take(self, rows: Tensor) -> RowStates:
+        """Return the states of these rows."""
+        return RowStates(self.code[rows], self.code_std[rows], self.activation[rows])
+
+    @classmethod
+    def concatenate(cls, parts: list[RowStates]) -> RowStates:
+        """Join batches of rows into one."""
+        return cls(
+            torch.cat([part.code for part in parts]),
+            torch.cat([part.code_std for part in parts]),
+            torch.cat([part.activation for part in parts]),
+        )
+
+
+class Backbone(nn.Module, ABC):
+    """A base model over a fixed set of features.
+
+    Subclasses implement ``states`` and ``loss`` and own a head a feature. Values come in on the
+    models' scale. Only ``encode`` and ``heads`` are used once the backbone is frozen.
+    """
+
+    name: ClassVar[str]
+    config: BackboneConfig
+    weight: nn.Parameter  # (features, width): the heads' w
+    bias: nn.Parameter  # (features,): the heads' b
+
+    def __init__(self, config: BackboneConfig, codes: Tensor) -> None:
+        super().__init__()
+        self.config = config
+        self.likelihood = Likelihood(config.likelihood)
+        self.codes: Tensor
+        self.register_buffer("codes", codes)  # (features,): the kind of each
+
+    @property
+    def features(self) -> int:
+        """How many features the backbone was built for."""
+        return len(self.codes)
+
+    @property
+    @abstractmethod
+    def code_size(self) -> int:
+        """Length of a row's code."""
+
+    @property
+    def activation_size(self) -> int:
+        """Length of a row's decoder activation."""
+        return int(self.weight.shape[1])
+
+    @property
+    def heads(self) -> Heads:
+        """The heads of the backbone's own features."""
+        return Heads(self.weight, self.bias)
+
+    @abstractmethod
+    def loss(self, cells: Cells, generator: torch.Generator) -> Tensor:
+        """The training loss of a batch of rows, per row; randomness comes from ``generator`` only."""
+
+    @abstractmethod
+    def states(self, cells: Cells) -> RowStates:
+        """What is known of a batch of rows from their observations; a row may have none."""
+
+    @torch.no_grad()
+    def encode(self, cells: Cells, hidden: Tensor | None = None, batch: int = 1024) -> RowStates:
+        """The states of any number of rows, with the features in the mask ``hidden`` (features,) masked out."""
+        if hidden is not None:
+            cells = cells.keep(~hidden[cells.index])
+        every = torch.arange(len(cells))
+        if len(every) == 0:
+            return self.states(cells)
+        return RowStates.concatenate([self.states(cells.take(part)) for part in every.split(batch)])
+
+
+def mlp(sizes: list[int], *, last: bool = False) -> nn.Sequential:
+    """Linear layers of these sizes with ReLU between; after the last one too if ``last``."""
+    layers: list[nn.Module] = []
+    for size, following in zip(sizes[:-1], sizes[1:], strict=True):
+        layers += [nn.Linear(size, following), nn.ReLU()]
+    return nn.Sequential(*(layers if last else layers[:-1]))

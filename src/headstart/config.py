@@ -1,0 +1,40 @@
+"""The base of all settings: small, frozen, checked, and helpful when a name is mistyped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from headstart.errors import InputError, did_you_mean
+
+
+class Config(BaseModel):
+    """A frozen group of settings. Unknown names are refused, with the nearest known one suggested.
+
+    >>> class Walk(Config):
+    ...     steps: int = 3
+    >>> Walk(stepz=4)
+    Traceback (most recent call last):
+    headstart.errors.InputError: Walk has no setting 'stepz'; did you mean 'steps'?
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def __init__(self, **settings: Any) -> None:
+        try:
+            super().__init__(**settings)
+        except ValidationError as error:
+            raise InputError(_explain(type(self), error)) from None
+
+    def revised(self, **settings: Any) -> Any:
+        """Return a copy with some settings replaced, checked like any other."""
+        return type(self)(**{**self.model_dump(), **settings})
+
+
+def _explain(config: type[Config], error: ValidationError) -> str:
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        return f"{config.__name__} has no setting {where!r}{did_you_mean(where, config.model_fields)}"
+    return f"{config.__name__}: setting {where!r}: {first['msg']}; got {first['input']!r}"

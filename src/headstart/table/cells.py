@@ -1,0 +1,76 @@
+"""Observations as compressed rows of tensors: what models compute on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Cells:
+    """A ragged batch: line ``i`` holds ``index[indptr[i]:indptr[i+1]]`` with their ``values``.
+
+    Lines are rows and ``index`` points at features, or the other way round after ``transpose``.
+    Values are on the models' scale. ``width`` is how many things ``index`` may point at.
+
+    >>> cells = Cells.from_pairs(torch.tensor([1, 0]), torch.tensor([2, 0]), torch.tensor([.5, 1.]), 2, 3)
+    >>> cells.lines, cells.index, cells.values
+    (tensor([0, 1]), tensor([0, 2]), tensor([1.0000, 0.5000]))
+    """
+
+    indptr: Tensor  # (lines + 1,) int64
+    index: Tensor  # (n,) int64
+    values: Tensor  # (n,) float32
+    width: int
+
+    @classmethod
+    def from_pairs(cls, lines: Tensor, index: Tensor, values: Tensor, height: int, width: int) -> Cells:
+        """Build from one (line, index, value) an observation, in any order."""
+        order = torch.argsort(lines * width + index)
+        return cls(offsets(torch.bincount(lines, minlength=height)), index[order], values[order], width)
+
+    def __len__(self) -> int:
+        return len(self.indptr) - 1
+
+    @property
+    def counts(self) -> Tensor:
+        """How many observations each line holds: (lines,)."""
+        return self.indptr.diff()
+
+    @property
+    def lines(self) -> Tensor:
+        """The line of each observation: (n,)."""
+        return torch.repeat_interleave(self.counts)
+
+    def take(self, lines: Tensor) -> Cells:
+        """Return these lines, in this order."""
+        counts = self.counts[lines]
+        where = ranges(self.indptr[lines], counts)
+        return Cells(offsets(counts), self.index[where], self.values[where], self.width)
+
+    def keep(self, mask: Tensor) -> Cells:
+        """Return only the observations where ``mask`` (n,) holds; the lines stay."""
+        # Counting by differences of a running sum, because a line may be empty.
+        running = torch.cat([mask.new_zeros(1, dtype=torch.int64), mask.cumsum(0)])
+        return Cells(running[self.indptr], self.index[mask], self.values[mask], self.width)
+
+    def transpose(self) -> Cells:
+        """Return the same observations with lines and index changed over."""
+        return Cells.from_pairs(self.index, self.lines, self.values, self.width, len(self))
+
+
+def offsets(counts: Tensor) -> Tensor:
+    """Where each of the lines with these counts begins, and where the last ends: (lines + 1,)."""
+    return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+
+
+def ranges(starts: Tensor, counts: Tensor) -> Tensor:
+    """Concatenate ``arange(start, start + count)`` of every pair, without a loop.
+
+    >>> ranges(torch.tensor([5, 0]), torch.tensor([2, 3]))
+    tensor([5, 6, 0, 1, 2])
+    """
+    begin = counts.cumsum(0) - counts
+    return torch.repeat_interleave(starts - begin, counts) + torch.arange(int(counts.sum()))

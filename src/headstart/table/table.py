@@ -1,0 +1,1 @@
+"""The table: sparse observations with names, kinds and feature metadata."""
