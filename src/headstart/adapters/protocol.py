@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -76,6 +76,11 @@ class Adapter(nn.Module, ABC):
     def learns(self) -> bool:
         """Whether there is anything to meta-train."""
         return any(parameter.requires_grad for parameter in self.parameters())
+
+    @property
+    def meta_settings(self) -> dict[str, Any]:
+        """Settings of meta-training that are part of the method, such as MAML's meta-batch."""
+        return {}
 
     @abstractmethod
     def adapt(self, batch: FeatureBatch, states: RowStates) -> Heads:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar
 
 import torch
@@ -58,12 +59,14 @@ class Backbone(nn.Module, ABC):
     weight: nn.Parameter  # (features, width): the heads' w
     bias: nn.Parameter  # (features,): the heads' b
 
-    def __init__(self, config: BackboneConfig, codes: Tensor) -> None:
+    def __init__(self, config: BackboneConfig, codes: Tensor, grid: Tensor) -> None:
         super().__init__()
         self.config = config
         self.likelihood = Likelihood(config.likelihood)
         self.codes: Tensor
         self.register_buffer("codes", codes)  # (features,): the kind of each
+        self.grid: Tensor
+        self.register_buffer("grid", grid)  # the few values that occur in training, or none
 
     @property
     def features(self) -> int:
@@ -95,18 +98,18 @@ class Backbone(nn.Module, ABC):
 
     @torch.no_grad()
     def encode(self, cells: Cells, hidden: Tensor | None = None, batch: int = 1024) -> RowStates:
-        """The states of any number of rows, with the features in the mask ``hidden`` (features,) masked out."""
+        """The states of any number of rows; features in the mask ``hidden`` (features,) are left out."""
         if hidden is not None:
             cells = cells.keep(~hidden[cells.index])
         every = torch.arange(len(cells))
         if len(every) == 0:
             return self.states(cells)
-        return RowStates.concatenate([self.states(cells.take(part)) for part in every.split(batch)])
+        return RowStates.concatenate([self.states(cells.take(part)) for part in torch.split(every, batch)])
 
 
 def mlp(sizes: list[int], *, last: bool = False) -> nn.Sequential:
     """Linear layers of these sizes with ReLU between; after the last one too if ``last``."""
     layers: list[nn.Module] = []
-    for size, following in zip(sizes[:-1], sizes[1:], strict=True):
+    for size, following in pairwise(sizes):
         layers += [nn.Linear(size, following), nn.ReLU()]
     return nn.Sequential(*(layers if last else layers[:-1]))

@@ -1,0 +1,9 @@
+"""Observations, metadata and kinds: what everything else computes on."""
+
+from headstart.table.cells import Cells
+from headstart.table.kinds import Kind, Kinds
+from headstart.table.metadata import MetadataSchema
+from headstart.table.names import Names
+from headstart.table.table import Table
+
+__all__ = ["Cells", "Kind", "Kinds", "MetadataSchema", "Names", "Table"]

@@ -51,7 +51,9 @@ class Kind:
     def real(cls, center: float = 0.0, scale: float = 1.0) -> Kind:
         """Any number; ``center`` and ``scale`` say where its values lie and how far they spread."""
         if not (math.isfinite(center) and math.isfinite(scale) and scale > 0):
-            raise InputError(f"a real's center and scale must be finite, scale > 0; got {center!r}, {scale!r}")
+            raise InputError(
+                f"a real's center and scale must be finite, scale > 0; got {center!r}, {scale!r}"
+            )
         return cls(REAL, center, scale)
 
     @classmethod
@@ -59,9 +61,7 @@ class Kind:
         """Read the text form. ``rating`` needs its ends, which only data or the user can give."""
         name, *numbers = str(text).split(":")
         if name not in NAMES:
-            raise InputError(
-                f"{text!r} is not a kind ({', '.join(NAMES)}){did_you_mean(name, NAMES)}"
-            )
+            raise InputError(f"{text!r} is not a kind ({', '.join(NAMES)}){did_you_mean(name, NAMES)}")
         try:
             ends = [float(number) for number in numbers]
         except ValueError:
@@ -69,7 +69,9 @@ class Kind:
         wanted = {"binary": (0,), "rating": (2,), "real": (0, 2)}[name]
         if len(ends) not in wanted:
             raise InputError(f"kind {text!r}: write binary, rating:LOW:HIGH or real:CENTER:SCALE")
-        return {"binary": cls.binary, "rating": cls.rating, "real": cls.real}[name](*ends)
+        if name == "binary":
+            return cls.binary()
+        return cls.rating(*ends) if name == "rating" else cls.real(*ends)
 
     @property
     def name(self) -> str:
@@ -93,11 +95,20 @@ class Kind:
     def __str__(self) -> str:
         if self.code == BINARY:
             return "binary"
-        second = self.offset + self.span if self.code == RATING else self.span
-        return f"{self.name}:{self.offset:.12g}:{second:.12g}"
+        if self.code == REAL:
+            return f"real:{_exact(self.offset)}:{_exact(self.span)}"
+        short = f"{self.high:.12g}"  # free of the rounding of offset + span, if it still means the same
+        high = short if float(short) - self.offset == self.span else _exact(self.high)
+        return f"rating:{_exact(self.offset)}:{high}"
 
     def __repr__(self) -> str:
         return f"Kind({str(self)!r})"
+
+
+def _exact(number: float) -> str:
+    """Write a number as short as can be read back the same."""
+    short = f"{number:.12g}"
+    return short if float(short) == number else repr(float(number))
 
 
 class Kinds(Sequence[Kind]):
@@ -145,10 +156,12 @@ class Kinds(Sequence[Kind]):
         """Bring values from the models' scale back to the data's own units."""
         return values * self.spans[features] + self.offsets[features]
 
-    def summary(self) -> str:
-        """Count the features of each kind: ``9066 rating:0.5:5``."""
+    def summary(self, limit: int = 5) -> str:
+        """Count the features of each kind, commonest first: ``9066 rating:0.5:5``."""
         counts: dict[str, int] = {}
         for kind in self._kinds:
             text = str(kind) if kind.code != REAL else "real"
             counts[text] = counts.get(text, 0) + 1
-        return ", ".join(f"{count} {text}" for text, count in sorted(counts.items(), key=lambda kv: -kv[1]))
+        told = [f"{count} {text}" for text, count in sorted(counts.items(), key=lambda kv: -kv[1])]
+        more = [f"{len(told) - limit} more kinds"] if len(told) > limit else []
+        return ", ".join(told[:limit] + more)

@@ -24,9 +24,7 @@ def as_name(value: object, what: str = "name") -> str:
             return value
     elif isinstance(value, (bool, np.bool_)) or value is None:
         pass
-    elif isinstance(value, (int, np.integer)):
-        return str(int(value))
-    elif isinstance(value, (float, np.floating)) and float(value).is_integer():
+    elif isinstance(value, (int, float, np.integer, np.floating)) and value == value // 1:
         return str(int(value))
     raise InputError(f"{value!r} cannot be a {what}; names are non-empty text or whole numbers")
 

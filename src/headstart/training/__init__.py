@@ -1,0 +1,1 @@
+"""Training: pretraining a backbone, meta-training an adapter, and what both share."""

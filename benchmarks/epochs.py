@@ -1,0 +1,294 @@
+"""One epoch of pretraining and of meta-training, beside a plain dense version and the bare GEMMs.
+
+The table has the shape of MovieLens-1M (6,040 rows × 3,706 features, a million ratings of 1 to 5, as
+skewed): 60 % of the features train the backbone, 30 % the hypernetwork.
+
+- "dense" is how such models are commonly written: (batch × features × dims) tensors, rows encoded anew
+  in every step. It is timed on a few batches and scaled up to the epoch.
+- "GEMMs" are only the matrix products that any implementation needs: the encoder's, the shared
+  decoder's and the heads', there and back.
+
+Everything is timed in one run, alternating, and the median is reported: compare the ratios.
+
+    python benchmarks/epochs.py            # add --quick for a smaller table
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from headstart.adapters import CHNConfig, ContextualHypernetwork, FeatureBatch, Knowledge
+from headstart.backbones import PVAE, PVAEConfig
+from headstart.backbones.registry import value_grid
+from headstart.table.cells import Cells
+from headstart.table.kinds import RATING
+from headstart.training.episodes import draw_episode, draw_shots, episode_loss
+
+PAPER = PVAEConfig(
+    embedding=50,
+    set_size=30,
+    pooling="sum",
+    encoder_layers=(200,),
+    latent=150,
+    decoder_layers=(200,),
+    kl_weight=1.0,
+)
+PAPER_CHN = CHNConfig(metadata_encoding=5, metadata_layers=(10,), parameter_layers=(256, 256, 256))
+
+
+def ratings(rows: int, features: int, observations: int) -> Cells:
+    """Random ratings with a long tail of features and of rows, as in MovieLens-1M."""
+    generator = torch.Generator().manual_seed(0)
+    popularity = torch.arange(1, features + 1).double().pow(-0.8)
+    activity = torch.arange(1, rows + 1).double().pow(-0.5)
+    draw = int(observations * 1.6)
+    pairs = torch.multinomial(activity, draw, True, generator=generator) * features
+    pairs += torch.multinomial(popularity, draw, True, generator=generator)
+    pairs = pairs.unique()
+    pairs = pairs[torch.randperm(len(pairs), generator=generator)[:observations]]
+    values = torch.randint(5, (len(pairs),), generator=generator) / 4
+    return Cells.from_pairs(pairs // features, pairs % features, values, rows, features)
+
+
+def step(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    optimizer.step()
+
+
+def pvae_epoch(cells: Cells, config: PVAEConfig, batch: int) -> Callable[[], None]:
+    model = PVAE(config, torch.full((cells.width,), RATING), value_grid(cells))
+    optimizer = torch.optim.Adam(model.parameters(), fused=True)
+    generator = torch.Generator().manual_seed(0)
+
+    def epoch() -> None:
+        for rows in torch.randperm(len(cells), generator=generator).split(batch):
+            step(optimizer, model.loss(cells.take(rows), generator))
+
+    return epoch
+
+
+class DensePVAE(nn.Module):
+    """The same model in the usual way: every feature of every row is embedded, then masked."""
+
+    def __init__(self, config: PVAEConfig, features: int) -> None:
+        super().__init__()
+        self.fast = PVAE(config, torch.full((features,), RATING), torch.zeros(0))
+        self.root = config.pooling == "root"
+
+    def encode(self, values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        encoder = self.fast.set_encoder
+        x = values[:, :, None]
+        inputs = torch.cat([x, x * encoder.embedding, encoder.bias.expand(*values.shape, 1)], dim=2)
+        total = (torch.relu(encoder.layer(inputs)) * mask[:, :, None]).sum(1)
+        if self.root:
+            n = mask.sum(1, keepdim=True)
+            total = torch.cat([total / n.clamp(min=1).sqrt(), n.log1p()], dim=1)
+        mean, log_variance = self.fast.encoder(total).chunk(2, dim=1)
+        return mean, log_variance
+
+    def loss(self, values: Tensor, mask: Tensor) -> Tensor:
+        kept = mask * (torch.rand_like(mask) >= torch.rand(len(mask), 1))
+        mean, log_variance = self.encode(values * kept, kept)
+        activation = self.fast.decoder(mean + torch.exp(0.5 * log_variance) * torch.randn_like(mean))
+        predicted = torch.sigmoid(activation @ self.fast.weight.T + self.fast.bias)
+        nll = (mask * (values - predicted) ** 2).sum() / 0.2
+        kl = 0.5 * (mean**2 + log_variance.exp() - 1 - log_variance).sum()
+        return (nll + self.fast.config.kl_weight * kl) / len(values)
+
+
+def dense_pvae_batches(cells: Cells, config: PVAEConfig, batch: int, few: int) -> Callable[[], None]:
+    model = DensePVAE(config, cells.width)
+    optimizer = torch.optim.Adam(model.parameters(), fused=True)
+
+    def batches() -> None:
+        for rows in torch.randperm(len(cells))[: few * batch].split(batch):
+            part = cells.take(rows)
+            values, mask = torch.zeros(len(rows), cells.width), torch.zeros(len(rows), cells.width)
+            values[part.lines, part.index], mask[part.lines, part.index] = part.values, 1.0
+            step(optimizer, model.loss(values, mask))
+
+    return batches
+
+
+def product(left: Tensor, right: Tensor) -> None:
+    """A linear layer's three products: forward, and the gradients of both sides."""
+    out = left @ right
+    out @ right.T
+    left.T @ out
+
+
+def pvae_gemms(cells: Cells, config: PVAEConfig, batch: int) -> Callable[[], None]:
+    size = config.set_size + (config.pooling == "root")
+    layers = [(size, *config.encoder_layers, 2 * config.latent), (config.latent, *config.decoder_layers)]
+    pairs = [pair for sizes in layers for pair in pairwise(sizes)]
+    pairs.append((config.decoder_layers[-1], cells.width))
+    weights = [torch.randn(pair) for pair in pairs]
+    steps = -(-len(cells) // batch)
+    inputs = [torch.randn(batch, pair[0]) for pair in pairs]
+
+    def gemms() -> None:
+        for _ in range(steps):
+            for left, right in zip(inputs, weights, strict=True):
+                product(left, right)
+
+    return gemms
+
+
+def meta_epoch(tasks: FeatureBatch, adapter: ContextualHypernetwork, batch: int) -> Callable[[], None]:
+    knowledge = adapter.knowledge
+    optimizer = torch.optim.Adam(adapter.parameters(), fused=True)
+    generator = torch.Generator().manual_seed(0)
+
+    def epoch() -> None:
+        for features in torch.randperm(len(tasks), generator=generator).split(batch):
+            part = tasks.take(features)
+            shots = draw_shots(part, 32, generator)
+            step(optimizer, episode_loss(adapter, knowledge, draw_episode(part, shots, generator)))
+
+    return epoch
+
+
+def dense_meta_batches(
+    tasks: FeatureBatch, adapter: ContextualHypernetwork, model: DensePVAE, cells: Cells, batch: int
+) -> Callable[[], None]:
+    """One step as commonly written: each batch of features encodes every row anew, densely."""
+    optimizer = torch.optim.Adam(adapter.parameters(), fused=True)
+    generator = torch.Generator().manual_seed(0)
+
+    def states() -> Iterator[tuple[Tensor, Tensor]]:
+        for rows in torch.arange(len(cells)).split(500):
+            part = cells.take(rows)
+            values, mask = torch.zeros(len(rows), cells.width), torch.zeros(len(rows), cells.width)
+            values[part.lines, part.index], mask[part.lines, part.index] = part.values, 1.0
+            with torch.no_grad():
+                mean, _ = model.encode(values, mask)
+                yield mean, model.fast.decoder(mean)
+
+    def one() -> None:
+        part = tasks.take(torch.randperm(len(tasks))[:batch])
+        episode = draw_episode(part, draw_shots(part, 32, generator), generator)
+        codes, activations = (torch.cat(each) for each in zip(*states(), strict=True))
+        context = torch.zeros(len(part), len(cells))
+        shown = torch.zeros(len(part), len(cells))
+        context[episode.context.cells.lines, episode.context.cells.index] = episode.context.cells.values
+        shown[episode.context.cells.lines, episode.context.cells.index] = 1.0
+        summed = []
+        for values, mask in zip(context.split(8), shown.split(8), strict=True):
+            points = torch.cat([codes.expand(len(values), -1, -1), values[:, :, None]], dim=2)
+            summed.append((adapter.f(points) * mask[:, :, None]).sum(1))
+        parts = [adapter.g(torch.cat(summed))]
+        if adapter.h is not None:
+            parts.append(adapter.h(part.metadata))
+        theta = adapter.net(torch.cat(parts, dim=1))
+        predicted = torch.sigmoid(theta[:, :-1] @ activations.T + theta[:, -1:])
+        truth, mask = torch.zeros_like(predicted), torch.zeros_like(predicted)
+        truth[episode.targets.lines, episode.targets.index] = episode.targets.values
+        mask[episode.targets.lines, episode.targets.index] = 1.0
+        step(optimizer, (mask * (truth - predicted) ** 2).sum() / mask.sum())
+
+    return one
+
+
+def meta_gemms(tasks: FeatureBatch, adapter: ContextualHypernetwork, batch: int) -> Callable[[], None]:
+    rows, width = adapter.knowledge.states.activation.shape
+    steps = -(-len(tasks) // batch)
+    points = int(tasks.shots.clamp(max=32).float().mean() / 2 * batch)
+    pairs = [(points, layer) for layer in adapter.f if isinstance(layer, nn.Linear)]
+    for part in (adapter.g, adapter.h, adapter.net):
+        pairs += [(batch, layer) for layer in part or [] if isinstance(layer, nn.Linear)]
+    sides = [(torch.randn(n, layer.in_features), torch.randn(layer.in_features, layer.out_features))
+             for n, layer in pairs]  # fmt: skip
+    heads, activation = torch.randn(batch, width), torch.randn(width, rows)
+
+    def gemms() -> None:
+        for _ in range(steps):
+            for left, right in sides:
+                product(left, right)
+            (heads @ activation) @ activation.T  # the rows are frozen: no gradient of theirs
+
+    return gemms
+
+
+def seconds(work: Callable[[], None]) -> float:
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
+
+
+def compare(title: str, works: dict[str, tuple[Callable[[], None], float]], rounds: int) -> dict[str, object]:
+    """Run each work in turn, several rounds; the number beside each scales it up to an epoch."""
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for turn in range(rounds + 1):
+        for name, (work, scale) in works.items():
+            taken = seconds(work) * scale
+            if turn > 0:  # the first round warms up
+                times[name].append(taken)
+    middle = {name: statistics.median(each) for name, each in times.items()}
+    faster, against = middle["dense"] / middle["headstart"], middle["headstart"] / middle["GEMMs"]
+    print(f"{title:<34}" + "  ".join(f"{name} {value:8.3f} s" for name, value in middle.items()), end="")
+    print(f"   {faster:6.1f}× faster than dense, {against:4.1f}× the GEMMs", flush=True)
+    return {"title": title, "seconds": middle, "faster_than_dense": faster, "over_gemms": against}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="a tenth of the table")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", help="also write the numbers to this file")
+    options = parser.parse_args()
+    rows, features, count = (1510, 1200, 100_000) if options.quick else (6040, 3706, 1_000_209)
+    cells = ratings(rows, features, count)
+    order = torch.randperm(features, generator=torch.Generator().manual_seed(1))
+    by_feature = cells.transpose()
+    trained = order[: int(0.6 * features)]
+    met = order[int(0.6 * features) : int(0.9 * features)]
+    known = by_feature.take(trained).transpose()
+    found: list[dict[str, object]] = []
+    for title, config, batch in (
+        ("pretraining, defaults", PVAEConfig(), 128),
+        ("pretraining, paper", PAPER, 1000),
+    ):
+        works = {
+            "headstart": (pvae_epoch(known, config, batch), 1.0),
+            "GEMMs": (pvae_gemms(known, config, batch), 1.0),
+            "dense": (dense_pvae_batches(known, config, batch, 1), rows / batch),
+        }
+        found.append(compare(title, works, options.rounds))
+        dense = DensePVAE(config, known.width)
+        codes = torch.full((len(trained),), RATING)
+        knowledge = Knowledge(
+            dense.fast.encode(known), known, dense.fast.heads.detach(), torch.rand(len(trained), 19), codes,
+            dense.fast.likelihood,
+        )  # fmt: skip
+        tasks = FeatureBatch(by_feature.take(met), torch.rand(len(met), 19), torch.full((len(met),), RATING))
+        chn = CHNConfig() if title.endswith("defaults") else PAPER_CHN
+        adapter, size = ContextualHypernetwork(chn, knowledge), 128 if title.endswith("defaults") else 256
+        works = {
+            "headstart": (meta_epoch(tasks, adapter, size), 1.0),
+            "GEMMs": (meta_gemms(tasks, adapter, size), 1.0),
+            "dense": (dense_meta_batches(tasks, adapter, dense, known, size), len(tasks) / size),
+        }
+        found.append(compare(title.replace("pre", "meta-"), works, options.rounds))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(f"peak memory, dense versions included: {peak:.1f} GiB")
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump(
+                {"comparisons": found, "peak_gib": peak, "threads": torch.get_num_threads()}, file, indent=1
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""Fine-tuning heads on their contexts: by itself, or after any other adapter."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from headstart.adapters.pooling import parts
+from headstart.adapters.protocol import Adapter, FeatureBatch, Knowledge
+from headstart.backbones.heads import Heads
+from headstart.backbones.likelihood import Likelihood
+from headstart.backbones.protocol import RowStates
+from headstart.config import Config
+
+_BETAS, _EPSILON = (0.9, 0.999), 1e-8  # the paper's, for every Adam it uses
+
+
+class FineTunedConfig(Config):
+    """Settings of fine-tuning what another adapter gives."""
+
+    name: Literal["fine-tuned"] = "fine-tuned"
+    base: str = "chn"  # the adapter to start from
+    epochs: int = Field(10, ge=0)
+    rate: float = Field(1e-2, gt=0)
+
+
+class FineTuned(Adapter):
+    """Fine-tunes the heads of a base adapter on each feature's own context.
+
+    While a base that learns is in training, its heads pass untouched: it is meta-trained as it is
+    without fine-tuning. At zero shots there is nothing to tune on, and the base's head stays.
+    """
+
+    name: ClassVar[str] = "fine-tuned"
+    config: FineTunedConfig
+
+    def __init__(self, config: FineTunedConfig, knowledge: Knowledge, base: Adapter) -> None:
+        super().__init__(config, knowledge)
+        self.base = base
+
+    @property
+    def meta_settings(self) -> dict[str, Any]:
+        """Those of the base, which alone is meta-trained."""
+        return self.base.meta_settings
+
+    def adapt(self, batch: FeatureBatch, states: RowStates) -> Heads:
+        """Let the base give the heads, then fine-tune them."""
+        heads = self.base.adapt(batch, states)
+        if self.training and self.learns:
+            return heads
+        steps, rate = self.config.epochs, self.config.rate
+        return fine_tune(heads.detach(), batch, states, self.knowledge.likelihood, steps, rate)
+
+
+def fine_tune(
+    heads: Heads, batch: FeatureBatch, states: RowStates, likelihood: Likelihood, steps: int, rate: float
+) -> Heads:
+    """Take ``steps`` Adam steps on the mean negative log-likelihood of each head's own context.
+
+    Every step sees a feature's whole context, so one step is one epoch. All features step together
+    but none touches another: a head's gradient comes from its own context, and Adam works on each
+    number alone. If the heads carry a gradient, the result is differentiable through every step, to
+    any order; otherwise it is detached and computed part by part, in bounded memory.
+    """
+    if steps == 0 or len(batch.cells.index) == 0:
+        return heads
+    if torch.is_grad_enabled() and (heads.weight.requires_grad or heads.bias.requires_grad):
+        return _descend(heads, batch, states, likelihood, steps, rate)
+    # Contexts are padded to the longest of their part: like shots together, by powers of two, waste little.
+    order = torch.argsort(batch.shots, stable=True)
+    length = 2 ** torch.log2(batch.shots[order].clamp(min=1)).ceil().long()
+    split = [order[part] for part in parts(length * heads.weight.shape[1], apart=length)]
+    with torch.no_grad():
+        tuned = [
+            _descend(heads.take(part), batch.take(part), states, likelihood, steps, rate) for part in split
+        ]
+        return Heads.concatenate(tuned).take(torch.argsort(order))
+
+
+def _descend(
+    heads: Heads, batch: FeatureBatch, states: RowStates, likelihood: Likelihood, steps: int, rate: float
+) -> Heads:
+    activation, values, share = _padded(batch, states)
+    theta = torch.cat([heads.weight, heads.bias[:, None]], dim=1)
+    through = torch.is_grad_enabled() and theta.requires_grad
+    first, second = torch.zeros_like(theta), torch.zeros_like(theta)
+    for step in range(1, steps + 1):
+        theta = theta if through else theta.detach().requires_grad_()
+        with torch.enable_grad():
+            logits = torch.baddbmm(theta[:, None, -1:], activation, theta[:, :-1, None]).squeeze(2)
+            loss = (likelihood.nll(logits, values, batch.codes[:, None]) * share).sum()
+            (gradient,) = torch.autograd.grad(loss, theta, create_graph=through)
+        theta, first, second = adam_step(theta, gradient, first, second, step, rate)
+    return Heads(theta[:, :-1], theta[:, -1])
+
+
+def adam_step(
+    theta: Tensor, gradient: Tensor, first: Tensor, second: Tensor, step: int, rate: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One step (counted from 1) of Adam, as ``torch.optim.Adam`` takes it, but differentiable.
+
+    ``first`` and ``second`` are the running moments of the gradient; returns all three anew.
+
+    >>> adam_step(torch.tensor([1.0]), torch.tensor([5.0]), torch.zeros(1), torch.zeros(1), 1, 0.1)[0]
+    tensor([0.9000])
+    """
+    one, two = _BETAS
+    first = one * first + (1 - one) * gradient
+    second = two * second + (1 - two) * gradient**2
+    # Where every gradient so far was zero (a dead unit, no shots) the root's own slope is infinite,
+    # and infinity times zero would spoil the meta-gradient; nothing flows there, so nothing is let through.
+    moved = second > 0
+    root = torch.where(moved, second, 1.0).sqrt().where(moved, 0.0) / math.sqrt(1 - two**step)
+    return theta - rate / (1 - one**step) * first / (root + _EPSILON), first, second
+
+
+def _padded(batch: FeatureBatch, states: RowStates) -> tuple[Tensor, Tensor, Tensor]:
+    """The contexts as dense blocks, as long as the longest.
+
+    Returns the activations (features, shots, width), the values (features, shots) and the share of
+    each in its feature's mean (features, shots), which is zero where there is only padding.
+    """
+    cells, shots = batch.cells, batch.shots
+    lines = cells.lines
+    place = torch.arange(len(lines)) - cells.indptr[lines]
+    shape = (len(batch), int(shots.max()))
+    rows = torch.zeros(shape, dtype=torch.int64)
+    rows[lines, place] = cells.index
+    values = states.activation.new_zeros(shape)
+    values[lines, place] = cells.values.to(values.dtype)
+    share = torch.zeros_like(values)
+    share[lines, place] = 1 / shots[lines].to(values.dtype)
+    return states.activation[rows], values, share

@@ -1,0 +1,97 @@
+"""The mean of the heads of the nearest features."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from headstart.adapters.pooling import constant_heads, context_means, kind_means, parts, pooled_heads
+from headstart.adapters.protocol import Adapter, FeatureBatch, Knowledge
+from headstart.backbones.heads import Heads
+from headstart.backbones.protocol import RowStates
+from headstart.config import Config
+from headstart.errors import InputError
+
+
+class NearestHeadsConfig(Config):
+    """Settings of the nearest heads."""
+
+    name: Literal["knn"] = "knn"
+    neighbours: int = Field(10, ge=1)
+
+
+class NearestHeads(Adapter):
+    """θ = the mean of the heads of the nearest features of the same kind.
+
+    A feature is a column over all rows of the table, unobserved values filled with its own mean
+    (that of its kind where it has none, as a new feature at zero shots); near is the Euclidean
+    distance of columns on the models' scale; of features equally near, the earlier ones are taken. If
+    there are fewer features of the kind than wanted, all of them count; if there are none, the head
+    predicts the kind's mean.
+
+    A column is its mean plus deviations that are zero where nothing is observed and sum to zero, so
+
+        |a - b|² = rows · (mean_a - mean_b)² + Σ dev_a² + Σ dev_b² - 2 Σ dev_a · dev_b
+
+    holds exactly, and the last sum needs only what other features say in the context's rows. The
+    states must therefore be of the table's rows, in order; any further ones are of rows outside the
+    table, where every known feature takes its mean.
+    """
+
+    name: ClassVar[str] = "knn"
+    config: NearestHeadsConfig
+
+    def __init__(self, config: NearestHeadsConfig, knowledge: Knowledge) -> None:
+        super().__init__(config, knowledge)
+        cells, features = knowledge.cells, len(knowledge.codes)
+        self._kind_means = kind_means(knowledge)
+        counts = torch.bincount(cells.index, minlength=features)
+        totals = torch.bincount(cells.index, weights=cells.values.double(), minlength=features)
+        own = totals / counts.clamp(min=1)
+        self._means = torch.where(counts > 0, own, self._kind_means[knowledge.codes])
+        deviations = cells.values - self._means[cells.index]
+        self._spreads = torch.bincount(cells.index, weights=deviations**2, minlength=features)
+
+    def adapt(self, batch: FeatureBatch, states: RowStates) -> Heads:
+        """Average, for each feature, the heads of its nearest neighbours."""
+        rows, features = len(self.knowledge.cells), len(self.knowledge.codes)
+        if len(states) < rows:
+            raise InputError(
+                f"{self.name} compares columns over all {rows} rows of the table, but got the states of "
+                f"{len(states)}; pass those of every row, in the table's order"
+            )
+        met = torch.cat([self.knowledge.cells.counts, torch.zeros(len(states) - rows, dtype=torch.int64)])
+        each = met[batch.cells.index].double()
+        work = torch.bincount(batch.cells.lines, weights=each, minlength=len(batch)).long() + features
+        return Heads.concatenate([self._average(batch.take(part)) for part in parts(work)])
+
+    def _average(self, batch: FeatureBatch) -> Heads:
+        same_kind = batch.codes[:, None] == self.knowledge.codes
+        # Equal distances are common in binary data; rounding keeps noise from telling them apart.
+        distances = self.distances(batch).round(decimals=9).masked_fill(~same_kind, torch.inf)
+        wanted = min(self.config.neighbours, distances.shape[1])
+        limit = distances.topk(wanted, dim=1, largest=False).values[:, -1:]
+        nearer, level = distances < limit, distances == limit
+        room = wanted - nearer.sum(1, keepdim=True)
+        chosen = nearer | (level & (level.cumsum(1) <= room))
+        otherwise = constant_heads(self._kind_means[batch.codes], batch.codes, self.knowledge)
+        return pooled_heads(chosen & same_kind, otherwise, self.knowledge)
+
+    def distances(self, batch: FeatureBatch) -> Tensor:
+        """Squared distances to the backbone's features: (features of the batch, features), double."""
+        known, lines = self.knowledge.cells, batch.cells.lines
+        mean = context_means(batch, self._kind_means)
+        deviations = batch.cells.values - mean[lines]
+        spreads = torch.bincount(lines, weights=deviations**2, minlength=len(batch))
+        inside = batch.cells.index < len(known)
+        rows = len(known) + torch.bincount(lines[~inside], minlength=len(batch))
+        met = known.take(batch.cells.index[inside])  # what is observed in the context's rows
+        source = met.lines
+        products = deviations[inside][source] * (met.values - self._means[met.index])
+        where = lines[inside][source] * known.width + met.index
+        crossed = torch.bincount(where, weights=products, minlength=len(batch) * known.width)
+        gaps = mean[:, None] - self._means
+        return rows[:, None] * gaps**2 + spreads[:, None] + self._spreads - 2 * crossed.view_as(gaps)

@@ -1,0 +1,62 @@
+"""The mean of the heads of features in the same categories."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from headstart.adapters.pooling import constant_heads, kind_means, parts, pooled_heads
+from headstart.adapters.protocol import Adapter, FeatureBatch, Knowledge
+from headstart.backbones.heads import Heads
+from headstart.backbones.protocol import RowStates
+from headstart.config import Config
+
+
+class MeanHeadMatchingConfig(Config):
+    """There is nothing to set."""
+
+    name: Literal["mean-head-matching"] = "mean-head-matching"
+
+
+class MeanHeadMatching(Adapter):
+    """θ = the mean of the heads of the features whose metadata categories match the new feature's.
+
+    A metadata column in which the backbone's features hold both 0 and 1 and nothing else is a
+    category, or a label of a list; a feature is in it where it holds 1. Of the features of the same
+    kind, those in exactly the same categories match; where there are none, those that share the
+    most; where nothing is shared (or there are no categories at all), all do: the mean head. The
+    context is not used.
+    """
+
+    name: ClassVar[str] = "mean-head-matching"
+    config: MeanHeadMatchingConfig
+
+    def __init__(self, config: MeanHeadMatchingConfig, knowledge: Knowledge) -> None:
+        super().__init__(config, knowledge)
+        self._means = kind_means(knowledge)
+        known = knowledge.metadata
+        zero, one = known == 0, known == 1
+        self._columns = torch.nonzero((zero | one).all(0) & zero.any(0) & one.any(0)).squeeze(1)
+        self._categories = self._in_categories(known)
+
+    def adapt(self, batch: FeatureBatch, states: RowStates) -> Heads:  # noqa: ARG002
+        """Average, for each feature, the heads of the features that match it."""
+        work = torch.full((len(batch),), len(self.knowledge.codes))
+        return Heads.concatenate([self._pool(batch.take(part)) for part in parts(work)])
+
+    def _pool(self, batch: FeatureBatch) -> Heads:
+        wanted, known = self._in_categories(batch.metadata), self._categories
+        shared = wanted @ known.T
+        exact = (shared == wanted.sum(1, keepdim=True)) & (shared == known.sum(1)) & (shared > 0)
+        same_kind = batch.codes[:, None] == self.knowledge.codes
+        # The extra half puts an exact match before those that have further categories besides.
+        score = torch.where(same_kind, shared + 0.5 * exact, -1.0)
+        best = score == score.amax(1, keepdim=True)
+        otherwise = constant_heads(self._means[batch.codes], batch.codes, self.knowledge)
+        return pooled_heads(best & same_kind, otherwise, self.knowledge)
+
+    def _in_categories(self, metadata: Tensor) -> Tensor:
+        """1 where a feature is in a category, else 0: (features, categories)."""
+        return (metadata[:, self._columns] == 1).to(self.knowledge.heads.weight.dtype)

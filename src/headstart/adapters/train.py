@@ -1,0 +1,43 @@
+"""A random head, trained on the context."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from headstart.adapters.finetune import fine_tune
+from headstart.adapters.protocol import Adapter, FeatureBatch, Knowledge
+from headstart.adapters.random import RandomConfig, RandomHead
+from headstart.backbones.heads import Heads
+from headstart.backbones.protocol import RowStates
+from headstart.config import Config
+
+
+class TrainConfig(Config):
+    """Settings of training from a random head."""
+
+    name: Literal["train"] = "train"
+    epochs: int = Field(10, ge=0)
+    rate: float = Field(1e-2, gt=0)
+    seed: int = Field(0, ge=0)
+
+
+class TrainFromRandom(Adapter):
+    """Starts where ``RandomHead`` does and fine-tunes on the context for a fixed number of epochs.
+
+    At zero shots the head stays random.
+    """
+
+    name: ClassVar[str] = "train"
+    config: TrainConfig
+
+    def __init__(self, config: TrainConfig, knowledge: Knowledge) -> None:
+        super().__init__(config, knowledge)
+        self._start = RandomHead(RandomConfig(seed=config.seed), knowledge)
+
+    def adapt(self, batch: FeatureBatch, states: RowStates) -> Heads:
+        """Draw a head for each feature and train it on its context."""
+        start = self._start.adapt(batch, states)
+        steps, rate = self.config.epochs, self.config.rate
+        return fine_tune(start, batch, states, self.knowledge.likelihood, steps, rate)

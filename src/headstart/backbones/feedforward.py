@@ -1,0 +1,66 @@
+"""A plain feed-forward predictive model: the hypernetwork is not tied to autoencoders."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from headstart.backbones.protocol import Backbone, BackboneConfig, RowStates, mlp
+from headstart.backbones.sparse import bag, products_at
+from headstart.table.cells import Cells
+
+
+class FeedForwardConfig(BackboneConfig):
+    """Sizes of the feed-forward backbone."""
+
+    name: Literal["feedforward"] = "feedforward"
+    first_layer: int = 128
+    code: int = 64
+    layers: tuple[int, ...] = (200,)
+    most_dropped: float = 0.5  # each row's rate of hidden inputs is drawn from Uniform(0, this)
+
+
+class FeedForward(Backbone):
+    """Masked inputs → hidden layers → heads; the code is an intermediate layer.
+
+    The first layer reads every feature's masked value and its mask, ``Σ_j (x_j·A_j + B_j)`` over the
+    observed ones, divided by √n so that sparse and dense rows are on one scale.
+    """
+
+    name: ClassVar[str] = "feedforward"
+    config: FeedForwardConfig
+
+    def __init__(self, config: FeedForwardConfig, codes: Tensor, grid: Tensor) -> None:
+        super().__init__(config, codes, grid)
+        features, first = len(codes), config.first_layer
+        self.input = nn.Parameter(torch.randn(2 * features, first) * first**-0.5)  # A above B
+        self.input_bias = nn.Parameter(torch.zeros(first))
+        self.to_code = mlp([first, config.code], last=True)
+        self.from_code = mlp([config.code, *config.layers], last=True)
+        width = [config.code, *config.layers][-1]
+        self.weight = nn.Parameter(torch.randn(features, width) * width**-0.5)
+        self.bias = nn.Parameter(torch.zeros(features))
+
+    @property
+    def code_size(self) -> int:
+        """Width of the intermediate layer."""
+        return self.config.code
+
+    def states(self, cells: Cells) -> RowStates:
+        """One pass; the model is deterministic, so it claims no spread of the code."""
+        slope, shift = self.input.chunk(2)
+        total = bag(slope, cells, cells.values) + bag(shift, cells)
+        scale = cells.counts.to(total.dtype).clamp(min=1).rsqrt()[:, None]
+        code = self.to_code(torch.relu(total * scale + self.input_bias))
+        return RowStates(code, torch.zeros_like(code), self.from_code(code))
+
+    def loss(self, cells: Cells, generator: torch.Generator) -> Tensor:
+        """Negative log-likelihood of the entries hidden from the input, a row."""
+        rate = torch.rand(len(cells), generator=generator) * self.config.most_dropped
+        kept = torch.rand(len(cells.index), generator=generator) >= rate[cells.lines]
+        activation = self.states(cells.keep(kept)).activation
+        hidden = cells.keep(~kept)
+        logits = products_at(activation, self.weight, hidden) + self.bias[hidden.index]
+        return self.likelihood.nll(logits, hidden.values, self.codes[hidden.index]).sum() / len(cells)

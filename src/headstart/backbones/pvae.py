@@ -1,0 +1,76 @@
+"""The partial variational autoencoder of the paper."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from headstart.backbones.protocol import Backbone, BackboneConfig, RowStates, mlp
+from headstart.backbones.set_encoder import SetEncoder
+from headstart.backbones.sparse import products_at
+from headstart.table.cells import Cells
+
+
+class PVAEConfig(BackboneConfig):
+    """Sizes and loss of a P-VAE. The defaults are not the paper's: see ``docs/methods.md``."""
+
+    name: Literal["pvae"] = "pvae"
+    embedding: int = 50
+    set_size: int = 64
+    pooling: Literal["sum", "root"] = "root"
+    encoder_layers: tuple[int, ...] = (200,)
+    latent: int = 32
+    decoder_layers: tuple[int, ...] = (200,)
+    kl_weight: float = 0.01
+    most_dropped: float = 0.5  # each row's rate of dropped inputs is drawn from Uniform(0, this)
+
+
+class PVAE(Backbone):
+    """Set encoder → Gaussian posterior of the code z → shared decoder → one head a feature."""
+
+    name: ClassVar[str] = "pvae"
+    config: PVAEConfig
+
+    def __init__(self, config: PVAEConfig, codes: Tensor, grid: Tensor) -> None:
+        super().__init__(config, codes, grid)
+        self.set_encoder = SetEncoder(
+            len(codes), config.embedding, config.set_size, self.grid, config.pooling
+        )
+        self.encoder = mlp([self.set_encoder.output_size, *config.encoder_layers, 2 * config.latent])
+        self.decoder = mlp([config.latent, *config.decoder_layers], last=True)
+        width = [config.latent, *config.decoder_layers][-1]
+        self.weight = nn.Parameter(torch.randn(len(codes), width) * (1.0 / width) ** 0.5)
+        self.bias = nn.Parameter(torch.zeros(len(codes)))
+
+    @property
+    def code_size(self) -> int:
+        """Length of z."""
+        return self.config.latent
+
+    def loss(self, cells: Cells, generator: torch.Generator) -> Tensor:
+        """The negative ELBO of the observed entries, a row; some are dropped from the encoder's input."""
+        rate = torch.rand(len(cells), generator=generator) * self.config.most_dropped
+        kept = cells.keep(torch.rand(len(cells.index), generator=generator) >= rate[cells.lines])
+        mean, log_variance = self.posterior(kept)
+        noise = torch.randn(mean.shape, generator=generator)
+        return self.negative_elbo(cells, mean, log_variance, noise)
+
+    def negative_elbo(self, cells: Cells, mean: Tensor, log_variance: Tensor, noise: Tensor) -> Tensor:
+        """One-sample estimate at z = mean + std·noise, averaged over the rows."""
+        activation = self.decoder(mean + torch.exp(0.5 * log_variance) * noise)
+        logits = products_at(activation, self.weight, cells) + self.bias[cells.index]
+        nll = self.likelihood.nll(logits, cells.values, self.codes[cells.index]).sum()
+        kl = 0.5 * (mean**2 + log_variance.exp() - 1 - log_variance).sum()
+        return (nll + self.config.kl_weight * kl) / len(cells)
+
+    def posterior(self, cells: Cells) -> tuple[Tensor, Tensor]:
+        """Mean and log-variance of q(z | observations): two of (rows, latent)."""
+        mean, log_variance = self.encoder(self.set_encoder(cells)).chunk(2, dim=1)
+        return mean, log_variance.clamp(-12, 6)
+
+    def states(self, cells: Cells) -> RowStates:
+        """The code is the posterior mean; the activation is decoded from it."""
+        mean, log_variance = self.posterior(cells)
+        return RowStates(mean, torch.exp(0.5 * log_variance), self.decoder(mean))

@@ -1,0 +1,137 @@
+"""Made-up tables of known structure, for tests, benchmarks and trying things out.
+
+Every cell is observed with the same chance, ``density``; a row without any observation is left out.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from headstart.errors import InputError
+from headstart.table import Table
+
+GENRES = ("Action", "Comedy", "Crime", "Drama", "Family", "Horror", "Romance", "Sci-Fi")
+SUBJECTS = ("Algebra", "Data", "Geometry", "Number", "Probability")
+
+
+def synthetic_ratings(
+    rows: int = 500, features: int = 200, density: float = 0.2, rank: int = 4, seed: int = 0
+) -> Table:
+    """Ratings 1 to 5 of low rank; a feature's genres tell part of how rows differ on it.
+
+    >>> synthetic_ratings(100, 50, seed=1).kinds
+    Kinds(50 rating:1:5)
+    """
+    _check(rows, features, density)
+    rng = np.random.default_rng(seed)
+    labels = rng.random((features, len(GENRES))) < 0.25
+    labels[np.arange(features), rng.integers(len(GENRES), size=features)] = True  # at least one each
+    tastes = rng.normal(size=(len(GENRES), rank))
+    loadings = labels @ tastes / np.sqrt(labels.sum(1, keepdims=True)) + 0.5 * rng.normal(
+        size=(features, rank)
+    )
+    quality = 3.5 + 0.5 * rng.normal(size=features) + 0.3 * (labels @ rng.normal(size=len(GENRES)))
+    people, mildness = rng.normal(size=(rows, rank)), 0.4 * rng.normal(size=rows)
+    at_row, at_feature = _observed(rng, rows, features, density)
+    affinity = np.einsum("nr,nr->n", people[at_row], loadings[at_feature]) / np.sqrt(rank)
+    score = quality[at_feature] + mildness[at_row] + 0.7 * affinity + 0.4 * rng.normal(size=len(at_row))
+    metadata = {
+        "genres": pa.array([[GENRES[i] for i in np.flatnonzero(line)] for line in labels]),
+        "year": pa.array(rng.integers(1950, 2025, size=features)),
+    }
+    return _table(
+        "film", at_row, at_feature, np.clip(np.rint(score), 1, 5), rows, features, metadata, "rating:1:5"
+    )
+
+
+def synthetic_responses(rows: int = 500, features: int = 120, density: float = 0.4, seed: int = 0) -> Table:
+    """Right (1) or wrong (0) answers from a two-parameter item-response model.
+
+    P(right) = sigmoid(discrimination · (ability − difficulty)); a row's ability differs by subject,
+    and a feature's ``level`` is its difficulty seen through noise.
+
+    >>> synthetic_responses(100, 50).kinds
+    Kinds(50 binary)
+    """
+    _check(rows, features, density)
+    rng = np.random.default_rng(seed)
+    subject = rng.integers(len(SUBJECTS), size=features)
+    difficulty = 0.5 * rng.normal(size=len(SUBJECTS))[subject] + rng.normal(size=features)
+    discrimination = rng.lognormal(0.2, 0.3, size=features)
+    ability = rng.normal(size=(rows, 1)) + 0.6 * rng.normal(size=(rows, len(SUBJECTS)))
+    at_row, at_feature = _observed(rng, rows, features, density)
+    logit = discrimination[at_feature] * (ability[at_row, subject[at_feature]] - difficulty[at_feature])
+    right = rng.random(len(at_row)) < 1 / (1 + np.exp(-logit))
+    metadata = {
+        "subject": pa.array(np.array(SUBJECTS)[subject]),
+        "level": pa.array(np.round(difficulty + 0.5 * rng.normal(size=features), 2)),
+    }
+    return _table(
+        "question", at_row, at_feature, right.astype(np.float64), rows, features, metadata, "binary"
+    )
+
+
+def synthetic_mixed(rows: int = 200, features: int = 30, density: float = 0.6, seed: int = 0) -> Table:
+    """A small survey: binary, rating (0 to 10) and real features by turns, all moved by two factors.
+
+    >>> synthetic_mixed(60, 6).kinds.summary()
+    '2 binary, 2 rating:0:10, 2 real'
+    """
+    _check(rows, features, density)
+    rng = np.random.default_rng(seed)
+    kind = np.arange(features) % 3
+    loadings, people = rng.normal(size=(features, 2)), rng.normal(size=(rows, 2))
+    at_row, at_feature = _observed(rng, rows, features, density)
+    score = np.einsum("nr,nr->n", people[at_row], loadings[at_feature]) + 0.5 * rng.normal(size=len(at_row))
+    values = np.choose(kind[at_feature], [score > 0, np.clip(np.rint(5 + 2 * score), 0, 10), 20 + 5 * score])
+    metadata = {
+        "topic": pa.array(np.where(loadings[:, 0] > 0, "habits", "health")),
+        "weight": pa.array(np.round(loadings[:, 1], 2)),
+    }
+    texts = ("binary", "rating:0:10", "real:20:7.5")
+    kinds = {f"item {j}": texts[k] for j, k in enumerate(kind)}
+    return _table("item", at_row, at_feature, values, rows, features, metadata, kinds)
+
+
+def _observed(
+    rng: np.random.Generator, rows: int, features: int, density: float
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Draw which cells are observed, each with the same chance: rows and features of (n,) cells."""
+    # The gaps between observed cells are geometric; drawing those takes memory for what is observed only.
+    expected = rows * features * density
+    gaps = rng.geometric(density, size=int(expected + 8 * np.sqrt(expected) + 16))
+    cells = np.cumsum(gaps) - 1
+    at_row, at_feature = np.divmod(cells[cells < rows * features], features)
+    return at_row, at_feature
+
+
+def _check(rows: int, features: int, density: float) -> None:
+    if rows < 1 or features < 1 or not 0 < density <= 1:
+        raise InputError(
+            f"a synthetic table needs rows and features from 1 up and a density above 0 and up to 1; "
+            f"got {rows}, {features} and {density:g}"
+        )
+
+
+def _table(
+    what: str,
+    at_row: NDArray[np.int64],
+    at_feature: NDArray[np.int64],
+    values: NDArray[np.float64],
+    rows: int,
+    features: int,
+    metadata: dict[str, pa.Array],
+    kinds: str | dict[str, str],
+) -> Table:
+    names = pa.array([f"{what} {j}" for j in range(features)])
+    people = pa.array([f"row {i}" for i in range(rows)])
+    long = pa.table(
+        {
+            "row": pa.DictionaryArray.from_arrays(at_row.astype(np.int32), people),
+            "feature": pa.DictionaryArray.from_arrays(at_feature.astype(np.int32), names),
+            "value": np.asarray(values, dtype=np.float64),
+        }
+    )
+    return Table.read(long, metadata=pa.table({"feature": names, **metadata}), kinds=kinds)

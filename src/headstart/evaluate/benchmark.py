@@ -1,0 +1,171 @@
+"""The benchmark: every method on the same splits, backbones, contexts and targets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import Field, SerializeAsAny
+
+from headstart.adapters.protocol import Adapter
+from headstart.adapters.registry import adapter_config
+from headstart.backbones.protocol import BackboneConfig
+from headstart.backbones.pvae import PVAEConfig
+from headstart.config import Config
+from headstart.errors import InputError, listed
+from headstart.evaluate.folder import BenchmarkFolder, SplitOutcome
+from headstart.evaluate.kshot import KShotTest, check_shots
+from headstart.evaluate.results import Results, Run
+from headstart.evaluate.scoring import score_adapter
+from headstart.evaluate.splits import FeatureSplit, split_features
+from headstart.evaluate.timing import time_adapters
+from headstart.evaluate.unseen import hide_scales
+from headstart.progress import Reporter
+from headstart.table import Table
+from headstart.training.calibration import Calibration
+from headstart.training.metatraining import MetaTrainingConfig
+from headstart.training.pretraining import PretrainingConfig
+from headstart.training.stages import feature_batch, hold_back, train_adapter, train_backbone
+
+
+class BenchmarkConfig(Config):
+    """What to compare, and how."""
+
+    methods: tuple[str, ...] = ("chn", "mean", "mean-head", "knn-10")
+    shots: tuple[int, ...] = (0, 1, 2, 4, 8, 16, 32)
+    splits: int = Field(5, ge=1)
+    seed: int = Field(0, ge=0)  # split i uses seed + i
+    fractions: tuple[float, float, float] = (0.6, 0.3, 0.1)  # train, meta-train, meta-test
+    by: str | None = None  # metadata column to split by, old to new; None: at random
+    backbone: SerializeAsAny[BackboneConfig] = PVAEConfig()
+    pretraining: PretrainingConfig = PretrainingConfig()
+    metatraining: MetaTrainingConfig = MetaTrainingConfig()
+
+
+class Benchmark:
+    """Compares methods on a table. All that can be wrong with the settings is found before training.
+
+    ``name`` is what reports call the data.
+    """
+
+    def __init__(self, table: Table, config: BenchmarkConfig, name: str = "Table") -> None:
+        self.table, self.name = table, name
+        self.config: BenchmarkConfig = config.revised(
+            shots=check_shots(config.shots), backbone=config.backbone
+        )
+        _check_methods(config.methods)
+        self.splits = [
+            split_features(table, config.fractions, config.seed + i, config.by) for i in range(config.splits)
+        ]
+        self._check_shots()
+
+    def run(self, out: str | Path, reporter: Reporter | None = None) -> Results:
+        """Run the splits that ``out`` does not hold yet, write the results there and return them."""
+        reporter = reporter or Reporter(quiet=True)
+        settings = self.config.model_dump(mode="json")
+        folder = BenchmarkFolder(Path(out), self.table.fingerprint(), settings)
+        folder.open()
+        outcomes = []
+        for number in range(self.config.splits):
+            outcome = folder.finished(number)
+            if outcome is None:
+                outcome = self._run_split(number, folder, reporter)
+                folder.keep(outcome)
+            else:
+                reporter.say(f"Split {number + 1} of {self.config.splits}: finished before")
+            outcomes.append(outcome)
+        data = {**self._facts(), "splits": [{"split": o.split, **o.facts} for o in outcomes]}
+        results = Results.merged(data, settings, [outcome.runs for outcome in outcomes])
+        folder.publish(results, [timing for outcome in outcomes for timing in outcome.timings])
+        return results
+
+    def _run_split(self, number: int, folder: BenchmarkFolder, reporter: Reporter) -> SplitOutcome:
+        config, split, seed = self.config, self.splits[number], self.config.seed + number
+        table = hide_scales(self.table, split)
+        held_out = table.with_features(split.meta_test)
+        test = KShotTest(feature_batch(held_out), held_out.kinds, config.shots, seed)
+        facts = _facts_of(split, test)
+        reporter.say(
+            f"Split {number + 1} of {config.splits}: {len(split.train)} features train, "
+            f"{len(split.meta_train)} meta-train, {len(test)} tested, {test.left_out} too small to test"
+        )
+        _, knowledge = train_backbone(
+            table.with_features(split.train),
+            config.backbone,
+            config.pretraining,
+            seed=seed,
+            reporter=reporter,
+            checkpoint=folder.checkpoint(number, "backbone"),
+        )
+        tasks = feature_batch(table.with_features(split.meta_train))
+        trained: dict[str, Adapter] = {}
+        adapters = {
+            method: train_adapter(
+                method,
+                knowledge,
+                tasks,
+                config.metatraining,
+                seed=seed,
+                reporter=reporter,
+                checkpoint=folder.checkpoint(number, method),
+                trained=trained,
+            )
+            for method in config.methods
+        }
+        timings = time_adapters(adapters, {k: test.context(k) for k in config.shots}, knowledge.states)
+        _, unseen = hold_back(tasks, config.metatraining.validation, seed)
+        runs: list[Run] = []
+        with reporter.bar("Scoring", len(adapters)) as bar:
+            for method, adapter in adapters.items():
+                calibration = Calibration.fit(adapter, knowledge, unseen, seed=seed)
+                times = {timing.shots: timing for timing in timings if timing.method == method}
+                runs += score_adapter(method, adapter, knowledge, test, calibration, times, split=number)
+                bar.step(method)
+        return SplitOutcome(split=number, facts=facts, runs=tuple(runs), timings=tuple(timings))
+
+    def _check_shots(self) -> None:
+        most, counts = self.config.shots[-1], np.asarray(self.table.counts)
+        for number, split in enumerate(self.splits):
+            largest = int(counts[split.meta_test].max())
+            if largest <= most:
+                everywhere = int(counts.max()) <= most
+                whose = "of the table" if everywhere else f"held out in split {number + 1}"
+                largest = int(counts.max()) if everywhere else largest
+                raise InputError(
+                    f"{most} shots leave nothing to test on: the largest feature {whose} has {largest} "
+                    f"observations; use shots below {largest}"
+                )
+
+    def _facts(self) -> dict[str, Any]:
+        table = self.table
+        rows, features = table.shape
+        return {
+            "name": self.name,
+            "rows": rows,
+            "features": features,
+            "observations": int(np.sum(table.counts)),
+            "density": float(table.density),
+            "kinds": table.kinds.summary(),
+            "metadata": [] if table.metadata is None else list(table.metadata.column_names),
+            "fingerprint": table.fingerprint(),
+        }
+
+
+def _check_methods(methods: tuple[str, ...]) -> None:
+    for method in methods:
+        adapter_config(method)  # refuses what is unknown, and says what was perhaps meant
+    repeated = [method for i, method in enumerate(methods) if method in methods[:i]]
+    if not methods or repeated:
+        told = f"{listed(repeated)} named twice" if repeated else "none named"
+        raise InputError(f"a benchmark needs methods, each once: {told}")
+
+
+def _facts_of(split: FeatureSplit, test: KShotTest) -> dict[str, int]:
+    return {
+        "train": len(split.train),
+        "meta_train": len(split.meta_train),
+        "meta_test": len(split.meta_test),
+        "tested": len(test),
+        "left_out": test.left_out,
+    }

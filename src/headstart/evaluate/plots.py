@@ -1,0 +1,190 @@
+"""The k-shot picture: how good each method is as a new feature's observations come in."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from headstart.errors import InputError, did_you_mean
+from headstart.evaluate.metrics import METRICS, Metric
+from headstart.evaluate.results import Curve, Results
+
+# Okabe and Ito's colours, told apart by colour-blind readers, and a grey. Their yellow is too pale on
+# white, so there a wine stands in. Markers and dashes tell methods apart once more.
+_COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
+_DASHES = ((), (4, 1.2), (1.2, 1.2), (5, 1.2, 1.2, 1.2), (8, 2), (3, 1, 1, 1, 1, 1))
+_LABEL_HEIGHT = 12.5  # points between the middles of two labels
+
+
+@dataclass(frozen=True)
+class _Theme:
+    paper: str
+    ink: str
+    faint: str
+    extra: str  # one more colour for lines
+
+
+_LIGHT = _Theme("#ffffff", "#222222", "#dddddd", "#882255")
+_DARK = _Theme("#16181c", "#e6e6e6", "#3a3d44", "#F0E442")
+
+
+def plot_kshot(results: Results, metrics: Sequence[str] | None = None, *, dark: bool = False) -> bytes:
+    """Draw a panel a metric, a curve a method with a ±1σ band over splits, and return a PNG.
+
+    Without ``metrics``, the main ones there are numbers for: RMSE, AUROC or both.
+    """
+    available = results.metrics
+    chosen = list(metrics) if metrics else [name for name in ("rmse", "auroc") if name in available]
+    chosen = chosen or available[:1]
+    for name in chosen:
+        if name not in available:
+            raise InputError(f"the results have no metric {name!r}{did_you_mean(name, available)}")
+    if not chosen:
+        raise InputError("the results hold no numbers, so there is nothing to draw")
+    theme = _DARK if dark else _LIGHT
+    height = max(4.6, (len(results.methods) * _LABEL_HEIGHT * 1.25) / 72 + 1.1)
+    figure = Figure(figsize=(7.6 * len(chosen), height), dpi=150, facecolor=theme.paper, layout="constrained")
+    FigureCanvasAgg(figure)
+    styles = _styles(results.methods, theme)
+    for place, name in enumerate(chosen, start=1):
+        axes = figure.add_subplot(1, len(chosen), place, facecolor=theme.paper)
+        _panel(axes, results.curves(name), METRICS.get(name, Metric(name, "lower")), styles, theme)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", facecolor=theme.paper, metadata={"Software": None})
+    return buffer.getvalue()
+
+
+@dataclass(frozen=True)
+class _Style:
+    colour: str
+    marker: str
+    dashes: tuple[float, ...]
+
+    def line(self, theme: _Theme) -> dict[str, Any]:
+        """What ``Axes.plot`` needs to draw in this style."""
+        return {
+            "color": self.colour,
+            "marker": self.marker,
+            "markersize": 5,
+            "markeredgecolor": theme.paper,
+            "markeredgewidth": 0.4,
+            "linewidth": 1.6,
+            "dashes": self.dashes or (None, None),
+        }
+
+
+def _styles(methods: Sequence[str], theme: _Theme) -> dict[str, _Style]:
+    """Methods that differ by a number only, such as knn-1 and knn-5, share colour and marker, not dashes."""
+    families: dict[str, list[str]] = {}
+    for method in methods:
+        families.setdefault(re.sub(r"-\d+$", "", method), []).append(method)
+    colours = (*_COLOURS, theme.extra, theme.ink)
+    return {
+        method: _Style(colours[i % len(colours)], _MARKERS[i % len(_MARKERS)], _DASHES[j % len(_DASHES)])
+        for i, members in enumerate(families.values())
+        for j, method in enumerate(members)
+    }
+
+
+def _panel(
+    axes: Axes, curves: dict[str, Curve], metric: Metric, styles: dict[str, _Style], theme: _Theme
+) -> None:
+    shots = sorted({k for curve in curves.values() for k in curve.shots})
+    low, high = _limits(curves, metric)
+    axes.set_ylim(low, high)
+    for method, curve in curves.items():
+        style, x, mean = styles[method], _position(curve.shots), np.array(curve.mean)
+        axes.plot(x, mean, **style.line(theme))
+        if any(sigma is not None for sigma in curve.sigma):
+            sigma = np.array([sigma or 0.0 for sigma in curve.sigma])
+            axes.fill_between(x, mean - sigma, mean + sigma, color=style.colour, alpha=0.13, linewidth=0)
+    _label_ends(axes, curves, styles, theme)
+    better = {"lower": "lower is better", "higher": "higher is better", "near": "0.9 is ideal"}[metric.better]
+    axes.set_ylabel(f"{metric.label}  ({better})", color=theme.ink)
+    axes.set_xlabel("shots: observations of the new feature  (log scale)", color=theme.ink)
+    axes.set_xticks(_position(shots), [str(k) for k in shots])
+    axes.tick_params(colors=theme.ink, length=3)
+    axes.grid(axis="y", color=theme.faint, linewidth=0.7)
+    axes.set_axisbelow(True)
+    for side, spine in axes.spines.items():
+        spine.set_visible(side in ("left", "bottom"))
+        spine.set_color(theme.faint)
+
+
+def _position(shots: Sequence[int]) -> NDArray[np.float64]:
+    """Where shots stand on the axis: a step a doubling, and 0 a step before 1."""
+    k = np.asarray(shots, dtype=np.float64)
+    return np.where(k > 0, np.log2(np.maximum(k, 1)) + 1, 0.0)
+
+
+def _limits(curves: dict[str, Curve], metric: Metric) -> tuple[float, float]:
+    """Show all of the good methods; one far worse than most may leave the picture, its label says so."""
+    means = np.concatenate([np.array(curve.mean) for curve in curves.values()])
+    lows = [m - (s or 0) for c in curves.values() for m, s in zip(c.mean, c.sigma, strict=True)]
+    highs = [m + (s or 0) for c in curves.values() for m, s in zip(c.mean, c.sigma, strict=True)]
+    low, high = min(lows), max(highs)
+    reach = 3 * abs(float(np.median(means)) - (low if metric.better == "lower" else high))
+    if metric.better != "near" and 0 < 1.5 * reach < high - low:
+        low, high = (low, low + reach) if metric.better == "lower" else (high - reach, high)
+    margin = 0.04 * (high - low) or 0.05 * abs(high) or 0.05
+    return low - margin, high + margin
+
+
+def _label_ends(axes: Axes, curves: dict[str, Curve], styles: dict[str, _Style], theme: _Theme) -> None:
+    """Write each method's name beside the end of its curve, moved just enough not to overlap."""
+    low, high = axes.get_ylim()
+    # In points, about what constrained layout will leave the axes; exact enough for labels.
+    per_unit = (axes.figure.bbox.height / axes.figure.dpi * 72 - 70) / (high - low)
+    ends = {method: curve.mean[-1] for method, curve in curves.items()}
+    methods = sorted(ends, key=lambda method: ends[method])
+    wanted = np.clip([ends[method] for method in methods], low, high) * per_unit
+    placed = _spread(wanted, _LABEL_HEIGHT, low * per_unit, high * per_unit) / per_unit
+    right = max(float(_position(curve.shots)[-1]) for curve in curves.values())
+    size = (right + 0.5) / 8  # what stands beside the axes keeps its width, however many shots there are
+    for method, y in zip(methods, placed, strict=True):
+        style, x, end = styles[method], float(_position(curves[method].shots)[-1]), ends[method]
+        outside = "" if low <= end <= high else f" {'↑' if end > high else '↓'} {end:.3g}"
+        start, middle, stop = (right + size * at for at in (0.5, 0.95, 1.4))
+        axes.plot(
+            [x + 0.1 * size, start],
+            [min(max(end, low), high), y],
+            color=style.colour,
+            linewidth=0.7,
+            alpha=0.6,
+            clip_on=False,
+        )
+        axes.plot([start, middle, stop], [y] * 3, clip_on=False, markevery=[1], **style.line(theme))
+        axes.text(stop + 0.1 * size, y, method + outside, color=theme.ink, fontsize=9, va="center_baseline")
+    axes.set_xlim(-0.25, right + 0.12)
+    axes.set_ylim(low, high)
+
+
+def _spread(wanted: NDArray[np.float64], gap: float, low: float, high: float) -> NDArray[np.float64]:
+    """Move ascending places apart to at least ``gap``, together as little as can be, within the ends.
+
+    >>> _spread(np.array([1.0, 1.2, 5.0]), 1.0, 0.0, 10.0).tolist()
+    [0.6, 1.6, 5.0]
+    """
+    # With the gaps subtracted, keeping apart becomes keeping ascending: pool whoever is out of order.
+    gap = min(gap, (high - low) / max(1, len(wanted) - 1))
+    pools: list[tuple[float, int]] = []
+    for place in wanted - gap * np.arange(len(wanted)):
+        pool = (float(place), 1)
+        while pools and pools[-1][0] > pool[0]:
+            mean, count = pools.pop()
+            pool = ((mean * count + pool[0] * pool[1]) / (count + pool[1]), count + pool[1])
+        pools.append(pool)
+    flat = np.concatenate([np.full(count, mean) for mean, count in pools]) if pools else np.zeros(0)
+    flat = np.clip(flat, low, math.nextafter(high - gap * (len(wanted) - 1), math.inf))
+    return np.round(flat + gap * np.arange(len(wanted)), 9)

@@ -1,0 +1,147 @@
+"""The report of a benchmark: one HTML file that needs nothing else, and the same numbers as Markdown."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from headstart.evaluate.plots import plot_kshot
+from headstart.evaluate.results import Results
+from headstart.evaluate.tables import TextTable, markdown_text, metric_table, timing_table
+from headstart.evaluate.timing import Timing
+
+_MAIN = ("rmse", "auroc")
+
+_STYLE = """
+:root { color-scheme: light dark; --paper: #ffffff; --ink: #222222; --soft: #666666; --line: #dddddd;
+  --best: #e3f1ea; }
+@media (prefers-color-scheme: dark) {
+  :root { --paper: #16181c; --ink: #e6e6e6; --soft: #a2a6ad; --line: #3a3d44; --best: #1d3a2e; } }
+body { background: var(--paper); color: var(--ink); font: 16px/1.5 system-ui, sans-serif;
+  max-width: 72rem; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.7rem; margin-bottom: 0; }
+h2 { font-size: 1.15rem; margin: 2rem 0 .5rem; }
+p.lead, caption, footer { color: var(--soft); }
+img { width: 100%; height: auto; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums; }
+th, td { padding: .3rem .5rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
+th:first-child { text-align: left; position: sticky; left: 0; background: var(--paper); }
+thead th { border-bottom: 2px solid var(--line); }
+tbody th { font-weight: normal; }
+td.best { background: var(--best); font-weight: 600; }
+.facts td { text-align: left; white-space: normal; overflow-wrap: anywhere; }
+.facts th { vertical-align: top; }
+details { margin: .8rem 0; }
+summary { cursor: pointer; }
+"""
+
+
+def html_report(results: Results, timings: Sequence[Timing] = (), title: str = "Benchmark") -> str:
+    """Return a page with the picture, the numbers, and what they were computed from."""
+    metrics = results.metrics
+    main = [name for name in _MAIN if name in metrics] or metrics[:1]
+    sections = [
+        f"<h1>{escape(title)}</h1>",
+        f'<p class="lead">{escape(_lead(results))}</p>',
+        _picture(results),
+        *(_section(metric_table(results, name)) for name in main),
+        *(_section(metric_table(results, name), folded=True) for name in metrics if name not in main),
+    ]
+    if timings:
+        sections.append(_section(timing_table(timings), folded=True))
+    sections += [
+        f"<h2>Data</h2>\n{_facts(results.data)}",
+        f"<h2>Settings</h2>\n{_facts(results.settings)}",
+        f"<footer><p>{escape(_EXPLANATION)}</p></footer>",
+    ]
+    body = "\n".join(sections)
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
+    )
+
+
+def markdown_report(results: Results, timings: Sequence[Timing] = (), title: str = "Benchmark") -> str:
+    """Return the same numbers as Markdown."""
+    parts = [f"# {markdown_text(title)}", markdown_text(_lead(results)), results.to_markdown()]
+    if timings:
+        table = timing_table(timings)
+        parts += [f"## {table.title}", table.to_markdown()]
+    for heading, facts in (("Data", results.data), ("Settings", results.settings)):
+        lines = [f"- {markdown_text(name)}: {markdown_text(_shown(value))}" for name, value in facts.items()]
+        parts += [f"## {heading}", "\n".join(lines)]
+    return "\n\n".join([*parts, _EXPLANATION]) + "\n"
+
+
+_EXPLANATION = (
+    "Shots are the observations of a new feature that a method may see. At every number of shots every "
+    "method is scored on the same cells: all observations of a held-out feature that follow its largest "
+    "context. σ is the sample standard deviation over splits of the features."
+)
+
+
+def _lead(results: Results) -> str:
+    over = f"mean ± 1σ over {results.splits} splits" if results.splits > 1 else "one split"
+    left_out = [int(split.get("left_out", 0)) for split in results.data.get("splits", [])]
+    told = f"; {sum(left_out) // len(left_out)} features a split left out (too few observations)"
+    return f"{results.data.get('name', 'Table')}: {over}{told if any(left_out) else ''}."
+
+
+def _picture(results: Results) -> str:
+    light, dark = (
+        "data:image/png;base64," + base64.b64encode(plot_kshot(results, dark=dark)).decode()
+        for dark in (False, True)
+    )
+    return (
+        f'<picture><source media="(prefers-color-scheme: dark)" srcset="{dark}">'
+        f'<img src="{light}" alt="Metrics of each method by shots; the tables below hold the numbers">'
+        "</picture>"
+    )
+
+
+def _section(table: TextTable, *, folded: bool = False) -> str:
+    head = "".join(f'<th scope="col">{k}</th>' for k in table.shots)
+    rows = "\n".join(
+        f'<tr><th scope="row">{escape(method)}</th>'
+        + "".join(
+            f'<td class="best">{escape(text)}</td>'
+            if table.best.get(k) == method
+            else f"<td>{escape(text)}</td>"
+            for k, text in zip(table.shots, texts, strict=True)
+        )
+        + "</tr>"
+        for method, texts in table.cells.items()
+    )
+    shown = (
+        f'<div class="scroll"><table>\n<thead><tr><th scope="col">shots</th>{head}</tr></thead>\n'
+        f"<tbody>\n{rows}\n</tbody></table></div>"
+    )
+    title = escape(table.title)
+    return (
+        f"<details><summary>{title}</summary>\n{shown}</details>" if folded else f"<h2>{title}</h2>\n{shown}"
+    )
+
+
+def _facts(facts: Mapping[str, Any]) -> str:
+    rows = "\n".join(
+        f'<tr><th scope="row">{escape(str(name))}</th><td>{escape(_shown(value))}</td></tr>'
+        for name, value in facts.items()
+    )
+    return f'<table class="facts"><tbody>\n{rows}\n</tbody></table>'
+
+
+def _shown(value: object) -> str:
+    """A setting or fact as text: lists by commas, groups as name = value."""
+    if value is None:
+        return "none"
+    if isinstance(value, Mapping):
+        return "; ".join(f"{name} = {_shown(part)}" for name, part in value.items())
+    if isinstance(value, list | tuple):
+        joint = " / " if any(isinstance(part, Mapping) for part in value) else ", "
+        return joint.join(_shown(part) for part in value)
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,61 @@
+"""Scoring one adapter on a k-shot test."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from headstart.adapters.protocol import Adapter, FeatureBatch, Knowledge
+from headstart.backbones.heads import Heads
+from headstart.backbones.protocol import RowStates
+from headstart.evaluate.kshot import KShotTest
+from headstart.evaluate.metrics import score
+from headstart.evaluate.results import Run
+from headstart.evaluate.timing import Timing
+from headstart.table.kinds import BINARY
+from headstart.training.calibration import Calibration
+
+_FEATURES_AT_ONCE = 1024
+
+
+def score_adapter(
+    method: str,
+    adapter: Adapter,
+    knowledge: Knowledge,
+    test: KShotTest,
+    calibration: Calibration | None,
+    times: Mapping[int, Timing],
+    split: int = 0,
+) -> list[Run]:
+    """Score one method at every number of shots; without a calibration its intervals are not scored."""
+    truth, lines, codes = test.truth.numpy(), test.lines.numpy(), test.codes.numpy()
+    runs = []
+    for shots in test.shots:
+        context = test.context(shots)
+        mean = test.predict(
+            _heads(adapter, context, knowledge.states), knowledge.states, knowledge.likelihood
+        )
+        std = None
+        if calibration is not None and not (codes == BINARY).all():
+            std = test.spread(calibration.std(context.shots, context.codes)).numpy()
+        runs += [
+            Run(
+                split=split,
+                method=method,
+                shots=shots,
+                metric=metric,
+                value=found.value,
+                features=found.features,
+                targets=found.targets,
+                ms_per_feature=round(times[shots].ms_per_feature, 6) if shots in times else None,
+            )
+            for metric, found in score(truth, mean.numpy(), lines, codes, std).items()
+        ]
+    return runs
+
+
+@torch.no_grad()
+def _heads(adapter: Adapter, context: FeatureBatch, states: RowStates) -> Heads:
+    parts = torch.split(torch.arange(len(context)), _FEATURES_AT_ONCE)
+    return Heads.concatenate([adapter.adapt(context.take(part), states) for part in parts])

@@ -1,0 +1,98 @@
+"""Results as tables of text: one line a method, one column a number of shots."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from headstart.evaluate.metrics import METRICS, Metric
+from headstart.evaluate.timing import Timing
+
+if TYPE_CHECKING:
+    from headstart.evaluate.results import Curve, Results
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """A table ready to be shown: as Markdown, HTML or on a terminal."""
+
+    title: str
+    shots: list[int]
+    cells: dict[str, list[str]]  # by method, a text for each number of shots; empty where there is none
+    best: dict[int, str]  # by shots, the method to point out
+
+    def to_markdown(self) -> str:
+        """Return a Markdown table with the best of each column in bold."""
+        lines = [
+            "| shots | " + " | ".join(str(k) for k in self.shots) + " |",
+            "|---|" + "---:|" * len(self.shots),
+        ]
+        for method, texts in self.cells.items():
+            shown = [
+                f"**{t}**" if t and self.best.get(k) == method else t
+                for k, t in zip(self.shots, texts, strict=True)
+            ]
+            lines.append(f"| {markdown_text(method)} | " + " | ".join(shown) + " |")
+        return "\n".join(lines)
+
+
+def metric_table(results: Results, metric: str) -> TextTable:
+    """Mean ± 1σ over splits of one metric."""
+    curves, known = results.curves(metric), METRICS.get(metric, Metric(metric, "lower"))
+    better = {"lower": "lower is better", "higher": "higher is better", "near": "0.9 is ideal"}[known.better]
+    shots = results.shots
+    digits = decimals(mean for curve in curves.values() for mean in curve.mean)
+    cells = {method: _texts(curve, shots, digits) for method, curve in curves.items()}
+    best = {}
+    for k in shots:
+        means = {m: dict(zip(c.shots, c.mean, strict=True)).get(k, math.nan) for m, c in curves.items()}
+        if any(math.isfinite(mean) for mean in means.values()):
+            best[k] = list(means)[known.best(np.array(list(means.values())))]
+    return TextTable(f"{known.label} ({better})", shots, cells, best)
+
+
+def timing_table(timings: Sequence[Timing]) -> TextTable:
+    """Median time per feature over splits, with the fastest and the slowest round."""
+    shots = sorted({timing.shots for timing in timings})
+    cells: dict[str, list[str]] = {}
+    for method in dict.fromkeys(timing.method for timing in timings):
+        texts = []
+        for k in shots:
+            found = [timing for timing in timings if timing.method == method and timing.shots == k]
+            median = float(np.median([timing.ms_per_feature for timing in found])) if found else math.nan
+            low, high = (min(t.low for t in found), max(t.high for t in found)) if found else (0, 0)
+            texts.append(f"{median:.2g} ({low:.2g}–{high:.2g})" if found else "")
+        cells[method] = texts
+    return TextTable("Milliseconds per feature: median (fastest–slowest)", shots, cells, {})
+
+
+def decimals(values: Iterable[float]) -> int:
+    """How many decimals show values of this size well: three for those from 0.1 to 10.
+
+    >>> decimals([0.93, 1.04]), decimals([312.0]), decimals([0.004])
+    (3, 1, 5)
+    """
+    largest = max((abs(value) for value in values), default=0.0)
+    size = math.floor(math.log10(largest)) if largest > 0 else 0
+    return max(0, 3 - size) if size >= 0 else min(8, max(3, 2 - size))
+
+
+def markdown_text(text: object) -> str:
+    """Keep a text from being read as Markdown.
+
+    >>> print(markdown_text("a|b*c"))
+    a\\|b\\*c
+    """
+    return "".join(f"\\{c}" if c in "\\`*_{}[]<>#|" else " " if c in "\r\n" else c for c in str(text))
+
+
+def _texts(curve: Curve, shots: list[int], digits: int) -> list[str]:
+    found = {
+        k: f"{mean:.{digits}f}" + ("" if sigma is None else f" ± {sigma:.{digits}f}")
+        for k, mean, sigma in zip(curve.shots, curve.mean, curve.sigma, strict=True)
+    }
+    return [found.get(k, "") for k in shots]

@@ -1,0 +1,1 @@
+"""Experiments: whole studies on one data set each, with pictures and numbers."""

@@ -1,0 +1,172 @@
+"""The saved model: a folder of ``model.json`` and one file of weights; no pickle.
+
+``model.json`` names the weights file, which carries the hash of its content in its name. Saving writes
+the new weights beside the old, then replaces ``model.json`` in one step, then removes the old weights:
+at any moment the folder holds one whole model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headstart.adapters.protocol import Knowledge
+from headstart.adapters.registry import adapter_config, build_adapter
+from headstart.backbones.heads import Heads
+from headstart.backbones.protocol import RowStates
+from headstart.backbones.registry import backbone_config, build_backbone
+from headstart.errors import HeadstartError, InputError, ModelFileError
+from headstart.model.catalogue import Catalogue, Feature
+from headstart.model.fitted import Fitted, Settings
+from headstart.storage import pack, read_json, read_tensors, write_bytes, write_json
+from headstart.table import Cells, Kind, MetadataSchema, Names
+from headstart.training.calibration import Calibration
+
+FORMAT = 1
+INDEX = "model.json"
+
+
+def save(fitted: Fitted, path: Path) -> None:
+    """Write a model to a folder, in the place of an older one if there is one."""
+    if path.exists() and not path.is_dir():
+        raise InputError(f"{path} is a file; a model is saved as a folder")
+    if path.is_dir() and any(path.iterdir()) and not (path / INDEX).exists():
+        raise InputError(f"{path} holds other things and no model; name another folder")
+    path.mkdir(parents=True, exist_ok=True)
+    content = pack(_tensors(fitted))
+    digest = hashlib.sha256(content).hexdigest()
+    weights = f"weights-{digest[:16]}.safetensors"
+    write_bytes(path / weights, content)
+    write_json(path / INDEX, {"format": FORMAT, "weights": weights, "sha256": digest, **_facts(fitted)})
+    for old in path.glob("weights-*.safetensors*"):
+        if old.name != weights:
+            old.unlink()
+
+
+def load(path: Path) -> Fitted:
+    """Read a model back; anything missing, damaged or too new is a clear error."""
+    if not path.is_dir():
+        raise ModelFileError(f"{path} is not a saved model: there is no such folder")
+    if not (path / INDEX).exists():
+        raise ModelFileError(f"{path} is not a saved model: it has no {INDEX}")
+    facts = read_json(path / INDEX)
+    if not isinstance(facts, dict) or not isinstance(facts.get("format"), int):
+        raise ModelFileError(f"{path / INDEX} is damaged: it does not say which format it has")
+    if facts["format"] > FORMAT:
+        raise ModelFileError(
+            f"{path} was saved by a newer version (format {facts['format']}; this one reads up to {FORMAT}); "
+            "upgrade headstart to load it"
+        )
+    try:
+        weights = path / facts["weights"]
+        if not weights.exists():
+            raise ModelFileError(f"{path} is incomplete: {weights.name} is missing")
+        if hashlib.sha256(weights.read_bytes()).hexdigest() != facts["sha256"]:
+            raise ModelFileError(f"{weights} is damaged or cut short: its content does not match {INDEX}")
+        tensors, _ = read_tensors(weights)
+        return _fitted(facts, tensors)
+    except HeadstartError as error:
+        if isinstance(error, ModelFileError):
+            raise
+        raise ModelFileError(f"{path / INDEX} is damaged: {error}") from None
+    except (KeyError, TypeError, ValueError, RuntimeError, IndexError) as error:
+        raise ModelFileError(f"{path / INDEX} is damaged: {type(error).__name__}: {error}") from None
+
+
+def _facts(fitted: Fitted) -> dict[str, Any]:
+    features = list(fitted.catalogue.values())
+    return {
+        "settings": fitted.settings.model_dump(mode="json"),
+        "default_kind": str(fitted.default_kind),
+        "schema": None if fitted.schema is None else fitted.schema.model_dump(mode="json"),
+        "features": {
+            "names": [feature.name for feature in features],
+            "kinds": [str(feature.kind) for feature in features],
+            "trained": [feature.trained for feature in features],
+            "shots": [feature.shots for feature in features],
+        },
+        "encoded": list(fitted.encoded),
+        "rows": list(fitted.rows),
+    }
+
+
+def _tensors(fitted: Fitted) -> dict[str, Tensor]:
+    features, heads = fitted.catalogue.take(list(fitted.catalogue))
+    knowledge = fitted.knowledge
+    tensors = {
+        "features/weight": heads.weight,
+        "features/bias": heads.bias,
+        "features/metadata": torch.from_numpy(np.stack([feature.metadata for feature in features])),
+        "contexts/counts": torch.tensor([len(feature.rows) for feature in features]),
+        "contexts/rows": torch.from_numpy(np.concatenate([feature.rows for feature in features])),
+        "contexts/values": torch.from_numpy(np.concatenate([feature.values for feature in features])),
+        "calibration": fitted.calibration.deviations,
+        "knowledge/weight": knowledge.heads.weight,
+        "knowledge/bias": knowledge.heads.bias,
+        "knowledge/metadata": knowledge.metadata,
+        "knowledge/indptr": knowledge.cells.indptr,
+        "knowledge/index": knowledge.cells.index.int(),
+        "knowledge/values": knowledge.cells.values,
+    }
+    tensors |= {f"states/{name}": getattr(fitted.states, name) for name in ("code", "code_std", "activation")}
+    tensors |= {f"backbone/{name}": value for name, value in fitted.backbone.state_dict().items()}
+    tensors |= {f"adapter/{name}": value for name, value in fitted.adapter.state_dict().items()}
+    return {name: value.clone() for name, value in tensors.items()}  # files share no memory
+
+
+def _fitted(facts: dict[str, Any], tensors: dict[str, Tensor]) -> Fitted:
+    settings = Settings(**facts["settings"])
+    parts: dict[str, dict[str, Tensor]] = {}
+    for name, value in tensors.items():
+        part, _, rest = name.partition("/")
+        parts.setdefault(part, {})[rest] = value
+    of_backbone = parts["backbone"]
+    backbone = build_backbone(backbone_config(settings.backbone), of_backbone["codes"], of_backbone["grid"])
+    backbone.load_state_dict(of_backbone)
+    backbone.eval().requires_grad_(False)
+    known = parts["knowledge"]
+    cells = Cells(known["indptr"], known["index"].long(), known["values"], backbone.features)
+    states = RowStates(**parts["states"])
+    knowledge = Knowledge(
+        states.take(torch.arange(len(cells))),
+        cells,
+        Heads(known["weight"], known["bias"]),
+        known["metadata"],
+        backbone.codes,
+        backbone.likelihood,
+    )
+    adapter = build_adapter(adapter_config(settings.adapter), knowledge)
+    adapter.load_state_dict(parts.get("adapter", {}))
+    schema = facts["schema"]
+    return Fitted(
+        settings=settings,
+        rows=Names(facts["rows"], "row"),
+        states=states,
+        schema=None if schema is None else MetadataSchema.model_validate(schema),
+        default_kind=Kind.parse(facts["default_kind"]),
+        backbone=backbone,
+        knowledge=knowledge,
+        adapter=adapter.eval().requires_grad_(False),
+        calibration=Calibration(tensors["calibration"]),
+        catalogue=_catalogue(facts["features"], parts["features"], parts["contexts"]),
+        encoded=Names(facts["encoded"], "feature"),
+    )
+
+
+def _catalogue(
+    facts: dict[str, list[Any]], tensors: dict[str, Tensor], contexts: dict[str, Tensor]
+) -> Catalogue:
+    ends = np.cumsum(contexts["counts"].numpy())[:-1]
+    rows = np.split(contexts["rows"].numpy(), ends)
+    values = np.split(contexts["values"].numpy(), ends)
+    kinds = [Kind.parse(kind) for kind in facts["kinds"]]
+    metadata = tensors["metadata"].numpy()
+    every = zip(facts["names"], kinds, facts["trained"], facts["shots"], metadata, rows, values, strict=True)
+    catalogue = Catalogue(tensors["weight"].shape[1])
+    catalogue.put([Feature(*each) for each in every], Heads(tensors["weight"], tensors["bias"]))
+    return catalogue

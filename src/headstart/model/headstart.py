@@ -1,0 +1,227 @@
+"""Headstart: the model a user holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator
+
+from headstart.adapters.registry import adapter_config
+from headstart.backbones.protocol import BackboneConfig, RowStates
+from headstart.backbones.registry import backbone_config
+from headstart.config import Config
+from headstart.errors import InputError, NotFittedError
+from headstart.model import folder
+from headstart.model.catalogue import Feature
+from headstart.model.fitted import Fitted, Settings, fit_parts
+from headstart.model.intake import Observations, context_of, encode_rows, new_feature
+from headstart.model.prediction import Prediction
+from headstart.progress import Reporter
+from headstart.table import Kind, Kinds, Names, Table
+from headstart.table.kinds import BINARY
+from headstart.table.names import as_name
+from headstart.training.metatraining import MetaTrainingConfig
+from headstart.training.pretraining import PretrainingConfig
+
+MOST_CELLS = 100_000_000  # of one prediction; beyond, memory would be the surprise
+
+
+class Headstart(BaseEstimator):  # type: ignore[misc]
+    """Predicts the missing values of a sparse table, and takes new features at once.
+
+    Parameters say what to train: ``backbone`` and ``adapter`` are names or settings, ``pretraining``
+    and ``metatraining`` settings or dicts of them, ``meta_share`` the share of features that teach the
+    adapter instead of the backbone. ``quiet`` hides progress. The same ``random_state`` gives the same
+    model. After ``fit`` all is in ``fitted_``.
+    """
+
+    def __init__(
+        self,
+        backbone: str | BackboneConfig = "pvae",
+        adapter: str | Config = "chn",
+        pretraining: PretrainingConfig | Mapping[str, Any] | None = None,
+        metatraining: MetaTrainingConfig | Mapping[str, Any] | None = None,
+        meta_share: float = 1 / 3,
+        random_state: int = 0,
+        quiet: bool = False,
+    ) -> None:
+        self.backbone = backbone
+        self.adapter = adapter
+        self.pretraining = pretraining
+        self.metatraining = metatraining
+        self.meta_share = meta_share
+        self.random_state = random_state
+        self.quiet = quiet
+
+    def fit(self, table: Table, *, checkpoint: str | Path | None = None, resume: bool = False) -> Headstart:
+        """Train on a table. With ``checkpoint``, a folder, an interrupted fit can be resumed."""
+        if not isinstance(table, Table):
+            raise InputError(f"fit() takes a Table (see Table.read); got {type(table).__name__}")
+        where = None if checkpoint is None else Path(checkpoint)
+        self.fitted_ = fit_parts(table, self._settings(), Reporter(self.quiet), where, resume)
+        return self
+
+    # -- features ---------------------------------------------------------------------------------
+
+    @property
+    def features(self) -> list[str]:
+        """The names of all features the model predicts."""
+        return list(self._fitted.catalogue)
+
+    @property
+    def rows(self) -> Names:
+        """The names of the rows the model knows."""
+        return self._fitted.rows
+
+    def feature(self, name: object) -> Feature:
+        """What the model holds of one feature: its kind, shots and context."""
+        return self._fitted.catalogue[name]
+
+    def add_feature(
+        self,
+        name: object,
+        metadata: Mapping[str, Any] | None = None,
+        observations: Observations | None = None,
+        kind: str | Kind | None = None,
+    ) -> None:
+        """Make a new feature predictable, from whatever is known of it: nothing else changes."""
+        self.add_features({name: {"metadata": metadata, "observations": observations, "kind": kind}})
+
+    def add_features(self, features: Mapping[Any, Mapping[str, Any]]) -> None:
+        """Add many at once: ``{name: {"metadata": …, "observations": …, "kind": …}}``, each part optional."""
+        fitted = self._fitted
+        new = [new_feature(fitted, name, parts) for name, parts in features.items()]
+        names = [feature.name for feature in new]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise InputError(f"feature {twice!r} is given twice")
+        if new:
+            fitted.adapt(new)
+
+    def observe(self, name: object, observations: Observations) -> None:
+        """Refine a feature's head by more observations; a row observed before gets its new value."""
+        fitted = self._fitted
+        feature = fitted.catalogue[name]
+        if feature.trained:
+            raise InputError(
+                f"feature {feature.name!r} was trained into the backbone, whose heads are fixed; "
+                "fit() again to learn from more observations of it"
+            )
+        rows, values = context_of(feature.name, observations, feature.kind, fitted.rows)
+        fitted.adapt([feature.observed(rows, values)])
+
+    def remove_feature(self, name: object) -> None:
+        """Forget a feature; no other prediction changes."""
+        self._fitted.catalogue.remove(name)
+
+    # -- rows -------------------------------------------------------------------------------------
+
+    def add_rows(self, rows: Mapping[Any, Observations]) -> None:
+        """Make new rows known by name, from their observations, so that contexts can hold them too."""
+        fitted = self._fitted
+        names = [as_name(name, "row") for name in rows]
+        known = [name for name in names if name in fitted.rows]
+        if known or len(set(names)) < len(names):
+            which = known[0] if known else next(name for name in names if names.count(name) > 1)
+            raise InputError(f"row {which!r} is already in the model")
+        states = encode_rows(fitted, rows)
+        fitted.rows = Names([*fitted.rows, *names], "row")
+        fitted.states = RowStates.concatenate([fitted.states, states])
+
+    # -- prediction -------------------------------------------------------------------------------
+
+    def predict(
+        self,
+        rows: Sequence[Any] | Mapping[Any, Observations] | None = None,
+        features: Sequence[Any] | None = None,
+    ) -> Prediction:
+        """Predict rows × features, by name; all of them where nothing is said.
+
+        ``rows`` may also map any name to observations, ``{"new": {"Alien": 5}}``: such a row is
+        predicted from exactly these, and not remembered.
+        """
+        fitted = self._fitted
+        if isinstance(rows, Mapping):
+            names, states = [as_name(name, "row") for name in rows], encode_rows(fitted, rows)
+        else:
+            names = list(fitted.rows) if rows is None else [as_name(row, "row") for row in _as_list(rows)]
+            states = fitted.states.take(torch.from_numpy(fitted.rows.positions(names)))
+        wanted = self.features if features is None else _as_list(features)
+        if len(names) * len(wanted) > MOST_CELLS:
+            raise InputError(
+                f"{len(names)} rows × {len(wanted)} features are too many for one prediction "
+                f"(at most {MOST_CELLS:,} cells); ask for fewer rows or features at a time"
+            )
+        return self._predict(Names(names, "row"), states, wanted)
+
+    @torch.no_grad()
+    def _predict(self, rows: Names, states: RowStates, names: Sequence[Any]) -> Prediction:
+        fitted = self._fitted
+        features, heads = fitted.catalogue.take(names)
+        kinds = Kinds([feature.kind for feature in features])
+        codes = torch.from_numpy(kinds.codes)
+        # In double, then rounded: so a cell's bits do not hang on which others are asked for with it.
+        products = states.activation.double() @ heads.weight.double().T + heads.bias.double()
+        mean = fitted.knowledge.likelihood.mean(products, codes).float().double().numpy()
+        shots = torch.tensor([feature.shots for feature in features])
+        spread = fitted.calibration.std(shots, codes).double().numpy()
+        std = np.where(kinds.codes == BINARY, np.sqrt(mean * (1 - mean)), spread)
+        values = mean * kinds.spans + kinds.offsets
+        lows, highs = (np.array([getattr(kind, end) for kind in kinds]) for end in ("low", "high"))
+        found = Names([feature.name for feature in features], "feature")
+        return Prediction(rows, found, kinds, np.clip(values, lows, highs), std * kinds.spans)
+
+    # -- files ------------------------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> None:
+        """Write the model to a folder; an older model there is replaced in one step."""
+        folder.save(self._fitted, Path(path))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Headstart:
+        """Read a saved model."""
+        fitted = folder.load(Path(path))
+        settings = fitted.settings
+        model = cls(
+            backbone_config(settings.backbone),
+            adapter_config(settings.adapter),
+            settings.pretraining,
+            settings.metatraining,
+            settings.meta_share,
+            settings.random_state,
+        )
+        model.fitted_ = fitted
+        return model
+
+    # -- checks -----------------------------------------------------------------------------------
+
+    @property
+    def _fitted(self) -> Fitted:
+        try:
+            return self.fitted_
+        except AttributeError:
+            raise NotFittedError(
+                "this model is not fitted yet; call fit(table) or Headstart.load(path)"
+            ) from None
+
+    def _settings(self) -> Settings:
+        def filled(kind: type[Config], given: Any) -> Any:
+            return given if isinstance(given, kind) else kind(**(given or {}))
+
+        return Settings(
+            backbone=backbone_config(self.backbone).model_dump(),
+            adapter=adapter_config(self.adapter, seed=self.random_state).model_dump(),
+            pretraining=filled(PretrainingConfig, self.pretraining),
+            metatraining=filled(MetaTrainingConfig, self.metatraining),
+            meta_share=self.meta_share,
+            random_state=self.random_state,
+        )
+
+
+def _as_list(names: Iterable[Any]) -> list[Any]:
+    """A single name is a list of one; a string is never a list of letters."""
+    return [names] if isinstance(names, (str, int)) else list(names)

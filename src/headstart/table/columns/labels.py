@@ -1,0 +1,80 @@
+"""Sets of labels."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from headstart.table.columns.column import Column, Encoded, category, hot, mapped, most_frequent
+
+LIMIT = 500
+SEPARATOR = "|"
+
+
+class LabelsColumn(Column):
+    """Any number of labels, multi-hot; from a list or a text such as ``"Action|Comedy"``.
+
+    Labels never seen are left out.
+    """
+
+    arrow: ClassVar[pa.DataType] = pa.list_(pa.string())
+    wanted: ClassVar[str] = "a list of labels or text such as 'Action|Comedy'"
+    type: Literal["labels"] = "labels"
+    values: tuple[str, ...]
+
+    @property
+    def width(self) -> int:
+        """One a label."""
+        return len(self.values)
+
+    @classmethod
+    def fit(cls, name: str, column: pa.Array) -> Self:
+        """Note the most frequent labels."""
+        _, labels = _flat(column)
+        return cls(name=name, values=most_frequent(labels, LIMIT))
+
+    def encode(self, column: pa.Array) -> Encoded:
+        """Multi-hot: (n, labels)."""
+        return hot(*_flat(column), self.values, len(column))
+
+    @classmethod
+    def convert(cls, name: str, column: pa.Array) -> pa.Array:
+        """Accept lists of texts or numbers, and texts to be split."""
+        if pa.types.is_string(column.type):
+            return pc.split_pattern(column, SEPARATOR)
+        if pa.types.is_list(column.type) and not pa.types.is_nested(column.type.value_type):
+            ends = np.cumsum(pc.fill_null(column.value_lengths(), 0).to_numpy(), dtype=np.int32)
+            labels = mapped(pc.list_flatten(column), lambda value: cls._label(name, value))
+            return pa.ListArray.from_arrays(
+                pa.array(np.append(np.int32(0), ends)), labels, mask=column.is_null()
+            )
+        return super().convert(name, column)
+
+    @classmethod
+    def accept(cls, name: str, value: Any) -> list[str | None]:
+        """Accept a list (tuple, set, array) or a text to be split."""
+        if isinstance(value, str):
+            return list(value.split(SEPARATOR))
+        if isinstance(value, (Collection, np.ndarray)) and not isinstance(value, (dict, bytes)):
+            return [cls._label(name, label) for label in value]
+        raise cls.refusal(name, value)
+
+    @classmethod
+    def _label(cls, name: str, value: object) -> str | None:
+        label = category(value)
+        if label is None and value is not None:
+            raise cls.refusal(name, value)
+        return label
+
+
+def _flat(column: pa.Array) -> tuple[NDArray[np.int64], pa.Array]:
+    """All labels of a column, and the line of each; blank ones left out."""
+    labels = pc.utf8_trim_whitespace(pc.list_flatten(column))
+    there = pc.fill_null(pc.not_equal(labels, ""), False)
+    lines = pc.list_parent_indices(column).filter(there).to_numpy()
+    return lines.astype(np.int64), labels.filter(there)

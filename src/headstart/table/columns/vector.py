@@ -1,0 +1,74 @@
+"""Vectors computed elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headstart.errors import InputError
+from headstart.table.columns.column import Column, Encoded
+
+
+class VectorColumn(Column):
+    """A list of ``size`` numbers, such as a sentence embedding, divided by one scale for all."""
+
+    arrow: ClassVar[pa.DataType] = pa.list_(pa.float64())
+    wanted: ClassVar[str] = "a list of finite numbers"
+    type: Literal["vector"] = "vector"
+    size: int
+    scale: float
+
+    @property
+    def width(self) -> int:
+        """The length of the vectors."""
+        return self.size
+
+    @classmethod
+    def fit(cls, name: str, column: pa.Array) -> Self:
+        """Note the length and how large the numbers are."""
+        lengths = pc.unique(column.value_lengths().drop_null()).to_pylist()
+        if len(lengths) > 1:
+            raise InputError(f"metadata {name!r}: vectors must be of one length; got {sorted(lengths)[:5]}")
+        values = pc.list_flatten(column).to_numpy(zero_copy_only=False)
+        scale = float(np.sqrt(np.mean(values**2))) if len(values) else 1.0
+        return cls(name=name, size=lengths[0] if lengths else 0, scale=scale or 1.0)
+
+    def encode(self, column: pa.Array) -> Encoded:
+        """Scale: (n, size). A missing vector is zeros."""
+        known = column.is_valid().to_numpy(zero_copy_only=False)
+        wrong = pc.not_equal(column.value_lengths(), self.size)
+        if pc.any(wrong, min_count=0).as_py():
+            length = column.value_lengths().filter(wrong)[0].as_py()
+            raise InputError(f"metadata {self.name!r} must be a list of {self.size} numbers; got {length}")
+        result = np.zeros((len(column), self.size), np.float32)
+        values = pc.list_flatten(column).to_numpy(zero_copy_only=False)
+        result[known] = values.reshape(int(known.sum()), self.size) / self.scale
+        return result
+
+    @classmethod
+    def convert(cls, name: str, column: pa.Array) -> pa.Array:
+        """Accept lists of finite numbers."""
+        column = super().convert(name, column)
+        values = pc.list_flatten(column)
+        if values.null_count or not pc.all(pc.is_finite(values), min_count=0).as_py():
+            bad = values.filter(pc.invert(pc.fill_null(pc.is_finite(values), False)))
+            raise cls.refusal(name, bad[0].as_py())
+        return column
+
+    @classmethod
+    def accept(cls, name: str, value: Any) -> list[float]:
+        """Accept a list, tuple or one-dimensional array of finite numbers."""
+        try:
+            vector = np.asarray(value)
+            if (
+                vector.ndim == 1
+                and (vector.dtype.kind in "iuf" or not len(vector))
+                and np.isfinite(vector).all()
+            ):
+                return vector.astype(np.float64).tolist()  # type: ignore[no-any-return]
+        except (TypeError, ValueError):
+            pass
+        raise cls.refusal(name, value)

@@ -1,0 +1,41 @@
+"""Parquet files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headstart.errors import InputError
+from headstart.table.sources.source import BATCH, Source, typed
+
+
+class ParquetSource(Source):
+    """A Parquet file, of which only the wanted columns are read."""
+
+    def __init__(self, path: Path) -> None:
+        self.label, self._path = str(path), path
+        with self._open() as file:
+            self._name_columns(file.schema_arrow.names)
+
+    def batches(self, names: Sequence[str], numbers: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the columns, never holding more than a batch of them."""
+        with self._open() as file:
+            for batch in file.iter_batches(BATCH, columns=[*names, *numbers]):
+                yield typed(batch, names, numbers, self.label)
+
+    def read(self, name: str) -> pa.Table:  # noqa: ARG002 (a Parquet file knows its types)
+        """Return the whole file."""
+        with self._open() as file:
+            return file.read()
+
+    @contextmanager
+    def _open(self) -> Iterator[pq.ParquetFile]:
+        try:
+            with pq.ParquetFile(self._path) as file:
+                yield file
+        except (pa.ArrowException, OSError) as error:
+            raise InputError(f"{self.label} is not a readable Parquet file: {error}") from error

@@ -1,0 +1,163 @@
+"""The one training loop: epochs, validation, the best state kept, checkpoints."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from headstart.config import Config
+from headstart.errors import InputError
+from headstart.progress import Reporter
+from headstart.storage import pack, read_tensors, write_bytes
+
+Losses = Callable[[torch.Generator], Iterator[Tensor]]
+
+
+class LoopConfig(Config):
+    """How long and how fast to train."""
+
+    epochs: int = Field(ge=0)
+    batch_size: int = Field(ge=1)  # at most; see fewest_steps
+    fewest_steps: int = Field(1, ge=1)  # batches shrink so that an epoch has at least so many
+    learning_rate: float = Field(gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+    schedule: Literal["constant", "cosine"] = "constant"
+    patience: int | None = Field(
+        None, ge=1
+    )  # validations without improvement before stopping; None: run to the end
+    validate_every: int = Field(1, ge=1)
+    checkpoint_seconds: float = 20.0
+
+    def batches(self, order: Tensor) -> Iterator[Tensor]:
+        """Cut what an epoch goes over into batches."""
+        size = max(1, min(self.batch_size, len(order) // self.fewest_steps))
+        yield from torch.split(order, size)
+
+
+class Loop:
+    """Trains a module with Adam and keeps the state that validated best.
+
+    Everything that decides the next step (parameters, Adam's moments, the random generator, the best
+    state so far) is in the checkpoint, so a resumed run ends with the same numbers as an unbroken one.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        config: LoopConfig,
+        *,
+        seed: int,
+        title: str,
+        reporter: Reporter,
+        checkpoint: Path | None = None,
+    ) -> None:
+        self.module, self.config = module, config
+        self.title, self.reporter, self.checkpoint = title, reporter, checkpoint
+        self.generator = torch.Generator().manual_seed(seed)
+        parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        self.optimizer = torch.optim.Adam(
+            parameters, lr=config.learning_rate, weight_decay=config.weight_decay, fused=True
+        )
+        self.epoch = 0
+        self.best_score = math.inf
+        self.best_epoch = 0
+        self.best: dict[str, Tensor] = {}
+
+    def run(self, losses: Losses, validate: Callable[[], float] | None = None) -> None:
+        """Train. ``losses`` yields the batches' losses of an epoch; ``validate`` scores, lower is better."""
+        if self.checkpoint is not None and self.checkpoint.exists():
+            self._restore(self.checkpoint)
+        saved = time.monotonic()
+        with self.reporter.bar(self.title, self.config.epochs, self.epoch) as bar:
+            while not self._finished():
+                loss = self._train_epoch(losses)
+                self.epoch += 1
+                if validate is not None and self._is_time_to_validate():
+                    self._keep_if_best(self._validate(validate))
+                bar.step(self._note(loss))
+                if time.monotonic() - saved > self.config.checkpoint_seconds:
+                    self._save()
+                    saved = time.monotonic()
+        self._save()
+        if self.best:
+            self.module.load_state_dict(self.best)
+        self.module.eval()
+
+    def _finished(self) -> bool:
+        config = self.config
+        if self.epoch >= config.epochs:
+            return True
+        waited = (self.epoch - self.best_epoch) // config.validate_every
+        return config.patience is not None and bool(self.best) and waited >= config.patience
+
+    def _is_time_to_validate(self) -> bool:
+        return self.epoch % self.config.validate_every == 0 or self.epoch == self.config.epochs
+
+    def _train_epoch(self, losses: Losses) -> float:
+        self.module.train()
+        if self.config.schedule == "cosine":
+            progress = self.epoch / self.config.epochs
+            for group in self.optimizer.param_groups:
+                group["lr"] = self.config.learning_rate * (0.02 + 0.49 * (1 + math.cos(math.pi * progress)))
+        total, count = torch.zeros(()), 0
+        for loss in losses(self.generator):
+            self.optimizer.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            self.optimizer.step()
+            total, count = total + loss.detach(), count + 1
+        mean = float(total) / max(count, 1)
+        if not math.isfinite(mean):
+            raise InputError(
+                f"{self.title}: the loss is no longer finite at epoch {self.epoch + 1}; try a lower "
+                f"learning_rate than {self.config.learning_rate:g}"
+            )
+        return mean
+
+    def _validate(self, validate: Callable[[], float]) -> float:
+        self.module.eval()
+        with torch.no_grad():
+            return validate()
+
+    def _keep_if_best(self, score: float) -> None:
+        if score < self.best_score:
+            self.best_score, self.best_epoch = score, self.epoch
+            self.best = {name: value.clone() for name, value in self.module.state_dict().items()}
+
+    def _note(self, loss: float) -> str:
+        best = f"  validation {self.best_score:.4f}" if self.best else ""
+        return f"loss {loss:.4f}{best}"
+
+    def _save(self) -> None:
+        if self.checkpoint is None:
+            return
+        tensors = {"generator": self.generator.get_state()}
+        tensors |= {f"module/{name}": value for name, value in self.module.state_dict().items()}
+        tensors |= {f"best/{name}": value for name, value in self.best.items()}
+        for number, moments in self.optimizer.state_dict()["state"].items():
+            tensors |= {f"adam/{number}/{name}": value for name, value in moments.items()}
+        facts = {"epoch": self.epoch, "best_score": self.best_score, "best_epoch": self.best_epoch}
+        write_bytes(self.checkpoint, pack(tensors, facts))
+
+    def _restore(self, checkpoint: Path) -> None:
+        tensors, facts = read_tensors(checkpoint)
+        part: dict[str, dict[str, Tensor]] = {"module": {}, "best": {}, "adam": {}}
+        for name, value in tensors.items():
+            head, _, rest = name.partition("/")
+            part.setdefault(head, {})[rest] = value
+        self.module.load_state_dict(part["module"])
+        self.best = part["best"]
+        moments: dict[int, dict[str, Any]] = {}
+        for name, value in part["adam"].items():
+            number, _, moment = name.partition("/")
+            moments.setdefault(int(number), {})[moment] = value
+        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": moments})
+        self.generator.set_state(tensors["generator"])
+        self.epoch, self.best_epoch = facts["epoch"], facts["best_epoch"]
+        self.best_score = facts["best_score"]

@@ -1,0 +1,69 @@
+"""Pretraining: a backbone learns its features, judged on observations kept back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from headstart.backbones.protocol import Backbone
+from headstart.backbones.sparse import products_at
+from headstart.progress import Reporter
+from headstart.table.cells import Cells
+from headstart.training.loop import Loop, LoopConfig
+
+
+class PretrainingConfig(LoopConfig):
+    """How to train a backbone. ``validation`` is the share of observations kept back to stop in time."""
+
+    epochs: int = Field(200, ge=0)
+    batch_size: int = Field(256, ge=1)
+    fewest_steps: int = Field(16, ge=1)
+    learning_rate: float = Field(2e-3, gt=0)
+    weight_decay: float = Field(1e-5, ge=0)
+    patience: int | None = Field(10, ge=1)
+    validation: float = Field(0.05, ge=0, lt=1)
+
+
+def pretrain(
+    backbone: Backbone,
+    cells: Cells,
+    config: PretrainingConfig,
+    *,
+    seed: int,
+    reporter: Reporter,
+    checkpoint: Path | None = None,
+) -> None:
+    """Train the backbone on rows × its features, then freeze it."""
+    loop = Loop(backbone, config, seed=seed, title="Training the backbone", reporter=reporter,
+                checkpoint=checkpoint)  # fmt: skip
+    held = torch.rand(len(cells.index), generator=torch.Generator().manual_seed(seed)) < config.validation
+    kept, held_out = cells.keep(~held), cells.keep(held)
+    filled = torch.nonzero(kept.counts)[:, 0]  # a row without observations has nothing to teach
+
+    def losses(generator: torch.Generator) -> Iterator[Tensor]:
+        order = filled[torch.randperm(len(filled), generator=generator)]
+        for rows in config.batches(order):
+            yield backbone.loss(kept.take(rows), generator)
+
+    def validate() -> float:
+        return held_out_nll(backbone, kept, held_out)
+
+    watched = config.patience is not None and len(held_out.index) > 0
+    loop.run(losses, validate if watched else None)
+    backbone.requires_grad_(False)
+
+
+@torch.no_grad()
+def held_out_nll(backbone: Backbone, known: Cells, held_out: Cells, batch: int = 1024) -> float:
+    """Mean negative log-likelihood of ``held_out``, predicted from what is ``known`` of the same rows."""
+    total = torch.zeros(())
+    for rows in torch.split(torch.arange(len(known)), batch):
+        activation = backbone.encode(known.take(rows)).activation
+        cells = held_out.take(rows)
+        logits = products_at(activation, backbone.weight, cells) + backbone.bias[cells.index]
+        total += backbone.likelihood.nll(logits, cells.values, backbone.codes[cells.index]).sum()
+    return float(total) / max(len(held_out.index), 1)

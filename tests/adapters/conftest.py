@@ -1,0 +1,139 @@
+"""A tiny world by hand: ten rows, nine features of three kinds, and new features to adapt to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from headstart.adapters.protocol import Adapter, FeatureBatch, Knowledge
+from headstart.backbones.heads import Heads
+from headstart.backbones.likelihood import Likelihood, LikelihoodConfig
+from headstart.backbones.protocol import RowStates
+from headstart.table.cells import Cells
+from headstart.table.kinds import BINARY, RATING, REAL
+
+ROWS, WIDTH, LATENT = 10, 5, 3
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """Everything an adapter is built from and asked for."""
+
+    knowledge: Knowledge
+    batch: FeatureBatch
+
+    def adapted(self, adapter: Adapter) -> Heads:
+        return adapter.adapt(self.batch, self.knowledge.states)
+
+    def context(self, feature: int) -> list[tuple[int, float]]:
+        """The (row, value) pairs of one new feature, as plain numbers."""
+        cells = self.batch.cells.take(torch.tensor([feature]))
+        return list(zip(cells.index.tolist(), cells.values.tolist(), strict=True))
+
+    def column(self, feature: int) -> list[tuple[int, float]]:
+        """The (row, value) pairs of one of the backbone's features."""
+        cells = self.knowledge.cells.transpose().take(torch.tensor([feature]))
+        return list(zip(cells.index.tolist(), cells.values.tolist(), strict=True))
+
+
+def values_of(codes: Tensor, generator: torch.Generator) -> Tensor:
+    """Values on the models' scale, one for each of these kinds."""
+    size = codes.shape
+    binary = torch.randint(2, size, generator=generator).float()
+    rating = torch.randint(5, size, generator=generator).float() / 4
+    real = torch.randn(size, generator=generator)
+    return torch.where(codes == BINARY, binary, torch.where(codes == RATING, rating, real))
+
+
+def some_cells(codes: Tensor, counts: Tensor, rows: int, generator: torch.Generator) -> Cells:
+    """A line a feature, with this many observations each, in distinct rows."""
+    lines = torch.repeat_interleave(counts)
+    where = torch.cat([torch.randperm(rows, generator=generator)[:n] for n in counts.tolist()])
+    values = values_of(codes[lines], generator)
+    return Cells.from_pairs(lines, where, values, len(counts), rows)
+
+
+@pytest.fixture
+def tiny() -> Callable[..., Tiny]:
+    """Builds a tiny world: of the three kinds mixed, or of those given."""
+
+    def build(
+        known: tuple[int, ...] = (BINARY, RATING, REAL) * 3,
+        new: tuple[int, ...] = (BINARY, RATING, REAL) * 2,
+        shots: tuple[int, ...] = (4, 0, 3, 0, 6, 1),
+        dtype: torch.dtype = torch.float32,
+        seed: int = 0,
+    ) -> Tiny:
+        generator = torch.Generator().manual_seed(seed)
+
+        def normal(*size: int) -> Tensor:
+            return torch.randn(size, generator=generator).to(dtype)
+
+        codes, new_codes = torch.tensor(known), torch.tensor(new)
+        observed = torch.randint(2, 8, (len(known),), generator=generator)
+        observed[-1] = 0  # a feature that nobody has seen is normal
+        cells = some_cells(codes, observed, ROWS, generator).transpose()
+        activation = normal(ROWS, WIDTH).relu()
+        activation[:, 0] = 0  # a dead unit
+        metadata = torch.randint(2, (len(known) + len(new), 4), generator=generator).to(dtype)
+        metadata = torch.cat([metadata, normal(len(metadata), 1)], dim=1)  # four labels and a number
+        context = some_cells(new_codes, torch.tensor(shots), ROWS, generator)
+        likelihood = Likelihood(LikelihoodConfig()).to(dtype)
+        with torch.no_grad():
+            likelihood.real_log_variance.fill_(-0.5)
+        return Tiny(
+            Knowledge(
+                states=RowStates(normal(ROWS, LATENT), normal(ROWS, LATENT).abs(), activation),
+                cells=cells,
+                heads=Heads(
+                    torch.nn.Parameter(normal(len(known), WIDTH)), torch.nn.Parameter(normal(len(known)))
+                ),
+                metadata=metadata[: len(known)],
+                codes=codes,
+                likelihood=likelihood.requires_grad_(False),
+            ),
+            FeatureBatch(
+                Cells(context.indptr, context.index, context.values.to(dtype), context.width),
+                metadata[len(known) :],
+                new_codes,
+            ),
+        )
+
+    return build
+
+
+@pytest.fixture
+def keeps_the_contract() -> Callable[[Tiny, Adapter], None]:
+    """What every adapter promises: any order, any batch, no shots, no features; the same every time."""
+
+    def check(world: Tiny, adapter: Adapter) -> None:
+        batch, states = world.batch, world.knowledge.states
+        heads = world.adapted(adapter)
+        assert heads.weight.shape == (len(batch), WIDTH)
+        assert heads.bias.shape == (len(batch),)
+        assert bool(heads.weight.isfinite().all())
+        assert bool(heads.bias.isfinite().all())
+
+        def same(other: Heads, expected: Heads) -> None:
+            torch.testing.assert_close(other.weight, expected.weight)
+            torch.testing.assert_close(other.bias, expected.bias)
+
+        again = world.adapted(adapter)
+        assert torch.equal(again.weight, heads.weight)
+        assert torch.equal(again.bias, heads.bias)
+        each = [adapter.adapt(batch.take(torch.tensor([i])), states) for i in range(len(batch))]
+        same(Heads.concatenate(each), heads)
+        backwards = torch.arange(len(batch)).flip(0)
+        same(adapter.adapt(batch.take(backwards), states), heads.take(backwards))
+        cells = batch.cells
+        key = cells.lines * 1000 - torch.arange(len(cells.index))  # every context backwards
+        turned = torch.argsort(key)
+        other = Cells(cells.indptr, cells.index[turned], cells.values[turned], cells.width)
+        same(adapter.adapt(batch.observing(other), states), heads)
+        assert len(adapter.adapt(batch.take(torch.tensor([], dtype=torch.int64)), states)) == 0
+
+    return check

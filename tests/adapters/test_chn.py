@@ -1,0 +1,74 @@
+"""The contextual hypernetwork against a loop over features and observations, from the paper's text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from tests.adapters.conftest import Tiny
+from torch.nn import functional as F
+
+from headstart.adapters import CHNConfig, ContextualHypernetwork
+from headstart.table.cells import Cells
+from headstart.table.kinds import RATING
+
+SMALL = CHNConfig(
+    embedding=6,
+    encoding=5,
+    context_layers=(8,),
+    metadata_encoding=4,
+    metadata_layers=(7,),
+    parameter_layers=(9, 9),
+)
+
+
+@pytest.mark.parametrize("mixed", [True, False])
+@pytest.mark.parametrize("described", [True, False])
+def test_forward_pass_equals_the_slow_one(mixed: bool, described: bool, tiny: Callable[..., Tiny]) -> None:
+    world = tiny() if mixed else tiny(known=(RATING,) * 9, new=(RATING,) * 6)
+    if not described:
+        world = _without_metadata(world)
+    adapter = ContextualHypernetwork(SMALL, world.knowledge)
+    heads = world.adapted(adapter)
+    for n in range(len(world.batch)):
+        total = torch.zeros(6)
+        for row, x in world.context(n):
+            total = total + adapter.f(torch.cat([world.knowledge.states.code[row], torch.tensor([x])]))
+        parts = [adapter.g(total)]
+        metadata = world.batch.metadata[n]
+        if mixed:
+            metadata = torch.cat([metadata, F.one_hot(world.batch.codes[n], 3).float()])
+        if len(metadata):
+            assert adapter.h is not None
+            parts.append(adapter.h(metadata))
+        theta = adapter.net(torch.cat(parts))
+        torch.testing.assert_close(heads.weight[n], theta[:-1])
+        torch.testing.assert_close(heads.bias[n], theta[-1])
+
+
+def test_past_the_shots_it_was_trained_on_the_sum_stays_in_range(tiny: Callable[..., Tiny]) -> None:
+    """Seeing every observation of a full context again and again changes nothing past ``most_shots``."""
+    world = tiny(new=(RATING,), shots=(4,))
+    adapter = ContextualHypernetwork(SMALL.revised(most_shots=4), world.knowledge)
+    once = adapter.context_vector(world.batch, world.knowledge.states)
+    cells = world.batch.cells
+    fold = Cells(cells.indptr * 25, cells.index.repeat(25), cells.values.repeat(25), cells.width)
+    often = adapter.context_vector(world.batch.observing(fold), world.knowledge.states)
+    torch.testing.assert_close(once, often, rtol=1e-4, atol=1e-5)
+
+
+def test_it_begins_near_the_mean_head(tiny: Callable[..., Tiny]) -> None:
+    world = tiny()
+    heads = world.adapted(ContextualHypernetwork(SMALL, world.knowledge))
+    distance = heads.weight.detach() - world.knowledge.heads.weight.detach().mean(0)
+    assert float(distance.abs().max()) < 0.5
+
+
+def _without_metadata(world: Tiny) -> Tiny:
+    from dataclasses import replace
+
+    return Tiny(
+        replace(world.knowledge, metadata=world.knowledge.metadata[:, :0]),
+        replace(world.batch, metadata=world.batch.metadata[:, :0]),
+    )

@@ -1,0 +1,125 @@
+import pytest
+import torch
+from torch import nn
+
+from headstart.adapters.finetune import FineTuned, FineTunedConfig, adam_step, fine_tune
+from headstart.adapters.maml import MAML, MAMLConfig
+from headstart.adapters.mean_head import MeanHead, MeanHeadConfig
+from headstart.backbones.heads import Heads
+
+RATE = 0.05
+
+
+def slow(world, start: Heads, epochs: int) -> Heads:
+    """One feature at a time, with PyTorch's own Adam."""
+    tuned = []
+    for feature in range(len(start)):
+        weight = nn.Parameter(start.weight[feature].detach().clone())
+        bias = nn.Parameter(start.bias[feature].detach().clone())
+        optimizer = torch.optim.Adam([weight, bias], lr=RATE)
+        context = world.context(feature)
+        for _ in range(epochs if context else 0):
+            losses = []
+            for row, value in context:
+                logit = weight @ world.knowledge.states.activation[row] + bias
+                code = world.batch.codes[feature]
+                losses.append(world.knowledge.likelihood.nll(logit, logit.new_tensor(value), code))
+            optimizer.zero_grad()
+            (sum(losses) / len(losses)).backward()
+            optimizer.step()
+        tuned.append(Heads(weight.detach()[None], bias.detach()[None]))
+    return Heads.concatenate(tuned)
+
+
+def start_of(world) -> Heads:
+    return world.adapted(MeanHead(MeanHeadConfig(), world.knowledge))
+
+
+def tune(world, start: Heads, epochs: int) -> Heads:
+    known = world.knowledge
+    return fine_tune(start, world.batch, known.states, known.likelihood, epochs, RATE)
+
+
+@pytest.mark.parametrize("epochs", [0, 1, 7])
+@pytest.mark.parametrize("through", [False, True])
+def test_equals_each_feature_alone_with_torchs_adam(tiny, epochs, through):
+    world = tiny(dtype=torch.float64)
+    start = start_of(world)
+    heads = tune(world, Heads(start.weight.requires_grad_(through), start.bias), epochs)
+    assert heads.weight.requires_grad == through
+    expected = slow(world, start, epochs)
+    torch.testing.assert_close(heads.weight, expected.weight, rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(heads.bias, expected.bias, rtol=1e-6, atol=1e-8)
+
+
+def test_without_a_gradient_around_it(tiny):
+    world = tiny()
+    expected = tune(world, start_of(world), 4)
+    with torch.no_grad():
+        heads = tune(world, start_of(world), 4)
+    assert torch.equal(heads.weight, expected.weight)
+
+
+def test_adam_step_is_torchs_and_stays_differentiable_at_zero():
+    torch.manual_seed(0)
+    theta = nn.Parameter(torch.randn(4, dtype=torch.float64))
+    mine, first, second = theta.detach().clone(), torch.zeros_like(theta), torch.zeros_like(theta)
+    optimizer = torch.optim.Adam([theta], lr=RATE)
+    for step in range(1, 30):
+        gradient = torch.randn(4, dtype=torch.float64) * torch.tensor([1, 1e-3, 0, 1e3])
+        theta.grad = gradient
+        optimizer.step()
+        mine, first, second = adam_step(mine, gradient, first, second, step, RATE)
+        torch.testing.assert_close(mine, theta.detach(), rtol=1e-9, atol=1e-12)
+
+    gradient = torch.zeros(3, requires_grad=True)
+    nothing = torch.zeros(3)
+    adam_step(nothing, 0 * gradient, nothing, nothing, 1, RATE)[0].sum().backward()
+    assert torch.equal(gradient.grad, nothing)
+
+
+def test_parts_of_very_different_shots_do_not_change_the_result(tiny, monkeypatch):
+    from headstart.adapters import finetune
+
+    world = tiny(new=(0, 1, 2) * 4, shots=(0, 1, 10, 3, 0, 2, 9, 5, 1, 8, 0, 4))
+    whole, split = tune(world, start_of(world), 5), finetune.parts
+    monkeypatch.setattr(finetune, "parts", lambda work, apart: split(work, 1, apart))
+    each = tune(world, start_of(world), 5)
+    torch.testing.assert_close(each.weight, whole.weight)
+    torch.testing.assert_close(each.bias, whole.bias)
+
+
+def test_no_shots_anywhere(tiny):
+    world = tiny(shots=(0,) * 6)
+    start = start_of(world)
+    assert torch.equal(tune(world, start, 5).weight, start.weight)
+
+
+def test_tunes_what_its_base_gives(tiny):
+    world = tiny(dtype=torch.float64)
+    base = MeanHead(MeanHeadConfig(), world.knowledge)
+    config = FineTunedConfig(base="mean-head", epochs=3, rate=RATE)
+    heads = world.adapted(FineTuned(config, world.knowledge, base))
+    expected = slow(world, start_of(world), 3)
+    torch.testing.assert_close(heads.weight, expected.weight, rtol=1e-6, atol=1e-8)
+
+
+def test_a_base_in_training_is_left_alone(tiny):
+    world = tiny()
+    base = MAML(MAMLConfig(inner_steps=0, epochs=0), world.knowledge)
+    tuned = FineTuned(FineTunedConfig(base="maml", epochs=3), world.knowledge, base)
+    assert tuned.learns
+    untouched = world.adapted(tuned.train())
+    assert untouched.weight.requires_grad
+    assert torch.equal(untouched.weight, world.adapted(base).weight)
+    heads = world.adapted(tuned.eval())
+    assert not heads.weight.requires_grad
+    shots = world.batch.shots
+    assert bool((heads.bias != untouched.bias)[shots > 0].all())
+    assert torch.equal(heads.weight[shots == 0], untouched.weight[shots == 0])
+
+
+def test_contract(tiny, keeps_the_contract):
+    world = tiny()
+    base = MeanHead(MeanHeadConfig(), world.knowledge)
+    keeps_the_contract(world, FineTuned(FineTunedConfig(base="mean-head"), world.knowledge, base))

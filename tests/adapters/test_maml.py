@@ -1,0 +1,125 @@
+import pytest
+import torch
+
+from headstart.adapters.maml import MAML, MAMLConfig
+from headstart.table.kinds import BINARY, RATING, REAL
+
+# Wider steps than the paper's, so that what flows through them weighs as much as the rest.
+WIDE = MAMLConfig(inner_steps=3, inner_rate=0.3)
+
+
+def target_loss(world, adapter: MAML) -> torch.Tensor:
+    """The loss on every row, the values there made up but fixed."""
+    known = world.knowledge
+    logits = world.adapted(adapter).logits(known.states.activation)
+    values = torch.linspace(0, 1, logits.numel(), dtype=logits.dtype).view_as(logits)
+    return known.likelihood.nll(logits, values, world.batch.codes).mean()
+
+
+def gradients(world, adapter: MAML) -> tuple[torch.Tensor, torch.Tensor]:
+    adapter.zero_grad()
+    target_loss(world, adapter).backward()
+    return adapter.weight.grad.clone(), adapter.bias.grad.clone()
+
+
+def first_order(world, adapter: MAML) -> torch.Tensor:
+    """The gradient at the tuned heads, taken for that at the initialisation: what a shortcut would use."""
+    known = world.knowledge
+    heads = world.adapted(adapter)
+    leaf = type(heads)(heads.weight.detach().requires_grad_(), heads.bias.detach())
+    logits = leaf.logits(known.states.activation)
+    values = torch.linspace(0, 1, logits.numel(), dtype=logits.dtype).view_as(logits)
+    known.likelihood.nll(logits, values, world.batch.codes).mean().backward()
+    return torch.zeros_like(adapter.weight).index_add(0, world.batch.codes, leaf.weight.grad)
+
+
+def by_differences(world, adapter: MAML, parameter: torch.Tensor, step: float = 1e-6) -> torch.Tensor:
+    result = torch.zeros_like(parameter)
+    flat, out = parameter.data.view(-1), result.view(-1)
+    for i in range(len(flat)):
+        kept = float(flat[i])
+        flat[i] = kept + step
+        above = float(target_loss(world, adapter).detach())
+        flat[i] = kept - step
+        below = float(target_loss(world, adapter).detach())
+        flat[i] = kept
+        out[i] = (above - below) / (2 * step)
+    return result
+
+
+@pytest.mark.parametrize("kinds", [(BINARY,) * 3, (RATING,) * 3, (REAL,) * 3, (BINARY, RATING, REAL)])
+def test_the_meta_gradient_is_second_order(tiny, kinds):
+    world = tiny(new=kinds, shots=(4, 0, 6), dtype=torch.float64)
+    adapter = MAML(WIDE, world.knowledge)
+    weight, bias = gradients(world, adapter)
+    torch.testing.assert_close(weight, by_differences(world, adapter, adapter.weight), rtol=1e-4, atol=1e-7)
+    torch.testing.assert_close(bias, by_differences(world, adapter, adapter.bias), rtol=1e-4, atol=1e-7)
+    shortcut = first_order(world, adapter)
+    assert float((weight - shortcut).norm() / weight.norm()) > 0.05
+
+
+def test_the_meta_gradient_at_the_papers_settings(tiny):
+    world = tiny(dtype=torch.float64)
+    adapter = MAML(MAMLConfig(), world.knowledge)
+    weight, bias = gradients(world, adapter)
+    torch.testing.assert_close(weight, by_differences(world, adapter, adapter.weight), rtol=1e-4, atol=1e-7)
+    torch.testing.assert_close(bias, by_differences(world, adapter, adapter.bias), rtol=1e-4, atol=1e-7)
+
+
+def test_with_no_shots_the_gradient_is_that_of_the_head_itself(tiny):
+    world = tiny(shots=(0,) * 6, dtype=torch.float64)
+    adapter = MAML(WIDE, world.knowledge)
+    weight, _ = gradients(world, adapter)
+    torch.testing.assert_close(weight, first_order(world, adapter))
+
+
+def test_dead_units_and_missing_shots_leave_the_gradient_finite(tiny):
+    world = tiny()  # its first unit is dead, two of its features have no shots
+    weight, bias = gradients(world, MAML(MAMLConfig(), world.knowledge))
+    assert bool(weight.isfinite().all())
+    assert bool(bias.isfinite().all())
+
+
+def test_meta_training_helps(tiny):
+    world = tiny(new=(BINARY, RATING, REAL) * 4, shots=(5,) * 12)
+    adapter = MAML(MAMLConfig(), world.knowledge)
+    optimizer = torch.optim.Adam(adapter.parameters(), lr=adapter.config.outer_rate)
+    before = float(target_loss(world, adapter).detach())
+    for _ in range(30):
+        optimizer.zero_grad()
+        target_loss(world, adapter).backward()
+        optimizer.step()
+    assert float(target_loss(world, adapter).detach()) < before - 0.05
+
+
+def test_training_takes_the_inner_steps_and_evaluation_the_epochs(tiny):
+    world = tiny()
+    inner = MAML(MAMLConfig(inner_steps=4, epochs=9), world.knowledge).train()
+    outer = MAML(MAMLConfig(inner_steps=9, epochs=4), world.knowledge).eval()
+    trained, evaluated = world.adapted(inner), world.adapted(outer)
+    assert trained.weight.requires_grad
+    assert not evaluated.weight.requires_grad
+    torch.testing.assert_close(trained.weight.detach(), evaluated.weight)
+    torch.testing.assert_close(trained.bias.detach(), evaluated.bias)
+
+
+def test_no_epochs_is_the_initialisation(tiny):
+    world = tiny()
+    adapter = MAML(MAMLConfig(epochs=0), world.knowledge).eval()
+    assert torch.equal(world.adapted(adapter).weight, adapter.weight.detach()[world.batch.codes])
+
+
+def test_the_papers_settings_are_the_defaults():
+    config = MAMLConfig()
+    assert (config.meta_batch, config.inner_steps, config.inner_rate, config.outer_rate) == (
+        4,
+        10,
+        1e-2,
+        1e-2,
+    )
+
+
+@pytest.mark.parametrize("epochs", [0, 1, 10])
+def test_contract(tiny, keeps_the_contract, epochs):
+    world = tiny()
+    keeps_the_contract(world, MAML(MAMLConfig(epochs=epochs), world.knowledge).eval())

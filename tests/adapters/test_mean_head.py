@@ -1,0 +1,34 @@
+import torch
+
+from headstart.adapters.mean_head import MeanHead, MeanHeadConfig
+from headstart.table.kinds import BINARY, RATING
+
+
+def test_is_the_mean_of_the_heads_of_the_kind(tiny):
+    world = tiny()
+    heads, known = world.adapted(MeanHead(MeanHeadConfig(), world.knowledge)), world.knowledge
+    for feature, code in enumerate(world.batch.codes.tolist()):
+        same = [j for j, other in enumerate(known.codes.tolist()) if other == code]
+        torch.testing.assert_close(
+            heads.weight[feature], sum(known.heads.weight[j] for j in same) / len(same)
+        )
+        torch.testing.assert_close(heads.bias[feature], sum(known.heads.bias[j] for j in same) / len(same))
+
+
+def test_a_kind_never_seen_gets_the_middle(tiny):
+    world = tiny(known=(BINARY,) * 3, new=(RATING,), shots=(2,))
+    head = world.adapted(MeanHead(MeanHeadConfig(), world.knowledge))
+    assert not head.weight.any()
+    assert float(torch.sigmoid(head.bias)) == 0.5
+
+
+def test_learns_nothing_and_carries_no_gradient(tiny):
+    world = tiny()
+    adapter = MeanHead(MeanHeadConfig(), world.knowledge)
+    assert not adapter.learns
+    assert not world.adapted(adapter).weight.requires_grad
+
+
+def test_contract(tiny, keeps_the_contract):
+    world = tiny()
+    keeps_the_contract(world, MeanHead(MeanHeadConfig(), world.knowledge))

@@ -1,0 +1,77 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+from headstart.adapters.mean_head import MeanHead, MeanHeadConfig
+from headstart.adapters.mean_head_matching import MeanHeadMatching, MeanHeadMatchingConfig
+from headstart.table.kinds import BINARY, RATING
+
+LABELS = 4  # of the tiny world's metadata; its last column is a number
+
+
+def matching(world, feature: int) -> list[int]:
+    """The features that match, step by step as documented."""
+    known = world.knowledge
+
+    def categories(row):
+        return {column for column in range(LABELS) if row[column] == 1}
+
+    wanted = categories(world.batch.metadata[feature].tolist())
+    same = [j for j, code in enumerate(known.codes.tolist()) if code == world.batch.codes[feature]]
+    sets = {j: categories(known.metadata[j].tolist()) for j in same}
+    exact = [j for j in same if sets[j] == wanted and wanted]
+    if exact:
+        return exact
+    most = max(len(sets[j] & wanted) for j in same)
+    return [j for j in same if len(sets[j] & wanted) == most]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_equals_the_steps_as_documented(tiny, seed):
+    many = (BINARY, RATING) * 12
+    world = tiny(known=many, new=many, shots=(2,) * len(many), seed=seed)
+    heads = world.adapted(MeanHeadMatching(MeanHeadMatchingConfig(), world.knowledge))
+    for feature in range(len(many)):
+        chosen = matching(world, feature)
+        expected = sum(world.knowledge.heads.weight[j] for j in chosen) / len(chosen)
+        torch.testing.assert_close(heads.weight[feature], expected)
+        expected = sum(world.knowledge.heads.bias[j] for j in chosen) / len(chosen)
+        torch.testing.assert_close(heads.bias[feature], expected)
+
+
+def test_exact_before_larger_overlap_before_mean_head(tiny):
+    world = tiny(known=(BINARY,) * 4, new=(BINARY,) * 4, shots=(0,) * 4)
+    known = torch.tensor([[1, 0, 0], [1, 1, 0], [1, 1, 0], [0, 0, 1]], dtype=torch.float32)
+    new = torch.tensor([[1, 0, 0], [0, 1, 0], [0, 0, 0], [1, 1, 1]], dtype=torch.float32)
+    knowledge, batch = replace(world.knowledge, metadata=known), replace(world.batch, metadata=new)
+    heads = MeanHeadMatching(MeanHeadMatchingConfig(), knowledge).adapt(batch, knowledge.states)
+    weight = knowledge.heads.weight
+    torch.testing.assert_close(heads.weight[0], weight[0])  # exactly {0}, though three features hold it
+    torch.testing.assert_close(heads.weight[1], weight[1:3].mean(0))  # no {1}; two hold it
+    torch.testing.assert_close(heads.weight[2], weight.mean(0))  # no categories: nothing to match
+    torch.testing.assert_close(heads.weight[3], weight[1:3].mean(0))  # two of its three
+
+
+@pytest.mark.parametrize("width", [0, 1])
+def test_without_categories_it_is_the_mean_head(tiny, width):
+    world = tiny()
+    number = slice(LABELS, LABELS + width)  # no metadata, or a number only
+    knowledge = replace(world.knowledge, metadata=world.knowledge.metadata[:, number])
+    batch = replace(world.batch, metadata=world.batch.metadata[:, number])
+    heads = MeanHeadMatching(MeanHeadMatchingConfig(), knowledge).adapt(batch, knowledge.states)
+    expected = MeanHead(MeanHeadConfig(), knowledge).adapt(batch, knowledge.states)
+    torch.testing.assert_close(heads.weight, expected.weight)
+    torch.testing.assert_close(heads.bias, expected.bias)
+
+
+def test_a_kind_never_seen_gets_the_middle(tiny):
+    world = tiny(known=(BINARY,) * 3, new=(RATING,), shots=(2,))
+    head = world.adapted(MeanHeadMatching(MeanHeadMatchingConfig(), world.knowledge))
+    assert not head.weight.any()
+    assert float(torch.sigmoid(head.bias)) == 0.5
+
+
+def test_contract(tiny, keeps_the_contract):
+    world = tiny()
+    keeps_the_contract(world, MeanHeadMatching(MeanHeadMatchingConfig(), world.knowledge))

@@ -1,0 +1,90 @@
+"""Every fast path against a loop that anyone can check."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.backbones.conftest import random_cells
+from torch.nn import functional as F
+
+from headstart.backbones import sparse
+from headstart.table.cells import Cells
+
+shapes = given(
+    rows=st.integers(1, 7), features=st.integers(1, 6), density=st.floats(0, 1), seed=st.integers(0, 99)
+)
+
+
+def lines_of(cells: Cells) -> list[list[tuple[int, float]]]:
+    ends = cells.indptr.tolist()
+    pairs = list(zip(cells.index.tolist(), cells.values.tolist(), strict=True))
+    return [pairs[a:b] for a, b in pairwise(ends)]
+
+
+def gradients(output: torch.Tensor, *inputs: torch.Tensor) -> list[torch.Tensor]:
+    weights = torch.arange(output.numel(), dtype=output.dtype).view_as(output).sin()
+    return list(torch.autograd.grad((output * weights).sum(), inputs))
+
+
+@shapes
+@settings(max_examples=30, deadline=None)
+def test_bag_is_a_loop_of_sums(rows: int, features: int, density: float, seed: int) -> None:
+    cells = random_cells(rows, features, density, seed)
+    table = torch.randn(features, 4, dtype=torch.float64, requires_grad=True)
+    for weighted in (False, True):
+        weights = cells.values.double() if weighted else None
+        fast = sparse.bag(table, cells, weights)
+        slow = torch.stack(
+            [sum((table[j] * (x if weighted else 1) for j, x in line), torch.zeros(4).double())
+             for line in lines_of(cells)]
+        )  # fmt: skip
+        torch.testing.assert_close(fast, slow)
+        if len(cells.index):
+            torch.testing.assert_close(gradients(fast, table), gradients(slow, table))
+
+
+@shapes
+@settings(max_examples=30, deadline=None)
+def test_folded_sum_is_a_loop_of_relus(rows: int, features: int, density: float, seed: int) -> None:
+    cells = random_cells(rows, features, density, seed, grid=None)
+    cells = Cells(cells.indptr, cells.index, cells.values.double(), cells.width)
+    slope = torch.randn(features, 3, dtype=torch.float64, requires_grad=True)
+    shift = torch.randn(features, 3, dtype=torch.float64, requires_grad=True)
+    fast = sparse.folded_sum(slope, shift, cells)
+    slow = torch.stack(
+        [sum((torch.relu(x * slope[j] + shift[j]) for j, x in line), torch.zeros(3).double())
+         for line in lines_of(cells)]
+    )  # fmt: skip
+    torch.testing.assert_close(fast, slow)
+    if len(cells.index):
+        torch.testing.assert_close(gradients(fast, slope, shift), gradients(slow, slope, shift))
+
+
+@pytest.mark.parametrize("dense_from", [0.0, 2.0], ids=["dense", "only observed cells"])
+@shapes
+@settings(max_examples=30, deadline=None)
+def test_products_at_is_a_loop_of_dots(
+    dense_from: float, rows: int, features: int, density: float, seed: int
+) -> None:
+    cells = random_cells(rows, features, density, seed)
+    left = torch.randn(rows, 5, dtype=torch.float64, requires_grad=True)
+    right = torch.randn(features, 5, dtype=torch.float64, requires_grad=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sparse, "DENSE_FROM", dense_from)
+        fast = sparse.products_at(left, right, cells)
+    dots = [left[i] @ right[j] for i, line in enumerate(lines_of(cells)) for j, _ in line]
+    slow = torch.stack(dots) if dots else torch.zeros(0).double()
+    torch.testing.assert_close(fast, slow)
+    if dots:
+        torch.testing.assert_close(gradients(fast, left, right), gradients(slow, left, right))
+
+
+def test_segment_sum_agrees_with_embedding_bag() -> None:
+    hidden = torch.randn(9, 3)
+    indptr = torch.tensor([0, 2, 2, 9])
+    expected = F.embedding_bag(torch.arange(9), hidden, indptr[:-1], mode="sum")
+    torch.testing.assert_close(sparse.segment_sum(hidden, indptr), expected)

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from headstart.datasets import synthetic_mixed, synthetic_ratings, synthetic_responses
+from headstart.errors import InputError
+
+EVERY = [synthetic_ratings, synthetic_responses, synthetic_mixed]
+
+
+@pytest.mark.parametrize("make", EVERY)
+def test_the_seed_decides_everything(make):
+    assert make(50, 20, seed=3) == make(50, 20, seed=3)
+    assert make(50, 20, seed=3) != make(50, 20, seed=4)
+
+
+@pytest.mark.parametrize("make", EVERY)
+@pytest.mark.parametrize("density", [0.2, 0.5, 1.0])
+def test_size_and_density_are_as_asked(make, density):
+    table = make(200, 60, density)
+    assert table.shape == (200, 60)
+    assert table.density == pytest.approx(density, abs=0.02)
+    assert table.encoded_metadata().shape[1] > 0
+
+
+def test_rows_without_observations_are_not_there():
+    table = synthetic_ratings(200, 20, 0.02)
+    assert len(table.rows) == len(np.unique(table.row_index)) < 200
+    assert len(table.features) == 20
+
+
+@pytest.mark.parametrize("make", EVERY)
+@pytest.mark.parametrize("wrong", [(0, 5, 0.5), (5, 0, 0.5), (5, 5, 0.0), (5, 5, 1.5)])
+def test_impossible_sizes_are_refused(make, wrong):
+    with pytest.raises(InputError, match="rows and features from 1 up"):
+        make(*wrong)
+
+
+def test_ratings_have_the_rank_asked_for_beneath_the_noise():
+    table = synthetic_ratings(400, 100, 1.0, rank=2)
+    dense = table.cells().values.numpy().reshape(400, 100)
+    spectrum = np.linalg.svd(
+        dense - dense.mean(0) - dense.mean(1, keepdims=True) + dense.mean(), compute_uv=False
+    )
+    assert spectrum[1] > 2 * spectrum[2]
+
+
+def test_abler_rows_answer_more_questions_right_and_harder_ones_are_missed():
+    table = synthetic_responses(400, 100, 1.0)
+    dense = table.values.reshape(400, 100)
+    first, second = dense[:, ::2].mean(1), dense[:, 1::2].mean(1)
+    assert np.corrcoef(first, second)[0, 1] > 0.7
+    level = table.metadata.column("level").to_numpy()
+    assert np.corrcoef(level, dense.mean(0))[0, 1] < -0.6
+
+
+def test_millions_of_cells_take_memory_for_the_observed_ones_only():
+    assert len(synthetic_ratings(20_000, 10_000, 0.0002)) == pytest.approx(40_000, rel=0.05)

@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from headstart.backbones import FeedForwardConfig
+from headstart.datasets import synthetic_mixed, synthetic_ratings, synthetic_responses
+from headstart.errors import InputError, UnknownNameError
+from headstart.evaluate import Benchmark, BenchmarkConfig, Results, benchmark
+from headstart.evaluate.kshot import KShotTest
+from headstart.table.kinds import BINARY
+from headstart.training.stages import feature_batch
+
+METHODS = ("chn", "mean", "mean-head", "knn-1", "random", "train-1", "maml-0", "chn-train-1")
+QUICK = {"pretraining": {"epochs": 2}, "metatraining": {"epochs": 2}}
+
+
+@pytest.fixture(scope="module")
+def table():
+    return synthetic_ratings(60, 40, 0.4)
+
+
+def config(**settings) -> BenchmarkConfig:
+    return BenchmarkConfig(**{"methods": METHODS, "shots": (0, 2, 5), "splits": 2, **QUICK, **settings})
+
+
+def timeless(results: Results) -> list[dict[str, object]]:
+    return [run.model_dump(exclude={"ms_per_feature"}) for run in results.runs]
+
+
+@pytest.fixture(scope="module")
+def finished(table, tmp_path_factory):
+    out = tmp_path_factory.mktemp("benchmark") / "out"
+    return Benchmark(table, config(), name="made up").run(out), out
+
+
+def test_there_is_one_record_per_split_method_shots_and_metric(finished):
+    results, _ = finished
+    keys = [(run.split, run.method, run.shots, run.metric) for run in results.runs]
+    metrics = ("rmse", "rmse_per_feature", "mae", "mae_per_feature", "coverage_90")
+    assert keys == [(s, m, k, n) for s in (0, 1) for m in METHODS for k in (0, 2, 5) for n in metrics]
+    assert all(run.ms_per_feature > 0 for run in results.runs)
+    assert {run.features for run in results.runs} == {4}  # each k and method on the same cells
+    for split in (0, 1):
+        assert len({run.targets for run in results.runs if run.split == split}) == 1
+    facts = results.data["splits"][0]
+    assert facts == {"split": 0, "train": 24, "meta_train": 12, "meta_test": 4, "tested": 4, "left_out": 0}
+
+
+def test_everything_is_written(finished):
+    results, out = finished
+    assert Results.load(out / "results.json") == results
+    assert {path.name for path in out.iterdir()} == {
+        "benchmark.json", "kshot.png", "report.html", "results.json", "results.md", "splits", "timing.json",
+    }  # fmt: skip
+    assert sorted(path.name for path in (out / "splits").iterdir()) == ["0.json", "1.json"]
+    assert "made up" in (out / "report.html").read_text()
+    timings = json.loads((out / "timing.json").read_text())
+    assert len(timings) == 2 * len(METHODS) * 3
+    assert results.settings["backbone"]["name"] == "pvae"
+
+
+def test_one_seed_gives_one_result(table, finished, tmp_path):
+    again = Benchmark(table, config(), name="made up").run(tmp_path / "out")
+    assert timeless(again) == timeless(finished[0])
+    assert (again.data, again.settings) == (finished[0].data, finished[0].settings)
+
+
+def test_finished_splits_are_kept_and_not_run_again(table, finished, tmp_path, monkeypatch):
+    train, calls = benchmark.train_backbone, []
+
+    def interrupted(*arguments, **settings):
+        calls.append(settings["seed"])
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return train(*arguments, **settings)
+
+    monkeypatch.setattr(benchmark, "train_backbone", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Benchmark(table, config()).run(tmp_path / "out")
+    assert not (tmp_path / "out" / "results.json").exists()
+    results = Benchmark(table, config()).run(tmp_path / "out")
+    assert calls == [0, 1, 1]
+    assert timeless(results) == timeless(finished[0])
+    Benchmark(table, config()).run(tmp_path / "out")
+    assert calls == [0, 1, 1]
+    more = Benchmark(table, config(splits=3)).run(tmp_path / "out")
+    assert calls == [0, 1, 1, 2]
+    assert more.splits == 3
+
+
+def test_a_split_goes_on_from_its_checkpoints(table, tmp_path, monkeypatch):
+    quick = config(methods=("mean", "chn"), splits=1)
+    whole = Benchmark(table, quick).run(tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(benchmark, "time_adapters", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            Benchmark(table, quick).run(tmp_path / "out")
+    kept = {path.name for path in (tmp_path / "out" / "splits" / "0").iterdir()}
+    assert kept == {"backbone.safetensors", "chn.safetensors"}
+    results = Benchmark(table, quick).run(tmp_path / "out")
+    assert timeless(results) == timeless(whole)
+    assert [path.name for path in (tmp_path / "out" / "splits").iterdir()] == ["0.json"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"shots": (0, 2)}, r"other settings \(shots = \[0, 2, 5\], now \[0, 2\]\)"),
+        ({"backbone": FeedForwardConfig()}, "other settings"),
+        ({"pretraining": {"epochs": 3}}, "other settings"),
+    ],
+)
+def test_a_folder_of_other_settings_is_refused(table, finished, change, message):
+    with pytest.raises(InputError, match=message):
+        Benchmark(table, config(**change)).run(finished[1])
+
+
+def test_a_folder_of_other_data_or_of_anything_else_is_refused(table, finished, tmp_path):
+    with pytest.raises(InputError, match="other data"):
+        Benchmark(synthetic_ratings(60, 40, 0.4, seed=1), config()).run(finished[1])
+    (tmp_path / "letter.txt").write_text("dear")
+    with pytest.raises(InputError, match="not empty and holds no benchmark"):
+        Benchmark(table, config()).run(tmp_path)
+    with pytest.raises(InputError, match="is a file"):
+        Benchmark(table, config()).run(tmp_path / "letter.txt")
+    assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
+
+
+def test_a_damaged_split_is_told(table, tmp_path):
+    tested = Benchmark(table, config(methods=("mean",), splits=1))
+    tested.run(tmp_path / "out")
+    path = tmp_path / "out" / "splits" / "0.json"
+    path.write_text('{"split": 0}')
+    with pytest.raises(InputError, match=r"0.json.* is damaged .*delete it"):
+        tested.run(tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"methods": ("chn", "knn10")}, "unknown method 'knn10'; did you mean 'knn-10'"),
+        ({"methods": ()}, "needs methods, each once: none named"),
+        ({"methods": ("chn", "chn")}, "'chn' named twice"),
+        ({"shots": (0, 1000)}, "1000 shots leave nothing to test on: the largest feature of the table has"),
+        ({"shots": (-1,)}, "different whole numbers"),
+        ({"shots": ()}, "different whole numbers"),
+        ({"fractions": (0.6, 0.3, 0.3)}, "add up to 1.2"),
+        ({"by": "yeer"}, "did you mean 'year'"),
+        ({"by": "genres"}, "not numbers"),
+        ({"splits": 0}, "greater than or equal to 1"),
+    ],
+)
+def test_bad_input_is_refused_before_any_training(table, settings, message):
+    with pytest.raises(InputError, match=message):
+        Benchmark(table, config(**settings))
+
+
+def test_a_split_whose_features_are_all_too_small_is_told(table):
+    with pytest.raises(InputError, match=r"held out in split \d+ has \d+ observations"):
+        Benchmark(table, config(shots=(int(table.counts.max()) - 1,), splits=30))
+
+
+def test_unknown_method_errors_belong_to_the_family(table):
+    with pytest.raises(UnknownNameError):
+        Benchmark(table, config(methods=("nope",)))
+
+
+def test_by_a_column_the_newest_features_are_tested(table):
+    years = table.metadata.column("year").to_numpy()
+    split = Benchmark(table, config(by="year")).splits[0]
+    assert years[split.meta_test].min() >= years[split.meta_train].max()
+
+
+def test_binary_tables_get_auroc_and_no_rmse(tmp_path):
+    results = Benchmark(synthetic_responses(60, 30), config(methods=("chn", "mean"), splits=1)).run(
+        tmp_path / "out"
+    )
+    assert set(results.metrics) == {
+        "auroc", "auroc_per_feature", "log_loss", "log_loss_per_feature", "ece",
+    }  # fmt: skip
+
+
+def test_nothing_but_contexts_reaches_a_prediction(tmp_path, monkeypatch):
+    """Through the whole benchmark: values of held-out features outside contexts change nothing at all."""
+    table = synthetic_mixed(60, 30)
+    settings = config(methods=("chn", "mean", "knn-1", "train-1"), fractions=(0.4, 0.3, 0.3), splits=1)
+    split = Benchmark(table, settings).splits[0]
+    seen: list[np.ndarray] = []
+    scoring = benchmark.score
+    monkeypatch.setattr(
+        benchmark, "score", lambda truth, mean, *rest: (seen.append(mean), scoring(truth, mean, *rest))[1]
+    )
+    Benchmark(table, settings).run(tmp_path / "first")
+
+    held_out = table.with_features(split.meta_test)
+    test = KShotTest(feature_batch(held_out), held_out.kinds, settings.shots, settings.seed)
+    shown = {
+        (int(split.meta_test[feature]), row)
+        for feature, row in zip(
+            test.features[test.context(5).cells.lines].tolist(),
+            test.context(5).cells.index.tolist(),
+            strict=True,
+        )
+    }
+    secret = np.isin(table.feature_index, split.meta_test) & np.array(
+        [(f, r) not in shown for f, r in zip(table.feature_index, table.row_index, strict=True)]
+    )
+    codes = table.kinds.codes[table.feature_index]
+    forged = np.where(
+        codes == BINARY, 1 - table.values, np.where(codes == 1, 10 - table.values, -table.values - 99)
+    )
+    other = replace(table, values=np.where(secret, forged, table.values))
+    assert not np.array_equal(other.values, table.values)
+
+    first, seen = seen.copy(), seen
+    seen.clear()
+    Benchmark(other, settings).run(tmp_path / "second")
+    assert len(first) == len(seen) == 4 * 3
+    assert all(np.array_equal(a, b) for a, b in zip(first, seen, strict=True))

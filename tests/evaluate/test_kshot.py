@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headstart.adapters.protocol import FeatureBatch
+from headstart.errors import InputError
+from headstart.evaluate.kshot import KShotTest, check_shots
+from headstart.table.cells import Cells
+
+SHOTS = (0, 1, 2, 4, 8)
+
+
+def make(worlds):
+    return KShotTest(*worlds.held_out(), SHOTS, seed=0)
+
+
+def as_dicts(cells: Cells) -> list[dict[int, float]]:
+    return [
+        {int(i): float(v) for i, v in zip(cells.index[a:b], cells.values[a:b], strict=True)}
+        for a, b in zip(cells.indptr[:-1], cells.indptr[1:], strict=True)
+    ]
+
+
+def test_every_feature_has_one_order_context_first_then_targets(worlds):
+    batch, _ = worlds.held_out()
+    test = make(worlds)
+    observed = as_dicts(batch.cells.take(test.features))
+    targets = as_dicts(test.targets)
+    before: list[dict[int, float]] = [{} for _ in observed]
+    for k in SHOTS:
+        contexts = as_dicts(test.context(k).cells)
+        for every, context, target, smaller in zip(observed, contexts, targets, before, strict=True):
+            assert len(context) == k
+            assert smaller.items() <= context.items() <= every.items()
+            assert not context.keys() & target.keys()
+        before = contexts
+    for every, context, target in zip(observed, before, targets, strict=True):
+        assert {**context, **target} == every
+
+
+def test_features_with_nothing_left_to_test_are_left_out_and_counted(worlds):
+    batch, _ = worlds.held_out()
+    test = make(worlds)
+    expected = [j for j, n in enumerate(batch.shots.tolist()) if n > 8]
+    assert test.features.tolist() == expected
+    assert test.left_out == len(batch) - len(expected) > 0
+    assert bool((test.targets.counts >= 1).all())
+
+
+def test_the_order_hangs_on_the_seed_and_not_on_the_largest_shots(worlds):
+    batch, kinds = worlds.held_out()
+    few = KShotTest(batch, kinds, [1, 4], seed=3)
+    many = KShotTest(batch, kinds, [4, 8], seed=3)
+    shared = [few.features.tolist().index(j) for j in many.features.tolist()]
+    assert as_dicts(few.context(4).cells.take(torch.tensor(shared))) == as_dicts(many.context(4).cells)
+    other = KShotTest(batch, kinds, [4, 8], seed=4)
+    assert as_dicts(other.context(4).cells) != as_dicts(many.context(4).cells)
+
+
+def test_predictions_are_link_of_head_times_activation_in_data_units(worlds):
+    _, kinds = worlds.held_out()
+    test, world = make(worlds), worlds.knowledge()
+    heads = worlds.Ridge(worlds.RidgeConfig(), world).adapt(test.context(4), world.states)
+    got = test.predict(heads, world.states, world.likelihood)
+    place = 0
+    for line, feature in enumerate(test.features.tolist()):
+        kind = kinds[feature]
+        for row in as_dicts(test.targets)[line]:
+            logit = float(world.states.activation[row] @ heads.weight[line] + heads.bias[line])
+            mean = logit if kind.name == "real" else 1 / (1 + np.exp(-logit))
+            assert float(got[place]) == pytest.approx(kind.offset + kind.span * mean, rel=1e-5)
+            place += 1
+    assert place == len(got)
+
+
+def test_truth_and_spread_are_in_data_units(worlds):
+    test = make(worlds)
+    ratings = test.codes == 1
+    assert bool(((test.truth[ratings] >= 1) & (test.truth[ratings] <= 5)).all())
+    spread = test.spread(torch.full((len(test),), 0.5))
+    assert set(spread[ratings].tolist()) == {2.0}
+    assert set(spread[test.codes == 0].tolist()) == {0.5}
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 1000), k=st.sampled_from(SHOTS))
+def test_nothing_outside_the_context_reaches_a_prediction(worlds, seed, k):
+    """Changing any target, or any value a context does not show, changes no prediction by a bit."""
+    batch, kinds = worlds.held_out(seed=seed)
+    if int(batch.shots.max()) <= max(SHOTS):
+        return
+    world = worlds.knowledge(seed)
+    ridge = worlds.Ridge(worlds.RidgeConfig(), world)
+    test = KShotTest(batch, kinds, SHOTS, seed)
+    shown = {
+        (int(test.features[line]), row)
+        for line, context in enumerate(as_dicts(test.context(k).cells))
+        for row in context
+    }
+    cells = batch.cells
+    secret = torch.tensor(
+        [(f, r) not in shown for f, r in zip(cells.lines.tolist(), cells.index.tolist(), strict=True)]
+    )
+    changed = torch.where(secret, 1 - cells.values + 100.0, cells.values)
+    forged = FeatureBatch(Cells(cells.indptr, cells.index, changed, cells.width), batch.metadata, batch.codes)
+    again = KShotTest(forged, kinds, SHOTS, seed)
+    assert not torch.equal(test.truth, again.truth)
+    first, second = (
+        t.predict(ridge.adapt(t.context(k), world.states), world.states, world.likelihood)
+        for t in (test, again)
+    )
+    assert torch.equal(first, second)
+
+
+def test_many_rows_are_predicted_part_by_part(worlds, monkeypatch):
+    test, world = make(worlds), worlds.knowledge()
+    heads = worlds.Ridge(worlds.RidgeConfig(), world).adapt(test.context(8), world.states)
+    whole = test.predict(heads, world.states, world.likelihood)
+    monkeypatch.setattr("headstart.evaluate.kshot._CELLS_AT_ONCE", 1)
+    assert torch.allclose(test.predict(heads, world.states, world.likelihood), whole)
+
+
+@pytest.mark.parametrize("shots", [[], [-1, 2], [1, 1]])
+def test_bad_shots_are_refused(shots):
+    with pytest.raises(InputError, match="different whole numbers"):
+        check_shots(shots)
+
+
+def test_too_many_shots_say_what_the_largest_feature_has(worlds):
+    batch, kinds = worlds.held_out()
+    with pytest.raises(InputError, match=f"has {int(batch.shots.max())} observations"):
+        KShotTest(batch, kinds, [0, 500], 0)
+    with pytest.raises(InputError, match="contexts of 0 to 8 shots; got 9"):
+        make(worlds).context(9)

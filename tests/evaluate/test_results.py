@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from headstart.errors import InputError
+from headstart.evaluate.metrics import METRICS
+from headstart.evaluate.results import Results, Run
+from headstart.evaluate.tables import metric_table, timing_table
+from headstart.evaluate.timing import Timing
+
+RECORD = {
+    "split": 0,
+    "method": "chn",
+    "shots": 4,
+    "metric": "rmse",
+    "value": 0.93,
+    "features": 274,
+    "targets": 92257,
+    "ms_per_feature": 0.8,
+}
+EMPTY = {"format": 1, "data": {}, "settings": {}}
+
+
+def test_the_file_has_the_documented_format(worlds, tmp_path):
+    Results(data={"rows": 2}, settings={"seed": 0}, runs=[Run(**RECORD)]).save(tmp_path / "results.json")
+    assert json.loads((tmp_path / "results.json").read_text()) == {
+        "format": 1,
+        "data": {"rows": 2},
+        "settings": {"seed": 0},
+        "runs": [RECORD],
+    }
+
+
+def test_what_is_saved_is_loaded(worlds, tmp_path):
+    results = worlds.some_results(["chn", "mean"])
+    results.save(tmp_path / "results.json")
+    assert Results.load(tmp_path / "results.json") == results
+    assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "no JSON"),
+        ("[1]", "no number 'format'"),
+        ('{"data": {}}', "no number 'format'"),
+        ('{"format": 2}', "has format 2; this version of Headstart reads up to 1"),
+        ('{"format": 1, "data": {}, "settings": {}}', "damaged at 'runs'"),
+        (json.dumps({**EMPTY, "runs": [{**RECORD, "value": "x"}]}), r"'runs.0.value'"),
+        (json.dumps({**EMPTY, "runs": [{**RECORD, "what": 1}]}), r"'runs.0.what'"),
+    ],
+)
+def test_a_bad_file_is_refused_with_what_is_wrong(tmp_path, content, message):
+    path = tmp_path / "results.json"
+    path.write_text(content)
+    with pytest.raises(InputError, match=message):
+        Results.load(path)
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"cannot read results .*gone.json"):
+        Results.load(tmp_path / "gone.json")
+
+
+def test_merging_puts_runs_in_one_order(worlds):
+    results = worlds.some_results(["chn", "mean"])
+    parts = [[run for run in reversed(results.runs) if run.split == s] for s in (2, 0, 1)]
+    assert Results.merged(results.data, results.settings, parts) == results
+
+
+def test_curves_are_mean_and_sample_deviation_over_splits(worlds):
+    results = worlds.some_results(["chn", "mean"], splits=3)
+    values = [r.value for r in results.runs if (r.method, r.shots, r.metric) == ("mean", 4, "mae")]
+    curve = results.curves("mae")["mean"]
+    at = curve.shots.index(4)
+    assert curve.mean[at] == pytest.approx(np.mean(values))
+    assert curve.sigma[at] == pytest.approx(np.std(values, ddof=1))
+    assert worlds.some_results(["chn"], splits=1).curves("rmse")["chn"].sigma == [None] * 4
+
+
+def test_tables_point_out_the_best_of_each_column(worlds):
+    table = metric_table(worlds.some_results(["mean", "chn"]), "rmse")
+    assert table.title == "RMSE (lower is better)"
+    assert set(table.best.values()) == {"mean"}
+    assert table.to_markdown().splitlines()[0] == "| shots | 0 | 1 | 4 | 16 |"
+    assert "**1.0" in table.to_markdown().splitlines()[2]
+    higher = metric_table(worlds.some_results(["mean", "chn"], metrics=("auroc",)), "auroc")
+    assert set(higher.best.values()) == {"chn"}
+
+
+def test_a_method_without_some_shots_leaves_its_cells_empty(worlds):
+    full = worlds.some_results(["chn", "mean"], splits=1)
+    runs = [run for run in full.runs if (run.method, run.shots) != ("mean", 0)]
+    table = metric_table(Results(data={}, settings={}, runs=runs), "rmse")
+    assert table.cells["mean"][0] == ""
+    assert table.best[0] == "chn"
+
+
+def test_every_metric_gets_a_markdown_table(worlds):
+    text = worlds.some_results(["chn"], metrics=tuple(METRICS)).to_markdown()
+    for metric in METRICS.values():
+        assert f"## {metric.label} (" in text
+
+
+def test_times_show_median_and_spread():
+    timings = [Timing(method="chn", shots=4, ms_per_feature=ms, low=0.5, high=2.0) for ms in (1.0, 1.2, 1.1)]
+    assert timing_table(timings).cells == {"chn": ["1.1 (0.5–2)"]}

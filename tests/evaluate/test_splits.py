@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import datetime
+from itertools import chain
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headstart.datasets import synthetic_mixed
+from headstart.errors import InputError, UnknownNameError
+from headstart.evaluate.splits import FeatureSplit, split_features
+from headstart.evaluate.unseen import hide_scales
+from headstart.table import Table
+from headstart.table.kinds import REAL
+
+
+def films(**metadata) -> Table:
+    """Ten films f0 … f9, with these columns of metadata."""
+    names = [f"f{j}" for j in range(10)]
+    long = pa.table({"row": ["a", "b"] * 10, "feature": sorted(names * 2), "value": [1.0, 5.0] * 10})
+    return Table.read(long, metadata=pa.table({"feature": names, **metadata}) if metadata else None)
+
+
+def parts(split):
+    return [part.tolist() for part in (split.train, split.meta_train, split.meta_test)]
+
+
+@settings(deadline=None)
+@given(seed=st.integers(0, 100), train=st.floats(0.2, 0.6), rest=st.floats(0.3, 0.7))
+def test_every_feature_is_in_exactly_one_part(seed, train, rest):
+    fractions = (train, (1 - train) * rest, (1 - train) * (1 - rest))
+    split = split_features(films(), fractions, seed)
+    assert sorted(chain.from_iterable(parts(split))) == list(range(10))
+    for part, fraction in zip(parts(split), fractions, strict=True):
+        assert abs(len(part) - 10 * fraction) <= 1
+        assert part == sorted(part)
+
+
+def test_the_default_parts_of_ten_are_six_three_and_one():
+    assert [len(part) for part in parts(split_features(films()))] == [6, 3, 1]
+
+
+def test_the_seed_decides():
+    table = films()
+    assert parts(split_features(table, seed=1)) == parts(split_features(table, seed=1))
+    assert len({str(parts(split_features(table, seed=s))) for s in range(5)}) > 1
+
+
+def test_by_a_column_the_old_train_and_the_new_are_tested():
+    years = [1990, 1980, 2020, 1985, 2021, 2000, 1970, 2010, 2022, 1975]
+    split = split_features(films(year=years), (0.5, 0.3, 0.2), by="year")
+    oldest = np.argsort(years)
+    assert parts(split) == [
+        sorted(oldest[:5].tolist()),
+        sorted(oldest[5:8].tolist()),
+        sorted(oldest[8:].tolist()),
+    ]
+
+
+def test_dates_count_as_numbers_and_a_missing_one_as_oldest():
+    dates = [datetime.date(2000 + j, 1, 1) for j in range(9)] + [None]
+    split = split_features(films(seen=dates), (0.1, 0.1, 0.8), by="seen")
+    assert parts(split)[:2] == [[9], [0]]
+
+
+def test_features_of_one_year_are_parted_at_random():
+    table = films(year=[2000] * 10)
+    assert len({str(parts(split_features(table, seed=s, by="year"))) for s in range(5)}) > 1
+
+
+@pytest.mark.parametrize(
+    ("fractions", "message"),
+    [
+        ((0.5, 0.3, 0.1), "add up to 0.9"),
+        ((0.5, 0.6, -0.1), "above 0"),
+        ((0.7, 0.3, 0.0), "above 0"),
+        ((0.5, float("nan"), 0.5), "above 0"),
+        ((0.5, 0.5), "must be three"),
+        ((0.98, 0.01, 0.01), "fraction 0.01 of 10 features leaves none for meta-t"),
+    ],
+)
+def test_bad_fractions_are_refused(fractions, message):
+    with pytest.raises(InputError, match=message):
+        split_features(films(), fractions)
+
+
+def test_bad_columns_are_refused():
+    table = films(year=list(range(10)), country=["UK", "US"] * 5)
+    with pytest.raises(UnknownNameError, match="no such metadata column; did you mean 'year'"):
+        split_features(table, by="yaer")
+    with pytest.raises(InputError, match="'country': it holds string, not numbers"):
+        split_features(table, by="country")
+    with pytest.raises(InputError, match="no feature metadata"):
+        split_features(films(), by="year")
+
+
+def values_changed(table: Table, features) -> Table:
+    """The same cells read again, with the values of the reals among these features moved far away."""
+    moved = np.isin(table.feature_index, features) & (table.kinds.codes[table.feature_index] == REAL)
+    long = pa.table(
+        {
+            "row": [table.rows[i] for i in table.row_index],
+            "feature": [table.features[j] for j in table.feature_index],
+            "value": np.where(moved, 3 * table.values + 500, table.values),
+        }
+    )
+    kinds = {
+        name: "real" if kind.code == REAL else kind
+        for name, kind in zip(table.features, table.kinds, strict=True)
+    }
+    return Table.read(long, kinds=kinds)
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["shared scale", "a scale each"])
+def test_the_scale_of_a_held_out_real_hangs_on_train_features_only(own):
+    mixed = synthetic_mixed(60, 30)
+    split = split_features(mixed, (0.4, 0.3, 0.3))
+    table = values_changed(mixed, split.train[::2] if own else [])
+    other = values_changed(table, split.meta_test)
+    assert table.kinds != other.kinds
+    first, second = hide_scales(table, split), hide_scales(other, split)
+    if own:
+        assert len({str(table.kinds[j]) for j in split.train}) > 3
+        assert [str(first.kinds[j]) for j in split.train] == [str(table.kinds[j]) for j in split.train]
+    assert first.kinds == second.kinds
+    assert np.array_equal(first.values, table.values)
+    assert {first.kinds[j].name for j in split.meta_test} == {mixed.kinds[j].name for j in split.meta_test}
+
+
+def test_scales_of_tables_without_reals_are_left_alone():
+    table = films()
+    assert hide_scales(table, split_features(table)) is table
+
+
+def test_a_part_with_no_real_to_learn_from_leaves_the_plain_scale():
+    table = synthetic_mixed(40, 9)
+    real = np.flatnonzero(table.kinds.codes == REAL)
+    rest = np.setdiff1d(np.arange(9), real)
+    hidden = hide_scales(table, FeatureSplit(rest, real[:1], real[1:]))
+    assert {str(hidden.kinds[j]) for j in real} == {"real:0:1"}

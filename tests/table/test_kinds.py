@@ -1,0 +1,199 @@
+"""Kinds: their text, what is inferred from values, and what values they refuse."""
+
+import hypothesis.strategies as st
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+
+from headstart.errors import InputError, UnknownNameError
+from headstart.table import Kind, Kinds, Table
+from headstart.table.inference import settle_kinds
+from headstart.table.names import Names
+
+FINITE = st.floats(-1e9, 1e9)
+
+
+def long(columns):
+    """A table with these values of each feature, a row a value."""
+    triples = [(f"r{i}", name, value) for name, values in columns.items() for i, value in enumerate(values)]
+    rows, features, values = zip(*triples, strict=True)
+    return pa.table({"row": rows, "feature": features, "value": pa.array(values, pa.float64())})
+
+
+def kinds_of(columns, kinds=None):
+    table = Table.read(long(columns), kinds=kinds)
+    return {name: table.kinds[i] for i, name in enumerate(table.features)}
+
+
+@given(FINITE, st.floats(1e-6, 1e9))
+def test_text_of_a_real_reads_back_the_same(center, scale):
+    assert Kind.parse(str(Kind.real(center, scale))) == Kind.real(center, scale)
+
+
+@given(st.integers(-1000, 1000), st.integers(1, 1000), st.sampled_from([1, 2, 4, 10]))
+def test_text_of_a_rating_reads_back_the_same(low, steps, per):
+    kind = Kind.rating(low / per, (low + steps) / per)
+    assert Kind.parse(str(kind)) == kind
+    assert len(str(kind)) <= len("rating:-1000.75:-1000.75")
+
+
+@given(st.lists(st.tuples(FINITE, st.floats(1e-3, 1e6)), min_size=1, max_size=5), st.data())
+def test_unscale_undoes_scale(ends, data):
+    kinds = Kinds([Kind.real(center, scale) for center, scale in ends])
+    features = np.array(data.draw(st.lists(st.integers(0, len(ends) - 1), max_size=20)), dtype=np.int64)
+    values = np.array(data.draw(st.lists(FINITE, min_size=len(features), max_size=len(features))))
+    back = kinds.unscale(kinds.scale(values, features), features)
+    np.testing.assert_allclose(back, values, rtol=1e-9, atol=1e-5)
+
+
+def test_summary_of_many_kinds_is_short():
+    kinds = Kinds([Kind.rating(0, i) for i in range(1, 9)] + [Kind.rating(0, 1)])
+    assert kinds.summary().startswith("2 rating:0:1, 1 rating:0:2")
+    assert kinds.summary().endswith("3 more kinds")
+
+
+# --- inference --------------------------------------------------------------------------------------
+
+
+def test_zeros_and_ones_are_binary():
+    assert set(map(str, kinds_of({"a": [0, 1], "b": [1], "c": [0]}).values())) == {"binary"}
+
+
+def test_few_values_on_a_grid_are_one_rating_for_all():
+    assert set(map(str, kinds_of({"a": [0.5, 5], "b": [3, 3.5], "c": [4]}).values())) == {"rating:0.5:5"}
+    assert str(kinds_of({"a": [0, 2, 5]})["a"]) == "rating:0:5"  # whole numbers, with gaps
+    assert str(kinds_of({"a": [0.1, 0.2, 0.4]})["a"]) == "rating:0.1:0.4"
+
+
+def test_values_off_any_grid_are_real():
+    assert kinds_of({"a": [0.123, 1.777, 5.4321]})["a"].name == "real"
+    assert kinds_of({"a": [1, 2, 1000]})["a"].name == "real"  # a grid of a thousand steps is none
+    assert kinds_of({"a": [7, 7, 7]})["a"].name == "real"
+
+
+def test_several_kinds_in_one_table():
+    random = np.random.default_rng(0)
+    columns = {
+        "bit": random.integers(0, 2, 30),
+        "ones": np.ones(30),
+        "stars": random.integers(1, 6, 40),
+        "halves": random.integers(2, 9, 40) / 2,
+        "few": [1, 2, 3],
+        "height": random.normal(1.7, 0.1, 50),
+    }
+    table = Table.read(long(columns))
+    kinds = {name: table.kinds[i] for i, name in enumerate(table.features)}
+    assert str(kinds["bit"]) == str(kinds["ones"]) == "binary"
+    assert str(kinds["stars"]) == "rating:1:5"
+    assert str(kinds["halves"]) == "rating:1:4"
+    assert kinds["few"].name == kinds["height"].name == "real"
+    told = next(note for note in table.notes if "inferred" in note)
+    assert "2 binary" in told
+    assert "2 real" in told
+
+
+def test_alike_reals_share_center_and_scale():
+    random = np.random.default_rng(0)
+    columns = {str(i): random.normal(10 + i, 2, 30) for i in range(5)}
+    (kind,) = set(kinds_of(columns).values())
+    every = np.concatenate(list(columns.values()))
+    assert (kind.offset, kind.span) == pytest.approx((every.mean(), every.std()))
+
+
+def test_reals_of_different_size_have_their_own_scale():
+    random = np.random.default_rng(0)
+    table = Table.read(
+        long({"mm": random.normal(1700, 100, 30), "kg": random.normal(70, 8, 30), "same": [3.3] * 6}),
+        metadata=pa.table({"feature": ["unseen"]}),
+    )
+    kinds = {name: table.kinds[i] for i, name in enumerate(table.features)}
+    assert kinds["mm"].offset == pytest.approx(1700, abs=60)
+    assert kinds["kg"].span == pytest.approx(8, abs=3)
+    assert kinds["same"] == Kind.real(kinds["same"].offset, abs(kinds["same"].offset))  # not zero
+    assert kinds["unseen"].name == "real"
+    assert any("each has its own center and scale" in note for note in table.notes)
+    assert np.isfinite(table.cells().values.numpy()).all()
+
+
+@pytest.mark.parametrize("value", [0.1, 0.0, -7.3, 1e-12, 123456.789])
+def test_a_constant_has_a_scale(value):
+    (kind,) = set(kinds_of({"a": [value] * 7, "b": [value] * 3}, kinds="real").values())
+    assert kind.span >= min(abs(value), 1e-12)
+    assert abs(kind.scale(value)) < 1e-6
+
+
+@given(st.dictionaries(st.integers(0, 5), st.lists(FINITE, min_size=1, max_size=30), min_size=1))
+def test_inferred_kinds_always_fit_their_values(columns):
+    index = np.concatenate([np.full(len(values), feature) for feature, values in columns.items()])
+    values = np.concatenate(list(columns.values()))
+    kinds, _ = settle_kinds(None, Names([str(i) for i in range(7)], "feature"), index, values)
+    scaled = kinds.scale(values, index)
+    assert len(kinds) == 7
+    assert np.isfinite(scaled).all()
+    assert (kinds.spans > 0).all()
+    bounded = kinds.codes[index] != 2
+    assert ((scaled[bounded] >= -1e-9) & (scaled[bounded] <= 1 + 1e-9)).all()
+
+
+def test_features_without_observations_get_the_commonest_kind():
+    columns = {"a": [1, 5], "b": [2, 3], "c": [0, 1]}
+    films = pa.table({"feature": ["d", "e"]})
+    table = Table.read(
+        long(columns), metadata=films, kinds={"a": "rating:1:5", "b": "rating:1:5", "c": "binary"}
+    )
+    assert str(table.kinds[table.features.position("d")]) == "rating:1:5"
+    assert table.counts.tolist() == [2, 2, 2, 0, 0]
+    assert any("2 features without observations taken for rating:1:5" in note for note in table.notes)
+
+
+# --- kinds that are given ---------------------------------------------------------------------------
+
+
+def test_one_kind_for_all():
+    columns = {"a": [1, 2], "b": [4]}
+    assert set(map(str, kinds_of(columns, "rating:0:10").values())) == {"rating:0:10"}
+    assert set(map(str, kinds_of(columns, "rating").values())) == {"rating:1:4"}
+    assert set(kinds_of(columns, Kind.real(1, 2)).values()) == {Kind.real(1, 2)}
+    assert set(map(str, kinds_of(columns, "real:0:1").values())) == {"real:0:1"}
+    shared = set(kinds_of(columns, "real").values())
+    assert {kind.name for kind in shared} == {"real"}
+    assert len(shared) == 1
+
+
+def test_kinds_by_feature():
+    columns = {"a": [0, 1], "b": [2, 4], "c": [3, 3], "7": [1, 5]}
+    kinds = kinds_of(columns, {"a": "binary", "b": "rating", "c": "rating", 7: Kind.rating(0, 9)})
+    assert {name: str(kind) for name, kind in kinds.items()} == {
+        "a": "binary",
+        "b": "rating:2:4",
+        "c": "rating:2:4",  # its own values are all one, so those of its like
+        "7": "rating:0:9",
+    }
+    assert str(kinds_of(columns, {"a": "real:0:1"})["b"]) == "rating:1:5"  # the rest is inferred
+
+
+def test_bad_kinds():
+    columns = {"a": [1, 5]}
+    with pytest.raises(InputError, match="did you mean 'rating'"):
+        kinds_of(columns, "ratings")
+    with pytest.raises(InputError, match="a kind is a text such as 'rating:1:5'; got 3"):
+        kinds_of(columns, {"a": 3})
+    with pytest.raises(UnknownNameError, match="unknown feature 'b'"):
+        kinds_of(columns, {"b": "binary"})
+    with pytest.raises(InputError, match="all values of the table are 3; give the ends"):
+        kinds_of({"a": [3, 3]}, "rating")
+    with pytest.raises(InputError, match="give the ends of the rating"):
+        kinds_of({"a": [3, 3], "b": [1, 2]}, {"a": "rating"})
+    with pytest.raises(InputError, match="too large"):
+        kinds_of({"a": [1e308, -1e308, 0.3]})
+
+
+def test_values_that_a_kind_cannot_take():
+    columns = {"a": [0, 1], "b": [1, 7]}
+    with pytest.raises(InputError, match="row 'r1', feature 'b': the value 7 must be 0 or 1"):
+        kinds_of(columns, "binary")
+    with pytest.raises(
+        InputError, match=r"row 'r1', feature 'b': the value 7 must lie from 1 to 5 .*rating:1:5"
+    ):
+        kinds_of(columns, {"b": "rating:1:5"})

@@ -1,0 +1,331 @@
+"""One table, however it comes: long or wide, file or frame, lines in any order."""
+
+import gzip
+
+import hypothesis.strategies as st
+import narwhals as nw
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+
+from headstart.errors import InputError, UnknownNameError
+from headstart.table import Table
+from headstart.table.sources import csvfile, parquetfile
+from headstart.table.sources import frame as frame_source
+
+NAMES = st.one_of(st.integers(-5, 30).map(str), st.text("abcé ,\"'\n|", min_size=1, max_size=4))
+VALUES = st.floats(-1e6, 1e6, allow_nan=False).map(lambda value: round(value, 3))
+OBSERVATIONS = st.dictionaries(st.tuples(NAMES, NAMES), VALUES, min_size=1, max_size=30)
+
+
+def long_frame(observations, order=None):
+    pairs = list(observations) if order is None else order
+    return pa.table(
+        {
+            "row": pa.array([row for row, _ in pairs], pa.string()),
+            "feature": pa.array([feature for _, feature in pairs], pa.string()),
+            "value": pa.array([observations[pair] for pair in pairs], pa.float64()),
+        }
+    )
+
+
+def wide_frame(observations):
+    rows = list(dict.fromkeys(row for row, _ in observations))
+    features = list(dict.fromkeys(feature for _, feature in observations))
+    columns = {name: [observations.get((row, name)) for row in rows] for name in features}
+    return pa.table(
+        [pa.array(rows, pa.string()), *(pa.array(column, pa.float64()) for column in columns.values())],
+        names=["the row", *columns],
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(OBSERVATIONS, st.randoms())
+def test_form_library_and_order_do_not_matter(tmp_path_factory, observations, random):
+    folder = tmp_path_factory.mktemp("tables")
+    expected = Table.read(long_frame(observations))
+    assert {
+        (expected.rows[r], expected.features[f]): v
+        for r, f, v in zip(expected.row_index, expected.feature_index, expected.values, strict=True)
+    } == observations
+
+    pairs = list(observations)
+    random.shuffle(pairs)
+    long, wide = long_frame(observations, pairs), wide_frame(observations)
+    pa_csv.write_csv(long, folder / "long.csv")
+    pa_csv.write_csv(wide, folder / "wide.csv")
+    pq.write_table(long, folder / "long.parquet")
+    pq.write_table(wide, folder / "wide.parquet")
+    for data in (long, long.to_pandas(), pl.from_arrow(long), folder / "long.csv", folder / "long.parquet"):
+        table = Table.read(data)
+        assert table == expected
+        assert table.fingerprint() == expected.fingerprint()
+    frames = (wide, wide.to_pandas(), pl.from_arrow(wide).lazy())
+    for data in (*frames, folder / "wide.csv", str(folder / "wide.parquet")):
+        assert Table.read(data, row="the row") == expected
+
+
+@settings(max_examples=30, deadline=None)
+@given(OBSERVATIONS)
+def test_cells_equal_a_slow_version(observations):
+    table = Table.read(long_frame(observations))
+    cells = table.cells()
+    assert (len(cells), cells.width) == table.shape
+    for position, row in enumerate(table.rows):
+        there = slice(cells.indptr[position], cells.indptr[position + 1])
+        found = dict(zip(cells.index[there].tolist(), cells.values[there].tolist(), strict=True))
+        slow = {
+            table.features.position(f): np.float32(table.kinds[table.features.position(f)].scale(v))
+            for (r, f), v in observations.items()
+            if r == row
+        }
+        assert found == slow
+
+
+def test_small_blocks_give_the_same_table(tmp_path, monkeypatch):
+    random = np.random.default_rng(0)
+    cells = random.permutation(200 * 50)[:3000]
+    data = pa.table({"row": cells // 50, "feature": cells % 50, "value": random.integers(1, 6, 3000)})
+    pa_csv.write_csv(data, tmp_path / "data.csv")
+    pq.write_table(data, tmp_path / "data.parquet")
+    expected = Table.read(data)
+    monkeypatch.setattr(csvfile, "BLOCK", 1000)
+    monkeypatch.setattr(parquetfile, "BATCH", 100)
+    monkeypatch.setattr(frame_source, "BATCH", 100)
+    assert Table.read(data) == expected
+    assert Table.read(tmp_path / "data.csv") == expected
+    assert Table.read(tmp_path / "data.parquet") == expected
+    pd.DataFrame(data.to_pydict()).pivot(index="row", columns="feature", values="value").to_csv(
+        tmp_path / "wide.csv"
+    )
+    assert Table.read(tmp_path / "wide.csv") == expected
+
+
+def test_numbers_and_texts_are_one_name():
+    values = [1.0, 2.0, 4.0]
+    tables = [
+        Table.read(frame)
+        for frame in (
+            pa.table({"row": [1, 2, 10], "feature": ["a", "a", "7"], "value": values}),
+            pa.table({"row": [1.0, 2.0, 10.0], "feature": ["a", "a", "7"], "value": values}),
+            pd.DataFrame({"row": [1, 2.0, "10"], "feature": ["a", "a", 7], "value": values}),
+            pd.DataFrame({"row": ["1", "2", "10"], "feature": ["a", "a", "7"], "value": values}).astype(
+                {"row": "category"}
+            ),
+            pl.DataFrame({"row": ["1", "2", "10"], "feature": ["a", "a", "7"], "value": values}).with_columns(
+                pl.col("row").cast(pl.Categorical)
+            ),
+        )
+    ]
+    assert list(tables[0].rows) == ["1", "2", "10"]
+    assert list(tables[0].features) == ["7", "a"]
+    assert all(table == tables[0] for table in tables)
+
+
+def test_whole_numbers_written_with_a_point_in_a_file(tmp_path):
+    (tmp_path / "long.csv").write_text("row,feature,value\n1.0,a,1\n1,b,2\n")
+    (tmp_path / "films.csv").write_text("feature,year\na,1990\n")
+    assert list(Table.read(tmp_path / "long.csv").rows) == ["1"]
+    (tmp_path / "long.csv").write_text("row,feature,value\n1.0,a,1\nu1,b,2\n")
+    assert list(Table.read(tmp_path / "long.csv").rows) == ["1.0", "u1"]
+
+
+def test_unused_categories_are_no_names():
+    frame = pd.DataFrame({"row": ["a", "b"], "feature": ["x", "x"], "value": [1, 2]})
+    frame = frame.astype({"row": "category"})[:1]
+    assert list(Table.read(frame).rows) == ["a"]
+
+
+def test_a_pivoted_pandas_frame():
+    long = pd.DataFrame({"row": ["a", "a", "b"], "feature": [1, 2, 1], "value": [1.0, 2.0, 3.0]})
+    wide = long.pivot(index="row", columns="feature", values="value")
+    assert Table.read(wide) == Table.read(long)
+
+
+def test_columns_can_be_called_anything(tmp_path):
+    (tmp_path / "ratings.tsv").write_text("user\titem\tstars\twhen\nu1\tx\t3\t0\nu2\tx\t4\t0\n")
+    table = Table.read(tmp_path / "ratings.tsv", row="user", feature="item", value="stars")
+    assert table.observations_of("x") == {"u1": 3.0, "u2": 4.0}
+    assert "not used: 'when'" in table.notes[0]
+
+
+def test_gzip_and_byte_order_mark(tmp_path):
+    text = "row,feature,value\r\nu1,x,0.5\r\nu2,x,1\r\n"
+    (tmp_path / "a.csv").write_bytes(b"\xef\xbb\xbf" + text.encode())
+    (tmp_path / "b.csv.gz").write_bytes(gzip.compress(text.encode()))
+    assert Table.read(tmp_path / "a.csv") == Table.read(tmp_path / "b.csv.gz")
+
+
+def test_blanks_are_no_observations_but_their_names_count(tmp_path):
+    (tmp_path / "long.csv").write_text("row,feature,value\na,x,1\nb,x,\na,y,NA\n")
+    (tmp_path / "wide.csv").write_text("row,x,y\na,1,\nb,,\n")
+    long, wide = Table.read(tmp_path / "long.csv"), Table.read(tmp_path / "wide.csv")
+    assert long == wide
+    assert long.shape == (2, 2)
+    assert len(long) == 1
+    assert any("2 lines without a value" in note for note in long.notes)
+    polars = pl.DataFrame({"row": ["a", "b"], "x": [1, None], "y": pl.Series([None, None])})
+    assert Table.read(polars) == long
+
+
+def test_truth_values_are_zero_and_one():
+    table = Table.read(pl.DataFrame({"row": ["a", "b"], "x": [True, False]}))
+    assert table.observations_of("x") == {"a": 1.0, "b": 0.0}
+    assert str(table.kinds[0]) == "binary"
+
+
+def test_a_name_may_hold_a_line_break(tmp_path):
+    (tmp_path / "a.csv").write_text('row,feature,value\n"u\n1",x,1\nu2,x,2\n')
+    assert list(Table.read(tmp_path / "a.csv").rows) == ["u\n1", "u2"]
+
+
+def test_a_narwhals_frame_is_a_frame():
+    frame = pl.DataFrame({"row": ["a"], "feature": ["x"], "value": [1]})
+    assert Table.read(nw.from_native(frame)) == Table.read(frame)
+
+
+# --- bad input --------------------------------------------------------------------------------------
+
+
+def frame(**columns):
+    return pa.table({"row": ["a", "b"], "feature": ["x", "x"], "value": [1.0, 2.0]} | columns)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_non_finite_values_name_row_and_feature(tmp_path, bad):
+    data = frame(value=[1.0, bad])
+    wide = pa.table({"row": ["a", "b"], "x": [1.0, bad], "y": [None, 1.0]})
+    pa_csv.write_csv(data, tmp_path / "bad.csv")
+    for source_, more in (
+        (data, {}),
+        (pl.from_arrow(data), {}),
+        (wide, {"form": "wide"}),
+        (tmp_path / "bad.csv", {}),
+    ):
+        with pytest.raises(InputError, match=r"row 'b', feature 'x' is (nan|-?inf); values must be finite"):
+            Table.read(source_, **more)
+
+
+def test_nan_in_pandas_means_not_observed():
+    table = Table.read(pd.DataFrame({"row": ["a", "b"], "feature": ["x", "x"], "value": [1.0, np.nan]}))
+    assert len(table) == 1
+
+
+def test_missing_names_say_where(tmp_path):
+    with pytest.raises(InputError, match="the frame, record 2: the name of the feature is missing"):
+        Table.read(frame(feature=["x", None]))
+    with pytest.raises(InputError, match="record 1: '' cannot be a row"):
+        Table.read(frame(row=["", "b"]))
+    with pytest.raises(InputError, match=r"record 2: 1\.5 cannot be a row"):
+        Table.read(frame(row=[1.0, 1.5]))
+    (tmp_path / "a.csv").write_text("row,feature,value\na,x,1\n\n,x,2\n")
+    with pytest.raises(InputError, match=r"a\.csv, line 4: '' cannot be a row"):
+        Table.read(tmp_path / "a.csv")
+
+
+def test_missing_columns_are_told_with_those_there_are():
+    with pytest.raises(
+        UnknownNameError, match=r"no column 'valeu' .* 'row', 'feature', 'value'; did you mean 'value'"
+    ):
+        Table.read(frame(), value="valeu")
+    with pytest.raises(UnknownNameError, match="no column 'user'"):
+        Table.read(frame(), row="user")
+    with pytest.raises(UnknownNameError, match="no column 'user'"):
+        Table.read(frame(), row="user", form="wide")
+    with pytest.raises(InputError, match="must be three columns"):
+        Table.read(frame(), feature="row")
+    with pytest.raises(InputError, match="no column beside 'row'"):
+        Table.read(pa.table({"row": [1]}))
+    with pytest.raises(InputError, match="form must be"):
+        Table.read(frame(), form="broad")
+
+
+def test_columns_of_one_name_are_refused(tmp_path):
+    (tmp_path / "a.csv").write_text("row,x,x\na,1,2\n")
+    with pytest.raises(InputError, match="more than one column called 'x'"):
+        Table.read(tmp_path / "a.csv")
+    with pytest.raises(InputError, match="x"):
+        Table.read(pa.table([[1], [1], [2]], names=["row", "x", "x"]))
+
+
+def test_text_is_no_value(tmp_path):
+    with pytest.raises(InputError, match="column 'value' holds text, such as 'good'"):
+        Table.read(frame(value=["good", "bad"]))
+    (tmp_path / "a.csv").write_text("row,feature,value\na,x,1\nb,x,good\n")
+    with pytest.raises(
+        InputError, match=r"line 3: 'good' in column 'value' is not a number \(row 'b', feature 'x'\)"
+    ):
+        Table.read(tmp_path / "a.csv")
+    (tmp_path / "w.csv").write_text("row,x,y\na,1,\nb,,good\n")
+    with pytest.raises(InputError, match=r"line 3: 'good' in column 'y' is not a number \(row 'b'\)"):
+        Table.read(tmp_path / "w.csv")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", b"", "is empty"),
+        ("a.csv", b"row,feature,value\n", "no observation at all"),
+        ("a.csv", b"row,feature,value\na,x,\n", "no observation at all"),
+        ("a.csv", b"row,feature,value\na,x,1\nb,x\n", "line 3 has 2 fields where 3 were expected: 'b,x'"),
+        ("a.csv", b"row,feature,value\na,x,1\n\nb,x,1,9\n", "line 4 has 4 fields where 3 were expected"),
+        ("a.csv", b'row,feature,value\na,x,1\n"b,x,1\n', "line 3 has 1 fields where 3 were expected"),
+        ("a.csv", "row,feature,value\nann,x,1\nzoé,x,1\n".encode("latin-1"), "not UTF-8"),
+        ("a.csv.gz", gzip.compress(b"row,feature,value\n" + b"a,x,1\n" * 999)[:50], "cannot be read"),
+        ("a.csv.gz", b"row,feature,value\na,x,1\n", "cannot be read"),
+        ("a.parquet", b"", "not a readable Parquet file"),
+        ("a.parquet", b"PAR1 and then nothing", "not a readable Parquet file"),
+        ("a.xlsx", b"", r"expected .csv, .csv.gz"),
+    ],
+)
+def test_damaged_files(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=message) as error:
+        Table.read(tmp_path / name)
+    assert name in str(error.value)
+
+
+def test_truncated_parquet(tmp_path):
+    pq.write_table(frame(), tmp_path / "a.parquet")
+    whole = (tmp_path / "a.parquet").read_bytes()
+    (tmp_path / "a.parquet").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InputError, match=r"a\.parquet is not a readable Parquet file"):
+        Table.read(tmp_path / "a.parquet")
+
+
+def test_what_is_no_file_or_frame(tmp_path):
+    (tmp_path / "ratings.csv").write_text("row,feature,value\n")
+    with pytest.raises(InputError, match=r"there is no file .*did you mean 'ratings.csv'"):
+        Table.read(tmp_path / "rating.csv")
+    with pytest.raises(InputError, match="is a folder"):
+        Table.read(tmp_path)
+    with pytest.raises(InputError, match="expected a path or a pandas, polars or pyarrow frame; got dict"):
+        Table.read({"row": [1]})
+    with pytest.raises(InputError, match="the frame holds no observation at all"):
+        Table.read(frame().slice(0, 0))
+
+
+# --- the same (row, feature) again ------------------------------------------------------------------
+
+
+def test_equal_duplicates_are_kept_once():
+    table = Table.read(frame(row=["a", "a"], value=[2.0, 2.0]), kinds="real")
+    assert table.observations_of("x") == {"a": 2.0}
+    assert any("1 repeated observations were merged" in note for note in table.notes)
+
+
+def test_contradictory_duplicates():
+    data = pa.table({"row": list("aaab"), "feature": ["x"] * 4, "value": [3.0, 1.0, 2.0, 5.0]})
+    with pytest.raises(InputError, match="row 'a', feature 'x' is observed twice, as 3 and 1"):
+        Table.read(data)
+    assert Table.read(data, duplicates="last").observations_of("x") == {"a": 2.0, "b": 5.0}
+    table = Table.read(data, duplicates="mean")
+    assert table.observations_of("x") == {"a": 2.0, "b": 5.0}
+    assert any("2 of them contradictory (duplicates='mean')" in note for note in table.notes)
+    with pytest.raises(InputError, match="duplicates must be one of error, last, mean; got 'first'"):
+        Table.read(data, duplicates="first")
