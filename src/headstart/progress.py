@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 
 class Bar:
@@ -19,6 +20,12 @@ class Bar:
         """Move on, with a short note such as the current loss."""
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, advance=advance, note=note)
+
+    def finish(self, note: str) -> None:
+        """Say that what was done so far is all there was to do."""
+        if self._progress is not None and self._task is not None:
+            done = self._progress.tasks[self._task].completed
+            self._progress.update(self._task, total=done, note=note)
 
 
 class Reporter:
@@ -40,11 +47,11 @@ class Reporter:
             yield Bar(None, None)
             return
         columns = (
-            TextColumn("{task.description:<28}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
+            TextColumn("{task.description:<22}", table_column=Column(no_wrap=True, min_width=22)),
+            BarColumn(bar_width=16),
+            TextColumn("{task.completed}/{task.total}", table_column=Column(no_wrap=True, min_width=7)),
             TimeRemainingColumn(compact=True, elapsed_when_finished=True),
-            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.fields[note]}", table_column=Column(no_wrap=True)),
         )
         with Progress(*columns, console=self.console) as progress:
             yield Bar(progress, progress.add_task(title, total=total, completed=done, note=""))

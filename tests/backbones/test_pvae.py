@@ -60,8 +60,8 @@ def test_paths_give_the_same_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
 def pvae(codes: list[int], link: str = "sigmoid") -> PVAE:
     torch.manual_seed(0)
     config = PVAEConfig(
-        embedding=3, set_size=6, encoder_layers=(8,), latent=4, decoder_layers=(9,), kl_weight=0.7,
-        likelihood=LikelihoodConfig(rating_link=link, output_variance=0.1),
+        embedding=3, set_size=6, encoder_layers=(8,), latent=4, decoder_layers=(9,),
+        kl_weight=0.7, most_dropped=1.0, likelihood=LikelihoodConfig(rating_link=link, output_variance=0.1),
     )  # fmt: skip
     return PVAE(config, torch.tensor(codes), torch.linspace(0, 1, 5))
 

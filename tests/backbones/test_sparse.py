@@ -84,7 +84,9 @@ def test_products_at_is_a_loop_of_dots(
 
 
 def test_segment_sum_agrees_with_embedding_bag() -> None:
-    hidden = torch.randn(9, 3)
+    hidden = torch.randn(9, 3, requires_grad=True)
     indptr = torch.tensor([0, 2, 2, 9])
     expected = F.embedding_bag(torch.arange(9), hidden, indptr[:-1], mode="sum")
-    torch.testing.assert_close(sparse.segment_sum(hidden, indptr), expected)
+    found = sparse.segment_sum(hidden, indptr)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(gradients(found, hidden), gradients(expected, hidden))

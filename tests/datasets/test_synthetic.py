@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headstart.datasets import synthetic_mixed, synthetic_ratings, synthetic_responses
+from headstart.datasets import synthetic_diagnoses, synthetic_mixed, synthetic_ratings, synthetic_responses
 from headstart.errors import InputError
 
-EVERY = [synthetic_ratings, synthetic_responses, synthetic_mixed]
+EVERY = [synthetic_ratings, synthetic_responses, synthetic_mixed, synthetic_diagnoses]
 
 
 @pytest.mark.parametrize("make", EVERY)
@@ -21,7 +21,7 @@ def test_size_and_density_are_as_asked(make, density):
     table = make(200, 60, density)
     assert table.shape == (200, 60)
     assert table.density == pytest.approx(density, abs=0.02)
-    assert table.encoded_metadata().shape[1] > 0
+    assert (table.encoded_metadata().shape[1] > 0) == (make is not synthetic_diagnoses)
 
 
 def test_rows_without_observations_are_not_there():
@@ -57,3 +57,16 @@ def test_abler_rows_answer_more_questions_right_and_harder_ones_are_missed():
 
 def test_millions_of_cells_take_memory_for_the_observed_ones_only():
     assert len(synthetic_ratings(20_000, 10_000, 0.0002)) == pytest.approx(40_000, rel=0.05)
+
+
+def test_labels_of_a_network_are_rare_and_explain_one_another():
+    table = synthetic_diagnoses(2000, 80)
+    dense = table.values.reshape(2000, 80)[:, dense_order(table)]
+    assert 0.1 < dense.mean() < 0.25
+    together = np.abs(np.corrcoef(dense.T) - np.eye(80))
+    assert (together.max(1) > 0.2).mean() > 0.8
+    assert np.median(together) < 0.1
+
+
+def dense_order(table):
+    return np.argsort([int(name.split()[1]) for name in table.features])

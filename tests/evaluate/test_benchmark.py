@@ -9,7 +9,7 @@ import pytest
 from headstart.backbones import FeedForwardConfig
 from headstart.datasets import synthetic_mixed, synthetic_ratings, synthetic_responses
 from headstart.errors import InputError, UnknownNameError
-from headstart.evaluate import Benchmark, BenchmarkConfig, Results, benchmark
+from headstart.evaluate import Benchmark, BenchmarkConfig, Results, benchmark, scoring
 from headstart.evaluate.kshot import KShotTest
 from headstart.table.kinds import BINARY
 from headstart.training.stages import feature_batch
@@ -190,9 +190,9 @@ def test_nothing_but_contexts_reaches_a_prediction(tmp_path, monkeypatch):
     settings = config(methods=("chn", "mean", "knn-1", "train-1"), fractions=(0.4, 0.3, 0.3), splits=1)
     split = Benchmark(table, settings).splits[0]
     seen: list[np.ndarray] = []
-    scoring = benchmark.score
+    score = scoring.score
     monkeypatch.setattr(
-        benchmark, "score", lambda truth, mean, *rest: (seen.append(mean), scoring(truth, mean, *rest))[1]
+        scoring, "score", lambda truth, mean, *rest: (seen.append(mean), score(truth, mean, *rest))[1]
     )
     Benchmark(table, settings).run(tmp_path / "first")
 

@@ -23,7 +23,7 @@ class FineTunedConfig(Config):
     """Settings of fine-tuning what another adapter gives."""
 
     name: Literal["fine-tuned"] = "fine-tuned"
-    base: str = "chn"  # the adapter to start from
+    base: str | dict[str, Any] = "chn"  # the adapter to start from: its name, or its settings
     epochs: int = Field(10, ge=0)
     rate: float = Field(1e-2, gt=0)
 

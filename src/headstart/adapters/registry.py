@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from headstart.adapters.chn import CHNConfig, ContextualHypernetwork
@@ -46,13 +47,21 @@ def adapter_names() -> list[str]:
     return plain + [f"{name}-{n}" for name, numbers in counted.items() for n in numbers]
 
 
-def adapter_config(choice: str | Config | dict[str, Any], seed: int = 0) -> Config:
+def adapter_config(
+    choice: str | Config | dict[str, Any],
+    seed: int = 0,
+    settings: Mapping[str, dict[str, Any]] | None = None,
+) -> Config:
     """Turn a name, settings or their saved form into settings; a seed goes to those that draw numbers.
+
+    ``settings`` changes, by the adapter's own name ("chn", "knn", "maml", …), what a name stands for.
 
     >>> adapter_config("knn-10").neighbours
     10
     >>> adapter_config("chn-train-5")
     FineTunedConfig(name='fine-tuned', base='chn', epochs=5, rate=0.01)
+    >>> adapter_config("chn-train-5", settings={"chn": {"encoding": 8}}).base
+    {'name': 'chn', 'encoding': 8}
     >>> adapter_config("knn-0")
     Traceback (most recent call last):
     headstart.errors.InputError: NearestHeadsConfig: setting 'neighbours': Input should be ...
@@ -62,17 +71,26 @@ def adapter_config(choice: str | Config | dict[str, Any], seed: int = 0) -> Conf
     """
     if isinstance(choice, Config):
         return choice
-    settings = _settings_of(choice) if isinstance(choice, str) else dict(choice)
-    name = settings.get("name")
+    chosen = _settings_of(choice, settings or {}) if isinstance(choice, str) else dict(choice)
+    name = chosen.get("name")
     if not isinstance(name, str) or name not in ADAPTERS:
         raise InputError(f"an adapter is chosen by its name or settings; got {choice!r}")
     kind = ADAPTERS[name][0]
     if "seed" in kind.model_fields:
-        settings.setdefault("seed", seed)
-    return kind(**settings)
+        chosen.setdefault("seed", seed)
+    return kind(**chosen)
 
 
-def _settings_of(name: str) -> dict[str, Any]:
+def _settings_of(name: str, settings: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    chosen = _named(name)
+    if chosen["name"] == "fine-tuned":
+        base = _settings_of(chosen["base"], settings)  # refuses a base that is not there
+        chosen["base"] = base if base != _named(chosen["base"]) else chosen["base"]
+    return {**chosen, **settings.get(chosen["name"], {})}
+
+
+def _named(name: str) -> dict[str, Any]:
+    """What a name by itself says."""
     if name in ADAPTERS and name not in (*_NUMBERED, "fine-tuned"):
         return {"name": name}
     parts = re.fullmatch(r"(?:(.+)-)?(knn|train|maml)-(\d+)", name)
@@ -81,7 +99,6 @@ def _settings_of(name: str) -> dict[str, Any]:
         if base is None:
             return {"name": method, _NUMBERED[method]: number}
         if method == "train":
-            _settings_of(base)  # refuses a base that is not there
             return {"name": "fine-tuned", "base": base, "epochs": number}
     raise UnknownNameError(f"unknown method {name!r}{did_you_mean(name, adapter_names())}")
 

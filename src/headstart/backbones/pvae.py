@@ -21,10 +21,10 @@ class PVAEConfig(BackboneConfig):
     set_size: int = 64
     pooling: Literal["sum", "root"] = "root"
     encoder_layers: tuple[int, ...] = (200,)
-    latent: int = 32
+    latent: int = 64
     decoder_layers: tuple[int, ...] = (200,)
     kl_weight: float = 0.01
-    most_dropped: float = 0.5  # each row's rate of dropped inputs is drawn from Uniform(0, this)
+    most_dropped: float = 0.8  # each row's rate of dropped inputs is drawn from Uniform(0, this)
 
 
 class PVAE(Backbone):

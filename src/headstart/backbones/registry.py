@@ -25,7 +25,7 @@ def backbone_config(choice: str | BackboneConfig | dict[str, Any]) -> BackboneCo
     """Turn a name, settings or their saved form into settings.
 
     >>> backbone_config("pvae").latent
-    32
+    64
     >>> backbone_config("pvea")
     Traceback (most recent call last):
     headstart.errors.UnknownNameError: unknown backbone 'pvea'; did you mean 'pvae'?

@@ -38,11 +38,9 @@ def demo(
 
 def _scores(results: Results) -> Grid:
     curves = results.curves("rmse")
-    data = results.data
-    grid = Grid(
-        "RMSE in stars, by ratings seen", *(str(shots) for shots in results.shots),
-        title=f"{data['tested']} films the model has never seen (lower is better)", title_style="bold",
-    )  # fmt: skip
+    tested = results.data["splits"][0]["tested"]
+    title = f"RMSE in stars on {tested} films the model has never seen, by ratings shown (lower is better)"
+    grid = Grid("method", *(str(shots) for shots in results.shots), title=title, title_style="bold")
     best = [min(curve.mean[i] for curve in curves.values()) for i in range(len(results.shots))]
     for method, curve in curves.items():
         cells = [

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from headstart.cli import demo, models
+from headstart.cli import benchmark, demo, models
 from headstart.errors import HeadstartError
 
 app = typer.Typer(
@@ -23,6 +23,7 @@ app.command("fit")(models.fit)
 app.command("add")(models.add)
 app.command("predict")(models.predict)
 app.command("info")(models.info)
+app.command("benchmark")(benchmark.benchmark)
 app.command("demo")(demo.demo)
 
 
@@ -47,6 +48,8 @@ def main() -> None:
         _fail("interrupted; run the same command with --resume to go on where it has one", error, code=130)
     except (OSError, MemoryError) as error:
         _fail(f"{type(error).__name__}: {error}", error)
+    except Exception as error:
+        _fail(f"unexpected {type(error).__name__}: {error}; --debug before the command shows where", error)
 
 
 def _fail(message: str, error: BaseException, code: int = 1) -> None:

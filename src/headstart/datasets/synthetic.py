@@ -73,6 +73,30 @@ def synthetic_responses(rows: int = 500, features: int = 120, density: float = 0
     )
 
 
+def synthetic_diagnoses(rows: int = 500, features: int = 80, density: float = 1.0, seed: int = 0) -> Table:
+    """Present (1) or absent (0) labels of a network of diseases → patterns → symptoms; no metadata.
+
+    A tenth of the features are diseases, a quarter patterns, the rest symptoms. A disease comes by
+    itself; a pattern or symptom when any of its one to three causes, in the layer before, brings it
+    on, or by chance. About a sixth of all labels are present.
+
+    >>> synthetic_diagnoses(100, 40).kinds
+    Kinds(40 binary)
+    """
+    _check(rows, features, density)
+    rng = np.random.default_rng(seed)
+    diseases = max(1, features // 10)
+    patterns = max(1, features // 4) if features > 1 else 0
+    sizes = (diseases, patterns, max(0, features - diseases - patterns))
+    layers = [rng.random((rows, diseases)) < rng.uniform(0.05, 0.25, size=diseases)]
+    for size in sizes[1:]:
+        layers.append(_brought_on(rng, layers[-1], size))
+    present = np.concatenate(layers, axis=1)[:, :features]
+    at_row, at_feature = _observed(rng, rows, features, density)
+    values = present[at_row, at_feature].astype(np.float64)
+    return _table("label", at_row, at_feature, values, rows, features, {}, "binary")
+
+
 def synthetic_mixed(rows: int = 200, features: int = 30, density: float = 0.6, seed: int = 0) -> Table:
     """A small survey: binary, rating (0 to 10) and real features by turns, all moved by two factors.
 
@@ -93,6 +117,15 @@ def synthetic_mixed(rows: int = 200, features: int = 30, density: float = 0.6, s
     texts = ("binary", "rating:0:10", "real:20:7.5")
     kinds = {f"item {j}": texts[k] for j, k in enumerate(kind)}
     return _table("item", at_row, at_feature, values, rows, features, metadata, kinds)
+
+
+def _brought_on(rng: np.random.Generator, causes: NDArray[np.bool_], size: int) -> NDArray[np.bool_]:
+    """The next layer of a network (rows, size): a noisy "or" of one to three causes each."""
+    chosen = rng.random((size, causes.shape[1])).argsort(1).argsort(1) < rng.integers(1, 4, size=(size, 1))
+    strength = np.where(chosen, rng.uniform(0.2, 0.8, size=chosen.shape), 0.0)
+    stays_away = np.log1p(-strength) @ causes.T.astype(np.float64) + np.log1p(-0.02)
+    brought: NDArray[np.bool_] = rng.random((size, len(causes))) > np.exp(stays_away)
+    return brought.T
 
 
 def _observed(
@@ -134,4 +167,5 @@ def _table(
             "value": np.asarray(values, dtype=np.float64),
         }
     )
-    return Table.read(long, metadata=pa.table({"feature": names, **metadata}), kinds=kinds)
+    described = pa.table({"feature": names, **metadata}) if metadata else None
+    return Table.read(long, metadata=described, kinds=kinds)

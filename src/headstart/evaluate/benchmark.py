@@ -9,11 +9,11 @@ import numpy as np
 from pydantic import Field, SerializeAsAny
 
 from headstart.adapters.protocol import Adapter
-from headstart.adapters.registry import adapter_config
+from headstart.adapters.registry import ADAPTERS, adapter_config
 from headstart.backbones.protocol import BackboneConfig
 from headstart.backbones.pvae import PVAEConfig
 from headstart.config import Config
-from headstart.errors import InputError, listed
+from headstart.errors import InputError, UnknownNameError, did_you_mean, listed
 from headstart.evaluate.folder import BenchmarkFolder, SplitOutcome
 from headstart.evaluate.kshot import KShotTest, check_shots
 from headstart.evaluate.results import Results, Run
@@ -41,6 +41,11 @@ class BenchmarkConfig(Config):
     backbone: SerializeAsAny[BackboneConfig] = PVAEConfig()
     pretraining: PretrainingConfig = PretrainingConfig()
     metatraining: MetaTrainingConfig = MetaTrainingConfig()
+    adapters: dict[str, dict[str, Any]] = Field({})  # such as {"chn": {"encoding": 25}}
+
+    def method(self, name: str, seed: int) -> Config:
+        """The settings a method is run with."""
+        return adapter_config(name, seed, self.adapters)
 
 
 class Benchmark:
@@ -54,7 +59,7 @@ class Benchmark:
         self.config: BenchmarkConfig = config.revised(
             shots=check_shots(config.shots), backbone=config.backbone
         )
-        _check_methods(config.methods)
+        _check_methods(config)
         self.splits = [
             split_features(table, config.fractions, config.seed + i, config.by) for i in range(config.splits)
         ]
@@ -102,7 +107,7 @@ class Benchmark:
         trained: dict[str, Adapter] = {}
         adapters = {
             method: train_adapter(
-                method,
+                config.method(method, seed),
                 knowledge,
                 tasks,
                 config.metatraining,
@@ -152,9 +157,13 @@ class Benchmark:
         }
 
 
-def _check_methods(methods: tuple[str, ...]) -> None:
+def _check_methods(config: BenchmarkConfig) -> None:
+    methods = config.methods
     for method in methods:
-        adapter_config(method)  # refuses what is unknown, and says what was perhaps meant
+        config.method(method, config.seed)  # refuses what is unknown, and says what was perhaps meant
+    for name in config.adapters:
+        if name not in ADAPTERS:
+            raise UnknownNameError(f"settings for an unknown adapter {name!r}{did_you_mean(name, ADAPTERS)}")
     repeated = [method for i, method in enumerate(methods) if method in methods[:i]]
     if not methods or repeated:
         told = f"{listed(repeated)} named twice" if repeated else "none named"

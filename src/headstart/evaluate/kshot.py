@@ -15,6 +15,7 @@ from headstart.backbones.sparse import products_at
 from headstart.errors import InputError
 from headstart.table.cells import Cells
 from headstart.table.kinds import Kinds
+from headstart.training.episodes import random_ranks
 
 _CELLS_AT_ONCE = 2**24  # bounds what a dense product of heads and rows may take
 
@@ -37,7 +38,7 @@ class KShotTest:
 
     def __init__(self, batch: FeatureBatch, kinds: Kinds, shots: Sequence[int], seed: int) -> None:
         self.shots = check_shots(shots)
-        rank = _random_ranks(batch.cells, seed)
+        rank = random_ranks(batch.cells, torch.Generator().manual_seed(seed))
         enough = batch.shots > self.shots[-1]
         self.features: Tensor = enough.nonzero().squeeze(1)  # (tested,): positions in the batch
         self.left_out = len(batch) - len(self.features)
@@ -106,14 +107,3 @@ def check_shots(shots: Sequence[int]) -> tuple[int, ...]:
     if not shots or min(shots) < 0 or len(set(shots)) < len(shots):
         raise InputError(f"shots must be different whole numbers from 0 up; got {told or 'none'}")
     return tuple(sorted(shots))
-
-
-def _random_ranks(cells: Cells, seed: int) -> Tensor:
-    """The place of each observation in the random order of its line: (n,)."""
-    n = len(cells.index)
-    key = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
-    lines = cells.lines
-    order = torch.argsort(lines * n + key)  # by line, then at random: exact and without ties
-    rank = torch.empty(n, dtype=torch.int64)
-    rank[order] = torch.arange(n) - cells.indptr[lines]
-    return rank

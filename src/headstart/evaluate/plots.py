@@ -1,4 +1,4 @@
-"""The k-shot picture: how good each method is as a new feature's observations come in."""
+"""Pictures of curves: how good each method is as a new feature's observations come in."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ _COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
 _DASHES = ((), (4, 1.2), (1.2, 1.2), (5, 1.2, 1.2, 1.2), (8, 2), (3, 1, 1, 1, 1, 1))
 _LABEL_HEIGHT = 12.5  # points between the middles of two labels
+_SHOTS = "shots: observations of the new feature  (log scale)"
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,16 @@ class _Theme:
 
 _LIGHT = _Theme("#ffffff", "#222222", "#dddddd", "#882255")
 _DARK = _Theme("#16181c", "#e6e6e6", "#3a3d44", "#F0E442")
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One part of a picture: curves of a metric by whole numbers from 0 up, on a log scale."""
+
+    curves: dict[str, Curve]
+    metric: Metric
+    title: str = ""
+    axis: str = _SHOTS
 
 
 def plot_kshot(results: Results, metrics: Sequence[str] | None = None, *, dark: bool = False) -> bytes:
@@ -52,14 +63,20 @@ def plot_kshot(results: Results, metrics: Sequence[str] | None = None, *, dark: 
             raise InputError(f"the results have no metric {name!r}{did_you_mean(name, available)}")
     if not chosen:
         raise InputError("the results hold no numbers, so there is nothing to draw")
+    panels = [Panel(results.curves(name), METRICS.get(name, Metric(name, "lower"))) for name in chosen]
+    return plot_panels(panels, dark=dark)
+
+
+def plot_panels(panels: Sequence[Panel], *, dark: bool = False) -> bytes:
+    """Draw panels side by side, a name in the same style in all of them, and return a PNG."""
     theme = _DARK if dark else _LIGHT
-    height = max(4.6, (len(results.methods) * _LABEL_HEIGHT * 1.25) / 72 + 1.1)
-    figure = Figure(figsize=(7.6 * len(chosen), height), dpi=150, facecolor=theme.paper, layout="constrained")
+    names = list(dict.fromkeys(name for panel in panels for name in panel.curves))
+    height = max(4.6, (len(names) * _LABEL_HEIGHT * 1.25) / 72 + 1.1)
+    figure = Figure(figsize=(7.6 * len(panels), height), dpi=150, facecolor=theme.paper, layout="constrained")
     FigureCanvasAgg(figure)
-    styles = _styles(results.methods, theme)
-    for place, name in enumerate(chosen, start=1):
-        axes = figure.add_subplot(1, len(chosen), place, facecolor=theme.paper)
-        _panel(axes, results.curves(name), METRICS.get(name, Metric(name, "lower")), styles, theme)
+    styles = _styles(names, theme)
+    for place, panel in enumerate(panels, start=1):
+        _draw(figure.add_subplot(1, len(panels), place, facecolor=theme.paper), panel, styles, theme)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", facecolor=theme.paper, metadata={"Software": None})
     return buffer.getvalue()
@@ -97,9 +114,8 @@ def _styles(methods: Sequence[str], theme: _Theme) -> dict[str, _Style]:
     }
 
 
-def _panel(
-    axes: Axes, curves: dict[str, Curve], metric: Metric, styles: dict[str, _Style], theme: _Theme
-) -> None:
+def _draw(axes: Axes, panel: Panel, styles: dict[str, _Style], theme: _Theme) -> None:
+    curves, metric = panel.curves, panel.metric
     shots = sorted({k for curve in curves.values() for k in curve.shots})
     low, high = _limits(curves, metric)
     axes.set_ylim(low, high)
@@ -112,7 +128,8 @@ def _panel(
     _label_ends(axes, curves, styles, theme)
     better = {"lower": "lower is better", "higher": "higher is better", "near": "0.9 is ideal"}[metric.better]
     axes.set_ylabel(f"{metric.label}  ({better})", color=theme.ink)
-    axes.set_xlabel("shots: observations of the new feature  (log scale)", color=theme.ink)
+    axes.set_xlabel(panel.axis, color=theme.ink)
+    axes.set_title(panel.title, color=theme.ink, fontsize=11, loc="left")
     axes.set_xticks(_position(shots), [str(k) for k in shots])
     axes.tick_params(colors=theme.ink, length=3)
     axes.grid(axis="y", color=theme.faint, linewidth=0.7)

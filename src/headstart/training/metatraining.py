@@ -20,12 +20,12 @@ VALIDATION_SHOTS = (0, 1, 2, 4, 8, 16, 32)
 class MetaTrainingConfig(LoopConfig):
     """How to meta-train. ``validation`` is the share of meta-train features kept back to stop in time."""
 
-    epochs: int = Field(200, ge=0)
-    batch_size: int = Field(128, ge=1)
+    epochs: int = Field(300, ge=0)
+    batch_size: int = Field(64, ge=1)
     fewest_steps: int = Field(8, ge=1)
-    learning_rate: float = Field(1e-3, gt=0)
+    learning_rate: float = Field(5e-4, gt=0)
     weight_decay: float = Field(1e-4, ge=0)
-    patience: int | None = Field(15, ge=1)
+    patience: int | None = Field(50, ge=1)
     most_shots: int = Field(32, ge=0)
     validation: float = Field(0.1, gt=0, lt=1)
 

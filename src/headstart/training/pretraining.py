@@ -24,7 +24,7 @@ class PretrainingConfig(LoopConfig):
     fewest_steps: int = Field(16, ge=1)
     learning_rate: float = Field(2e-3, gt=0)
     weight_decay: float = Field(1e-5, ge=0)
-    patience: int | None = Field(10, ge=1)
+    patience: int | None = Field(20, ge=1)
     validation: float = Field(0.05, ge=0, lt=1)
 
 

@@ -1,0 +1,27 @@
+"""``headstart fetch``: data sets from their official addresses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from headstart.datasets.fetch import DOWNLOADS, download
+from headstart.datasets.fetch import fetch as fetch_dataset
+from headstart.progress import Reporter
+
+
+def fetch(
+    name: Annotated[str, typer.Argument(help=f"{', '.join(DOWNLOADS)}.", show_default=False)],
+    to: Annotated[Path, typer.Option("--to", help="Data folder to unpack it into.")],
+    agree: Annotated[bool, typer.Option("--agree", help="I agree to the data set's terms.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+) -> None:
+    """Download a data set, check it and unpack it. Interrupted, the same command goes on where it was.
+
+    Example: [bold]headstart fetch movielens-1m --to ~/data --agree[/bold]
+    """
+    folder = fetch_dataset(download(name), to, agree=agree, reporter=Reporter(quiet=quiet))
+    Console().print(f"unpacked {folder}", highlight=False, soft_wrap=True)

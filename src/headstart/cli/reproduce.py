@@ -1,0 +1,40 @@
+"""``headstart reproduce``: the paper's figures and tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from headstart.experiments.catalogue import ALL, EXPERIMENTS
+from headstart.experiments.reproduce import Reproduction
+from headstart.progress import Reporter
+
+_NAMES = f"{', '.join(EXPERIMENTS)}, or {ALL}."
+
+
+def reproduce(
+    name: Annotated[str, typer.Argument(help=_NAMES, show_default=False)],
+    out: Annotated[Path, typer.Option("--out", help="Folder for the pictures, reports and numbers.")],
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", help="Folder of ml-1m/, neuropathic/ and eedi/.", envvar="HEADSTART_DATA"),
+    ] = None,
+    splits: Annotated[int, typer.Option(min=1, help="Random splits of the features.")] = 5,
+    preset: Annotated[str, typer.Option(help="Hyper-parameters: paper or tuned.")] = "paper",
+    quick: Annotated[bool, typer.Option("--quick", help="Made-up data and a few epochs.")] = False,
+    seed: Annotated[int, typer.Option(help="Of the first split; the next ones follow.")] = 0,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+) -> None:
+    """Run an experiment of the paper again. Interrupted, the same command goes on where it was.
+
+    Example: [bold]headstart reproduce kshot-movielens --data ~/data --out kshot-movielens[/bold]
+    """
+    experiment = Reproduction(name, data, splits=splits, seed=seed, preset=preset, quick=quick)
+    console = Console()
+    for folder in experiment.run(out, Reporter(quiet=quiet)):
+        console.print(
+            f"wrote {folder}/report.html, report.md and picture.png", highlight=False, soft_wrap=True
+        )

