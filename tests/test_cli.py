@@ -126,7 +126,7 @@ def test_debug_shows_the_traceback(folder: Path) -> None:
     assert "Traceback" in done.stderr
 
 
-@pytest.mark.parametrize("command", ["fit", "add", "predict", "info", "benchmark", "demo"])
+@pytest.mark.parametrize("command", ["fit", "add", "predict", "info", "benchmark", "demo", "fetch", "reproduce"])
 def test_help_teaches_with_an_example(command: str) -> None:
     done = run(command, "--help")
     assert done.returncode == 0

@@ -105,7 +105,7 @@ def test_intervals_widen_with_the_level_and_stay_in_range(fresh: Fresh) -> None:
 
 REFUSED = {
     "a name that exists": ({"name": "f1"}, "feature 'f1' is already in the model; use observe"),
-    "an unknown row": ({"observations": {"u999": 3}}, "unknown row 'u999'.*rows the model was fitted on"),
+    "an unknown row": ({"observations": {"u999": 3}}, "unknown row 'u999'.*rows the model knows"),
     "a value out of range": ({"observations": {"u1": 9}}, "the value 9 at 'u1' is not from 1 to 5"),
     "not a number": ({"observations": {"u1": "five"}}, "must be a number; got 'five'"),
     "NaN": ({"observations": {"u1": float("nan")}}, "is nan; leave unknown values out"),

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from headstart.cli import benchmark, demo, models
+from headstart.cli import benchmark, demo, fetch, models, reproduce
 from headstart.errors import HeadstartError
 
 app = typer.Typer(
@@ -25,6 +25,8 @@ app.command("predict")(models.predict)
 app.command("info")(models.info)
 app.command("benchmark")(benchmark.benchmark)
 app.command("demo")(demo.demo)
+app.command("fetch")(fetch.fetch)
+app.command("reproduce")(reproduce.reproduce)
 
 
 @app.callback()
@@ -45,7 +47,7 @@ def main() -> None:
     except HeadstartError as error:
         _fail(str(error), error)
     except KeyboardInterrupt as error:
-        _fail("interrupted; run the same command with --resume to go on where it has one", error, code=130)
+        _fail("interrupted; the same command goes on where it stopped (fit: with --resume)", error, code=130)
     except (OSError, MemoryError) as error:
         _fail(f"{type(error).__name__}: {error}", error)
     except Exception as error:

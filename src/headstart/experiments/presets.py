@@ -69,13 +69,56 @@ def _paper_backbone(embedding: int, latent: int, layers: tuple[int, ...]) -> PVA
     )
 
 
-_ALL_THREE = (0.6, 0.3, 0.1)
+def _tuned_backbone(latent: int, kl_weight: float) -> PVAEConfig:
+    return PVAEConfig(
+        embedding=50,
+        set_size=64,
+        pooling="root",
+        encoder_layers=(200,),
+        latent=latent,
+        decoder_layers=(200,),
+        kl_weight=kl_weight,
+        most_dropped=1.0,
+    )
+
+
+def _tuned_pretraining(batch_size: int, rate: float) -> PretrainingConfig:
+    return PretrainingConfig(
+        epochs=200,
+        batch_size=batch_size,
+        fewest_steps=8,
+        learning_rate=rate,
+        weight_decay=0.0,
+        patience=20,
+        validation=0.05,
+    )
+
+
+_TUNED_CHN = CHNConfig(
+    embedding=50,
+    encoding=50,
+    context_layers=(128,),
+    metadata_encoding=20,
+    metadata_layers=(32,),
+    parameter_layers=(256, 256),
+)
+_TUNED_METATRAINING = MetaTrainingConfig(
+    epochs=200,
+    batch_size=64,
+    fewest_steps=8,
+    learning_rate=5e-4,
+    weight_decay=1e-4,
+    patience=30,
+    validation=0.1,
+)
+
+_LARGE = (0.6, 0.3, 0.1)
 _NEUROPATHIC = (0.5, 0.3, 0.2)
 
 PAPER: dict[str, Preset] = {
     "movielens": Preset(
         name="paper",
-        fractions=_ALL_THREE,
+        fractions=_LARGE,
         backbone=_paper_backbone(50, 150, (200,)),
         chn=CHNConfig(
             embedding=50,
@@ -98,7 +141,7 @@ PAPER: dict[str, Preset] = {
     ),
     "elearning": Preset(
         name="paper",
-        fractions=_ALL_THREE,
+        fractions=_LARGE,
         backbone=_paper_backbone(50, 150, (200,)),
         chn=CHNConfig(
             embedding=50,
@@ -113,27 +156,31 @@ PAPER: dict[str, Preset] = {
     ),
 }
 
+# Chosen on splits of seeds 100 to 102; reports use seeds from 0 up. Every value is written out, so that
+# other defaults of the library do not change a preset.
 TUNED: dict[str, Preset] = {
-    "movielens": PAPER["movielens"].revised(
+    "movielens": Preset(
         name="tuned",
-        backbone=PVAEConfig(latent=64, kl_weight=0.02, most_dropped=1.0),
-        chn=CHNConfig(),
-        pretraining=PretrainingConfig(),
-        metatraining=MetaTrainingConfig(),
+        fractions=_LARGE,
+        backbone=_tuned_backbone(latent=64, kl_weight=0.02),
+        chn=_TUNED_CHN,
+        pretraining=_tuned_pretraining(256, 2e-3),
+        metatraining=_TUNED_METATRAINING,
     ),
+    # With some 24 labels to meta-train on, keeping a tenth of them back says nothing: no early stopping.
     "neuropathic": PAPER["neuropathic"].revised(
         name="tuned",
-        backbone=PVAEConfig(latent=16),
-        chn=CHNConfig(),
-        pretraining=PretrainingConfig(),
-        metatraining=MetaTrainingConfig(),
+        backbone=PAPER["neuropathic"].backbone.revised(pooling="root", kl_weight=0.5),
+        pretraining=_tuned_pretraining(128, 3e-3),
+        metatraining=PAPER["neuropathic"].metatraining.revised(fewest_steps=4),
     ),
-    "elearning": PAPER["elearning"].revised(
+    "elearning": Preset(
         name="tuned",
-        backbone=PVAEConfig(),
-        chn=CHNConfig(),
-        pretraining=PretrainingConfig(),
-        metatraining=MetaTrainingConfig(),
+        fractions=_LARGE,
+        backbone=_tuned_backbone(latent=64, kl_weight=0.05),
+        chn=_TUNED_CHN,
+        pretraining=_tuned_pretraining(256, 2e-3),
+        metatraining=_TUNED_METATRAINING,
     ),
 }
 

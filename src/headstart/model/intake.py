@@ -69,7 +69,7 @@ def context_of(
         positions = rows.positions(names)
     except UnknownNameError as error:
         raise UnknownNameError(
-            f"{what}: {error}; a context can only hold rows the model was fitted on"
+            f"{what}: {error}; a context can only hold rows the model knows; add_rows() makes new ones known"
         ) from None
     order = np.argsort(positions)
     return positions[order], values[order]
