@@ -88,7 +88,7 @@ def _tuned_pretraining(batch_size: int, rate: float) -> PretrainingConfig:
         batch_size=batch_size,
         fewest_steps=8,
         learning_rate=rate,
-        weight_decay=0.0,
+        weight_decay=1e-5,
         patience=20,
         validation=0.05,
     )
@@ -103,12 +103,12 @@ _TUNED_CHN = CHNConfig(
     parameter_layers=(256, 256),
 )
 _TUNED_METATRAINING = MetaTrainingConfig(
-    epochs=200,
+    epochs=300,
     batch_size=64,
     fewest_steps=8,
     learning_rate=5e-4,
     weight_decay=1e-4,
-    patience=30,
+    patience=50,
     validation=0.1,
 )
 
