@@ -4,24 +4,58 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.torch import load, save
 from torch import Tensor
 
 from headstart.errors import ModelFileError
 
+try:
+    import fcntl
+except ImportError:  # not a POSIX system
+    fcntl = None  # type: ignore[assignment]
+
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file so that a crash leaves either the old one or the new one, never a part."""
-    beside = path.with_name(path.name + ".partial")
-    with beside.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(beside, path)
+    handle, beside = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(beside, 0o666 & ~_umask())
+        os.replace(beside, path)
+    except BaseException:
+        Path(beside).unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    """The permissions new files lose; a temporary file begins with fewer than a plain one has."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Let one process at a time change a folder. Where the system has no such locks, all may."""
+    if fcntl is None:
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def write_json(path: Path, facts: Any) -> None:
@@ -43,6 +77,14 @@ def pack(tensors: dict[str, Tensor], facts: Any = None) -> bytes:
     """Put tensors, and facts that belong to them, into one block of bytes."""
     clean = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
     return save(clean, metadata={"facts": json.dumps(facts)})
+
+
+def unpack(content: bytes) -> dict[str, Tensor]:
+    """Take the tensors out of what ``pack`` made."""
+    try:
+        return load(content)
+    except (SafetensorError, ValueError) as error:
+        raise ModelFileError(f"the weights are damaged: {error}") from None
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:

@@ -23,13 +23,18 @@ SMALL = CHNConfig(
 )
 
 
+@pytest.mark.parametrize("layers", [(), (8,), (8, 7)])
+@pytest.mark.parametrize("frozen", [True, False])
 @pytest.mark.parametrize("mixed", [True, False])
 @pytest.mark.parametrize("described", [True, False])
-def test_forward_pass_equals_the_slow_one(mixed: bool, described: bool, tiny: Callable[..., Tiny]) -> None:
+def test_forward_pass_equals_the_slow_one(
+    layers: tuple[int, ...], frozen: bool, mixed: bool, described: bool, tiny: Callable[..., Tiny]
+) -> None:
     world = tiny() if mixed else tiny(known=(RATING,) * 9, new=(RATING,) * 6)
     if not described:
         world = _without_metadata(world)
-    adapter = ContextualHypernetwork(SMALL, world.knowledge)
+    adapter = ContextualHypernetwork(SMALL.revised(context_layers=layers), world.knowledge)
+    adapter.requires_grad_(not frozen)
     heads = world.adapted(adapter)
     for n in range(len(world.batch)):
         total = torch.zeros(6)
@@ -45,6 +50,24 @@ def test_forward_pass_equals_the_slow_one(mixed: bool, described: bool, tiny: Ca
         theta = adapter.net(torch.cat(parts))
         torch.testing.assert_close(heads.weight[n], theta[:-1])
         torch.testing.assert_close(heads.bias[n], theta[-1])
+
+
+def test_what_is_kept_of_rows_is_never_out_of_date(tiny: Callable[..., Tiny]) -> None:
+    world, other = tiny(), tiny(seed=1)
+    one = ContextualHypernetwork(SMALL, world.knowledge).requires_grad_(False)
+    two = ContextualHypernetwork(SMALL, world.knowledge).requires_grad_(False)
+    expected = world.adapted(two).weight
+    world.adapted(one)  # keeps something
+    one.load_state_dict(two.state_dict())
+    assert torch.equal(world.adapted(one).weight, expected)
+    elsewhere = one.adapt(world.batch, other.knowledge.states).weight
+    assert torch.equal(elsewhere, two.adapt(world.batch, other.knowledge.states).weight)
+    assert not torch.equal(elsewhere, expected)
+    one.requires_grad_(True)
+    with torch.no_grad():
+        one.f[0].weight.add_(1.0)
+    one.requires_grad_(False)
+    assert not torch.equal(world.adapted(one).weight, expected)
 
 
 def test_past_the_shots_it_was_trained_on_the_sum_stays_in_range(tiny: Callable[..., Tiny]) -> None:

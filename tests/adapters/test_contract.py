@@ -57,7 +57,7 @@ def test_a_feature_does_not_hang_on_its_neighbours_values(name: str, tiny: Calla
     assert torch.equal(before.take(others).bias, after.take(others).bias)
 
 
-@pytest.mark.parametrize("name", adapter_names())
+@pytest.mark.parametrize("name", [*adapter_names(), "random-train-5", "train-5-train-2", "maml-3-train-2"])
 def test_a_saved_state_gives_the_same_heads(name: str, tiny: Callable[..., Tiny]) -> None:
     world = tiny()
     adapter = built(name, world.knowledge)
@@ -66,10 +66,12 @@ def test_a_saved_state_gives_the_same_heads(name: str, tiny: Callable[..., Tiny]
     copy = build_adapter(config, world.knowledge).eval()
     copy.load_state_dict(adapter.state_dict())
     assert torch.equal(world.adapted(adapter).weight, world.adapted(copy).weight)
+    assert torch.equal(world.adapted(adapter).bias, world.adapted(copy).bias)
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("chnn", "chn"), ("knn-", "knn-"), ("maml10", "maml-10"), ("x-y", "")]
+    ("name", "hint"),
+    [("chnn", "chn"), ("knn-", "knn-"), ("maml10", "maml-10"), ("x-y", "there are chn, random")],
 )
 def test_an_unknown_method_is_refused_with_a_hint(name: str, hint: str) -> None:
     with pytest.raises(UnknownNameError, match=f"unknown method '{name}'.*{hint}"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -114,6 +115,43 @@ def test_a_damaged_folder_is_said_so(saved: Path, how: str, message: str) -> Non
     damaged(saved, how)
     with pytest.raises(ModelFileError, match=message):
         Headstart.load(saved)
+
+
+def test_writers_at_the_same_time_lose_nothing(saved: Path) -> None:
+    def add(number: int) -> None:
+        with Headstart.updating(saved) as model:
+            model.add_feature(f"new{number}", observations={"u1": 1 + number % 5})
+
+    with ThreadPoolExecutor(4) as pool:
+        readers = [pool.submit(Headstart.load, saved) for _ in range(4)]
+        for writer in [pool.submit(add, number) for number in range(8)]:
+            writer.result()
+    assert all(reader.result().features for reader in readers)
+    assert {f"new{number}" for number in range(8)} <= set(Headstart.load(saved).features)
+    assert len(list(saved.iterdir())) == 2
+
+
+def test_a_failed_update_changes_nothing(saved: Path) -> None:
+    def twice() -> None:
+        with Headstart.updating(saved) as model:
+            model.add_feature("new")
+            model.add_feature("new")
+
+    before = (saved / "model.json").read_bytes()
+    with pytest.raises(InputError, match="already in the model"):
+        twice()
+    assert (saved / "model.json").read_bytes() == before
+
+
+def test_a_model_without_features_can_be_saved(fresh: Fresh, tmp_path: Path) -> None:
+    model = fresh()
+    for name in model.features:
+        model.remove_feature(name)
+    model.save(tmp_path / "m")
+    again = Headstart.load(tmp_path / "m")
+    assert again.features == []
+    again.add_feature("new", observations={"u1": 3})
+    assert again.predict(features=["new"]).mean.shape == (60, 1)
 
 
 def test_places_that_hold_other_things_are_refused(fresh: Fresh, tmp_path: Path) -> None:

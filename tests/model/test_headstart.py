@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -104,13 +105,17 @@ def test_intervals_widen_with_the_level_and_stay_in_range(fresh: Fresh) -> None:
 
 
 REFUSED = {
-    "a name that exists": ({"name": "f1"}, "feature 'f1' is already in the model; use observe"),
+    "a name that exists": ({"name": "f1"}, "feature 'f1' is already in the model"),
+    "a series": ({"observations": np.ones(3)}, "must map names to values.*got ndarray"),
+    "nothing of use": ({"observations": 0}, "must map names to values"),
+    "metadata that is a list": ({"metadata": []}, "must map names to values"),
+    "too large": ({"observations": {"u1": 10**400}}, "too large"),
     "an unknown row": ({"observations": {"u999": 3}}, "unknown row 'u999'.*rows the model knows"),
     "a value out of range": ({"observations": {"u1": 9}}, "the value 9 at 'u1' is not from 1 to 5"),
     "not a number": ({"observations": {"u1": "five"}}, "must be a number; got 'five'"),
     "NaN": ({"observations": {"u1": float("nan")}}, "is nan; leave unknown values out"),
     "infinity": ({"observations": {"u1": float("inf")}}, "is inf"),
-    "the same row twice": ({"observations": {1: 3, "1": 4}}, "'1' is observed twice"),
+    "the same row twice": ({"observations": {1: 3, "1": 4}}, "'1' is given twice"),
     "not a mapping": ({"observations": [3, 4]}, "must map names to values"),
     "metadata of the wrong type": ({"metadata": {"year": "nineteen"}}, "feature 'new'.*year"),
     "unknown metadata": ({"metadata": {"yaer": 1999}}, "did you mean 'year'"),
@@ -118,6 +123,7 @@ REFUSED = {
     "a kind not trained on": ({"kind": "binary"}, "not among those the model was fitted on"),
     "an empty name": ({"name": ""}, "cannot be a feature"),
     "no name": ({"name": None}, "cannot be a feature"),
+    "a truth value": ({"name": True}, "cannot be a feature"),
 }
 
 
@@ -154,6 +160,15 @@ def test_other_bad_input_is_refused(fresh: Fresh) -> None:
         model.predict(rows={"x": {"f1": 7}})
     with pytest.raises(InputError, match="unknown part 'metdata'; did you mean 'metadata'"):
         model.add_features({"new": {"metdata": {}}})
+    for wrong in (["a"], {"x": None}, {"x": 5}):
+        with pytest.raises(InputError, match="must map names to values"):
+            model.add_features(wrong)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="must map names to values"):
+        model.add_rows(["y"])  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="'3' is given twice"):
+        model.predict({3: {}, "3": {}})
+    with pytest.raises(InputError, match="between 0 and 1"):
+        model.predict(["u1"]).interval("a")  # type: ignore[arg-type]
 
 
 def test_settings_are_checked_before_any_work() -> None:
@@ -164,8 +179,18 @@ def test_settings_are_checked_before_any_work() -> None:
         Headstart(backbone="pvea").fit(table)
     with pytest.raises(InputError, match="has no setting 'epoch'; did you mean 'epochs'"):
         Headstart(pretraining={"epoch": 3}).fit(table)
-    with pytest.raises(InputError, match="meta_share must lie between 0 and 1"):
-        Headstart(meta_share=2.0).fit(table)
+    for wrong, message in (
+        ({"meta_share": 2.0}, "'meta_share'"),
+        ({"random_state": -1}, "'random_state'"),
+        ({"adapter": 5}, "chosen by its name or settings; got 5"),
+        ({"backbone": 5}, "chosen by its name or settings; got 5"),
+        ({"pretraining": 5}, "must map names to values"),
+        ({"backbone": {"name": "pvae", "latent": -1}}, "'latent'.*greater"),
+        ({"backbone": {"name": "pvae", "likelihood": {"output_variance": 0}}}, "output_variance"),
+        ({"adapter": {"name": "chn", "most_shots": 0}}, "'most_shots'"),
+    ):
+        with pytest.raises(InputError, match=message):
+            Headstart(**wrong).fit(table)
     with pytest.raises(InputError, match="takes a Table"):
         Headstart().fit("ratings.csv")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="at least 4 are needed"):
@@ -204,10 +229,17 @@ def test_an_interrupted_fit_resumes_to_the_same_model(
     monkeypatch.setattr(loop.Loop, "_train_epoch", breaks)
     with pytest.raises(Stop):
         Headstart(**settings).fit(table, checkpoint=tmp_path / "c")
-    monkeypatch.setattr(loop.Loop, "_train_epoch", keep)
+    ran: list[tuple[str, int]] = []
+
+    def counts(self: loop.Loop, losses: loop.Losses) -> float:
+        ran.append((self.title, self.epoch))
+        return keep(self, losses)
+
+    monkeypatch.setattr(loop.Loop, "_train_epoch", counts)
     with pytest.raises(InputError, match="other data or settings"):
         Headstart(**{**settings, "random_state": 9}).fit(table, checkpoint=tmp_path / "c", resume=True)
     resumed = Headstart(**settings).fit(table, checkpoint=tmp_path / "c", resume=True).predict()
+    assert ran[0] == (stage, 3)  # it went on where it stopped, and did no finished stage again
     assert np.array_equal(whole.mean, resumed.mean)
     assert np.array_equal(whole.std, resumed.std)
 
@@ -226,3 +258,59 @@ def test_progress_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Meta-training chn" in shown
     Reporter(quiet=True).say("nothing")
     assert capsys.readouterr().err == ""
+
+
+def test_kinds_follow_the_table_and_not_what_was_added() -> None:
+    random = np.random.default_rng(0)
+    frame = {"row": [f"u{i}" for i in range(40)]}
+    frame |= {f"lab{j}": random.normal(50, 5, 40) for j in range(6)}
+    frame |= {f"sign{j}": random.integers(0, 2, 40).astype(float) for j in range(7)}
+    model = Headstart(**QUICK).fit(Table.read(pa.table(frame)))
+    model.add_feature("bare")
+    assert str(model.feature("bare").kind) == "binary"
+    model.add_feature("real", kind="real", observations={"u1": 47.0})
+    assert model.feature("real").kind == model.feature("lab0").kind  # the reals share one scale
+    model.add_feature("own", kind="real:1000:50", observations={"u1": 1100.0})
+    model.add_feature("after", kind="real")  # another scale in the model changes nothing for the next
+    assert model.feature("after").kind == model.feature("lab0").kind
+    mean = model.predict(features=["own", "after"]).mean
+    assert 800 < mean[:, 0].mean() < 1200
+    assert 30 < mean[:, 1].mean() < 70
+    assert np.isfinite(model.predict().std).all()
+    with pytest.raises(InputError, match=r"not among those the model was fitted on \(binary, real\)"):
+        model.add_feature("stars", kind="rating:1:5")
+
+
+def test_reals_with_scales_of_their_own_need_to_say_theirs() -> None:
+    random = np.random.default_rng(0)
+    frame = {"row": [f"u{i}" for i in range(40)]}
+    frame |= {f"lab{j}": random.normal(10.0**j, 10.0 ** (j - 1), 40) for j in range(6)}
+    model = Headstart(**QUICK).fit(Table.read(pa.table(frame)))
+    with pytest.raises(InputError, match="kind='real:CENTER:SCALE', or give at least 2 observations"):
+        model.add_feature("new", observations={"u1": 5.0})
+    model.add_feature("new", observations={"u1": 5.0, "u2": 7.0})
+    assert str(model.feature("new").kind) == "real:6:1"
+
+
+def test_the_ends_of_a_rating_are_values_too() -> None:
+    table = ratings_table()
+    values = -5 + 3.3 * (table.values - 1) / 4
+    frame = pa.table(
+        {
+            "row": [table.rows[i] for i in table.row_index],
+            "feature": [table.features[j] for j in table.feature_index],
+            "value": values,
+        }
+    )
+    model = Headstart(**QUICK).fit(Table.read(frame, kinds="rating:-5:-1.7"))
+    model.add_feature("new", observations={"u1": -1.7, "u2": -5.0})
+    assert model.feature("new").shots == 2
+
+
+def test_many_new_rows_and_features_are_taken_in_little_time(fresh: Fresh) -> None:
+    model = fresh()
+    rows = {f"n{i}": dict.fromkeys(model.features, 1 + i % 5) for i in range(500)}
+    begin = time.perf_counter()
+    model.predict(rows)
+    model.add_features({f"x{i}": {"observations": {"u1": 3}} for i in range(1000)})
+    assert time.perf_counter() - begin < 5  # seconds: a loop over all features for each would take longer

@@ -38,13 +38,41 @@ def test_text_of_a_rating_reads_back_the_same(low, steps, per):
     assert len(str(kind)) <= len("rating:-1000.75:-1000.75")
 
 
-@given(st.lists(st.tuples(FINITE, st.floats(1e-3, 1e6)), min_size=1, max_size=5), st.data())
-def test_unscale_undoes_scale(ends, data):
-    kinds = Kinds([Kind.real(center, scale) for center, scale in ends])
-    features = np.array(data.draw(st.lists(st.integers(0, len(ends) - 1), max_size=20)), dtype=np.int64)
-    values = np.array(data.draw(st.lists(FINITE, min_size=len(features), max_size=len(features))))
-    back = kinds.unscale(kinds.scale(values, features), features)
-    np.testing.assert_allclose(back, values, rtol=1e-9, atol=1e-5)
+@given(FINITE, FINITE)
+def test_the_ends_of_a_rating_are_those_given(one, other):
+    low, high = min(one, other), max(one, other)
+    if low < high:
+        kind = Kind.rating(low, high)
+        assert (kind.low, kind.high) == (low, high)
+        assert Kind.parse(str(kind)) == kind
+        assert (kind.scale(low), kind.scale(high)) == (0, 1)
+
+
+def test_the_end_of_a_rating_is_not_rounded():
+    table = Table.read(long({"a": [-5, -1.7]}), kinds="rating:-5:-1.7")
+    assert table.kinds[0].high == -1.7
+    assert str(table.kinds[0]) == "rating:-5:-1.7"
+    assert table.kinds[0].allowed == "from -5 to -1.7"
+
+
+def test_impossible_values():
+    kinds = Kinds([Kind.binary(), Kind.rating(1, 5), Kind.real(3, 2)])
+    values = {
+        0: {0.0: False, 1.0: False, 1 - 1e-12: True, 0.5: True, 2.0: True, np.nan: True},
+        1: {1.0: False, 5.0: False, 2.7: False, 5 + 1e-12: False, 5.0001: True, 0.0: True, np.nan: True},
+        2: {-1e9: False, 1e300: False},
+    }
+    cases = [(feature, value, bad) for feature, them in values.items() for value, bad in them.items()]
+    features, given_, bad = (np.array(column) for column in zip(*cases, strict=True))
+    assert kinds.impossible(given_, features).tolist() == bad.tolist()
+    assert [kind.allowed for kind in kinds] == ["0 or 1", "from 1 to 5", "any number"]
+
+
+@given(FINITE, FINITE)
+def test_no_value_between_the_ends_of_a_rating_is_impossible(low, high):
+    if low < high:
+        values = np.array([low, high, low + 0.3 * (high - low)])
+        assert not Kinds([Kind.rating(low, high)]).impossible(values, np.zeros(3, np.int64)).any()
 
 
 def test_summary_of_many_kinds_is_short():
@@ -194,6 +222,6 @@ def test_values_that_a_kind_cannot_take():
     with pytest.raises(InputError, match="row 'r1', feature 'b': the value 7 must be 0 or 1"):
         kinds_of(columns, "binary")
     with pytest.raises(
-        InputError, match=r"row 'r1', feature 'b': the value 7 must lie from 1 to 5 .*rating:1:5"
+        InputError, match=r"row 'r1', feature 'b': the value 7 must be from 1 to 5 .*rating:1:5"
     ):
         kinds_of(columns, {"b": "rating:1:5"})

@@ -256,6 +256,13 @@ def test_columns_of_one_name_are_refused(tmp_path):
 def test_text_is_no_value(tmp_path):
     with pytest.raises(InputError, match="column 'value' holds text, such as 'good'"):
         Table.read(frame(value=["good", "bad"]))
+    mixed = pd.DataFrame({"row": ["a", "b", "c"], "feature": "x", "value": [2.5, 3, "good"]})
+    with pytest.raises(InputError, match="column 'value' holds text among numbers, such as 'good'; obs"):
+        Table.read(mixed)
+    with pytest.raises(InputError, match="column 'value' holds text, such as 'good'"):
+        Table.read(mixed.assign(value=pd.Categorical(["good"] * 3)))
+    with pytest.raises(InputError, match="column 'value' cannot be read"):
+        Table.read(mixed.assign(value=[{"a": 1}, 3, "good"]))
     (tmp_path / "a.csv").write_text("row,feature,value\na,x,1\nb,x,good\n")
     with pytest.raises(
         InputError, match=r"line 3: 'good' in column 'value' is not a number \(row 'b', feature 'x'\)"

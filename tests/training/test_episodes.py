@@ -71,4 +71,4 @@ def test_meta_loss_equals_the_slow_one(tiny: Callable[..., Tiny]) -> None:
                 likelihood = Normal(output, math.exp(0.5 * float(knowledge.likelihood.real_log_variance)))
             total -= float(likelihood.log_prob(torch.tensor(x)).detach())
             count += 1
-    assert abs(float(episode_loss(adapter, knowledge, episode)) - total / count) < 1e-5
+    assert abs(episode_loss(adapter, knowledge, episode).item() - total / count) < 1e-5

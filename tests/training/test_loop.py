@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,7 +21,11 @@ class Interrupted(Exception):
     pass
 
 
+epochs_run: list[int] = []
+
+
 def run(path: Path | None, config: LoopConfig, stop_at: int | None = None) -> nn.Module:
+    epochs_run.clear()
     torch.manual_seed(0)
     module = nn.Linear(3, 1)
     loop = Loop(module, config, seed=7, title="test", reporter=QUIET, checkpoint=path)
@@ -28,6 +33,7 @@ def run(path: Path | None, config: LoopConfig, stop_at: int | None = None) -> nn
     def losses(generator: torch.Generator) -> Iterator[Tensor]:
         if loop.epoch == stop_at:
             raise Interrupted
+        epochs_run.append(loop.epoch)
         for _ in range(4):
             x = torch.randn(5, 3, generator=generator)
             yield (module(x) - x.sum(1, keepdim=True)).square().mean()
@@ -50,6 +56,7 @@ def test_resuming_gives_the_same_weights(tmp_path: Path, stop_at: int, schedule:
     with pytest.raises(Interrupted):
         run(tmp_path / "c.safetensors", config, stop_at)
     resumed = run(tmp_path / "c.safetensors", config)
+    assert epochs_run == list(range(stop_at, config.epochs))  # it went on, and did not begin anew
     assert torch.equal(whole.weight, resumed.weight)
     assert torch.equal(whole.bias, resumed.bias)
 
@@ -87,3 +94,27 @@ def test_a_damaged_checkpoint_is_said_so(tmp_path: Path) -> None:
     (tmp_path / "c").write_bytes(b"nothing of use")
     with pytest.raises(ModelFileError, match="damaged or cut short"):
         run(tmp_path / "c", CONFIG)
+
+
+def test_an_interrupt_keeps_the_epoch_under_way(tmp_path: Path) -> None:
+    """Ctrl-C in the middle of an epoch: it is finished, kept, and only then is the run broken off."""
+    path = tmp_path / "c.safetensors"
+    config = CONFIG.revised(checkpoint_seconds=1e9)
+    whole = run(None, config)
+    torch.manual_seed(0)
+    module = nn.Linear(3, 1)
+    loop = Loop(module, config, seed=7, title="test", reporter=QUIET, checkpoint=path)
+
+    def losses(generator: torch.Generator) -> Iterator[Tensor]:
+        for step in range(4):
+            if loop.epoch == 9 and step == 2:
+                signal.raise_signal(signal.SIGINT)
+            x = torch.randn(5, 3, generator=generator)
+            yield (module(x) - x.sum(1, keepdim=True)).square().mean()
+
+    with pytest.raises(KeyboardInterrupt):
+        loop.run(losses, lambda: abs(float(module.weight.sum()) - 1.5))
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    resumed = run(path, config)
+    assert epochs_run[0] == 10
+    assert torch.equal(whole.weight, resumed.weight)

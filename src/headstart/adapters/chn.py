@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, Self, cast
 
 import torch
+from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -14,18 +15,20 @@ from headstart.backbones.protocol import RowStates, mlp
 from headstart.backbones.sparse import segment_sum
 from headstart.config import Config
 
+MOST_KEPT = 2**25  # numbers kept of all rows between calls: 128 MiB
+
 
 class CHNConfig(Config):
     """Sizes of the hypernetwork's parts; named as in the paper's table of hyper-parameters."""
 
     name: Literal["chn"] = "chn"
-    embedding: int = 50  # of a data point
-    encoding: int = 50  # of the context
-    context_layers: tuple[int, ...] = (128,)  # hidden layers of f and of g
-    metadata_encoding: int = 20
-    metadata_layers: tuple[int, ...] = (32,)
-    parameter_layers: tuple[int, ...] = (256, 256)
-    most_shots: int = 32  # past these the sum is scaled back to what it would be at these
+    embedding: int = Field(50, ge=1)  # of a data point
+    encoding: int = Field(50, ge=1)  # of the context
+    context_layers: tuple[PositiveInt, ...] = (128,)  # hidden layers of f and of g
+    metadata_encoding: int = Field(20, ge=1)
+    metadata_layers: tuple[PositiveInt, ...] = (32,)
+    parameter_layers: tuple[PositiveInt, ...] = (256, 256)
+    most_shots: int = Field(32, ge=1)  # past these the sum is scaled back to what it would be at these
 
 
 class ContextualHypernetwork(Adapter):
@@ -47,6 +50,17 @@ class ContextualHypernetwork(Adapter):
         joined = config.encoding + (config.metadata_encoding if described else 0)
         self.net = mlp([joined, *config.parameter_layers, width + 1])
         self._begin_at_the_mean_head(knowledge.heads)
+        self._kept: tuple[RowStates, Tensor] | None = None
+
+    def load_state_dict(self, *given: Any, **options: Any) -> Any:
+        """Take other parameters, and forget what was computed from the old ones."""
+        self._kept = None
+        return super().load_state_dict(*given, **options)
+
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """Freeze or thaw, and forget what was computed from parameters that may change."""
+        self._kept = None
+        return super().requires_grad_(requires_grad)
 
     def _begin_at_the_mean_head(self, heads: Heads) -> None:
         """Start close to a head that already predicts something; training goes on from there."""
@@ -65,13 +79,37 @@ class ContextualHypernetwork(Adapter):
 
     def context_vector(self, batch: FeatureBatch, states: RowStates) -> Tensor:
         """c = g(Σ f([z, x])): (features, encoding)."""
-        cells = batch.cells
-        points = torch.cat([states.code.index_select(0, cells.index), cells.values[:, None]], dim=1)
-        total = segment_sum(self.f(points), cells.indptr)
+        shots = batch.shots.to(states.code.dtype)[:, None]
         # A sum grows with the shots, and g has never seen one of more than these.
-        excess = cells.counts.clamp(min=self.config.most_shots).to(total.dtype)[:, None]
-        encoded: Tensor = self.g(total * (self.config.most_shots / excess))
+        scale = self.config.most_shots / shots.clamp(min=self.config.most_shots)
+        encoded: Tensor = self.g(self._sum_of_f(batch, states, shots) * scale)
         return encoded
+
+    def _sum_of_f(self, batch: FeatureBatch, states: RowStates, shots: Tensor) -> Tensor:
+        """Σ f([z, x]) over each context: (features, embedding).
+
+        f's last layer is linear, so it is applied once to the sum of what goes into it.
+        """
+        cells, last = batch.cells, cast(nn.Linear, self.f[-1])
+        first = cast(nn.Linear, self.f[0]).weight
+        hidden = self._rows_part(states, cells.index) + cells.values[:, None] * first[:, -1]
+        if len(self.f) == 1:  # without hidden layers f is linear itself
+            return segment_sum(hidden, cells.indptr)
+        return segment_sum(self.f[1:-1](hidden), cells.indptr) @ last.weight.T + shots * last.bias
+
+    def _rows_part(self, states: RowStates, rows: Tensor) -> Tensor:
+        """What rows contribute to f's first layer, whatever their value: (n, layer).
+
+        Once the adapter is frozen it is computed for all rows and kept: the backbone is frozen too.
+        """
+        layer = cast(nn.Linear, self.f[0])
+        weight = layer.weight[:, :-1]
+        small = len(states) * len(weight) <= MOST_KEPT
+        if self.learns or not small:
+            return torch.addmm(layer.bias, states.code.index_select(0, rows), weight.T)
+        if self._kept is None or self._kept[0] is not states:
+            self._kept = (states, torch.addmm(layer.bias, states.code, weight.T))
+        return self._kept[1].index_select(0, rows)
 
     def _metadata(self, batch: FeatureBatch) -> Tensor:
         if not self.tells_kind:

@@ -50,7 +50,12 @@ class MAML(Adapter):
     def meta_settings(self) -> dict[str, Any]:
         """The paper's meta-batch and outer learning rate, with no weight decay."""
         config = self.config
-        return {"batch_size": config.meta_batch, "learning_rate": config.outer_rate, "weight_decay": 0.0}
+        return {
+            "batch_size": config.meta_batch,
+            "learning_rate": config.outer_rate,
+            "weight_decay": 0.0,
+            "fewest_steps": 1,
+        }
 
     def adapt(self, batch: FeatureBatch, states: RowStates) -> Heads:
         """Fine-tune each feature's head on its context, from the initialisation."""

@@ -58,10 +58,10 @@ def adapter_config(
 
     >>> adapter_config("knn-10").neighbours
     10
-    >>> adapter_config("chn-train-5")
-    FineTunedConfig(name='fine-tuned', base='chn', epochs=5, rate=0.01)
-    >>> adapter_config("chn-train-5", settings={"chn": {"encoding": 8}}).base
-    {'name': 'chn', 'encoding': 8}
+    >>> adapter_config("random-train-5", seed=3)
+    FineTunedConfig(name='fine-tuned', base={'name': 'random', 'seed': 3}, epochs=5, rate=0.01)
+    >>> adapter_config("chn-train-5", settings={"chn": {"encoding": 8}}).base["encoding"]
+    8
     >>> adapter_config("knn-0")
     Traceback (most recent call last):
     headstart.errors.InputError: NearestHeadsConfig: setting 'neighbours': Input should be ...
@@ -71,22 +71,20 @@ def adapter_config(
     """
     if isinstance(choice, Config):
         return choice
-    chosen = _settings_of(choice, settings or {}) if isinstance(choice, str) else dict(choice)
+    if not isinstance(choice, (str, Mapping)):
+        raise InputError(f"an adapter is chosen by its name or settings; got {choice!r}")
+    chosen = _named(choice) if isinstance(choice, str) else dict(choice)
     name = chosen.get("name")
     if not isinstance(name, str) or name not in ADAPTERS:
         raise InputError(f"an adapter is chosen by its name or settings; got {choice!r}")
+    if isinstance(choice, str):
+        chosen |= (settings or {}).get(name, {})
+    if "base" in chosen:  # settled with its seed, so that a saved model builds the same base again
+        chosen["base"] = adapter_config(chosen["base"], seed, settings).model_dump(mode="json")
     kind = ADAPTERS[name][0]
     if "seed" in kind.model_fields:
         chosen.setdefault("seed", seed)
     return kind(**chosen)
-
-
-def _settings_of(name: str, settings: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    chosen = _named(name)
-    if chosen["name"] == "fine-tuned":
-        base = _settings_of(chosen["base"], settings)  # refuses a base that is not there
-        chosen["base"] = base if base != _named(chosen["base"]) else chosen["base"]
-    return {**chosen, **settings.get(chosen["name"], {})}
 
 
 def _named(name: str) -> dict[str, Any]:
@@ -100,7 +98,8 @@ def _named(name: str) -> dict[str, Any]:
             return {"name": method, _NUMBERED[method]: number}
         if method == "train":
             return {"name": "fine-tuned", "base": base, "epochs": number}
-    raise UnknownNameError(f"unknown method {name!r}{did_you_mean(name, adapter_names())}")
+    hint = did_you_mean(name, adapter_names()) or f"; there are {', '.join(adapter_names())}"
+    raise UnknownNameError(f"unknown method {name!r}{hint}")
 
 
 def training_config(config: Config) -> Config:

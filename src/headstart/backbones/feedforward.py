@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 import torch
+from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from headstart.backbones.protocol import Backbone, BackboneConfig, RowStates, mlp
@@ -16,10 +17,12 @@ class FeedForwardConfig(BackboneConfig):
     """Sizes of the feed-forward backbone."""
 
     name: Literal["feedforward"] = "feedforward"
-    first_layer: int = 128
-    code: int = 64
-    layers: tuple[int, ...] = (200,)
-    most_dropped: float = 0.5  # each row's rate of hidden inputs is drawn from Uniform(0, this)
+    first_layer: int = Field(128, ge=1)
+    code: int = Field(64, ge=1)
+    layers: tuple[PositiveInt, ...] = (200,)
+    most_dropped: float = Field(
+        0.5, gt=0, le=1
+    )  # each row's rate of hidden inputs is drawn from Uniform(0, this)
 
 
 class FeedForward(Backbone):

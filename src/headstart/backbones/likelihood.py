@@ -6,6 +6,7 @@ import math
 from typing import Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -17,7 +18,7 @@ class LikelihoodConfig(Config):
     """Settings of the output distributions."""
 
     rating_link: Literal["sigmoid", "identity"] = "sigmoid"
-    output_variance: float = 0.1  # of a rating on [0, 1]; the paper's value
+    output_variance: float = Field(0.1, gt=0)  # of a rating on [0, 1]; the paper's value
 
 
 class Likelihood(nn.Module):

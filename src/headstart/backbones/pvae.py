@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 import torch
+from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from headstart.backbones.protocol import Backbone, BackboneConfig, RowStates, mlp
@@ -17,14 +18,16 @@ class PVAEConfig(BackboneConfig):
     """Sizes and loss of a P-VAE. The defaults are not the paper's: see ``docs/methods.md``."""
 
     name: Literal["pvae"] = "pvae"
-    embedding: int = 50
-    set_size: int = 64
+    embedding: int = Field(50, ge=1)
+    set_size: int = Field(64, ge=1)
     pooling: Literal["sum", "root"] = "root"
-    encoder_layers: tuple[int, ...] = (200,)
-    latent: int = 64
-    decoder_layers: tuple[int, ...] = (200,)
-    kl_weight: float = 0.01
-    most_dropped: float = 0.8  # each row's rate of dropped inputs is drawn from Uniform(0, this)
+    encoder_layers: tuple[PositiveInt, ...] = (200,)
+    latent: int = Field(64, ge=1)
+    decoder_layers: tuple[PositiveInt, ...] = (200,)
+    kl_weight: float = Field(0.01, ge=0)
+    most_dropped: float = Field(
+        0.8, ge=0, le=1
+    )  # each row's rate of dropped inputs is drawn from Uniform(0, this)
 
 
 class PVAE(Backbone):

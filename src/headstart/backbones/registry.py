@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -32,6 +33,8 @@ def backbone_config(choice: str | BackboneConfig | dict[str, Any]) -> BackboneCo
     """
     if isinstance(choice, BackboneConfig):
         return choice
+    if not isinstance(choice, (str, Mapping)):
+        raise InputError(f"a backbone is chosen by its name or settings; got {choice!r}")
     settings = {"name": choice} if isinstance(choice, str) else dict(choice)
     name = settings.get("name")
     if not isinstance(name, str):

@@ -135,7 +135,7 @@ def info(model: Model) -> None:
         ("adapter", str(fitted.settings.adapter["name"])),
         ("rows", f"{len(held.rows)}"),
         ("features", f"{len(every)}: {len(every) - len(added)} in the backbone, {len(added)} by the adapter"),
-        ("usual kind", str(fitted.default_kind)),
+        ("usual kind", str(fitted.kinds[0])),
         ("metadata", fitted.schema.describe() if fitted.schema else "none"),
         ("latest", ", ".join(f"{feature.name} ({feature.shots} shots)" for feature in added[-3:])),
     ):

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 
 from headstart.adapters.protocol import Adapter, FeatureBatch, Knowledge
 from headstart.adapters.registry import adapter_config
@@ -39,8 +40,8 @@ class Settings(Config):
     adapter: dict[str, Any]
     pretraining: PretrainingConfig
     metatraining: MetaTrainingConfig
-    meta_share: float
-    random_state: int
+    meta_share: float = Field(gt=0, lt=1)
+    random_state: int = Field(ge=0, lt=2**63)
 
 
 @dataclass
@@ -51,7 +52,7 @@ class Fitted:
     rows: Names
     states: RowStates
     schema: MetadataSchema | None
-    default_kind: Kind
+    kinds: tuple[Kind, ...]  # of the table it was fitted on, the most usual first
     backbone: Backbone
     knowledge: Knowledge
     adapter: Adapter
@@ -115,7 +116,7 @@ def fit_parts(
         rows=table.rows,
         states=knowledge.states,
         schema=table.schema,
-        default_kind=Counter(table.kinds).most_common(1)[0][0],
+        kinds=tuple(kind for kind, _ in Counter(table.kinds).most_common()),
         backbone=backbone,
         knowledge=knowledge,
         adapter=adapter,
@@ -139,8 +140,6 @@ def part_features(table: Table, meta_share: float, seed: int) -> tuple[NDArray[n
             f"the table has {len(observed)} features with observations; at least {FEWEST_FEATURES} are "
             "needed, some to train the backbone and some to learn how to add new ones"
         )
-    if not 0 < meta_share < 1:
-        raise InputError(f"meta_share must lie between 0 and 1; got {meta_share!r}")
     order = np.random.default_rng(seed).permutation(observed)
     met = min(max(2, round(meta_share * len(observed))), len(observed) - 2)
     return np.sort(order[met:]), np.sort(order[:met])

@@ -8,11 +8,14 @@ at any moment the folder holds one whole model.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.adapters.protocol import Knowledge
@@ -23,7 +26,7 @@ from headstart.backbones.registry import backbone_config, build_backbone
 from headstart.errors import HeadstartError, InputError, ModelFileError
 from headstart.model.catalogue import Catalogue, Feature
 from headstart.model.fitted import Fitted, Settings
-from headstart.storage import pack, read_json, read_tensors, write_bytes, write_json
+from headstart.storage import locked, pack, read_json, unpack, write_bytes, write_json
 from headstart.table import Cells, Kind, MetadataSchema, Names
 from headstart.training.calibration import Calibration
 
@@ -31,19 +34,39 @@ FORMAT = 1
 INDEX = "model.json"
 
 
-def save(fitted: Fitted, path: Path) -> None:
-    """Write a model to a folder, in the place of an older one if there is one."""
+def check_place(path: Path) -> None:
+    """Refuse a place that holds anything but a model."""
     if path.exists() and not path.is_dir():
         raise InputError(f"{path} is a file; a model is saved as a folder")
     if path.is_dir() and any(path.iterdir()) and not (path / INDEX).exists():
         raise InputError(f"{path} holds other things and no model; name another folder")
+
+
+def save(fitted: Fitted, path: Path) -> None:
+    """Write a model to a folder, in the place of an older one if there is one."""
+    check_place(path)
     path.mkdir(parents=True, exist_ok=True)
+    with locked(path):
+        _write(fitted, path)
+
+
+@contextmanager
+def updating(path: Path) -> Iterator[Fitted]:
+    """Read a model, let the block change it, write it back; other writers wait until then."""
+    load(path)  # a place without a model is refused before it is locked
+    with locked(path):
+        fitted = load(path)
+        yield fitted
+        _write(fitted, path)
+
+
+def _write(fitted: Fitted, path: Path) -> None:
     content = pack(_tensors(fitted))
     digest = hashlib.sha256(content).hexdigest()
     weights = f"weights-{digest[:16]}.safetensors"
     write_bytes(path / weights, content)
     write_json(path / INDEX, {"format": FORMAT, "weights": weights, "sha256": digest, **_facts(fitted)})
-    for old in path.glob("weights-*.safetensors*"):
+    for old in path.glob("weights-*.safetensors"):
         if old.name != weights:
             old.unlink()
 
@@ -63,13 +86,17 @@ def load(path: Path) -> Fitted:
             "upgrade headstart to load it"
         )
     try:
-        weights = path / facts["weights"]
-        if not weights.exists():
-            raise ModelFileError(f"{path} is incomplete: {weights.name} is missing")
-        if hashlib.sha256(weights.read_bytes()).hexdigest() != facts["sha256"]:
-            raise ModelFileError(f"{weights} is damaged or cut short: its content does not match {INDEX}")
-        tensors, _ = read_tensors(weights)
-        return _fitted(facts, tensors)
+        content = _weights(path, facts)
+        if content is None:  # perhaps it was just replaced: the index then names another
+            facts = read_json(path / INDEX)
+            content = _weights(path, facts)
+        if content is None:
+            raise ModelFileError(f"{path} is incomplete: {facts['weights']} is missing")
+        if hashlib.sha256(content).hexdigest() != facts["sha256"]:
+            raise ModelFileError(
+                f"{path / facts['weights']} is damaged or cut short: its content does not match {INDEX}"
+            )
+        return _fitted(facts, unpack(content))
     except HeadstartError as error:
         if isinstance(error, ModelFileError):
             raise
@@ -78,11 +105,18 @@ def load(path: Path) -> Fitted:
         raise ModelFileError(f"{path / INDEX} is damaged: {type(error).__name__}: {error}") from None
 
 
+def _weights(path: Path, facts: dict[str, Any]) -> bytes | None:
+    try:
+        return (path / str(facts["weights"])).read_bytes()
+    except FileNotFoundError:
+        return None
+
+
 def _facts(fitted: Fitted) -> dict[str, Any]:
     features = list(fitted.catalogue.values())
     return {
         "settings": fitted.settings.model_dump(mode="json"),
-        "default_kind": str(fitted.default_kind),
+        "kinds": [str(kind) for kind in fitted.kinds],
         "schema": None if fitted.schema is None else fitted.schema.model_dump(mode="json"),
         "features": {
             "names": [feature.name for feature in features],
@@ -101,10 +135,12 @@ def _tensors(fitted: Fitted) -> dict[str, Tensor]:
     tensors = {
         "features/weight": heads.weight,
         "features/bias": heads.bias,
-        "features/metadata": torch.from_numpy(np.stack([feature.metadata for feature in features])),
-        "contexts/counts": torch.tensor([len(feature.rows) for feature in features]),
-        "contexts/rows": torch.from_numpy(np.concatenate([feature.rows for feature in features])),
-        "contexts/values": torch.from_numpy(np.concatenate([feature.values for feature in features])),
+        "features/metadata": _stacked(
+            [feature.metadata for feature in features], knowledge.metadata.shape[1]
+        ),
+        "contexts/counts": torch.tensor([len(feature.rows) for feature in features], dtype=torch.int64),
+        "contexts/rows": _joined([feature.rows for feature in features], np.int64),
+        "contexts/values": _joined([feature.values for feature in features], np.float64),
         "calibration": fitted.calibration.deviations,
         "knowledge/weight": knowledge.heads.weight,
         "knowledge/bias": knowledge.heads.bias,
@@ -117,6 +153,14 @@ def _tensors(fitted: Fitted) -> dict[str, Tensor]:
     tensors |= {f"backbone/{name}": value for name, value in fitted.backbone.state_dict().items()}
     tensors |= {f"adapter/{name}": value for name, value in fitted.adapter.state_dict().items()}
     return {name: value.clone() for name, value in tensors.items()}  # files share no memory
+
+
+def _stacked(lines: list[NDArray[np.float32]], width: int) -> Tensor:
+    return torch.from_numpy(np.stack(lines) if lines else np.zeros((0, width), dtype=np.float32))
+
+
+def _joined(parts: list[NDArray[Any]], kind: type) -> Tensor:
+    return torch.from_numpy(np.concatenate([*parts, np.zeros(0, dtype=kind)]))
 
 
 def _fitted(facts: dict[str, Any], tensors: dict[str, Tensor]) -> Fitted:
@@ -148,7 +192,7 @@ def _fitted(facts: dict[str, Any], tensors: dict[str, Tensor]) -> Fitted:
         rows=Names(facts["rows"], "row"),
         states=states,
         schema=None if schema is None else MetadataSchema.model_validate(schema),
-        default_kind=Kind.parse(facts["default_kind"]),
+        kinds=tuple(Kind.parse(kind) for kind in facts["kinds"]),
         backbone=backbone,
         knowledge=knowledge,
         adapter=adapter.eval().requires_grad_(False),
@@ -161,9 +205,9 @@ def _fitted(facts: dict[str, Any], tensors: dict[str, Tensor]) -> Fitted:
 def _catalogue(
     facts: dict[str, list[Any]], tensors: dict[str, Tensor], contexts: dict[str, Tensor]
 ) -> Catalogue:
-    ends = np.cumsum(contexts["counts"].numpy())[:-1]
-    rows = np.split(contexts["rows"].numpy(), ends)
-    values = np.split(contexts["values"].numpy(), ends)
+    counts = contexts["counts"].tolist()
+    rows = [part.numpy() for part in torch.split(contexts["rows"], counts)]
+    values = [part.numpy() for part in torch.split(contexts["values"], counts)]
     kinds = [Kind.parse(kind) for kind in facts["kinds"]]
     metadata = tensors["metadata"].numpy()
     every = zip(facts["names"], kinds, facts["trained"], facts["shots"], metadata, rows, values, strict=True)

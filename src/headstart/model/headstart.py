@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,14 @@ from headstart.errors import InputError, NotFittedError
 from headstart.model import folder
 from headstart.model.catalogue import Feature
 from headstart.model.fitted import Fitted, Settings, fit_parts
-from headstart.model.intake import Observations, context_of, encode_rows, new_feature
+from headstart.model.intake import (
+    Observations,
+    context_of,
+    encode_rows,
+    new_feature,
+    require_mapping,
+    unique_names,
+)
 from headstart.model.prediction import Prediction
 from headstart.progress import Reporter
 from headstart.table import Kind, Kinds, Names, Table
@@ -27,7 +35,7 @@ from headstart.table.names import as_name
 from headstart.training.metatraining import MetaTrainingConfig
 from headstart.training.pretraining import PretrainingConfig
 
-MOST_CELLS = 100_000_000  # of one prediction; beyond, memory would be the surprise
+MOST_CELLS = 50_000_000  # of one prediction; beyond, memory would be the surprise
 
 
 class Headstart(BaseEstimator):  # type: ignore[misc]
@@ -89,16 +97,15 @@ class Headstart(BaseEstimator):  # type: ignore[misc]
         kind: str | Kind | None = None,
     ) -> None:
         """Make a new feature predictable, from whatever is known of it: nothing else changes."""
-        self.add_features({name: {"metadata": metadata, "observations": observations, "kind": kind}})
+        known = as_name(name, "feature")
+        self.add_features({known: {"metadata": metadata, "observations": observations, "kind": kind}})
 
     def add_features(self, features: Mapping[Any, Mapping[str, Any]]) -> None:
         """Add many at once: ``{name: {"metadata": …, "observations": …, "kind": …}}``, each part optional."""
         fitted = self._fitted
-        new = [new_feature(fitted, name, parts) for name, parts in features.items()]
-        names = [feature.name for feature in new]
-        if len(set(names)) < len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            raise InputError(f"feature {twice!r} is given twice")
+        given = require_mapping(features, "add_features()", "{'Dune 3': {'observations': …}}")
+        unique_names(given, "add_features()", "feature")
+        new = [new_feature(fitted, name, parts) for name, parts in given.items()]
         if new:
             fitted.adapt(new)
 
@@ -123,12 +130,12 @@ class Headstart(BaseEstimator):  # type: ignore[misc]
     def add_rows(self, rows: Mapping[Any, Observations]) -> None:
         """Make new rows known by name, from their observations, so that contexts can hold them too."""
         fitted = self._fitted
-        names = [as_name(name, "row") for name in rows]
+        given = require_mapping(rows, "add_rows()", "{'u99': {'Alien': 5}}")
+        names = unique_names(given, "add_rows()", "row")
         known = [name for name in names if name in fitted.rows]
-        if known or len(set(names)) < len(names):
-            which = known[0] if known else next(name for name in names if names.count(name) > 1)
-            raise InputError(f"row {which!r} is already in the model")
-        states = encode_rows(fitted, rows)
+        if known:
+            raise InputError(f"row {known[0]!r} is already in the model")
+        states = encode_rows(fitted, given)
         fitted.rows = Names([*fitted.rows, *names], "row")
         fitted.states = RowStates.concatenate([fitted.states, states])
 
@@ -146,7 +153,7 @@ class Headstart(BaseEstimator):  # type: ignore[misc]
         """
         fitted = self._fitted
         if isinstance(rows, Mapping):
-            names, states = [as_name(name, "row") for name in rows], encode_rows(fitted, rows)
+            names, states = unique_names(rows, "predict()", "row"), encode_rows(fitted, rows)
         else:
             names = list(fitted.rows) if rows is None else [as_name(row, "row") for row in _as_list(rows)]
             states = fitted.states.take(torch.from_numpy(fitted.rows.positions(names)))
@@ -164,16 +171,22 @@ class Headstart(BaseEstimator):  # type: ignore[misc]
         features, heads = fitted.catalogue.take(names)
         kinds = Kinds([feature.kind for feature in features])
         codes = torch.from_numpy(kinds.codes)
-        # In double, then rounded: so a cell's bits do not hang on which others are asked for with it.
-        products = states.activation.double() @ heads.weight.double().T + heads.bias.double()
-        mean = fitted.knowledge.likelihood.mean(products, codes).float().double().numpy()
-        shots = torch.tensor([feature.shots for feature in features])
+        weight, bias = heads.weight.double().T, heads.bias.double()
+        mean = np.empty((len(rows), len(features)))
+        for part in torch.split(torch.arange(len(rows)), 1024):
+            # In double, then rounded: so a cell's bits do not hang on which others are asked for with it.
+            products = states.activation[part].double() @ weight + bias
+            mean[part] = fitted.knowledge.likelihood.mean(products, codes).float().numpy()
+        shots = torch.tensor([feature.shots for feature in features], dtype=torch.int64)
         spread = fitted.calibration.std(shots, codes).double().numpy()
-        std = np.where(kinds.codes == BINARY, np.sqrt(mean * (1 - mean)), spread)
-        values = mean * kinds.spans + kinds.offsets
+        std = np.broadcast_to(spread * kinds.spans, mean.shape).copy()
+        binary = kinds.codes == BINARY
+        std[:, binary] = np.sqrt(mean[:, binary] * (1 - mean[:, binary]))
+        mean *= kinds.spans
+        mean += kinds.offsets
         lows, highs = (np.array([getattr(kind, end) for kind in kinds]) for end in ("low", "high"))
         found = Names([feature.name for feature in features], "feature")
-        return Prediction(rows, found, kinds, np.clip(values, lows, highs), std * kinds.spans)
+        return Prediction(rows, found, kinds, np.clip(mean, lows, highs, out=mean), std)
 
     # -- files ------------------------------------------------------------------------------------
 
@@ -184,7 +197,21 @@ class Headstart(BaseEstimator):  # type: ignore[misc]
     @classmethod
     def load(cls, path: str | Path) -> Headstart:
         """Read a saved model."""
-        fitted = folder.load(Path(path))
+        return cls._holding(folder.load(Path(path)))
+
+    @classmethod
+    @contextmanager
+    def updating(cls, path: str | Path) -> Iterator[Headstart]:
+        """Change a saved model in place: ``with Headstart.updating(path) as model: model.add_feature(…)``.
+
+        It is saved when the block ends without an error. Of several processes that do so, one after
+        the other has its turn, and no change is lost.
+        """
+        with folder.updating(Path(path)) as fitted:
+            yield cls._holding(fitted)
+
+    @classmethod
+    def _holding(cls, fitted: Fitted) -> Headstart:
         settings = fitted.settings
         model = cls(
             backbone_config(settings.backbone),
@@ -210,7 +237,9 @@ class Headstart(BaseEstimator):  # type: ignore[misc]
 
     def _settings(self) -> Settings:
         def filled(kind: type[Config], given: Any) -> Any:
-            return given if isinstance(given, kind) else kind(**(given or {}))
+            if isinstance(given, kind):
+                return given
+            return kind(**({} if given is None else require_mapping(given, kind.__name__, "{'epochs': 100}")))
 
         return Settings(
             backbone=backbone_config(self.backbone).model_dump(),
@@ -222,6 +251,7 @@ class Headstart(BaseEstimator):  # type: ignore[misc]
         )
 
 
-def _as_list(names: Iterable[Any]) -> list[Any]:
+def _as_list(names: Any) -> list[Any]:
     """A single name is a list of one; a string is never a list of letters."""
-    return [names] if isinstance(names, (str, int)) else list(names)
+    single = isinstance(names, str) or np.isscalar(names)
+    return [names] if single else list(names)

@@ -13,28 +13,26 @@ from headstart.backbones.protocol import RowStates
 from headstart.errors import InputError, UnknownNameError, did_you_mean
 from headstart.model.catalogue import Feature
 from headstart.model.fitted import Fitted
-from headstart.table import Cells, Kind, Names
-from headstart.table.kinds import BINARY, NAMES, REAL
+from headstart.table import Cells, Kind, Kinds, Names
+from headstart.table.kinds import NAMES, REAL
 from headstart.table.names import as_name
 
 Observations = Mapping[Any, float]
+PARTS = ("metadata", "observations", "kind")
+_NUMBERS = (bool, int, float, np.bool_, np.integer, np.floating)
 
 
-def numbers(observations: Observations, what: str) -> tuple[list[str], NDArray[np.float64]]:
+def numbers(observations: object, what: str) -> tuple[list[str], NDArray[np.float64]]:
     """Part a mapping of name → value into names and finite numbers."""
-    if not isinstance(observations, Mapping):
-        raise InputError(
-            f"{what}: observations must map names to values, as {{'u17': 5}}; got {observations!r}"
-        )
-    names = [as_name(name) for name in observations]
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise InputError(f"{what}: {twice!r} is observed twice; give one value for it")
-    values = np.empty(len(names))
-    for i, value in enumerate(observations.values()):
-        if not isinstance(value, (bool, int, float, np.bool_, np.integer, np.floating)):
-            raise InputError(f"{what}: the value at {names[i]!r} must be a number; got {value!r}")
-        values[i] = value
+    given = require_mapping(observations, f"{what}: observations", "{'u17': 5}")
+    names = unique_names(given, what)
+    for name, value in zip(names, given.values(), strict=True):
+        if not isinstance(value, _NUMBERS):
+            raise InputError(f"{what}: the value at {name!r} must be a number; got {value!r}")
+    try:
+        values = np.array(list(given.values()), dtype=np.float64)
+    except OverflowError:
+        raise InputError(f"{what}: a value is too large to be a number here") from None
     if not np.isfinite(values).all():
         where = int(np.flatnonzero(~np.isfinite(values))[0])
         raise InputError(
@@ -43,107 +41,134 @@ def numbers(observations: Observations, what: str) -> tuple[list[str], NDArray[n
     return names, values
 
 
-def check_kind(values: NDArray[np.float64], kind: Kind, names: list[str], what: str) -> None:
-    """Refuse values that a feature of this kind cannot take."""
-    if kind.code == REAL:
-        return
-    if kind.code == BINARY:
-        wrong, allowed = (values != 0) & (values != 1), "0 or 1"
-    else:
-        wrong, allowed = (values < kind.low) | (values > kind.high), f"from {kind.low:g} to {kind.high:g}"
-    if wrong.any():
-        first = int(np.flatnonzero(wrong)[0])
-        raise InputError(
-            f"{what}: the value {values[first]:g} at {names[first]!r} is not {allowed}, as kind {kind} says"
-        )
+def require_mapping(given: object, what: str, example: str) -> Mapping[Any, Any]:
+    """Refuse anything that does not map names to something."""
+    if not isinstance(given, Mapping):
+        raise InputError(f"{what} must map names to values, as {example}; got {type(given).__name__}")
+    return given
+
+
+def unique_names(given: Mapping[Any, Any], what: str, of: str = "name") -> list[str]:
+    """The keys as names of rows or features; 1 and "1" are one name, so both at once are refused."""
+    names = [as_name(name, of) for name in given]
+    if len(set(names)) < len(names):
+        twice = next(name for i, name in enumerate(names) if name in names[:i])
+        raise InputError(f"{what}: {twice!r} is given twice; keep one")
+    return names
 
 
 def context_of(
-    feature: str, observations: Observations, kind: Kind, rows: Names
+    feature: str, observations: object, kind: Kind, rows: Names
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """The context of a feature as row positions, in order, and values."""
     what = f"feature {feature!r}"
     names, values = numbers(observations, what)
-    check_kind(values, kind, names, what)
+    _check_values(values, names, Kinds([kind] * len(names)), what)
     try:
         positions = rows.positions(names)
     except UnknownNameError as error:
         raise UnknownNameError(
-            f"{what}: {error}; a context can only hold rows the model knows; add_rows() makes new ones known"
+            f"{what}: {error}; a context can only hold rows the model knows (add_rows() adds new ones)"
         ) from None
     order = np.argsort(positions)
     return positions[order], values[order]
 
 
-PARTS = ("metadata", "observations", "kind")
+def _check_values(values: NDArray[np.float64], names: list[str], kinds: Kinds, what: str) -> None:
+    """Refuse values that features of these kinds, one a value, cannot take."""
+    wrong = kinds.impossible(values, np.arange(len(values)))
+    if wrong.any():
+        first = int(np.flatnonzero(wrong)[0])
+        raise InputError(
+            f"{what}: the value {values[first]:g} at {names[first]!r} is not {kinds[first].allowed} "
+            f"(kind {kinds[first]})"
+        )
 
 
-def new_feature(fitted: Fitted, given: object, parts: Mapping[str, Any]) -> Feature:
+def new_feature(fitted: Fitted, given: object, parts: object) -> Feature:
     """Check all that is said of a new feature and put it together, without a head yet."""
     name = as_name(given, "feature")
     if name in fitted.catalogue:
-        raise InputError(f"feature {name!r} is already in the model; use observe() to add observations to it")
-    for part in parts:
+        trained = fitted.catalogue[name].trained
+        advice = "fit() again to change it" if trained else "use observe() to add observations to it"
+        raise InputError(f"feature {name!r} is already in the model; {advice}")
+    said = require_mapping(parts, f"feature {name!r}", "{'metadata': …, 'observations': …}")
+    for part in said:
         if part not in PARTS:
-            raise InputError(f"feature {name!r}: unknown part {part!r}{did_you_mean(part, PARTS)}")
-    observations = parts.get("observations") or {}
-    kind = _kind_of(fitted, name, parts.get("kind"), observations)
+            raise InputError(f"feature {name!r}: unknown part {part!r}{did_you_mean(str(part), PARTS)}")
+    observations = {} if said.get("observations") is None else said["observations"]
+    kind = _kind_of(fitted, name, said.get("kind"), observations)
     rows, values = context_of(name, observations, kind, fitted.rows)
-    return Feature(name, kind, False, len(rows), _encoded_metadata(fitted, name, parts), rows, values)
+    metadata = _encoded_metadata(fitted, name, said.get("metadata"))
+    return Feature(name, kind, False, len(rows), metadata, rows, values)
 
 
-def _encoded_metadata(fitted: Fitted, name: str, parts: Mapping[str, Any]) -> NDArray[np.float32]:
-    metadata = parts.get("metadata")
+def _encoded_metadata(fitted: Fitted, name: str, given: object) -> NDArray[np.float32]:
+    metadata = (
+        {} if given is None else require_mapping(given, f"feature {name!r}: metadata", "{'year': 2026}")
+    )
     if fitted.schema is None:
         if metadata:
             raise InputError(f"feature {name!r}: the model was fitted without metadata and can use none")
         return np.zeros(0, dtype=np.float32)
     try:
-        encoded = fitted.schema.encode([metadata or {}])
+        encoded = fitted.schema.encode([metadata])
     except InputError as error:
         raise type(error)(f"feature {name!r}: {error}") from None
     line: NDArray[np.float32] = encoded[0]
     return line
 
 
-def _kind_of(fitted: Fitted, name: str, given: str | Kind | None, observations: Observations) -> Kind:
-    usual = fitted.default_kind
-    known = {feature.kind for feature in fitted.catalogue.values()}
-    if given is None or given == usual.name:
-        if usual.code != REAL or sum(kind.code == REAL for kind in known) == 1:
-            return usual
-        if len(observations) < 2:
-            raise InputError(
-                f"feature {name!r}: the model's real features each have a scale of their own; say this "
-                "one's, as kind='real:CENTER:SCALE', or give at least 2 observations"
-            )
-        _, values = numbers(observations, f"feature {name!r}")
-        return Kind.real(float(values.mean()), float(values.std()) or 1.0)
-    kind = given if isinstance(given, Kind) else Kind.parse(given)
-    if kind.code not in {other.code for other in known}:
-        trained = ", ".join(sorted({NAMES[other.code] for other in known}))
+def _kind_of(fitted: Fitted, name: str, given: object, observations: object) -> Kind:
+    """The kind said, or the usual one; a bare "rating" or "real" takes the model's ends or scale."""
+    wanted = fitted.kinds[0].name if given is None else str(given)
+    if isinstance(given, Kind) or wanted not in NAMES:
+        kind = given if isinstance(given, Kind) else Kind.parse(wanted)
+        if kind.code not in {known.code for known in fitted.kinds}:
+            raise InputError(f"feature {name!r}: kind {kind} is {_none_of(fitted)}")
+        return kind
+    known = [kind for kind in fitted.kinds if kind.name == wanted]
+    if not known:
+        raise InputError(f"feature {name!r}: kind {wanted} is {_none_of(fitted)}")
+    if len(known) == 1 or (given is None and known[0].code != REAL):
+        return known[0]
+    if known[0].code != REAL:
+        raise InputError(f"feature {name!r}: say its ends, as kind='{known[0]}'")
+    _, values = numbers(observations, f"feature {name!r}")
+    if len(values) < 2:
         raise InputError(
-            f"feature {name!r}: kind {kind} is not among those the model was fitted on ({trained})"
+            f"feature {name!r}: the model's real features each have a scale of their own; say this "
+            "one's, as kind='real:CENTER:SCALE', or give at least 2 observations"
         )
-    return kind
+    return Kind.real(float(values.mean()), float(values.std()) or 1.0)
 
 
-def encode_rows(fitted: Fitted, rows: Mapping[Any, Observations]) -> RowStates:
+def _none_of(fitted: Fitted) -> str:
+    there = ", ".join(sorted({kind.name for kind in fitted.kinds}))
+    return f"not among those the model was fitted on ({there})"
+
+
+def encode_rows(fitted: Fitted, rows: Mapping[Any, object]) -> RowStates:
     """The states of new rows; observations of features the backbone does not read are checked, not used."""
-    lines, index, scaled = [], [], []
+    lines: list[int] = []
+    found: list[Feature] = []
+    parts: list[NDArray[np.float64]] = []
     for line, (row, observations) in enumerate(rows.items()):
-        names, values = numbers(observations, f"row {row!r}")
-        for name, value in zip(names, values, strict=True):
-            feature = fitted.catalogue[name]
-            check_kind(np.array([value]), feature.kind, [name], f"row {row!r}")
-            if feature.trained:
-                lines.append(line)
-                index.append(fitted.encoded.position(name))
-                scaled.append(feature.kind.scale(value))
+        what = f"row {row!r}"
+        names, values = numbers(observations, what)
+        features = [fitted.catalogue[name] for name in names]
+        _check_values(values, names, Kinds([feature.kind for feature in features]), what)
+        lines += [line] * len(names)
+        found += features
+        parts.append(values)
+    read = np.array([feature.trained for feature in found], dtype=bool)
+    kinds = Kinds([feature.kind for feature in found])
+    scaled = kinds.scale(np.concatenate([*parts, np.zeros(0)]), np.arange(len(found)))[read]
+    positions = fitted.encoded.positions([feature.name for feature in found if feature.trained])
     cells = Cells.from_pairs(
-        torch.tensor(lines, dtype=torch.int64),
-        torch.tensor(index, dtype=torch.int64),
-        torch.tensor(scaled, dtype=torch.float32),
+        torch.tensor(lines, dtype=torch.int64)[torch.from_numpy(read)],
+        torch.from_numpy(positions),
+        torch.from_numpy(scaled).float(),
         len(rows),
         len(fitted.encoded),
     )

@@ -37,7 +37,7 @@ class Prediction:
 
         Gaussian, cut off at a rating's ends; for a binary feature the quantiles, 0 or 1.
         """
-        if not 0 < level < 1:
+        if not isinstance(level, (int, float)) or not 0 < level < 1:
             raise InputError(f"an interval's level must lie between 0 and 1; got {level!r}")
         reach = norm.ppf(0.5 + level / 2) * self.std
         lows = np.array([kind.low for kind in self.kinds])

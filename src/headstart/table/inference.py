@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from headstart.errors import InputError
 from headstart.table.grids import few_distinct, on_grid
-from headstart.table.kinds import BINARY, RATING, REAL, Kind, Kinds
+from headstart.table.kinds import RATING, REAL, Kind, Kinds
 from headstart.table.names import Names
 
 KindsGiven = str | Kind | Mapping[str, str | Kind] | None
@@ -20,14 +20,14 @@ OPEN = -1  # the kind of a feature of which nothing is known yet
 
 
 class _Draft(NamedTuple):
-    """Kinds in the making; an end that is NaN is to be found from the values."""
+    """Kinds in the making, with the two numbers of each; NaN is to be found from the values."""
 
     codes: NDArray[np.int64]  # (features,)
-    offsets: NDArray[np.float64]  # (features,)
-    spans: NDArray[np.float64]  # (features,)
+    first: NDArray[np.float64]  # (features,)
+    second: NDArray[np.float64]  # (features,)
 
     def put(self, where: NDArray[np.bool_] | int, kind: Kind) -> None:
-        self.codes[where], self.offsets[where], self.spans[where] = kind.code, kind.offset, kind.span
+        self.codes[where], self.first[where], self.second[where] = kind.code, kind.first, kind.second
 
 
 def settle_kinds(
@@ -88,19 +88,13 @@ def check_values(
     values: NDArray[np.float64],
 ) -> None:
     """Refuse the first value that its feature's kind cannot take."""
-    scaled = kinds.scale(values, feature_index)
-    codes = kinds.codes[feature_index]
-    bad = (codes == BINARY) & (scaled != 0) & (scaled != 1)
-    bad |= (codes == RATING) & ((scaled < -1e-9) | (scaled > 1 + 1e-9))
+    bad = kinds.impossible(values, feature_index)
     if bad.any():
         i = int(np.argmax(bad))
         kind = kinds[feature_index[i]]
-        wanted = (
-            "must be 0 or 1" if kind.code == BINARY else f"must lie from {kind.low:.12g} to {kind.high:.12g}"
-        )
         raise InputError(
             f"row {rows[row_index[i]]!r}, feature {features[feature_index[i]]!r}: the value"
-            f" {values[i]:.12g} {wanted} (the feature's kind is {kind})"
+            f" {values[i]:.12g} must be {kind.allowed} (the feature's kind is {kind})"
         )
 
 
@@ -167,7 +161,7 @@ def _find_rating_ends(
     draft: _Draft, features: Names, index: NDArray[np.int64], values: NDArray[np.float64]
 ) -> None:
     """Give each rating without ends those of its own values, or of all such if its own are one."""
-    todo = (draft.codes == RATING) & np.isnan(draft.spans)
+    todo = (draft.codes == RATING) & np.isnan(draft.second)
     if not todo.any():
         return
     low, high = np.full(len(features), np.inf), np.full(len(features), -np.inf)
@@ -180,12 +174,12 @@ def _find_rating_ends(
             raise InputError(f"feature {features[int(np.argmax(lone))]!r}: give the ends of the rating")
         whole = _whole_rating(values[mine], f"feature {features[int(np.argmax(lone))]!r} and its like")
         low[lone], high[lone] = whole.low, whole.high
-    draft.offsets[todo], draft.spans[todo] = low[todo], (high - low)[todo]
+    draft.first[todo], draft.second[todo] = low[todo], high[todo]
 
 
 def _find_real_scales(draft: _Draft, index: NDArray[np.int64], values: NDArray[np.float64]) -> bool:
     """Give the reals center and scale: one pair for all if they are alike, else one each. Say which."""
-    todo = (draft.codes == REAL) & np.isnan(draft.spans)
+    todo = (draft.codes == REAL) & np.isnan(draft.second)
     mine = todo[index]
     if not mine.any():
         draft.put(todo, Kind.real())
@@ -211,9 +205,9 @@ def _find_real_scales(draft: _Draft, index: NDArray[np.int64], values: NDArray[n
     else:
         seen = todo & (number > 0)
         size = np.where(np.abs(mean) > 0, np.abs(mean), 1.0)
-        draft.offsets[seen] = mean[seen]
-        draft.spans[seen] = np.where(deviation > 0, deviation, size)[seen]
-        middle = Kind.real(float(np.median(draft.offsets[seen])), float(np.median(draft.spans[seen])))
+        draft.first[seen] = mean[seen]
+        draft.second[seen] = np.where(deviation > 0, deviation, size)[seen]
+        middle = Kind.real(float(np.median(draft.first[seen])), float(np.median(draft.second[seen])))
         draft.put(todo & ~seen, middle)
     return alike
 
@@ -225,17 +219,17 @@ def _commonest(draft: _Draft, observed: NDArray[np.bool_], shared: bool) -> Kind
     code = int(found[np.argmax(counts)])
     these = settled & (draft.codes == code)
     if code == REAL and not shared:
-        return Kind.real(float(np.median(draft.offsets[these])), float(np.median(draft.spans[these])))
+        return Kind.real(float(np.median(draft.first[these])), float(np.median(draft.second[these])))
     pairs, counts = np.unique(
-        np.stack([draft.offsets[these], draft.spans[these]], 1), axis=0, return_counts=True
+        np.stack([draft.first[these], draft.second[these]], 1), axis=0, return_counts=True
     )
-    offset, span = pairs[np.argmax(counts)]
-    return Kind(code, float(offset), float(span))
+    return Kind(code, *pairs[np.argmax(counts)].tolist())
 
 
 def _built(draft: _Draft) -> Kinds:
-    if not np.isfinite(draft.spans).all():
-        raise InputError("some values are too large to be scaled; bring them to other units")
-    triples = zip(draft.codes.tolist(), draft.offsets.tolist(), draft.spans.tolist(), strict=True)
+    triples = zip(draft.codes.tolist(), draft.first.tolist(), draft.second.tolist(), strict=True)
     made: dict[tuple[int, float, float], Kind] = {}
-    return Kinds([made.setdefault(triple, Kind(*triple)) for triple in triples])
+    kinds = Kinds([made.setdefault(triple, Kind(*triple)) for triple in triples])
+    if not np.isfinite(kinds.spans).all():
+        raise InputError("some values are too large to be scaled; bring them to other units")
+    return kinds

@@ -14,6 +14,8 @@ from headstart.errors import InputError, did_you_mean
 BINARY, RATING, REAL = 0, 1, 2
 NAMES = ("binary", "rating", "real")
 
+TOLERANCE = 1e-9  # how far beyond its ends, on the models' scale, a rating may be by rounding
+
 
 @dataclass(frozen=True)
 class Kind:
@@ -32,8 +34,8 @@ class Kind:
     """
 
     code: int
-    offset: float = 0.0
-    span: float = 1.0
+    first: float = 0.0  # the numbers of the text form: LOW and HIGH, or CENTER and SCALE
+    second: float = 1.0
 
     @classmethod
     def binary(cls) -> Kind:
@@ -45,7 +47,7 @@ class Kind:
         """A number between two fixed ends, such as 1 to 5 stars."""
         if not (math.isfinite(low) and math.isfinite(high) and low < high):
             raise InputError(f"a rating's range must be two numbers LOW < HIGH; got {low!r} and {high!r}")
-        return cls(RATING, low, high - low)
+        return cls(RATING, low, high)
 
     @classmethod
     def real(cls, center: float = 0.0, scale: float = 1.0) -> Kind:
@@ -79,27 +81,38 @@ class Kind:
         return NAMES[self.code]
 
     @property
+    def offset(self) -> float:
+        """The value that is 0 on the models' scale."""
+        return self.first
+
+    @property
+    def span(self) -> float:
+        """How much in the data's own units is 1 on the models' scale."""
+        return self.second if self.code == REAL else self.second - self.first
+
+    @property
     def low(self) -> float:
         """The smallest value there can be."""
-        return -math.inf if self.code == REAL else self.offset
+        return -math.inf if self.code == REAL else self.first
 
     @property
     def high(self) -> float:
         """The largest value there can be."""
-        return math.inf if self.code == REAL else self.offset + self.span
+        return math.inf if self.code == REAL else self.second
+
+    @property
+    def allowed(self) -> str:
+        """Which values there can be, in words: ``0 or 1``, ``from 1 to 5``."""
+        if self.code == BINARY:
+            return "0 or 1"
+        return "any number" if self.code == REAL else f"from {_exact(self.low)} to {_exact(self.high)}"
 
     def scale(self, value: float) -> float:
         """Bring a value to the models' scale."""
         return (value - self.offset) / self.span
 
     def __str__(self) -> str:
-        if self.code == BINARY:
-            return "binary"
-        if self.code == REAL:
-            return f"real:{_exact(self.offset)}:{_exact(self.span)}"
-        short = f"{self.high:.12g}"  # free of the rounding of offset + span, if it still means the same
-        high = short if float(short) - self.offset == self.span else _exact(self.high)
-        return f"rating:{_exact(self.offset)}:{high}"
+        return self.name if self.code == BINARY else f"{self.name}:{_exact(self.first)}:{_exact(self.second)}"
 
     def __repr__(self) -> str:
         return f"Kind({str(self)!r})"
@@ -117,6 +130,8 @@ class Kinds(Sequence[Kind]):
     >>> kinds = Kinds([Kind.binary(), Kind.rating(1, 5)])
     >>> kinds.scale(np.array([1.0, 4.0]), np.array([0, 1]))
     array([1.  , 0.75])
+    >>> kinds.impossible(np.array([1.0, 6.0]), np.array([0, 1]))
+    array([False,  True])
     """
 
     def __init__(self, kinds: Iterable[Kind]) -> None:
@@ -152,9 +167,12 @@ class Kinds(Sequence[Kind]):
         """Bring ``values`` of the features at these positions to the models' scale."""
         return (values - self.offsets[features]) / self.spans[features]
 
-    def unscale(self, values: NDArray[np.float64], features: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Bring values from the models' scale back to the data's own units."""
-        return values * self.spans[features] + self.offsets[features]
+    def impossible(self, values: NDArray[np.float64], features: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether the features at these positions can not have these ``values``: (n,)."""
+        scaled, codes = self.scale(values, features), self.codes[features]
+        bit = (scaled == 0) | (scaled == 1)
+        inside = (scaled >= -TOLERANCE) & (scaled <= 1 + TOLERANCE)
+        return np.asarray((codes != REAL) & ~np.where(codes == BINARY, bit, inside))
 
     def summary(self, limit: int = 5) -> str:
         """Count the features of each kind, commonest first: ``9066 rating:0.5:5``."""

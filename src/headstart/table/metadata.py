@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from headstart.config import Config
 from headstart.errors import InputError, UnknownNameError, did_you_mean, listed
 from headstart.table.columns import COLUMN_TYPES, AnyColumn, Column
+from headstart.table.columns.column import missing
 from headstart.table.tidying import tidy
 
 MARKED = 0.1  # texts of which this share contains "|" are labels
@@ -69,7 +70,10 @@ class MetadataSchema(Config):
         return _joined(parts, len(table))
 
     def encode(self, records: Sequence[Mapping[str, object]]) -> NDArray[np.float32]:
-        """Encode features given as {column: value}: (n, width). Missing keys and None are normal."""
+        """Encode features given as {column: value}: (n, width).
+
+        Missing keys are normal, and so are None, NaN and the like.
+        """
         for record in records:
             if not isinstance(record, Mapping):
                 raise InputError(f"metadata must be given as {{name: value}}; got {record!r}")
@@ -128,7 +132,7 @@ def _parse_type(text: str, name: str) -> tuple[type[Column], dict[str, int]]:
 
 def _encode_records(column: Column, records: Sequence[Mapping[str, object]]) -> NDArray[np.float32]:
     found = (record.get(column.name) for record in records)
-    values = [None if value is None else column.accept(column.name, value) for value in found]
+    values = [None if missing(value) else column.accept(column.name, value) for value in found]
     return column.encode(pa.array(values, column.arrow))
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -41,6 +44,25 @@ class LoopConfig(Config):
         yield from torch.split(order, size)
 
 
+@contextmanager
+def interrupts() -> Iterator[threading.Event]:
+    """Turn a first Ctrl-C into an event, so that the epoch under way is kept; a second breaks off."""
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked  # only the main thread may handle signals
+        return
+
+    def ask(*_: object) -> None:
+        asked.set()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 class Loop:
     """Trains a module with Adam and keeps the state that validated best.
 
@@ -75,16 +97,18 @@ class Loop:
         if self.checkpoint is not None and self.checkpoint.exists():
             self._restore(self.checkpoint)
         saved = time.monotonic()
-        with self.reporter.bar(self.title, self.config.epochs, self.epoch) as bar:
+        with self.reporter.bar(self.title, self.config.epochs, self.epoch) as bar, interrupts() as asked:
             while not self._finished():
                 loss = self._train_epoch(losses)
                 self.epoch += 1
                 if validate is not None and self._is_time_to_validate():
                     self._keep_if_best(self._validate(validate))
                 bar.step(self._note(loss))
-                if time.monotonic() - saved > self.config.checkpoint_seconds:
+                if asked.is_set() or time.monotonic() - saved > self.config.checkpoint_seconds:
                     self._save()
                     saved = time.monotonic()
+                if asked.is_set():
+                    raise KeyboardInterrupt
             if self.best:
                 bar.finish(f"best at epoch {self.best_epoch}: validation {self.best_score:.4f}")
         self._save()

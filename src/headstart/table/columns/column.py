@@ -67,6 +67,17 @@ class Column(Config, ABC):
         return f"{self.name}: {self.model_dump()['type']}"
 
 
+def missing(value: object) -> bool:
+    """Whether a value says that nothing is known: None, NaN, NaT or the NA of pandas.
+
+    >>> missing(None), missing(float("nan")), missing(np.datetime64("NaT")), missing(0), missing([])
+    (True, True, True, False, False)
+    """
+    differs: object = value != value  # of all values, only these are not equal to themselves
+    unsure = differs is value  # pandas says NA when asked whether NA is NA
+    return value is None or unsure or (isinstance(differs, (bool, np.bool_)) and bool(differs))
+
+
 def category(value: object) -> str | None:
     """Write a category or label as text: 3, 3.0 and "3" are one. What cannot be one gives None.
 

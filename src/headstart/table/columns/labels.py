@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from headstart.table.columns.column import Column, Encoded, category, hot, mapped, most_frequent
+from headstart.table.columns.column import Column, Encoded, category, hot, mapped, missing, most_frequent
 
 LIMIT = 500
 SEPARATOR = "|"
@@ -67,7 +67,7 @@ class LabelsColumn(Column):
     @classmethod
     def _label(cls, name: str, value: object) -> str | None:
         label = category(value)
-        if label is None and value is not None:
+        if label is None and not missing(value):
             raise cls.refusal(name, value)
         return label
 

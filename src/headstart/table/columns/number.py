@@ -99,12 +99,13 @@ class DateColumn(ScaledColumn):
 
     @classmethod
     def accept(cls, name: str, value: Any) -> datetime:
-        """Accept a date, a moment, or either as ISO text."""
+        """Accept a date, a moment (also numpy's), or either as ISO text."""
+        given = value.astype("datetime64[us]").item() if isinstance(value, np.datetime64) else value
         try:
-            moment = datetime.fromisoformat(value if isinstance(value, str) else value.isoformat())
-        except (AttributeError, ValueError):
+            moment = datetime.fromisoformat(given if isinstance(given, str) else given.isoformat())
+            return moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo else moment
+        except (AttributeError, ValueError, OverflowError):  # the last at the ends of the calendar
             raise cls.refusal(name, value) from None
-        return moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo else moment
 
     @classmethod
     def _floats(cls, known: pa.Array) -> NDArray[np.float64]:

@@ -10,6 +10,7 @@ import pyarrow as pa
 from narwhals.exceptions import NarwhalsError
 
 from headstart.errors import InputError
+from headstart.table.columns.column import category
 from headstart.table.names import as_name
 from headstart.table.sources.source import BATCH, Source, typed
 
@@ -39,29 +40,32 @@ class FrameSource(Source):
 
     def batches(self, names: Sequence[str], numbers: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield the columns in slices."""
-        for batch in self._table([*names, *numbers]).to_batches(BATCH):
+        for batch in self._table([*names, *numbers], names).to_batches(BATCH):
             yield typed(batch, names, numbers, self.label)
 
-    def read(self, name: str) -> pa.Table:  # noqa: ARG002 (a frame knows its types)
+    def read(self, name: str) -> pa.Table:
         """Return the whole frame."""
-        return self._table(self.columns)
+        return self._table(self.columns, [name])
 
-    def _table(self, columns: Sequence[str]) -> pa.Table:
+    def _table(self, columns: Sequence[str], names: Sequence[str]) -> pa.Table:
         own = dict(zip(self.columns, self._own, strict=True))
         frame = self._frame.select([nw.col(own[column]) for column in columns])
         frame = frame.collect() if isinstance(frame, nw.LazyFrame) else frame
-        return pa.table(
-            [_arrow(frame.get_column(own[column]), column) for column in columns], names=list(columns)
-        )
+        arrays = [_arrow(frame.get_column(own[column]), column, column in names) for column in columns]
+        return pa.table(arrays, names=list(columns))
 
 
-def _arrow(series: Any, column: str) -> pa.Array | pa.ChunkedArray:
+def _arrow(series: Any, column: str, named: bool) -> pa.Array | pa.ChunkedArray:
     try:
         return series.to_arrow()
     except (pa.ArrowException, TypeError) as error:
-        if not hasattr(native := series.to_native(), "factorize"):
+        # Perhaps an object column of pandas that mixes, say, 17 and "u17".
+        try:
+            codes, found = series.to_native().factorize()
+        except (AttributeError, TypeError):
             raise InputError(f"the frame's column {column!r} cannot be read: {error}") from error
-    # An object column of pandas that mixes, say, 17 and "u17": right for names if each of them is one.
-    codes, found = native.factorize()
-    names = pa.array([as_name(value, f"name (column {column!r})") for value in found], pa.string())
-    return pa.DictionaryArray.from_arrays(pa.array(codes, pa.int32(), mask=codes < 0), names)
+    what = f"name (column {column!r})"
+    texts = [as_name(value, what) if named else category(value) or str(value) for value in found]
+    return pa.DictionaryArray.from_arrays(
+        pa.array(codes, pa.int32(), mask=codes < 0), pa.array(texts, pa.string())
+    )

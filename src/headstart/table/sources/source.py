@@ -58,12 +58,29 @@ def typed(batch: pa.RecordBatch, names: Sequence[str], numbers: Sequence[str], l
     for name in numbers:
         array, kind = batch.column(name), batch.column(name).type
         if not (is_number(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind)):
-            known = array.drop_null()
-            such = f", such as {known[0].as_py()!r}" if len(known) else ""
-            what = "text" if is_text(kind) else kind
-            raise InputError(f"{label}: column {name!r} holds {what}{such}; observations must be numbers")
+            raise InputError(f"{label}: column {name!r} holds {_told(array)}; observations must be numbers")
         columns.append(array.cast(pa.float64(), safe=False))
     return pa.record_batch(columns, names=[*names, *numbers])
+
+
+def _told(array: pa.Array) -> str:
+    """Say what a column holds in the place of numbers: ``text, such as 'good'``."""
+    array = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+    known = array.drop_null()
+    if not is_text(array.type):
+        return f"{array.type}, such as {known[0].as_py()!r}" if len(known) else str(array.type)
+    texts = known.unique().to_pylist()
+    strange = [text for text in texts if not _reads_as_number(text)]
+    what = "text among numbers" if 0 < len(strange) < len(texts) else "text"
+    return f"{what}, such as {(strange or texts)[0]!r}" if texts else what
+
+
+def _reads_as_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def is_text(kind: pa.DataType) -> bool:
