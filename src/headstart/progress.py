@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Column
+from rich.text import Text
 
 
 class Bar:
@@ -38,7 +39,7 @@ class Reporter:
     def say(self, message: str) -> None:
         """Print one line for the user."""
         if not self.quiet:
-            self.console.print(message, highlight=False)
+            self.console.print(Text(message))
 
     @contextmanager
     def bar(self, title: str, total: int, done: int = 0) -> Iterator[Bar]:

@@ -303,8 +303,14 @@ def test_what_says_nothing_is_missing(schema, nothing):
 
 
 def test_dates_of_every_make_are_one(schema):
-    makes = ["1985-02-20", date(1985, 2, 20), datetime(1985, 2, 20), np.datetime64("1985-02-20"),
-             np.datetime64("1985-02-20T00:00:00.000000000"), pd.Timestamp("1985-02-20")]  # fmt: skip
+    makes = [
+        "1985-02-20",
+        datetime.date(1985, 2, 20),
+        datetime.datetime(1985, 2, 20),
+        np.datetime64("1985-02-20"),
+        np.datetime64("1985-02-20T00:00:00.000000000"),
+        pd.Timestamp("1985-02-20"),
+    ]
     encoded = part(schema, schema.encode([{"released": make} for make in makes]), "released")
     assert (encoded == encoded[0]).all()
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table as Grid
+from rich.text import Text
 
+from headstart.cli.printing import say, show
 from headstart.evaluate.results import Results
 from headstart.experiments.demo import Story, run_demo
 from headstart.progress import Reporter
@@ -17,44 +17,39 @@ from headstart.progress import Reporter
 
 def demo(
     out: Annotated[Path, typer.Option("--out", help="Folder for the pictures and the model.")] = Path("demo"),
-    seed: Annotated[int, typer.Option(help="The same seed gives the same numbers.")] = 0,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same numbers.", min=0)] = 0,
 ) -> None:
     """Train on real film ratings, then add films the model has never seen.
 
     Example: [bold]headstart demo --out demo[/bold]
     """
     begin = time.monotonic()
-    console = Console()
-    outcome = run_demo(out, Reporter(console=Console(stderr=True)), seed)
-    console.print(_scores(outcome.results))
-    console.print(_story(outcome.story))
-    console.print(
+    outcome = run_demo(out, Reporter(), seed)
+    _show_scores(outcome.results)
+    _show_story(outcome.story)
+    say(
         f"wrote {out}/kshot.png, {out}/report.html, {out}/results.json and the model {out}/films.headstart "
-        f"in {time.monotonic() - begin:.0f} s",
-        highlight=False,
-        soft_wrap=True,
+        f"in {time.monotonic() - begin:.0f} s"
     )
 
 
-def _scores(results: Results) -> Grid:
+def _show_scores(results: Results) -> None:
     curves = results.curves("rmse")
     tested = results.data["splits"][0]["tested"]
-    title = f"RMSE in stars on {tested} films the model has never seen, by ratings shown (lower is better)"
-    grid = Grid("method", *(str(shots) for shots in results.shots), title=title, title_style="bold")
     best = [min(curve.mean[i] for curve in curves.values()) for i in range(len(results.shots))]
+    lines: list[list[str | Text]] = []
     for method, curve in curves.items():
-        cells = [
-            f"[bold green]{value:.3f}[/]" if value == least else f"{value:.3f}"
-            for value, least in zip(curve.mean, best, strict=True)
-        ]
-        grid.add_row(method, *cells)
-    return grid
+        pairs = zip(curve.mean, best, strict=True)
+        cells = [Text(f"{value:.3f}", "bold green" if value == least else "") for value, least in pairs]
+        lines.append([method, *cells])
+    title = f"RMSE in stars on {tested} films the model has never seen, by ratings shown (lower is better)"
+    show(("method", *map(str, results.shots)), lines, title=title)
 
 
-def _story(story: Story) -> Grid:
-    grid = Grid("user", *(f"after {shots} ratings" for shots in story.shown), "true rating",
-                title=f"{story.film}: predicted ± standard deviation", title_style="bold")  # fmt: skip
+def _show_story(story: Story) -> None:
+    lines = []
     for i, user in enumerate(story.users):
         said = [f"{mean:.1f} ± {std:.1f}" for mean, std in (each[i] for each in story.shown.values())]
-        grid.add_row(user, *said, f"{story.truth[i]:g}")
-    return grid
+        lines.append((user, *said, f"{story.truth[i]:g}"))
+    header = ("user", *(f"after {shots} ratings" for shots in story.shown), "true rating")
+    show(header, lines, title=f"{story.film}: predicted ± standard deviation")

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from headstart.cli.options import Quiet
+from headstart.cli.printing import say
 from headstart.datasets.fetch import DOWNLOADS, download
 from headstart.datasets.fetch import fetch as fetch_dataset
 from headstart.progress import Reporter
@@ -17,11 +18,13 @@ def fetch(
     name: Annotated[str, typer.Argument(help=f"{', '.join(DOWNLOADS)}.", show_default=False)],
     to: Annotated[Path, typer.Option("--to", help="Data folder to unpack it into.")],
     agree: Annotated[bool, typer.Option("--agree", help="I agree to the data set's terms.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Download a data set, check it and unpack it. Interrupted, the same command goes on where it was.
 
     Example: [bold]headstart fetch movielens-1m --to ~/data --agree[/bold]
     """
-    folder = fetch_dataset(download(name), to, agree=agree, reporter=Reporter(quiet=quiet))
-    Console().print(f"unpacked {folder}", highlight=False, soft_wrap=True)
+    # Without --agree the error tells the terms; to report them as well would tell them twice.
+    reporter = Reporter(quiet=quiet or not agree)
+    folder = fetch_dataset(download(name), to, agree=agree, reporter=reporter)
+    say(f"unpacked {folder}")

@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.text import Text
+from typer.core import TyperGroup
 
-from headstart.cli import benchmark, demo, fetch, models, reproduce
+from headstart import __version__
+from headstart.cli import benchmark, demo, fetch, models, predict, reproduce
+from headstart.cli.printing import say
 from headstart.errors import HeadstartError
 
+
+class _InterruptedError(Exception):
+    """Ctrl-C, under a name that typer does not catch and answer itself."""
+
+
+class _Commands(TyperGroup):
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            raise _InterruptedError from error
+
+
 app = typer.Typer(
+    cls=_Commands,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
@@ -21,7 +38,7 @@ app = typer.Typer(
 )
 app.command("fit")(models.fit)
 app.command("add")(models.add)
-app.command("predict")(models.predict)
+app.command("predict")(predict.predict)
 app.command("info")(models.info)
 app.command("benchmark")(benchmark.benchmark)
 app.command("demo")(demo.demo)
@@ -29,9 +46,19 @@ app.command("fetch")(fetch.fetch)
 app.command("reproduce")(reproduce.reproduce)
 
 
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        say(f"headstart {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def _options(
     debug: Annotated[bool, typer.Option("--debug", help="Show a traceback when something fails.")] = False,
+    version: Annotated[  # noqa: ARG001 (told before anything else)
+        bool,
+        typer.Option("--version", help="Say which version this is.", callback=_tell_version, is_eager=True),
+    ] = False,
 ) -> None:
     """Options that stand before the command."""
     _state["debug"] = debug
@@ -46,21 +73,21 @@ def main() -> None:
         app()
     except HeadstartError as error:
         _fail(str(error), error)
-    except KeyboardInterrupt as error:
-        _fail("interrupted; the same command goes on where it stopped (fit: with --resume)", error, code=130)
+    except (_InterruptedError, KeyboardInterrupt) as error:
+        told = "interrupted; the same command goes on where it stopped (fit: with --resume)"
+        _stop(Text(told), error, code=130)
     except (OSError, MemoryError) as error:
         _fail(f"{type(error).__name__}: {error}", error)
     except Exception as error:
         _fail(f"unexpected {type(error).__name__}: {error}; --debug before the command shows where", error)
 
 
-def _fail(message: str, error: BaseException, code: int = 1) -> None:
+def _fail(message: str, error: BaseException) -> None:
+    _stop(Text.assemble(("error: ", "red"), message), error, code=1)
+
+
+def _stop(message: Text, error: BaseException, code: int) -> None:
     if _state["debug"]:
         raise error
-    Console(stderr=True, soft_wrap=True).print(f"[red]error:[/red] {_plain(message)}", highlight=False)
+    say(message, stderr=True)
     sys.exit(code)
-
-
-def _plain(message: str) -> str:
-    """Keep square brackets in messages from being read as markup."""
-    return message.replace("[", r"\[")

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from headstart.cli.options import Quiet
+from headstart.cli.printing import say
 from headstart.experiments.catalogue import ALL, EXPERIMENTS
 from headstart.experiments.reproduce import Reproduction
 from headstart.progress import Reporter
@@ -25,16 +26,13 @@ def reproduce(
     splits: Annotated[int, typer.Option(min=1, help="Random splits of the features.")] = 5,
     preset: Annotated[str, typer.Option(help="Hyper-parameters: paper or tuned.")] = "paper",
     quick: Annotated[bool, typer.Option("--quick", help="Made-up data and a few epochs.")] = False,
-    seed: Annotated[int, typer.Option(help="Of the first split; the next ones follow.")] = 0,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Of the first split; the next ones follow.")] = 0,
+    quiet: Quiet = False,
 ) -> None:
     """Run an experiment of the paper again. Interrupted, the same command goes on where it was.
 
     Example: [bold]headstart reproduce kshot-movielens --data ~/data --out kshot-movielens[/bold]
     """
     experiment = Reproduction(name, data, splits=splits, seed=seed, preset=preset, quick=quick)
-    console = Console()
     for folder in experiment.run(out, Reporter(quiet=quiet)):
-        console.print(
-            f"wrote {folder}/report.html, report.md and picture.png", highlight=False, soft_wrap=True
-        )
+        say(f"wrote {folder}/report.html, report.md and picture.png")

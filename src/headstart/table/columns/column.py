@@ -70,12 +70,15 @@ class Column(Config, ABC):
 def missing(value: object) -> bool:
     """Whether a value says that nothing is known: None, NaN, NaT or the NA of pandas.
 
-    >>> missing(None), missing(float("nan")), missing(np.datetime64("NaT")), missing(0), missing([])
-    (True, True, True, False, False)
+    >>> missing(None), missing(float("nan")), missing(np.datetime64("NaT")), missing(False)
+    (True, True, True, False)
     """
+    if value is None:
+        return True
     differs: object = value != value  # of all values, only these are not equal to themselves
-    unsure = differs is value  # pandas says NA when asked whether NA is NA
-    return value is None or unsure or (isinstance(differs, (bool, np.bool_)) and bool(differs))
+    if isinstance(differs, (bool, np.bool_)):
+        return bool(differs)
+    return differs is value  # as pandas answers whether NA differs from NA
 
 
 def category(value: object) -> str | None:
