@@ -24,7 +24,5 @@ def fetch(
 
     Example: [bold]headstart fetch movielens-1m --to ~/data --agree[/bold]
     """
-    # Without --agree the error tells the terms; to report them as well would tell them twice.
-    reporter = Reporter(quiet=quiet or not agree)
-    folder = fetch_dataset(download(name), to, agree=agree, reporter=reporter)
+    folder = fetch_dataset(download(name), to, agree=agree, reporter=Reporter(quiet=quiet))
     say(f"unpacked {folder}")

@@ -67,11 +67,11 @@ def fetch(source: Download, to: str | Path, *, agree: bool, reporter: Reporter |
     folder = Path(to) / source.folder
     if folder.exists():
         raise InputError(f"{str(folder)!r} is there already; delete it to fetch {source.name} again")
-    reporter.say(f"Terms: {source.terms}")
     if not agree:
         raise InputError(
             f"{source.name} is given on these terms: {source.terms} To agree to them, add --agree"
         )
+    reporter.say(f"Terms: {source.terms}")
     Path(to).mkdir(parents=True, exist_ok=True)
     archive = Path(to) / (PurePosixPath(source.address).name + ".partial")
     _transfer(source, archive, reporter)
