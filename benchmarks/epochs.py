@@ -151,7 +151,8 @@ def meta_epoch(tasks: FeatureBatch, adapter: ContextualHypernetwork, batch: int)
         for features in torch.randperm(len(tasks), generator=generator).split(batch):
             part = tasks.take(features)
             shots = draw_shots(part, 32, generator)
-            step(optimizer, episode_loss(adapter, knowledge, draw_episode(part, shots, generator)))
+            episode = draw_episode(part, knowledge.states, shots, generator)
+            step(optimizer, episode_loss(adapter, knowledge.likelihood, episode))
 
     return epoch
 
@@ -174,7 +175,7 @@ def dense_meta_batches(
 
     def one() -> None:
         part = tasks.take(torch.randperm(len(tasks))[:batch])
-        episode = draw_episode(part, draw_shots(part, 32, generator), generator)
+        episode = draw_episode(part, adapter.knowledge.states, draw_shots(part, 32, generator), generator)
         codes, activations = (torch.cat(each) for each in zip(*states(), strict=True))
         context = torch.zeros(len(part), len(cells))
         shown = torch.zeros(len(part), len(cells))

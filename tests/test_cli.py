@@ -111,8 +111,20 @@ def test_the_whole_way(folder: Path) -> None:
     shown = run("predict", model, "--rows", "u1", "--features", "f1")
     assert "90% interval" in shown.stdout
     info = run("info", model)
-    assert "25: 16 in the backbone, 9 by the adapter" in info.stdout
+    assert "25: 24 in the backbone, 1 by the adapter" in info.stdout
     assert "genre: category, year: number" in info.stdout
+
+    asked = run("suggest", model, "Dune, 3", "-n", "3")
+    assert asked.returncode == 0, asked.stderr
+    rows = asked.stdout.split()
+    assert rows == Headstart.load(model).suggest("Dune, 3", n=3)
+    (folder / "more.csv").write_text("user,stars\n" + "".join(f"{row},4\n" for row in rows))
+    more = ("--observations", folder / "more.csv", "--row", "user", "--value", "stars")
+    seen = run("observe", model, "Dune, 3", *more)
+    assert seen.returncode == 0, seen.stderr
+    assert "'Dune, 3' now rests on 5 observations" in seen.stdout
+    again = run("suggest", model, "Dune, 3", "-n", "1", "--rows", ",".join([*rows, "u7"]))
+    assert again.stdout.split() == ["u7"]  # those observed by now are left out
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +179,7 @@ BENCHMARK = ("benchmark", "--observations", "{f}/nowhere.csv", "--out", "{f}/x")
         (["predict", "{m}", "--rows", "nobody"], "unknown row 'nobody'"),
         (["predict", "{m}", "--rows", "[/x]"], "unknown row '[/x]'"),
         (["predict", "{m}", "--rows", "n" * 300], "unknown row 'nnn"),
-        (["predict", "{m}", "--rows", ","], "--rows names nothing; leave it out to predict all"),
+        (["predict", "{m}", "--rows", ","], "--rows names nothing; leave it out for all"),
         (["predict", "{m}", "--features", "{f}/empty.txt"], "--features names nothing"),
         (["predict", "{m}", "--rows", "u1", "--new-rows", "{f}/first.csv"], "either --rows or --new-rows"),
         (["predict", "{m}", "--out", "{f}/x.xls"], "--out must end in .csv or .parquet; got 'x.xls'"),
@@ -213,7 +225,8 @@ def test_version() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["fit", "add", "predict", "info", "benchmark", "demo", "fetch", "reproduce"]
+    "command",
+    ["fit", "add", "predict", "observe", "suggest", "info", "benchmark", "demo", "fetch", "reproduce"],
 )
 def test_help_teaches_with_an_example(command: str) -> None:
     done = run(command, "--help")

@@ -28,8 +28,8 @@ class Config(BaseModel):
             raise InputError(_explain(type(self), error)) from None
 
     def revised(self, **settings: Any) -> Any:
-        """Return a copy with some settings replaced, checked like any other."""
-        return type(self)(**{**self.model_dump(), **settings})
+        """Return a copy with some settings replaced, checked like any other; defaults stay defaults."""
+        return type(self)(**{**self.model_dump(exclude_unset=True), **settings})
 
 
 def _explain(config: type[Config], error: ValidationError) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import pytest
 import torch
@@ -27,7 +28,7 @@ class Tiny:
     batch: FeatureBatch
 
     def adapted(self, adapter: Adapter) -> Heads:
-        return adapter.adapt(self.batch, self.knowledge.states)
+        return adapter.adapt(self.batch, adapter.refine(self.knowledge.states))
 
     def context(self, feature: int) -> list[tuple[int, float]]:
         """The (row, value) pairs of one new feature, as plain numbers."""
@@ -67,6 +68,7 @@ def tiny() -> Callable[..., Tiny]:
         shots: tuple[int, ...] = (4, 0, 3, 0, 6, 1),
         dtype: torch.dtype = torch.float32,
         seed: int = 0,
+        link: Literal["sigmoid", "identity"] = "sigmoid",
     ) -> Tiny:
         generator = torch.Generator().manual_seed(seed)
 
@@ -82,7 +84,7 @@ def tiny() -> Callable[..., Tiny]:
         metadata = torch.randint(2, (len(known) + len(new), 4), generator=generator).to(dtype)
         metadata = torch.cat([metadata, normal(len(metadata), 1)], dim=1)  # four labels and a number
         context = some_cells(new_codes, torch.tensor(shots), ROWS, generator)
-        likelihood = Likelihood(LikelihoodConfig()).to(dtype)
+        likelihood = Likelihood(LikelihoodConfig(rating_link=link)).to(dtype)
         with torch.no_grad():
             likelihood.real_log_variance.fill_(-0.5)
         return Tiny(
@@ -111,20 +113,21 @@ def keeps_the_contract() -> Callable[[Tiny, Adapter], None]:
     """What every adapter promises: any order, any batch, no shots, no features; the same every time."""
 
     def check(world: Tiny, adapter: Adapter) -> None:
-        batch, states = world.batch, world.knowledge.states
+        batch, states = world.batch, adapter.refine(world.knowledge.states)
         heads = world.adapted(adapter)
-        assert heads.weight.shape == (len(batch), WIDTH)
+        assert heads.weight.shape == (len(batch), states.activation.shape[1])
         assert heads.bias.shape == (len(batch),)
-        assert bool(heads.weight.isfinite().all())
-        assert bool(heads.bias.isfinite().all())
+        assert (heads.covariance is None) == (heads.noise is None)
+        for part in heads.parts():
+            assert len(part) == len(batch)
+            assert bool(part.isfinite().all())
 
         def same(other: Heads, expected: Heads) -> None:
-            torch.testing.assert_close(other.weight, expected.weight)
-            torch.testing.assert_close(other.bias, expected.bias)
+            for one, two in zip(other.parts(), expected.parts(), strict=True):
+                torch.testing.assert_close(one, two)
 
-        again = world.adapted(adapter)
-        assert torch.equal(again.weight, heads.weight)
-        assert torch.equal(again.bias, heads.bias)
+        for one, two in zip(world.adapted(adapter).parts(), heads.parts(), strict=True):
+            assert torch.equal(one, two)
         each = [adapter.adapt(batch.take(torch.tensor([i])), states) for i in range(len(batch))]
         same(Heads.concatenate(each), heads)
         backwards = torch.arange(len(batch)).flip(0)
@@ -134,6 +137,8 @@ def keeps_the_contract() -> Callable[[Tiny, Adapter], None]:
         turned = torch.argsort(key)
         other = Cells(cells.indptr, cells.index[turned], cells.values[turned], cells.width)
         same(adapter.adapt(batch.observing(other), states), heads)
-        assert len(adapter.adapt(batch.take(torch.tensor([], dtype=torch.int64)), states)) == 0
+        none = adapter.adapt(batch.take(torch.tensor([], dtype=torch.int64)), states)
+        for part, full in zip(none.parts(), heads.parts(), strict=True):
+            assert part.shape == (0, *full.shape[1:])
 
     return check

@@ -25,26 +25,34 @@ def test_every_method_is_covered() -> None:
 
 @pytest.mark.parametrize("name", adapter_names())
 @pytest.mark.parametrize("mixed", [True, False], ids=["mixed kinds", "one kind"])
+@pytest.mark.parametrize("link", ["sigmoid", "identity"])
 def test_promises(
-    name: str, mixed: bool, tiny: Callable[..., Tiny], keeps_the_contract: Callable[[Tiny, Adapter], None]
+    name: str,
+    mixed: bool,
+    link: str,
+    tiny: Callable[..., Tiny],
+    keeps_the_contract: Callable[[Tiny, Adapter], None],
 ) -> None:
-    world = tiny() if mixed else tiny(known=(RATING,) * 9, new=(RATING,) * 6)
-    keeps_the_contract(world, built(name, world.knowledge))
+    world = tiny(link=link) if mixed else tiny(known=(RATING,) * 9, new=(RATING,) * 6, link=link)
+    adapter = built(name, world.knowledge)
+    for learning in (True, False):  # a model in use asks for no gradients
+        with torch.set_grad_enabled(learning):
+            keeps_the_contract(world, adapter)
 
 
 @pytest.mark.parametrize("name", adapter_names())
 def test_the_same_seed_builds_the_same_adapter(name: str, tiny: Callable[..., Tiny]) -> None:
     world = tiny()
     one, other = (world.adapted(built(name, world.knowledge)) for _ in range(2))
-    assert torch.equal(one.weight, other.weight)
-    assert torch.equal(one.bias, other.bias)
+    for mine, yours in zip(one.parts(), other.parts(), strict=True):
+        assert torch.equal(mine, yours)
 
 
 @pytest.mark.parametrize("name", adapter_names())
 def test_a_feature_does_not_hang_on_its_neighbours_values(name: str, tiny: Callable[..., Tiny]) -> None:
     world = tiny()
     adapter = built(name, world.knowledge)
-    batch, states = world.batch, world.knowledge.states
+    batch, states = world.batch, adapter.refine(world.knowledge.states)
     before = adapter.adapt(batch, states)
     cells = batch.cells
     changed = cells.values.clone()
@@ -53,11 +61,13 @@ def test_a_feature_does_not_hang_on_its_neighbours_values(name: str, tiny: Calla
         batch.observing(type(cells)(cells.indptr, cells.index, changed, cells.width)), states
     )
     others = torch.tensor([0, 1, 2, 3, 5])
-    assert torch.equal(before.take(others).weight, after.take(others).weight)
-    assert torch.equal(before.take(others).bias, after.take(others).bias)
+    for one, two in zip(before.take(others).parts(), after.take(others).parts(), strict=True):
+        assert torch.equal(one, two)
 
 
-@pytest.mark.parametrize("name", [*adapter_names(), "random-train-5", "train-5-train-2", "maml-3-train-2"])
+@pytest.mark.parametrize(
+    "name", [*adapter_names(), "random-train-5", "bayes-train-2", "train-5-train-2", "maml-3-train-2"]
+)
 def test_a_saved_state_gives_the_same_heads(name: str, tiny: Callable[..., Tiny]) -> None:
     world = tiny()
     adapter = built(name, world.knowledge)
@@ -65,13 +75,18 @@ def test_a_saved_state_gives_the_same_heads(name: str, tiny: Callable[..., Tiny]
     config = adapter_config(adapter.config.model_dump())
     copy = build_adapter(config, world.knowledge).eval()
     copy.load_state_dict(adapter.state_dict())
-    assert torch.equal(world.adapted(adapter).weight, world.adapted(copy).weight)
-    assert torch.equal(world.adapted(adapter).bias, world.adapted(copy).bias)
+    for one, two in zip(world.adapted(adapter).parts(), world.adapted(copy).parts(), strict=True):
+        assert torch.equal(one, two)
 
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("chnn", "chn"), ("knn-", "knn-"), ("maml10", "maml-10"), ("x-y", "there are chn, random")],
+    [
+        ("chnn", "chn"),
+        ("knn-", "knn-"),
+        ("maml10", "maml-10"),
+        ("x-y", "there are chn-bayes, bayes, chn, random"),
+    ],
 )
 def test_an_unknown_method_is_refused_with_a_hint(name: str, hint: str) -> None:
     with pytest.raises(UnknownNameError, match=f"unknown method '{name}'.*{hint}"):

@@ -14,7 +14,7 @@ from headstart.cli.main import app
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 # The examples are tested, not how well their models predict.
-SHORT = "Headstart(pretraining={'epochs': 5}, metatraining={'epochs': 5})"
+SHORT = "Headstart(metatraining={'epochs': 5})"
 every_document = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from headstart.backbones import FeedForwardConfig
+from headstart.backbones import FeedForwardConfig, PVAEConfig
+from headstart.backbones.factorisation import FactorisationConfig
 from headstart.datasets import synthetic_mixed, synthetic_ratings, synthetic_responses
 from headstart.errors import InputError, UnknownNameError
 from headstart.evaluate import Benchmark, BenchmarkConfig, Results, benchmark, scoring
@@ -14,7 +15,18 @@ from headstart.evaluate.kshot import KShotTest
 from headstart.table.kinds import BINARY
 from headstart.training.stages import feature_batch
 
-METHODS = ("chn", "mean", "mean-head", "knn-1", "random", "train-1", "maml-0", "chn-train-1")
+METHODS = (
+    "chn-bayes",
+    "bayes",
+    "chn",
+    "mean",
+    "mean-head",
+    "knn-1",
+    "random",
+    "train-1",
+    "maml-0",
+    "chn-train-1",
+)
 QUICK = {"pretraining": {"epochs": 2}, "metatraining": {"epochs": 2}}
 
 
@@ -47,7 +59,19 @@ def test_there_is_one_record_per_split_method_shots_and_metric(finished):
     for split in (0, 1):
         assert len({run.targets for run in results.runs if run.split == split}) == 1
     facts = results.data["splits"][0]
+    assert facts == {"split": 0, "train": 36, "meta_train": 36, "meta_test": 4, "tested": 4, "left_out": 0}
+
+
+def test_the_papers_disjoint_split_stays_available(table, finished, tmp_path):
+    disjoint = config(cross_fitted=False, methods=("mean", "bayes"))
+    results = Benchmark(table, disjoint).run(tmp_path / "out")
+    facts = results.data["splits"][0]
     assert facts == {"split": 0, "train": 24, "meta_train": 12, "meta_test": 4, "tested": 4, "left_out": 0}
+    ours, theirs = (
+        {(run.split, run.shots): (run.features, run.targets) for run in every.runs if run.method == "mean"}
+        for every in (results, finished[0])
+    )
+    assert ours == theirs  # the features tested are the same either way
 
 
 def test_everything_is_written(finished):
@@ -60,7 +84,7 @@ def test_everything_is_written(finished):
     assert "made up" in (out / "report.html").read_text()
     timings = json.loads((out / "timing.json").read_text())
     assert len(timings) == 2 * len(METHODS) * 3
-    assert results.settings["backbone"]["name"] == "pvae"
+    assert results.settings["backbone"]["name"] == "factorisation"
 
 
 def test_one_seed_gives_one_result(table, finished, tmp_path):
@@ -92,15 +116,19 @@ def test_finished_splits_are_kept_and_not_run_again(table, finished, tmp_path, m
     assert more.splits == 3
 
 
-def test_a_split_goes_on_from_its_checkpoints(table, tmp_path, monkeypatch):
-    quick = config(methods=("mean", "chn"), splits=1)
+@pytest.mark.parametrize("backbone", [PVAEConfig(), FactorisationConfig()], ids=lambda config: config.name)
+def test_a_split_goes_on_from_its_checkpoints(table, tmp_path, monkeypatch, backbone):
+    learned = "chn" if backbone.name == "pvae" else "chn-bayes"
+    quick = config(methods=("mean", learned), splits=1, backbone=backbone)
     whole = Benchmark(table, quick).run(tmp_path / "whole")
     with monkeypatch.context() as patch:
         patch.setattr(benchmark, "time_adapters", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             Benchmark(table, quick).run(tmp_path / "out")
     kept = {path.name for path in (tmp_path / "out" / "splits" / "0").iterdir()}
-    assert kept == {"backbone.safetensors", "chn.safetensors"}
+    # Sweeps are over before a checkpoint would pay.
+    first = {"backbone.safetensors"} if backbone.name == "pvae" else set()
+    assert kept == first | {f"{learned}.safetensors"}
     results = Benchmark(table, quick).run(tmp_path / "out")
     assert timeless(results) == timeless(whole)
     assert [path.name for path in (tmp_path / "out" / "splits").iterdir()] == ["0.json"]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headstart.adapters.protocol import FeatureBatch
+from headstart.backbones.heads import Heads
+from headstart.backbones.symmetric import pack
 from headstart.errors import InputError
 from headstart.evaluate.kshot import KShotTest, check_shots
 from headstart.table.cells import Cells
@@ -65,7 +69,8 @@ def test_predictions_are_link_of_head_times_activation_in_data_units(worlds):
     _, kinds = worlds.held_out()
     test, world = make(worlds), worlds.knowledge()
     heads = worlds.Ridge(worlds.RidgeConfig(), world).adapt(test.context(4), world.states)
-    got = test.predict(heads, world.states, world.likelihood)
+    got, std = test.predict(heads, world.states, world.likelihood)
+    assert std is None  # such heads do not know it
     place = 0
     for line, feature in enumerate(test.features.tolist()):
         kind = kinds[feature]
@@ -81,7 +86,7 @@ def test_truth_and_spread_are_in_data_units(worlds):
     test = make(worlds)
     ratings = test.codes == 1
     assert bool(((test.truth[ratings] >= 1) & (test.truth[ratings] <= 5)).all())
-    spread = test.spread(torch.full((len(test),), 0.5))
+    spread = test.spread(torch.full((len(test.truth),), 0.5))
     assert set(spread[ratings].tolist()) == {2.0}
     assert set(spread[test.codes == 0].tolist()) == {0.5}
 
@@ -110,7 +115,7 @@ def test_nothing_outside_the_context_reaches_a_prediction(worlds, seed, k):
     again = KShotTest(forged, kinds, SHOTS, seed)
     assert not torch.equal(test.truth, again.truth)
     first, second = (
-        t.predict(ridge.adapt(t.context(k), world.states), world.states, world.likelihood)
+        t.predict(ridge.adapt(t.context(k), world.states), world.states, world.likelihood)[0]
         for t in (test, again)
     )
     assert torch.equal(first, second)
@@ -119,9 +124,9 @@ def test_nothing_outside_the_context_reaches_a_prediction(worlds, seed, k):
 def test_many_rows_are_predicted_part_by_part(worlds, monkeypatch):
     test, world = make(worlds), worlds.knowledge()
     heads = worlds.Ridge(worlds.RidgeConfig(), world).adapt(test.context(8), world.states)
-    whole = test.predict(heads, world.states, world.likelihood)
+    whole, _ = test.predict(heads, world.states, world.likelihood)
     monkeypatch.setattr("headstart.evaluate.kshot._CELLS_AT_ONCE", 1)
-    assert torch.allclose(test.predict(heads, world.states, world.likelihood), whole)
+    assert torch.allclose(test.predict(heads, world.states, world.likelihood)[0], whole)
 
 
 @pytest.mark.parametrize("shots", [[], [-1, 2], [1, 1]])
@@ -136,3 +141,27 @@ def test_too_many_shots_say_what_the_largest_feature_has(worlds):
         KShotTest(batch, kinds, [0, 500], 0)
     with pytest.raises(InputError, match="contexts of 0 to 8 shots; got 9"):
         make(worlds).context(9)
+
+
+def test_heads_that_know_how_sure_they_are_say_it_at_every_target(worlds):
+    _, kinds = worlds.held_out()
+    test, world = make(worlds), worlds.knowledge()
+    plain = worlds.Ridge(worlds.RidgeConfig(), world).adapt(test.context(4), world.states)
+    generator = torch.Generator().manual_seed(0)
+    some = torch.randn(len(plain), worlds.WIDTH + 1, worlds.WIDTH + 1, generator=generator)
+    spread, noise = some @ some.mT, torch.rand(len(plain), generator=generator) + 0.1
+    heads = Heads(plain.weight, plain.bias, pack(spread), noise)
+    own = torch.rand(worlds.ROWS, generator=generator) + 0.5
+    states = replace(world.states, noise=own)
+    mean, std = test.predict(heads, states, world.likelihood)
+    place = 0
+    for line in range(len(test)):
+        code = test.codes[test.lines == line][0]
+        for row in as_dicts(test.targets)[line]:
+            a = torch.cat([states.activation[row], torch.ones(1)])
+            logit = heads.weight[line] @ a[:-1] + heads.bias[line]
+            expected = world.likelihood.predictive(logit, a @ spread[line] @ a, noise[line] * own[row], code)
+            assert float(std[place]) == pytest.approx(float(expected[1].sqrt()), rel=1e-4)
+            kind = kinds[int(test.features[line])]
+            assert float(mean[place]) == pytest.approx(kind.offset + kind.span * float(expected[0]), rel=1e-4)
+            place += 1

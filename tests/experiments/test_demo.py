@@ -12,6 +12,8 @@ from headstart.experiments.demo import BASELINES, SHOTS, run_demo
 from headstart.model import Headstart
 from headstart.progress import Reporter
 
+OURS = "chn-bayes"
+
 
 @pytest.mark.timeout(600)
 def test_the_hypernetwork_beats_the_means_at_every_number_of_shots(tmp_path: Path) -> None:
@@ -20,14 +22,14 @@ def test_the_hypernetwork_beats_the_means_at_every_number_of_shots(tmp_path: Pat
     )
     outcome = run_demo(tmp_path / "demo", Reporter(quiet=True))
     curves = outcome.results.curves("rmse")
-    assert list(curves) == ["chn", *BASELINES]
+    assert list(curves) == [OURS, *BASELINES]
     for baseline in ("mean", "mean-head"):
         assert all(
-            ours < theirs for ours, theirs in zip(curves["chn"].mean, curves[baseline].mean, strict=True)
+            ours < theirs for ours, theirs in zip(curves[OURS].mean, curves[baseline].mean, strict=True)
         )
-    assert curves["chn"].shots == list(SHOTS)
-    assert curves["chn"].mean[-1] < curves["chn"].mean[0]
-    covered = outcome.results.curves("coverage_90")["chn"].mean
+    assert curves[OURS].shots == list(SHOTS)
+    assert curves[OURS].mean[-1] < curves[OURS].mean[0]
+    covered = outcome.results.curves("coverage_90")[OURS].mean
     assert all(0.85 < share < 0.95 for share in covered)
 
     assert (tmp_path / "demo" / "kshot.png").read_bytes().startswith(b"\x89PNG")

@@ -40,8 +40,12 @@ def ratings_table(rows: int = 60, features: int = 24, seed: int = 0) -> Table:
 
 
 @cache
-def fitted(backbone: str, adapter: str) -> Headstart:
-    return Headstart(backbone=backbone, adapter=adapter, **QUICK).fit(ratings_table())
+def fitted(backbone: str, adapter: str, meta_share: float | None) -> Headstart:
+    settings = dict(QUICK)
+    if "bayes" in adapter and backbone != "factorisation":  # closed forms of many activations take long
+        settings["metatraining"] = {"epochs": 1}
+    model = Headstart(backbone=backbone, adapter=adapter, meta_share=meta_share, **settings)
+    return model.fit(ratings_table())
 
 
 @cache
@@ -54,14 +58,15 @@ def able() -> Headstart:
 def fresh() -> Callable[..., Headstart]:
     """A fitted model of one's own to change: the trained parts are shared, the catalogue is not."""
 
-    def build(backbone: str = "pvae", adapter: str = "chn") -> Headstart:
+    def build(backbone: str = "pvae", adapter: str = "chn", meta_share: float | None = None) -> Headstart:
         from copy import copy
 
-        trained = able() if adapter == "able" else fitted(backbone, adapter)
+        trained = able() if adapter == "able" else fitted(backbone, adapter, meta_share)
         model = Headstart(**trained.get_params())
         model.fitted_ = copy(trained.fitted_)
-        catalogue = type(trained.fitted_.catalogue)(trained.fitted_.backbone.activation_size)
-        catalogue.put(*trained.fitted_.catalogue.take(trained.features))
+        features, heads = trained.fitted_.catalogue.take(trained.features)
+        catalogue = type(trained.fitted_.catalogue)(heads)
+        catalogue.put(features, heads)
         model.fitted_.catalogue = catalogue
         return model
 

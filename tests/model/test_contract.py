@@ -7,14 +7,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from tests.model.conftest import QUICK, ratings_table
 
 from headstart.adapters import adapter_names
+from headstart.adapters.protocol import StreamingAdapter
 from headstart.backbones import BACKBONES
 from headstart.model import Headstart
+from headstart.model.prediction import Prediction
 
 Fresh = Callable[..., Headstart]
 ONE_OF_EACH = [
+    "chn-bayes",
+    "bayes",
     "chn",
     "random",
     "mean",
@@ -28,8 +33,14 @@ ONE_OF_EACH = [
 
 pairs = pytest.mark.parametrize(
     ("backbone", "adapter"),
-    [("pvae", adapter) for adapter in ONE_OF_EACH]
-    + [(name, "chn") for name in sorted(BACKBONES) if name != "pvae"],
+    [("pvae", adapter) for adapter in ONE_OF_EACH if adapter != "bayes"]
+    + [(name, "chn") for name in sorted(BACKBONES) if name != "pvae"]
+    + [("factorisation", "chn-bayes"), ("factorisation", "bayes"), ("factorisation", "knn-5")]
+    + [("feedforward", "bayes")],
+)
+streaming = pytest.mark.parametrize(
+    ("backbone", "adapter"),
+    [("factorisation", "chn-bayes"), ("factorisation", "bayes"), ("pvae", "chn-bayes")],
 )
 NEW = {"metadata": {"genre": "drama", "year": 1999}, "observations": {"u1": 5, "u2": 1, "u7": 4, "u9": 2}}
 
@@ -78,6 +89,14 @@ def test_saving_and_loading_changes_nothing(
         each.add_feature("newer", **NEW)
     one, other = model.predict(features=["new", "newer"]), copy.predict(features=["new", "newer"])
     assert np.array_equal(one.mean, other.mean)
+    assert np.array_equal(one.std, other.std)
+
+
+def is_streamed(model: Headstart) -> bool:
+    """Whether observations are added up, which holds to rounding only."""
+    adapter = model.fitted_.adapter
+    code = torch.tensor([model.feature("f0").kind.code])
+    return isinstance(adapter, StreamingAdapter) and bool(adapter.streams(code))
 
 
 @pairs
@@ -86,12 +105,80 @@ def test_the_order_of_observations_does_not_matter(fresh: Fresh, backbone: str, 
     given = NEW["observations"]
     model.add_feature("forth", NEW["metadata"], given)
     model.add_feature("back", NEW["metadata"], dict(reversed(given.items())))
-    model.add_feature("slow", NEW["metadata"])
-    for row, value in given.items():
-        model.observe("slow", {row: value})
-    mean = model.predict(features=["forth", "back", "slow"]).mean
-    assert np.array_equal(mean[:, 0], mean[:, 1])
-    assert np.array_equal(mean[:, 0], mean[:, 2])
+    for name, order in {"slow": given.items(), "slow back": reversed(given.items())}.items():
+        model.add_feature(name, NEW["metadata"])
+        for row, value in order:
+            model.observe(name, {row: value})
+    found = model.predict(features=["forth", "back", "slow", "slow back"])
+    rounding = 1e-5 if is_streamed(model) else 0
+    for numbers in (found.mean, found.std):
+        assert np.array_equal(numbers[:, 0], numbers[:, 1])
+        np.testing.assert_allclose(numbers[:, 2], numbers[:, 0], rtol=rounding)
+        np.testing.assert_allclose(numbers[:, 3], numbers[:, 0], rtol=rounding)
+
+
+@streaming
+def test_any_feature_can_be_observed_and_taken_up_after_loading(
+    fresh: Fresh, backbone: str, adapter: str, tmp_path: Path
+) -> None:
+    """The table's own features too; in one go, one by one, or with a save and load between."""
+    at_once, model = fresh(backbone, adapter), fresh(backbone, adapter)
+    before, table = model.predict(), ratings_table()
+    for number, name in enumerate(model.features):
+        assert not model.feature(name).fixed
+        given = {f"u{number}": 5, f"u{number + 1}": 1, "u59": 3}  # some of them seen before, some not
+        at_once.observe(name, given)
+        for row, value in given.items():
+            model.observe(name, {row: value})
+        if number % 6 == 0:
+            model.save(tmp_path / "m")
+            model = Headstart.load(tmp_path / "m")
+        feature = model.feature(name)
+        assert feature.shots == len(feature.rows) >= table.counts[table.features.position(name)]
+        assert feature.values[feature.rows.tolist().index(model.rows.position("u59"))] == 3
+    one, other = at_once.predict(), model.predict()
+    np.testing.assert_allclose(one.mean, other.mean, rtol=1e-5)
+    np.testing.assert_allclose(one.std, other.std, rtol=1e-5)
+    assert (np.abs(one.mean - before.mean).max(axis=0) > 1e-4).all()  # each feature learned from it
+
+
+@streaming
+def test_a_value_changed_back_leaves_no_trace(fresh: Fresh, backbone: str, adapter: str) -> None:
+    model = fresh(backbone, adapter)
+    model.add_feature("new", **NEW)
+    before = model.predict(features=["new"])
+    for value in (1, 4, 2, 5):
+        model.observe("new", {"u1": value})
+    after = model.predict(features=["new"])
+    np.testing.assert_allclose(after.mean, before.mean, rtol=1e-5)
+    np.testing.assert_allclose(after.std, before.std, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("backbone", "adapter"), [("factorisation", "chn-bayes"), ("factorisation", "bayes")]
+)
+def test_the_sums_are_saved_and_gone_on_with(
+    fresh: Fresh, backbone: str, adapter: str, tmp_path: Path
+) -> None:
+    model = fresh(backbone, adapter)
+    assert is_streamed(model)
+    model.add_feature("new", **NEW)
+    model.observe("new", {"u4": 3})
+    model.observe("f3", {"u4": 3})
+    assert set(model.fitted_.catalogue.evidence) == {"new", "f3"}
+    model.save(tmp_path / "m")
+    copy = Headstart.load(tmp_path / "m")
+    for name, sums in model.fitted_.catalogue.evidence.items():
+        assert torch.equal(copy.fitted_.catalogue.evidence[name], sums)
+    for each in (model, copy):
+        each.observe("new", {"u5": 1})
+    one, other = model.predict(), copy.predict()
+    assert np.array_equal(one.mean, other.mean)
+    assert np.array_equal(one.std, other.std)
+    copy.remove_feature("new")
+    assert set(copy.fitted_.catalogue.evidence) == {"f3"}
+    copy.add_feature("new", **NEW)  # begins anew
+    assert set(copy.fitted_.catalogue.evidence) == {"f3"}
 
 
 @pairs
@@ -117,9 +204,13 @@ def test_zero_shots_and_no_metadata_work(fresh: Fresh, backbone: str, adapter: s
 
 @pytest.mark.parametrize("backbone", sorted(BACKBONES))
 def test_the_same_random_state_gives_the_same_model(backbone: str) -> None:
-    one, other = (
-        Headstart(backbone=backbone, random_state=5, **QUICK).fit(ratings_table()).predict() for _ in range(2)
-    )
+    adapter = "chn-bayes" if backbone == "factorisation" else "chn"
+
+    def predicted(seed: int) -> Prediction:
+        model = Headstart(backbone=backbone, adapter=adapter, random_state=seed, **QUICK)
+        return model.fit(ratings_table()).predict()
+
+    one, other, third = predicted(5), predicted(5), predicted(6)
     assert np.array_equal(one.mean, other.mean)
-    third = Headstart(backbone=backbone, random_state=6, **QUICK).fit(ratings_table()).predict()
+    assert np.array_equal(one.std, other.std)
     assert not np.array_equal(one.mean, third.mean)

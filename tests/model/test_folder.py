@@ -117,6 +117,24 @@ def test_a_damaged_folder_is_said_so(saved: Path, how: str, message: str) -> Non
         Headstart.load(saved)
 
 
+def test_a_model_of_the_format_before_is_read(fresh: Fresh, tmp_path: Path) -> None:
+    model = fresh(meta_share=1 / 3)
+    model.add_feature("new", observations={"u1": 5})
+    model.save(tmp_path / "m")
+    index = tmp_path / "m" / "model.json"
+    facts = json.loads(index.read_text())
+    del facts["relative"], facts["streams"]
+    facts["features"]["trained"] = facts["features"].pop("encoded")
+    index.write_text(json.dumps({**facts, "format": 1}))
+    old = Headstart.load(tmp_path / "m")
+    assert np.array_equal(old.predict().mean, model.predict().mean)
+    assert np.array_equal(old.predict().std, model.predict().std)
+    assert all(old.feature(name).encoded == model.feature(name).encoded for name in model.features)
+    old.observe("new", {"u2": 1})
+    old.save(tmp_path / "m")
+    assert json.loads(index.read_text())["format"] == folder.FORMAT
+
+
 def test_writers_at_the_same_time_lose_nothing(saved: Path) -> None:
     def add(number: int) -> None:
         with Headstart.updating(saved) as model:

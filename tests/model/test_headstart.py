@@ -9,9 +9,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 from sklearn.base import clone
 from tests.model.conftest import QUICK, ratings_table
 
+from headstart.backbones.symmetric import unpack
 from headstart.errors import InputError, NotFittedError, UnknownNameError
 from headstart.model import Headstart
 from headstart.progress import Reporter
@@ -22,13 +24,13 @@ Fresh = Callable[..., Headstart]
 
 
 def test_every_feature_of_the_table_is_predictable(fresh: Fresh) -> None:
-    model = fresh()
     table = ratings_table()
-    assert sorted(model.features) == sorted(table.features)
-    prediction = model.predict()
-    assert prediction.mean.shape == table.shape
-    adapted = [name for name in model.features if not model.feature(name).trained]
-    assert len(adapted) == 8
+    for share, adapted in ((None, 0), (1 / 3, 8)):
+        model = fresh(meta_share=share)
+        assert sorted(model.features) == sorted(table.features)
+        prediction = model.predict()
+        assert prediction.mean.shape == table.shape
+        assert sum(not model.feature(name).encoded for name in model.features) == adapted
     assert all(
         model.feature(name).shots == table.counts[table.features.position(name)] for name in model.features
     )
@@ -64,7 +66,9 @@ def test_observing_moves_a_prediction_and_replaces_a_value(fresh: Fresh) -> None
     assert model.predict(features=["new"]).mean.mean() > low
     other = fresh(adapter="able")
     other.add_feature("new", observations={"u1": 5, "u2": 5, "u3": 5, "u4": 5})
-    assert np.array_equal(model.predict(features=["new"]).mean, other.predict(features=["new"]).mean)
+    one, two = model.predict(features=["new"]), other.predict(features=["new"])
+    np.testing.assert_allclose(one.mean, two.mean, rtol=1e-5)
+    np.testing.assert_allclose(one.std, two.std, rtol=1e-5)
 
 
 def test_new_rows_are_predicted_from_what_is_passed_with_them(fresh: Fresh) -> None:
@@ -102,6 +106,27 @@ def test_intervals_widen_with_the_level_and_stay_in_range(fresh: Fresh) -> None:
     with pytest.raises(InputError, match="between 0 and 1"):
         prediction.interval(1.5)
     assert prediction.to_arrow().column_names == ["row", "feature", "mean", "std", "low", "high"]
+
+
+def test_a_predictions_spread_is_the_heads_and_the_rows_together(fresh: Fresh) -> None:
+    """Mean and standard deviation of a cell from its parts, one cell at a time."""
+    model = fresh("factorisation", "chn-bayes")
+    model.add_feature("new", observations={"u1": 5, "u2": 1})
+    fitted = model.fitted_
+    states, calibration = fitted.states, fitted.calibration
+    for name in ("new", "f3"):
+        features, heads = fitted.catalogue.take([name])
+        theta = torch.cat([heads.weight[0], heads.bias]).double()
+        spread = unpack(heads.covariance[0].double(), len(theta))
+        shots, code = torch.tensor([features[0].shots]), torch.tensor([features[0].kind.code])
+        factor = float(calibration.factor(shots, code))
+        found = model.predict(["u1", "u30"], [name])
+        for row in found.rows:
+            place = model.rows.position(row)
+            a = torch.cat([states.activation[place].double(), torch.ones(1).double()])
+            variance = float(a @ spread @ a) + float(heads.noise[0] * states.noise[place])
+            mean = min(max(1 + 4 * float(theta @ a), 1), 5)
+            assert found[row, name] == pytest.approx((mean, 4 * factor * variance**0.5), rel=1e-4)
 
 
 REFUSED = {
@@ -143,7 +168,7 @@ def test_bad_features_are_refused_and_nothing_changes(fresh: Fresh, case: str) -
 
 def test_other_bad_input_is_refused(fresh: Fresh) -> None:
     model = fresh()
-    trained = next(name for name in model.features if model.feature(name).trained)
+    trained = next(name for name in model.features if model.feature(name).fixed)
     with pytest.raises(InputError, match="was trained into the backbone"):
         model.observe(trained, {"u1": 3})
     with pytest.raises(UnknownNameError, match="unknown feature 'f99'; did you mean"):
@@ -208,11 +233,20 @@ class Stop(Exception):
     pass
 
 
-@pytest.mark.parametrize("stage", ["Training the backbone", "Meta-training chn"])
+@pytest.mark.parametrize(
+    ("backbone", "adapter", "stage"),
+    [
+        ("pvae", "chn", "Training the backbone"),
+        ("pvae", "chn", "Meta-training chn"),
+        ("factorisation", "chn-bayes", "Meta-training chn-bayes"),
+    ],
+)
 def test_an_interrupted_fit_resumes_to_the_same_model(
-    tmp_path: Path, stage: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, backbone: str, adapter: str, stage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {
+        "backbone": backbone,
+        "adapter": adapter,
         "pretraining": {"epochs": 6, "checkpoint_seconds": 0.0},
         "metatraining": {"epochs": 6, "checkpoint_seconds": 0.0},
         "quiet": True,

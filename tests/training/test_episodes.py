@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,9 +13,19 @@ from tests.adapters.conftest import Tiny, some_cells
 from tests.backbones.test_sparse import lines_of
 from torch.distributions import Bernoulli, Normal
 
-from headstart.adapters import CHNConfig, ContextualHypernetwork, FeatureBatch
+from headstart.adapters import CHNConfig, ContextualHypernetwork, FeatureBatch, adapter_config, build_adapter
+from headstart.backbones.heads import Heads
+from headstart.backbones.protocol import RowStates
 from headstart.table.kinds import BINARY, RATING
-from headstart.training.episodes import draw_episode, draw_shots, episode_loss
+from headstart.training.episodes import (
+    Episode,
+    draw_episode,
+    draw_shots,
+    episode_loss,
+    feature_weights,
+    target_logits,
+    target_noise,
+)
 
 
 def batch_of(counts: list[int], seed: int) -> FeatureBatch:
@@ -23,13 +34,17 @@ def batch_of(counts: list[int], seed: int) -> FeatureBatch:
     return FeatureBatch(cells, torch.zeros(len(counts), 0), codes)
 
 
+def no_states(rows: int = 40) -> RowStates:
+    return RowStates(torch.zeros(rows, 1), torch.ones(rows, 1), torch.zeros(rows, 1))
+
+
 @given(counts=st.lists(st.integers(0, 30), min_size=1, max_size=8), seed=st.integers(0, 99))
 @settings(max_examples=40, deadline=None)
 def test_an_episode_parts_every_observation_once(counts: list[int], seed: int) -> None:
     batch = batch_of(counts, seed)
     generator = torch.Generator().manual_seed(seed)
     shots = draw_shots(batch, 32, generator)
-    episode = draw_episode(batch, shots, generator)
+    episode = draw_episode(batch, no_states(), shots, generator)
     assert torch.equal(episode.context.shots, shots)
     assert all(len(line) >= 1 for line, n in zip(lines_of(episode.targets), counts, strict=True) if n)
     contexts, targets = lines_of(episode.context.cells), lines_of(episode.targets)
@@ -45,7 +60,7 @@ def test_shots_are_uniform_and_so_are_contexts() -> None:
     expected = len(drawn) / 33
     assert len(counts) == 33
     assert float(((counts - expected) ** 2 / expected).sum()) < 70  # chi², 32 degrees: 0.01 % tail
-    episode = draw_episode(batch, torch.full((300,), 10), generator)
+    episode = draw_episode(batch, no_states(), torch.full((300,), 10), generator)
     chosen = torch.bincount(episode.context.cells.index, minlength=40).double()
     assert float(((chosen - 75) ** 2 / 75).sum()) < 90
 
@@ -55,7 +70,7 @@ def test_meta_loss_equals_the_slow_one(tiny: Callable[..., Tiny]) -> None:
     knowledge = world.knowledge
     adapter = ContextualHypernetwork(CHNConfig(), knowledge)
     generator = torch.Generator().manual_seed(0)
-    episode = draw_episode(world.batch, torch.tensor([3, 0, 4, 2, 5, 1]), generator)
+    episode = draw_episode(world.batch, knowledge.states, torch.tensor([3, 0, 4, 2, 5, 1]), generator)
     total, count = 0.0, 0
     for n, line in enumerate(lines_of(episode.targets)):
         one = episode.context.take(torch.tensor([n]))
@@ -71,4 +86,102 @@ def test_meta_loss_equals_the_slow_one(tiny: Callable[..., Tiny]) -> None:
                 likelihood = Normal(output, math.exp(0.5 * float(knowledge.likelihood.real_log_variance)))
             total -= float(likelihood.log_prob(torch.tensor(x)).detach())
             count += 1
-    assert abs(episode_loss(adapter, knowledge, episode).item() - total / count) < 1e-5
+    assert abs(episode_loss(adapter, knowledge.likelihood, episode).item() - total / count) < 1e-5
+
+
+def test_shots_drawn_by_their_logarithm_favour_few() -> None:
+    batch = batch_of([40] * 300, seed=0)
+    generator = torch.Generator().manual_seed(1)
+    drawn = torch.cat([draw_shots(batch, 32, generator, "log") for _ in range(40)])
+    assert int(drawn.min()) == 0
+    assert int(drawn.max()) == 32
+    for most in range(32):  # P(shots ≤ k) = log(k + 2) / log(34)
+        share = float((drawn <= most).double().mean())
+        assert abs(share - math.log(most + 2) / math.log(34)) < 0.02
+    few = draw_shots(batch_of([0, 1, 5], seed=0), 32, generator, "log")
+    assert bool((few <= torch.tensor([0, 0, 4])).all())
+
+
+@given(
+    counts=st.lists(st.integers(0, 30), min_size=1, max_size=6),
+    most=st.integers(1, 12),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=40, deadline=None)
+def test_at_most_so_many_targets_are_asked(counts: list[int], most: int, seed: int) -> None:
+    batch = batch_of(counts, seed)
+    shots = draw_shots(batch, 8, torch.Generator().manual_seed(seed))
+    drawn = [
+        draw_episode(batch, no_states(), shots, torch.Generator().manual_seed(seed), limit)
+        for limit in (None, most)
+    ]
+    assert lines_of(drawn[0].context.cells) == lines_of(drawn[1].context.cells)
+    for every, some in zip(lines_of(drawn[0].targets), lines_of(drawn[1].targets), strict=True):
+        assert len(some) == min(most, len(every))
+        assert set(some) <= set(every)
+
+
+def test_feature_weights_go_from_popularity_to_evenness() -> None:
+    counts = torch.tensor([1, 10, 100, 1000])
+    for power in (0.0, 0.5, 1.0):
+        for shots in (0, 1, 15, 10_000):
+            found = feature_weights(torch.full((4,), shots), counts, counts, power)
+            exponent = power + (1 - power) / math.sqrt(1 + shots)
+            mean = sum(n**exponent for n in counts.tolist()) / 4
+            for weight, n in zip(found.tolist(), counts.tolist(), strict=True):
+                assert abs(weight - n**exponent / mean) < 1e-4 * max(1, weight)
+
+
+@pytest.mark.parametrize("name", ["chn", "chn-bayes", "bayes"])
+@pytest.mark.parametrize("link", ["sigmoid", "identity"])
+def test_knowing_only_the_rows_that_occur_changes_no_loss(
+    name: str, link: str, tiny: Callable[..., Tiny]
+) -> None:
+    world = tiny(shots=(3, 2, 4, 3, 2, 3), link=link)
+    knowledge = world.knowledge
+    torch.manual_seed(0)
+    adapter = build_adapter(adapter_config(name), knowledge).eval()
+    weights = torch.tensor([1.0, 2.0, 0.5, 3.0, 1.0, 0.1])
+    episode = draw_episode(
+        world.batch, knowledge.states, torch.tensor([1, 0, 2, 2, 1, 1]), torch.Generator().manual_seed(0),
+        weights=weights,
+    )  # fmt: skip
+    small = episode.compact()
+    assert len(small.states) == len(
+        set(torch.cat([episode.context.cells.index, episode.targets.index]).tolist())
+    )
+
+    def told(given: Episode) -> tuple[Heads, torch.Tensor, torch.Tensor, torch.Tensor]:
+        states = adapter.refine(given.states)
+        heads = adapter.adapt(given.context, states)
+        logits = target_logits(heads, states.activation, given.targets)
+        none = torch.ones_like(logits)
+        return (
+            heads,
+            logits,
+            *((none, none) if heads.noise is None else target_noise(heads, states, given.targets)),
+        )
+
+    for one, other in zip(told(episode)[1:], told(small)[1:], strict=True):
+        torch.testing.assert_close(one, other)
+    found = episode_loss(adapter, knowledge.likelihood, episode)
+    torch.testing.assert_close(found, episode_loss(adapter, knowledge.likelihood, small))
+
+    # and the loss is the features' mean losses, weighted
+    heads, logits, variance, noise = told(episode)
+    codes = world.batch.codes[episode.targets.lines]
+    if heads.noise is None:
+        losses = knowledge.likelihood.nll(logits, episode.targets.values, codes)
+    else:
+        losses = knowledge.likelihood.predictive_nll(logits, variance, noise, episode.targets.values, codes)
+    total = sum(
+        float(weights[n] * losses[episode.targets.lines == n].mean().detach()) for n in range(len(weights))
+    )
+    assert abs(float(found.detach()) - total / float(weights.sum())) < 1e-4
+
+
+def test_heads_that_do_not_know_how_sure_they_are_say_so(tiny: Callable[..., Tiny]) -> None:
+    world = tiny()
+    heads = Heads(torch.zeros(6, 5), torch.zeros(6))
+    with pytest.raises(TypeError, match="how sure"):
+        target_noise(heads, world.knowledge.states, world.batch.cells)

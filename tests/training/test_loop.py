@@ -118,3 +118,73 @@ def test_an_interrupt_keeps_the_epoch_under_way(tmp_path: Path) -> None:
     resumed = run(path, config)
     assert epochs_run[0] == 10
     assert torch.equal(whole.weight, resumed.weight)
+
+
+class Dropping(nn.Module):
+    """Draws from the global generator while it trains, as dropout does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.free = nn.Linear(3, 1), nn.Parameter(torch.ones(3))
+        self.dropout = nn.Dropout(0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(self.dropout(x * self.free))
+
+
+def dropped(config: LoopConfig, path: Path | None = None, stop_at: int | None = None) -> Dropping:
+    torch.manual_seed(0)
+    module = Dropping()
+    torch.manual_seed(torch.seed())  # whatever was drawn before must not show
+    loop = Loop(module, config, seed=7, title="test", reporter=QUIET, checkpoint=path)
+
+    def losses(generator: torch.Generator) -> Iterator[Tensor]:
+        if loop.epoch == stop_at:
+            raise Interrupted
+        for _ in range(3):
+            x = torch.randn(5, 3, generator=generator)
+            yield (module(x) - x.sum(1, keepdim=True)).square().mean()
+
+    loop.run(losses)
+    return module
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_dropout_follows_the_seed_alone_and_a_resumed_run_too(tmp_path: Path, decay: float) -> None:
+    config = CONFIG.revised(epochs=12, decoupled_decay=decay)
+    whole, again = dropped(config), dropped(config)
+    with pytest.raises(Interrupted):
+        dropped(config, tmp_path / "c", stop_at=5)
+    resumed = dropped(config, tmp_path / "c")
+    for name, value in whole.state_dict().items():
+        assert torch.equal(value, again.state_dict()[name])
+        assert torch.equal(value, resumed.state_dict()[name])
+
+
+def test_training_leaves_the_global_generator_as_it_was() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    module = Dropping()
+    torch.manual_seed(5)
+
+    def losses(_: torch.Generator) -> Iterator[Tensor]:
+        yield module(torch.ones(2, 3)).sum()
+
+    Loop(module, CONFIG.revised(epochs=2), seed=0, title="test", reporter=QUIET).run(losses)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_decoupled_decay_shrinks_layers_only() -> None:
+    torch.manual_seed(0)
+    module = Dropping()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+
+    def losses(_: torch.Generator) -> Iterator[Tensor]:
+        yield sum((each * 0).sum() for each in module.parameters())
+
+    config = CONFIG.revised(epochs=1, decoupled_decay=0.5)
+    Loop(module, config, seed=0, title="test", reporter=QUIET).run(losses)
+    rate = 1 - config.learning_rate * 0.5
+    torch.testing.assert_close(module.layer.weight.data, before["layer.weight"] * rate)
+    assert torch.equal(module.layer.bias.data, before["layer.bias"])
+    assert torch.equal(module.free.data, before["free"])

@@ -47,6 +47,15 @@ class FineTuned(Adapter):
         """Those of the base, which alone is meta-trained."""
         return self.base.meta_settings
 
+    @property
+    def meta_defaults(self) -> dict[str, Any]:
+        """Those of the base."""
+        return self.base.meta_defaults
+
+    def refine(self, states: RowStates) -> RowStates:
+        """As the base does."""
+        return self.base.refine(states)
+
     def adapt(self, batch: FeatureBatch, states: RowStates) -> Heads:
         """Let the base give the heads, then fine-tune them."""
         heads = self.base.adapt(batch, states)

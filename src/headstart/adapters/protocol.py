@@ -82,6 +82,39 @@ class Adapter(nn.Module, ABC):
         """Settings of meta-training that are part of the method, such as MAML's meta-batch."""
         return {}
 
+    @property
+    def meta_defaults(self) -> dict[str, Any]:
+        """Settings of meta-training that suit the method, unless the user sets others."""
+        return {}
+
+    def refine(self, states: RowStates) -> RowStates:
+        """The backbone's states as this adapter's heads read them; here as they are.
+
+        ``adapt`` is given refined states, and its heads go with refined activations.
+        """
+        return states
+
     @abstractmethod
     def adapt(self, batch: FeatureBatch, states: RowStates) -> Heads:
         """Give each feature of the batch its head; differentiable in the adapter's parameters."""
+
+
+class StreamingAdapter(Adapter):
+    """An adapter whose heads depend on a context only through sums over its observations.
+
+    So an observation costs the same whether it is the second or the thousandth, and the order in
+    which they come leaves no trace: ``settle(evidence(a) + evidence(b))`` is ``adapt(a and b)``. What
+    was observed is taken back by subtracting its evidence.
+    """
+
+    @abstractmethod
+    def streams(self, codes: Tensor) -> Tensor:
+        """Whether there are such sums for these kinds: a mask like ``codes``."""
+
+    @abstractmethod
+    def evidence(self, batch: FeatureBatch, states: RowStates) -> Tensor:
+        """The sums of each feature: (features, numbers) in double precision."""
+
+    @abstractmethod
+    def settle(self, evidence: Tensor, batch: FeatureBatch) -> Heads:
+        """The heads these sums imply; of the batch only metadata and kinds are read."""

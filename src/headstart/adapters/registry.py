@@ -6,7 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from headstart.adapters.bayes import BayesConfig, BayesHead
 from headstart.adapters.chn import CHNConfig, ContextualHypernetwork
+from headstart.adapters.chn_bayes import CHNBayes, CHNBayesConfig
 from headstart.adapters.finetune import FineTuned, FineTunedConfig
 from headstart.adapters.knn import NearestHeads, NearestHeadsConfig
 from headstart.adapters.maml import MAML, MAMLConfig
@@ -20,6 +22,8 @@ from headstart.config import Config
 from headstart.errors import InputError, UnknownNameError, did_you_mean
 
 ADAPTERS: dict[str, tuple[type[Config], type[Adapter]]] = {
+    "chn-bayes": (CHNBayesConfig, CHNBayes),
+    "bayes": (BayesConfig, BayesHead),
     "chn": (CHNConfig, ContextualHypernetwork),
     "random": (RandomConfig, RandomHead),
     "mean": (MeanConfig, MeanOfContext),
@@ -36,14 +40,14 @@ _NUMBERED = {"knn": "neighbours", "train": "epochs", "maml": "epochs"}
 
 
 def adapter_names() -> list[str]:
-    """The names of the paper's methods; others of the same shape, such as knn-3, are understood too."""
+    """The methods' names; others of the same shape, such as knn-3, are understood too."""
     counted = {
         "knn": (1, 5, 10),
         "train": (1, 5, 10, 25),
         "maml": (0, 1, 3, 5, 10),
         "chn-train": (1, 5, 10, 25),
     }
-    plain = ["chn", "random", "mean", "mean-head", "mean-head-matching"]
+    plain = ["chn-bayes", "bayes", "chn", "random", "mean", "mean-head", "mean-head-matching"]
     return plain + [f"{name}-{n}" for name, numbers in counted.items() for n in numbers]
 
 

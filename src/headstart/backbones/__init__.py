@@ -1,5 +1,6 @@
 """Backbones: base models that give a row its code and decoder activation."""
 
+from headstart.backbones.factorisation import Factorisation, FactorisationConfig
 from headstart.backbones.feedforward import FeedForward, FeedForwardConfig
 from headstart.backbones.heads import Heads
 from headstart.backbones.likelihood import Likelihood, LikelihoodConfig
@@ -12,6 +13,8 @@ __all__ = [
     "PVAE",
     "Backbone",
     "BackboneConfig",
+    "Factorisation",
+    "FactorisationConfig",
     "FeedForward",
     "FeedForwardConfig",
     "Heads",

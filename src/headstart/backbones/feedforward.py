@@ -8,7 +8,7 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from headstart.backbones.protocol import Backbone, BackboneConfig, RowStates, mlp
+from headstart.backbones.protocol import BackboneConfig, RowStates, TrainedBackbone, mlp
 from headstart.backbones.sparse import bag, products_at
 from headstart.table.cells import Cells
 
@@ -25,7 +25,7 @@ class FeedForwardConfig(BackboneConfig):
     )  # each row's rate of hidden inputs is drawn from Uniform(0, this)
 
 
-class FeedForward(Backbone):
+class FeedForward(TrainedBackbone):
     """Masked inputs → hidden layers → heads; the code is an intermediate layer.
 
     The first layer reads every feature's masked value and its mask, ``Σ_j (x_j·A_j + B_j)`` over the

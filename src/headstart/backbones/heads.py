@@ -10,27 +10,59 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Heads:
-    """A batch of heads θ = (w, b): the prediction for a row is its kind's link of w·d + b."""
+    """A batch of heads θ = (w, b): the prediction for a row is its kind's link of w·d + b.
+
+    Where an adapter knows how sure it is of a head, ``covariance`` is that of (w, b), its lower
+    triangle packed (``backbones.symmetric``), and ``noise`` the variance of the feature's observations
+    at a row of usual noise.
+    """
 
     weight: Tensor  # (features, width)
     bias: Tensor  # (features,)
+    covariance: Tensor | None = None  # (features, (width + 1)·(width + 2)/2)
+    noise: Tensor | None = None  # (features,)
 
     def __len__(self) -> int:
         return len(self.bias)
 
     def take(self, features: Tensor) -> Heads:
         """Return the heads at these positions."""
-        return Heads(self.weight[features], self.bias[features])
+        return self._each(lambda part: part[features])
 
     def detach(self) -> Heads:
         """Return the same numbers, cut off from any gradient."""
-        return Heads(self.weight.detach(), self.bias.detach())
+        return self._each(lambda part: part.detach())
 
     def logits(self, activation: Tensor) -> Tensor:
         """Apply every head to every row's decoder activation: (rows, features)."""
         return torch.addmm(self.bias, activation, self.weight.T)
 
+    def plain(self, width: int) -> Heads:
+        """Return only w and b, with zeros for activations past those the heads were made for."""
+        more = self.weight.new_zeros(len(self), width - self.weight.shape[1])
+        return Heads(torch.cat([self.weight, more], dim=1), self.bias)
+
+    def parts(self) -> list[Tensor]:
+        """All that there is of the heads, as tensors of one entry a feature."""
+        every = (self.weight, self.bias, self.covariance, self.noise)
+        return [part for part in every if part is not None]
+
+    def grown(self, more: int) -> Heads:
+        """Return the heads with so many empty ones after them."""
+        return self._each(lambda part: torch.cat([part, part.new_zeros(more, *part.shape[1:])]))
+
+    def _each(self, change) -> Heads:  # type: ignore[no-untyped-def]
+        covariance, noise = (None if part is None else change(part) for part in (self.covariance, self.noise))
+        return Heads(change(self.weight), change(self.bias), covariance, noise)
+
     @classmethod
     def concatenate(cls, parts: list[Heads]) -> Heads:
-        """Join batches of heads into one."""
-        return cls(torch.cat([part.weight for part in parts]), torch.cat([part.bias for part in parts]))
+        """Join batches of heads into one; what only some of them know is dropped."""
+        covariances = [part.covariance for part in parts if part.covariance is not None]
+        noises = [part.noise for part in parts if part.noise is not None]
+        return cls(
+            torch.cat([part.weight for part in parts]),
+            torch.cat([part.bias for part in parts]),
+            torch.cat(covariances) if len(covariances) == len(parts) else None,
+            torch.cat(noises) if len(noises) == len(parts) else None,
+        )

@@ -52,6 +52,46 @@ class Likelihood(nn.Module):
         """The predicted mean on the models' scale."""
         return self._by_kind(lambda code: self._link(logits, code), codes, logits)
 
+    def squashes(self, codes: Tensor) -> Tensor:
+        """Whether the link of these kinds is the logistic function: a mask like ``codes``."""
+        binary = codes == BINARY
+        return binary | (codes == RATING) if self.config.rating_link == "sigmoid" else binary
+
+    def predictive(
+        self, logits: Tensor, variance: Tensor, noise: Tensor, codes: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Mean and variance of a value whose output is Gaussian: two of the logits' shape.
+
+        ``variance`` is the output's, from an uncertain head; ``noise`` what an observation adds. It
+        adds to the value, but for a binary one to the output: a row that answers at random. Through
+        the logistic function a Gaussian's mean is MacKay's approximation, σ(m / √(1 + π·v / 8)).
+        """
+        squashed = self.squashes(codes)
+        if not bool(squashed.any()):
+            return logits, variance + noise
+        binary = codes == BINARY
+        spread = variance + torch.where(binary, noise, 0.0)
+        mean = torch.sigmoid(logits / torch.sqrt(1 + math.pi / 8 * spread))
+        slope = mean * (1 - mean)
+        squashed_variance = torch.where(binary, slope, slope**2 * variance + noise)
+        return (
+            torch.where(squashed, mean, logits),
+            torch.where(squashed, squashed_variance, variance + noise),
+        )
+
+    def predictive_nll(
+        self, logits: Tensor, variance: Tensor, noise: Tensor, values: Tensor, codes: Tensor
+    ) -> Tensor:
+        """Negative log-likelihood of each value under ``predictive``."""
+        mean, total = self.predictive(logits, variance, noise, codes)
+        gaussian = 0.5 * ((values - mean) ** 2 / total + total.log() + math.log(2 * math.pi))
+        binary = codes == BINARY
+        if not bool(binary.any()):
+            return gaussian
+        squashed = logits / torch.sqrt(1 + math.pi / 8 * (variance + noise))
+        bernoulli = F.binary_cross_entropy_with_logits(squashed, values, reduction="none")
+        return torch.where(binary, bernoulli, gaussian)
+
     def logit(self, mean: Tensor, codes: Tensor) -> Tensor:
         """The output whose predicted mean this is: the inverse of ``mean``, kept finite at the ends."""
 

@@ -29,29 +29,34 @@ class RowStates:
     code: Tensor  # (rows, latent): what the hypernetwork reads
     code_std: Tensor  # (rows, latent): how sure the backbone is of the code
     activation: Tensor  # (rows, width): what heads read
+    noise: Tensor | None = None  # (rows,): how noisy a row's observations are, where an adapter says
 
     def __len__(self) -> int:
         return len(self.code)
 
     def take(self, rows: Tensor) -> RowStates:
         """Return the states of these rows."""
-        return RowStates(self.code[rows], self.code_std[rows], self.activation[rows])
+        noise = None if self.noise is None else self.noise[rows]
+        return RowStates(self.code[rows], self.code_std[rows], self.activation[rows], noise)
 
     @classmethod
     def concatenate(cls, parts: list[RowStates]) -> RowStates:
         """Join batches of rows into one."""
+        noises = [part.noise for part in parts if part.noise is not None]
         return cls(
             torch.cat([part.code for part in parts]),
             torch.cat([part.code_std for part in parts]),
             torch.cat([part.activation for part in parts]),
+            torch.cat(noises) if len(noises) == len(parts) else None,
         )
 
 
 class Backbone(nn.Module, ABC):
     """A base model over a fixed set of features.
 
-    Subclasses implement ``states`` and ``loss`` and own a head a feature. Values come in on the
-    models' scale. Only ``encode`` and ``heads`` are used once the backbone is frozen.
+    Subclasses implement ``states`` and own a head a feature. How they are trained is one of two ways:
+    by gradient (``TrainedBackbone``) or by sweeps (``SweptBackbone``). Values come in on the models'
+    scale. Only ``encode`` and ``heads`` are used once the backbone is frozen.
     """
 
     name: ClassVar[str]
@@ -89,10 +94,6 @@ class Backbone(nn.Module, ABC):
         return Heads(self.weight, self.bias)
 
     @abstractmethod
-    def loss(self, cells: Cells, generator: torch.Generator) -> Tensor:
-        """The training loss of a batch of rows, per row; randomness comes from ``generator`` only."""
-
-    @abstractmethod
     def states(self, cells: Cells) -> RowStates:
         """What is known of a batch of rows from their observations; a row may have none."""
 
@@ -105,6 +106,32 @@ class Backbone(nn.Module, ABC):
         if len(every) == 0:
             return self.states(cells)
         return RowStates.concatenate([self.states(cells.take(part)) for part in torch.split(every, batch)])
+
+
+class TrainedBackbone(Backbone):
+    """A backbone that descends the gradient of a loss."""
+
+    @abstractmethod
+    def loss(self, cells: Cells, generator: torch.Generator) -> Tensor:
+        """The training loss of a batch of rows, per row; randomness comes from ``generator`` only."""
+
+
+class SweptBackbone(Backbone):
+    """A backbone whose parameters have closed forms given each other: some sweeps over them suffice."""
+
+    sweeps: int
+
+    @abstractmethod
+    def begin(self, cells: Cells, metadata: Tensor, generator: torch.Generator) -> None:
+        """Start anew on rows × features, the latter with their metadata (features, metadata width)."""
+
+    @abstractmethod
+    def sweep(self, cells: Cells) -> float:
+        """Update every parameter once; returns how far off predictions are, for progress."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """Forget what only training needs."""
 
 
 def mlp(sizes: list[int], *, last: bool = False) -> nn.Sequential:

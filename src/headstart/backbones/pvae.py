@@ -8,7 +8,7 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from headstart.backbones.protocol import Backbone, BackboneConfig, RowStates, mlp
+from headstart.backbones.protocol import BackboneConfig, RowStates, TrainedBackbone, mlp
 from headstart.backbones.set_encoder import SetEncoder
 from headstart.backbones.sparse import products_at
 from headstart.table.cells import Cells
@@ -30,7 +30,7 @@ class PVAEConfig(BackboneConfig):
     )  # each row's rate of dropped inputs is drawn from Uniform(0, this)
 
 
-class PVAE(Backbone):
+class PVAE(TrainedBackbone):
     """Set encoder → Gaussian posterior of the code z → shared decoder → one head a feature."""
 
     name: ClassVar[str] = "pvae"

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headstart.backbones.factorisation import Factorisation, FactorisationConfig
 from headstart.backbones.feedforward import FeedForward, FeedForwardConfig
 from headstart.backbones.protocol import Backbone, BackboneConfig
 from headstart.backbones.pvae import PVAE, PVAEConfig
@@ -15,6 +16,7 @@ from headstart.errors import InputError, UnknownNameError, did_you_mean
 from headstart.table.cells import Cells
 
 BACKBONES: dict[str, tuple[type[BackboneConfig], type[Backbone]]] = {
+    Factorisation.name: (FactorisationConfig, Factorisation),
     PVAE.name: (PVAEConfig, PVAE),
     FeedForward.name: (FeedForwardConfig, FeedForward),
 }

@@ -31,9 +31,7 @@ from headstart.evaluate.tables import metric_table
 from headstart.progress import Reporter
 
 Observations = Annotated[Path, typer.Option("--observations", help="CSV or Parquet, as for headstart fit.")]
-Methods = Annotated[
-    str, typer.Option(help="Names with commas between, or 'all' for every method of the paper.")
-]
+Methods = Annotated[str, typer.Option(help="Names with commas between, or 'all' for every method there is.")]
 Fractions = Annotated[str, typer.Option(help="Shares of features to train, meta-train and meta-test on.")]
 
 
@@ -48,13 +46,16 @@ def benchmark(
     form: Form = "auto",
     duplicates: Duplicates = "error",
     metadata_type: MetadataTypes = None,
-    methods: Methods = "chn,mean,mean-head,knn-10",
+    methods: Methods = "chn-bayes,chn,mean,mean-head,knn-10",
     shots: Annotated[str, typer.Option(help="Numbers of observations revealed.")] = "0,1,2,4,8,16,32",
     splits: Annotated[int, typer.Option(help="How many random splits of the features.", min=1)] = 5,
     seed: Annotated[int, typer.Option(help="Split i is drawn with seed + i.", min=0)] = 0,
     fractions: Fractions = "0.6,0.3,0.1",
     by: Annotated[str | None, typer.Option(help="Metadata column to split by, old to new.")] = None,
-    backbone: BackboneName = "pvae",
+    backbone: BackboneName = "factorisation",
+    disjoint: Annotated[
+        bool, typer.Option("--disjoint", help="Keep train and meta-train features apart, as the paper does.")
+    ] = False,
     quiet: Quiet = False,
 ) -> None:
     """Hold features out, pretend they are new, and see how well each method predicts them.
@@ -63,7 +64,7 @@ def benchmark(
     stopped when the same command is given again.
 
     Example: [bold]headstart benchmark --observations ratings.csv --features films.csv --row user
-    --feature film --value stars --methods chn,mean,knn-10 --splits 5 --out compared[/bold]
+    --feature film --value stars --methods chn-bayes,mean,knn-10 --splits 5 --out compared[/bold]
     """
     shares = _numbers(fractions, "--fractions", float)
     check_fractions(shares)
@@ -74,6 +75,7 @@ def benchmark(
         seed=seed,
         fractions=tuple(shares),
         by=by,
+        cross_fitted=not disjoint,
         backbone=backbone_config(backbone),
     )
     for method in config.methods:

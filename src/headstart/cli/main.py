@@ -39,6 +39,8 @@ app = typer.Typer(
 app.command("fit")(models.fit)
 app.command("add")(models.add)
 app.command("predict")(predict.predict)
+app.command("observe")(models.observe)
+app.command("suggest")(models.suggest)
 app.command("info")(models.info)
 app.command("benchmark")(benchmark.benchmark)
 app.command("demo")(demo.demo)

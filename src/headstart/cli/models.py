@@ -12,6 +12,7 @@ import typer
 from headstart.adapters.registry import adapter_config
 from headstart.backbones.registry import backbone_config
 from headstart.cli.options import (
+    NAMES_HELP,
     BackboneName,
     Duplicates,
     FeatureColumn,
@@ -24,6 +25,7 @@ from headstart.cli.options import (
     TableKind,
     ValueColumn,
     file_text,
+    named,
     read_table,
 )
 from headstart.cli.printing import say, show_facts
@@ -44,8 +46,8 @@ def fit(
     form: Form = "auto",
     duplicates: Duplicates = "error",
     metadata_type: MetadataTypes = None,
-    backbone: BackboneName = "pvae",
-    adapter: Annotated[str, typer.Option(help="How new features get their heads.")] = "chn",
+    backbone: BackboneName = "factorisation",
+    adapter: Annotated[str, typer.Option(help="How new features get their heads.")] = "chn-bayes",
     seed: Annotated[int, typer.Option(help="The same seed gives the same model.", min=0)] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted fit.")] = False,
     quiet: Quiet = False,
@@ -96,6 +98,38 @@ def add(
     say(f"added {added.name!r} ({added.kind}) with {added.shots} observations")
 
 
+def observe(
+    model: Model,
+    name: Annotated[str, typer.Argument(help="Name of the feature.", show_default=False)],
+    observations: Annotated[Path, typer.Option(help="CSV or Parquet with the columns row and value.")],
+    row: RowColumn = "row",
+    value: ValueColumn = "value",
+) -> None:
+    """Refine a feature by more observations; a row observed before gets its new value.
+
+    Example: [bold]headstart observe films.headstart "Dune 3" --observations new_ratings.csv[/bold]
+    """
+    seen = read_context(observations, row, value)
+    with Headstart.updating(model) as held:
+        held.observe(name, seen)
+    say(f"{name!r} now rests on {held.feature(name).shots} observations")
+
+
+def suggest(
+    model: Model,
+    name: Annotated[str, typer.Argument(help="Name of the feature.", show_default=False)],
+    n: Annotated[int, typer.Option("-n", help="How many rows.", min=1)] = 10,
+    rows: Annotated[list[str] | None, typer.Option(help=NAMES_HELP)] = None,
+) -> None:
+    """Say which rows to observe next, because they tell most about a feature; best first.
+
+    Example: [bold]headstart suggest films.headstart "Dune 3" -n 5[/bold]
+    """
+    held = Headstart.load(model)
+    for row in held.suggest(name, named(rows, held.rows, "--rows"), n):
+        typer.echo(row)
+
+
 def info(model: Model) -> None:
     """Say what a saved model holds.
 
@@ -104,7 +138,7 @@ def info(model: Model) -> None:
     held = Headstart.load(model)
     fitted = held.fitted_
     every = [held.feature(name) for name in held.features]
-    added = [feature for feature in every if not feature.trained]
+    added = [feature for feature in every if not feature.encoded]
     show_facts(
         [
             ("model", str(model)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,7 +35,8 @@ MetadataTypes = Annotated[
         "may be repeated.",
     ),
 ]
-BackboneName = Annotated[str, typer.Option("--backbone", help="pvae or feedforward.")]
+BackboneName = Annotated[str, typer.Option("--backbone", help="factorisation, pvae or feedforward.")]
+NAMES_HELP = "A name, several with commas between, or a file of one a line; may be repeated."
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 
 
@@ -81,6 +83,23 @@ def file_text(given: str) -> str | None:
         if error.errno == errno.ENAMETOOLONG:
             return None
         raise
+
+
+def named(given: list[str] | None, known: Collection[str], option: str) -> list[str] | None:
+    """The names an option gives: as they are, with commas between, or from a file; None if not given."""
+    if given is None:
+        return None
+    names: list[str] = []
+    for text in given:
+        if text in known:  # first, because a name may hold commas itself
+            names.append(text)
+        elif (content := file_text(text)) is not None:
+            names += [line.strip() for line in content.splitlines() if line.strip()]
+        else:
+            names += parts(text)
+    if not names:
+        raise InputError(f"{option} names nothing; leave it out for all, or name some")
+    return names
 
 
 def _pairs(texts: list[str]) -> dict[str, str]:

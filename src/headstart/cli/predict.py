@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,21 +10,20 @@ import pyarrow.csv
 import pyarrow.parquet
 import typer
 
-from headstart.cli.options import FeatureColumn, Model, RowColumn, ValueColumn, file_text, parts
+from headstart.cli.options import NAMES_HELP, FeatureColumn, Model, RowColumn, ValueColumn, named
 from headstart.cli.printing import say, show
 from headstart.errors import InputError
 from headstart.model import Headstart
 from headstart.table import Table
 
-_NAMES_HELP = "A name, several with commas between, or a file of one a line; may be repeated."
 _SHOWN = 50  # lines printed at most
 
 
 def predict(
     model: Model,
     out: Annotated[Path | None, typer.Option("--out", help="CSV or Parquet to write; else printed.")] = None,
-    rows: Annotated[list[str] | None, typer.Option(help=_NAMES_HELP)] = None,
-    features: Annotated[list[str] | None, typer.Option(help=_NAMES_HELP)] = None,
+    rows: Annotated[list[str] | None, typer.Option(help=NAMES_HELP)] = None,
+    features: Annotated[list[str] | None, typer.Option(help=NAMES_HELP)] = None,
     new_rows: Annotated[
         Path | None, typer.Option(help="Observations of rows the model has not seen.")
     ] = None,
@@ -43,11 +41,11 @@ def predict(
     if out is not None:
         _check_file(out)
     held = Headstart.load(model)
-    asked: Any = _names(rows, held.rows, "--rows")
+    asked: Any = named(rows, held.rows, "--rows")
     if new_rows is not None:
         table = Table.read(new_rows, row=row, feature=feature, value=value, kinds="real", form="long")
         asked = _by_row(table)
-    predicted = held.predict(asked, _names(features, held.features, "--features"))
+    predicted = held.predict(asked, named(features, held.features, "--features"))
     found = predicted.to_arrow(level)
     if out is None:
         _show(found, level)
@@ -61,22 +59,6 @@ def _by_row(table: Table) -> dict[str, dict[str, float]]:
     for row, feature, value in zip(table.row_index, table.feature_index, table.values.tolist(), strict=True):
         rows[table.rows[row]][table.features[feature]] = value
     return rows
-
-
-def _names(given: list[str] | None, known: Collection[str], option: str) -> list[str] | None:
-    if given is None:
-        return None
-    names: list[str] = []
-    for text in given:
-        if text in known:  # first, because a name may hold commas itself
-            names.append(text)
-        elif (content := file_text(text)) is not None:
-            names += [line.strip() for line in content.splitlines() if line.strip()]
-        else:
-            names += parts(text)
-    if not names:
-        raise InputError(f"{option} names nothing; leave it out to predict all, or name some")
-    return names
 
 
 def _show(table: pa.Table, level: float) -> None:

@@ -10,8 +10,8 @@ from pydantic import Field, SerializeAsAny
 
 from headstart.adapters.protocol import Adapter
 from headstart.adapters.registry import ADAPTERS, adapter_config
+from headstart.backbones.factorisation import FactorisationConfig
 from headstart.backbones.protocol import BackboneConfig
-from headstart.backbones.pvae import PVAEConfig
 from headstart.config import Config
 from headstart.errors import InputError, UnknownNameError, did_you_mean, listed
 from headstart.evaluate.folder import BenchmarkFolder, SplitOutcome
@@ -26,19 +26,21 @@ from headstart.table import Table
 from headstart.training.calibration import Calibration
 from headstart.training.metatraining import MetaTrainingConfig
 from headstart.training.pretraining import PretrainingConfig
-from headstart.training.stages import feature_batch, hold_back, train_adapter, train_backbone
+from headstart.training.stages import feature_batch, train_adapter, train_backbone
+from headstart.training.tasks import cross_fitted_tasks, disjoint_tasks, hold_back
 
 
 class BenchmarkConfig(Config):
     """What to compare, and how."""
 
-    methods: tuple[str, ...] = ("chn", "mean", "mean-head", "knn-10")
+    methods: tuple[str, ...] = ("chn-bayes", "chn", "mean", "mean-head", "knn-10")
     shots: tuple[int, ...] = (0, 1, 2, 4, 8, 16, 32)
     splits: int = Field(5, ge=1)
     seed: int = Field(0, ge=0)  # split i uses seed + i
     fractions: tuple[float, float, float] = (0.6, 0.3, 0.1)  # train, meta-train, meta-test
     by: str | None = None  # metadata column to split by, old to new; None: at random
-    backbone: SerializeAsAny[BackboneConfig] = PVAEConfig()
+    cross_fitted: bool = True  # train and meta-train features both do both; False: as the paper
+    backbone: SerializeAsAny[BackboneConfig] = FactorisationConfig()
     pretraining: PretrainingConfig = PretrainingConfig()
     metatraining: MetaTrainingConfig = MetaTrainingConfig()
     adapters: dict[str, dict[str, Any]] = Field({})  # such as {"chn": {"encoding": 25}}
@@ -87,6 +89,9 @@ class Benchmark:
 
     def _run_split(self, number: int, folder: BenchmarkFolder, reporter: Reporter) -> SplitOutcome:
         config, split, seed = self.config, self.splits[number], self.config.seed + number
+        if config.cross_fitted:
+            known = np.union1d(split.train, split.meta_train)
+            split = FeatureSplit(known, known, split.meta_test)
         table = hide_scales(self.table, split)
         held_out = table.with_features(split.meta_test)
         test = KShotTest(feature_batch(held_out), held_out.kinds, config.shots, seed)
@@ -95,7 +100,7 @@ class Benchmark:
             f"Split {number + 1} of {config.splits}: {len(split.train)} features train, "
             f"{len(split.meta_train)} meta-train, {len(test)} tested, {test.left_out} too small to test"
         )
-        _, knowledge = train_backbone(
+        backbone, knowledge = train_backbone(
             table.with_features(split.train),
             config.backbone,
             config.pretraining,
@@ -103,7 +108,11 @@ class Benchmark:
             reporter=reporter,
             checkpoint=folder.checkpoint(number, "backbone"),
         )
-        tasks = feature_batch(table.with_features(split.meta_train))
+        batch = feature_batch(table.with_features(split.meta_train))
+        if config.cross_fitted:
+            tasks = cross_fitted_tasks(batch, backbone, knowledge, seed=seed)
+        else:
+            tasks = disjoint_tasks(batch, knowledge)
         trained: dict[str, Adapter] = {}
         adapters = {
             method: train_adapter(

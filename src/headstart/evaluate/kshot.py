@@ -15,7 +15,7 @@ from headstart.backbones.sparse import products_at
 from headstart.errors import InputError
 from headstart.table.cells import Cells
 from headstart.table.kinds import Kinds
-from headstart.training.episodes import random_ranks
+from headstart.training.episodes import random_ranks, target_noise
 
 _CELLS_AT_ONCE = 2**24  # bounds what a dense product of heads and rows may take
 
@@ -80,18 +80,25 @@ class KShotTest:
         return self._batch.observing(self._batch.cells.keep(self._rank < shots))
 
     @torch.no_grad()
-    def predict(self, heads: Heads, states: RowStates, likelihood: Likelihood) -> Tensor:
-        """The mean at each target in data units: (targets,) float64."""
+    def predict(
+        self, heads: Heads, states: RowStates, likelihood: Likelihood
+    ) -> tuple[Tensor, Tensor | None]:
+        """The mean at each target in data units, (targets,) float64, and the standard deviation on the
+        models' scale where the heads know it.
+        """
         parts = torch.split(torch.arange(len(self)), max(1, _CELLS_AT_ONCE // max(1, len(states))))
         products = [
             products_at(heads.weight[part], states.activation, self.targets.take(part)) for part in parts
         ]
         logits = torch.cat(products) + heads.bias[self._lines]
-        return self._unscaled(likelihood.mean(logits, self.codes))
+        if heads.covariance is None:
+            return self._unscaled(likelihood.mean(logits, self.codes)), None
+        mean, variance = likelihood.predictive(logits, *target_noise(heads, states, self.targets), self.codes)
+        return self._unscaled(mean), variance.sqrt()
 
     def spread(self, std: Tensor) -> Tensor:
-        """Bring a standard deviation a feature (tested,) to data units at each target: (targets,)."""
-        return (std.double() * self._span)[self._lines]
+        """Bring a standard deviation at each target (targets,) to data units."""
+        return std.double() * self._span[self._lines]
 
     def _unscaled(self, values: Tensor) -> Tensor:
         return values.double() * self._span[self._lines] + self._offset[self._lines]

@@ -30,15 +30,16 @@ def score_adapter(
 ) -> list[Run]:
     """Score one method at every number of shots; without a calibration its intervals are not scored."""
     truth, lines, codes = test.truth.numpy(), test.lines.numpy(), test.codes.numpy()
+    with torch.no_grad():
+        states = adapter.refine(knowledge.states)
     runs = []
     for shots in test.shots:
         context = test.context(shots)
-        mean = test.predict(
-            _heads(adapter, context, knowledge.states), knowledge.states, knowledge.likelihood
-        )
+        mean, own = test.predict(_heads(adapter, context, states), states, knowledge.likelihood)
         std = None
         if calibration is not None and not (codes == BINARY).all():
-            std = test.spread(calibration.std(context.shots, context.codes)).numpy()
+            factor = calibration.factor(context.shots, context.codes)[test.lines]
+            std = test.spread(factor if own is None else factor * own).numpy()
         runs += [
             Run(
                 split=split,

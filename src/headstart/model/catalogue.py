@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from headstart.backbones.heads import Heads
 from headstart.errors import UnknownNameError, did_you_mean
@@ -21,11 +22,16 @@ class Feature:
 
     name: str
     kind: Kind
-    trained: bool  # in the backbone, from all its observations; otherwise its head is an adapter's
+    encoded: bool  # whether the backbone reads it
     shots: int  # how many observations its head rests on
     metadata: NDArray[np.float32]  # encoded
-    rows: NDArray[np.int64]  # the context of an adapter's head; empty for a trained one
+    rows: NDArray[np.int64]  # the context of an adapter's head; empty for one of the backbone's own
     values: NDArray[np.float64]  # in the data's own units
+
+    @property
+    def fixed(self) -> bool:
+        """Whether its head is the backbone's own, made from observations that are not at hand."""
+        return len(self.rows) < self.shots
 
     def observed(self, rows: NDArray[np.int64], values: NDArray[np.float64]) -> Feature:
         """Return the feature with these observations added, a row's later value replacing an earlier one."""
@@ -33,17 +39,30 @@ class Feature:
         every = np.concatenate([self.rows[fresh], rows])
         numbers = np.concatenate([self.values[fresh], values])
         order = np.argsort(every)  # a head must not depend on the order observations came in
-        return Feature(self.name, self.kind, False, len(every), self.metadata, every[order], numbers[order])
+        return self._holding(every[order], numbers[order])
+
+    def among(self, rows: NDArray[np.int64]) -> Feature:
+        """Return the feature with only its observations at these rows."""
+        kept = np.isin(self.rows, rows)
+        return self._holding(self.rows[kept], self.values[kept])
+
+    def _holding(self, rows: NDArray[np.int64], values: NDArray[np.float64]) -> Feature:
+        return replace(self, shots=len(rows), rows=rows, values=values)
 
 
 class Catalogue(Mapping[str, Feature]):
-    """Features by name, and their heads in two arrays that grow; no head moves when another is added."""
+    """Features by name, and their heads in arrays that grow; no head moves when another is added.
 
-    def __init__(self, width: int) -> None:
+    ``evidence`` holds, by name, the sums that heads of a streaming adapter rest on, once a feature
+    has been observed further.
+    """
+
+    def __init__(self, heads: Heads) -> None:
+        """``heads`` shows what the heads to come are made of; none of them is kept."""
         self._features: dict[str, tuple[Feature, int]] = {}
-        self._weight = torch.zeros(0, width)
-        self._bias = torch.zeros(0)
+        self._heads = heads.take(torch.zeros(0, dtype=torch.int64)).detach()
         self._free: list[int] = []
+        self.evidence: dict[str, Tensor] = {}
 
     def __len__(self) -> int:
         return len(self._features)
@@ -69,30 +88,31 @@ class Catalogue(Mapping[str, Feature]):
         """Return features and their heads, in this order."""
         found = [self._find(name) for name in names]
         slots = torch.tensor([slot for _, slot in found], dtype=torch.int64)
-        return [feature for feature, _ in found], Heads(self._weight[slots], self._bias[slots])
+        return [feature for feature, _ in found], self._heads.take(slots)
 
     def put(self, features: list[Feature], heads: Heads) -> None:
         """Add features, or replace those of the same name."""
         slots = [self._slot_for(feature.name) for feature in features]
         where = torch.tensor(slots, dtype=torch.int64)
-        self._weight[where] = heads.weight.detach()
-        self._bias[where] = heads.bias.detach()
+        for held, given in zip(self._heads.parts(), heads.detach().parts(), strict=True):
+            held[where] = given
         for feature, slot in zip(features, slots, strict=True):
             self._features[feature.name] = (feature, slot)
+            self.evidence.pop(feature.name, None)  # it was that of the head before
 
     def remove(self, name: object) -> None:
         """Forget a feature; its place is used again by the next one added."""
         feature, slot = self._find(name)
         del self._features[feature.name]
+        self.evidence.pop(feature.name, None)
         self._free.append(slot)
 
     def _slot_for(self, name: str) -> int:
         if name in self._features:
             return self._features[name][1]
         if not self._free:
-            taken = len(self._bias)
+            taken = len(self._heads)
             more = max(64, taken)  # doubling keeps the cost of an addition constant on average
-            self._weight = torch.cat([self._weight, self._weight.new_zeros(more, self._weight.shape[1])])
-            self._bias = torch.cat([self._bias, self._bias.new_zeros(more)])
+            self._heads = self._heads.grown(more)
             self._free = list(range(taken + more - 1, taken - 1, -1))
         return self._free.pop()

@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field
+from torch import Tensor
 
-from headstart.adapters.protocol import Adapter, FeatureBatch, Knowledge
+from headstart.adapters.protocol import Adapter, FeatureBatch, Knowledge, StreamingAdapter
 from headstart.adapters.registry import adapter_config
 from headstart.backbones.protocol import Backbone, RowStates
 from headstart.backbones.registry import backbone_config
@@ -28,7 +29,8 @@ from headstart.table.cells import offsets
 from headstart.training.calibration import Calibration
 from headstart.training.metatraining import MetaTrainingConfig
 from headstart.training.pretraining import PretrainingConfig
-from headstart.training.stages import feature_batch, hold_back, train_adapter, train_backbone
+from headstart.training.stages import feature_batch, train_adapter, train_backbone
+from headstart.training.tasks import cross_fitted_tasks, disjoint_tasks, hold_back
 
 FEWEST_FEATURES = 4
 
@@ -40,7 +42,7 @@ class Settings(Config):
     adapter: dict[str, Any]
     pretraining: PretrainingConfig
     metatraining: MetaTrainingConfig
-    meta_share: float = Field(gt=0, lt=1)
+    meta_share: float | None = Field(None, gt=0, lt=1)
     random_state: int = Field(ge=0, lt=2**63)
 
 
@@ -50,7 +52,7 @@ class Fitted:
 
     settings: Settings
     rows: Names
-    states: RowStates
+    states: RowStates  # as the adapter's heads read them
     schema: MetadataSchema | None
     kinds: tuple[Kind, ...]  # of the table it was fitted on, the most usual first
     backbone: Backbone
@@ -60,12 +62,29 @@ class Fitted:
     catalogue: Catalogue
     encoded: Names  # the features the backbone reads, in its order
 
+    @torch.no_grad()
     def adapt(self, features: list[Feature]) -> None:
         """Give these features heads by one pass of the adapter, and keep them."""
-        batch = batch_of(features, len(self.rows))
-        with torch.no_grad():
-            heads = self.adapter.adapt(batch, self.states)
-        self.catalogue.put(features, heads)
+        self.catalogue.put(features, self.adapter.adapt(batch_of(features, len(self.rows)), self.states))
+
+    @torch.no_grad()
+    def observe(self, feature: Feature, rows: NDArray[np.int64], values: NDArray[np.float64]) -> None:
+        """Refine one feature's head: from sums over its observations where the adapter has such."""
+        after, adapter = feature.observed(rows, values), self.adapter
+        code = torch.tensor([feature.kind.code])
+        if not (isinstance(adapter, StreamingAdapter) and bool(adapter.streams(code))):
+            self.adapt([after])
+            return
+
+        def evidence(of: Feature) -> Tensor:
+            return adapter.evidence(batch_of([of], len(self.rows)), self.states)
+
+        known = self.catalogue.evidence.get(feature.name)
+        total = evidence(feature) if known is None else known
+        total = total - evidence(feature.among(rows)) + evidence(after.among(rows))
+        heads = adapter.settle(total, batch_of([after], len(self.rows)))
+        self.catalogue.put([after], heads)
+        self.catalogue.evidence[after.name] = total
 
 
 def batch_of(features: list[Feature], rows: int) -> FeatureBatch:
@@ -87,7 +106,7 @@ def batch_of(features: list[Feature], rows: int) -> FeatureBatch:
 def fit_parts(
     table: Table, settings: Settings, reporter: Reporter, checkpoint: Path | None, resume: bool
 ) -> Fitted:
-    """Train the backbone on part of the features and the adapter on the rest; make every feature's head."""
+    """Train backbone and adapter, on all features or each on its share; make every feature's head."""
     seed = settings.random_state
     trained, met = part_features(table, settings.meta_share, seed)
     if checkpoint is not None:
@@ -100,7 +119,11 @@ def fit_parts(
         reporter=reporter,
         checkpoint=checkpoint and checkpoint / "backbone.safetensors",
     )
-    tasks = feature_batch(table.with_features(met))
+    batch = feature_batch(table.with_features(met))
+    if settings.meta_share is None:
+        tasks = cross_fitted_tasks(batch, backbone, knowledge, seed=seed)
+    else:
+        tasks = disjoint_tasks(batch, knowledge)
     adapter = train_adapter(
         adapter_config(settings.adapter),
         knowledge,
@@ -111,42 +134,56 @@ def fit_parts(
         checkpoint=checkpoint and checkpoint / "adapter.safetensors",
     )
     _, unseen = hold_back(tasks, settings.metatraining.validation, seed)
+    with torch.no_grad():
+        states = adapter.refine(knowledge.states)
+        shown = adapter.adapt(batch.take(torch.arange(1)), states)
     fitted = Fitted(
         settings=settings,
         rows=table.rows,
-        states=knowledge.states,
+        states=states,
         schema=table.schema,
         kinds=tuple(kind for kind, _ in Counter(table.kinds).most_common()),
         backbone=backbone,
         knowledge=knowledge,
         adapter=adapter,
         calibration=Calibration.fit(adapter, knowledge, unseen, seed=seed),
-        catalogue=Catalogue(backbone.activation_size),
+        catalogue=Catalogue(shown),
         encoded=table.features.take(trained),
     )
-    features = features_of(table, set(trained.tolist()))
-    fitted.catalogue.put([features[i] for i in trained], knowledge.heads)
-    rest = [feature for feature in features if not feature.trained]
+    # An adapter that takes any number of observations makes every head; what it makes can be refined.
+    fixed = not isinstance(adapter, StreamingAdapter)
+    features = features_of(table, set(trained.tolist()), fixed=fixed)
+    if fixed:
+        own = knowledge.heads.plain(states.activation.shape[1])  # alike to what the adapter makes
+        fitted.catalogue.put([features[i] for i in trained], own)
+    rest = [feature for feature in features if not feature.fixed]
     for start in range(0, len(rest), 1024):
         fitted.adapt(rest[start : start + 1024])
     return fitted
 
 
-def part_features(table: Table, meta_share: float, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Draw which features train the backbone and which meta-train the adapter; empty ones do neither."""
+def part_features(
+    table: Table, meta_share: float | None, seed: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Draw which features train the backbone and which meta-train the adapter; empty ones do neither.
+
+    Without a share, all of them do both.
+    """
     observed = np.flatnonzero(table.counts)
     if len(observed) < FEWEST_FEATURES:
         raise InputError(
             f"the table has {len(observed)} features with observations; at least {FEWEST_FEATURES} are "
             "needed, some to train the backbone and some to learn how to add new ones"
         )
+    if meta_share is None:
+        return observed, observed
     order = np.random.default_rng(seed).permutation(observed)
     met = min(max(2, round(meta_share * len(observed))), len(observed) - 2)
     return np.sort(order[met:]), np.sort(order[:met])
 
 
-def features_of(table: Table, trained: set[int]) -> list[Feature]:
-    """All features of a table, those the backbone trained without their contexts."""
+def features_of(table: Table, encoded: set[int], *, fixed: bool) -> list[Feature]:
+    """All features of a table; if the backbone's own heads are ``fixed``, these without their contexts."""
     order = np.argsort(table.feature_index, kind="stable")
     ends = np.cumsum(table.counts)
     rows, values = table.row_index[order].astype(np.int64), table.values[order]
@@ -154,8 +191,8 @@ def features_of(table: Table, trained: set[int]) -> list[Feature]:
     features = []
     for i, (name, kind) in enumerate(zip(table.features, table.kinds, strict=True)):
         count = int(table.counts[i])
-        held = slice(0, 0) if i in trained else slice(ends[i] - count, ends[i])
-        features.append(Feature(name, kind, i in trained, count, metadata[i], rows[held], values[held]))
+        held = slice(0, 0) if fixed and i in encoded else slice(ends[i] - count, ends[i])
+        features.append(Feature(name, kind, i in encoded, count, metadata[i], rows[held], values[held]))
     return features
 
 

@@ -30,7 +30,7 @@ from headstart.storage import locked, pack, read_json, unpack, write_bytes, writ
 from headstart.table import Cells, Kind, MetadataSchema, Names
 from headstart.training.calibration import Calibration
 
-FORMAT = 1
+FORMAT = 2  # 1 had no heads that know how sure they are
 INDEX = "model.json"
 
 
@@ -115,16 +115,18 @@ def _weights(path: Path, facts: dict[str, Any]) -> bytes | None:
 def _facts(fitted: Fitted) -> dict[str, Any]:
     features = list(fitted.catalogue.values())
     return {
-        "settings": fitted.settings.model_dump(mode="json"),
+        "settings": fitted.settings.model_dump(mode="json", exclude_unset=True),
         "kinds": [str(kind) for kind in fitted.kinds],
         "schema": None if fitted.schema is None else fitted.schema.model_dump(mode="json"),
         "features": {
             "names": [feature.name for feature in features],
             "kinds": [str(feature.kind) for feature in features],
-            "trained": [feature.trained for feature in features],
+            "encoded": [feature.encoded for feature in features],
             "shots": [feature.shots for feature in features],
         },
         "encoded": list(fitted.encoded),
+        "relative": fitted.calibration.relative,
+        "streams": list(fitted.catalogue.evidence),
         "rows": list(fitted.rows),
     }
 
@@ -150,6 +152,14 @@ def _tensors(fitted: Fitted) -> dict[str, Tensor]:
         "knowledge/values": knowledge.cells.values,
     }
     tensors |= {f"states/{name}": getattr(fitted.states, name) for name in ("code", "code_std", "activation")}
+    optional = {
+        "states/noise": fitted.states.noise,
+        "features/covariance": heads.covariance,
+        "features/noise": heads.noise,
+    }
+    tensors |= {name: value for name, value in optional.items() if value is not None}
+    if fitted.catalogue.evidence:
+        tensors["streams"] = torch.cat(list(fitted.catalogue.evidence.values()))
     tensors |= {f"backbone/{name}": value for name, value in fitted.backbone.state_dict().items()}
     tensors |= {f"adapter/{name}": value for name, value in fitted.adapter.state_dict().items()}
     return {name: value.clone() for name, value in tensors.items()}  # files share no memory
@@ -176,8 +186,9 @@ def _fitted(facts: dict[str, Any], tensors: dict[str, Tensor]) -> Fitted:
     known = parts["knowledge"]
     cells = Cells(known["indptr"], known["index"].long(), known["values"], backbone.features)
     states = RowStates(**parts["states"])
+    own = states.take(torch.arange(len(cells)))
     knowledge = Knowledge(
-        states.take(torch.arange(len(cells))),
+        RowStates(own.code, own.code_std, own.activation[:, : backbone.activation_size].contiguous()),
         cells,
         Heads(known["weight"], known["bias"]),
         known["metadata"],
@@ -196,21 +207,26 @@ def _fitted(facts: dict[str, Any], tensors: dict[str, Tensor]) -> Fitted:
         backbone=backbone,
         knowledge=knowledge,
         adapter=adapter.eval().requires_grad_(False),
-        calibration=Calibration(tensors["calibration"]),
-        catalogue=_catalogue(facts["features"], parts["features"], parts["contexts"]),
+        calibration=Calibration(tensors["calibration"], bool(facts.get("relative", False))),
+        catalogue=_catalogue(facts, parts["features"], parts["contexts"], tensors.get("streams")),
         encoded=Names(facts["encoded"], "feature"),
     )
 
 
 def _catalogue(
-    facts: dict[str, list[Any]], tensors: dict[str, Tensor], contexts: dict[str, Tensor]
+    index: dict[str, Any], tensors: dict[str, Tensor], contexts: dict[str, Tensor], streams: Tensor | None
 ) -> Catalogue:
+    facts = index["features"]
     counts = contexts["counts"].tolist()
     rows = [part.numpy() for part in torch.split(contexts["rows"], counts)]
     values = [part.numpy() for part in torch.split(contexts["values"], counts)]
     kinds = [Kind.parse(kind) for kind in facts["kinds"]]
     metadata = tensors["metadata"].numpy()
-    every = zip(facts["names"], kinds, facts["trained"], facts["shots"], metadata, rows, values, strict=True)
-    catalogue = Catalogue(tensors["weight"].shape[1])
-    catalogue.put([Feature(*each) for each in every], Heads(tensors["weight"], tensors["bias"]))
+    encoded = facts["encoded"] if "encoded" in facts else facts["trained"]
+    every = zip(facts["names"], kinds, encoded, facts["shots"], metadata, rows, values, strict=True)
+    heads = Heads(tensors["weight"], tensors["bias"], tensors.get("covariance"), tensors.get("noise"))
+    catalogue = Catalogue(heads)
+    catalogue.put([Feature(*each) for each in every], heads)
+    if streams is not None:
+        catalogue.evidence.update(zip(index["streams"], torch.split(streams, 1), strict=True))
     return catalogue

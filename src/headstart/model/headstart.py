@@ -27,7 +27,8 @@ from headstart.model.intake import (
     require_mapping,
     unique_names,
 )
-from headstart.model.prediction import Prediction
+from headstart.model.prediction import Prediction, predictive
+from headstart.model.suggestion import most_telling
 from headstart.progress import Reporter
 from headstart.table import Kind, Kinds, Names, Table
 from headstart.table.kinds import BINARY
@@ -42,18 +43,19 @@ class Headstart(BaseEstimator):  # type: ignore[misc]
     """Predicts the missing values of a sparse table, and takes new features at once.
 
     Parameters say what to train: ``backbone`` and ``adapter`` are names or settings, ``pretraining``
-    and ``metatraining`` settings or dicts of them, ``meta_share`` the share of features that teach the
-    adapter instead of the backbone. ``quiet`` hides progress. The same ``random_state`` gives the same
-    model. After ``fit`` all is in ``fitted_``.
+    and ``metatraining`` settings or dicts of them. All features teach the backbone and, masked from
+    it in turn, the adapter too; with ``meta_share``, that share of them teaches only the adapter, as in
+    the paper. ``quiet`` hides progress. The same ``random_state`` gives the same model. After ``fit``
+    all is in ``fitted_``.
     """
 
     def __init__(
         self,
-        backbone: str | BackboneConfig = "pvae",
-        adapter: str | Config = "chn",
+        backbone: str | BackboneConfig = "factorisation",
+        adapter: str | Config = "chn-bayes",
         pretraining: PretrainingConfig | Mapping[str, Any] | None = None,
         metatraining: MetaTrainingConfig | Mapping[str, Any] | None = None,
-        meta_share: float = 1 / 3,
+        meta_share: float | None = None,
         random_state: int = 0,
         quiet: bool = False,
     ) -> None:
@@ -113,13 +115,35 @@ class Headstart(BaseEstimator):  # type: ignore[misc]
         """Refine a feature's head by more observations; a row observed before gets its new value."""
         fitted = self._fitted
         feature = fitted.catalogue[name]
-        if feature.trained:
+        if feature.fixed:
             raise InputError(
-                f"feature {feature.name!r} was trained into the backbone, whose heads are fixed; "
-                "fit() again to learn from more observations of it"
+                f"feature {feature.name!r} was trained into the backbone, whose heads are fixed with this "
+                "adapter; fit() with adapter='chn-bayes' or 'bayes' to observe any feature further"
             )
         rows, values = context_of(feature.name, observations, feature.kind, fitted.rows)
-        fitted.adapt([feature.observed(rows, values)])
+        fitted.observe(feature, rows, values)
+
+    def suggest(self, name: object, rows: Sequence[Any] | None = None, n: int = 10) -> list[str]:
+        """Which rows to observe next: the ``n`` that together tell most about the feature, best first.
+
+        Each is chosen in the light of those before it, by how much it lowers the variance of the
+        feature's predictions over all rows. ``rows`` are those to choose from, all where nothing is
+        said; those already observed are left out.
+        """
+        fitted = self._fitted
+        features, heads = fitted.catalogue.take([name])
+        if heads.covariance is None:
+            raise InputError(
+                "suggest() needs an adapter that knows how sure it is; fit() with adapter='chn-bayes' "
+                "or 'bayes'"
+            )
+        if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
+            raise InputError(f"suggest() takes a whole number n from 1 up; got {n!r}")
+        names = list(fitted.rows) if rows is None else [as_name(row, "row") for row in _as_list(rows)]
+        places = np.setdiff1d(fitted.rows.positions(names), features[0].rows)
+        among, code = torch.from_numpy(places), features[0].kind.code
+        chosen = most_telling(heads, fitted.states, among, code, int(n), fitted.knowledge.likelihood)
+        return [fitted.rows[place] for place in chosen]
 
     def remove_feature(self, name: object) -> None:
         """Forget a feature; no other prediction changes."""
@@ -171,15 +195,14 @@ class Headstart(BaseEstimator):  # type: ignore[misc]
         features, heads = fitted.catalogue.take(names)
         kinds = Kinds([feature.kind for feature in features])
         codes = torch.from_numpy(kinds.codes)
-        weight, bias = heads.weight.double().T, heads.bias.double()
-        mean = np.empty((len(rows), len(features)))
-        for part in torch.split(torch.arange(len(rows)), 1024):
-            # In double, then rounded: so a cell's bits do not hang on which others are asked for with it.
-            products = states.activation[part].double() @ weight + bias
-            mean[part] = fitted.knowledge.likelihood.mean(products, codes).float().numpy()
         shots = torch.tensor([feature.shots for feature in features], dtype=torch.int64)
-        spread = fitted.calibration.std(shots, codes).double().numpy()
-        std = np.broadcast_to(spread * kinds.spans, mean.shape).copy()
+        spread = fitted.calibration.factor(shots, codes).double()
+        mean, std = np.empty((2, len(rows), len(features)))
+        for part in torch.split(torch.arange(len(rows)), 1024):
+            means, own = predictive(heads, states.take(part), codes, fitted.knowledge.likelihood)
+            mean[part] = means.numpy()
+            std[part] = (spread if own is None else spread * own).float().numpy()
+        std *= kinds.spans
         binary = kinds.codes == BINARY
         std[:, binary] = np.sqrt(mean[:, binary] * (1 - mean[:, binary]))
         mean *= kinds.spans

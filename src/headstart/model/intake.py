@@ -89,8 +89,8 @@ def new_feature(fitted: Fitted, given: object, parts: object) -> Feature:
     """Check all that is said of a new feature and put it together, without a head yet."""
     name = as_name(given, "feature")
     if name in fitted.catalogue:
-        trained = fitted.catalogue[name].trained
-        advice = "fit() again to change it" if trained else "use observe() to add observations to it"
+        fixed = fitted.catalogue[name].fixed
+        advice = "fit() again to change it" if fixed else "use observe() to add observations to it"
         raise InputError(f"feature {name!r} is already in the model; {advice}")
     said = require_mapping(parts, f"feature {name!r}", "{'metadata': …, 'observations': …}")
     for part in said:
@@ -161,10 +161,10 @@ def encode_rows(fitted: Fitted, rows: Mapping[Any, object]) -> RowStates:
         lines += [line] * len(names)
         found += features
         parts.append(values)
-    read = np.array([feature.trained for feature in found], dtype=bool)
+    read = np.array([feature.encoded for feature in found], dtype=bool)
     kinds = Kinds([feature.kind for feature in found])
     scaled = kinds.scale(np.concatenate([*parts, np.zeros(0)]), np.arange(len(found)))[read]
-    positions = fitted.encoded.positions([feature.name for feature in found if feature.trained])
+    positions = fitted.encoded.positions([feature.name for feature in found if feature.encoded])
     cells = Cells.from_pairs(
         torch.tensor(lines, dtype=torch.int64)[torch.from_numpy(read)],
         torch.from_numpy(positions),
@@ -172,4 +172,5 @@ def encode_rows(fitted: Fitted, rows: Mapping[Any, object]) -> RowStates:
         len(rows),
         len(fitted.encoded),
     )
-    return fitted.backbone.encode(cells)
+    with torch.no_grad():
+        return fitted.adapter.refine(fitted.backbone.encode(cells))

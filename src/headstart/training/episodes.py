@@ -2,33 +2,62 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from headstart.adapters.protocol import Adapter, FeatureBatch, Knowledge
+from headstart.adapters.protocol import Adapter, FeatureBatch
 from headstart.backbones.heads import Heads
+from headstart.backbones.likelihood import Likelihood
+from headstart.backbones.padding import forms_at
+from headstart.backbones.protocol import RowStates
 from headstart.backbones.sparse import products_at
 from headstart.table.cells import Cells
 
 
 @dataclass(frozen=True)
 class Episode:
-    """A batch of features with their contexts, and the targets kept back: a line a feature."""
+    """A batch of features with their contexts, the targets kept back (a line a feature), and the rows."""
 
     context: FeatureBatch
     targets: Cells
+    states: RowStates  # of rows that know nothing of these features
+    weights: Tensor | None = None  # (features,): how much each counts; None: as much as it has targets
+
+    def compact(self) -> Episode:
+        """The same episode, knowing only the rows that occur in it."""
+        every = torch.cat([self.context.cells.index, self.targets.index])
+        rows, places = torch.unique(every, return_inverse=True)
+        near, far = places.split([len(self.context.cells.index), len(self.targets.index)])
+
+        def renamed(cells: Cells, index: Tensor) -> Cells:
+            return Cells(cells.indptr, index, cells.values, len(rows))
+
+        context = self.context.observing(renamed(self.context.cells, near))
+        return Episode(context, renamed(self.targets, far), self.states.take(rows), self.weights)
 
 
-def draw_episode(batch: FeatureBatch, shots: Tensor, generator: torch.Generator) -> Episode:
+def draw_episode(
+    batch: FeatureBatch,
+    states: RowStates,
+    shots: Tensor,
+    generator: torch.Generator,
+    most_targets: int | None = None,
+    weights: Tensor | None = None,
+) -> Episode:
     """Reveal ``shots`` (features,) of each feature's observations, chosen at random.
 
-    One argsort of (feature, random key); a feature with fewer observations reveals all of them.
+    One argsort of (feature, random key); a feature with fewer observations reveals all of them. Of
+    the rest at most ``most_targets`` are targets.
     """
     cells = batch.cells
-    revealed = random_ranks(cells, generator) < shots[cells.lines]
-    return Episode(batch.observing(cells.keep(revealed)), cells.keep(~revealed))
+    rank, first = random_ranks(cells, generator), shots[cells.lines]
+    revealed = rank < first
+    asked = ~revealed if most_targets is None else ~revealed & (rank < first + most_targets)
+    return Episode(batch.observing(cells.keep(revealed)), cells.keep(asked), states, weights)
 
 
 def random_ranks(cells: Cells, generator: torch.Generator) -> Tensor:
@@ -41,10 +70,34 @@ def random_ranks(cells: Cells, generator: torch.Generator) -> Tensor:
     return rank
 
 
-def draw_shots(batch: FeatureBatch, most: int, generator: torch.Generator) -> Tensor:
-    """Shots ~ Uniform{0..most} for each feature, leaving it at least one target: (features,)."""
-    shots = torch.randint(most + 1, (len(batch),), generator=generator)
+def draw_shots(
+    batch: FeatureBatch,
+    most: int,
+    generator: torch.Generator,
+    how: Literal["uniform", "log"] = "uniform",
+) -> Tensor:
+    """Shots from {0..most} for each feature, leaving it at least one target: (features,).
+
+    Uniform as in the paper, or uniform in log(1 + shots), so that many shots do not crowd out few.
+    """
+    if how == "uniform":
+        shots = torch.randint(most + 1, (len(batch),), generator=generator)
+    else:
+        share = torch.rand(len(batch), generator=generator)
+        shots = (torch.exp(share * math.log(most + 2)) - 1).long().clamp(max=most)
     return torch.minimum(shots, (batch.shots - 1).clamp(min=0))
+
+
+def feature_weights(shots: Tensor, counts: Tensor, every: Tensor, power: float) -> Tensor:
+    """How much a feature of ``counts`` observations counts in an episode of ``shots``: (features,).
+
+    counts^p, relative to its mean over ``every`` count there is. p falls from 1 at no shots, where a
+    feature's popularity is all that tells what its targets weigh, towards ``power``: less uneven
+    weights make more features teach.
+    """
+    exponent = power + (1 - power) * (1 + shots.float()).rsqrt()
+    usual = (every.float()[None] ** exponent[:, None]).mean(1)
+    return counts.float() ** exponent / usual
 
 
 def target_logits(heads: Heads, activation: Tensor, targets: Cells) -> Tensor:
@@ -52,10 +105,30 @@ def target_logits(heads: Heads, activation: Tensor, targets: Cells) -> Tensor:
     return products_at(heads.weight, activation, targets) + heads.bias[targets.lines]
 
 
-def episode_loss(adapter: Adapter, knowledge: Knowledge, episode: Episode) -> Tensor:
-    """The paper's meta-loss: negative log-likelihood averaged over the targets of the whole batch."""
-    heads = adapter.adapt(episode.context, knowledge.states)
+def target_noise(heads: Heads, states: RowStates, targets: Cells) -> tuple[Tensor, Tensor]:
+    """The variance of those logits, and what an observation adds to it, of heads that know: two of (n,)."""
+    if heads.covariance is None or heads.noise is None:
+        raise TypeError("these heads do not know how sure they are")
+    noise = heads.noise[targets.lines]
+    if states.noise is not None:
+        noise = noise * states.noise.index_select(0, targets.index)
+    return forms_at(heads.covariance, states.activation, targets), noise
+
+
+def episode_loss(adapter: Adapter, likelihood: Likelihood, episode: Episode) -> Tensor:
+    """Negative log-likelihood of the targets; the paper's meta-loss where features carry no weights."""
+    episode = episode.compact()
+    states = adapter.refine(episode.states)
+    heads = adapter.adapt(episode.context, states)
     targets = episode.targets
-    logits = target_logits(heads, knowledge.states.activation, targets)
+    logits = target_logits(heads, states.activation, targets)
     codes = episode.context.codes[targets.lines]
-    return knowledge.likelihood.nll(logits, targets.values, codes).mean()
+    if heads.covariance is None:
+        losses = likelihood.nll(logits, targets.values, codes)
+    else:
+        variance, noise = target_noise(heads, states, targets)
+        losses = likelihood.predictive_nll(logits, variance, noise, targets.values, codes)
+    if episode.weights is None:
+        return losses.mean()
+    share = (episode.weights / episode.weights.sum() / targets.counts.clamp(min=1))[targets.lines]
+    return (losses * share).sum()

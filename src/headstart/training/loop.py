@@ -30,7 +30,9 @@ class LoopConfig(Config):
     batch_size: int = Field(ge=1)  # at most; see fewest_steps
     fewest_steps: int = Field(1, ge=1)  # batches shrink so that an epoch has at least so many
     learning_rate: float = Field(gt=0)
-    weight_decay: float = Field(0.0, ge=0)
+    weight_decay: float = Field(0.0, ge=0)  # Adam's, in the gradient
+    decoupled_decay: float = Field(0.0, ge=0)  # of layers' weights, beside the gradient
+    most_gradient: float | None = Field(None, gt=0)  # longer gradients are shortened to this norm
     schedule: Literal["constant", "cosine"] = "constant"
     patience: int | None = Field(
         None, ge=1
@@ -40,8 +42,11 @@ class LoopConfig(Config):
 
     def batches(self, order: Tensor) -> Iterator[Tensor]:
         """Cut what an epoch goes over into batches."""
-        size = max(1, min(self.batch_size, len(order) // self.fewest_steps))
-        yield from torch.split(order, size)
+        yield from torch.split(order, self.batch_for(len(order)))
+
+    def batch_for(self, count: int) -> int:
+        """How large batches are when an epoch goes over so many."""
+        return max(1, min(self.batch_size, count // self.fewest_steps))
 
 
 @contextmanager
@@ -82,11 +87,9 @@ class Loop:
     ) -> None:
         self.module, self.config = module, config
         self.title, self.reporter, self.checkpoint = title, reporter, checkpoint
+        self.seed = seed
         self.generator = torch.Generator().manual_seed(seed)
-        parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        self.optimizer = torch.optim.Adam(
-            parameters, lr=config.learning_rate, weight_decay=config.weight_decay, fused=True
-        )
+        self.optimizer = _optimizer(module, config)
         self.epoch = 0
         self.best_score = math.inf
         self.best_epoch = 0
@@ -133,11 +136,15 @@ class Loop:
             for group in self.optimizer.param_groups:
                 group["lr"] = self.config.learning_rate * (0.02 + 0.49 * (1 + math.cos(math.pi * progress)))
         total, count = torch.zeros(()), 0
-        for loss in losses(self.generator):
-            self.optimizer.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
-            self.optimizer.step()
-            total, count = total + loss.detach(), count + 1
+        with torch.random.fork_rng(devices=[]):  # dropout draws from the global generator only
+            torch.manual_seed(self.seed + self.epoch)
+            for loss in losses(self.generator):
+                self.optimizer.zero_grad(set_to_none=True)
+                loss.backward()  # type: ignore[no-untyped-call]
+                if self.config.most_gradient is not None:
+                    nn.utils.clip_grad_norm_(self.module.parameters(), self.config.most_gradient)
+                self.optimizer.step()
+                total, count = total + loss.detach(), count + 1
         mean = float(total) / max(count, 1)
         if not math.isfinite(mean):
             raise InputError(
@@ -187,3 +194,18 @@ class Loop:
         self.generator.set_state(tensors["generator"])
         self.epoch, self.best_epoch = facts["epoch"], facts["best_epoch"]
         self.best_score = facts["best_score"]
+
+
+def _optimizer(module: nn.Module, config: LoopConfig) -> torch.optim.Optimizer:
+    named = [(name, each) for name, each in module.named_parameters() if each.requires_grad]
+    if config.decoupled_decay == 0:
+        every = [each for _, each in named]
+        return torch.optim.Adam(every, lr=config.learning_rate, weight_decay=config.weight_decay, fused=True)
+    # Only layers shrink: a prior's covariance or a noise has no reason to go to zero.
+    layers = [each for name, each in named if name.endswith(".weight")]
+    others = [each for name, each in named if not name.endswith(".weight")]
+    groups = [
+        {"params": layers, "weight_decay": config.decoupled_decay},
+        {"params": others, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=config.learning_rate, fused=True)

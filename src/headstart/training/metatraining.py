@@ -4,21 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from headstart.adapters.protocol import Adapter, FeatureBatch, Knowledge
+from headstart.backbones.protocol import RowStates
 from headstart.progress import Reporter
-from headstart.training.episodes import Episode, draw_episode, draw_shots, episode_loss
+from headstart.training.episodes import (
+    Episode,
+    draw_episode,
+    draw_shots,
+    episode_loss,
+    feature_weights,
+)
 from headstart.training.loop import Loop, LoopConfig
+from headstart.training.tasks import Tasks
 
-VALIDATION_SHOTS = (0, 1, 2, 4, 8, 16, 32)
+VALIDATION_SHOTS = (0, 1, 2, 4, 8, 16, 32, 64, 128)
 
 
 class MetaTrainingConfig(LoopConfig):
-    """How to meta-train. ``validation`` is the share of meta-train features kept back to stop in time."""
+    """How to meta-train. An adapter may have defaults of its own (``Adapter.meta_defaults``)."""
 
     epochs: int = Field(300, ge=0)
     batch_size: int = Field(64, ge=1)
@@ -26,15 +35,23 @@ class MetaTrainingConfig(LoopConfig):
     learning_rate: float = Field(5e-4, gt=0)
     weight_decay: float = Field(1e-4, ge=0)
     patience: int | None = Field(50, ge=1)
+    shots: Literal["uniform", "log"] = "uniform"  # how the number of shots is drawn
     most_shots: int = Field(32, ge=0)
-    validation: float = Field(0.1, gt=0, lt=1)
+    most_targets: int | None = Field(None, ge=1)  # of a feature in one episode; None: all
+    weighting: float | None = Field(None, ge=0, le=1)  # see feature_weights; None: every target alike
+    validation: float = Field(0.1, gt=0, lt=1)  # share of features kept back to stop in time
+
+    def filled(self, adapter: Adapter) -> MetaTrainingConfig:
+        """What is part of the adapter's method, then what is set here, then what suits the adapter."""
+        chosen = {**adapter.meta_defaults, **self.model_dump(exclude_unset=True), **adapter.meta_settings}
+        return MetaTrainingConfig(**chosen)
 
 
 def meta_train(
     adapter: Adapter,
     knowledge: Knowledge,
-    tasks: FeatureBatch,
-    validation: FeatureBatch,
+    tasks: Tasks,
+    validation: Tasks,
     config: MetaTrainingConfig,
     *,
     seed: int,
@@ -44,19 +61,26 @@ def meta_train(
     """Train the adapter's parameters on ``tasks``; the backbone's states were computed once and stay."""
     loop = Loop(adapter, config, seed=seed, title=f"Meta-training {adapter.name}", reporter=reporter,
                 checkpoint=checkpoint)  # fmt: skip
-    teaching = torch.nonzero(tasks.shots >= 1)[:, 0]  # without an observation there is no target
+    teaching = torch.nonzero(tasks.batch.shots >= 1)[:, 0]  # without an observation there is no target
+    counts = tasks.batch.shots[teaching]
+
+    def draw(batch: FeatureBatch, states: RowStates, shots: Tensor, generator: torch.Generator) -> Episode:
+        weights = None
+        if config.weighting is not None:
+            weights = feature_weights(shots, batch.shots, counts, config.weighting)
+        return draw_episode(batch, states, shots, generator, config.most_targets, weights)
 
     def losses(generator: torch.Generator) -> Iterator[Tensor]:
         order = teaching[torch.randperm(len(teaching), generator=generator)]
-        for features in config.batches(order):
-            batch = tasks.take(features)
-            shots = draw_shots(batch, config.most_shots, generator)
-            yield episode_loss(adapter, knowledge, draw_episode(batch, shots, generator))
+        for features in _batches(tasks, order, config, generator):
+            batch, states = tasks.batch.take(features), tasks.states[int(tasks.fold[features[0]])]
+            shots = draw_shots(batch, config.most_shots, generator, config.shots)
+            yield episode_loss(adapter, knowledge.likelihood, draw(batch, states, shots, generator))
 
     episodes = validation_episodes(validation, config.most_shots, seed)
 
     def validate() -> float:
-        scores = [float(episode_loss(adapter, knowledge, episode)) for episode in episodes]
+        scores = [_pooled(adapter, knowledge, same) for same in episodes.values()]
         return sum(scores) / len(scores)
 
     watched = config.patience is not None and len(episodes) > 0
@@ -64,13 +88,40 @@ def meta_train(
     adapter.requires_grad_(False)
 
 
-def validation_episodes(features: FeatureBatch, most_shots: int, seed: int) -> list[Episode]:
-    """One fixed episode for each of a few numbers of shots, over the features that have enough left."""
+def _batches(
+    tasks: Tasks, order: Tensor, config: MetaTrainingConfig, generator: torch.Generator
+) -> Iterator[Tensor]:
+    """Cut an order of features into batches, each within one fold, the folds in turn at random."""
+    if len(tasks.states) == 1:
+        yield from config.batches(order)
+        return
+    size = config.batch_for(len(order))
+    cut = [
+        batch
+        for fold in range(len(tasks.states))
+        for batch in torch.split(order[tasks.fold[order] == fold], size)
+        if len(batch)
+    ]
+    for turn in torch.randperm(len(cut), generator=generator).tolist():
+        yield cut[turn]
+
+
+def _pooled(adapter: Adapter, knowledge: Knowledge, episodes: list[Episode]) -> float:
+    """The mean loss over the targets of several episodes."""
+    counts = [len(episode.targets.index) for episode in episodes]
+    found = [float(episode_loss(adapter, knowledge.likelihood, episode)) for episode in episodes]
+    return sum(loss * count for loss, count in zip(found, counts, strict=True)) / sum(counts)
+
+
+def validation_episodes(tasks: Tasks, most_shots: int, seed: int) -> dict[int, list[Episode]]:
+    """Fixed episodes for a few numbers of shots, one a fold, over the features that have enough left."""
     generator = torch.Generator().manual_seed(seed)
-    episodes = []
+    episodes: dict[int, list[Episode]] = {}
     for shots in VALIDATION_SHOTS:
-        enough = torch.nonzero(features.shots > shots)[:, 0]
+        enough = torch.nonzero(tasks.batch.shots > shots)[:, 0]
         if shots <= most_shots and len(enough) > 0:
-            batch = features.take(enough)
-            episodes.append(draw_episode(batch, torch.full((len(batch),), shots), generator))
+            episodes[shots] = [
+                draw_episode(batch, states, torch.full((len(batch),), shots), generator)
+                for batch, states in tasks.take(enough).split()
+            ]
     return episodes

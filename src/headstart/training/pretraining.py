@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from headstart.backbones.protocol import Backbone
+from headstart.backbones.protocol import Backbone, SweptBackbone, TrainedBackbone
 from headstart.backbones.sparse import products_at
 from headstart.progress import Reporter
 from headstart.table.cells import Cells
@@ -36,8 +36,34 @@ def pretrain(
     seed: int,
     reporter: Reporter,
     checkpoint: Path | None = None,
+    metadata: Tensor | None = None,
 ) -> None:
-    """Train the backbone on rows × its features, then freeze it."""
+    """Train the backbone on rows × its features, then freeze it; some read the features' metadata."""
+    if isinstance(backbone, SweptBackbone):
+        known = torch.zeros(cells.width, 0) if metadata is None else metadata
+        _sweep(backbone, cells, known, seed, reporter)
+    elif isinstance(backbone, TrainedBackbone):
+        _descend(backbone, cells, config, seed, reporter, checkpoint)
+    backbone.eval().requires_grad_(False)
+
+
+def _sweep(backbone: SweptBackbone, cells: Cells, metadata: Tensor, seed: int, reporter: Reporter) -> None:
+    """Closed forms need no validation and no checkpoint: they neither overfit nor take long."""
+    backbone.begin(cells, metadata, torch.Generator().manual_seed(seed))
+    with reporter.bar("Training the backbone", backbone.sweeps) as bar:
+        for _ in range(backbone.sweeps):
+            bar.step(f"off by {backbone.sweep(cells):.4f}")
+    backbone.end()
+
+
+def _descend(
+    backbone: TrainedBackbone,
+    cells: Cells,
+    config: PretrainingConfig,
+    seed: int,
+    reporter: Reporter,
+    checkpoint: Path | None,
+) -> None:
     loop = Loop(backbone, config, seed=seed, title="Training the backbone", reporter=reporter,
                 checkpoint=checkpoint)  # fmt: skip
     held = torch.rand(len(cells.index), generator=torch.Generator().manual_seed(seed)) < config.validation
@@ -54,7 +80,6 @@ def pretrain(
 
     watched = config.patience is not None and len(held_out.index) > 0
     loop.run(losses, validate if watched else None)
-    backbone.requires_grad_(False)
 
 
 @torch.no_grad()

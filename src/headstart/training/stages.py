@@ -17,6 +17,7 @@ from headstart.progress import Reporter
 from headstart.table import Table
 from headstart.training.metatraining import MetaTrainingConfig, meta_train
 from headstart.training.pretraining import PretrainingConfig, pretrain
+from headstart.training.tasks import Tasks, hold_back
 
 
 def train_backbone(
@@ -32,7 +33,9 @@ def train_backbone(
     cells = table.cells()
     with seeded(seed):
         model = build_backbone(backbone, torch.from_numpy(table.kinds.codes), value_grid(cells))
-    pretrain(model, cells, pretraining, seed=seed, reporter=reporter, checkpoint=checkpoint)
+    metadata = torch.from_numpy(table.encoded_metadata())
+    pretrain(model, cells, pretraining, seed=seed, reporter=reporter, checkpoint=checkpoint,
+             metadata=metadata)  # fmt: skip
     return model, knowledge_of(model, table)
 
 
@@ -56,7 +59,7 @@ def feature_batch(table: Table) -> FeatureBatch:
 def train_adapter(
     choice: str | Config | dict[str, Any],
     knowledge: Knowledge,
-    tasks: FeatureBatch,
+    tasks: Tasks,
     metatraining: MetaTrainingConfig,
     *,
     seed: int,
@@ -80,20 +83,13 @@ def train_adapter(
         with seeded(seed):
             memory[key] = build_adapter(shared, knowledge)
         if memory[key].learns:
-            settings = metatraining.revised(**memory[key].meta_settings)
+            settings = metatraining.filled(memory[key])
             teaching, validation = hold_back(tasks, settings.validation, seed)
             meta_train(memory[key], knowledge, teaching, validation, settings, seed=seed, reporter=reporter,
                        checkpoint=checkpoint)  # fmt: skip
     adapter = build_adapter(config, knowledge)
     adapter.load_state_dict(memory[key].state_dict())
     return adapter.eval().requires_grad_(False)
-
-
-def hold_back(tasks: FeatureBatch, share: float, seed: int) -> tuple[FeatureBatch, FeatureBatch]:
-    """Part the features into those that teach and those that validate, at least one of each."""
-    order = torch.randperm(len(tasks), generator=torch.Generator().manual_seed(seed))
-    kept = min(max(1, round(share * len(tasks))), len(tasks) - 1)
-    return tasks.take(order[kept:]), tasks.take(order[:kept])
 
 
 class seeded:

@@ -1,0 +1,35 @@
+"""The methods, one class a file, by name. A peer's library is imported when it is first fitted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from methods.als import ALS
+from methods.biases import Biases
+from methods.headstart_methods import SETTINGS, HeadstartPeer, HeadstartRetrained
+from methods.implicit_als import ImplicitALS
+from methods.item_knn import ItemKNN
+from methods.lightfm import LightFM
+from methods.lightgbm import LightGBM
+from methods.myfm import MyFM
+from methods.protocol import Peer
+from methods.retrained import VBMFRetrained
+from methods.vbmf import VBMF
+
+# In the order they are run: the quick ones first.
+METHODS: dict[str, Callable[[], Peer]] = {
+    "biases": Biases,
+    "als": ALS,
+    "item-knn": ItemKNN,
+    "vbmf": VBMF,
+    "implicit-als": ImplicitALS,
+    "lightfm": LightFM,
+    "lightgbm": LightGBM,
+    **{name: partial(HeadstartPeer, given=given) for name, given in SETTINGS.items()},
+    "vbmf-retrained": VBMFRetrained,
+    "headstart-retrained": HeadstartRetrained,
+    "myfm": MyFM,
+}
+
+__all__ = ["METHODS", "Peer"]

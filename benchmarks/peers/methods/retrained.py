@@ -1,0 +1,32 @@
+"""The gap to a full retrain: variational Bayes matrix factorisation fitted anew with the contexts in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import ClassVar
+
+from problem import Context, Floats, Ints, Problem
+
+from methods.vbmf import VBMF, Beliefs
+
+
+@dataclass
+class VBMFRetrained(VBMF):
+    """``adapt`` fits everything from scratch, the new features among the known ones."""
+
+    shots: ClassVar = (8, 32, 128)
+    tuned_as: ClassVar = "vbmf"
+
+    def fit(self, problem: Problem) -> None:
+        self._problem = problem
+
+    def adapt(self, context: Context) -> tuple[VBMF, Beliefs]:  # type: ignore[override]
+        model = VBMF(**{field.name: getattr(self, field.name) for field in fields(VBMF)})
+        model.fit(self._problem.including(context))
+        first = self._problem.known.shape[1]
+        found = model.features
+        return model, Beliefs(found.mean[first:], found.covariance[first:])
+
+    def predict(self, adapted: tuple[VBMF, Beliefs], feature: Ints, row: Ints) -> Floats:  # type: ignore[override]
+        model, beliefs = adapted
+        return model.predict(beliefs, feature, row)

@@ -1,0 +1,124 @@
+"""Does asking the rows that ``suggest`` names beat asking rows at random?
+
+    python benchmarks/suggesting.py --data /path/to/data --set movielens --splits 3 --out suggested
+
+New features are held out of the fit. Half of a new feature's observations are its targets, the same
+for everybody; of the other half, k are revealed: the first k of a random order, or the first k that
+``model.suggest`` names when it may choose among that half. Written: ``suggesting-SET.json`` and ``.png``.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+
+from headstart import Headstart, Table
+from headstart.datasets.registry import load_dataset
+from headstart.evaluate.metrics import score
+from headstart.evaluate.plots import plot_kshot
+from headstart.evaluate.results import Results, Run
+from headstart.evaluate.splits import split_features
+
+SHOTS = (0, 1, 2, 4, 8, 16, 32)
+FRACTIONS = {"neuropathic": (0.5, 0.3, 0.2)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--data", help="folder of the data sets, else HEADSTART_DATA")
+    parser.add_argument("--set", default="movielens", choices=("movielens", "elearning", "neuropathic"))
+    parser.add_argument("--splits", type=int, default=3)
+    parser.add_argument("--out", type=Path, required=True)
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    table = load_dataset(given.set, given.data)
+    runs = [run for seed in range(given.splits) for run in one_split(table, given.set, seed)]
+    data = {"name": given.set, "rows": len(table.rows), "features": len(table.features)}
+    results = Results(data=data, settings={"methods": ["suggested", "random"]}, runs=runs)
+    metric = "rmse" if "rmse" in results.metrics else "auroc"
+    results.save(given.out / f"suggesting-{given.set}.json")
+    (given.out / f"suggesting-{given.set}.png").write_bytes(plot_kshot(results, [metric]))
+    print(results.to_markdown())
+
+
+def one_split(table: Table, name: str, seed: int) -> list[Run]:
+    split = split_features(table, FRACTIONS.get(name, (0.6, 0.3, 0.1)), seed)
+    new = table.with_features(split.meta_test)
+    model = Headstart(random_state=seed).fit(table.without_features(new.features))
+    random = np.random.default_rng(seed)
+    asked: dict[str, dict[str, list[str]]] = {"suggested": {}, "random": {}}
+    targets: dict[str, dict[str, float]] = {}
+    for feature in new.features:
+        seen = new.observations_of(feature)
+        rows = [str(row) for row in random.permutation(list(seen))]
+        pool, rest = rows[: len(rows) // 2], rows[len(rows) // 2 :]
+        if len(pool) < 2 * SHOTS[-1]:  # with fewer there is little to choose from
+            continue
+        targets[feature] = {row: seen[row] for row in rest}
+        asked["random"][feature] = pool[: SHOTS[-1]]
+        model.add_feature(feature, metadata=_metadata(new, feature))
+        asked["suggested"][feature] = model.suggest(feature, pool, SHOTS[-1])
+        model.remove_feature(feature)
+    return [
+        run
+        for method, order in asked.items()
+        for shots in SHOTS
+        for run in _scored(model, new, order, targets, method, shots, seed)
+    ]
+
+
+def _scored(
+    model: Headstart,
+    new: Table,
+    order: dict[str, list[str]],
+    targets: dict[str, dict[str, float]],
+    method: str,
+    shots: int,
+    seed: int,
+) -> list[Run]:
+    seen = {feature: new.observations_of(feature) for feature in order}
+    model.add_features(
+        {
+            feature: {
+                "metadata": _metadata(new, feature),
+                "observations": {row: seen[feature][row] for row in rows[:shots]},
+                "kind": new.kinds[new.features.position(feature)],
+            }
+            for feature, rows in order.items()
+        }
+    )
+    means, truths, lines = [], [], []
+    for line, feature in enumerate(order):
+        rows = list(targets[feature])
+        means.append(model.predict(rows, [feature]).mean[:, 0])
+        truths.append(np.array(list(targets[feature].values())))
+        lines.append(np.full(len(rows), line))
+        model.remove_feature(feature)
+    line = np.concatenate(lines)
+    codes = new.kinds.codes[new.features.positions(list(order))][line]
+    found = score(np.concatenate(truths), np.concatenate(means), line, codes)
+    return [
+        Run(
+            split=seed,
+            method=method,
+            shots=shots,
+            metric=metric,
+            value=each.value,
+            features=each.features,
+            targets=each.targets,
+        )
+        for metric, each in found.items()
+    ]
+
+
+def _metadata(table: Table, feature: str) -> dict[str, object]:
+    if table.metadata is None:
+        return {}
+    line: dict[str, object] = table.metadata.slice(table.features.position(feature), 1).to_pylist()[0]
+    return line
+
+
+if __name__ == "__main__":
+    main()

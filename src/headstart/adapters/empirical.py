@@ -1,0 +1,69 @@
+"""What the backbone's own heads say about a head not seen yet: where priors start."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from headstart.adapters.pooling import KINDS
+from headstart.adapters.protocol import Knowledge
+from headstart.backbones.sparse import products_at
+from headstart.backbones.symmetric import unpack
+from headstart.table.kinds import BINARY
+
+_RIDGE = 0.2
+_BINARY_NOISE = 0.1  # of the output: a row that now and then answers at random
+
+
+def empirical_prior(knowledge: Knowledge, described: Tensor) -> tuple[Tensor, Tensor]:
+    """Regress the backbone's heads (w, b) on what describes their features.
+
+    Returns the coefficients (descriptions, size) and the covariance (size, size) of what they leave
+    unexplained. A feature weighs as the root of how much it was observed: its head is surer then, but
+    new features are not the popular ones only.
+    """
+    heads = knowledge.heads.detach()
+    stacked = torch.cat([heads.weight, heads.bias[:, None]], dim=1)
+    counts = torch.bincount(knowledge.cells.index, minlength=len(stacked)).to(stacked.dtype)
+    roots = (counts + 1e-3).sqrt()
+    share = (roots / roots.mean())[:, None]
+    ridge = _RIDGE * torch.eye(described.shape[1])
+    base = torch.linalg.solve((share * described).T @ described + ridge, (share * described).T @ stacked)
+    rest = stacked - described @ base
+    covariance = (share * rest).T @ rest / len(rest)
+    # Few heads span few directions: between them only the variances are believed.
+    size = len(covariance)
+    believed = len(rest) / (len(rest) + size)
+    covariance = believed * covariance + (1 - believed) * torch.diag(covariance.diagonal())
+    if heads.covariance is not None:
+        covariance = covariance + unpack((share * heads.covariance).mean(0), size)
+    floor = 1e-3 * covariance.diagonal().mean() + 1e-6
+    return base, covariance + floor * torch.eye(size)
+
+
+def empirical_noise(knowledge: Knowledge) -> Tensor:
+    """How far observations lie from the backbone's own predictions: a variance by kind, (kinds,)."""
+    likelihood, cells = knowledge.likelihood, knowledge.cells
+    codes = knowledge.codes[cells.index]
+    heads = knowledge.heads.detach()
+    logits = products_at(knowledge.states.activation, heads.weight, cells) + heads.bias[cells.index]
+    squared = (likelihood.mean(logits, codes) - cells.values) ** 2
+    found = torch.tensor([_BINARY_NOISE, likelihood.config.output_variance, 1.0])
+    for code in set(range(KINDS)) - {BINARY}:
+        if bool((codes == code).any()):
+            found[code] = squared[codes == code].mean().clamp(min=1e-4)
+    return found
+
+
+def empirical_doubt(knowledge: Knowledge) -> Tensor:
+    """How much the variance of each part of a row's code adds to that of an output: (code,).
+
+    Where heads read the code itself it is the mean square of their weights; elsewhere nothing is known.
+    """
+    states, heads = knowledge.states, knowledge.heads.detach()
+    width = heads.weight.shape[1]
+    found = states.code.new_zeros(states.code.shape[1])
+    if len(found) >= width and torch.equal(states.code[:, :width], states.activation):
+        counts = torch.bincount(knowledge.cells.index, minlength=len(heads)).to(found.dtype) + 1e-3
+        found[:width] = (counts / counts.sum()) @ heads.weight**2
+    return found

@@ -1,0 +1,99 @@
+"""Posteriors of heads given contexts: Bayesian linear regression, and its logistic counterpart.
+
+All work is done in whitened coordinates, θ = prior + root·t with t ~ N(0, I): systems of equations
+there are well-conditioned, however small some of the prior's variances have become.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from headstart.backbones.symmetric import solved
+
+_BOUNDED_STEPS, _NEWTON_STEPS = 3, 5
+_FEWEST_WEIGHT = 1e-4  # keeps Newton's matrix away from the prior's alone where all is certain
+
+
+def regress(
+    rows: Tensor, values: Tensor, weights: Tensor, prior: Tensor, root: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Mean and covariance of heads given padded contexts, in closed form.
+
+    ``rows`` (features, shots, size) are the activations with a 1, ``values`` and ``weights``
+    (features, shots) the observations and their precisions, 0 where padded. The prior has the mean
+    ``prior`` (features, size) and the covariance root·rootᵀ (size, size). Of the two equal forms,
+    solving for the shots or for the head, the smaller system is solved.
+    """
+    rest = values - (rows @ prior[:, :, None])[:, :, 0]
+    shots, size = rows.shape[1:]
+    white = rows @ root
+    if shots >= size:
+        return unwhitened(
+            (white * weights[:, :, None]).mT @ white,
+            ((weights * rest)[:, None, :] @ white)[:, 0],
+            prior,
+            root,
+        )
+    scale = weights.sqrt()
+    white = white * scale[:, :, None]
+    lower = torch.linalg.cholesky(white @ white.mT + torch.eye(shots, dtype=rows.dtype))
+    seen = torch.linalg.solve_triangular(lower, white @ root.T, upper=False)
+    told = torch.linalg.solve_triangular(lower, (scale * rest)[:, :, None], upper=False)
+    return prior + (seen.mT @ told)[:, :, 0], root @ root.T - seen.mT @ seen
+
+
+def unwhitened(precision: Tensor, pull: Tensor, prior: Tensor, root: Tensor) -> tuple[Tensor, Tensor]:
+    """The posterior of observations that sum up to ``precision`` and ``pull`` in whitened coordinates."""
+    mean, spread = solved(torch.eye(len(root), dtype=root.dtype) + precision, pull)
+    return prior + mean @ root.T, root @ spread @ root.T
+
+
+def classify(
+    rows: Tensor, values: Tensor, weights: Tensor, squeeze: Tensor, prior: Tensor, root: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The same for values in [0, 1] seen through the logistic function: Laplace's approximation.
+
+    Newton's method finds the mode, which is the only one. Its first steps take the curvature of
+    Jaakkola and Jordan's bound, with which none goes too far: from afar Newton's own may never return.
+    ``weights`` (features, shots) say how much an observation counts, ``squeeze`` by how much a row's
+    own noise flattens its link.
+    """
+    squeezed = rows * squeeze[:, :, None]
+    foretold = (squeezed @ prior[:, :, None])[:, :, 0]
+    white = squeezed @ root
+    mean = torch.zeros_like(prior)
+    spread = torch.eye(len(root), dtype=root.dtype).expand(len(prior), -1, -1)
+
+    def stepped(mean: Tensor, *, bounded: bool) -> tuple[Tensor, Tensor]:
+        output = foretold + (white @ mean[:, :, None])[:, :, 0]
+        chance = torch.sigmoid(output)
+        slope = _bounding_slope(output) if bounded else chance * (1 - chance)
+        curve = weights * slope.clamp(min=_FEWEST_WEIGHT)
+        precision = torch.eye(len(root), dtype=root.dtype) + (white * curve[:, :, None]).mT @ white
+        pull = ((weights * (values - chance))[:, None, :] @ white)[:, 0] - mean
+        step, spread = solved(precision, pull)
+        return mean + step, spread
+
+    if rows.shape[1]:
+        # At the mode a Newton step does not hang on where it started, so the last two steps alone
+        # carry the exact gradient: one for the mean, one for the spread around it.
+        with torch.no_grad():
+            for turn in range(_BOUNDED_STEPS + _NEWTON_STEPS - 2):
+                mean, _ = stepped(mean, bounded=turn < _BOUNDED_STEPS)
+        for _ in range(2):
+            mean, spread = stepped(mean, bounded=False)
+    return prior + mean @ root.T, root @ spread @ root.T
+
+
+def _bounding_slope(output: Tensor) -> Tensor:
+    """The curvature of the quadratic that touches the logistic log-likelihood from below at ±output."""
+    size = output.abs().clamp(min=1e-3)
+    return torch.tanh(size / 2) / (2 * size)
+
+
+def squeezing(noise: Tensor) -> Tensor:
+    """By how much Gaussian noise of this variance flattens a logistic link."""
+    return torch.rsqrt(1 + math.pi / 8 * noise)

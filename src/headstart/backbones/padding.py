@@ -1,0 +1,62 @@
+"""Ragged batches as padded blocks, lines of similar length together, so that small products batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from headstart.backbones.symmetric import unpack
+from headstart.table.cells import Cells
+
+_BUDGET = 1 << 22  # numbers in one block
+
+
+def blocks(counts: Tensor, size: int, apart: Tensor | None = None) -> Iterator[Tensor]:
+    """Part lines into groups whose counts differ at most fourfold and whose blocks stay small.
+
+    No group mixes two values of ``apart`` (lines,). Every line is in exactly one group.
+
+    >>> [group.tolist() for group in blocks(torch.tensor([9, 0, 1, 12]), size=2)]
+    [[1], [2], [0, 3]]
+    """
+    bucket = torch.ceil(torch.log2(counts.float() + 1) / 2).long()
+    if apart is not None:
+        bucket = bucket + 100 * apart.long()
+    order = torch.argsort(bucket, stable=True)
+    for group in torch.split(order, torch.unique(bucket, return_counts=True)[1].tolist()):
+        most = int(counts[group].max())
+        yield from torch.split(group, max(1, _BUDGET // ((most + 1) * size)))
+
+
+def places(cells: Cells) -> Tensor:
+    """The place of each observation in its line: (n,)."""
+    return torch.arange(len(cells.index)) - cells.indptr[cells.lines]
+
+
+def padded(numbers: Tensor, cells: Cells) -> Tensor:
+    """Put what there is of each observation (n, …) into a block of (lines, most, …), zeros elsewhere."""
+    most = int(cells.counts.max()) if len(cells.index) else 0
+    block = numbers.new_zeros(len(cells), most, *numbers.shape[1:])
+    block[cells.lines, places(cells)] = numbers
+    return block
+
+
+def forms_at(matrices: Tensor, vectors: Tensor, cells: Cells) -> Tensor:
+    """[v; 1]ᵀ·M·[v; 1] with each line's packed matrix and each observation's vector: (n,).
+
+    ``matrices`` is (lines, packed), ``vectors`` (width, size − 1).
+    """
+    size = vectors.shape[1] + 1
+    found, order = [vectors.new_zeros(0)], [torch.zeros(0, dtype=torch.int64)]
+    where = torch.arange(len(cells.index))
+    for group in blocks(cells.counts, size):
+        part = Cells(cells.indptr, where, cells.values, len(where)).take(group)  # remembers its origin
+        near = vectors.index_select(0, cells.index[part.index])
+        near = torch.cat([near, near.new_ones(len(near), 1)], dim=1)
+        block = padded(near, part)
+        forms = ((block @ unpack(matrices[group], size)) * block).sum(2)
+        found.append(forms[part.lines, places(part)])
+        order.append(part.index)
+    return torch.cat(found)[torch.argsort(torch.cat(order))]

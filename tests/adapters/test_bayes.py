@@ -1,0 +1,199 @@
+"""The closed-form heads: against a loop over features, from sums, and where their prior starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from tests.adapters.conftest import Tiny, some_cells
+
+from headstart.adapters import FeatureBatch, adapter_config, build_adapter
+from headstart.adapters.bayes import BayesHead
+from headstart.adapters.chn_bayes import CHNBayes
+from headstart.adapters.empirical import empirical_noise, empirical_prior
+from headstart.backbones.heads import Heads
+from headstart.backbones.symmetric import pack, unpack
+from headstart.table.cells import Cells
+from headstart.table.kinds import BINARY, RATING, REAL
+
+NAMES = ["bayes", "chn-bayes"]
+GAUSSIAN = {"known": (RATING, REAL) * 5, "new": (RATING, REAL) * 3, "link": "identity"}
+
+
+@pytest.fixture(autouse=True)
+def _in_use() -> Iterator[None]:
+    """Heads of a model in use are made without gradients, in double."""
+    with torch.no_grad():
+        yield
+
+
+def built(name: str, world: Tiny) -> BayesHead:
+    torch.manual_seed(1)
+    adapter = build_adapter(
+        adapter_config({"name": name, **({} if name == "bayes" else {"activations": 2})}), world.knowledge
+    )
+    assert isinstance(adapter, BayesHead)
+    for parameter in adapter.parameters():
+        parameter.add_(0.05 * torch.randn_like(parameter))  # away from where it starts
+    return adapter.eval()
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("shots", [(4, 0, 3, 0, 6, 1), (10, 10, 9, 1, 8, 10)])
+def test_a_head_is_the_textbooks_posterior(
+    name: str, shots: tuple[int, ...], tiny: Callable[..., Tiny]
+) -> None:
+    world = tiny(**GAUSSIAN, shots=shots)
+    adapter = built(name, world)
+    states = adapter.refine(world.knowledge.states)
+    heads = adapter.adapt(world.batch, states)
+    priors = adapter.prior_mean(world.batch, adapter.context_sums(world.batch, states)).double().numpy()
+    root = adapter.root().numpy()
+    for n, code in enumerate(world.batch.codes.tolist()):
+        precision = np.linalg.inv(root @ root.T)
+        pull = precision @ priors[n]
+        for row, x in world.context(n):
+            d = np.r_[states.activation[row].double().numpy(), 1]
+            weight = 1 / float(adapter.log_noise[code].exp() * states.noise[row])
+            precision, pull = precision + weight * np.outer(d, d), pull + weight * x * d
+        found = np.r_[heads.weight[n].numpy(), heads.bias[n].numpy()]
+        np.testing.assert_allclose(found, np.linalg.solve(precision, pull), rtol=1e-4, atol=1e-5)
+        spread = unpack(heads.covariance[n], adapter.size).numpy()
+        np.testing.assert_allclose(spread, np.linalg.inv(precision), rtol=1e-4, atol=1e-5)
+        assert float(heads.noise[n]) == pytest.approx(float(adapter.log_noise[code].exp()))
+
+
+def joined(one: Cells, other: Cells) -> Cells:
+    """The observations of both, line by line."""
+    lines, index = torch.cat([one.lines, other.lines]), torch.cat([one.index, other.index])
+    return Cells.from_pairs(lines, index, torch.cat([one.values, other.values]), len(one), one.width)
+
+
+def close(one: Heads, other: Heads) -> None:
+    for mine, yours in zip(one.parts(), other.parts(), strict=True):
+        torch.testing.assert_close(mine, yours, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sums_imply_the_heads_add_up_and_are_taken_back(name: str, tiny: Callable[..., Tiny]) -> None:
+    world = tiny(**GAUSSIAN, shots=(9, 0, 5, 1, 10, 7))
+    adapter, batch = built(name, world), world.batch
+    states = adapter.refine(world.knowledge.states)
+    whole = adapter.evidence(batch, states)
+    assert whole.dtype == torch.float64
+    assert bool(adapter.streams(batch.codes).all())
+    heads = adapter.adapt(batch, states)
+    close(adapter.settle(whole, batch), heads)
+    # of a batch, only metadata and kinds are read
+    bare = batch.observing(batch.cells.keep(torch.zeros(len(batch.cells.index), dtype=torch.bool)))
+    close(adapter.settle(whole, bare), heads)
+
+    first = torch.arange(len(batch.cells.index)) % 3 == 0
+    parts = [batch.observing(batch.cells.keep(mask)) for mask in (first, ~first)]
+    assert torch.equal(joined(parts[0].cells, parts[1].cells).index, batch.cells.index)
+    one, other = (adapter.evidence(part, states) for part in parts)
+    torch.testing.assert_close(one + other, whole, rtol=1e-12, atol=1e-9)
+    close(adapter.settle(other + one, batch), heads)
+    close(adapter.settle(whole - one, batch), adapter.adapt(parts[1], states))
+    each = torch.zeros_like(whole)  # one by one, backwards
+    for place in reversed(range(len(batch.cells.index))):
+        alone = torch.arange(len(batch.cells.index)) == place
+        each = each + adapter.evidence(batch.observing(batch.cells.keep(alone)), states)
+    close(adapter.settle(each, batch), heads)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_only_identity_links_stream(name: str, tiny: Callable[..., Tiny]) -> None:
+    codes = torch.tensor([BINARY, RATING, REAL])
+    assert built(name, tiny(link="identity")).streams(codes).tolist() == [False, True, True]
+    assert built(name, tiny(link="sigmoid")).streams(codes).tolist() == [False, False, True]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("code", [BINARY, RATING, REAL])
+@pytest.mark.parametrize("link", ["identity", "sigmoid"])
+def test_more_shots_only_sharpen_up_to_thousands(
+    name: str, code: int, link: str, tiny: Callable[..., Tiny]
+) -> None:
+    world = tiny(known=(code,) * 9, new=(code,), shots=(1,), link=link)
+    adapter, states = built(name, world), world.knowledge.states
+    many = states.take(torch.arange(10).repeat(400))
+    cells = some_cells(torch.tensor([code]), torch.tensor([4000]), 4000, torch.Generator().manual_seed(0))
+    refined, spreads = adapter.refine(many), []
+    for shots in (0, 4, 40, 400, 4000):
+        part = cells.keep(torch.arange(4000) < shots)
+        heads = adapter.adapt(FeatureBatch(part, world.batch.metadata, world.batch.codes), refined)
+        assert all(bool(part.isfinite().all()) for part in heads.parts())
+        spread = unpack(heads.covariance[0].double(), adapter.size)
+        assert float(torch.linalg.eigvalsh(spread).min()) > -1e-6
+        ones = torch.cat([refined.activation[:10], torch.ones(10, 1)], dim=1).double()
+        spreads.append(float(torch.einsum("ni,ij,nj->n", ones, spread, ones).mean()))
+    assert all(after < before for before, after in pairwise(spreads))
+    assert 4 < spreads[3] / spreads[4] < 25  # about 1/k
+
+
+def test_learned_activations_come_after_the_backbones(tiny: Callable[..., Tiny]) -> None:
+    world = tiny()
+    adapter = built("chn-bayes", world)
+    assert isinstance(adapter, CHNBayes)
+    states = world.knowledge.states
+    refined = adapter.refine(states)
+    assert torch.equal(refined.activation[:, :5], states.activation)
+    assert adapter.phi is not None
+    torch.testing.assert_close(refined.activation[:, 5:], torch.tanh(adapter.phi(states.code)))
+    assert refined.noise is not None
+    assert bool((refined.noise > 0).all())
+    plain = CHNBayes(adapter_config({"name": "chn-bayes", "activations": 0}), world.knowledge)
+    assert torch.equal(plain.refine(states).activation, states.activation)
+
+
+@pytest.mark.parametrize("sure", [True, False])
+def test_the_prior_starts_from_a_weighted_ridge(sure: bool, tiny: Callable[..., Tiny]) -> None:
+    world = tiny(link="identity")
+    knowledge = world.knowledge
+    if sure:
+        spread = torch.diag_embed(torch.rand(9, 6, generator=torch.Generator().manual_seed(0)))
+        heads = Heads(knowledge.heads.weight.detach(), knowledge.heads.bias.detach(), pack(spread))
+        knowledge = replace(knowledge, heads=heads)
+    described = torch.cat([knowledge.metadata, torch.ones(9, 1)], dim=1)
+    base, covariance = empirical_prior(knowledge, described)
+
+    theta = np.c_[knowledge.heads.weight.detach().numpy(), knowledge.heads.bias.detach().numpy()].astype(
+        float
+    )
+    counts = np.zeros(9)
+    for j in knowledge.cells.index.tolist():
+        counts[j] += 1
+    share = np.sqrt(counts + 1e-3) / np.sqrt(counts + 1e-3).mean()
+    design = described.double().numpy()
+    gram, right = 0.2 * np.eye(6), np.zeros((6, 6))
+    for weight, line, head in zip(share, design, theta, strict=True):
+        gram = gram + weight * np.outer(line, line)
+        right = right + weight * np.outer(line, head)
+    expected = np.linalg.solve(gram, right)
+    np.testing.assert_allclose(base.numpy(), expected, rtol=1e-3, atol=1e-4)
+    rest = theta - design @ expected
+    left = sum(weight * np.outer(r, r) for weight, r in zip(share, rest, strict=True)) / 9
+    believed = 9 / (9 + 6)
+    left = np.where(np.eye(6, dtype=bool), left, believed * left)
+    if sure:
+        left = left + np.mean([w * s for w, s in zip(share, spread.double().numpy(), strict=True)], axis=0)
+    left = left + (1e-3 * left.diagonal().mean() + 1e-6) * np.eye(6)
+    np.testing.assert_allclose(covariance.numpy(), left, rtol=1e-3, atol=1e-4)
+
+
+def test_the_noise_starts_from_the_backbones_residuals(tiny: Callable[..., Tiny]) -> None:
+    world = tiny(link="identity")
+    found = empirical_noise(world.knowledge)
+    squared: dict[int, list[float]] = {}
+    for j, code in enumerate(world.knowledge.codes.tolist()):
+        head = world.knowledge.heads
+        for row, x in world.column(j):
+            output = world.knowledge.states.activation[row] @ head.weight[j] + head.bias[j]
+            squared.setdefault(code, []).append(float(output - x) ** 2)
+    for code in (RATING, REAL):
+        assert float(found[code]) == pytest.approx(np.mean(squared[code]), rel=1e-4)

@@ -1,0 +1,168 @@
+"""Which rows to observe next: against brute force, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from tests.model.conftest import QUICK, ratings_table
+
+from headstart.backbones.heads import Heads
+from headstart.backbones.likelihood import Likelihood, LikelihoodConfig
+from headstart.backbones.protocol import RowStates
+from headstart.backbones.symmetric import forms, pack
+from headstart.errors import InputError, UnknownNameError
+from headstart.model import Headstart
+from headstart.model.suggestion import most_telling
+from headstart.table import Table
+from headstart.table.kinds import BINARY, RATING, REAL
+
+Fresh = Callable[..., Headstart]
+ROWS, WIDTH = 12, 3
+IDENTITY = Likelihood(LikelihoodConfig(rating_link="identity"))
+
+
+def world(seed: int, noisy: bool = True) -> tuple[Heads, RowStates]:
+    """One head that is not sure of itself, and rows of different noise."""
+    random = np.random.default_rng(seed)
+    some = random.normal(size=(WIDTH + 1, WIDTH + 1))
+    states = RowStates(
+        torch.zeros(ROWS, 1),
+        torch.ones(ROWS, 1),
+        torch.from_numpy(random.normal(size=(ROWS, WIDTH))).float(),
+        torch.from_numpy(random.uniform(0.3, 3, ROWS)).float() if noisy else None,
+    )
+    spread = torch.from_numpy(some @ some.T / 2).float()
+    weight = torch.from_numpy(random.normal(size=(1, WIDTH))).float()
+    return Heads(weight, torch.tensor([0.3]), pack(spread[None]), torch.tensor([0.5])), states
+
+
+def brute_force(heads: Heads, states: RowStates, among: list[int], code: int, n: int) -> list[int]:
+    """Recompute the posterior from scratch for every candidate, keep the best, repeat."""
+    rows = np.c_[states.activation.numpy(), np.ones(ROWS)].astype(float)
+    lower = np.tril_indices(WIDTH + 1)
+    start = np.zeros((WIDTH + 1, WIDTH + 1))
+    start[lower] = heads.covariance[0].numpy()
+    start = start + np.tril(start, -1).T
+    logits = rows @ np.r_[heads.weight[0].numpy(), heads.bias[0].numpy()]
+    usual = np.ones(ROWS) if states.noise is None else states.noise.numpy()
+    chance = 1 / (1 + np.exp(-logits))
+    precision = chance * (1 - chance) if code == BINARY else 1 / (usual * float(heads.noise[0]))
+
+    def left(seen: list[int]) -> float:
+        """The mean variance over all rows once these are observed."""
+        total = np.linalg.inv(start) + sum(precision[i] * np.outer(rows[i], rows[i]) for i in seen)
+        return float(np.mean([a @ np.linalg.inv(total) @ a for a in rows]))
+
+    chosen: list[int] = []
+    for _ in range(n):
+        chosen.append(min((i for i in among if i not in chosen), key=lambda i: left([*chosen, i])))
+    return chosen
+
+
+@pytest.mark.parametrize("code", [RATING, REAL, BINARY])
+@pytest.mark.parametrize("seed", range(6))
+def test_rows_are_chosen_as_by_brute_force(code: int, seed: int) -> None:
+    heads, states = world(seed, noisy=seed % 2 == 0)
+    among = [0, 2, 3, 5, 7, 8, 11]
+    found = most_telling(heads, states, torch.tensor(among), code, 5, IDENTITY)
+    assert found == brute_force(heads, states, among, code, 5)
+    assert most_telling(heads, states, torch.tensor(among), code, 99, IDENTITY)[:5] == found
+    assert most_telling(heads, states, torch.zeros(0, dtype=torch.int64), code, 3, IDENTITY) == []
+
+
+@pytest.mark.parametrize("code", [RATING, BINARY])
+def test_of_two_rows_alike_not_both_come_first(code: int) -> None:
+    """The best row and its twin: apart they tell the same, so the second waits."""
+    heads, states = world(1, noisy=False)
+    heads = Heads(heads.weight, heads.bias, heads.covariance, torch.tensor([0.01]))
+    if code == BINARY:  # an answer weighs more where much is unknown
+        heads = Heads(0 * heads.weight, 0 * heads.bias, 100 * heads.covariance, heads.noise)
+    every = torch.arange(ROWS)
+    best = most_telling(heads, states, every, code, 1, IDENTITY)[0]
+    twin = (best + 1) % ROWS
+    activation = states.activation.clone()
+    activation[twin] = activation[best]
+    alike = RowStates(states.code, states.code_std, activation)
+    chosen = most_telling(heads, alike, every, code, 2, IDENTITY)
+    assert not {best, twin} <= set(chosen)
+
+
+def test_nothing_is_suggested_by_a_head_that_does_not_know() -> None:
+    heads, states = world(0)
+    with pytest.raises(TypeError, match="how sure"):
+        most_telling(Heads(heads.weight, heads.bias), states, torch.arange(3), RATING, 1, IDENTITY)
+
+
+def test_suggestions_are_rows_not_observed_yet_and_change_nothing(fresh: Fresh) -> None:
+    model = fresh("factorisation", "chn-bayes")
+    model.add_feature("new", observations={"u1": 5, "u2": 1})
+    before, shots = model.predict(), {name: model.feature(name).shots for name in model.features}
+    found = model.suggest("new")
+    assert len(found) == len(set(found)) == 10
+    assert not {"u1", "u2"} & set(found)
+    assert model.suggest("new", n=3) == found[:3]
+    assert model.suggest("new", n=1000)[:10] == found
+    assert len(model.suggest("new", n=1000)) == len(model.rows) - 2
+    some = ["u2", "u9", "u7", "u7", "u30"]
+    assert set(model.suggest("new", some)) == {"u9", "u7", "u30"}
+    assert model.suggest("new", ["u1"]) == []
+    assert model.suggest("new", "u5") == ["u5"]
+    seen = {model.rows[int(i)] for i in model.feature("f3").rows}  # the table's own features too
+    assert not seen & set(model.suggest("f3", n=1000))
+    after = model.predict()
+    assert np.array_equal(before.mean, after.mean)
+    assert np.array_equal(before.std, after.std)
+    assert shots == {name: model.feature(name).shots for name in model.features}
+    assert not model.fitted_.catalogue.evidence
+    model.observe("new", {found[0]: 3})
+    assert found[0] not in model.suggest("new", n=1000)
+
+
+def test_observing_what_is_suggested_leaves_less_unknown_than_other_rows(fresh: Fresh) -> None:
+    spreads = []
+    for which in (lambda every: every[:5], lambda every: every[-5:]):
+        model = fresh("factorisation", "bayes")
+        model.add_feature("new")
+        model.observe("new", dict.fromkeys(which(model.suggest("new", n=1000)), 3))
+        heads = model.fitted_.catalogue.take(["new"])[1]
+        states = model.fitted_.states
+        ones = torch.cat([states.activation, torch.ones(len(states), 1)], dim=1).double()
+        spreads.append(float(forms(ones, heads.covariance.double()).mean()))
+    assert spreads[0] < spreads[1]
+
+
+def test_binary_features_get_suggestions() -> None:
+    table = ratings_table()
+    frame = pa.table(
+        {
+            "row": [table.rows[i] for i in table.row_index],
+            "feature": [table.features[j] for j in table.feature_index],
+            "value": (table.values > 3).astype(float),
+        }
+    )
+    model = Headstart(**QUICK).fit(Table.read(frame, kinds="binary"))
+    model.add_feature("new", observations={"u1": 1})
+    found = model.suggest("new", n=4)
+    assert len(set(found)) == 4
+    assert "u1" not in found
+    model.observe("new", dict.fromkeys(found, 1))
+    assert ((model.predict(features=["new"]).mean > 0) & (model.predict(features=["new"]).mean < 1)).all()
+
+
+def test_bad_questions_are_refused(fresh: Fresh) -> None:
+    model = fresh("factorisation", "chn-bayes")
+    for n in (0, -1, True, 2.5, "3", None):
+        with pytest.raises(InputError, match="whole number n from 1 up"):
+            model.suggest("f1", n=n)  # type: ignore[arg-type]
+    with pytest.raises(UnknownNameError, match="unknown feature 'f99'"):
+        model.suggest("f99")
+    with pytest.raises(UnknownNameError, match="unknown row 'u99'"):
+        model.suggest("f1", ["u1", "u99"])
+    with pytest.raises(InputError, match="adapter='chn-bayes'"):
+        fresh("pvae", "chn").suggest("f1")
+    with pytest.raises(InputError, match="adapter='chn-bayes'"):
+        fresh("factorisation", "knn-5").suggest("f1")

@@ -1,0 +1,81 @@
+"""Meta-training: which settings hold, and batches that stay within a fold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from tests.adapters.conftest import Tiny
+from tests.training.test_tasks import FEATURES, some_cells, world
+
+from headstart.adapters import adapter_config, build_adapter
+from headstart.progress import Reporter
+from headstart.training import metatraining
+from headstart.training.episodes import Episode
+from headstart.training.metatraining import (
+    VALIDATION_SHOTS,
+    MetaTrainingConfig,
+    meta_train,
+    validation_episodes,
+)
+from headstart.training.tasks import cross_fitted_tasks, hold_back
+
+
+def test_the_user_overrules_what_suits_an_adapter_but_not_what_it_is(tiny: Callable[..., Tiny]) -> None:
+    adapter = build_adapter(adapter_config("bayes"), tiny().knowledge)
+    suits: dict[str, Any] = adapter.meta_defaults
+    plain = MetaTrainingConfig().filled(adapter)
+    for name, value in suits.items():
+        assert getattr(plain, name) == value
+    assert suits["epochs"] != 7
+    mine = MetaTrainingConfig(epochs=7).filled(adapter)
+    assert mine == plain.revised(epochs=7)
+    maml = build_adapter(adapter_config("maml-3"), tiny().knowledge)
+    assert maml.meta_settings
+    wished = MetaTrainingConfig(**dict.fromkeys(maml.meta_settings, 1)).filled(maml)
+    for name, value in maml.meta_settings.items():
+        assert getattr(wished, name) == value
+
+
+def test_an_epoch_sees_every_feature_once_each_with_rows_that_do_not_know_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    batch, backbone, knowledge = world(some_cells())
+    names = torch.arange(FEATURES).float()[:, None]
+    named, knowledge = replace(batch, metadata=names), replace(knowledge, metadata=names)
+    tasks = cross_fitted_tasks(named, backbone, knowledge, seed=0)
+    teaching, validation = hold_back(tasks, 0.2, seed=0)
+    seen: list[list[int]] = []
+    loss = metatraining.episode_loss
+
+    def spy(adapter: Any, likelihood: Any, episode: Episode) -> torch.Tensor:
+        features = episode.context.metadata[:, 0].long()
+        folds = set(tasks.fold[features].tolist())
+        assert len(folds) == 1
+        assert episode.states is tasks.states[folds.pop()]
+        if torch.is_grad_enabled():
+            seen.append(features.tolist())
+        return loss(adapter, likelihood, episode)
+
+    monkeypatch.setattr(metatraining, "episode_loss", spy)
+    adapter = build_adapter(adapter_config("bayes"), knowledge)
+    config = MetaTrainingConfig(epochs=3, batch_size=4).filled(adapter)
+    meta_train(adapter, knowledge, teaching, validation, config, seed=0, reporter=Reporter(quiet=True))
+    every = sorted(teaching.batch.metadata[:, 0].long().tolist())
+    assert sorted(name for batch in seen for name in batch) == sorted(every * 3)
+    assert not adapter.learns
+
+
+def test_validation_asks_the_same_of_every_fold_and_leaves_something_to_predict() -> None:
+    batch, backbone, knowledge = world(some_cells())
+    tasks = cross_fitted_tasks(batch, backbone, knowledge, seed=0)
+    episodes = validation_episodes(tasks, most_shots=8, seed=0)
+    assert list(episodes) == [shots for shots in VALIDATION_SHOTS if shots <= 8]
+    for shots, same in episodes.items():
+        for episode in same:
+            assert bool((episode.context.shots == shots).all())
+            assert bool((episode.targets.counts >= 1).all())
+        assert sum(len(e.context) for e in same) == int((batch.shots > shots).sum())

@@ -1,0 +1,101 @@
+"""Features treated as new: folds that know nothing of their own features."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from tests.backbones.conftest import random_cells
+
+from headstart.adapters.protocol import FeatureBatch, Knowledge
+from headstart.backbones import Backbone, backbone_config, build_backbone
+from headstart.progress import Reporter
+from headstart.table.cells import Cells
+from headstart.table.kinds import RATING
+from headstart.training import tasks
+from headstart.training.pretraining import PretrainingConfig, pretrain
+from headstart.training.tasks import cross_fitted_tasks, disjoint_tasks, hold_back
+
+FEATURES = 20
+
+
+def world(cells: Cells, name: str = "factorisation") -> tuple[FeatureBatch, Backbone, Knowledge]:
+    torch.manual_seed(0)
+    codes = torch.full((FEATURES,), RATING)
+    backbone = build_backbone(backbone_config(name), codes, torch.zeros(0))
+    pretrain(backbone, some_cells(), PretrainingConfig(epochs=1), seed=0, reporter=Reporter(quiet=True))
+    none = torch.zeros(FEATURES, 0)
+    knowledge = Knowledge(
+        backbone.encode(cells), cells, backbone.heads.detach(), none, codes, backbone.likelihood
+    )
+    return FeatureBatch(cells.transpose(), none, codes), backbone, knowledge
+
+
+def some_cells() -> Cells:
+    return random_cells(30, FEATURES, 0.5, seed=0)
+
+
+@pytest.mark.parametrize("name", ["factorisation", "pvae"])
+def test_a_folds_rows_are_encoded_with_its_features_masked(name: str) -> None:
+    batch, backbone, knowledge = world(some_cells(), name)
+    found = cross_fitted_tasks(batch, backbone, knowledge, seed=3)
+    assert torch.equal(torch.unique(found.fold), torch.arange(len(found.states)))
+    sizes = torch.bincount(found.fold)
+    assert int(sizes.max() - sizes.min()) <= 1
+    for fold, states in enumerate(found.states):
+        expected = backbone.encode(knowledge.cells, hidden=found.fold == fold)
+        assert torch.equal(states.code, expected.code)
+        assert torch.equal(states.activation, expected.activation)
+    shares = found.split()
+    assert [states for _, states in shares] == list(found.states)
+    assert sum(len(part) for part, _ in shares) == FEATURES
+    again = cross_fitted_tasks(batch, backbone, knowledge, seed=3)
+    assert torch.equal(again.fold, found.fold)
+    assert not torch.equal(cross_fitted_tasks(batch, backbone, knowledge, seed=4).fold, found.fold)
+
+
+@pytest.mark.parametrize("name", ["factorisation", "pvae"])
+def test_a_features_values_do_not_reach_the_rows_of_its_fold(name: str) -> None:
+    cells = some_cells()
+    batch, backbone, knowledge = world(cells, name)
+    before = cross_fitted_tasks(batch, backbone, knowledge, seed=0)
+    mine = int(before.fold[7])
+    values = torch.where(cells.index == 7, 1 - cells.values, cells.values)
+    changed = replace(knowledge, cells=Cells(cells.indptr, cells.index, values, FEATURES))
+    after = cross_fitted_tasks(batch, backbone, changed, seed=0)
+    for fold, (one, other) in enumerate(zip(before.states, after.states, strict=True)):
+        assert torch.equal(one.code, other.code) == (fold == mine)
+
+
+def test_folds_are_as_many_as_memory_and_features_allow(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch, backbone, knowledge = world(some_cells())
+    most = len(cross_fitted_tasks(batch, backbone, knowledge, seed=0).states)
+    assert most == tasks.MOST_FOLDS
+    monkeypatch.setattr(tasks, "MOST_STATES", 1)
+    assert len(cross_fitted_tasks(batch, backbone, knowledge, seed=0).states) == tasks.FEWEST_FOLDS
+
+
+def test_disjoint_features_share_the_states_there_are() -> None:
+    batch, _, knowledge = world(some_cells())
+    found = disjoint_tasks(batch, knowledge)
+    assert found.states == (knowledge.states,)
+    assert not found.fold.any()
+
+
+@pytest.mark.parametrize("share", [0.001, 0.1, 0.5, 0.999])
+def test_holding_back_parts_the_features(share: float) -> None:
+    batch, backbone, knowledge = world(some_cells())
+    every = cross_fitted_tasks(batch, backbone, knowledge, seed=0)
+    named = tasks.Tasks(
+        FeatureBatch(batch.cells, torch.arange(FEATURES, dtype=torch.float32)[:, None], batch.codes),
+        every.fold,
+        every.states,
+    )
+    teaching, validating = hold_back(named, share, seed=1)
+    names = [part.batch.metadata[:, 0].long() for part in (teaching, validating)]
+    assert sorted(torch.cat(names).tolist()) == list(range(FEATURES))
+    assert len(validating) == min(max(1, round(share * FEATURES)), FEATURES - 1)
+    for part, who in zip((teaching, validating), names, strict=True):
+        assert torch.equal(part.fold, every.fold[who])
+        assert torch.equal(part.batch.shots, batch.shots[who])
