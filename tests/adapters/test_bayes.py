@@ -168,7 +168,7 @@ def test_the_prior_starts_from_a_weighted_ridge(sure: bool, tiny: Callable[..., 
     counts = np.zeros(9)
     for j in knowledge.cells.index.tolist():
         counts[j] += 1
-    share = np.sqrt(counts + 1e-3) / np.sqrt(counts + 1e-3).mean()
+    share = (counts + 1e-3) ** 0.75 / ((counts + 1e-3) ** 0.75).mean()
     design = described.double().numpy()
     gram, right = 0.2 * np.eye(6), np.zeros((6, 6))
     for weight, line, head in zip(share, design, theta, strict=True):

@@ -78,7 +78,9 @@ class Slow:
         self.signs = model.signature(cells).numpy()
         self.row_prior = self.signs @ model.row_map.numpy()
         self.row_covariance = model.row_covariance.numpy().copy()
-        self.described = np.c_[described(FEATURES).numpy(), np.ones(FEATURES)]
+        given = described(FEATURES).numpy()
+        bend = given * (1 - given)
+        self.described = np.c_[given, bend, bend * (1 - 2 * given), np.ones(FEATURES)]
         self.head_means = model._head_means.numpy().copy()
         self.head_covariance = model._head_covariance.numpy().copy()
         self.mean = model._rows.mean.numpy().copy()
@@ -157,7 +159,7 @@ class Slow:
 
     def update_head_prior(self) -> None:
         counts = np.bincount([j for _, j, _ in self.observed], minlength=len(self.heads)) + 1e-3
-        counts = np.sqrt(counts)
+        counts = counts**0.75
         share = counts / counts.mean()
         gram, right = 0.2 * np.eye(self.described.shape[1]), np.zeros((self.described.shape[1], LATENT + 1))
         for weight, line, head in zip(share, self.described, self.heads, strict=True):

@@ -11,6 +11,7 @@ from headstart.adapters.empirical import empirical_doubt, empirical_noise, empir
 from headstart.adapters.pooling import KINDS
 from headstart.adapters.posterior import classify, regress, squeezing, unwhitened
 from headstart.adapters.protocol import FeatureBatch, Knowledge, StreamingAdapter
+from headstart.backbones.description import described
 from headstart.backbones.heads import Heads
 from headstart.backbones.padding import blocks, padded
 from headstart.backbones.protocol import RowStates, mlp
@@ -71,10 +72,11 @@ class BayesHead(StreamingAdapter):
     @property
     def meta_defaults(self) -> dict[str, Any]:
         """Few epochs at a high rate: it begins close to where it ends."""
-        many = len(self.knowledge.heads) >= _MANY
+        features = len(self.knowledge.heads)
+        many = features >= _MANY
         return {
             "epochs": 30 if many else 15,
-            "batch_size": 48,
+            "batch_size": max(48, features // 70),  # so an epoch has about 70 steps, however many there are
             "learning_rate": 2e-3,
             "schedule": "cosine",
             "weight_decay": 0.0,
@@ -154,7 +156,7 @@ class BayesHead(StreamingAdapter):
     def _described(self, metadata: Tensor, codes: Tensor) -> Tensor:
         """Metadata, the kind where a table mixes them, and a constant."""
         kinds = [nn.functional.one_hot(codes, KINDS).to(metadata.dtype)] if self.tells_kind else []
-        return torch.cat([metadata, *kinds, metadata.new_ones(len(metadata), 1)], dim=1)
+        return described(metadata, *kinds)
 
     def _noise(self, states: RowStates, batch: FeatureBatch) -> Tensor:
         """The variance of each observation of the contexts: (n,)."""

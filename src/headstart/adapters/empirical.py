@@ -7,11 +7,11 @@ from torch import Tensor
 
 from headstart.adapters.pooling import KINDS
 from headstart.adapters.protocol import Knowledge
+from headstart.backbones.factorisation import POPULARITY, RIDGE
 from headstart.backbones.sparse import products_at
 from headstart.backbones.symmetric import unpack
 from headstart.table.kinds import BINARY
 
-_RIDGE = 0.2
 _BINARY_NOISE = 0.1  # of the output: a row that now and then answers at random
 
 
@@ -19,15 +19,14 @@ def empirical_prior(knowledge: Knowledge, described: Tensor) -> tuple[Tensor, Te
     """Regress the backbone's heads (w, b) on what describes their features.
 
     Returns the coefficients (descriptions, size) and the covariance (size, size) of what they leave
-    unexplained. A feature weighs as the root of how much it was observed: its head is surer then, but
-    new features are not the popular ones only.
+    unexplained. Features weigh by how much they were observed.
     """
     heads = knowledge.heads.detach()
     stacked = torch.cat([heads.weight, heads.bias[:, None]], dim=1)
     counts = torch.bincount(knowledge.cells.index, minlength=len(stacked)).to(stacked.dtype)
-    roots = (counts + 1e-3).sqrt()
-    share = (roots / roots.mean())[:, None]
-    ridge = _RIDGE * torch.eye(described.shape[1])
+    weights = (counts + 1e-3) ** POPULARITY
+    share = (weights / weights.mean())[:, None]
+    ridge = RIDGE * torch.eye(described.shape[1])
     base = torch.linalg.solve((share * described).T @ described + ridge, (share * described).T @ stacked)
     rest = stacked - described @ base
     covariance = (share * rest).T @ rest / len(rest)

@@ -9,6 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from headstart.backbones.description import described
 from headstart.backbones.heads import Heads
 from headstart.backbones.likelihood import LikelihoodConfig
 from headstart.backbones.protocol import BackboneConfig, RowStates, SweptBackbone
@@ -20,7 +21,9 @@ from headstart.table.kinds import BINARY
 
 _NOISE_SHOTS = 5.0  # a row's own noise is believed as if this many observations had shown the usual one
 _PASSES, _BINARY_PASSES = 3, 5  # of the fixed point between a row's factors and its observations' weights
-_RIDGE = 0.2
+# Of the regression of heads on metadata. A head seen more often is surer, but new features are not only
+# the popular ones: so a feature weighs by less than how often it was observed.
+RIDGE, POPULARITY = 0.2, 0.75
 _LARGE = 20_000  # features from which a smaller factorisation is the default, for memory
 
 
@@ -215,7 +218,7 @@ class Factorisation(SweptBackbone):
             0.1 * torch.eye(self.latent).expand(len(rows), -1, -1),
             torch.ones(len(rows)),
         )
-        self._described = torch.cat([metadata, metadata.new_ones(len(metadata), 1)], dim=1)
+        self._described = described(metadata)
         self._update_head_prior(by_feature.counts)
 
     @torch.no_grad()
@@ -257,13 +260,12 @@ class Factorisation(SweptBackbone):
         self.row_covariance.copy_(covariance + 1e-5 * torch.eye(self.latent))
 
     def _update_head_prior(self, counts: Tensor) -> None:
-        """Regress the heads on metadata, each feature weighing as the root of how much it was observed."""
-        heads, described = self._heads(), self._described
-        roots = (counts + 1e-3).sqrt()
-        share = (roots / roots.mean())[:, None]
-        ridge = _RIDGE * torch.eye(described.shape[1])
-        gram = (share * described).T @ described + ridge
-        self._head_means = described @ torch.linalg.solve(gram, (share * described).T @ heads)
+        """Regress the heads on metadata, features weighing by how much they were observed."""
+        heads, known = self._heads(), self._described
+        weights = (counts + 1e-3) ** POPULARITY
+        share = (weights / weights.mean())[:, None]
+        gram = (share * known).T @ known + RIDGE * torch.eye(known.shape[1])
+        self._head_means = known @ torch.linalg.solve(gram, (share * known).T @ heads)
         rest = heads - self._head_means
         within = unpack((share * self.spread).mean(0), self.latent + 1)
         between = (share * rest).T @ rest / max(1, len(rest))

@@ -58,5 +58,7 @@ class Signature(nn.Module):
         self.table[:, : leading.shape[1]] = far * leading
         # Where every row observed alike, a signature says nothing and must not be blown up.
         sums = self._sums(cells)
-        spread = torch.maximum(sums.std(0).nan_to_num(1.0), 0.05 * sums.abs().mean(0))
+        spread = torch.maximum(
+            sums.std(0, correction=min(1, max(0, len(sums) - 1))), 0.05 * sums.abs().mean(0)
+        )
         self.scale.copy_(spread.clamp(min=1e-3))

@@ -99,6 +99,8 @@ class Loop:
         """Train. ``losses`` yields the batches' losses of an epoch; ``validate`` scores, lower is better."""
         if self.checkpoint is not None and self.checkpoint.exists():
             self._restore(self.checkpoint)
+        if validate is not None and self.epoch == 0 and self.config.epochs > 0:
+            self._keep_if_best(self._validate(validate))  # where it starts may be better than all it learns
         saved = time.monotonic()
         with self.reporter.bar(self.title, self.config.epochs, self.epoch) as bar, interrupts() as asked:
             while not self._finished():
