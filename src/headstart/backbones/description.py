@@ -12,8 +12,8 @@ def described(metadata: Tensor, *more: Tensor) -> Tensor:
     A number from 0 to 1, such as a year between the ends seen, may matter other than by a straight
     line: m·(1 − m) and m·(1 − m)·(1 − 2m) let it. They are zero for labels, which are 0 or 1.
 
-    >>> described(torch.tensor([[1.0, 0.5]]))
-    tensor([[1.0000, 0.5000, 0.0000, 0.2500, 0.0000, 0.0000, 1.0000]])
+    >>> described(torch.tensor([[0.0, 0.2]]))
+    tensor([[0.0000, 0.2000, 0.0000, 0.1600, 0.0000, 0.0960, 1.0000]])
     """
     bend = metadata * (1 - metadata)
     one = metadata.new_ones(len(metadata), 1)
