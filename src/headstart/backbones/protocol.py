@@ -127,7 +127,7 @@ class SweptBackbone(Backbone):
 
     @abstractmethod
     def sweep(self, cells: Cells) -> float:
-        """Update every parameter once; returns how far off predictions are, for progress."""
+        """Update every parameter once; returns how far off predictions are, 0 where unknown."""
 
     @abstractmethod
     def end(self) -> None:

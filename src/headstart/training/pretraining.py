@@ -52,7 +52,8 @@ def _sweep(backbone: SweptBackbone, cells: Cells, metadata: Tensor, seed: int, r
     backbone.begin(cells, metadata, torch.Generator().manual_seed(seed))
     with reporter.bar("Training the backbone", backbone.sweeps) as bar:
         for _ in range(backbone.sweeps):
-            bar.step(f"off by {backbone.sweep(cells):.4f}")
+            off = backbone.sweep(cells)
+            bar.step(f"off by {off:.4f}" if off else "")
     backbone.end()
 
 
