@@ -16,7 +16,7 @@ from methods.protocol import Peer
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "headstart": {},
-    "chn (paper)": {"backbone": "pvae", "adapter": "chn"},
+    "chn (paper)": {"backbone": "pvae", "adapter": "chn", "meta_share": 1 / 3},
 }
 BATCH = 128  # features added, or predicted, at once
 

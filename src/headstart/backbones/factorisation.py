@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
@@ -13,6 +12,7 @@ from headstart.backbones.description import described
 from headstart.backbones.heads import Heads
 from headstart.backbones.likelihood import LikelihoodConfig
 from headstart.backbones.protocol import BackboneConfig, RowStates, SweptBackbone
+from headstart.backbones.rows import RowPosterior, RowSums, with_one
 from headstart.backbones.signature import Signature
 from headstart.backbones.sparse import bag, products_at, segment_sum
 from headstart.backbones.symmetric import pack, solved, squares, triangle, unpack
@@ -45,32 +45,6 @@ class FactorisationConfig(BackboneConfig):
         most = 32 if features < _LARGE else 16
         latent = self.latent or min(most, max(2, features // 3))
         return latent, min(most, features // 4) if self.signature is None else self.signature
-
-
-@dataclass(frozen=True)
-class RowPosterior:
-    """Gaussian posteriors of rows' factors, and how exact a row's observations are."""
-
-    mean: Tensor  # (rows, latent)
-    covariance: Tensor  # (rows, latent, latent)
-    exactness: Tensor  # (rows,): precision of a row's observations relative to the usual one
-
-
-@dataclass(frozen=True)
-class _Sums:
-    """Sums over each row's observations of one kind, weighted by that kind's usual precision."""
-
-    code: int
-    counts: Tensor  # (rows,), not weighted
-    squares: Tensor  # (rows,): of values
-    pull: Tensor  # (rows, latent + 1): value × head
-    total: Tensor  # (rows, latent + 1, latent + 1): second moments of heads
-
-    def missed(self, rows: RowPosterior, moments: Tensor) -> Tensor:
-        """The expected squared errors of the row's own predictions: (rows,)."""
-        return (
-            self.squares - 2 * (self.pull * _with_one(rows.mean)).sum(1) + (self.total * moments).sum((1, 2))
-        )
 
 
 class Factorisation(SweptBackbone):
@@ -133,7 +107,7 @@ class Factorisation(SweptBackbone):
         return self._posterior(cells, self._sums(cells), None, passes)
 
     def _posterior(
-        self, cells: Cells, sums: list[_Sums], start: RowPosterior | None, passes: int | None = None
+        self, cells: Cells, sums: list[RowSums], start: RowPosterior | None, passes: int | None = None
     ) -> RowPosterior:
         prior = torch.linalg.inv(self.row_covariance)
         mean = self.signature(cells) @ self.row_map
@@ -156,7 +130,7 @@ class Factorisation(SweptBackbone):
             now = RowPosterior(*solved(prior + total[:, :-1, :-1], mean @ prior + pull), exact)
         return now
 
-    def _sums(self, cells: Cells) -> list[_Sums]:
+    def _sums(self, cells: Cells) -> list[RowSums]:
         """What a row's ratings and reals add up to, one for each of the two kinds there is."""
         codes, second, heads = self.codes[cells.index], self._second_moments(), self._heads()
         found = []
@@ -166,12 +140,12 @@ class Factorisation(SweptBackbone):
             both = segment_sum(squared, cells.indptr)
             total = unpack(bag(second, cells, weights), self.latent + 1)
             pull = bag(heads, cells, weights * cells.values)
-            found.append(_Sums(code, both[:, 1], both[:, 0], pull, total))
+            found.append(RowSums(code, both[:, 1], both[:, 0], pull, total))
         return found
 
-    def _exactness(self, now: RowPosterior, sums: list[_Sums]) -> Tensor:
+    def _exactness(self, now: RowPosterior, sums: list[RowSums]) -> Tensor:
         """How exact each row's ratings and reals are, shrunk to the usual: (rows,)."""
-        known = self._row_moments(now)
+        known = now.moments()
         counts = sum((each.counts for each in sums), torch.zeros(len(known)))
         missed = sum((each.missed(now, known) for each in sums), torch.zeros(len(known)))
         return (_NOISE_SHOTS + counts) / (_NOISE_SHOTS + missed.clamp(min=0))
@@ -181,16 +155,9 @@ class Factorisation(SweptBackbone):
         binary = (self.codes[cells.index] == BINARY).to(now.mean.dtype)
         down, across = triangle(self.latent + 1)
         twice = torch.where(down == across, 1.0, 2.0)
-        squared = products_at(pack(self._row_moments(now)) * twice, self._second_moments(), cells)
+        squared = products_at(pack(now.moments()) * twice, self._second_moments(), cells)
         bound = squared.clamp(min=1e-6).sqrt()  # the root of E[(u·v + b)²] makes the bound tightest
         return binary * torch.tanh(bound / 2) / (2 * bound), binary * (cells.values - 0.5)
-
-    def _row_moments(self, now: RowPosterior) -> Tensor:
-        """E[(u, 1)(u, 1)ᵀ] of each row: (rows, latent + 1, latent + 1)."""
-        known = _with_one(now.mean)
-        moments = known[:, :, None] * known[:, None, :]
-        moments[:, :-1, :-1] += now.covariance
-        return moments
 
     # -- training ---------------------------------------------------------------------------------
 
@@ -227,7 +194,7 @@ class Factorisation(SweptBackbone):
         sums = self._sums(cells)
         rows = self._rows = self._posterior(cells, sums, self._rows, passes=1)
         self._update_row_prior(cells, rows)
-        moments = self._row_moments(rows)
+        moments = rows.moments()
         off = self._update_precision(rows, moments, sums)
         by_feature = cells.transpose()
         order = torch.argsort(cells.index, stable=True)  # of the observations, from rows' to features'
@@ -239,7 +206,7 @@ class Factorisation(SweptBackbone):
             weights, pulls = torch.where(binary, bound, weights), torch.where(binary, signs, pulls)
         total = unpack(bag(pack(moments), by_feature, weights[order]), self.latent + 1)
         prior = torch.linalg.inv(self._head_covariance)
-        pull = bag(_with_one(rows.mean), by_feature, pulls[order]) + self._head_means @ prior
+        pull = bag(with_one(rows.mean), by_feature, pulls[order]) + self._head_means @ prior
         heads, covariance = solved(prior + total, pull)
         self.weight.copy_(heads[:, :-1])
         self.bias.copy_(heads[:, -1])
@@ -271,7 +238,7 @@ class Factorisation(SweptBackbone):
         between = (share * rest).T @ rest / max(1, len(rest))
         self._head_covariance = within + between + 1e-5 * torch.eye(self.latent + 1)
 
-    def _update_precision(self, rows: RowPosterior, moments: Tensor, sums: list[_Sums]) -> float:
+    def _update_precision(self, rows: RowPosterior, moments: Tensor, sums: list[RowSums]) -> float:
         off = 0.0
         for each in sums:
             missed = each.missed(rows, moments).sum() / self.precision[each.code]
@@ -286,10 +253,6 @@ class Factorisation(SweptBackbone):
     def _second_moments(self) -> Tensor:
         """E[(v, b)(v, b)ᵀ] of each feature, packed."""
         return self.spread + squares(self._heads())
-
-
-def _with_one(rows: Tensor) -> Tensor:
-    return torch.cat([rows, rows.new_ones(len(rows), 1)], dim=1)
 
 
 def _means(cells: Cells, values: Tensor, shrink: float) -> Tensor:

@@ -1,0 +1,45 @@
+"""What a factorisation believes of rows, and what their observations add up to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class RowPosterior:
+    """Gaussian posteriors of rows' factors, and how exact a row's observations are."""
+
+    mean: Tensor  # (rows, latent)
+    covariance: Tensor  # (rows, latent, latent)
+    exactness: Tensor  # (rows,): precision of a row's observations relative to the usual one
+
+    def moments(self) -> Tensor:
+        """E[(u, 1)(u, 1)ᵀ] of each row: (rows, latent + 1, latent + 1)."""
+        known = with_one(self.mean)
+        moments = known[:, :, None] * known[:, None, :]
+        moments[:, :-1, :-1] += self.covariance
+        return moments
+
+
+@dataclass(frozen=True)
+class RowSums:
+    """Sums over each row's observations of one kind, weighted by that kind's usual precision."""
+
+    code: int
+    counts: Tensor  # (rows,), not weighted
+    squares: Tensor  # (rows,): of values
+    pull: Tensor  # (rows, latent + 1): value × head
+    total: Tensor  # (rows, latent + 1, latent + 1): second moments of heads
+
+    def missed(self, rows: RowPosterior, moments: Tensor) -> Tensor:
+        """The expected squared errors of the row's own predictions: (rows,)."""
+        twice = 2 * (self.pull * with_one(rows.mean)).sum(1)
+        return self.squares - twice + (self.total * moments).sum((1, 2))
+
+
+def with_one(vectors: Tensor) -> Tensor:
+    """Append a 1 to each vector, for the bias."""
+    return torch.cat([vectors, vectors.new_ones(len(vectors), 1)], dim=1)
