@@ -13,8 +13,8 @@ from torch import Tensor
 
 from headstart.backbones.symmetric import solved
 
-_BOUNDED_STEPS, _NEWTON_STEPS = 3, 5
-_FEWEST_WEIGHT = 1e-4  # keeps Newton's matrix away from the prior's alone where all is certain
+_BOUNDED_STEPS, _NEWTON_STEPS = 4, 8
+_FEWEST_WEIGHT = 1e-7  # where all is certain, rounding must not leave a negative curvature
 
 
 def regress(
