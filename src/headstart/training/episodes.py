@@ -117,7 +117,8 @@ def target_noise(heads: Heads, states: RowStates, targets: Cells) -> tuple[Tenso
 
 def episode_loss(adapter: Adapter, likelihood: Likelihood, episode: Episode) -> Tensor:
     """Negative log-likelihood of the targets; the paper's meta-loss where features carry no weights."""
-    episode = episode.compact()
+    if type(adapter).refine is not Adapter.refine:
+        episode = episode.compact()  # only rows that occur are worth refining
     states = adapter.refine(episode.states)
     heads = adapter.adapt(episode.context, states)
     targets = episode.targets
