@@ -1,0 +1,1 @@
+"""Stored predictions of small models: a change of numbers is seen, and is either meant or mended."""
