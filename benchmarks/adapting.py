@@ -17,11 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headstart.adapters import BayesHead, Knowledge, adapter_config, build_adapter
-from headstart.adapters.protocol import FeatureBatch, StreamingAdapter
-from headstart.backbones.heads import Heads
-from headstart.backbones.likelihood import Likelihood, LikelihoodConfig
-from headstart.backbones.protocol import RowStates
+from headstart.adapters import BayesHead, adapter_config, build_adapter
+from headstart.adapters.protocol import StreamingAdapter
+from headstart.core.batch import FeatureBatch
+from headstart.core.heads import Heads
+from headstart.core.knowledge import Knowledge
+from headstart.core.likelihood import Likelihood, LikelihoodConfig
+from headstart.core.states import RowStates
 from headstart.table.cells import Cells, offsets
 from headstart.table.kinds import RATING
 

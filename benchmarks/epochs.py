@@ -26,9 +26,11 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from headstart.adapters import CHNConfig, ContextualHypernetwork, FeatureBatch, Knowledge
+from headstart.adapters import CHNConfig, ContextualHypernetwork
 from headstart.backbones import PVAE, PVAEConfig
 from headstart.backbones.registry import value_grid
+from headstart.core.batch import FeatureBatch
+from headstart.core.knowledge import Knowledge
 from headstart.table.cells import Cells
 from headstart.table.kinds import RATING
 from headstart.training.episodes import draw_episode, draw_shots, episode_loss

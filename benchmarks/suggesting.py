@@ -22,7 +22,7 @@ from headstart.evaluate.results import Results, Run
 from headstart.evaluate.splits import split_features
 
 SHOTS = (0, 1, 2, 4, 8, 16, 32)
-FRACTIONS = {"neuropathic": (0.5, 0.3, 0.2)}
+TEST_SHARE = {"neuropathic": 0.2}
 
 
 def main() -> None:
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def one_split(table: Table, name: str, seed: int) -> list[Run]:
-    split = split_features(table, FRACTIONS.get(name, (0.6, 0.3, 0.1)), seed)
+    split = split_features(table, TEST_SHARE.get(name, 0.1), seed=seed)
     new = table.with_features(split.meta_test)
     model = Headstart(random_state=seed).fit(table.without_features(new.features))
     random = np.random.default_rng(seed)

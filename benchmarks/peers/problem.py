@@ -212,7 +212,7 @@ class Problem:
 
 def known_and_new(table: Table, split: FeatureSplit) -> tuple[Table, Table]:
     """The tables of known and of new features; metadata encoded as the known ones say."""
-    known = table.with_features(np.sort(np.concatenate([split.train, split.meta_train])))
+    known = table.with_features(np.union1d(split.train, split.meta_train))
     new = table.with_features(split.meta_test)
     if known.metadata is None or known.schema is None:
         return known, new

@@ -41,7 +41,9 @@ class Runs:
     def problem(self, name: str, split: int) -> Problem:
         """The problem of one data set and split."""
         table: Table = self._table(name)
-        return Problem.of_split(table, split_features(table, TUNED[name].fractions, split), split, self.parts)
+        return Problem.of_split(
+            table, split_features(table, TUNED[name].test_share, seed=split), split, self.parts
+        )
 
     def run(self, name: str, method: str, split: int) -> None:
         """Run one method on one split, unless that was done before."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -27,9 +27,10 @@ class Config(BaseModel):
         except ValidationError as error:
             raise InputError(_explain(type(self), error)) from None
 
-    def revised(self, **settings: Any) -> Any:
+    def revised(self, **settings: Any) -> Self:
         """Return a copy with some settings replaced, checked like any other; defaults stay defaults."""
-        return type(self)(**{**self.model_dump(exclude_unset=True), **settings})
+        set_before = {name: getattr(self, name) for name in self.model_fields_set}
+        return type(self)(**{**set_before, **settings})
 
 
 def _explain(config: type[Config], error: ValidationError) -> str:

@@ -11,12 +11,13 @@ import pytest
 import torch
 from tests.adapters.conftest import Tiny, some_cells
 
-from headstart.adapters import FeatureBatch, adapter_config, build_adapter
+from headstart.adapters import adapter_config, build_adapter
 from headstart.adapters.bayes import BayesHead
 from headstart.adapters.chn_bayes import CHNBayes
 from headstart.adapters.empirical import empirical_noise, empirical_prior
-from headstart.backbones.heads import Heads
-from headstart.backbones.symmetric import pack, unpack
+from headstart.algebra.symmetric import pack, unpack
+from headstart.core.batch import FeatureBatch
+from headstart.core.heads import Heads
 from headstart.table.cells import Cells
 from headstart.table.kinds import BINARY, RATING, REAL
 

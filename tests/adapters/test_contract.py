@@ -8,7 +8,8 @@ import pytest
 import torch
 from tests.adapters.conftest import Tiny
 
-from headstart.adapters import ADAPTERS, Adapter, Knowledge, adapter_config, adapter_names, build_adapter
+from headstart.adapters import ADAPTERS, Adapter, adapter_config, adapter_names, build_adapter
+from headstart.core.knowledge import Knowledge
 from headstart.errors import InputError, UnknownNameError
 from headstart.table.kinds import RATING
 

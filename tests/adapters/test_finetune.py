@@ -5,7 +5,7 @@ from torch import nn
 from headstart.adapters.finetune import FineTuned, FineTunedConfig, adam_step, fine_tune
 from headstart.adapters.maml import MAML, MAMLConfig
 from headstart.adapters.mean_head import MeanHead, MeanHeadConfig
-from headstart.backbones.heads import Heads
+from headstart.core.heads import Heads
 
 RATE = 0.05
 

@@ -7,7 +7,7 @@ import torch
 from headstart.adapters import knn
 from headstart.adapters.knn import NearestHeads, NearestHeadsConfig
 from headstart.adapters.mean_head import MeanHead, MeanHeadConfig
-from headstart.backbones.protocol import RowStates
+from headstart.core.states import RowStates
 from headstart.errors import InputError
 from headstart.table.cells import Cells
 from headstart.table.kinds import BINARY, RATING, REAL

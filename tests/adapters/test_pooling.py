@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headstart.adapters.pooling import kind_means, parts, pooled_heads
-from headstart.backbones.heads import Heads
+from headstart.core.heads import Heads
 
 WORK = st.lists(st.integers(0, 50), max_size=30)
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from headstart.algebra.symmetric import unpack
 from headstart.backbones import factorisation
 from headstart.backbones.factorisation import Factorisation, FactorisationConfig
-from headstart.backbones.symmetric import unpack
 from headstart.table.cells import Cells
 from headstart.table.kinds import BINARY, RATING, REAL
 

@@ -11,8 +11,9 @@ from tests.backbones.test_sparse import lines_of
 from torch import Tensor
 from torch.distributions import Bernoulli, Normal, kl_divergence
 
-from headstart.backbones import PVAE, LikelihoodConfig, PVAEConfig, set_encoder
+from headstart.backbones import PVAE, PVAEConfig, set_encoder
 from headstart.backbones.set_encoder import SetEncoder
+from headstart.core import LikelihoodConfig
 from headstart.table.cells import Cells
 from headstart.table.kinds import BINARY, RATING, REAL
 

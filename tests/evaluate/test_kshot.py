@@ -8,9 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headstart.adapters.protocol import FeatureBatch
-from headstart.backbones.heads import Heads
-from headstart.backbones.symmetric import pack
+from headstart.algebra.symmetric import pack
+from headstart.core.batch import FeatureBatch
+from headstart.core.heads import Heads
 from headstart.errors import InputError
 from headstart.evaluate.kshot import KShotTest, check_shots
 from headstart.table.cells import Cells

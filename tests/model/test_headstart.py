@@ -13,7 +13,7 @@ import torch
 from sklearn.base import clone
 from tests.model.conftest import QUICK, ratings_table
 
-from headstart.backbones.symmetric import unpack
+from headstart.algebra.symmetric import unpack
 from headstart.errors import InputError, NotFittedError, UnknownNameError
 from headstart.model import Headstart
 from headstart.progress import Reporter

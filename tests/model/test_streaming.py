@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from tests.model.conftest import QUICK, able, ratings_table
 
-from headstart.adapters.protocol import FeatureBatch
-from headstart.backbones.protocol import RowStates
+from headstart.core.batch import FeatureBatch
+from headstart.core.states import RowStates
 from headstart.model import Headstart
 from headstart.table import Table
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 from tests.model.conftest import QUICK, ratings_table
 
-from headstart.backbones.heads import Heads
-from headstart.backbones.likelihood import Likelihood, LikelihoodConfig
-from headstart.backbones.protocol import RowStates
-from headstart.backbones.symmetric import forms, pack
+from headstart.algebra.symmetric import forms, pack
+from headstart.core.heads import Heads
+from headstart.core.likelihood import Likelihood, LikelihoodConfig
+from headstart.core.states import RowStates
 from headstart.errors import InputError, UnknownNameError
 from headstart.model import Headstart
 from headstart.model.suggestion import most_telling

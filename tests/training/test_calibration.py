@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from headstart.adapters.protocol import Adapter, FeatureBatch, Knowledge
-from headstart.backbones.heads import Heads
-from headstart.backbones.likelihood import Likelihood, LikelihoodConfig
-from headstart.backbones.protocol import RowStates
+from headstart.adapters.protocol import Adapter
 from headstart.config import Config
+from headstart.core.batch import FeatureBatch
+from headstart.core.heads import Heads
+from headstart.core.knowledge import Knowledge
+from headstart.core.likelihood import Likelihood, LikelihoodConfig
+from headstart.core.states import RowStates
 from headstart.table.cells import Cells
 from headstart.table.kinds import BINARY, RATING, REAL
 from headstart.training import calibration

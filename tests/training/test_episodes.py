@@ -13,9 +13,10 @@ from tests.adapters.conftest import Tiny, some_cells
 from tests.backbones.test_sparse import lines_of
 from torch.distributions import Bernoulli, Normal
 
-from headstart.adapters import CHNConfig, ContextualHypernetwork, FeatureBatch, adapter_config, build_adapter
-from headstart.backbones.heads import Heads
-from headstart.backbones.protocol import RowStates
+from headstart.adapters import CHNConfig, ContextualHypernetwork, adapter_config, build_adapter
+from headstart.core.batch import FeatureBatch
+from headstart.core.heads import Heads
+from headstart.core.states import RowStates
 from headstart.table.kinds import BINARY, RATING
 from headstart.training.episodes import (
     Episode,

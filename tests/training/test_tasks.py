@@ -8,8 +8,9 @@ import pytest
 import torch
 from tests.backbones.conftest import random_cells
 
-from headstart.adapters.protocol import FeatureBatch, Knowledge
 from headstart.backbones import Backbone, backbone_config, build_backbone
+from headstart.core.batch import FeatureBatch
+from headstart.core.knowledge import Knowledge
 from headstart.progress import Reporter
 from headstart.table.cells import Cells
 from headstart.table.kinds import RATING

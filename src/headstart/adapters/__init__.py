@@ -1,24 +1,21 @@
-"""Adapters: anything that maps (context, metadata) to a head."""
+"""Adapters: anything that maps (context, metadata) to a head. Every module here is found by itself."""
 
-from headstart.adapters.bayes import BayesConfig, BayesHead
-from headstart.adapters.chn import CHNConfig, ContextualHypernetwork
-from headstart.adapters.chn_bayes import CHNBayes, CHNBayesConfig
-from headstart.adapters.protocol import Adapter, FeatureBatch, Knowledge, StreamingAdapter
-from headstart.adapters.registry import ADAPTERS, adapter_config, adapter_names, build_adapter
+from headstart.adapters.protocol import Adapter, AdapterConfig, StreamingAdapter
+from headstart.adapters.registry import (
+    ADAPTERS,
+    adapter_config,
+    adapter_names,
+    build_adapter,
+    register_adapter,
+)
 
 __all__ = [
     "ADAPTERS",
     "Adapter",
-    "BayesConfig",
-    "BayesHead",
-    "CHNBayes",
-    "CHNBayesConfig",
-    "CHNConfig",
-    "ContextualHypernetwork",
-    "FeatureBatch",
-    "Knowledge",
+    "AdapterConfig",
     "StreamingAdapter",
     "adapter_config",
     "adapter_names",
     "build_adapter",
+    "register_adapter",
 ]

@@ -9,16 +9,19 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headstart.adapters.protocol import Adapter, FeatureBatch, Knowledge
-from headstart.backbones.heads import Heads
-from headstart.backbones.protocol import RowStates, mlp
-from headstart.backbones.sparse import segment_sum
-from headstart.config import Config
+from headstart.adapters.protocol import Adapter, AdapterConfig
+from headstart.adapters.registry import register_adapter
+from headstart.algebra.sparse import segment_sum
+from headstart.core.batch import FeatureBatch
+from headstart.core.heads import Heads
+from headstart.core.knowledge import Knowledge
+from headstart.core.networks import mlp
+from headstart.core.states import RowStates
 
 MOST_KEPT = 2**25  # numbers kept of all rows between calls: 128 MiB
 
 
-class CHNConfig(Config):
+class CHNConfig(AdapterConfig):
     """Sizes of the hypernetwork's parts; named as in the paper's table of hyper-parameters."""
 
     name: Literal["chn"] = "chn"
@@ -31,10 +34,11 @@ class CHNConfig(Config):
     most_shots: int = Field(32, ge=1)  # past these the sum is scaled back to what it would be at these
 
 
+@register_adapter
 class ContextualHypernetwork(Adapter):
     """θ = net([g(Σ_i f([z_i, x_i])); h(metadata)]) for each new feature, in one pass."""
 
-    name: ClassVar[str] = "chn"
+    config_type: ClassVar[type[AdapterConfig]] = CHNConfig
     config: CHNConfig
 
     def __init__(self, config: CHNConfig, knowledge: Knowledge) -> None:
@@ -49,7 +53,6 @@ class ContextualHypernetwork(Adapter):
         self.h = mlp([described, *config.metadata_layers, config.metadata_encoding]) if described else None
         joined = config.encoding + (config.metadata_encoding if described else 0)
         self.net = mlp([joined, *config.parameter_layers, width + 1])
-        self._begin_at_the_mean_head(knowledge.heads)
         self._kept: tuple[RowStates, Tensor] | None = None
 
     def load_state_dict(self, *given: Any, **options: Any) -> Any:
@@ -62,12 +65,12 @@ class ContextualHypernetwork(Adapter):
         self._kept = None
         return super().requires_grad_(requires_grad)
 
-    def _begin_at_the_mean_head(self, heads: Heads) -> None:
-        """Start close to a head that already predicts something; training goes on from there."""
-        with torch.no_grad():
-            last = cast(nn.Linear, self.net[-1])
-            last.weight.mul_(0.1)
-            last.bias.copy_(torch.cat([heads.weight.mean(0), heads.bias.mean(0, keepdim=True)]))
+    @torch.no_grad()
+    def prepare(self) -> None:
+        """Start close to the mean head, which already predicts something."""
+        heads, last = self.knowledge.heads, cast(nn.Linear, self.net[-1])
+        last.weight.mul_(0.1)
+        last.bias.copy_(torch.cat([heads.weight.mean(0), heads.bias.mean(0, keepdim=True)]))
 
     def adapt(self, batch: FeatureBatch, states: RowStates) -> Heads:
         """Generate the heads of a batch of features of any number of shots each."""

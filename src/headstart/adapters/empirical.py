@@ -5,12 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from headstart.adapters.pooling import KINDS
-from headstart.adapters.protocol import Knowledge
-from headstart.backbones.factorisation import POPULARITY, RIDGE
-from headstart.backbones.sparse import products_at
-from headstart.backbones.symmetric import unpack
-from headstart.table.kinds import BINARY
+from headstart.algebra.regression import popularity_weights, weighted_ridge
+from headstart.algebra.sparse import products_at
+from headstart.core.knowledge import Knowledge
+from headstart.table.kinds import BINARY, KINDS
 
 _BINARY_NOISE = 0.1  # of the output: a row that now and then answers at random
 
@@ -24,18 +22,15 @@ def empirical_prior(knowledge: Knowledge, described: Tensor) -> tuple[Tensor, Te
     heads = knowledge.heads.detach()
     stacked = torch.cat([heads.weight, heads.bias[:, None]], dim=1)
     counts = torch.bincount(knowledge.cells.index, minlength=len(stacked)).to(stacked.dtype)
-    weights = (counts + 1e-3) ** POPULARITY
-    share = (weights / weights.mean())[:, None]
-    ridge = RIDGE * torch.eye(described.shape[1])
-    base = torch.linalg.solve((share * described).T @ described + ridge, (share * described).T @ stacked)
+    share = popularity_weights(counts)
+    base = weighted_ridge(described, stacked, share)
     rest = stacked - described @ base
     covariance = (share * rest).T @ rest / len(rest)
     # Few heads span few directions: between them only the variances are believed.
     size = len(covariance)
     believed = len(rest) / (len(rest) + size)
     covariance = believed * covariance + (1 - believed) * torch.diag(covariance.diagonal())
-    if heads.covariance is not None:
-        covariance = covariance + unpack((share * heads.covariance).mean(0), size)
+    covariance = covariance + heads.mean_covariance(share, size)
     floor = 1e-3 * covariance.diagonal().mean() + 1e-6
     return base, covariance + floor * torch.eye(size)
 
@@ -62,7 +57,7 @@ def empirical_doubt(knowledge: Knowledge) -> Tensor:
     states, heads = knowledge.states, knowledge.heads.detach()
     width = heads.weight.shape[1]
     found = states.code.new_zeros(states.code.shape[1])
-    if len(found) >= width and torch.equal(states.code[:, :width], states.activation):
+    if knowledge.heads_read_code:
         counts = torch.bincount(knowledge.cells.index, minlength=len(heads)).to(found.dtype) + 1e-3
         found[:width] = (counts / counts.sum()) @ heads.weight**2
     return found

@@ -3,31 +3,38 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from headstart.adapters.pooling import parts
-from headstart.adapters.protocol import Adapter, FeatureBatch, Knowledge
-from headstart.backbones.heads import Heads
-from headstart.backbones.likelihood import Likelihood
-from headstart.backbones.protocol import RowStates
-from headstart.config import Config
+from headstart.adapters.protocol import Adapter, AdapterConfig
+from headstart.adapters.registry import ADAPTERS, AnyAdapter, new_adapter, register_adapter
+from headstart.core.batch import FeatureBatch
+from headstart.core.heads import Heads
+from headstart.core.knowledge import Knowledge
+from headstart.core.likelihood import Likelihood
+from headstart.core.states import RowStates
 
 _BETAS, _EPSILON = (0.9, 0.999), 1e-8  # the paper's, for every Adam it uses
 
 
-class FineTunedConfig(Config):
+class FineTunedConfig(AdapterConfig):
     """Settings of fine-tuning what another adapter gives."""
 
     name: Literal["fine-tuned"] = "fine-tuned"
-    base: str | dict[str, Any] = "chn"  # the adapter to start from: its name, or its settings
+    base: AnyAdapter  # the adapter to start from: its name, or its settings
     epochs: int = Field(10, ge=0)
     rate: float = Field(1e-2, gt=0)
 
+    def resolved(self, knowledge: Knowledge) -> Self:
+        """Return the settings with those of the base filled in."""
+        return self.revised(base=self.base.resolved(knowledge))
 
+
+@register_adapter
 class FineTuned(Adapter):
     """Fine-tunes the heads of a base adapter on each feature's own context.
 
@@ -35,22 +42,37 @@ class FineTuned(Adapter):
     without fine-tuning. At zero shots there is nothing to tune on, and the base's head stays.
     """
 
-    name: ClassVar[str] = "fine-tuned"
+    config_type: ClassVar[type[AdapterConfig]] = FineTunedConfig
+    variants: ClassVar[tuple[str, ...]] = ("chn-train-1", "chn-train-5", "chn-train-10", "chn-train-25")
     config: FineTunedConfig
 
-    def __init__(self, config: FineTunedConfig, knowledge: Knowledge, base: Adapter) -> None:
+    def __init__(self, config: FineTunedConfig, knowledge: Knowledge) -> None:
         super().__init__(config, knowledge)
-        self.base = base
+        self.base = new_adapter(config.base, knowledge)
+        self.refines = self.base.refines  # type: ignore[misc]  # as its base, whichever it is
 
-    @property
-    def meta_settings(self) -> dict[str, Any]:
-        """Those of the base, which alone is meta-trained."""
-        return self.base.meta_settings
+    @classmethod
+    def named(cls, name: str) -> dict[str, Any] | None:
+        """``chn-train-5`` fine-tunes what ``chn`` gives for 5 epochs; so for any adapter's name."""
+        base, _, number = name.rpartition("-train-")
+        return (
+            {"name": "fine-tuned", "base": base, "epochs": int(number)}
+            if base and number.isdecimal()
+            else None
+        )
 
-    @property
-    def meta_defaults(self) -> dict[str, Any]:
-        """Those of the base."""
-        return self.base.meta_defaults
+    @classmethod
+    def trained_as(cls, config: FineTunedConfig) -> AdapterConfig:
+        """The base alone is meta-trained."""
+        return ADAPTERS.part_of(config.base).trained_as(config.base)
+
+    def prepare(self) -> None:
+        """Prepare the base."""
+        self.base.prepare()
+
+    def take_training(self, trained: Adapter) -> None:
+        """Let the base take it over."""
+        self.base.take_training(trained)
 
     def refine(self, states: RowStates) -> RowStates:
         """As the base does."""

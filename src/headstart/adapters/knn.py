@@ -9,20 +9,24 @@ from pydantic import Field
 from torch import Tensor
 
 from headstart.adapters.pooling import constant_heads, context_means, kind_means, parts, pooled_heads
-from headstart.adapters.protocol import Adapter, FeatureBatch, Knowledge
-from headstart.backbones.heads import Heads
-from headstart.backbones.protocol import RowStates
-from headstart.config import Config
+from headstart.adapters.protocol import Adapter, AdapterConfig
+from headstart.adapters.registry import register_adapter
+from headstart.core.batch import FeatureBatch
+from headstart.core.heads import Heads
+from headstart.core.knowledge import Knowledge
+from headstart.core.states import RowStates
 from headstart.errors import InputError
+from headstart.table.kinds import KINDS
 
 
-class NearestHeadsConfig(Config):
+class NearestHeadsConfig(AdapterConfig):
     """Settings of the nearest heads."""
 
     name: Literal["knn"] = "knn"
     neighbours: int = Field(10, ge=1)
 
 
+@register_adapter
 class NearestHeads(Adapter):
     """θ = the mean of the heads of the nearest features of the same kind.
 
@@ -41,27 +45,39 @@ class NearestHeads(Adapter):
     table, where every known feature takes its mean.
     """
 
-    name: ClassVar[str] = "knn"
+    config_type: ClassVar[type[AdapterConfig]] = NearestHeadsConfig
+    numbered: ClassVar[str | None] = "neighbours"
+    variants: ClassVar[tuple[str, ...]] = ("knn-1", "knn-5", "knn-10")
     config: NearestHeadsConfig
 
     def __init__(self, config: NearestHeadsConfig, knowledge: Knowledge) -> None:
         super().__init__(config, knowledge)
-        cells, features = knowledge.cells, len(knowledge.codes)
-        self._kind_means = kind_means(knowledge)
+        features = len(knowledge.codes)
+        self.kind_means: Tensor
+        self.register_buffer("kind_means", torch.zeros(KINDS, dtype=torch.float64))
+        self.means: Tensor  # of each feature's values
+        self.register_buffer("means", torch.zeros(features, dtype=torch.float64))
+        self.squares: Tensor  # the sum of each feature's squared deviations from its mean
+        self.register_buffer("squares", torch.zeros(features, dtype=torch.float64))
+
+    def prepare(self) -> None:
+        """Note the mean of each feature and kind, and the features' squared deviations."""
+        cells, features = self.knowledge.cells, len(self.knowledge.codes)
+        self.kind_means.copy_(kind_means(self.knowledge))
         counts = torch.bincount(cells.index, minlength=features)
         totals = torch.bincount(cells.index, weights=cells.values.double(), minlength=features)
         own = totals / counts.clamp(min=1)
-        self._means = torch.where(counts > 0, own, self._kind_means[knowledge.codes])
-        deviations = cells.values - self._means[cells.index]
-        self._spreads = torch.bincount(cells.index, weights=deviations**2, minlength=features)
+        self.means.copy_(torch.where(counts > 0, own, self.kind_means[self.knowledge.codes]))
+        deviations = cells.values - self.means[cells.index]
+        self.squares.copy_(torch.bincount(cells.index, weights=deviations**2, minlength=features))
 
     def adapt(self, batch: FeatureBatch, states: RowStates) -> Heads:
         """Average, for each feature, the heads of its nearest neighbours."""
         rows, features = len(self.knowledge.cells), len(self.knowledge.codes)
         if len(states) < rows:
             raise InputError(
-                f"{self.name} compares columns over all {rows} rows of the table, but got the states of "
-                f"{len(states)}; pass those of every row, in the table's order"
+                f"{self.config.name} compares columns over all {rows} rows of the table, but got the states "
+                f"of {len(states)}; pass those of every row, in the table's order"
             )
         met = torch.cat([self.knowledge.cells.counts, torch.zeros(len(states) - rows, dtype=torch.int64)])
         each = met[batch.cells.index].double()
@@ -77,21 +93,21 @@ class NearestHeads(Adapter):
         nearer, level = distances < limit, distances == limit
         room = wanted - nearer.sum(1, keepdim=True)
         chosen = nearer | (level & (level.cumsum(1) <= room))
-        otherwise = constant_heads(self._kind_means[batch.codes], batch.codes, self.knowledge)
+        otherwise = constant_heads(self.kind_means[batch.codes], batch.codes, self.knowledge)
         return pooled_heads(chosen & same_kind, otherwise, self.knowledge)
 
     def distances(self, batch: FeatureBatch) -> Tensor:
         """Squared distances to the backbone's features: (features of the batch, features), double."""
         known, lines = self.knowledge.cells, batch.cells.lines
-        mean = context_means(batch, self._kind_means)
+        mean = context_means(batch, self.kind_means)
         deviations = batch.cells.values - mean[lines]
         spreads = torch.bincount(lines, weights=deviations**2, minlength=len(batch))
         inside = batch.cells.index < len(known)
         rows = len(known) + torch.bincount(lines[~inside], minlength=len(batch))
         met = known.take(batch.cells.index[inside])  # what is observed in the context's rows
         source = met.lines
-        products = deviations[inside][source] * (met.values - self._means[met.index])
+        products = deviations[inside][source] * (met.values - self.means[met.index])
         where = lines[inside][source] * known.width + met.index
         crossed = torch.bincount(where, weights=products, minlength=len(batch) * known.width)
-        gaps = mean[:, None] - self._means
-        return rows[:, None] * gaps**2 + spreads[:, None] + self._spreads - 2 * crossed.view_as(gaps)
+        gaps = mean[:, None] - self.means
+        return rows[:, None] * gaps**2 + spreads[:, None] + self.squares - 2 * crossed.view_as(gaps)

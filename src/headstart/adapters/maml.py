@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import nn
 
 from headstart.adapters.finetune import fine_tune
-from headstart.adapters.pooling import KINDS
-from headstart.adapters.protocol import Adapter, FeatureBatch, Knowledge
-from headstart.backbones.heads import Heads
-from headstart.backbones.protocol import RowStates
-from headstart.config import Config
+from headstart.adapters.protocol import Adapter, AdapterConfig
+from headstart.adapters.registry import register_adapter
+from headstart.core.batch import FeatureBatch
+from headstart.core.heads import Heads
+from headstart.core.knowledge import Knowledge
+from headstart.core.states import RowStates
+from headstart.table.kinds import KINDS
 
 
-class MAMLConfig(Config):
+class MAMLConfig(AdapterConfig):
     """Settings of MAML, the paper's by default. ``epochs`` alone does not change what is learned."""
 
     name: Literal["maml"] = "maml"
@@ -28,6 +31,7 @@ class MAMLConfig(Config):
     seed: int = Field(0, ge=0)
 
 
+@register_adapter
 class MAML(Adapter):
     """Fine-tunes each feature's head from one meta-learned initialisation of its kind.
 
@@ -36,18 +40,31 @@ class MAML(Adapter):
     evaluation mode it takes ``epochs`` steps. At zero shots both give the initialisation itself.
     """
 
-    name: ClassVar[str] = "maml"
+    config_type: ClassVar[type[AdapterConfig]] = MAMLConfig
+    numbered: ClassVar[str | None] = "epochs"
+    variants: ClassVar[tuple[str, ...]] = ("maml-0", "maml-1", "maml-3", "maml-5", "maml-10")
     config: MAMLConfig
 
     def __init__(self, config: MAMLConfig, knowledge: Knowledge) -> None:
         super().__init__(config, knowledge)
-        start = torch.empty(1, knowledge.heads.weight.shape[1], dtype=knowledge.heads.weight.dtype)
-        nn.init.xavier_uniform_(start, generator=torch.Generator().manual_seed(config.seed))
-        self.weight = nn.Parameter(start.repeat(KINDS, 1))  # (kinds, width)
-        self.bias = nn.Parameter(start.new_zeros(KINDS))
+        heads = knowledge.heads.weight
+        self.weight = nn.Parameter(heads.new_zeros(KINDS, heads.shape[1]))  # (kinds, width)
+        self.bias = nn.Parameter(heads.new_zeros(KINDS))
+
+    @torch.no_grad()
+    def prepare(self) -> None:
+        """Start from one random head for all kinds."""
+        start = torch.empty_like(self.weight[:1])
+        nn.init.xavier_uniform_(start, generator=torch.Generator().manual_seed(self.config.seed))
+        self.weight.copy_(start.expand_as(self.weight))
+
+    @classmethod
+    def trained_as(cls, config: MAMLConfig) -> AdapterConfig:
+        """How MAML fine-tunes once it is meta-trained changes nothing of what it learns."""
+        return config.revised(epochs=config.inner_steps)
 
     @property
-    def meta_settings(self) -> dict[str, Any]:
+    def meta_settings(self) -> Mapping[str, object]:
         """The paper's meta-batch and outer learning rate, with no weight decay."""
         config = self.config
         return {

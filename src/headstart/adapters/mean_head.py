@@ -5,35 +5,50 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 import torch
+from torch import Tensor
 
-from headstart.adapters.pooling import KINDS, constant_heads, kind_means, pooled_heads
-from headstart.adapters.protocol import Adapter, FeatureBatch, Knowledge
-from headstart.backbones.heads import Heads
-from headstart.backbones.protocol import RowStates
-from headstart.config import Config
+from headstart.adapters.pooling import constant_heads, kind_means, pooled_heads
+from headstart.adapters.protocol import Adapter, AdapterConfig
+from headstart.adapters.registry import register_adapter
+from headstart.core.batch import FeatureBatch
+from headstart.core.heads import Heads
+from headstart.core.knowledge import Knowledge
+from headstart.core.states import RowStates
+from headstart.table.kinds import KINDS
 
 
-class MeanHeadConfig(Config):
+class MeanHeadConfig(AdapterConfig):
     """There is nothing to set."""
 
     name: Literal["mean-head"] = "mean-head"
 
 
+@register_adapter
 class MeanHead(Adapter):
     """θ = the mean of the heads of all the backbone's features of the same kind.
 
     The context is not used. A kind that the backbone has no feature of gets the middle of its scale.
     """
 
-    name: ClassVar[str] = "mean-head"
+    config_type: ClassVar[type[AdapterConfig]] = MeanHeadConfig
     config: MeanHeadConfig
 
     def __init__(self, config: MeanHeadConfig, knowledge: Knowledge) -> None:
         super().__init__(config, knowledge)
+        heads = knowledge.heads.weight
+        self.weight: Tensor
+        self.register_buffer("weight", heads.new_zeros(KINDS, heads.shape[1]))
+        self.bias: Tensor
+        self.register_buffer("bias", heads.new_zeros(KINDS))
+
+    def prepare(self) -> None:
+        """Average the heads of each kind."""
         kinds = torch.arange(KINDS)
-        middle = constant_heads(kind_means(knowledge), kinds, knowledge)
-        self._heads = pooled_heads(kinds[:, None] == knowledge.codes, middle, knowledge)
+        middle = constant_heads(kind_means(self.knowledge), kinds, self.knowledge)
+        heads = pooled_heads(kinds[:, None] == self.knowledge.codes, middle, self.knowledge)
+        self.weight.copy_(heads.weight)
+        self.bias.copy_(heads.bias)
 
     def adapt(self, batch: FeatureBatch, states: RowStates) -> Heads:  # noqa: ARG002
         """Give each feature the mean head of its kind."""
-        return self._heads.take(batch.codes)
+        return Heads(self.weight, self.bias).take(batch.codes)

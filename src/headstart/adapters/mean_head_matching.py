@@ -8,18 +8,22 @@ import torch
 from torch import Tensor
 
 from headstart.adapters.pooling import constant_heads, kind_means, parts, pooled_heads
-from headstart.adapters.protocol import Adapter, FeatureBatch, Knowledge
-from headstart.backbones.heads import Heads
-from headstart.backbones.protocol import RowStates
-from headstart.config import Config
+from headstart.adapters.protocol import Adapter, AdapterConfig
+from headstart.adapters.registry import register_adapter
+from headstart.core.batch import FeatureBatch
+from headstart.core.heads import Heads
+from headstart.core.knowledge import Knowledge
+from headstart.core.states import RowStates
+from headstart.table.kinds import KINDS
 
 
-class MeanHeadMatchingConfig(Config):
+class MeanHeadMatchingConfig(AdapterConfig):
     """There is nothing to set."""
 
     name: Literal["mean-head-matching"] = "mean-head-matching"
 
 
+@register_adapter
 class MeanHeadMatching(Adapter):
     """θ = the mean of the heads of the features whose metadata categories match the new feature's.
 
@@ -30,16 +34,21 @@ class MeanHeadMatching(Adapter):
     context is not used.
     """
 
-    name: ClassVar[str] = "mean-head-matching"
+    config_type: ClassVar[type[AdapterConfig]] = MeanHeadMatchingConfig
     config: MeanHeadMatchingConfig
 
     def __init__(self, config: MeanHeadMatchingConfig, knowledge: Knowledge) -> None:
         super().__init__(config, knowledge)
-        self._means = kind_means(knowledge)
-        known = knowledge.metadata
-        zero, one = known == 0, known == 1
-        self._columns = torch.nonzero((zero | one).all(0) & zero.any(0) & one.any(0)).squeeze(1)
-        self._categories = self._in_categories(known)
+        self.means: Tensor  # the mean value of each kind
+        self.register_buffer("means", torch.zeros(KINDS, dtype=torch.float64))
+        self.is_category: Tensor  # which columns of the encoded metadata are categories
+        self.register_buffer("is_category", torch.zeros(knowledge.metadata.shape[1], dtype=torch.bool))
+
+    def prepare(self) -> None:
+        """Note the mean value of each kind, and which columns are categories."""
+        self.means.copy_(kind_means(self.knowledge))
+        zero, one = self.knowledge.metadata == 0, self.knowledge.metadata == 1
+        self.is_category.copy_((zero | one).all(0) & zero.any(0) & one.any(0))
 
     def adapt(self, batch: FeatureBatch, states: RowStates) -> Heads:  # noqa: ARG002
         """Average, for each feature, the heads of the features that match it."""
@@ -47,16 +56,16 @@ class MeanHeadMatching(Adapter):
         return Heads.concatenate([self._pool(batch.take(part)) for part in parts(work)])
 
     def _pool(self, batch: FeatureBatch) -> Heads:
-        wanted, known = self._in_categories(batch.metadata), self._categories
+        wanted, known = (self._in_categories(each.metadata) for each in (batch, self.knowledge))
         shared = wanted @ known.T
         exact = (shared == wanted.sum(1, keepdim=True)) & (shared == known.sum(1)) & (shared > 0)
         same_kind = batch.codes[:, None] == self.knowledge.codes
         # The extra half puts an exact match before those that have further categories besides.
         score = torch.where(same_kind, shared + 0.5 * exact, -1.0)
         best = score == score.amax(1, keepdim=True)
-        otherwise = constant_heads(self._means[batch.codes], batch.codes, self.knowledge)
+        otherwise = constant_heads(self.means[batch.codes], batch.codes, self.knowledge)
         return pooled_heads(best & same_kind, otherwise, self.knowledge)
 
     def _in_categories(self, metadata: Tensor) -> Tensor:
         """1 where a feature is in a category, else 0: (features, categories)."""
-        return (metadata[:, self._columns] == 1).to(self.knowledge.heads.weight.dtype)
+        return (metadata[:, self.is_category] == 1).to(self.knowledge.heads.weight.dtype)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from headstart.adapters.protocol import FeatureBatch, Knowledge
-from headstart.backbones.heads import Heads
+from headstart.core.batch import FeatureBatch
+from headstart.core.heads import Heads
+from headstart.core.knowledge import Knowledge
+from headstart.table.kinds import KINDS
 
-KINDS = 3
 # What to expect of a kind that the backbone has never seen: the middle of its scale.
 _MIDDLE = (0.5, 0.5, 0.0)
 

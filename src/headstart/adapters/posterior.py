@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from headstart.backbones.symmetric import solved
+from headstart.algebra.symmetric import solved
 
 _BOUNDED_STEPS, _NEWTON_STEPS = 4, 8
 _FEWEST_WEIGHT = 1e-7  # where all is certain, rounding must not leave a negative curvature
@@ -27,28 +27,31 @@ def regress(
     ``prior`` (features, size) and the covariance root·rootᵀ (size, size). Of the two equal forms,
     solving for the shots or for the head, the smaller system is solved.
     """
-    rest = values - (rows @ prior[:, :, None])[:, :, 0]
+    residual = values - (rows @ prior[:, :, None])[:, :, 0]
     shots, size = rows.shape[1:]
     white = rows @ root
     if shots >= size:
-        return unwhitened(
+        return posterior_of(
             (white * weights[:, :, None]).mT @ white,
-            ((weights * rest)[:, None, :] @ white)[:, 0],
+            ((weights * residual)[:, None, :] @ white)[:, 0],
             prior,
             root,
         )
     scale = weights.sqrt()
     white = white * scale[:, :, None]
     lower = torch.linalg.cholesky(white @ white.mT + torch.eye(shots, dtype=rows.dtype))
-    seen = torch.linalg.solve_triangular(lower, white @ root.T, upper=False)
-    told = torch.linalg.solve_triangular(lower, (scale * rest)[:, :, None], upper=False)
-    return prior + (seen.mT @ told)[:, :, 0], root @ root.T - seen.mT @ seen
+    gain = torch.linalg.solve_triangular(lower, white @ root.T, upper=False)
+    solved_residual = torch.linalg.solve_triangular(lower, (scale * residual)[:, :, None], upper=False)
+    return prior + (gain.mT @ solved_residual)[:, :, 0], root @ root.T - gain.mT @ gain
 
 
-def unwhitened(precision: Tensor, pull: Tensor, prior: Tensor, root: Tensor) -> tuple[Tensor, Tensor]:
-    """The posterior of observations that sum up to ``precision`` and ``pull`` in whitened coordinates."""
-    mean, spread = solved(torch.eye(len(root), dtype=root.dtype) + precision, pull)
-    return prior + mean @ root.T, root @ spread @ root.T
+def posterior_of(precision: Tensor, linear: Tensor, prior: Tensor, root: Tensor) -> tuple[Tensor, Tensor]:
+    """The posterior of observations that sum up to these two terms in whitened coordinates.
+
+    ``precision`` is (features, size, size), ``linear`` (features, size).
+    """
+    mean, covariance = solved(torch.eye(len(root), dtype=root.dtype) + precision, linear)
+    return prior + mean @ root.T, root @ covariance @ root.T
 
 
 def classify(
@@ -62,30 +65,30 @@ def classify(
     own noise flattens its link.
     """
     squeezed = rows * squeeze[:, :, None]
-    foretold = (squeezed @ prior[:, :, None])[:, :, 0]
+    prior_output = (squeezed @ prior[:, :, None])[:, :, 0]
     white = squeezed @ root
     mean = torch.zeros_like(prior)
-    spread = torch.eye(len(root), dtype=root.dtype).expand(len(prior), -1, -1)
+    covariance = torch.eye(len(root), dtype=root.dtype).expand(len(prior), -1, -1)
 
     def stepped(mean: Tensor, *, bounded: bool) -> tuple[Tensor, Tensor]:
-        output = foretold + (white @ mean[:, :, None])[:, :, 0]
+        output = prior_output + (white @ mean[:, :, None])[:, :, 0]
         chance = torch.sigmoid(output)
         slope = _bounding_slope(output) if bounded else chance * (1 - chance)
         curve = weights * slope.clamp(min=_FEWEST_WEIGHT)
         precision = torch.eye(len(root), dtype=root.dtype) + (white * curve[:, :, None]).mT @ white
-        pull = ((weights * (values - chance))[:, None, :] @ white)[:, 0] - mean
-        step, spread = solved(precision, pull)
-        return mean + step, spread
+        gradient = ((weights * (values - chance))[:, None, :] @ white)[:, 0] - mean
+        step, covariance = solved(precision, gradient)
+        return mean + step, covariance
 
     if rows.shape[1]:
-        # At the mode a Newton step does not hang on where it started, so the last two steps alone
-        # carry the exact gradient: one for the mean, one for the spread around it.
+        # At the mode a Newton step does not depend on where it started, so the last two steps alone
+        # carry the exact gradient: one for the mean, one for the covariance around it.
         with torch.no_grad():
             for turn in range(_BOUNDED_STEPS + _NEWTON_STEPS - 2):
                 mean, _ = stepped(mean, bounded=turn < _BOUNDED_STEPS)
         for _ in range(2):
-            mean, spread = stepped(mean, bounded=False)
-    return prior + mean @ root.T, root @ spread @ root.T
+            mean, covariance = stepped(mean, bounded=False)
+    return prior + mean @ root.T, root @ covariance @ root.T
 
 
 def _bounding_slope(output: Tensor) -> Tensor:

@@ -3,74 +3,60 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
 
 from torch import Tensor, nn
 
-from headstart.backbones.heads import Heads
-from headstart.backbones.likelihood import Likelihood
-from headstart.backbones.protocol import RowStates
 from headstart.config import Config
-from headstart.table.cells import Cells
+from headstart.core.batch import FeatureBatch
+from headstart.core.heads import Heads
+from headstart.core.knowledge import Knowledge
+from headstart.core.states import RowStates
 
 
-@dataclass(frozen=True)
-class FeatureBatch:
-    """Features treated as new: what is observed of them, their metadata and kinds.
+class AdapterConfig(Config):
+    """Settings of an adapter; a subclass gives ``name`` the adapter's name as its only value."""
 
-    ``cells`` has a line a feature, of any number of shots each; its ``index`` points at rows of the
-    ``RowStates`` that go with the batch.
-    """
+    name: str
 
-    cells: Cells
-    metadata: Tensor  # (features, metadata width); width 0 where there is none
-    codes: Tensor  # (features,): the kind of each
-
-    def __len__(self) -> int:
-        return len(self.codes)
-
-    @property
-    def shots(self) -> Tensor:
-        """How many observations each feature has: (features,)."""
-        return self.cells.counts
-
-    def take(self, features: Tensor) -> FeatureBatch:
-        """Return these features, in this order."""
-        return FeatureBatch(self.cells.take(features), self.metadata[features], self.codes[features])
-
-    def observing(self, cells: Cells) -> FeatureBatch:
-        """Return the same features with other observations."""
-        return FeatureBatch(cells, self.metadata, self.codes)
-
-
-@dataclass(frozen=True)
-class Knowledge:
-    """All that an adapter may learn from before it sees a new feature: the frozen backbone's world."""
-
-    states: RowStates  # of every row of the table
-    cells: Cells  # rows × the backbone's features, on the models' scale
-    heads: Heads  # of the backbone's features
-    metadata: Tensor  # (features, metadata width) of the backbone's features
-    codes: Tensor  # (features,): their kinds
-    likelihood: Likelihood
+    def resolved(self, knowledge: Knowledge) -> Self:  # noqa: ARG002
+        """Return the settings with every value that depends on the data filled in."""
+        return self
 
 
 class Adapter(nn.Module, ABC):
     """Maps the contexts of new features to their heads.
 
-    ``Adapter(config, knowledge)`` builds one; only its parameters, if any, are meta-trained and
-    saved, since a saved model carries the knowledge too.
-    ``adapt`` must not depend on the order of a context, must work with no shots, and must give a
-    batch the same heads as one feature at a time (``tests/adapters/test_contract.py``).
+    ``Adapter(config, knowledge)`` only allocates: it reads the sizes of the knowledge, not its numbers.
+    ``prepare`` then sets where parameters and buffers start; a saved adapter gets them from its file
+    instead. What is to be saved must be a parameter or a buffer; the knowledge itself is saved with the
+    model. ``adapt`` must not depend on the order of a context, must work with no shots, and must give a
+    batch the same heads as one feature at a time: ``headstart.testing.check_adapter`` checks this.
     """
 
-    name: ClassVar[str]
+    config_type: ClassVar[type[AdapterConfig]]
+    numbered: ClassVar[str | None] = None  # the setting that a number after the name sets, as in knn-10
+    variants: ClassVar[tuple[str, ...]] = ()  # the names to list; the plain name where there are none
+    refines: ClassVar[bool] = False  # whether ``refine`` changes the states
+    gives_uncertainty: ClassVar[bool] = False  # whether heads come with a covariance and a noise
 
-    def __init__(self, config: Config, knowledge: Knowledge) -> None:
+    def __init__(self, config: AdapterConfig, knowledge: Knowledge) -> None:
         super().__init__()
         self.config = config
         self.knowledge = knowledge
+
+    @classmethod
+    def named(cls, name: str) -> dict[str, Any] | None:
+        """The settings that a name stands for, or None if it is not one of this adapter's names."""
+        own = str(cls.config_type.model_fields["name"].default)
+        if cls.numbered is None:
+            return {"name": own} if name == own else None
+        head, _, number = name.rpartition("-")
+        return {"name": own, cls.numbered: int(number)} if head == own and number.isdecimal() else None
+
+    def prepare(self) -> None:
+        """Set parameters and buffers from the knowledge, once, before any training."""
 
     @property
     def learns(self) -> bool:
@@ -78,14 +64,24 @@ class Adapter(nn.Module, ABC):
         return any(parameter.requires_grad for parameter in self.parameters())
 
     @property
-    def meta_settings(self) -> dict[str, Any]:
+    def meta_settings(self) -> Mapping[str, object]:
         """Settings of meta-training that are part of the method, such as MAML's meta-batch."""
         return {}
 
     @property
-    def meta_defaults(self) -> dict[str, Any]:
+    def meta_defaults(self) -> Mapping[str, object]:
         """Settings of meta-training that suit the method, unless the user sets others."""
         return {}
+
+    @classmethod
+    def trained_as(cls, config: Any) -> AdapterConfig:
+        """The settings whose meta-training serves this adapter too; here its own."""
+        settings: AdapterConfig = config
+        return settings
+
+    def take_training(self, trained: Adapter) -> None:
+        """Take over what an adapter of the settings ``trained_as`` has learned."""
+        self.load_state_dict(trained.state_dict())
 
     def refine(self, states: RowStates) -> RowStates:
         """The backbone's states as this adapter's heads read them; here as they are.
@@ -102,9 +98,9 @@ class Adapter(nn.Module, ABC):
 class StreamingAdapter(Adapter):
     """An adapter whose heads depend on a context only through sums over its observations.
 
-    So an observation costs the same whether it is the second or the thousandth, and the order in
-    which they come leaves no trace: ``settle(evidence(a) + evidence(b))`` is ``adapt(a and b)``. What
-    was observed is taken back by subtracting its evidence.
+    So an observation costs the same whether it is the second or the thousandth, and the order of
+    observations does not matter: ``solve(evidence(a) + evidence(b))`` is ``adapt(a and b)``. An
+    observation is removed by subtracting its evidence.
     """
 
     @abstractmethod
@@ -116,5 +112,5 @@ class StreamingAdapter(Adapter):
         """The sums of each feature: (features, numbers) in double precision."""
 
     @abstractmethod
-    def settle(self, evidence: Tensor, batch: FeatureBatch) -> Heads:
-        """The heads these sums imply; of the batch only metadata and kinds are read."""
+    def solve(self, evidence: Tensor, batch: FeatureBatch) -> Heads:
+        """The heads that these sums imply; of the batch only metadata and kinds are read."""

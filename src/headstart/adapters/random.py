@@ -11,21 +11,23 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from headstart.adapters.protocol import Adapter, FeatureBatch
-from headstart.backbones.heads import Heads
-from headstart.backbones.protocol import RowStates
-from headstart.config import Config
+from headstart.adapters.protocol import Adapter, AdapterConfig
+from headstart.adapters.registry import register_adapter
+from headstart.core.batch import FeatureBatch
+from headstart.core.heads import Heads
+from headstart.core.states import RowStates
 
 _STRIDE = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: neighbouring counters land far apart
 
 
-class RandomConfig(Config):
+class RandomConfig(AdapterConfig):
     """Settings of the random head."""
 
     name: Literal["random"] = "random"
     seed: int = Field(0, ge=0)
 
 
+@register_adapter
 class RandomHead(Adapter):
     """Xavier-uniform weights of a linear layer from the activation to one output; zero bias.
 
@@ -36,7 +38,7 @@ class RandomHead(Adapter):
     one draw: nothing tells them apart.
     """
 
-    name: ClassVar[str] = "random"
+    config_type: ClassVar[type[AdapterConfig]] = RandomConfig
     config: RandomConfig
 
     def adapt(self, batch: FeatureBatch, states: RowStates) -> Heads:

@@ -1,27 +1,15 @@
-"""Backbones: base models that give a row its code and decoder activation."""
+"""Backbones: base models that give a row its code and activation. Every module here is found by itself."""
 
-from headstart.backbones.factorisation import Factorisation, FactorisationConfig
-from headstart.backbones.feedforward import FeedForward, FeedForwardConfig
-from headstart.backbones.heads import Heads
-from headstart.backbones.likelihood import Likelihood, LikelihoodConfig
-from headstart.backbones.protocol import Backbone, BackboneConfig, RowStates
-from headstart.backbones.pvae import PVAE, PVAEConfig
-from headstart.backbones.registry import BACKBONES, backbone_config, build_backbone
+from headstart.backbones.protocol import Backbone, BackboneConfig, SweptBackbone, TrainedBackbone
+from headstart.backbones.registry import BACKBONES, backbone_config, build_backbone, register_backbone
 
 __all__ = [
     "BACKBONES",
-    "PVAE",
     "Backbone",
     "BackboneConfig",
-    "Factorisation",
-    "FactorisationConfig",
-    "FeedForward",
-    "FeedForwardConfig",
-    "Heads",
-    "Likelihood",
-    "LikelihoodConfig",
-    "PVAEConfig",
-    "RowStates",
+    "SweptBackbone",
+    "TrainedBackbone",
     "backbone_config",
     "build_backbone",
+    "register_backbone",
 ]

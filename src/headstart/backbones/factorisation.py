@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from collections.abc import Iterator
+from typing import ClassVar, Literal, Self
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from headstart.backbones.description import described
-from headstart.backbones.heads import Heads
-from headstart.backbones.likelihood import LikelihoodConfig
-from headstart.backbones.protocol import BackboneConfig, RowStates, SweptBackbone
+from headstart.algebra.regression import popularity_weights, weighted_ridge
+from headstart.algebra.sparse import bag, products_at, segment_sum
+from headstart.algebra.symmetric import pack, solved, squares, triangle, unpack
+from headstart.backbones.protocol import BackboneConfig, SweptBackbone
+from headstart.backbones.registry import register_backbone
 from headstart.backbones.rows import RowPosterior, RowSums, with_one
 from headstart.backbones.signature import Signature
-from headstart.backbones.sparse import bag, products_at, segment_sum
-from headstart.backbones.symmetric import pack, solved, squares, triangle, unpack
+from headstart.core.description import described
+from headstart.core.heads import Heads
+from headstart.core.likelihood import LikelihoodConfig
+from headstart.core.states import RowStates
 from headstart.table.cells import Cells
 from headstart.table.kinds import BINARY
 
 _NOISE_SHOTS = 5.0  # a row's own noise is believed as if this many observations had shown the usual one
 _PASSES, _BINARY_PASSES = 3, 5  # of the fixed point between a row's factors and its observations' weights
-# Of the regression of heads on metadata. A head seen more often is surer, but new features are not only
-# the popular ones: so a feature weighs by less than how often it was observed.
-RIDGE, POPULARITY = 0.2, 0.75
 _LARGE = 20_000  # features from which a smaller factorisation is the default, for memory
 
 
@@ -33,20 +34,33 @@ class FactorisationConfig(BackboneConfig):
     name: Literal["factorisation"] = "factorisation"
     latent: int | None = Field(None, ge=1)  # factors no one needs shrink to nothing by themselves
     signature: int | None = Field(None, ge=0)  # length of the summary of which features a row observed
+    # Whether rows choose what they observe, as people choose the films they rate; only then does the
+    # choice say something. None: yes, unless all features are binary, as exam questions and diagnoses are.
+    observed_by_choice: bool | None = None
     sweeps: int = Field(20, ge=1)
     likelihood: LikelihoodConfig = LikelihoodConfig(rating_link="identity")
 
-    def settled(self, features: int) -> tuple[int, int]:
-        """The number of factors and the length of the signature for so many features.
+    def resolved(self, codes: Tensor) -> Self:
+        """Return the settings with sizes for these features filled in.
 
-        >>> FactorisationConfig().settled(3000), FactorisationConfig().settled(12)
+        >>> ratings = torch.ones(3000, dtype=torch.int64)
+        >>> large, small = (FactorisationConfig().resolved(ratings[:n]) for n in (3000, 12))
+        >>> (large.latent, large.signature), (small.latent, small.signature)
         ((32, 32), (4, 3))
         """
+        features = len(codes)
         most = 32 if features < _LARGE else 16
+        by_choice = self.observed_by_choice
+        if by_choice is None:
+            by_choice = not bool((codes == BINARY).all())
+        signature = self.signature
+        if signature is None:
+            signature = min(most, features // 4) if by_choice else 0
         latent = self.latent or min(most, max(2, features // 3))
-        return latent, min(most, features // 4) if self.signature is None else self.signature
+        return self.revised(latent=latent, signature=signature, observed_by_choice=by_choice)
 
 
+@register_backbone
 class Factorisation(SweptBackbone):
     """x_ij ~ u_i·v_j + b_j with Gaussian u and (v, b), every posterior with its full covariance.
 
@@ -57,15 +71,14 @@ class Factorisation(SweptBackbone):
     and noise, which is coordinate ascent on the evidence bound.
     """
 
-    name: ClassVar[str] = "factorisation"
+    config_type: ClassVar[type[BackboneConfig]] = FactorisationConfig
+    heads_read_code: ClassVar[bool] = True
     config: FactorisationConfig
 
     def __init__(self, config: FactorisationConfig, codes: Tensor, grid: Tensor) -> None:
         super().__init__(config, codes, grid)
         features = len(codes)
-        self.latent, signs = config.settled(features)
-        if config.signature is None and bool((codes == BINARY).all()):
-            signs = 0  # people choose what to rate, but are given the questions they answer
+        self.latent, signs = config.latent or 2, config.signature or 0
         self.sweeps = config.sweeps
         size = self.latent + 1
         self.signature = Signature(features, signs)
@@ -93,7 +106,7 @@ class Factorisation(SweptBackbone):
 
     # -- rows -------------------------------------------------------------------------------------
 
-    def states(self, cells: Cells) -> RowStates:
+    def batch_states(self, cells: Cells) -> RowStates:
         """The code holds the factors and all else that is known of a row; heads read the factors."""
         posterior = self.row_posterior(cells)
         std = posterior.covariance.diagonal(dim1=1, dim2=2).sqrt()
@@ -162,11 +175,27 @@ class Factorisation(SweptBackbone):
     # -- training ---------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def begin(self, cells: Cells, metadata: Tensor, generator: torch.Generator) -> None:
-        """Start from the means of rows and features, and small random factors."""
-        self.signature.fit(cells, generator)
-        binary = self.codes == BINARY
+    def train_by_sweeps(self, cells: Cells, metadata: Tensor, generator: torch.Generator) -> Iterator[float]:
+        """Coordinate ascent on the evidence bound, from the means of rows and features."""
         by_feature = cells.transpose()
+        # The transposed cells hold the observations in another order: this is where each of them stood.
+        order = torch.argsort(cells.index, stable=True)
+        description = described(metadata)
+        self.signature.fit(cells, generator)
+        rows = self._start(cells, by_feature, generator)
+        for _ in range(self.sweeps):
+            prior_means, prior_covariance = self._head_prior(description, by_feature.counts)
+            sums = self._sums(cells)
+            rows = self._posterior(cells, sums, rows, passes=1)
+            self._update_row_prior(cells, rows)
+            moments = rows.moments()
+            error = self._update_precision(rows, moments, sums)
+            self._update_heads(cells, by_feature, order, rows, moments, prior_means, prior_covariance)
+            yield error
+
+    def _start(self, cells: Cells, by_feature: Cells, generator: torch.Generator) -> RowPosterior:
+        """Start from the means of rows and features, and small random factors."""
+        binary = self.codes == BINARY
         middle = _means(by_feature, by_feature.values, 0.0) if len(cells.index) else self.bias.clone()
         usual = float(cells.values.mean()) if len(cells.index) else 0.0
         shrunk = by_feature.counts / (by_feature.counts + 5)
@@ -178,45 +207,36 @@ class Factorisation(SweptBackbone):
         self.weight.copy_(size * torch.randn(self.weight.shape, generator=generator))
         self.weight[:, 0] = torch.where(binary, 4 * scale, scale)  # the first factor is a row's own mean
         self.bias.copy_(torch.where(binary, torch.logit(middle.clamp(0.02, 0.98)), middle))
-        self._rows = RowPosterior(
-            torch.cat(
-                [rows[:, None] / scale, 0.1 * torch.randn(len(rows), self.latent - 1, generator=generator)], 1
-            ),
+        further = 0.1 * torch.randn(len(rows), self.latent - 1, generator=generator)
+        return RowPosterior(
+            torch.cat([rows[:, None] / scale, further], 1),
             0.1 * torch.eye(self.latent).expand(len(rows), -1, -1),
             torch.ones(len(rows)),
         )
-        self._described = described(metadata)
-        self._update_head_prior(by_feature.counts)
 
-    @torch.no_grad()
-    def sweep(self, cells: Cells) -> float:
-        """Update everything once; returns by how much predictions are off, as a standard deviation."""
-        sums = self._sums(cells)
-        rows = self._rows = self._posterior(cells, sums, self._rows, passes=1)
-        self._update_row_prior(cells, rows)
-        moments = rows.moments()
-        off = self._update_precision(rows, moments, sums)
-        by_feature = cells.transpose()
-        order = torch.argsort(cells.index, stable=True)  # of the observations, from rows' to features'
+    def _update_heads(
+        self,
+        cells: Cells,
+        by_feature: Cells,
+        order: Tensor,
+        rows: RowPosterior,
+        moments: Tensor,
+        prior_means: Tensor,
+        prior_covariance: Tensor,
+    ) -> None:
         weights = self.precision[self.codes[cells.index]] * rows.exactness[cells.lines]
-        pulls = weights * cells.values
+        linear = weights * cells.values
         if bool((self.codes == BINARY).any()):
             binary = self.codes[cells.index] == BINARY
             bound, signs = self._bound(cells, rows)
-            weights, pulls = torch.where(binary, bound, weights), torch.where(binary, signs, pulls)
+            weights, linear = torch.where(binary, bound, weights), torch.where(binary, signs, linear)
         total = unpack(bag(pack(moments), by_feature, weights[order]), self.latent + 1)
-        prior = torch.linalg.inv(self._head_covariance)
-        pull = bag(with_one(rows.mean), by_feature, pulls[order]) + self._head_means @ prior
+        prior = torch.linalg.inv(prior_covariance)
+        pull = bag(with_one(rows.mean), by_feature, linear[order]) + prior_means @ prior
         heads, covariance = solved(prior + total, pull)
         self.weight.copy_(heads[:, :-1])
         self.bias.copy_(heads[:, -1])
         self.spread.copy_(pack(covariance))
-        self._update_head_prior(by_feature.counts)
-        return off
-
-    def end(self) -> None:
-        """Drop what only training needs."""
-        del self._rows, self._described, self._head_means, self._head_covariance
 
     def _update_row_prior(self, cells: Cells, rows: RowPosterior) -> None:
         signs = self.signature(cells)
@@ -226,17 +246,14 @@ class Factorisation(SweptBackbone):
         covariance = (rows.covariance.sum(0) + rest.T @ rest) / max(1, len(rest))
         self.row_covariance.copy_(covariance + 1e-5 * torch.eye(self.latent))
 
-    def _update_head_prior(self, counts: Tensor) -> None:
-        """Regress the heads on metadata, features weighing by how much they were observed."""
-        heads, known = self._heads(), self._described
-        weights = (counts + 1e-3) ** POPULARITY
-        share = (weights / weights.mean())[:, None]
-        gram = (share * known).T @ known + RIDGE * torch.eye(known.shape[1])
-        self._head_means = known @ torch.linalg.solve(gram, (share * known).T @ heads)
-        rest = heads - self._head_means
-        within = unpack((share * self.spread).mean(0), self.latent + 1)
-        between = (share * rest).T @ rest / max(1, len(rest))
-        self._head_covariance = within + between + 1e-5 * torch.eye(self.latent + 1)
+    def _head_prior(self, description: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+        """Means and covariance of heads by metadata, features weighing by how much they were observed."""
+        heads, weights = self._heads(), popularity_weights(counts)
+        means = description @ weighted_ridge(description, heads, weights)
+        residual = heads - means
+        within = unpack((weights * self.spread).mean(0), self.latent + 1)
+        between = (weights * residual).T @ residual / max(1, len(residual))
+        return means, within + between + 1e-5 * torch.eye(self.latent + 1)
 
     def _update_precision(self, rows: RowPosterior, moments: Tensor, sums: list[RowSums]) -> float:
         off = 0.0

@@ -8,8 +8,11 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from headstart.backbones.protocol import BackboneConfig, RowStates, TrainedBackbone, mlp
-from headstart.backbones.sparse import bag, products_at
+from headstart.algebra.sparse import bag, products_at
+from headstart.backbones.protocol import BackboneConfig, TrainedBackbone
+from headstart.backbones.registry import register_backbone
+from headstart.core.networks import mlp
+from headstart.core.states import RowStates
 from headstart.table.cells import Cells
 
 
@@ -25,6 +28,7 @@ class FeedForwardConfig(BackboneConfig):
     )  # each row's rate of hidden inputs is drawn from Uniform(0, this)
 
 
+@register_backbone
 class FeedForward(TrainedBackbone):
     """Masked inputs → hidden layers → heads; the code is an intermediate layer.
 
@@ -32,7 +36,7 @@ class FeedForward(TrainedBackbone):
     observed ones, divided by √n so that sparse and dense rows are on one scale.
     """
 
-    name: ClassVar[str] = "feedforward"
+    config_type: ClassVar[type[BackboneConfig]] = FeedForwardConfig
     config: FeedForwardConfig
 
     def __init__(self, config: FeedForwardConfig, codes: Tensor, grid: Tensor) -> None:
@@ -51,7 +55,7 @@ class FeedForward(TrainedBackbone):
         """Width of the intermediate layer."""
         return self.config.code
 
-    def states(self, cells: Cells) -> RowStates:
+    def batch_states(self, cells: Cells) -> RowStates:
         """One pass; the model is deterministic, so it claims no spread of the code."""
         slope, shift = self.input.chunk(2)
         total = bag(slope, cells, cells.values) + bag(shift, cells)
@@ -63,7 +67,7 @@ class FeedForward(TrainedBackbone):
         """Negative log-likelihood of the entries hidden from the input, a row."""
         rate = torch.rand(len(cells), generator=generator) * self.config.most_dropped
         kept = torch.rand(len(cells.index), generator=generator) >= rate[cells.lines]
-        activation = self.states(cells.keep(kept)).activation
+        activation = self.batch_states(cells.keep(kept)).activation
         hidden = cells.keep(~kept)
         logits = products_at(activation, self.weight, hidden) + self.bias[hidden.index]
         return self.likelihood.nll(logits, hidden.values, self.codes[hidden.index]).sum() / len(cells)

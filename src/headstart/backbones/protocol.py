@@ -3,63 +3,40 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import ClassVar
+from collections.abc import Iterator
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
-from headstart.backbones.heads import Heads
-from headstart.backbones.likelihood import Likelihood, LikelihoodConfig
 from headstart.config import Config
+from headstart.core.heads import Heads
+from headstart.core.likelihood import Likelihood, LikelihoodConfig
+from headstart.core.states import RowStates
 from headstart.table.cells import Cells
 
 
 class BackboneConfig(Config):
-    """Settings every backbone has."""
+    """Settings every backbone has; a subclass gives ``name`` the backbone's name as its only value."""
 
+    name: str
     likelihood: LikelihoodConfig = LikelihoodConfig()
 
-
-@dataclass(frozen=True)
-class RowStates:
-    """What a backbone knows of some rows."""
-
-    code: Tensor  # (rows, latent): what the hypernetwork reads
-    code_std: Tensor  # (rows, latent): how sure the backbone is of the code
-    activation: Tensor  # (rows, width): what heads read
-    noise: Tensor | None = None  # (rows,): how noisy a row's observations are, where an adapter says
-
-    def __len__(self) -> int:
-        return len(self.code)
-
-    def take(self, rows: Tensor) -> RowStates:
-        """Return the states of these rows."""
-        noise = None if self.noise is None else self.noise[rows]
-        return RowStates(self.code[rows], self.code_std[rows], self.activation[rows], noise)
-
-    @classmethod
-    def concatenate(cls, parts: list[RowStates]) -> RowStates:
-        """Join batches of rows into one."""
-        noises = [part.noise for part in parts if part.noise is not None]
-        return cls(
-            torch.cat([part.code for part in parts]),
-            torch.cat([part.code_std for part in parts]),
-            torch.cat([part.activation for part in parts]),
-            torch.cat(noises) if len(noises) == len(parts) else None,
-        )
+    def resolved(self, codes: Tensor) -> Self:  # noqa: ARG002
+        """Return the settings with every value filled in that depends on the features, of these kinds."""
+        return self
 
 
 class Backbone(nn.Module, ABC):
     """A base model over a fixed set of features.
 
-    Subclasses implement ``states`` and own a head a feature. How they are trained is one of two ways:
-    by gradient (``TrainedBackbone``) or by sweeps (``SweptBackbone``). Values come in on the models'
-    scale. Only ``encode`` and ``heads`` are used once the backbone is frozen.
+    Subclasses implement ``batch_states`` and own one head per feature. They are trained in one of two
+    ways: by gradient (``TrainedBackbone``) or by sweeps (``SweptBackbone``). Values come in on the models'
+    scale. Only ``states`` and ``heads`` are used once the backbone is frozen.
     """
 
-    name: ClassVar[str]
+    config_type: ClassVar[type[BackboneConfig]]
+    heads_read_code: ClassVar[bool] = False  # whether the activation is the leading part of the code
     config: BackboneConfig
     weight: nn.Parameter  # (features, width): the heads' w
     bias: nn.Parameter  # (features,): the heads' b
@@ -94,18 +71,20 @@ class Backbone(nn.Module, ABC):
         return Heads(self.weight, self.bias)
 
     @abstractmethod
-    def states(self, cells: Cells) -> RowStates:
+    def batch_states(self, cells: Cells) -> RowStates:
         """What is known of a batch of rows from their observations; a row may have none."""
 
     @torch.no_grad()
-    def encode(self, cells: Cells, hidden: Tensor | None = None, batch: int = 1024) -> RowStates:
+    def states(self, cells: Cells, hidden: Tensor | None = None, batch: int = 1024) -> RowStates:
         """The states of any number of rows; features in the mask ``hidden`` (features,) are left out."""
         if hidden is not None:
             cells = cells.keep(~hidden[cells.index])
         every = torch.arange(len(cells))
         if len(every) == 0:
-            return self.states(cells)
-        return RowStates.concatenate([self.states(cells.take(part)) for part in torch.split(every, batch)])
+            return self.batch_states(cells)
+        return RowStates.concatenate(
+            [self.batch_states(cells.take(part)) for part in torch.split(every, batch)]
+        )
 
 
 class TrainedBackbone(Backbone):
@@ -122,21 +101,9 @@ class SweptBackbone(Backbone):
     sweeps: int
 
     @abstractmethod
-    def begin(self, cells: Cells, metadata: Tensor, generator: torch.Generator) -> None:
-        """Start anew on rows × features, the latter with their metadata (features, metadata width)."""
+    def train_by_sweeps(self, cells: Cells, metadata: Tensor, generator: torch.Generator) -> Iterator[float]:
+        """Train on rows × features, the latter with their metadata (features, metadata width).
 
-    @abstractmethod
-    def sweep(self, cells: Cells) -> float:
-        """Update every parameter once; returns how far off predictions are, 0 where unknown."""
-
-    @abstractmethod
-    def end(self) -> None:
-        """Forget what only training needs."""
-
-
-def mlp(sizes: list[int], *, last: bool = False) -> nn.Sequential:
-    """Linear layers of these sizes with ReLU between; after the last one too if ``last``."""
-    layers: list[nn.Module] = []
-    for size, following in pairwise(sizes):
-        layers += [nn.Linear(size, following), nn.ReLU()]
-    return nn.Sequential(*(layers if last else layers[:-1]))
+        Yields after each of the ``sweeps``, every parameter updated once, how far predictions are off:
+        a standard deviation, 0 where unknown.
+        """

@@ -8,9 +8,12 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from headstart.backbones.protocol import BackboneConfig, RowStates, TrainedBackbone, mlp
+from headstart.algebra.sparse import products_at
+from headstart.backbones.protocol import BackboneConfig, TrainedBackbone
+from headstart.backbones.registry import register_backbone
 from headstart.backbones.set_encoder import SetEncoder
-from headstart.backbones.sparse import products_at
+from headstart.core.networks import mlp
+from headstart.core.states import RowStates
 from headstart.table.cells import Cells
 
 
@@ -30,10 +33,11 @@ class PVAEConfig(BackboneConfig):
     )  # each row's rate of dropped inputs is drawn from Uniform(0, this)
 
 
+@register_backbone
 class PVAE(TrainedBackbone):
     """Set encoder → Gaussian posterior of the code z → shared decoder → one head a feature."""
 
-    name: ClassVar[str] = "pvae"
+    config_type: ClassVar[type[BackboneConfig]] = PVAEConfig
     config: PVAEConfig
 
     def __init__(self, config: PVAEConfig, codes: Tensor, grid: Tensor) -> None:
@@ -73,7 +77,7 @@ class PVAE(TrainedBackbone):
         mean, log_variance = self.encoder(self.set_encoder(cells)).chunk(2, dim=1)
         return mean, log_variance.clamp(-12, 6)
 
-    def states(self, cells: Cells) -> RowStates:
+    def batch_states(self, cells: Cells) -> RowStates:
         """The code is the posterior mean; the activation is decoded from it."""
         mean, log_variance = self.posterior(cells)
         return RowStates(mean, torch.exp(0.5 * log_variance), self.decoder(mean))

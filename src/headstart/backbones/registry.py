@@ -1,30 +1,24 @@
-"""The backbones there are, by name."""
+"""The backbones by name."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, cast
 
 import torch
+from pydantic import BeforeValidator, SerializeAsAny
 from torch import Tensor
 
-from headstart.backbones.factorisation import Factorisation, FactorisationConfig
-from headstart.backbones.feedforward import FeedForward, FeedForwardConfig
 from headstart.backbones.protocol import Backbone, BackboneConfig
-from headstart.backbones.pvae import PVAE, PVAEConfig
-from headstart.errors import InputError, UnknownNameError, did_you_mean
+from headstart.registry import Registry
 from headstart.table.cells import Cells
 
-BACKBONES: dict[str, tuple[type[BackboneConfig], type[Backbone]]] = {
-    Factorisation.name: (FactorisationConfig, Factorisation),
-    PVAE.name: (PVAEConfig, PVAE),
-    FeedForward.name: (FeedForwardConfig, FeedForward),
-}
+BACKBONES: Registry[Backbone] = Registry("backbone", "headstart.backbones")
+register_backbone = BACKBONES.register
 
 LARGEST_GRID = 32
 
 
-def backbone_config(choice: str | BackboneConfig | dict[str, Any]) -> BackboneConfig:
+def backbone_config(choice: object) -> BackboneConfig:
     """Turn a name, settings or their saved form into settings.
 
     >>> backbone_config("pvae").latent
@@ -33,26 +27,19 @@ def backbone_config(choice: str | BackboneConfig | dict[str, Any]) -> BackboneCo
     Traceback (most recent call last):
     headstart.errors.UnknownNameError: unknown backbone 'pvea'; did you mean 'pvae'?
     """
-    if isinstance(choice, BackboneConfig):
-        return choice
-    if not isinstance(choice, (str, Mapping)):
-        raise InputError(f"a backbone is chosen by its name or settings; got {choice!r}")
-    settings = {"name": choice} if isinstance(choice, str) else dict(choice)
-    name = settings.get("name")
-    if not isinstance(name, str):
-        raise InputError(f"a backbone is chosen by its name or settings; got {choice!r}")
-    if name not in BACKBONES:
-        raise UnknownNameError(f"unknown backbone {name!r}{did_you_mean(name, BACKBONES)}")
-    return BACKBONES[name][0](**settings)
+    return cast(BackboneConfig, BACKBONES.settings(choice))
 
 
 def build_backbone(config: BackboneConfig, codes: Tensor, grid: Tensor) -> Backbone:
-    """Make an untrained backbone for features of these kinds."""
-    _, kind = BACKBONES[config.name]  # type: ignore[attr-defined]
-    return kind(config, codes, grid)
+    """Make an untrained backbone for features of these kinds, with all settings filled in."""
+    return BACKBONES.part_of(config)(config.resolved(codes), codes, grid)
 
 
 def value_grid(cells: Cells) -> Tensor:
-    """The distinct values, if they are few enough to table; otherwise none."""
+    """The distinct values, if they are few enough to be tabled; otherwise none."""
     grid: Tensor = torch.unique(cells.values)
     return grid if len(grid) <= LARGEST_GRID else grid[:0]
+
+
+AnyBackbone = Annotated[SerializeAsAny[BackboneConfig], BeforeValidator(backbone_config)]
+"""The type of a setting that holds the settings of any backbone."""

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from headstart.backbones.sparse import bag, folded_sum
+from headstart.algebra.sparse import bag, folded_sum
 from headstart.table.cells import Cells
 
 # Tabling one (feature, value) pair costs about as much as this many observations on the folded path.

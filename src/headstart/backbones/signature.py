@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from headstart.backbones.sparse import bag
+from headstart.algebra.sparse import bag
 from headstart.table.cells import Cells
 
 _ROUNDS = 4  # of subspace iteration

@@ -16,6 +16,7 @@ from headstart.cli.options import (
     Form,
     Metadata,
     MetadataTypes,
+    MetaShare,
     Quiet,
     RowColumn,
     TableKind,
@@ -26,19 +27,18 @@ from headstart.cli.options import (
 from headstart.cli.printing import say, show
 from headstart.errors import InputError
 from headstart.evaluate import Benchmark, BenchmarkConfig
-from headstart.evaluate.splits import check_fractions
 from headstart.evaluate.tables import metric_table
 from headstart.progress import Reporter
 
-Observations = Annotated[Path, typer.Option("--observations", help="CSV or Parquet, as for headstart fit.")]
+Observations = Annotated[Path, typer.Argument(help="CSV or Parquet, as for headstart fit.")]
 Methods = Annotated[str, typer.Option(help="Names with commas between, or 'all' for every method there is.")]
-Fractions = Annotated[str, typer.Option(help="Shares of features to train, meta-train and meta-test on.")]
+TestShare = Annotated[float, typer.Option(help="Share of the features held out as new.")]
 
 
 def benchmark(
     observations: Observations,
     out: Annotated[Path, typer.Option("--out", help="Folder for results; finished splits there are kept.")],
-    features: Metadata = None,
+    metadata: Metadata = None,
     row: RowColumn = "row",
     feature: FeatureColumn = "feature",
     value: ValueColumn = "value",
@@ -50,12 +50,10 @@ def benchmark(
     shots: Annotated[str, typer.Option(help="Numbers of observations revealed.")] = "0,1,2,4,8,16,32",
     splits: Annotated[int, typer.Option(help="How many random splits of the features.", min=1)] = 5,
     seed: Annotated[int, typer.Option(help="Split i is drawn with seed + i.", min=0)] = 0,
-    fractions: Fractions = "0.6,0.3,0.1",
+    test_share: TestShare = 0.1,
+    meta_share: MetaShare = None,
     by: Annotated[str | None, typer.Option(help="Metadata column to split by, old to new.")] = None,
     backbone: BackboneName = "factorisation",
-    disjoint: Annotated[
-        bool, typer.Option("--disjoint", help="Keep train and meta-train features apart, as the paper does.")
-    ] = False,
     quiet: Quiet = False,
 ) -> None:
     """Hold features out, pretend they are new, and see how well each method predicts them.
@@ -63,24 +61,22 @@ def benchmark(
     Every method and number of shots is scored on the same cells. An interrupted run goes on where it
     stopped when the same command is given again.
 
-    Example: [bold]headstart benchmark --observations ratings.csv --features films.csv --row user
+    Example: [bold]headstart benchmark ratings.csv --metadata films.csv --row user
     --feature film --value stars --methods chn-bayes,mean,knn-10 --splits 5 --out compared[/bold]
     """
-    shares = _numbers(fractions, "--fractions", float)
-    check_fractions(shares)
     config = BenchmarkConfig(
         methods=tuple(adapter_names() if methods == "all" else parts(methods)),
         shots=tuple(_numbers(shots, "--shots", int)),
         splits=splits,
         seed=seed,
-        fractions=tuple(shares),
+        test_share=test_share,
+        meta_share=meta_share,
         by=by,
-        cross_fitted=not disjoint,
         backbone=backbone_config(backbone),
     )
     for method in config.methods:
         config.method(method, seed)  # refuses an unknown one before the table is read
-    table = read_table(observations, features, (row, feature, value), kind, form, duplicates, metadata_type)
+    table = read_table(observations, metadata, (row, feature, value), kind, form, duplicates, metadata_type)
     found = Benchmark(table, config, name=observations.name).run(out, Reporter(quiet))
     for metric in ("rmse", "auroc"):
         if metric in found.metrics:

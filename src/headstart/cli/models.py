@@ -38,7 +38,7 @@ from headstart.table.readers import read_context
 def fit(
     observations: Annotated[Path, typer.Argument(help="CSV or Parquet, long (row, feature, value) or wide.")],
     out: Annotated[Path, typer.Option("--out", help="Folder to save the model to.")],
-    features: Metadata = None,
+    metadata: Metadata = None,
     row: RowColumn = "row",
     feature: FeatureColumn = "feature",
     value: ValueColumn = "value",
@@ -54,7 +54,7 @@ def fit(
 ) -> None:
     """Train a model on a table of observations.
 
-    Example: [bold]headstart fit ratings.csv --features films.csv --row user --feature film --value stars
+    Example: [bold]headstart fit ratings.csv --metadata films.csv --row user --feature film --value stars
     --out films.headstart[/bold]
     """
     # First whatever can be told to be wrong at once; reading and training may take long.
@@ -62,7 +62,7 @@ def fit(
     model = Headstart(
         backbone_config(backbone), adapter_config(adapter, seed), random_state=seed, quiet=quiet
     )
-    table = read_table(observations, features, (row, feature, value), kind, form, duplicates, metadata_type)
+    table = read_table(observations, metadata, (row, feature, value), kind, form, duplicates, metadata_type)
     if not quiet:
         say(table.describe())
     place = out.resolve()  # also "." has a name then
@@ -138,12 +138,12 @@ def info(model: Model) -> None:
     held = Headstart.load(model)
     fitted = held.fitted_
     every = [held.feature(name) for name in held.features]
-    added = [feature for feature in every if not feature.encoded]
+    added = [feature for feature in every if not feature.in_backbone]
     show_facts(
         [
             ("model", str(model)),
-            ("backbone", str(fitted.settings.backbone["name"])),
-            ("adapter", str(fitted.settings.adapter["name"])),
+            ("backbone", str(fitted.settings.backbone.name)),
+            ("adapter", str(fitted.settings.adapter.name)),
             ("rows", f"{len(held.rows)}"),
             (
                 "features",

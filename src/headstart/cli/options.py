@@ -13,7 +13,14 @@ from headstart.errors import InputError
 from headstart.table import Table
 
 Model = Annotated[Path, typer.Argument(help="Folder of a saved model.", show_default=False)]
-Metadata = Annotated[Path | None, typer.Option("--features", help="Metadata, a line a feature.")]
+Metadata = Annotated[Path | None, typer.Option("--metadata", help="File of metadata, one line per feature.")]
+MetaShare = Annotated[
+    float | None,
+    typer.Option(
+        "--meta-share",
+        help="Share of the features that teaches only the adapter, as in the paper; else all teach both.",
+    ),
+]
 RowColumn = Annotated[str, typer.Option("--row", help="Name of the column that names the row.")]
 FeatureColumn = Annotated[str, typer.Option("--feature", help="Name of the column that names the feature.")]
 ValueColumn = Annotated[str, typer.Option("--value", help="Name of the column that holds the value.")]
@@ -42,7 +49,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 
 def read_table(
     observations: Path,
-    features: Path | None,
+    metadata: Path | None,
     columns: tuple[str, str, str],
     kind: str | None,
     form: Any,
@@ -53,7 +60,7 @@ def read_table(
     row, feature, value = columns
     return Table.read(
         observations,
-        metadata=features,
+        metadata=metadata,
         row=row,
         feature=feature,
         value=value,

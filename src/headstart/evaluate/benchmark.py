@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import Field, SerializeAsAny
+from pydantic import Field
 
-from headstart.adapters.protocol import Adapter
+from headstart.adapters.protocol import AdapterConfig
 from headstart.adapters.registry import ADAPTERS, adapter_config
-from headstart.backbones.factorisation import FactorisationConfig
-from headstart.backbones.protocol import BackboneConfig
+from headstart.backbones.registry import AnyBackbone
 from headstart.config import Config
 from headstart.errors import InputError, UnknownNameError, did_you_mean, listed
 from headstart.evaluate.folder import BenchmarkFolder, SplitOutcome
@@ -23,11 +22,10 @@ from headstart.evaluate.timing import time_adapters
 from headstart.evaluate.unseen import hide_scales
 from headstart.progress import Reporter
 from headstart.table import Table
-from headstart.training.calibration import Calibration
 from headstart.training.metatraining import MetaTrainingConfig
 from headstart.training.pretraining import PretrainingConfig
-from headstart.training.stages import feature_batch, train_adapter, train_backbone
-from headstart.training.tasks import cross_fitted_tasks, disjoint_tasks, hold_back
+from headstart.training.recipe import Recipe, Trained, train
+from headstart.training.stages import feature_batch
 
 
 class BenchmarkConfig(Config):
@@ -37,15 +35,15 @@ class BenchmarkConfig(Config):
     shots: tuple[int, ...] = (0, 1, 2, 4, 8, 16, 32)
     splits: int = Field(5, ge=1)
     seed: int = Field(0, ge=0)  # split i uses seed + i
-    fractions: tuple[float, float, float] = (0.6, 0.3, 0.1)  # train, meta-train, meta-test
+    test_share: float = Field(0.1, gt=0, lt=1)  # of the features, held out as new
+    meta_share: float | None = Field(None, gt=0, lt=1)  # of the others, to teach adapters only
     by: str | None = None  # metadata column to split by, old to new; None: at random
-    cross_fitted: bool = True  # train and meta-train features both do both; False: as the paper
-    backbone: SerializeAsAny[BackboneConfig] = FactorisationConfig()
+    backbone: AnyBackbone = Field("factorisation", validate_default=True)
     pretraining: PretrainingConfig = PretrainingConfig()
     metatraining: MetaTrainingConfig = MetaTrainingConfig()
     adapters: dict[str, dict[str, Any]] = Field({})  # such as {"chn": {"encoding": 25}}
 
-    def method(self, name: str, seed: int) -> Config:
+    def method(self, name: str, seed: int) -> AdapterConfig:
         """The settings a method is run with."""
         return adapter_config(name, seed, self.adapters)
 
@@ -58,19 +56,20 @@ class Benchmark:
 
     def __init__(self, table: Table, config: BenchmarkConfig, name: str = "Table") -> None:
         self.table, self.name = table, name
-        self.config: BenchmarkConfig = config.revised(
-            shots=check_shots(config.shots), backbone=config.backbone
-        )
+        self.config = config.revised(shots=check_shots(config.shots))
         _check_methods(config)
         self.splits = [
-            split_features(table, config.fractions, config.seed + i, config.by) for i in range(config.splits)
+            split_features(table, config.test_share, config.meta_share, config.seed + i, config.by)
+            for i in range(config.splits)
         ]
         self._check_shots()
 
     def run(self, out: str | Path, reporter: Reporter | None = None) -> Results:
         """Run the splits that ``out`` does not hold yet, write the results there and return them."""
         reporter = reporter or Reporter(quiet=True)
-        settings = self.config.model_dump(mode="json")
+        settings = self.config.model_dump(mode="json", exclude={"pretraining", "metatraining"})
+        for part in ("pretraining", "metatraining"):  # what is not set is filled in by the method
+            settings[part] = getattr(self.config, part).model_dump(mode="json", exclude_unset=True)
         folder = BenchmarkFolder(Path(out), self.table.fingerprint(), settings)
         folder.open()
         outcomes = []
@@ -83,15 +82,13 @@ class Benchmark:
                 reporter.say(f"Split {number + 1} of {self.config.splits}: finished before")
             outcomes.append(outcome)
         data = {**self._facts(), "splits": [{"split": o.split, **o.facts} for o in outcomes]}
-        results = Results.merged(data, settings, [outcome.runs for outcome in outcomes])
+        used = {"used": outcomes[0].used}  # in the first split; sizes follow the number of features
+        results = Results.merged(data, settings | used, [outcome.runs for outcome in outcomes])
         folder.publish(results, [timing for outcome in outcomes for timing in outcome.timings])
         return results
 
     def _run_split(self, number: int, folder: BenchmarkFolder, reporter: Reporter) -> SplitOutcome:
         config, split, seed = self.config, self.splits[number], self.config.seed + number
-        if config.cross_fitted:
-            known = np.union1d(split.train, split.meta_train)
-            split = FeatureSplit(known, known, split.meta_test)
         table = hide_scales(self.table, split)
         held_out = table.with_features(split.meta_test)
         test = KShotTest(feature_batch(held_out), held_out.kinds, config.shots, seed)
@@ -100,43 +97,35 @@ class Benchmark:
             f"Split {number + 1} of {config.splits}: {len(split.train)} features train, "
             f"{len(split.meta_train)} meta-train, {len(test)} tested, {test.left_out} too small to test"
         )
-        backbone, knowledge = train_backbone(
-            table.with_features(split.train),
-            config.backbone,
-            config.pretraining,
-            seed=seed,
-            reporter=reporter,
-            checkpoint=folder.checkpoint(number, "backbone"),
+        recipe = Recipe(
+            backbone=config.backbone,
+            pretraining=config.pretraining,
+            metatraining=config.metatraining,
+            meta_share=config.meta_share,
+            random_state=seed,
         )
-        batch = feature_batch(table.with_features(split.meta_train))
-        if config.cross_fitted:
-            tasks = cross_fitted_tasks(batch, backbone, knowledge, seed=seed)
-        else:
-            tasks = disjoint_tasks(batch, knowledge)
-        trained: dict[str, Adapter] = {}
-        adapters = {
-            method: train_adapter(
-                config.method(method, seed),
-                knowledge,
-                tasks,
-                config.metatraining,
-                seed=seed,
-                reporter=reporter,
-                checkpoint=folder.checkpoint(number, method),
-                trained=trained,
-            )
-            for method in config.methods
-        }
-        timings = time_adapters(adapters, {k: test.context(k) for k in config.shots}, knowledge.states)
-        _, unseen = hold_back(tasks, config.metatraining.validation, seed)
+        trained = train(
+            table,
+            split.train,
+            split.meta_train,
+            recipe,
+            {method: config.method(method, seed) for method in config.methods},
+            reporter=reporter,
+            checkpoint=lambda part: folder.checkpoint(number, part),
+        )
+        adapters = {method: own.adapter for method, own in trained.adapters.items()}
+        contexts = {k: test.context(k) for k in config.shots}
+        timings = time_adapters(adapters, contexts, trained.knowledge.states)
         runs: list[Run] = []
         with reporter.bar("Scoring", len(adapters)) as bar:
-            for method, adapter in adapters.items():
-                calibration = Calibration.fit(adapter, knowledge, unseen, seed=seed)
+            for method, own in trained.adapters.items():
                 times = {timing.shots: timing for timing in timings if timing.method == method}
-                runs += score_adapter(method, adapter, knowledge, test, calibration, times, split=number)
+                runs += score_adapter(
+                    method, own.adapter, trained.knowledge, test, own.calibration, times, split=number
+                )
                 bar.step(method)
-        return SplitOutcome(split=number, facts=facts, runs=tuple(runs), timings=tuple(timings))
+        used = _settings_used(trained)
+        return SplitOutcome(split=number, facts=facts, used=used, runs=tuple(runs), timings=tuple(timings))
 
     def _check_shots(self) -> None:
         most, counts = self.config.shots[-1], np.asarray(self.table.counts)
@@ -172,11 +161,22 @@ def _check_methods(config: BenchmarkConfig) -> None:
         config.method(method, config.seed)  # refuses what is unknown, and says what was perhaps meant
     for name in config.adapters:
         if name not in ADAPTERS:
-            raise UnknownNameError(f"settings for an unknown adapter {name!r}{did_you_mean(name, ADAPTERS)}")
+            hint = did_you_mean(name, ADAPTERS.parts())
+            raise UnknownNameError(f"settings for an unknown adapter {name!r}{hint}")
     repeated = [method for i, method in enumerate(methods) if method in methods[:i]]
     if not methods or repeated:
         told = f"{listed(repeated)} named twice" if repeated else "none named"
         raise InputError(f"a benchmark needs methods, each once: {told}")
+
+
+def _settings_used(trained: Trained) -> dict[str, Any]:
+    """The settings that really ran, with every default and rule filled in."""
+    used: dict[str, Any] = {"backbone": trained.backbone.config.model_dump(mode="json")}
+    for method, own in trained.adapters.items():
+        used[method] = {"adapter": own.adapter.config.model_dump(mode="json")}
+        if own.metatraining is not None:
+            used[method]["metatraining"] = own.metatraining.model_dump(mode="json")
+    return used
 
 
 def _facts_of(split: FeatureSplit, test: KShotTest) -> dict[str, int]:

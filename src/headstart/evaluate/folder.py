@@ -27,6 +27,7 @@ class SplitOutcome(Config):
 
     split: int
     facts: dict[str, int]  # how many features were in each part, and how many left out
+    used: dict[str, Any]  # the settings that really ran
     runs: tuple[Run, ...]
     timings: tuple[Timing, ...]
 

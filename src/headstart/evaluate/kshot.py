@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.adapters.protocol import FeatureBatch
-from headstart.backbones.heads import Heads
-from headstart.backbones.likelihood import Likelihood
-from headstart.backbones.protocol import RowStates
-from headstart.backbones.sparse import products_at
+from headstart.core.batch import FeatureBatch
+from headstart.core.heads import Heads
+from headstart.core.likelihood import Likelihood
+from headstart.core.predictive import Predictive, predict_cells
+from headstart.core.states import RowStates
 from headstart.errors import InputError
 from headstart.table.cells import Cells
 from headstart.table.kinds import Kinds
-from headstart.training.episodes import random_ranks, target_noise
-
-_CELLS_AT_ONCE = 2**24  # bounds what a dense product of heads and rows may take
+from headstart.training.episodes import random_ranks
 
 
 class KShotTest:
@@ -52,8 +52,7 @@ class KShotTest:
         self._rank = rank[enough[batch.cells.lines]]
         self.targets: Cells = self._batch.cells.keep(self._rank >= self.shots[-1])
         self._lines = self.targets.lines
-        self._offset = torch.from_numpy(kinds.offsets)[self.features]
-        self._span = torch.from_numpy(kinds.spans)[self.features]
+        self._kinds = kinds.take(self.features.numpy())
 
     def __len__(self) -> int:
         return len(self.features)
@@ -69,9 +68,9 @@ class KShotTest:
         return self._batch.codes[self._lines]
 
     @property
-    def truth(self) -> Tensor:
-        """The targets' values in data units: (targets,) float64."""
-        return self._unscaled(self.targets.values)
+    def truth(self) -> NDArray[np.float64]:
+        """The targets' values in data units: (targets,)."""
+        return self.unscaled(self.targets.values)
 
     def context(self, shots: int) -> FeatureBatch:
         """Return the tested features with the first ``shots`` observations of each."""
@@ -80,28 +79,18 @@ class KShotTest:
         return self._batch.observing(self._batch.cells.keep(self._rank < shots))
 
     @torch.no_grad()
-    def predict(
-        self, heads: Heads, states: RowStates, likelihood: Likelihood
-    ) -> tuple[Tensor, Tensor | None]:
-        """The mean at each target in data units, (targets,) float64, and the standard deviation on the
-        models' scale where the heads know it.
-        """
-        parts = torch.split(torch.arange(len(self)), max(1, _CELLS_AT_ONCE // max(1, len(states))))
-        products = [
-            products_at(heads.weight[part], states.activation, self.targets.take(part)) for part in parts
-        ]
-        logits = torch.cat(products) + heads.bias[self._lines]
-        if heads.covariance is None:
-            return self._unscaled(likelihood.mean(logits, self.codes)), None
-        mean, variance = likelihood.predictive(logits, *target_noise(heads, states, self.targets), self.codes)
-        return self._unscaled(mean), variance.sqrt()
+    def predict(self, heads: Heads, states: RowStates, likelihood: Likelihood) -> Predictive:
+        """What these heads, one per tested feature, say of the targets: (targets,), on the models' scale."""
+        return predict_cells(heads, states, self.targets, self._batch.codes, likelihood)
 
-    def spread(self, std: Tensor) -> Tensor:
+    def unscaled(self, values: Tensor) -> NDArray[np.float64]:
+        """Bring a value at each target (targets,) to data units."""
+        return self._kinds.unscale(values.double().numpy(), self._lines.numpy())
+
+    def unscaled_std(self, std: Tensor) -> NDArray[np.float64]:
         """Bring a standard deviation at each target (targets,) to data units."""
-        return std.double() * self._span[self._lines]
-
-    def _unscaled(self, values: Tensor) -> Tensor:
-        return values.double() * self._span[self._lines] + self._offset[self._lines]
+        spans: NDArray[np.float64] = self._kinds.spans[self._lines.numpy()]
+        return np.asarray(spans * std.double().numpy())
 
 
 def check_shots(shots: Sequence[int]) -> tuple[int, ...]:

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 
 import torch
 
-from headstart.adapters.protocol import Adapter, FeatureBatch, Knowledge
-from headstart.backbones.heads import Heads
-from headstart.backbones.protocol import RowStates
+from headstart.adapters.protocol import Adapter
+from headstart.core.batch import FeatureBatch
+from headstart.core.heads import Heads
+from headstart.core.knowledge import Knowledge
+from headstart.core.states import RowStates
 from headstart.evaluate.kshot import KShotTest
 from headstart.evaluate.metrics import score
 from headstart.evaluate.results import Run
@@ -29,17 +31,17 @@ def score_adapter(
     split: int = 0,
 ) -> list[Run]:
     """Score one method at every number of shots; without a calibration its intervals are not scored."""
-    truth, lines, codes = test.truth.numpy(), test.lines.numpy(), test.codes.numpy()
+    truth, lines, codes = test.truth, test.lines.numpy(), test.codes.numpy()
     with torch.no_grad():
         states = adapter.refine(knowledge.states)
     runs = []
     for shots in test.shots:
         context = test.context(shots)
-        mean, own = test.predict(_heads(adapter, context, states), states, knowledge.likelihood)
+        predictive = test.predict(_heads(adapter, context, states), states, knowledge.likelihood)
         std = None
         if calibration is not None and not (codes == BINARY).all():
             factor = calibration.factor(context.shots, context.codes)[test.lines]
-            std = test.spread(factor if own is None else factor * own).numpy()
+            std = test.unscaled_std(factor * predictive.std)
         runs += [
             Run(
                 split=split,
@@ -51,7 +53,7 @@ def score_adapter(
                 targets=found.targets,
                 ms_per_feature=round(times[shots].ms_per_feature, 6) if shots in times else None,
             )
-            for metric, found in score(truth, mean.numpy(), lines, codes, std).items()
+            for metric, found in score(truth, test.unscaled(predictive.mean), lines, codes, std).items()
         ]
     return runs
 

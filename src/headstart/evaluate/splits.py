@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,62 +11,54 @@ from numpy.typing import NDArray
 from headstart.errors import InputError, UnknownNameError, did_you_mean
 from headstart.table import Table
 
-PARTS = ("train", "meta-train", "meta-test")
-
 
 @dataclass(frozen=True)
 class FeatureSplit:
-    """Positions of a table's features, each in exactly one of three parts, in ascending order."""
+    """Positions of a table's features, in ascending order."""
 
     train: NDArray[np.int64]  # the backbone sees these
-    meta_train: NDArray[np.int64]  # adapters learn on these
+    meta_train: NDArray[np.int64]  # adapters learn on these; the same ones where they are cross-fitted
     meta_test: NDArray[np.int64]  # nobody sees these before they are adapted to
 
 
 def split_features(
     table: Table,
-    fractions: Sequence[float] = (0.6, 0.3, 0.1),
+    test_share: float = 0.1,
+    meta_share: float | None = None,
     seed: int = 0,
     by: str | None = None,
 ) -> FeatureSplit:
     """Split a table's features at random, or from old to new by the metadata column ``by``.
 
-    ``fractions`` are the shares of train, meta-train and meta-test. Features equal in ``by`` are put
-    in a random order. A feature without a value in ``by`` counts as oldest, so that whatever is
-    tested is known to be newest.
+    ``test_share`` of them are held out as new. Of the others, the ``meta_share`` teaches only adapters;
+    without it, all of them teach both backbone and adapters. Features equal in ``by`` are put in a
+    random order. A feature without a value in ``by`` counts as oldest, so that whatever is tested is
+    known to be newest.
     """
-    check_fractions(fractions)
+    for name, share in (("test_share", test_share), ("meta_share", meta_share)):
+        if share is not None and not 0 < share < 1:
+            raise InputError(f"{name} must lie between 0 and 1; got {share!r}")
     order = np.random.default_rng(seed).permutation(len(table.features))
     if by is not None:
         order = order[np.argsort(_times(table, by)[order], kind="stable")]
-    # Rounded first, because 0.6 + 0.3 of ten features is 8.999… of them.
-    bounds = np.rint(np.round(np.cumsum(fractions)[:-1] * len(order), 6)).astype(np.int64)
-    parts = [np.sort(part).astype(np.int64) for part in np.split(order, bounds)]
-    for name, fraction, part in zip(PARTS, fractions, parts, strict=True):
+    kept = _count((1 - test_share) * len(order))
+    train = kept if meta_share is None else _count((1 - test_share) * (1 - meta_share) * len(order))
+    parts = {"train": order[:train], "meta-train": order[train:kept], "meta-test": order[kept:]}
+    if meta_share is None:
+        parts["meta-train"] = parts["train"]
+    for name, part in parts.items():
         if len(part) == 0:
+            further = "" if meta_share is None else f" and a meta_share of {meta_share:g}"
             raise InputError(
-                f"fraction {fraction:g} of {len(order)} features leaves none for {name}; "
-                "use larger fractions or a table with more features"
+                f"a test_share of {test_share:g}{further} of {len(order)} features leaves none for {name}; "
+                "use other shares or a table with more features"
             )
-    return FeatureSplit(*parts)
+    return FeatureSplit(*(np.sort(part).astype(np.int64) for part in parts.values()))
 
 
-def check_fractions(fractions: Sequence[float]) -> None:
-    """Refuse fractions that are not three positive shares of one whole.
-
-    >>> check_fractions((0.5, 0.3, 0.1))
-    Traceback (most recent call last):
-    headstart.errors.InputError: fractions 0.5, 0.3, 0.1 add up to 0.9; train, meta-train and meta-test ...
-    """
-    told = ", ".join(f"{fraction:g}" for fraction in fractions)
-    if len(fractions) != len(PARTS):
-        raise InputError(f"fractions must be three: train, meta-train and meta-test; got {told or 'none'}")
-    if not all(math.isfinite(fraction) and fraction > 0 for fraction in fractions):
-        raise InputError(f"fractions must each be above 0; got {told}")
-    if abs(sum(fractions) - 1) > 1e-6:
-        raise InputError(
-            f"fractions {told} add up to {sum(fractions):g}; train, meta-train and meta-test must add up to 1"
-        )
+def _count(number: float) -> int:
+    """Round to whole features; first to six decimals, because 0.9 · 10 may come out as 8.999…"""
+    return int(np.rint(np.round(number, 6)))
 
 
 def _times(table: Table, by: str) -> NDArray[np.float64]:

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
-from headstart.adapters.protocol import Adapter, FeatureBatch
-from headstart.backbones.protocol import RowStates
+from headstart.adapters.protocol import Adapter
 from headstart.config import Config
+from headstart.core.batch import FeatureBatch
+from headstart.core.states import RowStates
 
 BATCH = 128
 

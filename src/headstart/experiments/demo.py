@@ -73,12 +73,13 @@ def compare(model: Headstart, unseen: Table, seed: int) -> Results:
     fitted = model.fitted_
     knowledge = fitted.knowledge
     test = KShotTest(feature_batch(unseen), unseen.kinds, SHOTS, seed)
-    adapters = {fitted.adapter.name: fitted.adapter}
+    own = fitted.settings.adapter.name
+    adapters = {own: fitted.adapter}
     adapters |= {name: build_adapter(adapter_config(name), knowledge).eval() for name in BASELINES}
     timings = time_adapters(adapters, {shots: test.context(shots) for shots in SHOTS}, knowledge.states)
     runs = []
     for name, adapter in adapters.items():
-        calibration = fitted.calibration if name == fitted.adapter.name else None
+        calibration = fitted.calibration if name == own else None
         times = {timing.shots: timing for timing in timings if timing.method == name}
         runs += score_adapter(name, adapter, knowledge, test, calibration, times)
     data = {

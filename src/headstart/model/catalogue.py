@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.backbones.heads import Heads
+from headstart.core.heads import Heads
 from headstart.errors import UnknownNameError, did_you_mean
 from headstart.table.kinds import Kind
 from headstart.table.names import as_name
@@ -22,7 +23,7 @@ class Feature:
 
     name: str
     kind: Kind
-    encoded: bool  # whether the backbone reads it
+    in_backbone: bool  # whether the backbone reads it
     shots: int  # how many observations its head rests on
     metadata: NDArray[np.float32]  # encoded
     rows: NDArray[np.int64]  # the context of an adapter's head; empty for one of the backbone's own
@@ -51,18 +52,19 @@ class Feature:
 
 
 class Catalogue(Mapping[str, Feature]):
-    """Features by name, and their heads in arrays that grow; no head moves when another is added.
-
-    ``evidence`` holds, by name, the sums that heads of a streaming adapter rest on, once a feature
-    has been observed further.
-    """
+    """Features by name, and their heads in arrays that grow; no head moves when another is added."""
 
     def __init__(self, heads: Heads) -> None:
         """``heads`` shows what the heads to come are made of; none of them is kept."""
         self._features: dict[str, tuple[Feature, int]] = {}
         self._heads = heads.take(torch.zeros(0, dtype=torch.int64)).detach()
         self._free: list[int] = []
-        self.evidence: dict[str, Tensor] = {}
+        self._evidence: dict[str, Tensor] = {}
+
+    @property
+    def evidence(self) -> Mapping[str, Tensor]:
+        """By name, the sums that a streaming adapter's heads rest on, of features observed further."""
+        return MappingProxyType(self._evidence)
 
     def __len__(self) -> int:
         return len(self._features)
@@ -90,21 +92,23 @@ class Catalogue(Mapping[str, Feature]):
         slots = torch.tensor([slot for _, slot in found], dtype=torch.int64)
         return [feature for feature, _ in found], self._heads.take(slots)
 
-    def put(self, features: list[Feature], heads: Heads) -> None:
-        """Add features, or replace those of the same name."""
+    def put(self, features: list[Feature], heads: Heads, evidence: list[Tensor] | None = None) -> None:
+        """Add features, or replace those of the same name, with the sums that their heads rest on, if any."""
         slots = [self._slot_for(feature.name) for feature in features]
         where = torch.tensor(slots, dtype=torch.int64)
         for held, given in zip(self._heads.parts(), heads.detach().parts(), strict=True):
             held[where] = given
         for feature, slot in zip(features, slots, strict=True):
             self._features[feature.name] = (feature, slot)
-            self.evidence.pop(feature.name, None)  # it was that of the head before
+            self._evidence.pop(feature.name, None)  # it was that of the head before
+        for feature, sums in zip(features, evidence or [], strict=evidence is not None):
+            self._evidence[feature.name] = sums
 
     def remove(self, name: object) -> None:
         """Forget a feature; its place is used again by the next one added."""
         feature, slot = self._find(name)
         del self._features[feature.name]
-        self.evidence.pop(feature.name, None)
+        self._evidence.pop(feature.name, None)
         self._free.append(slot)
 
     def _slot_for(self, name: str) -> int:

@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 
+from headstart.adapters.protocol import AdapterConfig
 from headstart.adapters.registry import adapter_config
-from headstart.backbones.protocol import BackboneConfig, RowStates
+from headstart.backbones.protocol import BackboneConfig
 from headstart.backbones.registry import backbone_config
 from headstart.config import Config
+from headstart.core.predictive import predict_grid
+from headstart.core.states import RowStates
 from headstart.errors import InputError, NotFittedError
 from headstart.model import folder
 from headstart.model.catalogue import Feature
-from headstart.model.fitted import Fitted, Settings, fit_parts
+from headstart.model.fitted import Fitted
+from headstart.model.fitting import fit_table
 from headstart.model.intake import (
     Observations,
     context_of,
@@ -27,7 +31,8 @@ from headstart.model.intake import (
     require_mapping,
     unique_names,
 )
-from headstart.model.prediction import Prediction, predictive
+from headstart.model.prediction import Prediction
+from headstart.model.settings import Settings
 from headstart.model.suggestion import most_telling
 from headstart.progress import Reporter
 from headstart.table import Kind, Kinds, Names, Table
@@ -35,6 +40,8 @@ from headstart.table.kinds import BINARY
 from headstart.table.names import as_name
 from headstart.training.metatraining import MetaTrainingConfig
 from headstart.training.pretraining import PretrainingConfig
+
+ConfigT = TypeVar("ConfigT", bound=Config)
 
 MOST_CELLS = 50_000_000  # of one prediction; beyond, memory would be the surprise
 
@@ -51,8 +58,8 @@ class Headstart(BaseEstimator):  # type: ignore[misc]
 
     def __init__(
         self,
-        backbone: str | BackboneConfig = "factorisation",
-        adapter: str | Config = "chn-bayes",
+        backbone: str | BackboneConfig | Mapping[str, Any] = "factorisation",
+        adapter: str | AdapterConfig | Mapping[str, Any] = "chn-bayes",
         pretraining: PretrainingConfig | Mapping[str, Any] | None = None,
         metatraining: MetaTrainingConfig | Mapping[str, Any] | None = None,
         meta_share: float | None = None,
@@ -72,7 +79,7 @@ class Headstart(BaseEstimator):  # type: ignore[misc]
         if not isinstance(table, Table):
             raise InputError(f"fit() takes a Table (see Table.read); got {type(table).__name__}")
         where = None if checkpoint is None else Path(checkpoint)
-        self.fitted_ = fit_parts(table, self._settings(), Reporter(self.quiet), where, resume)
+        self.fitted_ = fit_table(table, self._settings(), Reporter(self.quiet), where, resume)
         return self
 
     # -- features ---------------------------------------------------------------------------------
@@ -132,7 +139,7 @@ class Headstart(BaseEstimator):  # type: ignore[misc]
         """
         fitted = self._fitted
         features, heads = fitted.catalogue.take([name])
-        if heads.covariance is None:
+        if not fitted.adapter.gives_uncertainty:
             raise InputError(
                 "suggest() needs an adapter that knows how sure it is; fit() with adapter='chn-bayes' "
                 "or 'bayes'"
@@ -196,17 +203,16 @@ class Headstart(BaseEstimator):  # type: ignore[misc]
         kinds = Kinds([feature.kind for feature in features])
         codes = torch.from_numpy(kinds.codes)
         shots = torch.tensor([feature.shots for feature in features], dtype=torch.int64)
-        spread = fitted.calibration.factor(shots, codes).double()
+        factor = fitted.calibration.factor(shots, codes).double()
         mean, std = np.empty((2, len(rows), len(features)))
         for part in torch.split(torch.arange(len(rows)), 1024):
-            means, own = predictive(heads, states.take(part), codes, fitted.knowledge.likelihood)
-            mean[part] = means.numpy()
-            std[part] = (spread if own is None else spread * own).float().numpy()
+            predictive = predict_grid(heads, states.take(part), codes, fitted.knowledge.likelihood)
+            mean[part] = predictive.mean.float().numpy()
+            std[part] = (factor * predictive.std.float()).float().numpy()
         std *= kinds.spans
         binary = kinds.codes == BINARY
         std[:, binary] = np.sqrt(mean[:, binary] * (1 - mean[:, binary]))
-        mean *= kinds.spans
-        mean += kinds.offsets
+        mean = kinds.unscale(mean, np.arange(len(kinds)))
         lows, highs = (np.array([getattr(kind, end) for kind in kinds]) for end in ("low", "high"))
         found = Names([feature.name for feature in features], "feature")
         return Prediction(rows, found, kinds, np.clip(mean, lows, highs, out=mean), std)
@@ -237,8 +243,8 @@ class Headstart(BaseEstimator):  # type: ignore[misc]
     def _holding(cls, fitted: Fitted) -> Headstart:
         settings = fitted.settings
         model = cls(
-            backbone_config(settings.backbone),
-            adapter_config(settings.adapter),
+            settings.backbone,
+            settings.adapter,
             settings.pretraining,
             settings.metatraining,
             settings.meta_share,
@@ -259,14 +265,14 @@ class Headstart(BaseEstimator):  # type: ignore[misc]
             ) from None
 
     def _settings(self) -> Settings:
-        def filled(kind: type[Config], given: Any) -> Any:
+        def filled(kind: type[ConfigT], given: Any) -> ConfigT:
             if isinstance(given, kind):
                 return given
             return kind(**({} if given is None else require_mapping(given, kind.__name__, "{'epochs': 100}")))
 
         return Settings(
-            backbone=backbone_config(self.backbone).model_dump(),
-            adapter=adapter_config(self.adapter, seed=self.random_state).model_dump(),
+            backbone=backbone_config(self.backbone),
+            adapter=adapter_config(self.adapter, seed=self.random_state),
             pretraining=filled(PretrainingConfig, self.pretraining),
             metatraining=filled(MetaTrainingConfig, self.metatraining),
             meta_share=self.meta_share,

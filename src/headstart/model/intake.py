@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from headstart.backbones.protocol import RowStates
+from headstart.core.states import RowStates
 from headstart.errors import InputError, UnknownNameError, did_you_mean
 from headstart.model.catalogue import Feature
 from headstart.model.fitted import Fitted
@@ -161,16 +161,16 @@ def encode_rows(fitted: Fitted, rows: Mapping[Any, object]) -> RowStates:
         lines += [line] * len(names)
         found += features
         parts.append(values)
-    read = np.array([feature.encoded for feature in found], dtype=bool)
+    read = np.array([feature.in_backbone for feature in found], dtype=bool)
     kinds = Kinds([feature.kind for feature in found])
     scaled = kinds.scale(np.concatenate([*parts, np.zeros(0)]), np.arange(len(found)))[read]
-    positions = fitted.encoded.positions([feature.name for feature in found if feature.encoded])
+    positions = fitted.backbone_features.positions([feature.name for feature in found if feature.in_backbone])
     cells = Cells.from_pairs(
         torch.tensor(lines, dtype=torch.int64)[torch.from_numpy(read)],
         torch.from_numpy(positions),
         torch.from_numpy(scaled).float(),
         len(rows),
-        len(fitted.encoded),
+        len(fitted.backbone_features),
     )
     with torch.no_grad():
-        return fitted.adapter.refine(fitted.backbone.encode(cells))
+        return fitted.adapter.refine(fitted.backbone.states(cells))

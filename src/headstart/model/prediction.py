@@ -6,38 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import torch
 from numpy.typing import NDArray
 from scipy.stats import norm
-from torch import Tensor
 
-from headstart.backbones.heads import Heads
-from headstart.backbones.likelihood import Likelihood
-from headstart.backbones.protocol import RowStates
-from headstart.backbones.symmetric import forms
 from headstart.errors import InputError
 from headstart.table.kinds import BINARY, Kinds
 from headstart.table.names import Names
-
-
-def predictive(
-    heads: Heads, states: RowStates, codes: Tensor, likelihood: Likelihood
-) -> tuple[Tensor, Tensor | None]:
-    """Mean and, of heads that know it, standard deviation of rows × features on the models' scale.
-
-    In double, then rounded: so a cell's bits do not hang on which others are asked for with it.
-    """
-    activation = states.activation.double()
-    logits = torch.addmm(heads.bias.double(), activation, heads.weight.double().T)
-    if heads.covariance is None or heads.noise is None:
-        return likelihood.mean(logits, codes).float(), None
-    one = activation.new_ones(len(activation), 1)
-    variance = forms(torch.cat([activation, one], dim=1), heads.covariance.double()).clamp(min=0)
-    noise = heads.noise.double().expand_as(logits)
-    if states.noise is not None:
-        noise = noise * states.noise.double()[:, None]
-    mean, total = likelihood.predictive(logits, variance, noise, codes)
-    return mean.float(), total.sqrt().float()
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from headstart.errors import InputError, did_you_mean
 
 BINARY, RATING, REAL = 0, 1, 2
 NAMES = ("binary", "rating", "real")
+KINDS = len(NAMES)
 
 TOLERANCE = 1e-9  # how far beyond its ends, on the models' scale, a rating may be by rounding
 
@@ -166,6 +167,10 @@ class Kinds(Sequence[Kind]):
     def scale(self, values: NDArray[np.float64], features: NDArray[np.int64]) -> NDArray[np.float64]:
         """Bring ``values`` of the features at these positions to the models' scale."""
         return (values - self.offsets[features]) / self.spans[features]
+
+    def unscale(self, scaled: NDArray[np.float64], features: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Bring values of the features at these positions from the models' scale to the data's own units."""
+        return scaled * self.spans[features] + self.offsets[features]
 
     def impossible(self, values: NDArray[np.float64], features: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether the features at these positions can not have these ``values``: (n,)."""

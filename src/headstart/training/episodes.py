@@ -9,12 +9,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from headstart.adapters.protocol import Adapter, FeatureBatch
-from headstart.backbones.heads import Heads
-from headstart.backbones.likelihood import Likelihood
-from headstart.backbones.padding import forms_at
-from headstart.backbones.protocol import RowStates
-from headstart.backbones.sparse import products_at
+from headstart.adapters.protocol import Adapter
+from headstart.core.batch import FeatureBatch
+from headstart.core.likelihood import Likelihood
+from headstart.core.predictive import Predictive, predict_cells
+from headstart.core.states import RowStates
 from headstart.table.cells import Cells
 
 
@@ -100,35 +99,19 @@ def feature_weights(shots: Tensor, counts: Tensor, every: Tensor, power: float) 
     return counts.float() ** exponent / usual
 
 
-def target_logits(heads: Heads, activation: Tensor, targets: Cells) -> Tensor:
-    """What each feature's head says of its target rows, before the link: (n,)."""
-    return products_at(heads.weight, activation, targets) + heads.bias[targets.lines]
-
-
-def target_noise(heads: Heads, states: RowStates, targets: Cells) -> tuple[Tensor, Tensor]:
-    """The variance of those logits, and what an observation adds to it, of heads that know: two of (n,)."""
-    if heads.covariance is None or heads.noise is None:
-        raise TypeError("these heads do not know how sure they are")
-    noise = heads.noise[targets.lines]
-    if states.noise is not None:
-        noise = noise * states.noise.index_select(0, targets.index)
-    return forms_at(heads.covariance, states.activation, targets), noise
+def predict_targets(adapter: Adapter, likelihood: Likelihood, episode: Episode) -> Predictive:
+    """What the adapter's heads say of the targets: (n,)."""
+    if adapter.refines:
+        episode = episode.compact()  # only rows that occur are worth refining
+    states = adapter.refine(episode.states)
+    heads = adapter.adapt(episode.context, states)
+    return predict_cells(heads, states, episode.targets, episode.context.codes, likelihood)
 
 
 def episode_loss(adapter: Adapter, likelihood: Likelihood, episode: Episode) -> Tensor:
     """Negative log-likelihood of the targets; the paper's meta-loss where features carry no weights."""
-    if type(adapter).refine is not Adapter.refine:
-        episode = episode.compact()  # only rows that occur are worth refining
-    states = adapter.refine(episode.states)
-    heads = adapter.adapt(episode.context, states)
     targets = episode.targets
-    logits = target_logits(heads, states.activation, targets)
-    codes = episode.context.codes[targets.lines]
-    if heads.covariance is None:
-        losses = likelihood.nll(logits, targets.values, codes)
-    else:
-        variance, noise = target_noise(heads, states, targets)
-        losses = likelihood.predictive_nll(logits, variance, noise, targets.values, codes)
+    losses = predict_targets(adapter, likelihood, episode).nll(targets.values)
     if episode.weights is None:
         return losses.mean()
     share = (episode.weights / episode.weights.sum() / targets.counts.clamp(min=1))[targets.lines]

@@ -10,8 +10,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from headstart.adapters.protocol import Adapter, FeatureBatch, Knowledge
-from headstart.backbones.protocol import RowStates
+from headstart.adapters.protocol import Adapter
+from headstart.core.batch import FeatureBatch
+from headstart.core.knowledge import Knowledge
+from headstart.core.states import RowStates
 from headstart.progress import Reporter
 from headstart.training.episodes import (
     Episode,
@@ -59,7 +61,7 @@ def meta_train(
     checkpoint: Path | None = None,
 ) -> None:
     """Train the adapter's parameters on ``tasks``; the backbone's states were computed once and stay."""
-    loop = Loop(adapter, config, seed=seed, title=f"Meta-training {adapter.name}", reporter=reporter,
+    loop = Loop(adapter, config, seed=seed, title=f"Meta-training {adapter.config.name}", reporter=reporter,
                 checkpoint=checkpoint)  # fmt: skip
     teaching = torch.nonzero(tasks.batch.shots >= 1)[:, 0]  # without an observation there is no target
     counts = tasks.batch.shots[teaching]

@@ -9,8 +9,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from headstart.algebra.sparse import products_at
 from headstart.backbones.protocol import Backbone, SweptBackbone, TrainedBackbone
-from headstart.backbones.sparse import products_at
 from headstart.progress import Reporter
 from headstart.table.cells import Cells
 from headstart.training.loop import Loop, LoopConfig
@@ -44,17 +44,18 @@ def pretrain(
         _sweep(backbone, cells, known, seed, reporter)
     elif isinstance(backbone, TrainedBackbone):
         _descend(backbone, cells, config, seed, reporter, checkpoint)
+    else:
+        raise TypeError(
+            f"{type(backbone).__name__} cannot be trained: it must be a TrainedBackbone or a SweptBackbone"
+        )
     backbone.eval().requires_grad_(False)
 
 
 def _sweep(backbone: SweptBackbone, cells: Cells, metadata: Tensor, seed: int, reporter: Reporter) -> None:
     """Closed forms need no validation and no checkpoint: they neither overfit nor take long."""
-    backbone.begin(cells, metadata, torch.Generator().manual_seed(seed))
     with reporter.bar("Training the backbone", backbone.sweeps) as bar:
-        for _ in range(backbone.sweeps):
-            off = backbone.sweep(cells)
-            bar.step(f"off by {off:.4f}" if off else "")
-    backbone.end()
+        for error in backbone.train_by_sweeps(cells, metadata, torch.Generator().manual_seed(seed)):
+            bar.step(f"error {error:.4f}" if error else "")
 
 
 def _descend(
@@ -88,7 +89,7 @@ def held_out_nll(backbone: Backbone, known: Cells, held_out: Cells, batch: int =
     """Mean negative log-likelihood of ``held_out``, predicted from what is ``known`` of the same rows."""
     total = torch.zeros(())
     for rows in torch.split(torch.arange(len(known)), batch):
-        activation = backbone.encode(known.take(rows)).activation
+        activation = backbone.states(known.take(rows)).activation
         cells = held_out.take(rows)
         logits = products_at(activation, backbone.weight, cells) + backbone.bias[cells.index]
         total += backbone.likelihood.nll(logits, cells.values, backbone.codes[cells.index]).sum()

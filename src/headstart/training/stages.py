@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from headstart.adapters.finetune import FineTunedConfig
-from headstart.adapters.protocol import Adapter, FeatureBatch, Knowledge
-from headstart.adapters.registry import adapter_config, build_adapter, training_config
+from headstart.adapters.protocol import Adapter, AdapterConfig
+from headstart.adapters.registry import ADAPTERS, build_adapter
 from headstart.backbones.protocol import Backbone, BackboneConfig
 from headstart.backbones.registry import build_backbone, value_grid
-from headstart.config import Config
+from headstart.core.batch import FeatureBatch
+from headstart.core.knowledge import Knowledge
 from headstart.progress import Reporter
 from headstart.table import Table
 from headstart.training.metatraining import MetaTrainingConfig, meta_train
 from headstart.training.pretraining import PretrainingConfig, pretrain
-from headstart.training.tasks import Tasks, hold_back
+from headstart.training.tasks import Tasks
 
 
 def train_backbone(
@@ -44,7 +43,15 @@ def knowledge_of(backbone: Backbone, table: Table) -> Knowledge:
     cells = table.cells()
     metadata = torch.from_numpy(table.encoded_metadata())
     heads = backbone.heads.detach()
-    return Knowledge(backbone.encode(cells), cells, heads, metadata, backbone.codes, backbone.likelihood)
+    return Knowledge(
+        backbone.states(cells),
+        cells,
+        heads,
+        metadata,
+        backbone.codes,
+        backbone.likelihood,
+        backbone.heads_read_code,
+    )
 
 
 def feature_batch(table: Table) -> FeatureBatch:
@@ -57,39 +64,36 @@ def feature_batch(table: Table) -> FeatureBatch:
 
 
 def train_adapter(
-    choice: str | Config | dict[str, Any],
+    config: AdapterConfig,
     knowledge: Knowledge,
-    tasks: Tasks,
+    teaching: Tasks,
+    validation: Tasks,
     metatraining: MetaTrainingConfig,
     *,
     seed: int,
     reporter: Reporter,
     checkpoint: Path | None = None,
-    trained: dict[str, Adapter] | None = None,
-) -> Adapter:
-    """Build an adapter and, if it learns, meta-train it on ``tasks``, part of them kept for validation.
+    memory: dict[str, Adapter] | None = None,
+) -> tuple[Adapter, MetaTrainingConfig | None]:
+    """Build an adapter and, if it learns, meta-train it; also returns the settings that really ran.
 
-    ``trained`` remembers what was meta-trained before, so that adapters which differ only in how they
+    ``memory`` holds what was meta-trained before, so that adapters which differ only in how they
     fine-tune afterwards (``maml-0`` and ``maml-10``, ``chn`` and ``chn-train-5``) share one training.
     """
-    config, memory = adapter_config(choice, seed=seed), {} if trained is None else trained
-    if isinstance(config, FineTunedConfig):
-        base = train_adapter(config.base, knowledge, tasks, metatraining, seed=seed, reporter=reporter,
-                             checkpoint=checkpoint, trained=memory)  # fmt: skip
-        return build_adapter(config, knowledge, base).eval()
-    shared = training_config(config)
+    memory = {} if memory is None else memory
+    shared = ADAPTERS.part_of(config).trained_as(config)
     key = shared.model_dump_json()
     if key not in memory:
         with seeded(seed):
             memory[key] = build_adapter(shared, knowledge)
         if memory[key].learns:
-            settings = metatraining.filled(memory[key])
-            teaching, validation = hold_back(tasks, settings.validation, seed)
-            meta_train(memory[key], knowledge, teaching, validation, settings, seed=seed, reporter=reporter,
-                       checkpoint=checkpoint)  # fmt: skip
+            meta_train(memory[key], knowledge, teaching, validation, metatraining.filled(memory[key]),
+                       seed=seed, reporter=reporter, checkpoint=checkpoint)  # fmt: skip
+    trained = memory[key]
+    settings = metatraining.filled(trained) if any(True for _ in trained.parameters()) else None
     adapter = build_adapter(config, knowledge)
-    adapter.load_state_dict(memory[key].state_dict())
-    return adapter.eval().requires_grad_(False)
+    adapter.take_training(trained)
+    return adapter.eval().requires_grad_(False), settings
 
 
 class seeded:

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headstart.adapters.protocol import FeatureBatch, Knowledge
-from headstart.backbones.protocol import Backbone, RowStates
+from headstart.backbones.protocol import Backbone
+from headstart.core.batch import FeatureBatch
+from headstart.core.knowledge import Knowledge
+from headstart.core.states import RowStates
 
 MOST_STATES = 2**28  # numbers kept of all folds: 1 GiB
 FEWEST_FOLDS, MOST_FOLDS = 2, 12
@@ -28,6 +30,12 @@ class Tasks:
     def take(self, features: Tensor) -> Tasks:
         """Return these features, in this order."""
         return Tasks(self.batch.take(features), self.fold[features], self.states)
+
+    def hold_back(self, share: float, seed: int) -> tuple[Tasks, Tasks]:
+        """Part the features into those that teach and those that validate, at least one of each."""
+        order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))
+        kept = min(max(1, round(share * len(self))), len(self) - 1)
+        return self.take(order[kept:]), self.take(order[:kept])
 
     def split(self) -> list[tuple[FeatureBatch, RowStates]]:
         """The features of each fold that has any, with its states."""
@@ -54,12 +62,5 @@ def cross_fitted_tasks(batch: FeatureBatch, backbone: Backbone, knowledge: Knowl
     order = torch.randperm(len(batch), generator=torch.Generator().manual_seed(seed))
     fold = torch.empty_like(order)
     fold[order] = torch.arange(len(batch)) % most
-    encoded = tuple(backbone.encode(knowledge.cells, fold == each) for each in range(most))
+    encoded = tuple(backbone.states(knowledge.cells, fold == each) for each in range(most))
     return Tasks(batch, fold, encoded)
-
-
-def hold_back(tasks: Tasks, share: float, seed: int) -> tuple[Tasks, Tasks]:
-    """Part the features into those that teach and those that validate, at least one of each."""
-    order = torch.randperm(len(tasks), generator=torch.Generator().manual_seed(seed))
-    kept = min(max(1, round(share * len(tasks))), len(tasks) - 1)
-    return tasks.take(order[kept:]), tasks.take(order[:kept])

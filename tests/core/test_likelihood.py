@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from headstart.backbones import Likelihood, LikelihoodConfig
+from headstart.core import Likelihood, LikelihoodConfig
 from headstart.table.kinds import BINARY, RATING, REAL
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from headstart.backbones.symmetric import unpack
+from headstart.algebra.symmetric import unpack
 from headstart.table.cells import Cells
 
 _BUDGET = 1 << 22  # numbers in one block

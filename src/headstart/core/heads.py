@@ -7,13 +7,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from headstart.algebra.symmetric import unpack
+
 
 @dataclass(frozen=True)
 class Heads:
     """A batch of heads θ = (w, b): the prediction for a row is its kind's link of w·d + b.
 
     Where an adapter knows how sure it is of a head, ``covariance`` is that of (w, b), its lower
-    triangle packed (``backbones.symmetric``), and ``noise`` the variance of the feature's observations
+    triangle packed (``algebra.symmetric``), and ``noise`` the variance of the feature's observations
     at a row of usual noise.
     """
 
@@ -36,6 +38,18 @@ class Heads:
     def logits(self, activation: Tensor) -> Tensor:
         """Apply every head to every row's decoder activation: (rows, features)."""
         return torch.addmm(self.bias, activation, self.weight.T)
+
+    def covariances(self, size: int) -> Tensor:
+        """The covariance matrices of heads that have them: (features, size, size)."""
+        if self.covariance is None:
+            raise TypeError("these heads have no covariance")
+        return unpack(self.covariance, size)
+
+    def mean_covariance(self, weights: Tensor, size: int) -> Tensor:
+        """The mean of the covariances, weighted (features, 1), zero for heads without: (size, size)."""
+        if self.covariance is None:
+            return self.weight.new_zeros(size, size)
+        return unpack((weights * self.covariance).mean(0), size)
 
     def plain(self, width: int) -> Heads:
         """Return only w and b, with zeros for activations past those the heads were made for."""

@@ -52,6 +52,11 @@ class Likelihood(nn.Module):
         """The predicted mean on the models' scale."""
         return self._by_kind(lambda code: self._link(logits, code), codes, logits)
 
+    def noise(self, codes: Tensor) -> Tensor:
+        """The variance an observation adds where no head says so; none for binary ones: like ``codes``."""
+        kinds = [torch.zeros(()), torch.tensor(self.config.output_variance), self.real_log_variance.exp()]
+        return torch.stack(kinds)[codes]
+
     def squashes(self, codes: Tensor) -> Tensor:
         """Whether the link of these kinds is the logistic function: a mask like ``codes``."""
         binary = codes == BINARY
@@ -83,13 +88,14 @@ class Likelihood(nn.Module):
         self, logits: Tensor, variance: Tensor, noise: Tensor, values: Tensor, codes: Tensor
     ) -> Tensor:
         """Negative log-likelihood of each value under ``predictive``."""
-        mean, total = self.predictive(logits, variance, noise, codes)
-        gaussian = 0.5 * ((values - mean) ** 2 / total + total.log() + math.log(2 * math.pi))
         binary = codes == BINARY
-        if not bool(binary.any()):
-            return gaussian
-        squashed = logits / torch.sqrt(1 + math.pi / 8 * (variance + noise))
-        bernoulli = F.binary_cross_entropy_with_logits(squashed, values, reduction="none")
+        flattened = logits / torch.sqrt(1 + math.pi / 8 * (variance + noise))
+        bernoulli = F.binary_cross_entropy_with_logits(flattened, values, reduction="none")
+        if bool(binary.all()):
+            return bernoulli
+        mean, total = self.predictive(logits, variance, noise, codes)
+        total = torch.where(binary, 1.0, total)  # a certain binary cell has no variance to divide by
+        gaussian = 0.5 * ((values - mean) ** 2 / total + total.log() + math.log(2 * math.pi))
         return torch.where(binary, bernoulli, gaussian)
 
     def logit(self, mean: Tensor, codes: Tensor) -> Tensor:

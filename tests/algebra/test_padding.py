@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from tests.backbones.conftest import random_cells
 from tests.backbones.test_symmetric import symmetric
 
-from headstart.backbones import padding
-from headstart.backbones.padding import blocks, forms_at, padded, places
-from headstart.backbones.symmetric import pack
+from headstart.algebra import padding
+from headstart.algebra.padding import blocks, forms_at, padded, places
+from headstart.algebra.symmetric import pack
 from headstart.table.cells import Cells
 
 some_cells = given(

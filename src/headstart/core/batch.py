@@ -1,0 +1,38 @@
+"""Feature batches: new features with all that is observed of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from headstart.table.cells import Cells
+
+
+@dataclass(frozen=True)
+class FeatureBatch:
+    """Features treated as new: their contexts, metadata and kinds.
+
+    ``cells`` has one line per feature, with any number of shots each; its ``index`` points at rows of
+    the ``RowStates`` that go with the batch.
+    """
+
+    cells: Cells
+    metadata: Tensor  # (features, metadata width); width 0 where there is none
+    codes: Tensor  # (features,): the kind of each
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    @property
+    def shots(self) -> Tensor:
+        """How many observations each feature has: (features,)."""
+        return self.cells.counts
+
+    def take(self, features: Tensor) -> FeatureBatch:
+        """Return these features, in this order."""
+        return FeatureBatch(self.cells.take(features), self.metadata[features], self.codes[features])
+
+    def observing(self, cells: Cells) -> FeatureBatch:
+        """Return the same features with other observations."""
+        return FeatureBatch(cells, self.metadata, self.codes)

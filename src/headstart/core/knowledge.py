@@ -1,0 +1,25 @@
+"""Knowledge: what is known once a backbone is trained and frozen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from headstart.core.heads import Heads
+from headstart.core.likelihood import Likelihood
+from headstart.core.states import RowStates
+from headstart.table.cells import Cells
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """All that an adapter may learn from before it sees a new feature."""
+
+    states: RowStates  # of every row of the table
+    cells: Cells  # rows × the backbone's features, on the models' scale
+    heads: Heads  # of the backbone's features
+    metadata: Tensor  # (features, metadata width) of the backbone's features
+    codes: Tensor  # (features,): their kinds
+    likelihood: Likelihood
+    heads_read_code: bool = False  # whether activations are the leading part of the codes

@@ -1,0 +1,94 @@
+"""The one predictive: the distribution of cells' values, from heads and row states."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from headstart.algebra.padding import forms_at
+from headstart.algebra.sparse import products_at
+from headstart.algebra.symmetric import forms
+from headstart.core.heads import Heads
+from headstart.core.likelihood import Likelihood
+from headstart.core.states import RowStates
+from headstart.table.cells import Cells
+
+_CELLS_AT_ONCE = 2**24  # bounds the memory that a dense product of heads and rows may take
+
+
+@dataclass(frozen=True)
+class Predictive:
+    """The distribution of each value on the models' scale: a Gaussian output seen through its kind's link."""
+
+    logits: Tensor  # the mean of the output w·d + b; any shape
+    variance: Tensor  # of the output, because the head is uncertain; same shape
+    noise: Tensor  # the variance that an observation adds; broadcasts to that shape
+    codes: Tensor  # the kind of each cell; broadcasts to that shape
+    likelihood: Likelihood
+
+    @cached_property
+    def _moments(self) -> tuple[Tensor, Tensor]:
+        return self.likelihood.predictive(self.logits, self.variance, self.noise, self.codes)
+
+    @property
+    def mean(self) -> Tensor:
+        """The expected value of each cell."""
+        return self._moments[0]
+
+    @property
+    def std(self) -> Tensor:
+        """The standard deviation of each cell's value."""
+        return self._moments[1].sqrt()
+
+    def nll(self, values: Tensor) -> Tensor:
+        """The negative log-likelihood of these values."""
+        return self.likelihood.predictive_nll(self.logits, self.variance, self.noise, values, self.codes)
+
+    def output_noise(self) -> Tensor:
+        """The variance of an observation about the output: behind a logistic link, 1 / slope there."""
+        chance = torch.sigmoid(self.logits)
+        logistic = 1 / (chance * (1 - chance)).clamp(min=1e-4)
+        return torch.where(self.likelihood.squashes(self.codes), logistic, self.noise)
+
+
+def predict_cells(
+    heads: Heads, states: RowStates, cells: Cells, codes: Tensor, likelihood: Likelihood
+) -> Predictive:
+    """The predictive of the cells of each head: one number per observation, (n,).
+
+    ``cells`` has one line per head and points at rows of ``states``; ``codes`` (heads,) are their kinds.
+    """
+    lines = cells.lines
+    parts = torch.split(torch.arange(len(heads)), max(1, _CELLS_AT_ONCE // max(1, len(states))))
+    products = [
+        products_at(heads.weight[part], states.activation, cells.take(part) if len(parts) > 1 else cells)
+        for part in parts
+    ]
+    logits = torch.cat([states.activation.new_zeros(0), *products]) + heads.bias[lines]
+    codes = codes[lines]
+    noise = likelihood.noise(codes) if heads.noise is None else heads.noise[lines]
+    if states.noise is not None:
+        noise = noise * states.noise.index_select(0, cells.index)
+    if heads.covariance is None:
+        return Predictive(logits, torch.zeros_like(logits), noise, codes, likelihood)
+    return Predictive(logits, forms_at(heads.covariance, states.activation, cells), noise, codes, likelihood)
+
+
+def predict_grid(heads: Heads, states: RowStates, codes: Tensor, likelihood: Likelihood) -> Predictive:
+    """The predictive of every row at every head: (rows, heads), in double precision.
+
+    In double precision the numbers of a cell do not depend on which other cells are asked for with it.
+    """
+    activation = states.activation.double()
+    logits = torch.addmm(heads.bias.double(), activation, heads.weight.double().T)
+    noise = (likelihood.noise(codes) if heads.noise is None else heads.noise).double().expand_as(logits)
+    if states.noise is not None:
+        noise = noise * states.noise.double()[:, None]
+    if heads.covariance is None:
+        return Predictive(logits, torch.zeros_like(logits), noise, codes, likelihood)
+    one = activation.new_ones(len(activation), 1)
+    variance = forms(torch.cat([activation, one], dim=1), heads.covariance.double()).clamp(min=0)
+    return Predictive(logits, variance, noise, codes, likelihood)

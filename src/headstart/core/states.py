@@ -1,0 +1,37 @@
+"""Row states: what a backbone knows of rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class RowStates:
+    """What a backbone knows of some rows."""
+
+    code: Tensor  # (rows, latent): what the hypernetwork reads
+    code_std: Tensor  # (rows, latent): how sure the backbone is of the code
+    activation: Tensor  # (rows, width): what heads read
+    noise: Tensor | None = None  # (rows,): how noisy a row's observations are, where an adapter says
+
+    def __len__(self) -> int:
+        return len(self.code)
+
+    def take(self, rows: Tensor) -> RowStates:
+        """Return the states of these rows."""
+        noise = None if self.noise is None else self.noise[rows]
+        return RowStates(self.code[rows], self.code_std[rows], self.activation[rows], noise)
+
+    @classmethod
+    def concatenate(cls, parts: list[RowStates]) -> RowStates:
+        """Join batches of rows into one."""
+        noises = [part.noise for part in parts if part.noise is not None]
+        return cls(
+            torch.cat([part.code for part in parts]),
+            torch.cat([part.code_std for part in parts]),
+            torch.cat([part.activation for part in parts]),
+            torch.cat(noises) if len(noises) == len(parts) else None,
+        )

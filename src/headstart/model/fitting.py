@@ -1,0 +1,134 @@
+"""From a table to a fitted model."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from headstart.adapters.protocol import StreamingAdapter
+from headstart.errors import InputError
+from headstart.model.catalogue import Catalogue, Feature
+from headstart.model.fitted import Fitted, batch_of
+from headstart.model.settings import Settings
+from headstart.progress import Reporter
+from headstart.storage import read_json, write_json
+from headstart.table import Table
+from headstart.training.recipe import Trained, train
+
+MIN_FEATURES = 4
+_FEATURES_AT_ONCE = 1024
+
+
+def fit_table(
+    table: Table, settings: Settings, reporter: Reporter, checkpoint: Path | None, resume: bool
+) -> Fitted:
+    """Train backbone and adapter by the recipe, and give every feature of the table a head."""
+    train_features, meta_features = part_features(table, settings.meta_share, settings.random_state)
+    if checkpoint is not None:
+        open_checkpoint(checkpoint, table, settings, resume)
+    trained = train(
+        table,
+        train_features,
+        meta_features,
+        settings,
+        {"adapter": settings.adapter},
+        reporter=reporter,
+        checkpoint=lambda part: checkpoint and checkpoint / f"{part}.safetensors",
+    )
+    return _assembled(table, settings, trained, train_features)
+
+
+def _assembled(
+    table: Table, settings: Settings, trained: Trained, train_features: NDArray[np.int64]
+) -> Fitted:
+    backbone, knowledge, own = trained.backbone, trained.knowledge, trained.adapters["adapter"]
+    adapter = own.adapter
+    # An adapter that takes any number of observations makes every head; what it makes can be refined.
+    fixed = not isinstance(adapter, StreamingAdapter)
+    features = features_of(table, set(train_features.tolist()), fixed=fixed)
+    with torch.no_grad():
+        states = adapter.refine(knowledge.states)
+        sample = adapter.adapt(batch_of(features[:1], len(table.rows)), states)
+    fitted = Fitted(
+        settings=settings.revised(
+            backbone=backbone.config,
+            adapter=adapter.config,
+            metatraining=own.metatraining or settings.metatraining,
+        ),
+        rows=table.rows,
+        states=states,
+        schema=table.schema,
+        kinds=tuple(kind for kind, _ in Counter(table.kinds).most_common()),
+        backbone=backbone,
+        knowledge=knowledge,
+        adapter=adapter,
+        calibration=own.calibration,
+        catalogue=Catalogue(sample),
+        backbone_features=table.features.take(train_features),
+    )
+    if fixed:
+        heads = knowledge.heads.plain(states.activation.shape[1])  # like those that the adapter makes
+        fitted.catalogue.put([features[i] for i in train_features], heads)
+    rest = [feature for feature in features if not feature.fixed]
+    for start in range(0, len(rest), _FEATURES_AT_ONCE):
+        fitted.adapt(rest[start : start + _FEATURES_AT_ONCE])
+    return fitted
+
+
+def part_features(
+    table: Table, meta_share: float | None, seed: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Draw which features train the backbone and which meta-train the adapter; empty ones do neither.
+
+    Without a share, all of them do both.
+    """
+    observed = np.flatnonzero(table.counts)
+    if len(observed) < MIN_FEATURES:
+        raise InputError(
+            f"the table has {len(observed)} features with observations; at least {MIN_FEATURES} are "
+            "needed, some to train the backbone and some to learn how to add new ones"
+        )
+    if meta_share is None:
+        return observed, observed
+    order = np.random.default_rng(seed).permutation(observed)
+    meta = min(max(2, round(meta_share * len(observed))), len(observed) - 2)
+    return np.sort(order[meta:]), np.sort(order[:meta])
+
+
+def features_of(table: Table, in_backbone: set[int], *, fixed: bool) -> list[Feature]:
+    """All features of a table; if the backbone's own heads are ``fixed``, these without their contexts."""
+    order = np.argsort(table.feature_index, kind="stable")
+    ends = np.cumsum(table.counts)
+    rows, values = table.row_index[order].astype(np.int64), table.values[order]
+    metadata = table.encoded_metadata()
+    features = []
+    for i, (name, kind) in enumerate(zip(table.features, table.kinds, strict=True)):
+        count = int(table.counts[i])
+        held = slice(0, 0) if fixed and i in in_backbone else slice(ends[i] - count, ends[i])
+        features.append(Feature(name, kind, i in in_backbone, count, metadata[i], rows[held], values[held]))
+    return features
+
+
+def open_checkpoint(folder: Path, table: Table, settings: Settings, resume: bool) -> None:
+    """Make the folder ready: continue with what it holds, or start anew."""
+    mark = folder / "fit.json"
+    facts = {"table": table.fingerprint(), "settings": json.loads(settings.model_dump_json())}
+    if resume and mark.exists():
+        if read_json(mark) != facts:
+            raise InputError(
+                f"{folder} holds the checkpoint of a fit with other data or settings; "
+                "resume with the same ones, or start anew without resume"
+            )
+        return
+    if mark.exists():
+        shutil.rmtree(folder)
+    elif folder.exists() and any(folder.iterdir()):
+        raise InputError(f"{folder} is not empty and holds no checkpoint; name another folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(mark, facts)

@@ -1,0 +1,234 @@
+"""What a saved model consists of: facts in ``model.json`` and tensors in one file of weights."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor
+
+from headstart.adapters.registry import ADAPTERS, new_adapter
+from headstart.backbones.registry import BACKBONES
+from headstart.config import Config
+from headstart.core.heads import Heads
+from headstart.core.knowledge import Knowledge
+from headstart.core.states import RowStates
+from headstart.errors import InputError, listed
+from headstart.model.catalogue import Catalogue, Feature
+from headstart.model.fitted import Fitted
+from headstart.model.settings import Settings
+from headstart.table import Cells, Kind, MetadataSchema, Names
+from headstart.training.calibration import Calibration
+
+FORMAT = 3  # 2 did not hold all that defines a model; 1 had no heads with a covariance
+
+Name = Annotated[str, Field(min_length=1)]
+
+
+class FeatureFacts(Config):
+    """The features of a model, one entry per feature in each list."""
+
+    names: tuple[Name, ...]
+    kinds: tuple[str, ...]
+    in_backbone: tuple[bool, ...]
+    shots: tuple[Annotated[int, Field(ge=0)], ...]
+
+
+class ModelFacts(Config):
+    """All of ``model.json`` but its checksum."""
+
+    format: Literal[3] = 3
+    weights: str = Field(pattern=r"^weights-[0-9a-f]{16}\.safetensors$")  # so it lies inside the folder
+    weights_sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    packages: dict[Literal["backbone", "adapter"], str]  # where these parts come from
+    settings: Settings
+    kinds: tuple[str, ...]
+    metadata: MetadataSchema | None
+    features: FeatureFacts
+    backbone_features: tuple[Name, ...]
+    streams: tuple[Name, ...]  # the features whose sums are kept
+    rows: tuple[Name, ...]
+
+
+def checksum(facts: dict[str, Any]) -> str:
+    """A digest of facts as read from JSON, whatever their order and layout."""
+    text = json.dumps(facts, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def facts_of(fitted: Fitted, weights: str, digest: str) -> ModelFacts:
+    """The facts of a model whose weights file has this name and digest."""
+    features, settings = list(fitted.catalogue.values()), fitted.settings
+    return ModelFacts(
+        weights=weights,
+        weights_sha256=digest,
+        packages={
+            "backbone": BACKBONES.origin(settings.backbone),
+            "adapter": ADAPTERS.origin(settings.adapter),
+        },
+        settings=settings,
+        kinds=[str(kind) for kind in fitted.kinds],
+        metadata=fitted.schema,
+        features=FeatureFacts(
+            names=[feature.name for feature in features],
+            kinds=[str(feature.kind) for feature in features],
+            in_backbone=[feature.in_backbone for feature in features],
+            shots=[feature.shots for feature in features],
+        ),
+        backbone_features=list(fitted.backbone_features),
+        streams=list(fitted.catalogue.evidence),
+        rows=list(fitted.rows),
+    )
+
+
+def tensors_of(fitted: Fitted) -> dict[str, Tensor]:
+    """The tensors of a model, by name."""
+    features, heads = fitted.catalogue.take(list(fitted.catalogue))
+    knowledge = fitted.knowledge
+    width = knowledge.metadata.shape[1]
+    tensors = {
+        "features/metadata": _stacked([feature.metadata for feature in features], width),
+        "contexts/counts": torch.tensor([len(feature.rows) for feature in features], dtype=torch.int64),
+        "contexts/rows": _joined([feature.rows for feature in features], np.int64),
+        "contexts/values": _joined([feature.values for feature in features], np.float64),
+        "calibration/marks": fitted.calibration.marks,
+        "calibration/factors": fitted.calibration.factors,
+        "knowledge/metadata": knowledge.metadata,
+        "knowledge/indptr": knowledge.cells.indptr,
+        "knowledge/index": knowledge.cells.index.int(),
+        "knowledge/values": knowledge.cells.values,
+        "knowledge/kinds": knowledge.codes,
+        "backbone_grid": fitted.backbone.grid,
+    }
+    parts: dict[str, Any] = {
+        "features": heads,
+        "knowledge/heads": knowledge.heads,
+        "knowledge/states": knowledge.states,
+        "states": fitted.states,
+    }
+    for prefix, part in parts.items():
+        tensors |= {f"{prefix}/{name}": value for name, value in vars(part).items() if value is not None}
+    if fitted.catalogue.evidence:
+        tensors["streams"] = torch.cat(list(fitted.catalogue.evidence.values()))
+    tensors |= {f"backbone/{name}": value for name, value in fitted.backbone.state_dict().items()}
+    tensors |= {f"adapter/{name}": value for name, value in fitted.adapter.state_dict().items()}
+    return {name: value.clone() for name, value in tensors.items()}  # tensors in a file share no memory
+
+
+def fitted_from(facts: ModelFacts, tensors: dict[str, Tensor], *, prepare: bool = False) -> Fitted:
+    """Put a model together; nothing is computed from its data.
+
+    ``prepare`` lets the adapter compute what formats before 3 did not hold.
+    """
+    parts: dict[str, dict[str, Tensor]] = {}
+    for name, value in tensors.items():
+        group, _, rest = name.rpartition("/") if name.startswith("knowledge/") else name.partition("/")
+        parts.setdefault(group, {})[rest] = value
+    settings, known = facts.settings, parts["knowledge"]
+    backbone = BACKBONES.part_of(settings.backbone)(
+        settings.backbone, known["kinds"], tensors["backbone_grid"]
+    )
+    backbone.load_state_dict(parts["backbone"])
+    backbone.eval().requires_grad_(False)
+    features = len(facts.backbone_features)
+    knowledge = Knowledge(
+        RowStates(**parts["knowledge/states"]),
+        Cells(known["indptr"], known["index"].long(), known["values"], features),
+        Heads(**parts["knowledge/heads"]),
+        known["metadata"],
+        known["kinds"],
+        backbone.likelihood,
+        backbone.heads_read_code,
+    )
+    states = RowStates(**parts["states"])
+    _check_counts(facts, knowledge, states, parts)
+    adapter = new_adapter(settings.adapter, knowledge)
+    if prepare:
+        adapter.prepare()
+    adapter.load_state_dict(parts.get("adapter", {}), strict=not prepare)
+    return Fitted(
+        settings=settings,
+        rows=_names(facts.rows, "row"),
+        states=states,
+        schema=facts.metadata,
+        kinds=tuple(Kind.parse(kind) for kind in facts.kinds),
+        backbone=backbone,
+        knowledge=knowledge,
+        adapter=adapter.eval().requires_grad_(False),
+        calibration=Calibration(**parts["calibration"]),
+        catalogue=_catalogue(facts, parts, tensors),
+        backbone_features=_names(facts.backbone_features, "feature"),
+    )
+
+
+def _catalogue(
+    facts: ModelFacts, parts: dict[str, dict[str, Tensor]], tensors: dict[str, Tensor]
+) -> Catalogue:
+    own, contexts = parts["features"], parts["contexts"]
+    metadata = own.pop("metadata").numpy()
+    counts = contexts["counts"].tolist()
+    rows = [part.numpy() for part in torch.split(contexts["rows"], counts)]
+    values = [part.numpy() for part in torch.split(contexts["values"], counts)]
+    kinds = [Kind.parse(kind) for kind in facts.features.kinds]
+    _names(facts.features.names, "feature")
+    every = zip(
+        facts.features.names, kinds, facts.features.in_backbone, facts.features.shots, metadata, rows, values,
+        strict=True,
+    )  # fmt: skip
+    heads = Heads(**own)
+    catalogue = Catalogue(heads)
+    catalogue.put([Feature(*each) for each in every], heads)
+    if facts.streams:
+        streamed, heads = catalogue.take(facts.streams)
+        catalogue.put(streamed, heads, list(torch.split(tensors["streams"], 1)))
+    return catalogue
+
+
+def _check_counts(
+    facts: ModelFacts, knowledge: Knowledge, states: RowStates, parts: dict[str, dict[str, Tensor]]
+) -> None:
+    """Refuse a model whose names, counts and tensors do not agree."""
+    contexts, cells = parts["contexts"], knowledge.cells
+    features, rows = len(facts.features.names), len(facts.rows)
+    agree = {
+        "rows": len(states) == rows and len(knowledge.states) == len(cells) <= rows,
+        "features": all(len(part) == features for part in parts["features"].values()),
+        "features of the backbone": all(
+            len(each) == len(facts.backbone_features)
+            for each in (knowledge.heads, knowledge.metadata, knowledge.codes)
+        ),
+        "observations": _within(cells.index, cells.width) and int(cells.indptr[-1]) == len(cells.values),
+        "contexts": _within(contexts["rows"], rows)
+        and int(contexts["counts"].sum()) == len(contexts["rows"]) == len(contexts["values"])
+        and len(contexts["counts"]) == features,
+        "finite numbers": all(
+            bool(part.isfinite().all()) for part in (states.code, states.activation, contexts["values"])
+        ),
+    }
+    wrong = [what for what, right in agree.items() if not right]
+    if wrong:
+        raise InputError(f"its {listed(wrong)} do not agree with the weights")
+
+
+def _within(index: Tensor, limit: int) -> bool:
+    return len(index) == 0 or (int(index.min()) >= 0 and int(index.max()) < limit)
+
+
+def _names(names: tuple[str, ...], what: str) -> Names:
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InputError(f"{what} {twice!r} is there twice")
+    return Names(names, what)
+
+
+def _stacked(lines: list[NDArray[np.float32]], width: int) -> Tensor:
+    return torch.from_numpy(np.stack(lines) if lines else np.zeros((0, width), dtype=np.float32))
+
+
+def _joined(parts: list[NDArray[Any]], kind: type) -> Tensor:
+    return torch.from_numpy(np.concatenate([*parts, np.zeros(0, dtype=kind)]))

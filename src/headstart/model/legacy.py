@@ -1,0 +1,87 @@
+"""Saved models of formats 1 and 2, brought to format 3."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_MARKS = (0, 1, 2, 4, 8, 16, 32, 64, 128)  # the numbers of shots that calibrations were measured at
+_OF_PRIOR = ("base", "root_diagonal", "root_lower", "log_noise")  # now parts of an adapter's prior
+
+# What settings were called before, by part.
+_RENAMED: dict[str, dict[str, str]] = {}
+
+
+def upgraded(facts: dict[str, Any], tensors: dict[str, Tensor]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return facts and tensors as format 3 has them.
+
+    What format 3 holds beyond the older ones, such as resolved settings, is read off the tensors.
+    """
+    features = facts["features"]
+    settings = {**facts["settings"]}
+    for part in ("backbone", "adapter", "pretraining", "metatraining"):
+        settings[part] = _renamed(settings.get(part, {}))
+    _resolve(settings, tensors)
+    new = {
+        "format": 3,
+        "weights": facts["weights"],
+        "weights_sha256": facts["sha256"],
+        "packages": {"backbone": "headstart", "adapter": "headstart"},
+        "settings": settings,
+        "kinds": facts["kinds"],
+        "metadata": facts["schema"],
+        "features": {
+            "names": features["names"],
+            "kinds": features["kinds"],
+            "in_backbone": features["encoded"] if "encoded" in features else features["trained"],
+            "shots": features["shots"],
+        },
+        "backbone_features": facts["encoded"],
+        "streams": facts.get("streams", []),
+        "rows": facts["rows"],
+    }
+    return new, _new_tensors(tensors, relative=bool(facts.get("relative", False)))
+
+
+def _renamed(settings: Any) -> Any:
+    """The same settings under today's names, at any depth."""
+    if not isinstance(settings, dict):
+        return settings
+    names = _RENAMED.get("", {})
+    return {names.get(name, name): _renamed(value) for name, value in settings.items()}
+
+
+def _resolve(settings: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    """Fill in sizes that were chosen by rules, from the tensors that have them."""
+    backbone, adapter = settings["backbone"], settings["adapter"]
+    if backbone["name"] == "factorisation":
+        backbone["latent"] = tensors["backbone/weight"].shape[1]
+        backbone["signature"] = tensors["backbone/signature.table"].shape[1]
+    if adapter["name"] == "chn-bayes":
+        learned = tensors.get("adapter/phi.2.bias")
+        adapter["activations"] = 0 if learned is None else len(learned)
+
+
+def _new_tensors(tensors: dict[str, Tensor], *, relative: bool) -> dict[str, Tensor]:
+    new = {name: value for name, value in tensors.items() if name != "calibration"}
+    deviations = tensors["calibration"]
+    if not relative:  # they were standard deviations; now they are factors on those of the likelihood
+        variance = tensors["backbone/likelihood.real_log_variance"].exp()
+        deviations = deviations / torch.stack([torch.ones(()), torch.tensor(0.1), variance]).sqrt()[:, None]
+    new["calibration/marks"] = torch.tensor(_MARKS[: deviations.shape[1]])
+    new["calibration/factors"] = deviations
+    for name in ("weight", "bias"):
+        new[f"knowledge/heads/{name}"] = new.pop(f"knowledge/{name}")
+    rows, width = len(tensors["knowledge/indptr"]) - 1, tensors["knowledge/weight"].shape[1]
+    for name in ("code", "code_std", "activation"):
+        states = tensors[f"states/{name}"][:rows]
+        new[f"knowledge/states/{name}"] = (states[:, :width] if name == "activation" else states).contiguous()
+    new["knowledge/kinds"] = tensors["backbone/codes"]
+    new["backbone_grid"] = tensors["backbone/grid"]
+    for name in _OF_PRIOR:
+        for prefix in ("adapter", "adapter/base"):
+            if f"{prefix}/{name}" in new:
+                new[f"{prefix}/prior.{name}"] = new.pop(f"{prefix}/{name}")
+    return new

@@ -1,0 +1,104 @@
+"""The one recipe: what is trained in which order, for a fit as for a benchmark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from headstart.adapters.protocol import Adapter, AdapterConfig
+from headstart.backbones.protocol import Backbone
+from headstart.backbones.registry import AnyBackbone
+from headstart.config import Config
+from headstart.core.knowledge import Knowledge
+from headstart.progress import Reporter
+from headstart.table import Table
+from headstart.training.calibration import Calibration
+from headstart.training.metatraining import MetaTrainingConfig
+from headstart.training.pretraining import PretrainingConfig
+from headstart.training.stages import feature_batch, train_adapter, train_backbone
+from headstart.training.tasks import cross_fitted_tasks, disjoint_tasks
+
+
+class Recipe(Config):
+    """How a backbone and its adapters are trained.
+
+    Without ``meta_share`` every feature teaches the backbone and, hidden from it in turn, the adapters
+    too. With it, that share of the features teaches only the adapters, as in the paper.
+    """
+
+    backbone: AnyBackbone = Field("factorisation", validate_default=True)
+    pretraining: PretrainingConfig = PretrainingConfig()
+    metatraining: MetaTrainingConfig = MetaTrainingConfig()
+    meta_share: float | None = Field(None, gt=0, lt=1)
+    random_state: int = Field(0, ge=0, lt=2**63)
+
+
+@dataclass(frozen=True)
+class TrainedAdapter:
+    """An adapter with its calibration and the settings that really ran."""
+
+    adapter: Adapter
+    calibration: Calibration
+    metatraining: MetaTrainingConfig | None  # None for an adapter that has nothing to learn
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What the recipe makes of a table."""
+
+    backbone: Backbone
+    knowledge: Knowledge
+    adapters: dict[str, TrainedAdapter]
+
+
+def train(
+    table: Table,
+    train_features: NDArray[np.int64],
+    meta_features: NDArray[np.int64],
+    recipe: Recipe,
+    adapters: Mapping[str, AdapterConfig],
+    *,
+    reporter: Reporter,
+    checkpoint: Callable[[str], Path | None],
+) -> Trained:
+    """Train a backbone on some features of a table, then adapters on others or the same, and calibrate.
+
+    ``checkpoint`` gives the file for the checkpoint of the backbone or of an adapter, by name.
+    """
+    seed = recipe.random_state
+    backbone, knowledge = train_backbone(
+        table.with_features(train_features),
+        recipe.backbone,
+        recipe.pretraining,
+        seed=seed,
+        reporter=reporter,
+        checkpoint=checkpoint("backbone"),
+    )
+    batch = feature_batch(table.with_features(meta_features))
+    if recipe.meta_share is None:
+        tasks = cross_fitted_tasks(batch, backbone, knowledge, seed=seed)
+    else:
+        tasks = disjoint_tasks(batch, knowledge)
+    teaching, validation = tasks.hold_back(recipe.metatraining.validation, seed)
+    memory: dict[str, Adapter] = {}
+    trained = {}
+    for name, config in adapters.items():
+        adapter, settings = train_adapter(
+            config,
+            knowledge,
+            teaching,
+            validation,
+            recipe.metatraining,
+            seed=seed,
+            reporter=reporter,
+            checkpoint=checkpoint(name),
+            memory=memory,
+        )
+        calibration = Calibration.fit(adapter, knowledge.likelihood, validation, seed=seed)
+        trained[name] = TrainedAdapter(adapter, calibration, settings)
+    return Trained(backbone, knowledge, trained)
