@@ -25,7 +25,7 @@ from headstart.core.knowledge import Knowledge
 from headstart.core.likelihood import Likelihood, LikelihoodConfig
 from headstart.core.states import RowStates
 from headstart.table.cells import Cells, offsets
-from headstart.table.kinds import RATING
+from headstart.table.kinds import KindType
 
 ROWS, FEATURES, METADATA, LATENT, CODE = 20_000, 3_000, 19, 32, 67
 BATCH, SHOTS, ROUNDS = 128, (0, 1, 4, 16, 64, 128, 1024), 7
@@ -45,7 +45,7 @@ def made_up() -> Knowledge:
         cells=cells,
         heads=Heads(0.1 * normal(FEATURES, LATENT), 0.5 + 0.1 * normal(FEATURES)),
         metadata=(normal(FEATURES, METADATA) > 1).float(),
-        codes=torch.full((FEATURES,), RATING),
+        kinds=torch.full((FEATURES,), KindType.RATING),
         likelihood=Likelihood(LikelihoodConfig(rating_link="identity")),
     )
 
@@ -57,7 +57,7 @@ def new_features(count: int, shots: int) -> FeatureBatch:
         offsets(torch.full((count,), shots)), rows, torch.rand(len(rows), generator=generator), ROWS
     )
     metadata = (torch.randn(count, METADATA, generator=generator) > 1).float()
-    return FeatureBatch(cells, metadata, torch.full((count,), RATING))
+    return FeatureBatch(cells, metadata, torch.full((count,), KindType.RATING))
 
 
 def products(shots: int, adapter: BayesHead) -> Callable[[], None]:

@@ -32,7 +32,7 @@ from headstart.backbones.registry import value_grid
 from headstart.core.batch import FeatureBatch
 from headstart.core.knowledge import Knowledge
 from headstart.table.cells import Cells
-from headstart.table.kinds import RATING
+from headstart.table.kinds import KindType
 from headstart.training.episodes import draw_episode, draw_shots, episode_loss
 
 PAPER = PVAEConfig(
@@ -178,14 +178,14 @@ def dense_meta_batches(
     def one() -> None:
         part = tasks.take(torch.randperm(len(tasks))[:batch])
         episode = draw_episode(part, adapter.knowledge.states, draw_shots(part, 32, generator), generator)
-        codes, activations = (torch.cat(each) for each in zip(*states(), strict=True))
+        kinds, activations = (torch.cat(each) for each in zip(*states(), strict=True))
         context = torch.zeros(len(part), len(cells))
         shown = torch.zeros(len(part), len(cells))
         context[episode.context.cells.lines, episode.context.cells.index] = episode.context.cells.values
         shown[episode.context.cells.lines, episode.context.cells.index] = 1.0
         summed = []
         for values, mask in zip(context.split(8), shown.split(8), strict=True):
-            points = torch.cat([codes.expand(len(values), -1, -1), values[:, :, None]], dim=2)
+            points = torch.cat([kinds.expand(len(values), -1, -1), values[:, :, None]], dim=2)
             summed.append((adapter.f(points) * mask[:, :, None]).sum(1))
         parts = [adapter.g(torch.cat(summed))]
         if adapter.h is not None:
@@ -245,12 +245,12 @@ def peak_gib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
-def own_peak(known: Cells, codes: Tensor, tasks: FeatureBatch) -> float:
+def own_peak(known: Cells, kinds: Tensor, tasks: FeatureBatch) -> float:
     """Peak memory of an epoch of each stage with the defaults, while nothing else has run yet."""
-    model = PVAE(PVAEConfig(), codes, value_grid(known))
+    model = PVAE(PVAEConfig(), kinds, value_grid(known))
     pvae_epoch(known, model, 256)()
-    metadata = torch.rand(len(codes), 19)
-    knowledge = Knowledge(model.encode(known), known, model.heads.detach(), metadata, codes, model.likelihood)
+    metadata = torch.rand(len(kinds), 19)
+    knowledge = Knowledge(model.encode(known), known, model.heads.detach(), metadata, kinds, model.likelihood)
     meta_epoch(tasks, ContextualHypernetwork(CHNConfig(), knowledge), 64)()
     return peak_gib()
 
@@ -271,12 +271,14 @@ def main() -> None:
     met = order[int(0.6 * features) : int(0.9 * features)]
     known = by_feature.take(trained).transpose()
     found: list[dict[str, object]] = []
-    codes = torch.full((len(trained),), RATING)
-    tasks = FeatureBatch(by_feature.take(met), torch.rand(len(met), 19), torch.full((len(met),), RATING))
-    own = own_peak(known, codes, tasks)
+    kinds = torch.full((len(trained),), KindType.RATING)
+    tasks = FeatureBatch(
+        by_feature.take(met), torch.rand(len(met), 19), torch.full((len(met),), KindType.RATING)
+    )
+    own = own_peak(known, kinds, tasks)
     presets = (("defaults", PVAEConfig(), 256, CHNConfig(), 64), ("paper", PAPER, 1000, PAPER_CHN, 256))
     for title, config, batch, chn, size in presets:
-        model, other = (PVAE(config, codes, value_grid(known)) for _ in range(2))
+        model, other = (PVAE(config, kinds, value_grid(known)) for _ in range(2))
         works = {
             "headstart": (pvae_epoch(known, model, batch), 1.0),
             "GEMMs": (pvae_gemms(known, config, batch), 1.0),
@@ -285,7 +287,7 @@ def main() -> None:
         found.append(compare(f"pretraining, {title}", works, options.rounds))
         metadata = torch.rand(len(trained), 19)
         knowledge = Knowledge(
-            model.encode(known), known, model.heads.detach(), metadata, codes, model.likelihood
+            model.encode(known), known, model.heads.detach(), metadata, kinds, model.likelihood
         )
         adapter, twin = (ContextualHypernetwork(chn, knowledge) for _ in range(2))
         works = {

@@ -97,8 +97,8 @@ def _scored(
         lines.append(np.full(len(rows), line))
         model.remove_feature(feature)
     line = np.concatenate(lines)
-    codes = new.kinds.codes[new.features.positions(list(order))][line]
-    found = score(np.concatenate(truths), np.concatenate(means), line, codes)
+    kinds = new.kinds.types[new.features.positions(list(order))][line]
+    found = score(np.concatenate(truths), np.concatenate(means), line, kinds)
     return [
         Run(
             split=seed,

@@ -16,7 +16,7 @@ from headstart.evaluate.splits import FeatureSplit
 from headstart.evaluate.unseen import hide_scales
 from headstart.table import Table
 from headstart.table.cells import Cells
-from headstart.table.kinds import BINARY, REAL
+from headstart.table.kinds import KindType
 from headstart.table.metadata import MetadataSchema
 from headstart.training.episodes import random_ranks
 
@@ -86,7 +86,7 @@ class Problem:
         """Train and meta-train features are known, meta-test features new; orders as the benchmark's."""
         table = hide_scales(table, split)
         kinds = set(table.kinds)
-        if len(kinds) > 1 or table.kinds.codes[0] == REAL:
+        if len(kinds) > 1 or table.kinds.types[0] == KindType.REAL:
             raise InputError(f"peers take tables of one kind, binary or rating; got {table.kinds.summary()}")
         known, new = known_and_new(table, split)
         kind = table.kinds[0]
@@ -98,7 +98,7 @@ class Problem:
             known=csr_matrix((known.values, (known.row_index, known.feature_index)), shape=known.shape),
             metadata_known=known.encoded_metadata().astype(np.float64),
             metadata_new=new.encoded_metadata().astype(np.float64),
-            kind="binary" if kind.code == BINARY else "rating",
+            kind="binary" if kind.type == KindType.BINARY else "rating",
             low=kind.low,
             high=kind.high,
             feature=new.feature_index[order],

@@ -12,7 +12,7 @@ from methods.protocol import Peer
 from problem import Problem
 
 from headstart.evaluate.metrics import METRICS, Score, score
-from headstart.table.kinds import BINARY, RATING
+from headstart.table.kinds import KindType
 
 
 class Outcome(NamedTuple):
@@ -44,10 +44,10 @@ def trial(peer: Peer, problem: Problem, shots: tuple[int, ...] | None = None) ->
             spread[cells] = std
         for part in here:
             at = problem.targets(part)
-            codes = np.full(len(at), BINARY if problem.kind == "binary" else RATING)
+            kinds = np.full(len(at), KindType.BINARY if problem.kind == "binary" else KindType.RATING)
             sure = None if std is None else spread[at]
             yield Outcome(
-                part, k, taken, score(problem.value[at], mean[at], problem.feature[at], codes, sure)
+                part, k, taken, score(problem.value[at], mean[at], problem.feature[at], kinds, sure)
             )
 
 

@@ -17,7 +17,7 @@ from headstart.core.knowledge import Knowledge
 from headstart.core.likelihood import Likelihood, LikelihoodConfig
 from headstart.core.states import RowStates
 from headstart.table.cells import Cells
-from headstart.table.kinds import BINARY, RATING, REAL
+from headstart.table.kinds import KindType
 
 ROWS, WIDTH, LATENT = 10, 5, 3
 
@@ -43,20 +43,20 @@ class Tiny:
         return list(zip(cells.index.tolist(), cells.values.tolist(), strict=True))
 
 
-def values_of(codes: Tensor, generator: torch.Generator) -> Tensor:
+def values_of(kinds: Tensor, generator: torch.Generator) -> Tensor:
     """Values on the models' scale, one for each of these kinds."""
-    size = codes.shape
+    size = kinds.shape
     binary = torch.randint(2, size, generator=generator).float()
     rating = torch.randint(5, size, generator=generator).float() / 4
     real = torch.randn(size, generator=generator)
-    return torch.where(codes == BINARY, binary, torch.where(codes == RATING, rating, real))
+    return torch.where(kinds == KindType.BINARY, binary, torch.where(kinds == KindType.RATING, rating, real))
 
 
-def some_cells(codes: Tensor, counts: Tensor, rows: int, generator: torch.Generator) -> Cells:
+def some_cells(kinds: Tensor, counts: Tensor, rows: int, generator: torch.Generator) -> Cells:
     """A line a feature, with this many observations each, in distinct rows."""
     lines = torch.repeat_interleave(counts)
     where = torch.cat([torch.randperm(rows, generator=generator)[:n] for n in counts.tolist()])
-    values = values_of(codes[lines], generator)
+    values = values_of(kinds[lines], generator)
     return Cells.from_pairs(lines, where, values, len(counts), rows)
 
 
@@ -65,8 +65,8 @@ def tiny() -> Callable[..., Tiny]:
     """Builds a tiny world: of the three kinds mixed, or of those given."""
 
     def build(
-        known: tuple[int, ...] = (BINARY, RATING, REAL) * 3,
-        new: tuple[int, ...] = (BINARY, RATING, REAL) * 2,
+        known: tuple[int, ...] = (KindType.BINARY, KindType.RATING, KindType.REAL) * 3,
+        new: tuple[int, ...] = (KindType.BINARY, KindType.RATING, KindType.REAL) * 2,
         shots: tuple[int, ...] = (4, 0, 3, 0, 6, 1),
         dtype: torch.dtype = torch.float32,
         seed: int = 0,
@@ -77,10 +77,10 @@ def tiny() -> Callable[..., Tiny]:
         def normal(*size: int) -> Tensor:
             return torch.randn(size, generator=generator).to(dtype)
 
-        codes, new_codes = torch.tensor(known), torch.tensor(new)
+        kinds, new_codes = torch.tensor(known), torch.tensor(new)
         observed = torch.randint(2, 8, (len(known),), generator=generator)
         observed[-1] = 0  # a feature that nobody has seen is normal
-        cells = some_cells(codes, observed, ROWS, generator).transpose()
+        cells = some_cells(kinds, observed, ROWS, generator).transpose()
         activation = normal(ROWS, WIDTH).relu()
         activation[:, 0] = 0  # a dead unit
         metadata = torch.randint(2, (len(known) + len(new), 4), generator=generator).to(dtype)
@@ -97,7 +97,7 @@ def tiny() -> Callable[..., Tiny]:
                     torch.nn.Parameter(normal(len(known), WIDTH)), torch.nn.Parameter(normal(len(known)))
                 ),
                 metadata=metadata[: len(known)],
-                codes=codes,
+                kinds=kinds,
                 likelihood=likelihood.requires_grad_(False),
             ),
             FeatureBatch(

@@ -19,10 +19,14 @@ from headstart.algebra.symmetric import pack, unpack
 from headstart.core.batch import FeatureBatch
 from headstart.core.heads import Heads
 from headstart.table.cells import Cells
-from headstart.table.kinds import BINARY, RATING, REAL
+from headstart.table.kinds import KindType
 
 NAMES = ["bayes", "chn-bayes"]
-GAUSSIAN = {"known": (RATING, REAL) * 5, "new": (RATING, REAL) * 3, "link": "identity"}
+GAUSSIAN = {
+    "known": (KindType.RATING, KindType.REAL) * 5,
+    "new": (KindType.RATING, KindType.REAL) * 3,
+    "link": "identity",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +58,7 @@ def test_a_head_is_the_textbooks_posterior(
     heads = adapter.adapt(world.batch, states)
     priors = adapter.prior_mean(world.batch, adapter.context_sums(world.batch, states)).double().numpy()
     root = adapter.root().numpy()
-    for n, code in enumerate(world.batch.codes.tolist()):
+    for n, code in enumerate(world.batch.kinds.tolist()):
         precision = np.linalg.inv(root @ root.T)
         pull = precision @ priors[n]
         for row, x in world.context(n):
@@ -86,7 +90,7 @@ def test_sums_imply_the_heads_add_up_and_are_taken_back(name: str, tiny: Callabl
     states = adapter.refine(world.knowledge.states)
     whole = adapter.evidence(batch, states)
     assert whole.dtype == torch.float64
-    assert bool(adapter.streams(batch.codes).all())
+    assert bool(adapter.streams(batch.kinds).all())
     heads = adapter.adapt(batch, states)
     close(adapter.settle(whole, batch), heads)
     # of a batch, only metadata and kinds are read
@@ -109,13 +113,13 @@ def test_sums_imply_the_heads_add_up_and_are_taken_back(name: str, tiny: Callabl
 
 @pytest.mark.parametrize("name", NAMES)
 def test_only_identity_links_stream(name: str, tiny: Callable[..., Tiny]) -> None:
-    codes = torch.tensor([BINARY, RATING, REAL])
-    assert built(name, tiny(link="identity")).streams(codes).tolist() == [False, True, True]
-    assert built(name, tiny(link="sigmoid")).streams(codes).tolist() == [False, False, True]
+    kinds = torch.tensor([KindType.BINARY, KindType.RATING, KindType.REAL])
+    assert built(name, tiny(link="identity")).streams(kinds).tolist() == [False, True, True]
+    assert built(name, tiny(link="sigmoid")).streams(kinds).tolist() == [False, False, True]
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("code", [BINARY, RATING, REAL])
+@pytest.mark.parametrize("code", [KindType.BINARY, KindType.RATING, KindType.REAL])
 @pytest.mark.parametrize("link", ["identity", "sigmoid"])
 def test_more_shots_only_sharpen_up_to_thousands(
     name: str, code: int, link: str, tiny: Callable[..., Tiny]
@@ -127,7 +131,7 @@ def test_more_shots_only_sharpen_up_to_thousands(
     refined, spreads = adapter.refine(many), []
     for shots in (0, 4, 40, 400, 4000):
         part = cells.keep(torch.arange(4000) < shots)
-        heads = adapter.adapt(FeatureBatch(part, world.batch.metadata, world.batch.codes), refined)
+        heads = adapter.adapt(FeatureBatch(part, world.batch.metadata, world.batch.kinds), refined)
         assert all(bool(part.isfinite().all()) for part in heads.parts())
         spread = unpack(heads.covariance[0].double(), adapter.size)
         assert float(torch.linalg.eigvalsh(spread).min()) > -1e-6
@@ -191,10 +195,10 @@ def test_the_noise_starts_from_the_backbones_residuals(tiny: Callable[..., Tiny]
     world = tiny(link="identity")
     found = empirical_noise(world.knowledge)
     squared: dict[int, list[float]] = {}
-    for j, code in enumerate(world.knowledge.codes.tolist()):
+    for j, code in enumerate(world.knowledge.kinds.tolist()):
         head = world.knowledge.heads
         for row, x in world.column(j):
             output = world.knowledge.states.activation[row] @ head.weight[j] + head.bias[j]
             squared.setdefault(code, []).append(float(output - x) ** 2)
-    for code in (RATING, REAL):
+    for code in (KindType.RATING, KindType.REAL):
         assert float(found[code]) == pytest.approx(np.mean(squared[code]), rel=1e-4)

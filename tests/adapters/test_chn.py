@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from headstart.adapters import CHNConfig, ContextualHypernetwork
 from headstart.table.cells import Cells
-from headstart.table.kinds import RATING
+from headstart.table.kinds import KindType
 
 SMALL = CHNConfig(
     embedding=6,
@@ -30,7 +30,7 @@ SMALL = CHNConfig(
 def test_forward_pass_equals_the_slow_one(
     layers: tuple[int, ...], frozen: bool, mixed: bool, described: bool, tiny: Callable[..., Tiny]
 ) -> None:
-    world = tiny() if mixed else tiny(known=(RATING,) * 9, new=(RATING,) * 6)
+    world = tiny() if mixed else tiny(known=(KindType.RATING,) * 9, new=(KindType.RATING,) * 6)
     if not described:
         world = _without_metadata(world)
     adapter = ContextualHypernetwork(SMALL.revised(context_layers=layers), world.knowledge)
@@ -43,7 +43,7 @@ def test_forward_pass_equals_the_slow_one(
         parts = [adapter.g(total)]
         metadata = world.batch.metadata[n]
         if mixed:
-            metadata = torch.cat([metadata, F.one_hot(world.batch.codes[n], 3).float()])
+            metadata = torch.cat([metadata, F.one_hot(world.batch.kinds[n], 3).float()])
         if len(metadata):
             assert adapter.h is not None
             parts.append(adapter.h(metadata))
@@ -71,9 +71,9 @@ def test_what_is_kept_of_rows_is_never_out_of_date(tiny: Callable[..., Tiny]) ->
 
 
 def test_past_the_shots_it_was_trained_on_the_sum_stays_in_range(tiny: Callable[..., Tiny]) -> None:
-    """Seeing every observation of a full context again and again changes nothing past ``most_shots``."""
-    world = tiny(new=(RATING,), shots=(4,))
-    adapter = ContextualHypernetwork(SMALL.revised(most_shots=4), world.knowledge)
+    """Seeing every observation of a full context again and again changes nothing past ``max_shots``."""
+    world = tiny(new=(KindType.RATING,), shots=(4,))
+    adapter = ContextualHypernetwork(SMALL.revised(max_shots=4), world.knowledge)
     once = adapter.context_vector(world.batch, world.knowledge.states)
     cells = world.batch.cells
     fold = Cells(cells.indptr * 25, cells.index.repeat(25), cells.values.repeat(25), cells.width)

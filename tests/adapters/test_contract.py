@@ -11,7 +11,7 @@ from tests.adapters.conftest import Tiny
 from headstart.adapters import ADAPTERS, Adapter, adapter_config, adapter_names, build_adapter
 from headstart.core.knowledge import Knowledge
 from headstart.errors import InputError, UnknownNameError
-from headstart.table.kinds import RATING
+from headstart.table.kinds import KindType
 
 
 def built(name: str, knowledge: Knowledge) -> Adapter:
@@ -34,7 +34,11 @@ def test_promises(
     tiny: Callable[..., Tiny],
     keeps_the_contract: Callable[[Tiny, Adapter], None],
 ) -> None:
-    world = tiny(link=link) if mixed else tiny(known=(RATING,) * 9, new=(RATING,) * 6, link=link)
+    world = (
+        tiny(link=link)
+        if mixed
+        else tiny(known=(KindType.RATING,) * 9, new=(KindType.RATING,) * 6, link=link)
+    )
     adapter = built(name, world.knowledge)
     for learning in (True, False):  # a model in use asks for no gradients
         with torch.set_grad_enabled(learning):

@@ -22,7 +22,7 @@ def slow(world, start: Heads, epochs: int) -> Heads:
             losses = []
             for row, value in context:
                 logit = weight @ world.knowledge.states.activation[row] + bias
-                code = world.batch.codes[feature]
+                code = world.batch.kinds[feature]
                 losses.append(world.knowledge.likelihood.nll(logit, logit.new_tensor(value), code))
             optimizer.zero_grad()
             (sum(losses) / len(losses)).backward()

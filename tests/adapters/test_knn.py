@@ -10,7 +10,7 @@ from headstart.adapters.mean_head import MeanHead, MeanHeadConfig
 from headstart.core.states import RowStates
 from headstart.errors import InputError
 from headstart.table.cells import Cells
-from headstart.table.kinds import BINARY, RATING, REAL
+from headstart.table.kinds import KindType
 
 
 def imputed(pairs, rows: int, kind_mean: float) -> list[float]:
@@ -20,7 +20,7 @@ def imputed(pairs, rows: int, kind_mean: float) -> list[float]:
 
 
 def slow_distances(world, rows: int) -> list[list[float]]:
-    known, new = world.knowledge.codes.tolist(), world.batch.codes.tolist()
+    known, new = world.knowledge.kinds.tolist(), world.batch.kinds.tolist()
 
     def kind_mean(code: int) -> float:
         values = [value for j, other in enumerate(known) if other == code for _, value in world.column(j)]
@@ -40,11 +40,11 @@ def test_distances_equal_those_of_the_imputed_columns(tiny, seed):
 
 @pytest.mark.parametrize("neighbours", [1, 2, 10])
 def test_head_is_the_mean_of_the_nearest(tiny, neighbours):
-    many = (BINARY, RATING, REAL) * 5
+    many = (KindType.BINARY, KindType.RATING, KindType.REAL) * 5
     world = tiny(known=many)
     heads = world.adapted(NearestHeads(NearestHeadsConfig(neighbours=neighbours), world.knowledge))
     for feature, distances in enumerate(slow_distances(world, 10)):
-        same = [j for j, code in enumerate(many) if code == world.batch.codes[feature]]
+        same = [j for j, code in enumerate(many) if code == world.batch.kinds[feature]]
         chosen = sorted(same, key=lambda j, distances=distances: round(distances[j], 9))[:neighbours]
         expected = sum(world.knowledge.heads.weight[j] for j in chosen) / len(chosen)
         torch.testing.assert_close(heads.weight[feature], expected)
@@ -53,7 +53,7 @@ def test_head_is_the_mean_of_the_nearest(tiny, neighbours):
 
 
 def test_rows_outside_the_table_are_part_of_the_columns(tiny):
-    world = tiny(new=(BINARY, REAL), shots=(3, 2))
+    world = tiny(new=(KindType.BINARY, KindType.REAL), shots=(3, 2))
     cells, states = world.batch.cells, world.knowledge.states
     outside = torch.where(cells.index == cells.index.max(), 11, cells.index)  # a row that joined later
     batch = world.batch.observing(Cells(cells.indptr, outside, cells.values, 12))
@@ -79,7 +79,7 @@ def test_with_all_as_neighbours_it_is_the_mean_head(tiny):
 
 
 def test_a_kind_never_seen_gets_the_middle(tiny):
-    world = tiny(known=(BINARY,) * 3, new=(RATING,), shots=(2,))
+    world = tiny(known=(KindType.BINARY,) * 3, new=(KindType.RATING,), shots=(2,))
     head = world.adapted(NearestHeads(NearestHeadsConfig(), world.knowledge))
     assert not head.weight.any()
     assert float(torch.sigmoid(head.bias)) == 0.5

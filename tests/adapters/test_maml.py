@@ -2,10 +2,10 @@ import pytest
 import torch
 
 from headstart.adapters.maml import MAML, MAMLConfig
-from headstart.table.kinds import BINARY, RATING, REAL
+from headstart.table.kinds import KindType
 
 # Wider steps than the paper's, so that what flows through them weighs as much as the rest.
-WIDE = MAMLConfig(inner_steps=3, inner_rate=0.3)
+WIDE = MAMLConfig(inner_steps=3, inner_learning_rate=0.3)
 
 
 def target_loss(world, adapter: MAML) -> torch.Tensor:
@@ -13,7 +13,7 @@ def target_loss(world, adapter: MAML) -> torch.Tensor:
     known = world.knowledge
     logits = world.adapted(adapter).logits(known.states.activation)
     values = torch.linspace(0, 1, logits.numel(), dtype=logits.dtype).view_as(logits)
-    return known.likelihood.nll(logits, values, world.batch.codes).mean()
+    return known.likelihood.nll(logits, values, world.batch.kinds).mean()
 
 
 def gradients(world, adapter: MAML) -> tuple[torch.Tensor, torch.Tensor]:
@@ -29,8 +29,8 @@ def first_order(world, adapter: MAML) -> torch.Tensor:
     leaf = type(heads)(heads.weight.detach().requires_grad_(), heads.bias.detach())
     logits = leaf.logits(known.states.activation)
     values = torch.linspace(0, 1, logits.numel(), dtype=logits.dtype).view_as(logits)
-    known.likelihood.nll(logits, values, world.batch.codes).mean().backward()
-    return torch.zeros_like(adapter.weight).index_add(0, world.batch.codes, leaf.weight.grad)
+    known.likelihood.nll(logits, values, world.batch.kinds).mean().backward()
+    return torch.zeros_like(adapter.weight).index_add(0, world.batch.kinds, leaf.weight.grad)
 
 
 def by_differences(world, adapter: MAML, parameter: torch.Tensor, step: float = 1e-6) -> torch.Tensor:
@@ -47,7 +47,15 @@ def by_differences(world, adapter: MAML, parameter: torch.Tensor, step: float = 
     return result
 
 
-@pytest.mark.parametrize("kinds", [(BINARY,) * 3, (RATING,) * 3, (REAL,) * 3, (BINARY, RATING, REAL)])
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        (KindType.BINARY,) * 3,
+        (KindType.RATING,) * 3,
+        (KindType.REAL,) * 3,
+        (KindType.BINARY, KindType.RATING, KindType.REAL),
+    ],
+)
 def test_the_meta_gradient_is_second_order(tiny, kinds):
     world = tiny(new=kinds, shots=(4, 0, 6), dtype=torch.float64)
     adapter = MAML(WIDE, world.knowledge)
@@ -81,9 +89,9 @@ def test_dead_units_and_missing_shots_leave_the_gradient_finite(tiny):
 
 
 def test_meta_training_helps(tiny):
-    world = tiny(new=(BINARY, RATING, REAL) * 4, shots=(5,) * 12)
+    world = tiny(new=(KindType.BINARY, KindType.RATING, KindType.REAL) * 4, shots=(5,) * 12)
     adapter = MAML(MAMLConfig(), world.knowledge)
-    optimizer = torch.optim.Adam(adapter.parameters(), lr=adapter.config.outer_rate)
+    optimizer = torch.optim.Adam(adapter.parameters(), lr=adapter.config.outer_learning_rate)
     before = float(target_loss(world, adapter).detach())
     for _ in range(30):
         optimizer.zero_grad()
@@ -106,12 +114,17 @@ def test_training_takes_the_inner_steps_and_evaluation_the_epochs(tiny):
 def test_no_epochs_is_the_initialisation(tiny):
     world = tiny()
     adapter = MAML(MAMLConfig(epochs=0), world.knowledge).eval()
-    assert torch.equal(world.adapted(adapter).weight, adapter.weight.detach()[world.batch.codes])
+    assert torch.equal(world.adapted(adapter).weight, adapter.weight.detach()[world.batch.kinds])
 
 
 def test_the_papers_settings_are_the_defaults():
     config = MAMLConfig()
-    assert (config.meta_batch, config.inner_steps, config.inner_rate, config.outer_rate) == (
+    assert (
+        config.meta_batch,
+        config.inner_steps,
+        config.inner_learning_rate,
+        config.outer_learning_rate,
+    ) == (
         4,
         10,
         1e-2,

@@ -1,14 +1,14 @@
 import torch
 
 from headstart.adapters.mean_head import MeanHead, MeanHeadConfig
-from headstart.table.kinds import BINARY, RATING
+from headstart.table.kinds import KindType
 
 
 def test_is_the_mean_of_the_heads_of_the_kind(tiny):
     world = tiny()
     heads, known = world.adapted(MeanHead(MeanHeadConfig(), world.knowledge)), world.knowledge
-    for feature, code in enumerate(world.batch.codes.tolist()):
-        same = [j for j, other in enumerate(known.codes.tolist()) if other == code]
+    for feature, code in enumerate(world.batch.kinds.tolist()):
+        same = [j for j, other in enumerate(known.types.tolist()) if other == code]
         torch.testing.assert_close(
             heads.weight[feature], sum(known.heads.weight[j] for j in same) / len(same)
         )
@@ -16,7 +16,7 @@ def test_is_the_mean_of_the_heads_of_the_kind(tiny):
 
 
 def test_a_kind_never_seen_gets_the_middle(tiny):
-    world = tiny(known=(BINARY,) * 3, new=(RATING,), shots=(2,))
+    world = tiny(known=(KindType.BINARY,) * 3, new=(KindType.RATING,), shots=(2,))
     head = world.adapted(MeanHead(MeanHeadConfig(), world.knowledge))
     assert not head.weight.any()
     assert float(torch.sigmoid(head.bias)) == 0.5

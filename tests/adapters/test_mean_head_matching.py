@@ -5,7 +5,7 @@ import torch
 
 from headstart.adapters.mean_head import MeanHead, MeanHeadConfig
 from headstart.adapters.mean_head_matching import MeanHeadMatching, MeanHeadMatchingConfig
-from headstart.table.kinds import BINARY, RATING
+from headstart.table.kinds import KindType
 
 LABELS = 4  # of the tiny world's metadata; its last column is a number
 
@@ -18,7 +18,7 @@ def matching(world, feature: int) -> list[int]:
         return {column for column in range(LABELS) if row[column] == 1}
 
     wanted = categories(world.batch.metadata[feature].tolist())
-    same = [j for j, code in enumerate(known.codes.tolist()) if code == world.batch.codes[feature]]
+    same = [j for j, code in enumerate(known.types.tolist()) if code == world.batch.kinds[feature]]
     sets = {j: categories(known.metadata[j].tolist()) for j in same}
     exact = [j for j in same if sets[j] == wanted and wanted]
     if exact:
@@ -29,7 +29,7 @@ def matching(world, feature: int) -> list[int]:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_equals_the_steps_as_documented(tiny, seed):
-    many = (BINARY, RATING) * 12
+    many = (KindType.BINARY, KindType.RATING) * 12
     world = tiny(known=many, new=many, shots=(2,) * len(many), seed=seed)
     heads = world.adapted(MeanHeadMatching(MeanHeadMatchingConfig(), world.knowledge))
     for feature in range(len(many)):
@@ -41,7 +41,7 @@ def test_equals_the_steps_as_documented(tiny, seed):
 
 
 def test_exact_before_larger_overlap_before_mean_head(tiny):
-    world = tiny(known=(BINARY,) * 4, new=(BINARY,) * 4, shots=(0,) * 4)
+    world = tiny(known=(KindType.BINARY,) * 4, new=(KindType.BINARY,) * 4, shots=(0,) * 4)
     known = torch.tensor([[1, 0, 0], [1, 1, 0], [1, 1, 0], [0, 0, 1]], dtype=torch.float32)
     new = torch.tensor([[1, 0, 0], [0, 1, 0], [0, 0, 0], [1, 1, 1]], dtype=torch.float32)
     knowledge, batch = replace(world.knowledge, metadata=known), replace(world.batch, metadata=new)
@@ -66,7 +66,7 @@ def test_without_categories_it_is_the_mean_head(tiny, width):
 
 
 def test_a_kind_never_seen_gets_the_middle(tiny):
-    world = tiny(known=(BINARY,) * 3, new=(RATING,), shots=(2,))
+    world = tiny(known=(KindType.BINARY,) * 3, new=(KindType.RATING,), shots=(2,))
     head = world.adapted(MeanHeadMatching(MeanHeadMatchingConfig(), world.knowledge))
     assert not head.weight.any()
     assert float(torch.sigmoid(head.bias)) == 0.5

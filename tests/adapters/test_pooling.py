@@ -28,14 +28,14 @@ def test_kind_means_are_those_of_all_values_of_the_kind(tiny):
     world = tiny()
     means = kind_means(world.knowledge).tolist()
     for code, mean in enumerate(means):
-        same = [j for j, other in enumerate(world.knowledge.codes.tolist()) if other == code]
+        same = [j for j, other in enumerate(world.knowledge.kinds.tolist()) if other == code]
         values = [value for j in same for _, value in world.column(j)]
         assert mean == pytest.approx(sum(values) / len(values))
 
 
 def test_a_line_that_marks_no_head_takes_the_other(tiny):
     knowledge = tiny().knowledge
-    chosen = torch.zeros(2, len(knowledge.codes), dtype=torch.bool)
+    chosen = torch.zeros(2, len(knowledge.kinds), dtype=torch.bool)
     chosen[0, [1, 4]] = True
     otherwise = Heads(torch.full((2, knowledge.heads.weight.shape[1]), 7.0), torch.full((2,), 8.0))
     pooled = pooled_heads(chosen, otherwise, knowledge)

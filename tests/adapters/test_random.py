@@ -61,7 +61,7 @@ def test_seed_context_and_metadata_each_change_the_draw(tiny):
 def test_features_of_which_the_same_is_seen_share_a_draw(tiny):
     world = tiny(new=(0, 0), shots=(0, 0))
     batch = world.batch
-    bare = type(batch)(batch.cells, batch.metadata[:, :0], batch.codes)
+    bare = type(batch)(batch.cells, batch.metadata[:, :0], batch.kinds)
     weight = RandomHead(RandomConfig(), world.knowledge).adapt(bare, world.knowledge.states).weight
     assert torch.equal(weight[0], weight[1])
 

@@ -30,7 +30,7 @@ def test_more_epochs_fit_the_context_better(tiny):
     for epochs in (1, 5, 10, 25, 200):
         heads = world.adapted(TrainFromRandom(TrainConfig(epochs=epochs), known))
         logits = heads.logits(known.states.activation)[rows, lines]
-        nll = known.likelihood.nll(logits, world.batch.cells.values, world.batch.codes[lines])
+        nll = known.likelihood.nll(logits, world.batch.cells.values, world.batch.kinds[lines])
         losses.append(float(nll.mean()))
     assert losses == sorted(losses, reverse=True)
 

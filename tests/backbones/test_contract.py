@@ -11,7 +11,7 @@ from headstart.backbones.registry import value_grid
 from headstart.errors import InputError, UnknownNameError
 from headstart.progress import Reporter
 from headstart.table.cells import Cells
-from headstart.table.kinds import BINARY, RATING, REAL
+from headstart.table.kinds import KindType
 from headstart.training.pretraining import PretrainingConfig, held_out_nll, pretrain
 
 every_backbone = pytest.mark.parametrize("name", sorted(BACKBONES))
@@ -20,13 +20,13 @@ FEATURES = 9
 
 def built(name: str, cells: Cells) -> Backbone:
     torch.manual_seed(0)
-    codes = torch.tensor([BINARY, RATING, REAL] * 3)
-    return build_backbone(backbone_config(name), codes, value_grid(cells))
+    kinds = torch.tensor([KindType.BINARY, KindType.RATING, KindType.REAL] * 3)
+    return build_backbone(backbone_config(name), kinds, value_grid(cells))
 
 
 def some_cells(rows: int = 12) -> Cells:
     cells = random_cells(rows, FEATURES, 0.5, seed=0)
-    binary = cells.index % 3 == BINARY
+    binary = cells.index % 3 == KindType.BINARY
     return Cells(cells.indptr, cells.index, torch.where(binary, cells.values.round(), cells.values), FEATURES)
 
 
@@ -79,12 +79,12 @@ def test_the_same_seed_trains_the_same_backbone_and_it_learns(name: str) -> None
     cells = random_cells(60, FEATURES, 0.8, seed=5)
     taste = torch.linspace(0, 1, 60)[cells.lines]  # every feature follows one hidden taste
     cells = Cells(cells.indptr, cells.index, (taste + 0.05 * cells.values).round(decimals=2), FEATURES)
-    codes = torch.full((FEATURES,), RATING)
+    kinds = torch.full((FEATURES,), KindType.RATING)
     config = PretrainingConfig(epochs=40, batch_size=20, patience=None)
     found = []
     for _ in range(2):
         torch.manual_seed(0)
-        model = build_backbone(backbone_config(name), codes, value_grid(cells))
+        model = build_backbone(backbone_config(name), kinds, value_grid(cells))
         held = torch.arange(len(cells.index)) % 5 == 0
         before = held_out_nll(model, cells.keep(~held), cells.keep(held))
         pretrain(model, cells.keep(~held), config, seed=1, reporter=Reporter(quiet=True))
@@ -102,7 +102,7 @@ def test_a_saved_state_gives_the_same_backbone(name: str) -> None:
     model = built(name, cells)
     state = model.state_dict()
     config = backbone_config(model.config.model_dump())
-    copy = build_backbone(config, state["codes"], state["grid"])
+    copy = build_backbone(config, state["kinds"], state["grid"])
     copy.load_state_dict(state)
     assert torch.equal(copy.encode(cells).activation, model.encode(cells).activation)
 

@@ -13,14 +13,14 @@ from headstart.algebra.symmetric import unpack
 from headstart.backbones import factorisation
 from headstart.backbones.factorisation import Factorisation, FactorisationConfig
 from headstart.table.cells import Cells
-from headstart.table.kinds import BINARY, RATING, REAL
+from headstart.table.kinds import KindType
 
 Array = NDArray[np.float64]
 MIXES = {
-    "rating": [RATING],
-    "real": [REAL],
-    "binary": [BINARY],
-    "mixed": [BINARY, RATING, REAL],
+    "rating": [KindType.RATING],
+    "real": [KindType.REAL],
+    "binary": [KindType.BINARY],
+    "mixed": [KindType.BINARY, KindType.RATING, KindType.REAL],
 }
 every_mix = pytest.mark.parametrize("kinds", MIXES.values(), ids=MIXES)
 ROWS, FEATURES, LATENT = 25, 9, 3
@@ -39,16 +39,16 @@ def made_up(
 ) -> tuple[Cells, torch.Tensor]:
     """Observations of two hidden factors, and the kinds of the features."""
     random = np.random.default_rng(seed)
-    codes = np.resize(kinds, features)
+    kinds = np.resize(kinds, features)
     output = random.normal(size=(rows, 2)) @ random.normal(size=(2, features)) + random.normal(size=features)
     tossed = random.random(output.shape) < 1 / (1 + np.exp(-2 * output))
     rating = np.clip(np.round(4 * (0.5 + 0.15 * output)) / 4, 0, 1)
-    values = np.where(codes == BINARY, tossed, np.where(codes == RATING, rating, output))
+    values = np.where(kinds == KindType.BINARY, tossed, np.where(kinds == KindType.RATING, rating, output))
     line, index = np.nonzero(random.random(output.shape) < 0.6)
     line, index = line[line > 0], index[line > 0]  # nothing is known of the first row
     numbers = torch.from_numpy(values[line, index])
     cells = Cells.from_pairs(torch.from_numpy(line), torch.from_numpy(index), numbers, rows, features)
-    return cells, torch.from_numpy(codes)
+    return cells, torch.from_numpy(kinds)
 
 
 def described(features: int) -> torch.Tensor:
@@ -58,10 +58,10 @@ def described(features: int) -> torch.Tensor:
 
 
 def begun(kinds: list[int], sweeps: int = 0, **world: int) -> tuple[Factorisation, Cells]:
-    cells, codes = made_up(kinds, **world)
+    cells, kinds = made_up(kinds, **world)
     torch.manual_seed(0)
-    model = Factorisation(FactorisationConfig(latent=LATENT, signature=2), codes, torch.zeros(0))
-    model.begin(cells, described(len(codes)), torch.Generator().manual_seed(0))
+    model = Factorisation(FactorisationConfig(latent=LATENT, signature=2), kinds, torch.zeros(0))
+    model.begin(cells, described(len(kinds)), torch.Generator().manual_seed(0))
     for _ in range(sweeps):
         model.sweep(cells)
     return model, cells
@@ -71,7 +71,7 @@ class Slow:
     """What the model holds, in numpy, with each update as its formula reads."""
 
     def __init__(self, model: Factorisation, cells: Cells) -> None:
-        self.codes = model.codes.numpy()
+        self.kinds = model.kinds.numpy()
         self.heads = np.c_[model.weight.detach().numpy(), model.bias.detach().numpy()].copy()
         self.spread = unpack(model.spread, LATENT + 1).numpy().copy()
         self.precision = model.precision.numpy().copy()
@@ -107,8 +107,8 @@ class Slow:
         return x**2 - 2 * x * output + np.trace(self.row_moment(i) @ self.head_moment(j))
 
     def as_gaussian(self, i: int, j: int, x: float) -> tuple[float, float]:
-        if self.codes[j] != BINARY:
-            weight = self.precision[self.codes[j]] * self.exactness[i]
+        if self.kinds[j] != KindType.BINARY:
+            weight = self.precision[self.kinds[j]] * self.exactness[i]
             return weight, weight * x
         bound = np.sqrt(np.trace(self.row_moment(i) @ self.head_moment(j)))
         return np.tanh(bound / 2) / (2 * bound), x - 0.5
@@ -116,9 +116,9 @@ class Slow:
     def update_exactness(self) -> None:
         seen, squared = np.full(len(self.mean), 5.0), np.full(len(self.mean), 5.0)
         for i, j, x in self.observed:
-            if self.codes[j] != BINARY:
+            if self.kinds[j] != KindType.BINARY:
                 seen[i] += 1
-                squared[i] += self.precision[self.codes[j]] * self.missed(i, j, x)
+                squared[i] += self.precision[self.kinds[j]] * self.missed(i, j, x)
         self.exactness = seen / squared
 
     def update_rows(self) -> None:
@@ -173,8 +173,8 @@ class Slow:
     def update_precision(self) -> None:
         squared: dict[int, list[float]] = {}
         for i, j, x in self.observed:
-            squared.setdefault(int(self.codes[j]), []).append(self.missed(i, j, x))
-        for code in set(squared) - {BINARY}:
+            squared.setdefault(int(self.kinds[j]), []).append(self.missed(i, j, x))
+        for code in set(squared) - {KindType.BINARY}:
             self.precision[code] = 1 / max(np.mean(squared[code]), 1e-4)
 
 
@@ -217,7 +217,7 @@ def test_row_states_are_the_fixed_point_from_the_prior(kinds: list[int]) -> None
     slow.mean = slow.row_prior
     slow.covariance = np.repeat(slow.row_covariance[None], ROWS, axis=0)
     slow.exactness = np.ones(ROWS)
-    for turn in range(factorisation._BINARY_PASSES if BINARY in kinds else factorisation._PASSES):
+    for turn in range(factorisation._BINARY_PASSES if KindType.BINARY in kinds else factorisation._PASSES):
         if turn > 0:
             slow.update_exactness()
         slow.update_rows()
@@ -244,28 +244,28 @@ def test_an_unseen_row_is_known_as_one_of_the_table_with_the_same_observations(k
 
 @every_mix
 def test_sweeps_lower_the_error_on_what_was_kept_back(kinds: list[int]) -> None:
-    cells, codes = made_up(kinds, rows=1000, features=20)
+    cells, kinds = made_up(kinds, rows=1000, features=20)
     held = torch.arange(len(cells.index)) % 6 == 0
     known, asked = cells.keep(~held), cells.keep(held)
     torch.manual_seed(0)
-    model = Factorisation(FactorisationConfig(latent=4, signature=2), codes, torch.zeros(0))
+    model = Factorisation(FactorisationConfig(latent=4, signature=2), kinds, torch.zeros(0))
     model.begin(known, described(20), torch.Generator().manual_seed(0))
     told, errors = [], []
     for _ in range(15):
         told.append(model.sweep(known))
         logits = model.heads.logits(model.encode(known).activation)
-        mean = model.likelihood.mean(logits[asked.lines, asked.index], codes[asked.index])
+        mean = model.likelihood.mean(logits[asked.lines, asked.index], kinds[asked.index])
         errors.append(float((mean - asked.values).square().mean()))
     assert errors[-1] < errors[0]
     assert min(errors[8:]) <= min(errors[:4])  # and later sweeps do no harm
-    if BINARY not in kinds:
+    if KindType.BINARY not in kinds:
         assert told[-1] < told[0]
     means = torch.stack([known.transpose().take(torch.tensor([j])).values.mean() for j in range(20)])
     assert errors[-1] < 0.8 * float((means[asked.index] - asked.values).square().mean())
 
 
 def test_a_feature_nobody_observed_gets_the_prior() -> None:
-    model, cells = begun([RATING], sweeps=2)
+    model, cells = begun([KindType.RATING], sweeps=2)
     kept = cells.keep(cells.index != 4)
     model.begin(kept, described(FEATURES), torch.Generator().manual_seed(0))
     mean, covariance = model._head_means[4].clone(), model._head_covariance.clone()
@@ -275,7 +275,7 @@ def test_a_feature_nobody_observed_gets_the_prior() -> None:
 
 
 def test_no_observations_at_all_are_survived() -> None:
-    model, cells = begun([RATING])
+    model, cells = begun([KindType.RATING])
     none = cells.keep(torch.zeros(len(cells.index), dtype=torch.bool))
     model.begin(none, described(FEATURES), torch.Generator().manual_seed(0))
     assert model.sweep(none) == 0

@@ -15,7 +15,7 @@ from headstart.backbones import PVAE, PVAEConfig, set_encoder
 from headstart.backbones.set_encoder import SetEncoder
 from headstart.core import LikelihoodConfig
 from headstart.table.cells import Cells
-from headstart.table.kinds import BINARY, RATING, REAL
+from headstart.table.kinds import KindType
 
 
 def slow_set_encoder(encoder: SetEncoder, cells: Cells) -> Tensor:
@@ -58,24 +58,24 @@ def test_paths_give_the_same_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
         torch.testing.assert_close(tabled, folded)
 
 
-def pvae(codes: list[int], link: str = "sigmoid") -> PVAE:
+def pvae(kinds: list[int], link: str = "sigmoid") -> PVAE:
     torch.manual_seed(0)
     config = PVAEConfig(
         embedding=3, set_size=6, encoder_layers=(8,), latent=4, decoder_layers=(9,),
-        kl_weight=0.7, most_dropped=1.0, likelihood=LikelihoodConfig(rating_link=link, output_variance=0.1),
+        kl_weight=0.7, max_drop_rate=1.0, likelihood=LikelihoodConfig(rating_link=link, output_variance=0.1),
     )  # fmt: skip
-    return PVAE(config, torch.tensor(codes), torch.linspace(0, 1, 5))
+    return PVAE(config, torch.tensor(kinds), torch.linspace(0, 1, 5))
 
 
 @pytest.mark.parametrize("link", ["sigmoid", "identity"])
 def test_elbo_equals_the_slow_one(link: str) -> None:
-    model = pvae([BINARY, RATING, REAL, RATING, BINARY], link)
+    model = pvae([KindType.BINARY, KindType.RATING, KindType.REAL, KindType.RATING, KindType.BINARY], link)
     model.likelihood.real_log_variance.data.fill_(-0.4)
     cells = random_cells(6, 5, 0.7, seed=3)
     cells = Cells(  # binary features take 0 or 1 only
         cells.indptr,
         cells.index,
-        torch.where(model.codes[cells.index] == BINARY, cells.values.round(), cells.values),
+        torch.where(model.kinds[cells.index] == KindType.BINARY, cells.values.round(), cells.values),
         cells.width,
     )
     mean, log_variance = model.posterior(cells)
@@ -86,10 +86,10 @@ def test_elbo_equals_the_slow_one(link: str) -> None:
         activation = model.decoder(posterior.mean + posterior.stddev * noise[i])
         for j, x in line:
             output = model.weight[j] @ activation + model.bias[j]
-            code = int(model.codes[j])
-            if code == BINARY:
+            code = int(model.kinds[j])
+            if code == KindType.BINARY:
                 likelihood = Bernoulli(logits=output)
-            elif code == RATING:
+            elif code == KindType.RATING:
                 linked = torch.sigmoid(output) if link == "sigmoid" else output
                 likelihood = Normal(linked, math.sqrt(0.1))
             else:
@@ -102,7 +102,7 @@ def test_elbo_equals_the_slow_one(link: str) -> None:
 
 def test_inputs_are_dropped_but_still_scored() -> None:
     """With every input dropped the encoder sees nothing, yet all observations are in the loss."""
-    model = pvae([RATING] * 5)
+    model = pvae([KindType.RATING] * 5)
     cells = random_cells(6, 5, 0.7, seed=4)
     seen: list[Cells] = []
     model.posterior = lambda kept, ask=model.posterior: (seen.append(kept), ask(kept))[1]  # type: ignore[method-assign]
@@ -117,7 +117,7 @@ def test_inputs_are_dropped_but_still_scored() -> None:
 
 
 def test_posterior_of_a_row_without_observations_is_finite() -> None:
-    model = pvae([RATING] * 3)
+    model = pvae([KindType.RATING] * 3)
     empty = Cells(torch.zeros(3, dtype=torch.int64), torch.zeros(0, dtype=torch.int64), torch.zeros(0), 3)
     states = model.encode(empty)
     assert len(states) == 2

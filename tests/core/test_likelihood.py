@@ -9,27 +9,27 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from headstart.core import Likelihood, LikelihoodConfig
-from headstart.table.kinds import BINARY, RATING, REAL
+from headstart.table.kinds import KindType
 
 
 def test_logit_inverts_mean_for_every_kind() -> None:
     for link in ("sigmoid", "identity"):
         likelihood = Likelihood(LikelihoodConfig(rating_link=link))
-        codes = torch.tensor([BINARY, RATING, REAL])
+        kinds = torch.tensor([KindType.BINARY, KindType.RATING, KindType.REAL])
         mean = torch.tensor([0.2, 0.7, 0.9])
-        torch.testing.assert_close(likelihood.mean(likelihood.logit(mean, codes), codes), mean)
+        torch.testing.assert_close(likelihood.mean(likelihood.logit(mean, kinds), kinds), mean)
 
 
 def test_logit_is_finite_at_the_ends() -> None:
     likelihood = Likelihood(LikelihoodConfig())
     ends = torch.tensor([0.0, 1.0])
-    assert torch.isfinite(likelihood.logit(ends, torch.tensor([BINARY, RATING]))).all()
+    assert torch.isfinite(likelihood.logit(ends, torch.tensor([KindType.BINARY, KindType.RATING]))).all()
 
 
 def test_codes_broadcast_against_a_matrix_of_logits() -> None:
     likelihood = Likelihood(LikelihoodConfig(rating_link="identity"))
     logits = torch.tensor([[0.0, 3.0], [1.0, -2.0]])
-    mean = likelihood.mean(logits, torch.tensor([BINARY, REAL]))
+    mean = likelihood.mean(logits, torch.tensor([KindType.BINARY, KindType.REAL]))
     torch.testing.assert_close(mean, torch.stack([logits[:, 0].sigmoid(), logits[:, 1]], dim=1))
 
 
@@ -63,7 +63,7 @@ def told(
 def test_a_binary_prediction_is_the_logistic_function_over_a_gaussian(
     logit: float, variance: float, noise: float
 ) -> None:
-    mean, total = told(Likelihood(LikelihoodConfig()), logit, variance, noise, BINARY)
+    mean, total = told(Likelihood(LikelihoodConfig()), logit, variance, noise, KindType.BINARY)
     expected, _ = integrated(sigmoid, logit, variance + noise)
     assert mean == pytest.approx(expected, abs=0.02)
     assert total == pytest.approx(mean * (1 - mean))  # a coin's
@@ -74,7 +74,7 @@ def test_a_binary_prediction_is_the_logistic_function_over_a_gaussian(
 def test_a_squashed_rating_is_the_logistic_function_over_a_gaussian_plus_noise(
     logit: float, variance: float, noise: float
 ) -> None:
-    mean, total = told(Likelihood(LikelihoodConfig()), logit, variance, noise, RATING)
+    mean, total = told(Likelihood(LikelihoodConfig()), logit, variance, noise, KindType.RATING)
     expected, spread = integrated(sigmoid, logit, variance)
     assert mean == pytest.approx(expected, abs=0.01)
     assert total == pytest.approx(spread + noise, abs=0.01)
@@ -82,7 +82,7 @@ def test_a_squashed_rating_is_the_logistic_function_over_a_gaussian_plus_noise(
 
 def test_a_gaussian_prediction_is_exact() -> None:
     likelihood = Likelihood(LikelihoodConfig(rating_link="identity"))
-    for code in (RATING, REAL):
+    for code in (KindType.RATING, KindType.REAL):
         mean, total = told(likelihood, 0.3, 0.7, 0.4, code)
         expected, spread = integrated(lambda x: x, 0.3, 0.7 + 0.4)
         assert mean == pytest.approx(expected, abs=1e-8)
@@ -92,17 +92,19 @@ def test_a_gaussian_prediction_is_exact() -> None:
 @pytest.mark.parametrize("link", ["sigmoid", "identity"])
 def test_predictive_nll_of_a_mix_of_kinds_is_each_cell_under_its_own_distribution(link: str) -> None:
     likelihood = Likelihood(LikelihoodConfig(rating_link=link))
-    codes = torch.tensor([BINARY, RATING, REAL, BINARY, RATING, REAL])
+    kinds = torch.tensor(
+        [KindType.BINARY, KindType.RATING, KindType.REAL, KindType.BINARY, KindType.RATING, KindType.REAL]
+    )
     logits = torch.tensor([0.4, -0.3, 1.2, -2.0, 0.6, 0.0], dtype=torch.float64)
     variance = torch.tensor([0.5, 0.1, 0.8, 2.0, 0.0, 0.3], dtype=torch.float64)
     noise = torch.tensor([0.1, 0.05, 0.5, 0.2, 0.04, 1.5], dtype=torch.float64)
     values = torch.tensor([1.0, 0.25, -0.4, 0.0, 0.75, 2.0], dtype=torch.float64)
-    found = likelihood.predictive_nll(logits, variance, noise, values, codes)
-    mean, total = likelihood.predictive(logits, variance, noise, codes)
-    for n, code in enumerate(codes.tolist()):
+    found = likelihood.predictive_nll(logits, variance, noise, values, kinds)
+    mean, total = likelihood.predictive(logits, variance, noise, kinds)
+    for n, code in enumerate(kinds.tolist()):
         alone = told(likelihood, float(logits[n]), float(variance[n]), float(noise[n]), code)
         assert alone == pytest.approx((float(mean[n]), float(total[n])))
-        if code == BINARY:
+        if code == KindType.BINARY:
             expected = -np.log(alone[0] if values[n] == 1 else 1 - alone[0])
             exact, _ = integrated(sigmoid, float(logits[n]), float(variance[n] + noise[n]))
             assert found[n] == pytest.approx(-np.log(exact if values[n] == 1 else 1 - exact), rel=0.02)
@@ -115,6 +117,6 @@ def test_an_extreme_binary_logit_has_a_finite_loss() -> None:
     likelihood = Likelihood(LikelihoodConfig())
     zero = torch.zeros(2)
     loss = likelihood.predictive_nll(
-        torch.tensor([80.0, -80.0]), zero, zero, zero, torch.tensor([BINARY] * 2)
+        torch.tensor([80.0, -80.0]), zero, zero, zero, torch.tensor([KindType.BINARY] * 2)
     )
     torch.testing.assert_close(loss, torch.tensor([80.0, 0.0]))

@@ -45,8 +45,8 @@ def knowledge(seed: int = 0) -> Knowledge:
     )
     heads = Heads(torch.randn(4, WIDTH, generator=generator), torch.zeros(4))
     cells = Cells.from_pairs(torch.arange(4), torch.arange(4), torch.ones(4), ROWS, 4)
-    codes = torch.zeros(4, dtype=torch.int64)
-    return Knowledge(states, cells, heads, torch.zeros(4, 0), codes, Likelihood(LikelihoodConfig()))
+    kinds = torch.zeros(4, dtype=torch.int64)
+    return Knowledge(states, cells, heads, torch.zeros(4, 0), kinds, Likelihood(LikelihoodConfig()))
 
 
 def held_out(features: int = 6, seed: int = 0) -> tuple[FeatureBatch, Kinds]:
@@ -54,7 +54,7 @@ def held_out(features: int = 6, seed: int = 0) -> tuple[FeatureBatch, Kinds]:
     rng = np.random.default_rng(seed)
     kinds = Kinds([(Kind.binary(), Kind.rating(1, 5), Kind.real(10.0, 2.0))[j % 3] for j in range(features)])
     lines, index = np.nonzero(rng.random((features, ROWS)) < np.linspace(0.05, 0.9, features)[:, None])
-    values = np.where(kinds.codes[lines] == 0, rng.integers(0, 2, len(lines)), rng.random(len(lines)))
+    values = np.where(kinds.types[lines] == 0, rng.integers(0, 2, len(lines)), rng.random(len(lines)))
     cells = Cells.from_pairs(
         torch.from_numpy(lines),
         torch.from_numpy(index),
@@ -62,7 +62,7 @@ def held_out(features: int = 6, seed: int = 0) -> tuple[FeatureBatch, Kinds]:
         features,
         ROWS,
     )
-    return FeatureBatch(cells, torch.zeros(features, 0), torch.from_numpy(kinds.codes)), kinds
+    return FeatureBatch(cells, torch.zeros(features, 0), torch.from_numpy(kinds.types)), kinds
 
 
 class RidgeConfig(Config):

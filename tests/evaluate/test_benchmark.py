@@ -12,7 +12,7 @@ from headstart.datasets import synthetic_mixed, synthetic_ratings, synthetic_res
 from headstart.errors import InputError, UnknownNameError
 from headstart.evaluate import Benchmark, BenchmarkConfig, Results, benchmark, scoring
 from headstart.evaluate.kshot import KShotTest
-from headstart.table.kinds import BINARY
+from headstart.table.kinds import KindType
 from headstart.training.stages import feature_batch
 
 METHODS = (
@@ -237,9 +237,11 @@ def test_nothing_but_contexts_reaches_a_prediction(tmp_path, monkeypatch):
     secret = np.isin(table.feature_index, split.meta_test) & np.array(
         [(f, r) not in shown for f, r in zip(table.feature_index, table.row_index, strict=True)]
     )
-    codes = table.kinds.codes[table.feature_index]
+    kinds = table.kinds.types[table.feature_index]
     forged = np.where(
-        codes == BINARY, 1 - table.values, np.where(codes == 1, 10 - table.values, -table.values - 99)
+        kinds == KindType.BINARY,
+        1 - table.values,
+        np.where(kinds == 1, 10 - table.values, -table.values - 99),
     )
     other = replace(table, values=np.where(secret, forged, table.values))
     assert not np.array_equal(other.values, table.values)

@@ -84,11 +84,11 @@ def test_predictions_are_link_of_head_times_activation_in_data_units(worlds):
 
 def test_truth_and_spread_are_in_data_units(worlds):
     test = make(worlds)
-    ratings = test.codes == 1
+    ratings = test.kinds == 1
     assert bool(((test.truth[ratings] >= 1) & (test.truth[ratings] <= 5)).all())
     spread = test.spread(torch.full((len(test.truth),), 0.5))
     assert set(spread[ratings].tolist()) == {2.0}
-    assert set(spread[test.codes == 0].tolist()) == {0.5}
+    assert set(spread[test.kinds == 0].tolist()) == {0.5}
 
 
 @settings(max_examples=30, deadline=None)
@@ -111,7 +111,7 @@ def test_nothing_outside_the_context_reaches_a_prediction(worlds, seed, k):
         [(f, r) not in shown for f, r in zip(cells.lines.tolist(), cells.index.tolist(), strict=True)]
     )
     changed = torch.where(secret, 1 - cells.values + 100.0, cells.values)
-    forged = FeatureBatch(Cells(cells.indptr, cells.index, changed, cells.width), batch.metadata, batch.codes)
+    forged = FeatureBatch(Cells(cells.indptr, cells.index, changed, cells.width), batch.metadata, batch.kinds)
     again = KShotTest(forged, kinds, SHOTS, seed)
     assert not torch.equal(test.truth, again.truth)
     first, second = (
@@ -156,7 +156,7 @@ def test_heads_that_know_how_sure_they_are_say_it_at_every_target(worlds):
     mean, std = test.predict(heads, states, world.likelihood)
     place = 0
     for line in range(len(test)):
-        code = test.codes[test.lines == line][0]
+        code = test.kinds[test.lines == line][0]
         for row in as_dicts(test.targets)[line]:
             a = torch.cat([states.activation[row], torch.ones(1)])
             logit = heads.weight[line] @ a[:-1] + heads.bias[line]

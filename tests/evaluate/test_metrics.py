@@ -76,8 +76,8 @@ def test_coverage_of_the_right_interval_is_ninety_percent():
     rng = np.random.default_rng(0)
     std = rng.uniform(0.5, 3, 20_000)
     truth = rng.normal(0, std)
-    codes, lines = np.full(20_000, 2), np.zeros(20_000, np.int64)
-    covered = score(truth, np.zeros(20_000), lines, codes, std)["coverage_90"].value
+    kinds, lines = np.full(20_000, 2), np.zeros(20_000, np.int64)
+    covered = score(truth, np.zeros(20_000), lines, kinds, std)["coverage_90"].value
     assert covered == pytest.approx(0.9, abs=0.01)
 
 

@@ -14,7 +14,7 @@ from headstart.errors import InputError, UnknownNameError
 from headstart.evaluate.splits import FeatureSplit, split_features
 from headstart.evaluate.unseen import hide_scales
 from headstart.table import Table
-from headstart.table.kinds import REAL
+from headstart.table.kinds import KindType
 
 
 def films(**metadata) -> Table:
@@ -99,7 +99,7 @@ def test_bad_columns_are_refused():
 
 def values_changed(table: Table, features) -> Table:
     """The same cells read again, with the values of the reals among these features moved far away."""
-    moved = np.isin(table.feature_index, features) & (table.kinds.codes[table.feature_index] == REAL)
+    moved = np.isin(table.feature_index, features) & (table.kinds.types[table.feature_index] == KindType.REAL)
     long = pa.table(
         {
             "row": [table.rows[i] for i in table.row_index],
@@ -108,7 +108,7 @@ def values_changed(table: Table, features) -> Table:
         }
     )
     kinds = {
-        name: "real" if kind.code == REAL else kind
+        name: "real" if kind.type == KindType.REAL else kind
         for name, kind in zip(table.features, table.kinds, strict=True)
     }
     return Table.read(long, kinds=kinds)
@@ -137,7 +137,7 @@ def test_scales_of_tables_without_reals_are_left_alone():
 
 def test_a_part_with_no_real_to_learn_from_leaves_the_plain_scale():
     table = synthetic_mixed(40, 9)
-    real = np.flatnonzero(table.kinds.codes == REAL)
+    real = np.flatnonzero(table.kinds.types == KindType.REAL)
     rest = np.setdiff1d(np.arange(9), real)
     hidden = hide_scales(table, FeatureSplit(rest, real[:1], real[1:]))
     assert {str(hidden.kinds[j]) for j in real} == {"real:0:1"}

@@ -57,7 +57,7 @@ def test_the_papers_table_of_hyper_parameters(dataset, epochs, meta, rates, late
     assert paper.backbone.likelihood.output_variance == 0.1
     assert paper.chn.parameter_layers == layers
     for training in (paper.pretraining, paper.metatraining):
-        assert (training.fewest_steps, training.patience, training.schedule) == (1, None, "constant")
+        assert (training.min_steps, training.patience, training.schedule) == (1, None, "constant")
 
 
 @pytest.mark.parametrize("name", PRESETS)

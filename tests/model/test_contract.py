@@ -95,7 +95,7 @@ def test_saving_and_loading_changes_nothing(
 def is_streamed(model: Headstart) -> bool:
     """Whether observations are added up, which holds to rounding only."""
     adapter = model.fitted_.adapter
-    code = torch.tensor([model.feature("f0").kind.code])
+    code = torch.tensor([model.feature("f0").kind.type])
     return isinstance(adapter, StreamingAdapter) and bool(adapter.streams(code))
 
 

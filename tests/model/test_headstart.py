@@ -118,7 +118,7 @@ def test_a_predictions_spread_is_the_heads_and_the_rows_together(fresh: Fresh) -
         features, heads = fitted.catalogue.take([name])
         theta = torch.cat([heads.weight[0], heads.bias]).double()
         spread = unpack(heads.covariance[0].double(), len(theta))
-        shots, code = torch.tensor([features[0].shots]), torch.tensor([features[0].kind.code])
+        shots, code = torch.tensor([features[0].shots]), torch.tensor([features[0].kind.type])
         factor = float(calibration.factor(shots, code))
         found = model.predict(["u1", "u30"], [name])
         for row in found.rows:
@@ -212,7 +212,7 @@ def test_settings_are_checked_before_any_work() -> None:
         ({"pretraining": 5}, "must map names to values"),
         ({"backbone": {"name": "pvae", "latent": -1}}, "'latent'.*greater"),
         ({"backbone": {"name": "pvae", "likelihood": {"output_variance": 0}}}, "output_variance"),
-        ({"adapter": {"name": "chn", "most_shots": 0}}, "'most_shots'"),
+        ({"adapter": {"name": "chn", "max_shots": 0}}, "'max_shots'"),
     ):
         with pytest.raises(InputError, match=message):
             Headstart(**wrong).fit(table)

@@ -18,7 +18,7 @@ from headstart.errors import InputError, UnknownNameError
 from headstart.model import Headstart
 from headstart.model.suggestion import most_telling
 from headstart.table import Table
-from headstart.table.kinds import BINARY, RATING, REAL
+from headstart.table.kinds import KindType
 
 Fresh = Callable[..., Headstart]
 ROWS, WIDTH = 12, 3
@@ -50,7 +50,7 @@ def brute_force(heads: Heads, states: RowStates, among: list[int], code: int, n:
     logits = rows @ np.r_[heads.weight[0].numpy(), heads.bias[0].numpy()]
     usual = np.ones(ROWS) if states.noise is None else states.noise.numpy()
     chance = 1 / (1 + np.exp(-logits))
-    precision = chance * (1 - chance) if code == BINARY else 1 / (usual * float(heads.noise[0]))
+    precision = chance * (1 - chance) if code == KindType.BINARY else 1 / (usual * float(heads.noise[0]))
 
     def left(seen: list[int]) -> float:
         """The mean variance over all rows once these are observed."""
@@ -63,7 +63,7 @@ def brute_force(heads: Heads, states: RowStates, among: list[int], code: int, n:
     return chosen
 
 
-@pytest.mark.parametrize("code", [RATING, REAL, BINARY])
+@pytest.mark.parametrize("code", [KindType.RATING, KindType.REAL, KindType.BINARY])
 @pytest.mark.parametrize("seed", range(6))
 def test_rows_are_chosen_as_by_brute_force(code: int, seed: int) -> None:
     heads, states = world(seed, noisy=seed % 2 == 0)
@@ -74,12 +74,12 @@ def test_rows_are_chosen_as_by_brute_force(code: int, seed: int) -> None:
     assert most_telling(heads, states, torch.zeros(0, dtype=torch.int64), code, 3, IDENTITY) == []
 
 
-@pytest.mark.parametrize("code", [RATING, BINARY])
+@pytest.mark.parametrize("code", [KindType.RATING, KindType.BINARY])
 def test_of_two_rows_alike_not_both_come_first(code: int) -> None:
     """The best row and its twin: apart they tell the same, so the second waits."""
     heads, states = world(1, noisy=False)
     heads = Heads(heads.weight, heads.bias, heads.covariance, torch.tensor([0.01]))
-    if code == BINARY:  # an answer weighs more where much is unknown
+    if code == KindType.BINARY:  # an answer weighs more where much is unknown
         heads = Heads(0 * heads.weight, 0 * heads.bias, 100 * heads.covariance, heads.noise)
     every = torch.arange(ROWS)
     best = most_telling(heads, states, every, code, 1, IDENTITY)[0]
@@ -94,7 +94,7 @@ def test_of_two_rows_alike_not_both_come_first(code: int) -> None:
 def test_nothing_is_suggested_by_a_head_that_does_not_know() -> None:
     heads, states = world(0)
     with pytest.raises(TypeError, match="how sure"):
-        most_telling(Heads(heads.weight, heads.bias), states, torch.arange(3), RATING, 1, IDENTITY)
+        most_telling(Heads(heads.weight, heads.bias), states, torch.arange(3), KindType.RATING, 1, IDENTITY)
 
 
 def test_suggestions_are_rows_not_observed_yet_and_change_nothing(fresh: Fresh) -> None:

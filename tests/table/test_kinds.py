@@ -160,7 +160,7 @@ def test_inferred_kinds_always_fit_their_values(columns):
     assert len(kinds) == 7
     assert np.isfinite(scaled).all()
     assert (kinds.spans > 0).all()
-    bounded = kinds.codes[index] != 2
+    bounded = kinds.types[index] != 2
     assert ((scaled[bounded] >= -1e-9) & (scaled[bounded] <= 1 + 1e-9)).all()
 
 

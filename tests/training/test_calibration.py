@@ -16,7 +16,7 @@ from headstart.core.knowledge import Knowledge
 from headstart.core.likelihood import Likelihood, LikelihoodConfig
 from headstart.core.states import RowStates
 from headstart.table.cells import Cells
-from headstart.table.kinds import BINARY, RATING, REAL
+from headstart.table.kinds import KindType
 from headstart.training import calibration
 from headstart.training.calibration import QUANTILE, Calibration
 from headstart.training.metatraining import VALIDATION_SHOTS
@@ -42,17 +42,17 @@ class Claims(Adapter):
         return Heads(weight, bias, torch.zeros(len(batch), 3), torch.full((len(batch),), CLAIMED**2))
 
 
-def world(values: torch.Tensor, codes: torch.Tensor) -> tuple[Knowledge, FeatureBatch]:
+def world(values: torch.Tensor, kinds: torch.Tensor) -> tuple[Knowledge, FeatureBatch]:
     """Features (lines) observed at every row with these values."""
-    features = len(codes)
+    features = len(kinds)
     states = RowStates(torch.zeros(ROWS, 1), torch.ones(ROWS, 1), torch.zeros(ROWS, 1), row_noise())
     likelihood = Likelihood(LikelihoodConfig(rating_link="identity"))
     lines, index = torch.arange(features).repeat_interleave(ROWS), torch.arange(ROWS).repeat(features)
     cells = Cells.from_pairs(lines, index, values.flatten(), features, ROWS)
     none = torch.zeros(features, 0)
     heads = Heads(torch.zeros(features, 1), torch.zeros(features))
-    knowledge = Knowledge(states, cells.transpose(), heads, none, codes, likelihood)
-    return knowledge, FeatureBatch(cells, none, codes)
+    knowledge = Knowledge(states, cells.transpose(), heads, none, kinds, likelihood)
+    return knowledge, FeatureBatch(cells, none, kinds)
 
 
 def row_noise() -> torch.Tensor:
@@ -72,13 +72,13 @@ def test_intervals_come_to_hold_nine_in_ten(shape: str, much: float, monkeypatch
     }[shape]
     own = CLAIMED * row_noise().sqrt()
     values = torch.from_numpy(much * drawn).float() * own
-    codes = torch.tensor([RATING, REAL] * 15)
-    knowledge, batch = world(values, codes)
+    kinds = torch.tensor([KindType.RATING, KindType.REAL] * 15)
+    knowledge, batch = world(values, kinds)
     adapter = Claims(ClaimsConfig(), knowledge)
     found = Calibration.fit(adapter, knowledge, disjoint_tasks(batch, knowledge), seed=0)
     assert found.relative
     for shots in (0, 1, 7, 128, 5000):
-        factor = found.factor(torch.full((30,), shots), codes)
+        factor = found.factor(torch.full((30,), shots), kinds)
         covered = values.abs() <= QUANTILE * factor[:, None] * own
         assert float(covered.double().mean()) == pytest.approx(0.9, abs=0.01)
         if shape == "normal":
@@ -90,25 +90,25 @@ def test_few_features_are_believed_little(monkeypatch: pytest.MonkeyPatch) -> No
     generator, factors = torch.Generator().manual_seed(0), []
     for features in (1, 4, 16, 64):
         values = 4 * CLAIMED * torch.randn(features, ROWS, generator=generator) * row_noise().sqrt()
-        codes = torch.full((features,), RATING)
-        knowledge, batch = world(values, codes)
+        kinds = torch.full((features,), KindType.RATING)
+        knowledge, batch = world(values, kinds)
         adapter, tasks = Claims(ClaimsConfig(), knowledge), disjoint_tasks(batch, knowledge)
         found = Calibration.fit(adapter, knowledge, tasks, seed=0)
-        factors.append(float(found.factor(torch.zeros(1), codes[:1])))
+        factors.append(float(found.factor(torch.zeros(1), kinds[:1])))
     assert 1 < factors[0] < factors[1] < factors[2] < factors[3] < 4.2
 
 
 def test_heads_that_claim_nothing_get_the_spread_that_was_measured() -> None:
     random = np.random.default_rng(0)
-    codes = torch.tensor([RATING, REAL, BINARY] * 10)
+    kinds = torch.tensor([KindType.RATING, KindType.REAL, KindType.BINARY] * 10)
     scale = torch.tensor([0.2, 3.0, 1.0])[torch.arange(30) % 3]
     values = torch.from_numpy(random.normal(size=(30, ROWS))).float() * scale[:, None]
-    knowledge, batch = world(values, codes)
+    knowledge, batch = world(values, kinds)
     adapter = Claims(ClaimsConfig(), knowledge)
     adapter.sure = False
     found = Calibration.fit(adapter, knowledge, disjoint_tasks(batch, knowledge), seed=0)
     assert not found.relative
-    told = found.factor(torch.full((30,), 4), codes)
+    told = found.factor(torch.full((30,), 4), kinds)
     torch.testing.assert_close(told[:2], torch.tensor([0.2, 3.0]), rtol=0.05, atol=0)
 
 
@@ -116,22 +116,22 @@ def test_between_measured_shots_it_is_interpolated_in_their_logarithm() -> None:
     marks = torch.tensor(VALIDATION_SHOTS)
     numbers = torch.rand(3, len(marks), generator=torch.Generator().manual_seed(0)) + 0.5
     made_up = Calibration(numbers, relative=True)
-    for code in (BINARY, RATING, REAL):
+    for code in (KindType.BINARY, KindType.RATING, KindType.REAL):
         at = torch.full((len(marks),), code)
         torch.testing.assert_close(made_up.factor(marks, at), numbers[code])
     asked = torch.tensor([3, 6, 11, 50, 127, 129, 100_000])
-    expected = np.interp(np.log1p(asked.numpy()), np.log1p(marks.numpy()), numbers[REAL].numpy())
-    found = made_up.factor(asked, torch.full((len(asked),), REAL))
+    expected = np.interp(np.log1p(asked.numpy()), np.log1p(marks.numpy()), numbers[KindType.REAL].numpy())
+    found = made_up.factor(asked, torch.full((len(asked),), KindType.REAL))
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5)
 
 
 def test_where_no_feature_has_so_many_shots_the_last_measure_holds() -> None:
     values = CLAIMED * torch.randn(6, ROWS, generator=torch.Generator().manual_seed(0)) * row_noise().sqrt()
-    codes = torch.full((6,), RATING)
-    knowledge, batch = world(values, codes)
+    kinds = torch.full((6,), KindType.RATING)
+    knowledge, batch = world(values, kinds)
     few = batch.observing(batch.cells.keep(batch.cells.index < 10))
     adapter = Claims(ClaimsConfig(), knowledge)
     found = Calibration.fit(adapter, knowledge, disjoint_tasks(few, knowledge), seed=0)
     last = VALIDATION_SHOTS.index(8)
-    assert bool((found.deviations[RATING, last:] == found.deviations[RATING, last]).all())
+    assert bool((found.deviations[KindType.RATING, last:] == found.deviations[KindType.RATING, last]).all())
     assert bool(found.deviations.isfinite().all())

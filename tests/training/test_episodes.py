@@ -17,7 +17,7 @@ from headstart.adapters import CHNConfig, ContextualHypernetwork, adapter_config
 from headstart.core.batch import FeatureBatch
 from headstart.core.heads import Heads
 from headstart.core.states import RowStates
-from headstart.table.kinds import BINARY, RATING
+from headstart.table.kinds import KindType
 from headstart.training.episodes import (
     Episode,
     draw_episode,
@@ -30,9 +30,9 @@ from headstart.training.episodes import (
 
 
 def batch_of(counts: list[int], seed: int) -> FeatureBatch:
-    codes = torch.full((len(counts),), RATING)
-    cells = some_cells(codes, torch.tensor(counts), 40, torch.Generator().manual_seed(seed))
-    return FeatureBatch(cells, torch.zeros(len(counts), 0), codes)
+    kinds = torch.full((len(counts),), KindType.RATING)
+    cells = some_cells(kinds, torch.tensor(counts), 40, torch.Generator().manual_seed(seed))
+    return FeatureBatch(cells, torch.zeros(len(counts), 0), kinds)
 
 
 def no_states(rows: int = 40) -> RowStates:
@@ -76,12 +76,12 @@ def test_meta_loss_equals_the_slow_one(tiny: Callable[..., Tiny]) -> None:
     for n, line in enumerate(lines_of(episode.targets)):
         one = episode.context.take(torch.tensor([n]))
         head = adapter.adapt(one, knowledge.states)
-        code = int(one.codes[0])
+        code = int(one.kinds[0])
         for row, x in line:
             output = head.weight[0] @ knowledge.states.activation[row] + head.bias[0]
-            if code == BINARY:
+            if code == KindType.BINARY:
                 likelihood = Bernoulli(logits=output)
-            elif code == RATING:
+            elif code == KindType.RATING:
                 likelihood = Normal(output.sigmoid(), math.sqrt(0.1))
             else:
                 likelihood = Normal(output, math.exp(0.5 * float(knowledge.likelihood.real_log_variance)))
@@ -170,11 +170,11 @@ def test_knowing_only_the_rows_that_occur_changes_no_loss(
 
     # and the loss is the features' mean losses, weighted
     heads, logits, variance, noise = told(episode)
-    codes = world.batch.codes[episode.targets.lines]
+    kinds = world.batch.kinds[episode.targets.lines]
     if heads.noise is None:
-        losses = knowledge.likelihood.nll(logits, episode.targets.values, codes)
+        losses = knowledge.likelihood.nll(logits, episode.targets.values, kinds)
     else:
-        losses = knowledge.likelihood.predictive_nll(logits, variance, noise, episode.targets.values, codes)
+        losses = knowledge.likelihood.predictive_nll(logits, variance, noise, episode.targets.values, kinds)
     total = sum(
         float(weights[n] * losses[episode.targets.lines == n].mean().detach()) for n in range(len(weights))
     )

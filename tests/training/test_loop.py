@@ -151,7 +151,7 @@ def dropped(config: LoopConfig, path: Path | None = None, stop_at: int | None = 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 def test_dropout_follows_the_seed_alone_and_a_resumed_run_too(tmp_path: Path, decay: float) -> None:
-    config = CONFIG.revised(epochs=12, decoupled_decay=decay)
+    config = CONFIG.revised(epochs=12, decoupled_weight_decay=decay)
     whole, again = dropped(config), dropped(config)
     with pytest.raises(Interrupted):
         dropped(config, tmp_path / "c", stop_at=5)
@@ -182,7 +182,7 @@ def test_decoupled_decay_shrinks_layers_only() -> None:
     def losses(_: torch.Generator) -> Iterator[Tensor]:
         yield sum((each * 0).sum() for each in module.parameters())
 
-    config = CONFIG.revised(epochs=1, decoupled_decay=0.5)
+    config = CONFIG.revised(epochs=1, decoupled_weight_decay=0.5)
     Loop(module, config, seed=0, title="test", reporter=QUIET).run(losses)
     rate = 1 - config.learning_rate * 0.5
     torch.testing.assert_close(module.layer.weight.data, before["layer.weight"] * rate)

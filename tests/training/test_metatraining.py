@@ -72,7 +72,7 @@ def test_an_epoch_sees_every_feature_once_each_with_rows_that_do_not_know_it(
 def test_validation_asks_the_same_of_every_fold_and_leaves_something_to_predict() -> None:
     batch, backbone, knowledge = world(some_cells())
     tasks = cross_fitted_tasks(batch, backbone, knowledge, seed=0)
-    episodes = validation_episodes(tasks, most_shots=8, seed=0)
+    episodes = validation_episodes(tasks, max_shots=8, seed=0)
     assert list(episodes) == [shots for shots in VALIDATION_SHOTS if shots <= 8]
     for shots, same in episodes.items():
         for episode in same:

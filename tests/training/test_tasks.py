@@ -13,7 +13,7 @@ from headstart.core.batch import FeatureBatch
 from headstart.core.knowledge import Knowledge
 from headstart.progress import Reporter
 from headstart.table.cells import Cells
-from headstart.table.kinds import RATING
+from headstart.table.kinds import KindType
 from headstart.training import tasks
 from headstart.training.pretraining import PretrainingConfig, pretrain
 from headstart.training.tasks import cross_fitted_tasks, disjoint_tasks, hold_back
@@ -23,14 +23,14 @@ FEATURES = 20
 
 def world(cells: Cells, name: str = "factorisation") -> tuple[FeatureBatch, Backbone, Knowledge]:
     torch.manual_seed(0)
-    codes = torch.full((FEATURES,), RATING)
-    backbone = build_backbone(backbone_config(name), codes, torch.zeros(0))
+    kinds = torch.full((FEATURES,), KindType.RATING)
+    backbone = build_backbone(backbone_config(name), kinds, torch.zeros(0))
     pretrain(backbone, some_cells(), PretrainingConfig(epochs=1), seed=0, reporter=Reporter(quiet=True))
     none = torch.zeros(FEATURES, 0)
     knowledge = Knowledge(
-        backbone.encode(cells), cells, backbone.heads.detach(), none, codes, backbone.likelihood
+        backbone.encode(cells), cells, backbone.heads.detach(), none, kinds, backbone.likelihood
     )
-    return FeatureBatch(cells.transpose(), none, codes), backbone, knowledge
+    return FeatureBatch(cells.transpose(), none, kinds), backbone, knowledge
 
 
 def some_cells() -> Cells:
@@ -89,7 +89,7 @@ def test_holding_back_parts_the_features(share: float) -> None:
     batch, backbone, knowledge = world(some_cells())
     every = cross_fitted_tasks(batch, backbone, knowledge, seed=0)
     named = tasks.Tasks(
-        FeatureBatch(batch.cells, torch.arange(FEATURES, dtype=torch.float32)[:, None], batch.codes),
+        FeatureBatch(batch.cells, torch.arange(FEATURES, dtype=torch.float32)[:, None], batch.kinds),
         every.fold,
         every.states,
     )

@@ -31,7 +31,7 @@ class CHNConfig(AdapterConfig):
     metadata_encoding: int = Field(20, ge=1)
     metadata_layers: tuple[PositiveInt, ...] = (32,)
     parameter_layers: tuple[PositiveInt, ...] = (256, 256)
-    most_shots: int = Field(32, ge=1)  # past these the sum is scaled back to what it would be at these
+    max_shots: int = Field(32, ge=1)  # past these the sum is scaled back to what it would be at these
 
 
 @register_adapter
@@ -43,12 +43,12 @@ class ContextualHypernetwork(Adapter):
 
     def __init__(self, config: CHNConfig, knowledge: Knowledge) -> None:
         super().__init__(config, knowledge)
-        codes, width = knowledge.states.code, knowledge.states.activation.shape[1]
+        code_size, width = knowledge.states.code.shape[1], knowledge.states.activation.shape[1]
         hidden = list(config.context_layers)
-        self.f = mlp([codes.shape[1] + 1, *hidden, config.embedding])
+        self.f = mlp([code_size + 1, *hidden, config.embedding])
         self.g = mlp([config.embedding, *hidden, config.encoding])
         # Where a table mixes kinds, what a feature's kind is says as much as any metadata.
-        self.tells_kind = len(set(knowledge.codes.tolist())) > 1
+        self.tells_kind = len(set(knowledge.kinds.tolist())) > 1
         described = knowledge.metadata.shape[1] + 3 * self.tells_kind
         self.h = mlp([described, *config.metadata_layers, config.metadata_encoding]) if described else None
         joined = config.encoding + (config.metadata_encoding if described else 0)
@@ -84,7 +84,7 @@ class ContextualHypernetwork(Adapter):
         """c = g(Σ f([z, x])): (features, encoding)."""
         shots = batch.shots.to(states.code.dtype)[:, None]
         # A sum grows with the shots, and g has never seen one of more than these.
-        scale = self.config.most_shots / shots.clamp(min=self.config.most_shots)
+        scale = self.config.max_shots / shots.clamp(min=self.config.max_shots)
         encoded: Tensor = self.g(self._sum_of_f(batch, states, shots) * scale)
         return encoded
 
@@ -117,4 +117,4 @@ class ContextualHypernetwork(Adapter):
     def _metadata(self, batch: FeatureBatch) -> Tensor:
         if not self.tells_kind:
             return batch.metadata
-        return torch.cat([batch.metadata, F.one_hot(batch.codes, 3).to(batch.metadata.dtype)], dim=1)
+        return torch.cat([batch.metadata, F.one_hot(batch.kinds, 3).to(batch.metadata.dtype)], dim=1)

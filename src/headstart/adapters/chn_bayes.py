@@ -54,9 +54,9 @@ class CHNBayes(ClosedFormAdapter):
     def __init__(self, config: CHNBayesConfig, knowledge: Knowledge) -> None:
         learned = config.activations or 0
         super().__init__(config, knowledge, learned)
-        codes, columns = knowledge.states.code.shape[1], len(self.prior.base) - 1
-        self.phi = mlp([codes, config.hidden, learned]) if learned else None
-        self.f = mlp([codes + 2, config.hidden, config.encoding])
+        width, columns = knowledge.states.code.shape[1], len(self.prior.base) - 1
+        self.phi = mlp([width, config.hidden, learned]) if learned else None
+        self.f = mlp([width + 2, config.hidden, config.encoding])
         self.g = mlp([config.encoding + 1, config.hidden, config.encoding])
         self.h = mlp([columns, 64, config.metadata_encoding]) if columns else None
         joined = config.encoding + (config.metadata_encoding if columns else 0)
@@ -90,18 +90,18 @@ class CHNBayes(ClosedFormAdapter):
         inputs = torch.cat([total / (shots + _SHRINK), shots.log1p() / 3], dim=1)
         encoded = [self.dropout(self.g(inputs))]
         if self.h is not None:
-            description = self.prior.describe(batch.metadata, batch.codes)[:, :-1]
+            description = self.prior.describe(batch.metadata, batch.kinds)[:, :-1]
             encoded.append(self.dropout(self.h(description)))
         moved: Tensor = self.reach * self.net(torch.cat(encoded, dim=1))
-        return self.prior.mean(batch.metadata, batch.codes) + moved
+        return self.prior.mean(batch.metadata, batch.kinds) + moved
 
     def context_sums(self, batch: FeatureBatch, states: RowStates) -> Tensor:
         """The number of shots and Σ f([code, x, residual]): (features, 1 + encoding)."""
         cells = batch.cells
-        prior_mean = self.prior.mean(batch.metadata, batch.codes)[cells.lines]
+        prior_mean = self.prior.mean(batch.metadata, batch.kinds)[cells.lines]
         activation = states.activation.index_select(0, cells.index)
         logits = (activation * prior_mean[:, :-1]).sum(1) + prior_mean[:, -1]
-        residual = cells.values - self.knowledge.likelihood.mean(logits, batch.codes[cells.lines])
+        residual = cells.values - self.knowledge.likelihood.mean(logits, batch.kinds[cells.lines])
         numbers = torch.stack([cells.values, _RESIDUAL_SCALE * residual], dim=1)
         outputs = self.f(torch.cat([states.code.index_select(0, cells.index), numbers], dim=1))
         total = segment_sum(outputs.to(self.dtype), cells.indptr)

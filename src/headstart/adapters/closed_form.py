@@ -21,7 +21,7 @@ from headstart.core.heads import Heads
 from headstart.core.knowledge import Knowledge
 from headstart.core.networks import mlp
 from headstart.core.states import RowStates
-from headstart.table.kinds import BINARY
+from headstart.table.kinds import KindType
 
 _MANY = 1000  # features from which networks are trained longer
 _WIDEST_NOISE = 3.0  # |log| of a row's noise relative to the usual
@@ -41,18 +41,18 @@ class ClosedFormAdapter(StreamingAdapter):
     def __init__(self, config: AdapterConfig, knowledge: Knowledge, learned: int = 0) -> None:
         """``learned`` is the number of learned activations beside the backbone's."""
         super().__init__(config, knowledge)
-        codes = knowledge.states.code.shape[1]
+        width = knowledge.states.code.shape[1]
         self.prior = HeadPrior(knowledge, learned)
         self.log_trust = nn.Parameter(torch.ones(()))  # of a squashed rating, relative to a binary value
         # What an uncertain row adds: the variance of its code, weighted by the squares of usual weights.
-        self.doubt = nn.Parameter(torch.zeros(codes))
-        self.row_noise = mlp([codes + 1, 32, 1])
+        self.doubt = nn.Parameter(torch.zeros(width))
+        self.row_noise = mlp([width + 1, 32, 1])
 
     @torch.no_grad()
     def prepare(self) -> None:
         """Start from what the backbone's heads say."""
         self.prior.prepare(self.knowledge)
-        usual = self.prior.noise(self.knowledge.codes.mode().values)
+        usual = self.prior.noise(self.knowledge.kinds.mode().values)
         self.doubt.copy_(empirical_doubt(self.knowledge) / usual)
         last = cast(nn.Linear, self.row_noise[-1])
         nn.init.zeros_(last.bias)
@@ -69,13 +69,13 @@ class ClosedFormAdapter(StreamingAdapter):
             "learning_rate": 2e-3,
             "schedule": "cosine",
             "weight_decay": 0.0,
-            "decoupled_decay": 0.05 if many else 0.1,
-            "most_gradient": 1.0,
+            "decoupled_weight_decay": 0.05 if many else 0.1,
+            "max_grad_norm": 1.0,
             # Of many features the last state is as good as the best validated, and less of an accident.
             "patience": None if many else 15,
             "shots": "log",
-            "most_shots": 128,
-            "most_targets": 256,
+            "max_shots": 128,
+            "max_targets": 256,
             "weighting": 0.5,
         }
 
@@ -101,12 +101,12 @@ class ClosedFormAdapter(StreamingAdapter):
     def adapt(self, batch: FeatureBatch, states: RowStates) -> Heads:
         """Give each feature the posterior of its head, features of similar shots together."""
         prior_mean = self.prior_mean(batch, self.context_sums(batch, states)).to(self.dtype)
-        root, none = self.prior.root(self.dtype), batch.codes[:0]
+        root, none = self.prior.root(self.dtype), batch.kinds[:0]
         heads, order = [self._heads(prior_mean[:0], root.expand(0, -1, -1), none)], [none]  # may be empty
-        apart = self.knowledge.likelihood.squashes(batch.codes) + 2 * (batch.codes == BINARY)
+        apart = self.knowledge.likelihood.squashes(batch.kinds) + 2 * (batch.kinds == KindType.BINARY)
         for group in blocks(batch.shots, self.prior.size, apart):
             mean, covariance = self._posterior(batch.take(group), states, prior_mean[group], root)
-            heads.append(self._heads(mean, covariance, batch.codes[group]))
+            heads.append(self._heads(mean, covariance, batch.kinds[group]))
             order.append(group)
         return Heads.concatenate(heads).take(torch.argsort(torch.cat(order)))
 
@@ -114,22 +114,22 @@ class ClosedFormAdapter(StreamingAdapter):
         self, batch: FeatureBatch, states: RowStates, prior_mean: Tensor, root: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Condition the prior on contexts of one kind of link."""
-        cells, code = batch.cells, batch.codes[:1]
+        cells, kind = batch.cells, batch.kinds[:1]
         activation = states.activation.index_select(0, cells.index).to(root.dtype)
         rows = padded(torch.cat([activation, activation.new_ones(len(activation), 1)], dim=1), cells)
         values = padded(cells.values.to(root.dtype), cells)
         noise = self._noise(states, batch).to(root.dtype)
-        if not bool(self.knowledge.likelihood.squashes(code)):
+        if not bool(self.knowledge.likelihood.squashes(kind)):
             return regress(rows, values, padded(1 / noise, cells), prior_mean, root)
-        if int(code) == BINARY:
+        if int(kind) == KindType.BINARY:
             ones, squeeze = padded(torch.ones_like(noise), cells), padded(squeezing(noise), cells)
             return classify(rows, values, ones, squeeze, prior_mean, root)
         # A rating behind the logistic link says more than a binary value: how much more is learned.
         trust = padded(self.log_trust.exp() / noise, cells)
         return classify(rows, values, trust, torch.ones_like(trust), prior_mean, root)
 
-    def _heads(self, mean: Tensor, covariance: Tensor, codes: Tensor) -> Heads:
-        noise = self.prior.noise(codes)
+    def _heads(self, mean: Tensor, covariance: Tensor, kinds: Tensor) -> Heads:
+        noise = self.prior.noise(kinds)
         mean = mean.to(noise.dtype)
         return Heads(mean[:, :-1], mean[:, -1], pack(covariance).to(noise.dtype), noise)
 
@@ -145,14 +145,14 @@ class ClosedFormAdapter(StreamingAdapter):
 
     def _noise(self, states: RowStates, batch: FeatureBatch) -> Tensor:
         """The variance of each observation of the contexts: (n,)."""
-        usual = self.prior.noise(batch.codes)[batch.cells.lines]
+        usual = self.prior.noise(batch.kinds)[batch.cells.lines]
         return usual if states.noise is None else usual * states.noise.index_select(0, batch.cells.index)
 
     # -- heads from sufficient statistics ---------------------------------------------------------
 
-    def streams(self, codes: Tensor) -> Tensor:
+    def streams(self, kinds: Tensor) -> Tensor:
         """Kinds of an identity link: the logistic one has no sufficient statistics."""
-        return ~self.knowledge.likelihood.squashes(codes)
+        return ~self.knowledge.likelihood.squashes(kinds)
 
     def evidence(self, batch: FeatureBatch, states: RowStates) -> Tensor:
         """Σ w·d·dᵀ (packed), Σ w·x·d and the context sums of each feature, in double precision."""
@@ -173,4 +173,4 @@ class ClosedFormAdapter(StreamingAdapter):
         root, precision = self.prior.root(evidence.dtype), unpack(packed, size)
         residual = linear - (precision @ prior_mean[:, :, None])[:, :, 0]
         mean, covariance = posterior_of(root.T @ precision @ root, residual @ root, prior_mean, root)
-        return self._heads(mean, covariance, batch.codes)
+        return self._heads(mean, covariance, batch.kinds)

@@ -8,7 +8,7 @@ from torch import Tensor
 from headstart.algebra.regression import popularity_weights, weighted_ridge
 from headstart.algebra.sparse import products_at
 from headstart.core.knowledge import Knowledge
-from headstart.table.kinds import BINARY, KINDS
+from headstart.table.kinds import KindType
 
 _BINARY_NOISE = 0.1  # of the output: a row that now and then answers at random
 
@@ -38,14 +38,14 @@ def empirical_prior(knowledge: Knowledge, described: Tensor) -> tuple[Tensor, Te
 def empirical_noise(knowledge: Knowledge) -> Tensor:
     """How far observations lie from the backbone's own predictions: a variance by kind, (kinds,)."""
     likelihood, cells = knowledge.likelihood, knowledge.cells
-    codes = knowledge.codes[cells.index]
+    kinds = knowledge.kinds[cells.index]
     heads = knowledge.heads.detach()
     logits = products_at(knowledge.states.activation, heads.weight, cells) + heads.bias[cells.index]
-    squared = (likelihood.mean(logits, codes) - cells.values) ** 2
+    squared = (likelihood.mean(logits, kinds) - cells.values) ** 2
     found = torch.tensor([_BINARY_NOISE, likelihood.config.output_variance, 1.0])
-    for code in set(range(KINDS)) - {BINARY}:
-        if bool((codes == code).any()):
-            found[code] = squared[codes == code].mean().clamp(min=1e-4)
+    for kind in set(range(len(KindType))) - {KindType.BINARY}:
+        if bool((kinds == kind).any()):
+            found[kind] = squared[kinds == kind].mean().clamp(min=1e-4)
     return found
 
 

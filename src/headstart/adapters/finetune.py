@@ -27,7 +27,7 @@ class FineTunedConfig(AdapterConfig):
     name: Literal["fine-tuned"] = "fine-tuned"
     base: AnyAdapter  # the adapter to start from: its name, or its settings
     epochs: int = Field(10, ge=0)
-    rate: float = Field(1e-2, gt=0)
+    learning_rate: float = Field(1e-2, gt=0)
 
     def resolved(self, knowledge: Knowledge) -> Self:
         """Return the settings with those of the base filled in."""
@@ -83,7 +83,7 @@ class FineTuned(Adapter):
         heads = self.base.adapt(batch, states)
         if self.training and self.learns:
             return heads
-        steps, rate = self.config.epochs, self.config.rate
+        steps, rate = self.config.epochs, self.config.learning_rate
         return fine_tune(heads.detach(), batch, states, self.knowledge.likelihood, steps, rate)
 
 
@@ -123,7 +123,7 @@ def _descend(
         theta = theta if through else theta.detach().requires_grad_()
         with torch.enable_grad():
             logits = torch.baddbmm(theta[:, None, -1:], activation, theta[:, :-1, None]).squeeze(2)
-            loss = (likelihood.nll(logits, values, batch.codes[:, None]) * share).sum()
+            loss = (likelihood.nll(logits, values, batch.kinds[:, None]) * share).sum()
             (gradient,) = torch.autograd.grad(loss, theta, create_graph=through)
         theta, first, second = adam_step(theta, gradient, first, second, step, rate)
     return Heads(theta[:, :-1], theta[:, -1])

@@ -16,7 +16,7 @@ from headstart.core.heads import Heads
 from headstart.core.knowledge import Knowledge
 from headstart.core.states import RowStates
 from headstart.errors import InputError
-from headstart.table.kinds import KINDS
+from headstart.table.kinds import KindType
 
 
 class NearestHeadsConfig(AdapterConfig):
@@ -52,9 +52,9 @@ class NearestHeads(Adapter):
 
     def __init__(self, config: NearestHeadsConfig, knowledge: Knowledge) -> None:
         super().__init__(config, knowledge)
-        features = len(knowledge.codes)
+        features = len(knowledge.kinds)
         self.kind_means: Tensor
-        self.register_buffer("kind_means", torch.zeros(KINDS, dtype=torch.float64))
+        self.register_buffer("kind_means", torch.zeros(len(KindType), dtype=torch.float64))
         self.means: Tensor  # of each feature's values
         self.register_buffer("means", torch.zeros(features, dtype=torch.float64))
         self.squares: Tensor  # the sum of each feature's squared deviations from its mean
@@ -62,18 +62,18 @@ class NearestHeads(Adapter):
 
     def prepare(self) -> None:
         """Note the mean of each feature and kind, and the features' squared deviations."""
-        cells, features = self.knowledge.cells, len(self.knowledge.codes)
+        cells, features = self.knowledge.cells, len(self.knowledge.kinds)
         self.kind_means.copy_(kind_means(self.knowledge))
         counts = torch.bincount(cells.index, minlength=features)
         totals = torch.bincount(cells.index, weights=cells.values.double(), minlength=features)
         own = totals / counts.clamp(min=1)
-        self.means.copy_(torch.where(counts > 0, own, self.kind_means[self.knowledge.codes]))
+        self.means.copy_(torch.where(counts > 0, own, self.kind_means[self.knowledge.kinds]))
         deviations = cells.values - self.means[cells.index]
         self.squares.copy_(torch.bincount(cells.index, weights=deviations**2, minlength=features))
 
     def adapt(self, batch: FeatureBatch, states: RowStates) -> Heads:
         """Average, for each feature, the heads of its nearest neighbours."""
-        rows, features = len(self.knowledge.cells), len(self.knowledge.codes)
+        rows, features = len(self.knowledge.cells), len(self.knowledge.kinds)
         if len(states) < rows:
             raise InputError(
                 f"{self.config.name} compares columns over all {rows} rows of the table, but got the states "
@@ -85,7 +85,7 @@ class NearestHeads(Adapter):
         return Heads.concatenate([self._average(batch.take(part)) for part in parts(work)])
 
     def _average(self, batch: FeatureBatch) -> Heads:
-        same_kind = batch.codes[:, None] == self.knowledge.codes
+        same_kind = batch.kinds[:, None] == self.knowledge.kinds
         # Equal distances are common in binary data; rounding keeps noise from telling them apart.
         distances = self.distances(batch).round(decimals=9).masked_fill(~same_kind, torch.inf)
         wanted = min(self.config.neighbours, distances.shape[1])
@@ -93,7 +93,7 @@ class NearestHeads(Adapter):
         nearer, level = distances < limit, distances == limit
         room = wanted - nearer.sum(1, keepdim=True)
         chosen = nearer | (level & (level.cumsum(1) <= room))
-        otherwise = constant_heads(self.kind_means[batch.codes], batch.codes, self.knowledge)
+        otherwise = constant_heads(self.kind_means[batch.kinds], batch.kinds, self.knowledge)
         return pooled_heads(chosen & same_kind, otherwise, self.knowledge)
 
     def distances(self, batch: FeatureBatch) -> Tensor:

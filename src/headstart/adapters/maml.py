@@ -16,7 +16,7 @@ from headstart.core.batch import FeatureBatch
 from headstart.core.heads import Heads
 from headstart.core.knowledge import Knowledge
 from headstart.core.states import RowStates
-from headstart.table.kinds import KINDS
+from headstart.table.kinds import KindType
 
 
 class MAMLConfig(AdapterConfig):
@@ -25,9 +25,9 @@ class MAMLConfig(AdapterConfig):
     name: Literal["maml"] = "maml"
     epochs: int = Field(10, ge=0)  # of fine-tuning once meta-trained
     inner_steps: int = Field(10, ge=0)  # of fine-tuning while meta-trained
-    inner_rate: float = Field(1e-2, gt=0)
+    inner_learning_rate: float = Field(1e-2, gt=0)
     meta_batch: int = Field(4, ge=1)  # features a step of meta-training
-    outer_rate: float = Field(1e-2, gt=0)
+    outer_learning_rate: float = Field(1e-2, gt=0)
     seed: int = Field(0, ge=0)
 
 
@@ -48,8 +48,8 @@ class MAML(Adapter):
     def __init__(self, config: MAMLConfig, knowledge: Knowledge) -> None:
         super().__init__(config, knowledge)
         heads = knowledge.heads.weight
-        self.weight = nn.Parameter(heads.new_zeros(KINDS, heads.shape[1]))  # (kinds, width)
-        self.bias = nn.Parameter(heads.new_zeros(KINDS))
+        self.weight = nn.Parameter(heads.new_zeros(len(KindType), heads.shape[1]))  # (kinds, width)
+        self.bias = nn.Parameter(heads.new_zeros(len(KindType)))
 
     @torch.no_grad()
     def prepare(self) -> None:
@@ -69,16 +69,16 @@ class MAML(Adapter):
         config = self.config
         return {
             "batch_size": config.meta_batch,
-            "learning_rate": config.outer_rate,
+            "learning_rate": config.outer_learning_rate,
             "weight_decay": 0.0,
-            "fewest_steps": 1,
+            "min_steps": 1,
         }
 
     def adapt(self, batch: FeatureBatch, states: RowStates) -> Heads:
         """Fine-tune each feature's head on its context, from the initialisation."""
-        start = Heads(self.weight, self.bias).take(batch.codes)
+        start = Heads(self.weight, self.bias).take(batch.kinds)
         steps = self.config.inner_steps if self.training else self.config.epochs
         if not self.training:
             start = start.detach()
-        rate = self.config.inner_rate
+        rate = self.config.inner_learning_rate
         return fine_tune(start, batch, states, self.knowledge.likelihood, steps, rate)

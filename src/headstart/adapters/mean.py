@@ -14,7 +14,7 @@ from headstart.core.batch import FeatureBatch
 from headstart.core.heads import Heads
 from headstart.core.knowledge import Knowledge
 from headstart.core.states import RowStates
-from headstart.table.kinds import KINDS
+from headstart.table.kinds import KindType
 
 
 class MeanConfig(AdapterConfig):
@@ -36,7 +36,7 @@ class MeanOfContext(Adapter):
     def __init__(self, config: MeanConfig, knowledge: Knowledge) -> None:
         super().__init__(config, knowledge)
         self.means: Tensor  # the mean value of each kind
-        self.register_buffer("means", torch.zeros(KINDS, dtype=torch.float64))
+        self.register_buffer("means", torch.zeros(len(KindType), dtype=torch.float64))
 
     def prepare(self) -> None:
         """Note the mean value of each kind."""
@@ -44,4 +44,4 @@ class MeanOfContext(Adapter):
 
     def adapt(self, batch: FeatureBatch, states: RowStates) -> Heads:  # noqa: ARG002
         """Give each feature the head that always predicts its context's mean."""
-        return constant_heads(context_means(batch, self.means), batch.codes, self.knowledge)
+        return constant_heads(context_means(batch, self.means), batch.kinds, self.knowledge)

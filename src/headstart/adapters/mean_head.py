@@ -14,7 +14,7 @@ from headstart.core.batch import FeatureBatch
 from headstart.core.heads import Heads
 from headstart.core.knowledge import Knowledge
 from headstart.core.states import RowStates
-from headstart.table.kinds import KINDS
+from headstart.table.kinds import KindType
 
 
 class MeanHeadConfig(AdapterConfig):
@@ -37,18 +37,18 @@ class MeanHead(Adapter):
         super().__init__(config, knowledge)
         heads = knowledge.heads.weight
         self.weight: Tensor
-        self.register_buffer("weight", heads.new_zeros(KINDS, heads.shape[1]))
+        self.register_buffer("weight", heads.new_zeros(len(KindType), heads.shape[1]))
         self.bias: Tensor
-        self.register_buffer("bias", heads.new_zeros(KINDS))
+        self.register_buffer("bias", heads.new_zeros(len(KindType)))
 
     def prepare(self) -> None:
         """Average the heads of each kind."""
-        kinds = torch.arange(KINDS)
+        kinds = torch.arange(len(KindType))
         middle = constant_heads(kind_means(self.knowledge), kinds, self.knowledge)
-        heads = pooled_heads(kinds[:, None] == self.knowledge.codes, middle, self.knowledge)
+        heads = pooled_heads(kinds[:, None] == self.knowledge.kinds, middle, self.knowledge)
         self.weight.copy_(heads.weight)
         self.bias.copy_(heads.bias)
 
     def adapt(self, batch: FeatureBatch, states: RowStates) -> Heads:  # noqa: ARG002
         """Give each feature the mean head of its kind."""
-        return Heads(self.weight, self.bias).take(batch.codes)
+        return Heads(self.weight, self.bias).take(batch.kinds)

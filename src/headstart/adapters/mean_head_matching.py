@@ -14,7 +14,7 @@ from headstart.core.batch import FeatureBatch
 from headstart.core.heads import Heads
 from headstart.core.knowledge import Knowledge
 from headstart.core.states import RowStates
-from headstart.table.kinds import KINDS
+from headstart.table.kinds import KindType
 
 
 class MeanHeadMatchingConfig(AdapterConfig):
@@ -40,7 +40,7 @@ class MeanHeadMatching(Adapter):
     def __init__(self, config: MeanHeadMatchingConfig, knowledge: Knowledge) -> None:
         super().__init__(config, knowledge)
         self.means: Tensor  # the mean value of each kind
-        self.register_buffer("means", torch.zeros(KINDS, dtype=torch.float64))
+        self.register_buffer("means", torch.zeros(len(KindType), dtype=torch.float64))
         self.is_category: Tensor  # which columns of the encoded metadata are categories
         self.register_buffer("is_category", torch.zeros(knowledge.metadata.shape[1], dtype=torch.bool))
 
@@ -52,18 +52,18 @@ class MeanHeadMatching(Adapter):
 
     def adapt(self, batch: FeatureBatch, states: RowStates) -> Heads:  # noqa: ARG002
         """Average, for each feature, the heads of the features that match it."""
-        work = torch.full((len(batch),), len(self.knowledge.codes))
+        work = torch.full((len(batch),), len(self.knowledge.kinds))
         return Heads.concatenate([self._pool(batch.take(part)) for part in parts(work)])
 
     def _pool(self, batch: FeatureBatch) -> Heads:
         wanted, known = (self._in_categories(each.metadata) for each in (batch, self.knowledge))
         shared = wanted @ known.T
         exact = (shared == wanted.sum(1, keepdim=True)) & (shared == known.sum(1)) & (shared > 0)
-        same_kind = batch.codes[:, None] == self.knowledge.codes
+        same_kind = batch.kinds[:, None] == self.knowledge.kinds
         # The extra half puts an exact match before those that have further categories besides.
         score = torch.where(same_kind, shared + 0.5 * exact, -1.0)
         best = score == score.amax(1, keepdim=True)
-        otherwise = constant_heads(self.means[batch.codes], batch.codes, self.knowledge)
+        otherwise = constant_heads(self.means[batch.kinds], batch.kinds, self.knowledge)
         return pooled_heads(best & same_kind, otherwise, self.knowledge)
 
     def _in_categories(self, metadata: Tensor) -> Tensor:

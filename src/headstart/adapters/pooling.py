@@ -8,7 +8,7 @@ from torch import Tensor
 from headstart.core.batch import FeatureBatch
 from headstart.core.heads import Heads
 from headstart.core.knowledge import Knowledge
-from headstart.table.kinds import KINDS
+from headstart.table.kinds import KindType
 
 # What to expect of a kind that the backbone has never seen: the middle of its scale.
 _MIDDLE = (0.5, 0.5, 0.0)
@@ -16,9 +16,9 @@ _MIDDLE = (0.5, 0.5, 0.0)
 
 def kind_means(knowledge: Knowledge) -> Tensor:
     """The mean of all observed values of each kind, on the models' scale: (kinds,), in double precision."""
-    codes = knowledge.codes[knowledge.cells.index]
-    counts = torch.bincount(codes, minlength=KINDS)
-    totals = torch.bincount(codes, weights=knowledge.cells.values.double(), minlength=KINDS)
+    kinds = knowledge.kinds[knowledge.cells.index]
+    counts = torch.bincount(kinds, minlength=len(KindType))
+    totals = torch.bincount(kinds, weights=knowledge.cells.values.double(), minlength=len(KindType))
     middle = torch.tensor(_MIDDLE, dtype=torch.float64)
     return torch.where(counts > 0, totals / counts.clamp(min=1), middle)
 
@@ -27,12 +27,12 @@ def context_means(batch: FeatureBatch, means: Tensor) -> Tensor:
     """The mean of each feature's context, or that of its kind (``means``) at zero shots: (features,)."""
     shots = batch.shots
     totals = torch.bincount(batch.cells.lines, weights=batch.cells.values.double(), minlength=len(batch))
-    return torch.where(shots > 0, totals / shots.clamp(min=1), means[batch.codes])
+    return torch.where(shots > 0, totals / shots.clamp(min=1), means[batch.kinds])
 
 
-def constant_heads(means: Tensor, codes: Tensor, knowledge: Knowledge) -> Heads:
-    """Heads that predict ``means`` (features,) of kinds ``codes`` for every row: w = 0."""
-    bias = knowledge.likelihood.logit(means.to(knowledge.heads.bias.dtype), codes)
+def constant_heads(means: Tensor, kinds: Tensor, knowledge: Knowledge) -> Heads:
+    """Heads that predict ``means`` (features,) of kinds ``kinds`` for every row: w = 0."""
+    bias = knowledge.likelihood.logit(means.to(knowledge.heads.bias.dtype), kinds)
     return Heads(bias.new_zeros(len(bias), knowledge.heads.weight.shape[1]), bias)
 
 

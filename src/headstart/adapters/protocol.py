@@ -104,8 +104,8 @@ class StreamingAdapter(Adapter):
     """
 
     @abstractmethod
-    def streams(self, codes: Tensor) -> Tensor:
-        """Whether there are such sums for these kinds: a mask like ``codes``."""
+    def streams(self, kinds: Tensor) -> Tensor:
+        """Whether there are such sums for these kinds: a mask like ``kinds``."""
 
     @abstractmethod
     def evidence(self, batch: FeatureBatch, states: RowStates) -> Tensor:

@@ -21,7 +21,7 @@ class TrainConfig(AdapterConfig):
 
     name: Literal["train"] = "train"
     epochs: int = Field(10, ge=0)
-    rate: float = Field(1e-2, gt=0)
+    learning_rate: float = Field(1e-2, gt=0)
     seed: int = Field(0, ge=0)
 
 
@@ -44,5 +44,5 @@ class TrainFromRandom(Adapter):
     def adapt(self, batch: FeatureBatch, states: RowStates) -> Heads:
         """Draw a head for each feature and train it on its context."""
         start = self._start.adapt(batch, states)
-        steps, rate = self.config.epochs, self.config.rate
+        steps, rate = self.config.epochs, self.config.learning_rate
         return fine_tune(start, batch, states, self.knowledge.likelihood, steps, rate)

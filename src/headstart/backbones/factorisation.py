@@ -21,7 +21,7 @@ from headstart.core.heads import Heads
 from headstart.core.likelihood import LikelihoodConfig
 from headstart.core.states import RowStates
 from headstart.table.cells import Cells
-from headstart.table.kinds import BINARY
+from headstart.table.kinds import KindType
 
 _NOISE_SHOTS = 5.0  # a row's own noise is believed as if this many observations had shown the usual one
 _PASSES, _BINARY_PASSES = 3, 5  # of the fixed point between a row's factors and its observations' weights
@@ -40,7 +40,7 @@ class FactorisationConfig(BackboneConfig):
     sweeps: int = Field(20, ge=1)
     likelihood: LikelihoodConfig = LikelihoodConfig(rating_link="identity")
 
-    def resolved(self, codes: Tensor) -> Self:
+    def resolved(self, kinds: Tensor) -> Self:
         """Return the settings with sizes for these features filled in.
 
         >>> ratings = torch.ones(3000, dtype=torch.int64)
@@ -48,11 +48,11 @@ class FactorisationConfig(BackboneConfig):
         >>> (large.latent, large.signature), (small.latent, small.signature)
         ((32, 32), (4, 3))
         """
-        features = len(codes)
+        features = len(kinds)
         most = 32 if features < _LARGE else 16
         by_choice = self.observed_by_choice
         if by_choice is None:
-            by_choice = not bool((codes == BINARY).all())
+            by_choice = not bool((kinds == KindType.BINARY).all())
         signature = self.signature
         if signature is None:
             signature = min(most, features // 4) if by_choice else 0
@@ -75,9 +75,9 @@ class Factorisation(SweptBackbone):
     heads_read_code: ClassVar[bool] = True
     config: FactorisationConfig
 
-    def __init__(self, config: FactorisationConfig, codes: Tensor, grid: Tensor) -> None:
-        super().__init__(config, codes, grid)
-        features = len(codes)
+    def __init__(self, config: FactorisationConfig, kinds: Tensor, grid: Tensor) -> None:
+        super().__init__(config, kinds, grid)
+        features = len(kinds)
         self.latent, signs = config.latent or 2, config.signature or 0
         self.sweeps = config.sweeps
         size = self.latent + 1
@@ -124,7 +124,7 @@ class Factorisation(SweptBackbone):
     ) -> RowPosterior:
         prior = torch.linalg.inv(self.row_covariance)
         mean = self.signature(cells) @ self.row_map
-        binary = bool((self.codes == BINARY).any())
+        binary = bool((self.kinds == KindType.BINARY).any())
         now = start or RowPosterior(
             mean, self.row_covariance.expand(len(cells), -1, -1), mean.new_ones(len(cells))
         )
@@ -145,15 +145,15 @@ class Factorisation(SweptBackbone):
 
     def _sums(self, cells: Cells) -> list[RowSums]:
         """What a row's ratings and reals add up to, one for each of the two kinds there is."""
-        codes, second, heads = self.codes[cells.index], self._second_moments(), self._heads()
+        kinds, second, heads = self.kinds[cells.index], self._second_moments(), self._heads()
         found = []
-        for code in sorted(set(self.codes.tolist()) - {BINARY}):
-            weights = self.precision[code] * (codes == code)
-            squared = torch.stack([weights * cells.values**2, (codes == code).to(weights.dtype)], dim=1)
+        for kind in sorted(set(self.kinds.tolist()) - {KindType.BINARY}):
+            weights = self.precision[kind] * (kinds == kind)
+            squared = torch.stack([weights * cells.values**2, (kinds == kind).to(weights.dtype)], dim=1)
             both = segment_sum(squared, cells.indptr)
             total = unpack(bag(second, cells, weights), self.latent + 1)
             pull = bag(heads, cells, weights * cells.values)
-            found.append(RowSums(code, both[:, 1], both[:, 0], pull, total))
+            found.append(RowSums(kind, both[:, 1], both[:, 0], pull, total))
         return found
 
     def _exactness(self, now: RowPosterior, sums: list[RowSums]) -> Tensor:
@@ -165,7 +165,7 @@ class Factorisation(SweptBackbone):
 
     def _bound(self, cells: Cells, now: RowPosterior) -> tuple[Tensor, Tensor]:
         """Binary observations as Gaussian ones: weight, and weight × value; 0 for others: two of (n,)."""
-        binary = (self.codes[cells.index] == BINARY).to(now.mean.dtype)
+        binary = (self.kinds[cells.index] == KindType.BINARY).to(now.mean.dtype)
         down, across = triangle(self.latent + 1)
         twice = torch.where(down == across, 1.0, 2.0)
         squared = products_at(pack(now.moments()) * twice, self._second_moments(), cells)
@@ -195,7 +195,7 @@ class Factorisation(SweptBackbone):
 
     def _start(self, cells: Cells, by_feature: Cells, generator: torch.Generator) -> RowPosterior:
         """Start from the means of rows and features, and small random factors."""
-        binary = self.codes == BINARY
+        binary = self.kinds == KindType.BINARY
         middle = _means(by_feature, by_feature.values, 0.0) if len(cells.index) else self.bias.clone()
         usual = float(cells.values.mean()) if len(cells.index) else 0.0
         shrunk = by_feature.counts / (by_feature.counts + 5)
@@ -224,10 +224,10 @@ class Factorisation(SweptBackbone):
         prior_means: Tensor,
         prior_covariance: Tensor,
     ) -> None:
-        weights = self.precision[self.codes[cells.index]] * rows.exactness[cells.lines]
+        weights = self.precision[self.kinds[cells.index]] * rows.exactness[cells.lines]
         linear = weights * cells.values
-        if bool((self.codes == BINARY).any()):
-            binary = self.codes[cells.index] == BINARY
+        if bool((self.kinds == KindType.BINARY).any()):
+            binary = self.kinds[cells.index] == KindType.BINARY
             bound, signs = self._bound(cells, rows)
             weights, linear = torch.where(binary, bound, weights), torch.where(binary, signs, linear)
         total = unpack(bag(pack(moments), by_feature, weights[order]), self.latent + 1)
@@ -258,9 +258,9 @@ class Factorisation(SweptBackbone):
     def _update_precision(self, rows: RowPosterior, moments: Tensor, sums: list[RowSums]) -> float:
         off = 0.0
         for each in sums:
-            missed = each.missed(rows, moments).sum() / self.precision[each.code]
+            missed = each.missed(rows, moments).sum() / self.precision[each.kind]
             variance = missed / each.counts.sum().clamp(min=1)
-            self.precision[each.code] = 1 / variance.clamp(min=1e-4)
+            self.precision[each.kind] = 1 / variance.clamp(min=1e-4)
             off = float(variance.clamp(min=0).sqrt())
         return off
 

@@ -23,7 +23,7 @@ class FeedForwardConfig(BackboneConfig):
     first_layer: int = Field(128, ge=1)
     code: int = Field(64, ge=1)
     layers: tuple[PositiveInt, ...] = (200,)
-    most_dropped: float = Field(
+    max_drop_rate: float = Field(
         0.5, gt=0, le=1
     )  # each row's rate of hidden inputs is drawn from Uniform(0, this)
 
@@ -39,9 +39,9 @@ class FeedForward(TrainedBackbone):
     config_type: ClassVar[type[BackboneConfig]] = FeedForwardConfig
     config: FeedForwardConfig
 
-    def __init__(self, config: FeedForwardConfig, codes: Tensor, grid: Tensor) -> None:
-        super().__init__(config, codes, grid)
-        features, first = len(codes), config.first_layer
+    def __init__(self, config: FeedForwardConfig, kinds: Tensor, grid: Tensor) -> None:
+        super().__init__(config, kinds, grid)
+        features, first = len(kinds), config.first_layer
         self.input = nn.Parameter(torch.randn(2 * features, first) * first**-0.5)  # A above B
         self.input_bias = nn.Parameter(torch.zeros(first))
         self.to_code = mlp([first, config.code], last=True)
@@ -65,9 +65,9 @@ class FeedForward(TrainedBackbone):
 
     def loss(self, cells: Cells, generator: torch.Generator) -> Tensor:
         """Negative log-likelihood of the entries hidden from the input, a row."""
-        rate = torch.rand(len(cells), generator=generator) * self.config.most_dropped
+        rate = torch.rand(len(cells), generator=generator) * self.config.max_drop_rate
         kept = torch.rand(len(cells.index), generator=generator) >= rate[cells.lines]
         activation = self.batch_states(cells.keep(kept)).activation
         hidden = cells.keep(~kept)
         logits = products_at(activation, self.weight, hidden) + self.bias[hidden.index]
-        return self.likelihood.nll(logits, hidden.values, self.codes[hidden.index]).sum() / len(cells)
+        return self.likelihood.nll(logits, hidden.values, self.kinds[hidden.index]).sum() / len(cells)

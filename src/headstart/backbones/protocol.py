@@ -22,7 +22,7 @@ class BackboneConfig(Config):
     name: str
     likelihood: LikelihoodConfig = LikelihoodConfig()
 
-    def resolved(self, codes: Tensor) -> Self:  # noqa: ARG002
+    def resolved(self, kinds: Tensor) -> Self:  # noqa: ARG002
         """Return the settings with every value filled in that depends on the features, of these kinds."""
         return self
 
@@ -41,19 +41,19 @@ class Backbone(nn.Module, ABC):
     weight: nn.Parameter  # (features, width): the heads' w
     bias: nn.Parameter  # (features,): the heads' b
 
-    def __init__(self, config: BackboneConfig, codes: Tensor, grid: Tensor) -> None:
+    def __init__(self, config: BackboneConfig, kinds: Tensor, grid: Tensor) -> None:
         super().__init__()
         self.config = config
         self.likelihood = Likelihood(config.likelihood)
-        self.codes: Tensor
-        self.register_buffer("codes", codes)  # (features,): the kind of each
+        self.kinds: Tensor
+        self.register_buffer("kinds", kinds)  # (features,): the kind of each
         self.grid: Tensor
         self.register_buffer("grid", grid)  # the few values that occur in training, or none
 
     @property
     def features(self) -> int:
         """How many features the backbone was built for."""
-        return len(self.codes)
+        return len(self.kinds)
 
     @property
     @abstractmethod

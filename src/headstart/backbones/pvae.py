@@ -28,7 +28,7 @@ class PVAEConfig(BackboneConfig):
     latent: int = Field(64, ge=1)
     decoder_layers: tuple[PositiveInt, ...] = (200,)
     kl_weight: float = Field(0.01, ge=0)
-    most_dropped: float = Field(
+    max_drop_rate: float = Field(
         0.8, ge=0, le=1
     )  # each row's rate of dropped inputs is drawn from Uniform(0, this)
 
@@ -40,16 +40,16 @@ class PVAE(TrainedBackbone):
     config_type: ClassVar[type[BackboneConfig]] = PVAEConfig
     config: PVAEConfig
 
-    def __init__(self, config: PVAEConfig, codes: Tensor, grid: Tensor) -> None:
-        super().__init__(config, codes, grid)
+    def __init__(self, config: PVAEConfig, kinds: Tensor, grid: Tensor) -> None:
+        super().__init__(config, kinds, grid)
         self.set_encoder = SetEncoder(
-            len(codes), config.embedding, config.set_size, self.grid, config.pooling
+            len(kinds), config.embedding, config.set_size, self.grid, config.pooling
         )
         self.encoder = mlp([self.set_encoder.output_size, *config.encoder_layers, 2 * config.latent])
         self.decoder = mlp([config.latent, *config.decoder_layers], last=True)
         width = [config.latent, *config.decoder_layers][-1]
-        self.weight = nn.Parameter(torch.randn(len(codes), width) * (1.0 / width) ** 0.5)
-        self.bias = nn.Parameter(torch.zeros(len(codes)))
+        self.weight = nn.Parameter(torch.randn(len(kinds), width) * (1.0 / width) ** 0.5)
+        self.bias = nn.Parameter(torch.zeros(len(kinds)))
 
     @property
     def code_size(self) -> int:
@@ -58,7 +58,7 @@ class PVAE(TrainedBackbone):
 
     def loss(self, cells: Cells, generator: torch.Generator) -> Tensor:
         """The negative ELBO of the observed entries, a row; some are dropped from the encoder's input."""
-        rate = torch.rand(len(cells), generator=generator) * self.config.most_dropped
+        rate = torch.rand(len(cells), generator=generator) * self.config.max_drop_rate
         kept = cells.keep(torch.rand(len(cells.index), generator=generator) >= rate[cells.lines])
         mean, log_variance = self.posterior(kept)
         noise = torch.randn(mean.shape, generator=generator)
@@ -68,7 +68,7 @@ class PVAE(TrainedBackbone):
         """One-sample estimate at z = mean + std·noise, averaged over the rows."""
         activation = self.decoder(mean + torch.exp(0.5 * log_variance) * noise)
         logits = products_at(activation, self.weight, cells) + self.bias[cells.index]
-        nll = self.likelihood.nll(logits, cells.values, self.codes[cells.index]).sum()
+        nll = self.likelihood.nll(logits, cells.values, self.kinds[cells.index]).sum()
         kl = 0.5 * (mean**2 + log_variance.exp() - 1 - log_variance).sum()
         return (nll + self.config.kl_weight * kl) / len(cells)
 

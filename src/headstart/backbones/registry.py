@@ -30,9 +30,9 @@ def backbone_config(choice: object) -> BackboneConfig:
     return cast(BackboneConfig, BACKBONES.settings(choice))
 
 
-def build_backbone(config: BackboneConfig, codes: Tensor, grid: Tensor) -> Backbone:
+def build_backbone(config: BackboneConfig, kinds: Tensor, grid: Tensor) -> Backbone:
     """Make an untrained backbone for features of these kinds, with all settings filled in."""
-    return BACKBONES.part_of(config)(config.resolved(codes), codes, grid)
+    return BACKBONES.part_of(config)(config.resolved(kinds), kinds, grid)
 
 
 def value_grid(cells: Cells) -> Tensor:

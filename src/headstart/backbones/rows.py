@@ -28,7 +28,7 @@ class RowPosterior:
 class RowSums:
     """Sums over each row's observations of one kind, weighted by that kind's usual precision."""
 
-    code: int
+    kind: int
     counts: Tensor  # (rows,), not weighted
     squares: Tensor  # (rows,): of values
     pull: Tensor  # (rows, latent + 1): value × head

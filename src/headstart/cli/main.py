@@ -70,14 +70,14 @@ _state = {"debug": False}
 
 
 def main() -> None:
-    """Run the command; errors are one line on stderr, and the exit code is 0 only on success."""
+    """Run the command; errors are one line on stderr, and the exit status is 0 only on success."""
     try:
         app()
     except HeadstartError as error:
         _fail(str(error), error)
     except (_InterruptedError, KeyboardInterrupt) as error:
         told = "interrupted; the same command goes on where it stopped (fit: with --resume)"
-        _stop(Text(told), error, code=130)
+        _stop(Text(told), error, status=130)
     except (OSError, MemoryError) as error:
         _fail(f"{type(error).__name__}: {error}", error)
     except Exception as error:
@@ -85,11 +85,11 @@ def main() -> None:
 
 
 def _fail(message: str, error: BaseException) -> None:
-    _stop(Text.assemble(("error: ", "red"), message), error, code=1)
+    _stop(Text.assemble(("error: ", "red"), message), error, status=1)
 
 
-def _stop(message: Text, error: BaseException, code: int) -> None:
+def _stop(message: Text, error: BaseException, status: int) -> None:
     if _state["debug"]:
         raise error
     say(message, stderr=True)
-    sys.exit(code)
+    sys.exit(status)

@@ -19,10 +19,10 @@ class FeatureBatch:
 
     cells: Cells
     metadata: Tensor  # (features, metadata width); width 0 where there is none
-    codes: Tensor  # (features,): the kind of each
+    kinds: Tensor  # (features,): the kind of each
 
     def __len__(self) -> int:
-        return len(self.codes)
+        return len(self.kinds)
 
     @property
     def shots(self) -> Tensor:
@@ -31,8 +31,8 @@ class FeatureBatch:
 
     def take(self, features: Tensor) -> FeatureBatch:
         """Return these features, in this order."""
-        return FeatureBatch(self.cells.take(features), self.metadata[features], self.codes[features])
+        return FeatureBatch(self.cells.take(features), self.metadata[features], self.kinds[features])
 
     def observing(self, cells: Cells) -> FeatureBatch:
         """Return the same features with other observations."""
-        return FeatureBatch(cells, self.metadata, self.codes)
+        return FeatureBatch(cells, self.metadata, self.kinds)

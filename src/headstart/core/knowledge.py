@@ -20,6 +20,6 @@ class Knowledge:
     cells: Cells  # rows × the backbone's features, on the models' scale
     heads: Heads  # of the backbone's features
     metadata: Tensor  # (features, metadata width) of the backbone's features
-    codes: Tensor  # (features,): their kinds
+    kinds: Tensor  # (features,): their kinds
     likelihood: Likelihood
-    heads_read_code: bool = False  # whether activations are the leading part of the codes
+    heads_read_code: bool = False  # whether activations are the leading part of the code

@@ -26,12 +26,12 @@ class Predictive:
     logits: Tensor  # the mean of the output w·d + b; any shape
     variance: Tensor  # of the output, because the head is uncertain; same shape
     noise: Tensor  # the variance that an observation adds; broadcasts to that shape
-    codes: Tensor  # the kind of each cell; broadcasts to that shape
+    kinds: Tensor  # the kind of each cell; broadcasts to that shape
     likelihood: Likelihood
 
     @cached_property
     def _moments(self) -> tuple[Tensor, Tensor]:
-        return self.likelihood.predictive(self.logits, self.variance, self.noise, self.codes)
+        return self.likelihood.predictive(self.logits, self.variance, self.noise, self.kinds)
 
     @property
     def mean(self) -> Tensor:
@@ -45,21 +45,21 @@ class Predictive:
 
     def nll(self, values: Tensor) -> Tensor:
         """The negative log-likelihood of these values."""
-        return self.likelihood.predictive_nll(self.logits, self.variance, self.noise, values, self.codes)
+        return self.likelihood.predictive_nll(self.logits, self.variance, self.noise, values, self.kinds)
 
     def output_noise(self) -> Tensor:
         """The variance of an observation about the output: behind a logistic link, 1 / slope there."""
         chance = torch.sigmoid(self.logits)
         logistic = 1 / (chance * (1 - chance)).clamp(min=1e-4)
-        return torch.where(self.likelihood.squashes(self.codes), logistic, self.noise)
+        return torch.where(self.likelihood.squashes(self.kinds), logistic, self.noise)
 
 
 def predict_cells(
-    heads: Heads, states: RowStates, cells: Cells, codes: Tensor, likelihood: Likelihood
+    heads: Heads, states: RowStates, cells: Cells, kinds: Tensor, likelihood: Likelihood
 ) -> Predictive:
     """The predictive of the cells of each head: one number per observation, (n,).
 
-    ``cells`` has one line per head and points at rows of ``states``; ``codes`` (heads,) are their kinds.
+    ``cells`` has one line per head and points at rows of ``states``; ``kinds`` (heads,) are their kinds.
     """
     lines = cells.lines
     parts = torch.split(torch.arange(len(heads)), max(1, _CELLS_AT_ONCE // max(1, len(states))))
@@ -68,27 +68,27 @@ def predict_cells(
         for part in parts
     ]
     logits = torch.cat([states.activation.new_zeros(0), *products]) + heads.bias[lines]
-    codes = codes[lines]
-    noise = likelihood.noise(codes) if heads.noise is None else heads.noise[lines]
+    kinds = kinds[lines]
+    noise = likelihood.noise(kinds) if heads.noise is None else heads.noise[lines]
     if states.noise is not None:
         noise = noise * states.noise.index_select(0, cells.index)
     if heads.covariance is None:
-        return Predictive(logits, torch.zeros_like(logits), noise, codes, likelihood)
-    return Predictive(logits, forms_at(heads.covariance, states.activation, cells), noise, codes, likelihood)
+        return Predictive(logits, torch.zeros_like(logits), noise, kinds, likelihood)
+    return Predictive(logits, forms_at(heads.covariance, states.activation, cells), noise, kinds, likelihood)
 
 
-def predict_grid(heads: Heads, states: RowStates, codes: Tensor, likelihood: Likelihood) -> Predictive:
+def predict_grid(heads: Heads, states: RowStates, kinds: Tensor, likelihood: Likelihood) -> Predictive:
     """The predictive of every row at every head: (rows, heads), in double precision.
 
     In double precision the numbers of a cell do not depend on which other cells are asked for with it.
     """
     activation = states.activation.double()
     logits = torch.addmm(heads.bias.double(), activation, heads.weight.double().T)
-    noise = (likelihood.noise(codes) if heads.noise is None else heads.noise).double().expand_as(logits)
+    noise = (likelihood.noise(kinds) if heads.noise is None else heads.noise).double().expand_as(logits)
     if states.noise is not None:
         noise = noise * states.noise.double()[:, None]
     if heads.covariance is None:
-        return Predictive(logits, torch.zeros_like(logits), noise, codes, likelihood)
+        return Predictive(logits, torch.zeros_like(logits), noise, kinds, likelihood)
     one = activation.new_ones(len(activation), 1)
     variance = forms(torch.cat([activation, one], dim=1), heads.covariance.double()).clamp(min=0)
-    return Predictive(logits, variance, noise, codes, likelihood)
+    return Predictive(logits, variance, noise, kinds, likelihood)

@@ -52,7 +52,7 @@ class KShotTest:
         self._rank = rank[enough[batch.cells.lines]]
         self.targets: Cells = self._batch.cells.keep(self._rank >= self.shots[-1])
         self._lines = self.targets.lines
-        self._kinds = kinds.take(self.features.numpy())
+        self._scales = kinds.take(self.features.numpy())
 
     def __len__(self) -> int:
         return len(self.features)
@@ -63,9 +63,9 @@ class KShotTest:
         return self._lines
 
     @property
-    def codes(self) -> Tensor:
+    def kinds(self) -> Tensor:
         """The kind of each target: (targets,)."""
-        return self._batch.codes[self._lines]
+        return self._batch.kinds[self._lines]
 
     @property
     def truth(self) -> NDArray[np.float64]:
@@ -81,15 +81,15 @@ class KShotTest:
     @torch.no_grad()
     def predict(self, heads: Heads, states: RowStates, likelihood: Likelihood) -> Predictive:
         """What these heads, one per tested feature, say of the targets: (targets,), on the models' scale."""
-        return predict_cells(heads, states, self.targets, self._batch.codes, likelihood)
+        return predict_cells(heads, states, self.targets, self._batch.kinds, likelihood)
 
     def unscaled(self, values: Tensor) -> NDArray[np.float64]:
         """Bring a value at each target (targets,) to data units."""
-        return self._kinds.unscale(values.double().numpy(), self._lines.numpy())
+        return self._scales.unscale(values.double().numpy(), self._lines.numpy())
 
     def unscaled_std(self, std: Tensor) -> NDArray[np.float64]:
         """Bring a standard deviation at each target (targets,) to data units."""
-        spans: NDArray[np.float64] = self._kinds.spans[self._lines.numpy()]
+        spans: NDArray[np.float64] = self._scales.spans[self._lines.numpy()]
         return np.asarray(spans * std.double().numpy())
 
 

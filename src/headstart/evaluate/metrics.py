@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headstart.table.kinds import BINARY
+from headstart.table.kinds import KindType
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -57,15 +57,15 @@ class Score(NamedTuple):
 
 
 def score(
-    truth: Floats, mean: Floats, lines: Ints, codes: Ints, std: Floats | None = None
+    truth: Floats, mean: Floats, lines: Ints, kinds: Ints, std: Floats | None = None
 ) -> dict[str, Score]:
     """Compute every metric that fits the kinds at hand; all arrays hold an entry a target.
 
-    ``lines`` says which feature a target belongs to, ``codes`` its kind. Binary targets get AUROC,
+    ``lines`` says which feature a target belongs to, ``kinds`` its kind. Binary targets get AUROC,
     log-loss and calibration error; the others RMSE and MAE in data units and, if a predictive
     ``std`` is given, the coverage of the 90 % interval.
     """
-    binary = codes == BINARY
+    binary = kinds == KindType.BINARY
     scores: dict[str, Score] = {}
     if not binary.all():
         of = ~binary

@@ -15,7 +15,7 @@ from headstart.evaluate.kshot import KShotTest
 from headstart.evaluate.metrics import score
 from headstart.evaluate.results import Run
 from headstart.evaluate.timing import Timing
-from headstart.table.kinds import BINARY
+from headstart.table.kinds import KindType
 from headstart.training.calibration import Calibration
 
 _FEATURES_AT_ONCE = 1024
@@ -31,7 +31,7 @@ def score_adapter(
     split: int = 0,
 ) -> list[Run]:
     """Score one method at every number of shots; without a calibration its intervals are not scored."""
-    truth, lines, codes = test.truth, test.lines.numpy(), test.codes.numpy()
+    truth, lines, kinds = test.truth, test.lines.numpy(), test.kinds.numpy()
     with torch.no_grad():
         states = adapter.refine(knowledge.states)
     runs = []
@@ -39,8 +39,8 @@ def score_adapter(
         context = test.context(shots)
         predictive = test.predict(_heads(adapter, context, states), states, knowledge.likelihood)
         std = None
-        if calibration is not None and not (codes == BINARY).all():
-            factor = calibration.factor(context.shots, context.codes)[test.lines]
+        if calibration is not None and not (kinds == KindType.BINARY).all():
+            factor = calibration.factor(context.shots, context.kinds)[test.lines]
             std = test.unscaled_std(factor * predictive.std)
         runs += [
             Run(
@@ -53,7 +53,7 @@ def score_adapter(
                 targets=found.targets,
                 ms_per_feature=round(times[shots].ms_per_feature, 6) if shots in times else None,
             )
-            for metric, found in score(truth, test.unscaled(predictive.mean), lines, codes, std).items()
+            for metric, found in score(truth, test.unscaled(predictive.mean), lines, kinds, std).items()
         ]
     return runs
 

@@ -9,7 +9,7 @@ import numpy as np
 from headstart.evaluate.splits import FeatureSplit
 from headstart.table import Kind, Kinds, Table
 from headstart.table.inference import settle_kinds
-from headstart.table.kinds import REAL
+from headstart.table.kinds import KindType
 
 
 def hide_scales(table: Table, split: FeatureSplit) -> Table:
@@ -19,7 +19,7 @@ def hide_scales(table: Table, split: FeatureSplit) -> Table:
     know its mean at zero shots; so a held-out real gets the scale that the train reals share or, where
     each of those has its own, the one in their middle.
     """
-    real = table.kinds.codes == REAL
+    real = table.kinds.types == KindType.REAL
     if not real.any():
         return table
     trained = np.zeros(len(real), dtype=bool)

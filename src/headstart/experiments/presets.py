@@ -52,7 +52,7 @@ def _paper(epochs: int, batch_size: int, rate: float, decay: float) -> dict[str,
         "batch_size": batch_size,
         "learning_rate": rate,
         "weight_decay": decay,
-        "fewest_steps": 1,
+        "min_steps": 1,
         "patience": None,
     }
 
@@ -66,7 +66,7 @@ def _paper_backbone(embedding: int, latent: int, layers: tuple[int, ...]) -> PVA
         latent=latent,
         decoder_layers=layers,
         kl_weight=1.0,
-        most_dropped=1.0,
+        max_drop_rate=1.0,
     )
 
 
@@ -79,7 +79,7 @@ def _tuned_backbone(latent: int, kl_weight: float) -> PVAEConfig:
         latent=latent,
         decoder_layers=(200,),
         kl_weight=kl_weight,
-        most_dropped=1.0,
+        max_drop_rate=1.0,
     )
 
 
@@ -87,11 +87,11 @@ def _tuned_pretraining(batch_size: int, rate: float) -> PretrainingConfig:
     return PretrainingConfig(
         epochs=200,
         batch_size=batch_size,
-        fewest_steps=8,
+        min_steps=8,
         learning_rate=rate,
         weight_decay=1e-5,
         patience=20,
-        validation=0.05,
+        validation_share=0.05,
     )
 
 
@@ -106,11 +106,11 @@ _TUNED_CHN = CHNConfig(
 _TUNED_METATRAINING = MetaTrainingConfig(
     epochs=300,
     batch_size=64,
-    fewest_steps=8,
+    min_steps=8,
     learning_rate=5e-4,
     weight_decay=1e-4,
     patience=50,
-    validation=0.1,
+    validation_share=0.1,
 )
 
 # The paper trains, meta-trains and meta-tests on 60, 30 and 10 % of the features; neuropathic 50, 30, 20.
@@ -130,7 +130,7 @@ PAPER: dict[str, Preset] = {
             metadata_layers=(10,),
             parameter_layers=(256, 256, 256),
         ),
-        pretraining=PretrainingConfig(**_paper(200, 1000, 1e-3, 0.0), validation=0.0),
+        pretraining=PretrainingConfig(**_paper(200, 1000, 1e-3, 0.0), validation_share=0.0),
         metatraining=MetaTrainingConfig(**_paper(100, 256, 1e-4, 1e-3)),
     ),
     "neuropathic": Preset(
@@ -138,7 +138,7 @@ PAPER: dict[str, Preset] = {
         **_NEUROPATHIC,
         backbone=_paper_backbone(30, 20, (30,)),
         chn=CHNConfig(embedding=25, encoding=25, context_layers=(50,), parameter_layers=(64, 64)),
-        pretraining=PretrainingConfig(**_paper(1000, 1000, 1e-2, 0.0), validation=0.0),
+        pretraining=PretrainingConfig(**_paper(1000, 1000, 1e-2, 0.0), validation_share=0.0),
         metatraining=MetaTrainingConfig(**_paper(300, 128, 1e-3, 1e-3)),
     ),
     "elearning": Preset(
@@ -153,7 +153,7 @@ PAPER: dict[str, Preset] = {
             metadata_layers=(20,),
             parameter_layers=(50, 100, 150),
         ),
-        pretraining=PretrainingConfig(**_paper(50, 1000, 1e-3, 0.0), validation=0.0),
+        pretraining=PretrainingConfig(**_paper(50, 1000, 1e-3, 0.0), validation_share=0.0),
         metatraining=MetaTrainingConfig(**_paper(20, 128, 1e-3, 1e-3)),
     ),
 }
@@ -174,7 +174,7 @@ TUNED: dict[str, Preset] = {
         name="tuned",
         backbone=PAPER["neuropathic"].backbone.revised(pooling="root", kl_weight=0.5),
         pretraining=_tuned_pretraining(128, 3e-3),
-        metatraining=PAPER["neuropathic"].metatraining.revised(fewest_steps=4),
+        metatraining=PAPER["neuropathic"].metatraining.revised(min_steps=4),
     ),
     "elearning": Preset(
         name="tuned",

@@ -46,8 +46,8 @@ class Fitted:
     def observe(self, feature: Feature, rows: NDArray[np.int64], values: NDArray[np.float64]) -> None:
         """Refine one feature's head: from sums over its observations where the adapter has such."""
         after, adapter = feature.observed(rows, values), self.adapter
-        code = torch.tensor([feature.kind.code])
-        if not (isinstance(adapter, StreamingAdapter) and bool(adapter.streams(code))):
+        kind = torch.tensor([feature.kind.type])
+        if not (isinstance(adapter, StreamingAdapter) and bool(adapter.streams(kind))):
             self.adapt([after])
             return
 
@@ -73,5 +73,5 @@ def batch_of(features: list[Feature], rows: int) -> FeatureBatch:
             rows,
         ),
         torch.from_numpy(np.stack([feature.metadata for feature in features])),
-        torch.tensor([feature.kind.code for feature in features], dtype=torch.int64),
+        torch.tensor([feature.kind.type for feature in features], dtype=torch.int64),
     )

@@ -102,7 +102,7 @@ def tensors_of(fitted: Fitted) -> dict[str, Tensor]:
         "knowledge/indptr": knowledge.cells.indptr,
         "knowledge/index": knowledge.cells.index.int(),
         "knowledge/values": knowledge.cells.values,
-        "knowledge/kinds": knowledge.codes,
+        "knowledge/kinds": knowledge.kinds,
         "backbone_grid": fitted.backbone.grid,
     }
     parts: dict[str, Any] = {
@@ -200,7 +200,7 @@ def _check_counts(
         "features": all(len(part) == features for part in parts["features"].values()),
         "features of the backbone": all(
             len(each) == len(facts.backbone_features)
-            for each in (knowledge.heads, knowledge.metadata, knowledge.codes)
+            for each in (knowledge.heads, knowledge.metadata, knowledge.kinds)
         ),
         "observations": _within(cells.index, cells.width) and int(cells.indptr[-1]) == len(cells.values),
         "contexts": _within(contexts["rows"], rows)

@@ -36,7 +36,7 @@ from headstart.model.settings import Settings
 from headstart.model.suggestion import most_telling
 from headstart.progress import Reporter
 from headstart.table import Kind, Kinds, Names, Table
-from headstart.table.kinds import BINARY
+from headstart.table.kinds import KindType
 from headstart.table.names import as_name
 from headstart.training.metatraining import MetaTrainingConfig
 from headstart.training.pretraining import PretrainingConfig
@@ -148,8 +148,8 @@ class Headstart(BaseEstimator):  # type: ignore[misc]
             raise InputError(f"suggest() takes a whole number n from 1 up; got {n!r}")
         names = list(fitted.rows) if rows is None else [as_name(row, "row") for row in _as_list(rows)]
         places = np.setdiff1d(fitted.rows.positions(names), features[0].rows)
-        among, code = torch.from_numpy(places), features[0].kind.code
-        chosen = most_telling(heads, fitted.states, among, code, int(n), fitted.knowledge.likelihood)
+        candidates, kind = torch.from_numpy(places), features[0].kind.type
+        chosen = most_telling(heads, fitted.states, candidates, kind, int(n), fitted.knowledge.likelihood)
         return [fitted.rows[place] for place in chosen]
 
     def remove_feature(self, name: object) -> None:
@@ -201,16 +201,16 @@ class Headstart(BaseEstimator):  # type: ignore[misc]
         fitted = self._fitted
         features, heads = fitted.catalogue.take(names)
         kinds = Kinds([feature.kind for feature in features])
-        codes = torch.from_numpy(kinds.codes)
+        types = torch.from_numpy(kinds.types)
         shots = torch.tensor([feature.shots for feature in features], dtype=torch.int64)
-        factor = fitted.calibration.factor(shots, codes).double()
+        factor = fitted.calibration.factor(shots, types).double()
         mean, std = np.empty((2, len(rows), len(features)))
         for part in torch.split(torch.arange(len(rows)), 1024):
-            predictive = predict_grid(heads, states.take(part), codes, fitted.knowledge.likelihood)
+            predictive = predict_grid(heads, states.take(part), types, fitted.knowledge.likelihood)
             mean[part] = predictive.mean.float().numpy()
             std[part] = (factor * predictive.std.float()).float().numpy()
         std *= kinds.spans
-        binary = kinds.codes == BINARY
+        binary = kinds.types == KindType.BINARY
         std[:, binary] = np.sqrt(mean[:, binary] * (1 - mean[:, binary]))
         mean = kinds.unscale(mean, np.arange(len(kinds)))
         lows, highs = (np.array([getattr(kind, end) for kind in kinds]) for end in ("low", "high"))

@@ -14,7 +14,7 @@ from headstart.errors import InputError, UnknownNameError, did_you_mean
 from headstart.model.catalogue import Feature
 from headstart.model.fitted import Fitted
 from headstart.table import Cells, Kind, Kinds, Names
-from headstart.table.kinds import NAMES, REAL
+from headstart.table.kinds import KIND_NAMES, KindType
 from headstart.table.names import as_name
 
 Observations = Mapping[Any, float]
@@ -122,17 +122,17 @@ def _encoded_metadata(fitted: Fitted, name: str, given: object) -> NDArray[np.fl
 def _kind_of(fitted: Fitted, name: str, given: object, observations: object) -> Kind:
     """The kind said, or the usual one; a bare "rating" or "real" takes the model's ends or scale."""
     wanted = fitted.kinds[0].name if given is None else str(given)
-    if isinstance(given, Kind) or wanted not in NAMES:
+    if isinstance(given, Kind) or wanted not in KIND_NAMES:
         kind = given if isinstance(given, Kind) else Kind.parse(wanted)
-        if kind.code not in {known.code for known in fitted.kinds}:
+        if kind.type not in {known.type for known in fitted.kinds}:
             raise InputError(f"feature {name!r}: kind {kind} is {_none_of(fitted)}")
         return kind
     known = [kind for kind in fitted.kinds if kind.name == wanted]
     if not known:
         raise InputError(f"feature {name!r}: kind {wanted} is {_none_of(fitted)}")
-    if len(known) == 1 or (given is None and known[0].code != REAL):
+    if len(known) == 1 or (given is None and known[0].type != KindType.REAL):
         return known[0]
-    if known[0].code != REAL:
+    if known[0].type != KindType.REAL:
         raise InputError(f"feature {name!r}: say its ends, as kind='{known[0]}'")
     _, values = numbers(observations, f"feature {name!r}")
     if len(values) < 2:

@@ -10,8 +10,19 @@ from torch import Tensor
 _MARKS = (0, 1, 2, 4, 8, 16, 32, 64, 128)  # the numbers of shots that calibrations were measured at
 _OF_PRIOR = ("base", "root_diagonal", "root_lower", "log_noise")  # now parts of an adapter's prior
 
-# What settings were called before, by part.
-_RENAMED: dict[str, dict[str, str]] = {}
+# What settings are called now.
+_RENAMED = {
+    "most_gradient": "max_grad_norm",
+    "fewest_steps": "min_steps",
+    "most_shots": "max_shots",
+    "most_targets": "max_targets",
+    "most_dropped": "max_drop_rate",
+    "decoupled_decay": "decoupled_weight_decay",
+    "inner_rate": "inner_learning_rate",
+    "outer_rate": "outer_learning_rate",
+    "rate": "learning_rate",
+    "validation": "validation_share",
+}
 
 
 def upgraded(facts: dict[str, Any], tensors: dict[str, Tensor]) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -49,8 +60,7 @@ def _renamed(settings: Any) -> Any:
     """The same settings under today's names, at any depth."""
     if not isinstance(settings, dict):
         return settings
-    names = _RENAMED.get("", {})
-    return {names.get(name, name): _renamed(value) for name, value in settings.items()}
+    return {_RENAMED.get(name, name): _renamed(value) for name, value in settings.items()}
 
 
 def _resolve(settings: dict[str, Any], tensors: dict[str, Tensor]) -> None:
@@ -78,7 +88,7 @@ def _new_tensors(tensors: dict[str, Tensor], *, relative: bool) -> dict[str, Ten
     for name in ("code", "code_std", "activation"):
         states = tensors[f"states/{name}"][:rows]
         new[f"knowledge/states/{name}"] = (states[:, :width] if name == "activation" else states).contiguous()
-    new["knowledge/kinds"] = tensors["backbone/codes"]
+    new["knowledge/kinds"] = new["backbone/kinds"] = new.pop("backbone/codes")
     new["backbone_grid"] = tensors["backbone/grid"]
     for name in _OF_PRIOR:
         for prefix in ("adapter", "adapter/base"):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from headstart.errors import InputError
-from headstart.table.kinds import BINARY, Kinds
+from headstart.table.kinds import Kinds, KindType
 from headstart.table.names import Names
 
 
@@ -43,7 +43,7 @@ class Prediction:
         lows = np.array([kind.low for kind in self.kinds])
         highs = np.array([kind.high for kind in self.kinds])
         low, high = np.clip(self.mean - reach, lows, highs), np.clip(self.mean + reach, lows, highs)
-        binary = self.kinds.codes == BINARY
+        binary = self.kinds.types == KindType.BINARY
         tail = 0.5 - level / 2
         low[:, binary] = self.mean[:, binary] > 1 - tail
         high[:, binary] = self.mean[:, binary] >= tail

@@ -13,7 +13,7 @@ from headstart.core.states import RowStates
 
 @torch.no_grad()
 def most_telling(
-    heads: Heads, states: RowStates, candidates: Tensor, code: int, n: int, likelihood: Likelihood
+    heads: Heads, states: RowStates, candidates: Tensor, kind: int, n: int, likelihood: Likelihood
 ) -> list[int]:
     """Choose up to ``n`` of the ``candidates`` (rows of ``states``), best first.
 
@@ -28,7 +28,7 @@ def most_telling(
     covariance = heads.covariances(every.shape[1])[0].double()
     usual = every.T @ every / len(every)  # mean variance over all rows is the trace of C·usual
     rows = every[candidates]
-    noise = predict_grid(heads, states.take(candidates), torch.tensor([code]), likelihood).output_noise()[
+    noise = predict_grid(heads, states.take(candidates), torch.tensor([kind]), likelihood).output_noise()[
         :, 0
     ]
     chosen: list[int] = []

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from headstart.errors import InputError
 from headstart.table.grids import few_distinct, on_grid
-from headstart.table.kinds import RATING, REAL, Kind, Kinds
+from headstart.table.kinds import Kind, Kinds, KindType
 from headstart.table.names import Names
 
 KindsGiven = str | Kind | Mapping[str, str | Kind] | None
@@ -22,12 +22,12 @@ OPEN = -1  # the kind of a feature of which nothing is known yet
 class _Draft(NamedTuple):
     """Kinds in the making, with the two numbers of each; NaN is to be found from the values."""
 
-    codes: NDArray[np.int64]  # (features,)
+    types: NDArray[np.int64]  # (features,)
     first: NDArray[np.float64]  # (features,)
     second: NDArray[np.float64]  # (features,)
 
     def put(self, where: NDArray[np.bool_] | int, kind: Kind) -> None:
-        self.codes[where], self.first[where], self.second[where] = kind.code, kind.first, kind.second
+        self.types[where], self.first[where], self.second[where] = kind.type, kind.first, kind.second
 
 
 def settle_kinds(
@@ -49,17 +49,17 @@ def settle_kinds(
         kind = given if isinstance(given, Kind) else parse_kind(given)
         if isinstance(kind, Kind):
             draft.put(np.full(count, True), kind)
-        elif kind == RATING:
+        elif kind == KindType.RATING:
             draft.put(np.full(count, True), _whole_rating(values, "the table"))
         else:
-            draft.codes[:] = kind
-    inferred = (draft.codes == OPEN) & observed
-    blank = (draft.codes == OPEN) & ~observed
+            draft.types[:] = kind
+    inferred = (draft.types == OPEN) & observed
+    blank = (draft.types == OPEN) & ~observed
     _infer(draft, inferred, index, values)
     _find_rating_ends(draft, features, index, values)
     shared = _find_real_scales(draft, index, values)
     commonest = _commonest(draft, observed, shared)
-    draft.put(draft.codes == OPEN, commonest)
+    draft.put(draft.types == OPEN, commonest)
     kinds = _built(draft)
     notes = []
     if inferred.any():
@@ -99,12 +99,12 @@ def check_values(
 
 
 def parse_kind(text: object) -> Kind | int:
-    """Read a kind; ``rating`` and ``real`` alone give only the code, their ends being left to the data."""
+    """Read a kind; ``rating`` and ``real`` alone give only the type, their ends being left to the data."""
     if isinstance(text, Kind):
         return text
     if not isinstance(text, str):
         raise InputError(f"a kind is a text such as 'rating:1:5'; got {text!r}")
-    bare = {"rating": RATING, "real": REAL}
+    bare = {"rating": KindType.RATING, "real": KindType.REAL}
     return bare[text] if text in bare else Kind.parse(text)
 
 
@@ -114,7 +114,7 @@ def _put_given(draft: _Draft, given: Mapping[str, str | Kind], features: Names) 
         if isinstance(kind, Kind):
             draft.put(int(position), kind)
         else:
-            draft.codes[position] = kind
+            draft.types[position] = kind
 
 
 def _whole_rating(values: NDArray[np.float64], whose: str) -> Kind:
@@ -132,7 +132,7 @@ def _infer(
     """Choose the kinds of these features: one for all if their values allow it, else one each."""
     if not which.any():
         return
-    every = draft.codes == OPEN  # also those without observations, should all get one kind
+    every = draft.types == OPEN  # also those without observations, should all get one kind
     if not which.all():
         mine = which[index]
         index, values = index[mine], values[mine]
@@ -153,15 +153,15 @@ def _infer(
     bits = which & only_bits & ((distinct == 2) | enough)
     grid = which & ~bits & enough & (distinct > 1) & (distinct <= FEW) & on_grid(owner, value, count)
     draft.put(bits, Kind.binary())
-    draft.codes[grid] = RATING
-    draft.codes[which & ~bits & ~grid] = REAL
+    draft.types[grid] = KindType.RATING
+    draft.types[which & ~bits & ~grid] = KindType.REAL
 
 
 def _find_rating_ends(
     draft: _Draft, features: Names, index: NDArray[np.int64], values: NDArray[np.float64]
 ) -> None:
     """Give each rating without ends those of its own values, or of all such if its own are one."""
-    todo = (draft.codes == RATING) & np.isnan(draft.second)
+    todo = (draft.types == KindType.RATING) & np.isnan(draft.second)
     if not todo.any():
         return
     low, high = np.full(len(features), np.inf), np.full(len(features), -np.inf)
@@ -179,7 +179,7 @@ def _find_rating_ends(
 
 def _find_real_scales(draft: _Draft, index: NDArray[np.int64], values: NDArray[np.float64]) -> bool:
     """Give the reals center and scale: one pair for all if they are alike, else one each. Say which."""
-    todo = (draft.codes == REAL) & np.isnan(draft.second)
+    todo = (draft.types == KindType.REAL) & np.isnan(draft.second)
     mine = todo[index]
     if not mine.any():
         draft.put(todo, Kind.real())
@@ -214,22 +214,22 @@ def _find_real_scales(draft: _Draft, index: NDArray[np.int64], values: NDArray[n
 
 def _commonest(draft: _Draft, observed: NDArray[np.bool_], shared: bool) -> Kind:
     """The kind that most features with observations have; of reals that differ, one in their middle."""
-    settled = observed & (draft.codes != OPEN)
-    found, counts = np.unique(draft.codes[settled], return_counts=True)
-    code = int(found[np.argmax(counts)])
-    these = settled & (draft.codes == code)
-    if code == REAL and not shared:
+    settled = observed & (draft.types != OPEN)
+    found, counts = np.unique(draft.types[settled], return_counts=True)
+    kind = KindType(int(found[np.argmax(counts)]))
+    these = settled & (draft.types == kind)
+    if kind == KindType.REAL and not shared:
         return Kind.real(float(np.median(draft.first[these])), float(np.median(draft.second[these])))
     pairs, counts = np.unique(
         np.stack([draft.first[these], draft.second[these]], 1), axis=0, return_counts=True
     )
-    return Kind(code, *pairs[np.argmax(counts)].tolist())
+    return Kind(kind, *pairs[np.argmax(counts)].tolist())
 
 
 def _built(draft: _Draft) -> Kinds:
-    triples = zip(draft.codes.tolist(), draft.first.tolist(), draft.second.tolist(), strict=True)
+    triples = zip(draft.types.tolist(), draft.first.tolist(), draft.second.tolist(), strict=True)
     made: dict[tuple[int, float, float], Kind] = {}
-    kinds = Kinds([made.setdefault(triple, Kind(*triple)) for triple in triples])
+    kinds = Kinds([made.setdefault(triple, Kind(KindType(triple[0]), *triple[1:])) for triple in triples])
     if not np.isfinite(kinds.spans).all():
         raise InputError("some values are too large to be scaled; bring them to other units")
     return kinds

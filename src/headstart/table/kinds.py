@@ -5,15 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headstart.errors import InputError, did_you_mean
 
-BINARY, RATING, REAL = 0, 1, 2
-NAMES = ("binary", "rating", "real")
-KINDS = len(NAMES)
+
+class KindType(IntEnum):
+    """The types of kinds there are; tensors hold them as these numbers."""
+
+    BINARY = 0
+    RATING = 1
+    REAL = 2
+
+
+KIND_NAMES = tuple(kind.name.lower() for kind in KindType)
 
 TOLERANCE = 1e-9  # how far beyond its ends, on the models' scale, a rating may be by rounding
 
@@ -34,21 +42,21 @@ class Kind:
     headstart.errors.InputError: 'ratng' is not a kind (binary, rating, real); did you mean 'rating'?
     """
 
-    code: int
+    type: KindType
     first: float = 0.0  # the numbers of the text form: LOW and HIGH, or CENTER and SCALE
     second: float = 1.0
 
     @classmethod
     def binary(cls) -> Kind:
         """0 or 1: right or wrong, present or absent."""
-        return cls(BINARY)
+        return cls(KindType.BINARY)
 
     @classmethod
     def rating(cls, low: float, high: float) -> Kind:
         """A number between two fixed ends, such as 1 to 5 stars."""
         if not (math.isfinite(low) and math.isfinite(high) and low < high):
             raise InputError(f"a rating's range must be two numbers LOW < HIGH; got {low!r} and {high!r}")
-        return cls(RATING, low, high)
+        return cls(KindType.RATING, low, high)
 
     @classmethod
     def real(cls, center: float = 0.0, scale: float = 1.0) -> Kind:
@@ -57,14 +65,16 @@ class Kind:
             raise InputError(
                 f"a real's center and scale must be finite, scale > 0; got {center!r}, {scale!r}"
             )
-        return cls(REAL, center, scale)
+        return cls(KindType.REAL, center, scale)
 
     @classmethod
     def parse(cls, text: str) -> Kind:
         """Read the text form. ``rating`` needs its ends, which only data or the user can give."""
         name, *numbers = str(text).split(":")
-        if name not in NAMES:
-            raise InputError(f"{text!r} is not a kind ({', '.join(NAMES)}){did_you_mean(name, NAMES)}")
+        if name not in KIND_NAMES:
+            raise InputError(
+                f"{text!r} is not a kind ({', '.join(KIND_NAMES)}){did_you_mean(name, KIND_NAMES)}"
+            )
         try:
             ends = [float(number) for number in numbers]
         except ValueError:
@@ -79,7 +89,7 @@ class Kind:
     @property
     def name(self) -> str:
         """``binary``, ``rating`` or ``real``."""
-        return NAMES[self.code]
+        return self.type.name.lower()
 
     @property
     def offset(self) -> float:
@@ -89,31 +99,37 @@ class Kind:
     @property
     def span(self) -> float:
         """How much in the data's own units is 1 on the models' scale."""
-        return self.second if self.code == REAL else self.second - self.first
+        return self.second if self.type == KindType.REAL else self.second - self.first
 
     @property
     def low(self) -> float:
         """The smallest value there can be."""
-        return -math.inf if self.code == REAL else self.first
+        return -math.inf if self.type == KindType.REAL else self.first
 
     @property
     def high(self) -> float:
         """The largest value there can be."""
-        return math.inf if self.code == REAL else self.second
+        return math.inf if self.type == KindType.REAL else self.second
 
     @property
     def allowed(self) -> str:
         """Which values there can be, in words: ``0 or 1``, ``from 1 to 5``."""
-        if self.code == BINARY:
+        if self.type == KindType.BINARY:
             return "0 or 1"
-        return "any number" if self.code == REAL else f"from {_exact(self.low)} to {_exact(self.high)}"
+        return (
+            "any number" if self.type == KindType.REAL else f"from {_exact(self.low)} to {_exact(self.high)}"
+        )
 
     def scale(self, value: float) -> float:
         """Bring a value to the models' scale."""
         return (value - self.offset) / self.span
 
     def __str__(self) -> str:
-        return self.name if self.code == BINARY else f"{self.name}:{_exact(self.first)}:{_exact(self.second)}"
+        return (
+            self.name
+            if self.type == KindType.BINARY
+            else f"{self.name}:{_exact(self.first)}:{_exact(self.second)}"
+        )
 
     def __repr__(self) -> str:
         return f"Kind({str(self)!r})"
@@ -137,7 +153,7 @@ class Kinds(Sequence[Kind]):
 
     def __init__(self, kinds: Iterable[Kind]) -> None:
         self._kinds = tuple(kinds)
-        self.codes: NDArray[np.int64] = np.array([kind.code for kind in self._kinds], dtype=np.int64)
+        self.types: NDArray[np.int64] = np.array([kind.type for kind in self._kinds], dtype=np.int64)
         self.offsets: NDArray[np.float64] = np.array([kind.offset for kind in self._kinds], dtype=np.float64)
         self.spans: NDArray[np.float64] = np.array([kind.span for kind in self._kinds], dtype=np.float64)
 
@@ -174,16 +190,16 @@ class Kinds(Sequence[Kind]):
 
     def impossible(self, values: NDArray[np.float64], features: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether the features at these positions can not have these ``values``: (n,)."""
-        scaled, codes = self.scale(values, features), self.codes[features]
+        scaled, types = self.scale(values, features), self.types[features]
         bit = (scaled == 0) | (scaled == 1)
         inside = (scaled >= -TOLERANCE) & (scaled <= 1 + TOLERANCE)
-        return np.asarray((codes != REAL) & ~np.where(codes == BINARY, bit, inside))
+        return np.asarray((types != KindType.REAL) & ~np.where(types == KindType.BINARY, bit, inside))
 
     def summary(self, limit: int = 5) -> str:
         """Count the features of each kind, commonest first: ``9066 rating:0.5:5``."""
         counts: dict[str, int] = {}
         for kind in self._kinds:
-            text = str(kind) if kind.code != REAL else "real"
+            text = str(kind) if kind.type != KindType.REAL else "real"
             counts[text] = counts.get(text, 0) + 1
         told = [f"{count} {text}" for text, count in sorted(counts.items(), key=lambda kv: -kv[1])]
         more = [f"{len(told) - limit} more kinds"] if len(told) > limit else []

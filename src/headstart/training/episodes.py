@@ -44,18 +44,18 @@ def draw_episode(
     states: RowStates,
     shots: Tensor,
     generator: torch.Generator,
-    most_targets: int | None = None,
+    max_targets: int | None = None,
     weights: Tensor | None = None,
 ) -> Episode:
     """Reveal ``shots`` (features,) of each feature's observations, chosen at random.
 
     One argsort of (feature, random key); a feature with fewer observations reveals all of them. Of
-    the rest at most ``most_targets`` are targets.
+    the rest at most ``max_targets`` are targets.
     """
     cells = batch.cells
     rank, first = random_ranks(cells, generator), shots[cells.lines]
     revealed = rank < first
-    asked = ~revealed if most_targets is None else ~revealed & (rank < first + most_targets)
+    asked = ~revealed if max_targets is None else ~revealed & (rank < first + max_targets)
     return Episode(batch.observing(cells.keep(revealed)), cells.keep(asked), states, weights)
 
 
@@ -105,7 +105,7 @@ def predict_targets(adapter: Adapter, likelihood: Likelihood, episode: Episode) 
         episode = episode.compact()  # only rows that occur are worth refining
     states = adapter.refine(episode.states)
     heads = adapter.adapt(episode.context, states)
-    return predict_cells(heads, states, episode.targets, episode.context.codes, likelihood)
+    return predict_cells(heads, states, episode.targets, episode.context.kinds, likelihood)
 
 
 def episode_loss(adapter: Adapter, likelihood: Likelihood, episode: Episode) -> Tensor:

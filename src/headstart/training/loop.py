@@ -27,12 +27,12 @@ class LoopConfig(Config):
     """How long and how fast to train."""
 
     epochs: int = Field(ge=0)
-    batch_size: int = Field(ge=1)  # at most; see fewest_steps
-    fewest_steps: int = Field(1, ge=1)  # batches shrink so that an epoch has at least so many
+    batch_size: int = Field(ge=1)  # at most; see min_steps
+    min_steps: int = Field(1, ge=1)  # batches shrink so that an epoch has at least so many
     learning_rate: float = Field(gt=0)
     weight_decay: float = Field(0.0, ge=0)  # Adam's, in the gradient
-    decoupled_decay: float = Field(0.0, ge=0)  # of layers' weights, beside the gradient
-    most_gradient: float | None = Field(None, gt=0)  # longer gradients are shortened to this norm
+    decoupled_weight_decay: float = Field(0.0, ge=0)  # of layers' weights, beside the gradient
+    max_grad_norm: float | None = Field(None, gt=0)  # longer gradients are shortened to this norm
     schedule: Literal["constant", "cosine"] = "constant"
     patience: int | None = Field(
         None, ge=1
@@ -46,7 +46,7 @@ class LoopConfig(Config):
 
     def batch_for(self, count: int) -> int:
         """How large batches are when an epoch goes over so many."""
-        return max(1, min(self.batch_size, count // self.fewest_steps))
+        return max(1, min(self.batch_size, count // self.min_steps))
 
 
 @contextmanager
@@ -143,8 +143,8 @@ class Loop:
             for loss in losses(self.generator):
                 self.optimizer.zero_grad(set_to_none=True)
                 loss.backward()  # type: ignore[no-untyped-call]
-                if self.config.most_gradient is not None:
-                    nn.utils.clip_grad_norm_(self.module.parameters(), self.config.most_gradient)
+                if self.config.max_grad_norm is not None:
+                    nn.utils.clip_grad_norm_(self.module.parameters(), self.config.max_grad_norm)
                 self.optimizer.step()
                 total, count = total + loss.detach(), count + 1
         mean = float(total) / max(count, 1)
@@ -200,14 +200,14 @@ class Loop:
 
 def _optimizer(module: nn.Module, config: LoopConfig) -> torch.optim.Optimizer:
     named = [(name, each) for name, each in module.named_parameters() if each.requires_grad]
-    if config.decoupled_decay == 0:
+    if config.decoupled_weight_decay == 0:
         every = [each for _, each in named]
         return torch.optim.Adam(every, lr=config.learning_rate, weight_decay=config.weight_decay, fused=True)
     # Only layers shrink: a prior's covariance or a noise has no reason to go to zero.
     layers = [each for name, each in named if name.endswith(".weight")]
     others = [each for name, each in named if not name.endswith(".weight")]
     groups = [
-        {"params": layers, "weight_decay": config.decoupled_decay},
+        {"params": layers, "weight_decay": config.decoupled_weight_decay},
         {"params": others, "weight_decay": 0.0},
     ]
     return torch.optim.AdamW(groups, lr=config.learning_rate, fused=True)

@@ -33,15 +33,15 @@ class MetaTrainingConfig(LoopConfig):
 
     epochs: int = Field(300, ge=0)
     batch_size: int = Field(64, ge=1)
-    fewest_steps: int = Field(8, ge=1)
+    min_steps: int = Field(8, ge=1)
     learning_rate: float = Field(5e-4, gt=0)
     weight_decay: float = Field(1e-4, ge=0)
     patience: int | None = Field(50, ge=1)
     shots: Literal["uniform", "log"] = "uniform"  # how the number of shots is drawn
-    most_shots: int = Field(32, ge=0)
-    most_targets: int | None = Field(None, ge=1)  # of a feature in one episode; None: all
+    max_shots: int = Field(32, ge=0)
+    max_targets: int | None = Field(None, ge=1)  # of a feature in one episode; None: all
     weighting: float | None = Field(None, ge=0, le=1)  # see feature_weights; None: every target alike
-    validation: float = Field(0.1, gt=0, lt=1)  # share of features kept back to stop in time
+    validation_share: float = Field(0.1, gt=0, lt=1)  # share of features kept back to stop in time
 
     def filled(self, adapter: Adapter) -> MetaTrainingConfig:
         """What is part of the adapter's method, then what is set here, then what suits the adapter."""
@@ -70,16 +70,16 @@ def meta_train(
         weights = None
         if config.weighting is not None:
             weights = feature_weights(shots, batch.shots, counts, config.weighting)
-        return draw_episode(batch, states, shots, generator, config.most_targets, weights)
+        return draw_episode(batch, states, shots, generator, config.max_targets, weights)
 
     def losses(generator: torch.Generator) -> Iterator[Tensor]:
         order = teaching[torch.randperm(len(teaching), generator=generator)]
         for features in _batches(tasks, order, config, generator):
             batch, states = tasks.batch.take(features), tasks.states[int(tasks.fold[features[0]])]
-            shots = draw_shots(batch, config.most_shots, generator, config.shots)
+            shots = draw_shots(batch, config.max_shots, generator, config.shots)
             yield episode_loss(adapter, knowledge.likelihood, draw(batch, states, shots, generator))
 
-    episodes = validation_episodes(validation, config.most_shots, seed)
+    episodes = validation_episodes(validation, config.max_shots, seed)
 
     def validate() -> float:
         scores = [_pooled(adapter, knowledge, same) for same in episodes.values()]
@@ -115,13 +115,13 @@ def _pooled(adapter: Adapter, knowledge: Knowledge, episodes: list[Episode]) -> 
     return sum(loss * count for loss, count in zip(found, counts, strict=True)) / sum(counts)
 
 
-def validation_episodes(tasks: Tasks, most_shots: int, seed: int) -> dict[int, list[Episode]]:
+def validation_episodes(tasks: Tasks, max_shots: int, seed: int) -> dict[int, list[Episode]]:
     """Fixed episodes for a few numbers of shots, one a fold, over the features that have enough left."""
     generator = torch.Generator().manual_seed(seed)
     episodes: dict[int, list[Episode]] = {}
     for shots in VALIDATION_SHOTS:
         enough = torch.nonzero(tasks.batch.shots > shots)[:, 0]
-        if shots <= most_shots and len(enough) > 0:
+        if shots <= max_shots and len(enough) > 0:
             episodes[shots] = [
                 draw_episode(batch, states, torch.full((len(batch),), shots), generator)
                 for batch, states in tasks.take(enough).split()

@@ -17,15 +17,15 @@ from headstart.training.loop import Loop, LoopConfig
 
 
 class PretrainingConfig(LoopConfig):
-    """How to train a backbone. ``validation`` is the share of observations kept back to stop in time."""
+    """How to train a backbone; ``validation_share`` of the observations is kept back to stop in time."""
 
     epochs: int = Field(200, ge=0)
     batch_size: int = Field(256, ge=1)
-    fewest_steps: int = Field(16, ge=1)
+    min_steps: int = Field(16, ge=1)
     learning_rate: float = Field(2e-3, gt=0)
     weight_decay: float = Field(1e-5, ge=0)
     patience: int | None = Field(20, ge=1)
-    validation: float = Field(0.05, ge=0, lt=1)
+    validation_share: float = Field(0.05, ge=0, lt=1)
 
 
 def pretrain(
@@ -68,7 +68,9 @@ def _descend(
 ) -> None:
     loop = Loop(backbone, config, seed=seed, title="Training the backbone", reporter=reporter,
                 checkpoint=checkpoint)  # fmt: skip
-    held = torch.rand(len(cells.index), generator=torch.Generator().manual_seed(seed)) < config.validation
+    held = (
+        torch.rand(len(cells.index), generator=torch.Generator().manual_seed(seed)) < config.validation_share
+    )
     kept, held_out = cells.keep(~held), cells.keep(held)
     filled = torch.nonzero(kept.counts)[:, 0]  # a row without observations has nothing to teach
 
@@ -92,5 +94,5 @@ def held_out_nll(backbone: Backbone, known: Cells, held_out: Cells, batch: int =
         activation = backbone.states(known.take(rows)).activation
         cells = held_out.take(rows)
         logits = products_at(activation, backbone.weight, cells) + backbone.bias[cells.index]
-        total += backbone.likelihood.nll(logits, cells.values, backbone.codes[cells.index]).sum()
+        total += backbone.likelihood.nll(logits, cells.values, backbone.kinds[cells.index]).sum()
     return float(total) / max(len(held_out.index), 1)

@@ -84,7 +84,7 @@ def train(
         tasks = cross_fitted_tasks(batch, backbone, knowledge, seed=seed)
     else:
         tasks = disjoint_tasks(batch, knowledge)
-    teaching, validation = tasks.hold_back(recipe.metatraining.validation, seed)
+    teaching, validation = tasks.hold_back(recipe.metatraining.validation_share, seed)
     memory: dict[str, Adapter] = {}
     trained = {}
     for name, config in adapters.items():

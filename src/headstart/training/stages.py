@@ -31,7 +31,7 @@ def train_backbone(
     """Train a backbone on all features of ``table`` and compute once what it knows of every row."""
     cells = table.cells()
     with seeded(seed):
-        model = build_backbone(backbone, torch.from_numpy(table.kinds.codes), value_grid(cells))
+        model = build_backbone(backbone, torch.from_numpy(table.kinds.types), value_grid(cells))
     metadata = torch.from_numpy(table.encoded_metadata())
     pretrain(model, cells, pretraining, seed=seed, reporter=reporter, checkpoint=checkpoint,
              metadata=metadata)  # fmt: skip
@@ -48,7 +48,7 @@ def knowledge_of(backbone: Backbone, table: Table) -> Knowledge:
         cells,
         heads,
         metadata,
-        backbone.codes,
+        backbone.kinds,
         backbone.likelihood,
         backbone.heads_read_code,
     )
@@ -59,7 +59,7 @@ def feature_batch(table: Table) -> FeatureBatch:
     return FeatureBatch(
         table.cells().transpose(),
         torch.from_numpy(table.encoded_metadata()),
-        torch.from_numpy(table.kinds.codes),
+        torch.from_numpy(table.kinds.types),
     )
 
 
