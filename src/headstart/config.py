@@ -1,4 +1,4 @@
-"""The base of all settings: small, frozen, checked, and helpful when a name is mistyped."""
+"""The base class of all settings: frozen, validated, with a suggestion for a misspelled name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headstart.errors import InputError, did_you_mean
 
 
 class Config(BaseModel):
-    """A frozen group of settings. Unknown names are refused, with the nearest known one suggested.
+    """A frozen group of settings. An unknown name is an error that suggests the most similar setting.
 
     >>> class Walk(Config):
     ...     steps: int = 3
@@ -28,14 +28,14 @@ class Config(BaseModel):
             raise InputError(_explain(type(self), error)) from None
 
     def revised(self, **settings: Any) -> Self:
-        """Return a copy with some settings replaced, checked like any other; defaults stay defaults."""
-        set_before = {name: getattr(self, name) for name in self.model_fields_set}
-        return type(self)(**{**set_before, **settings})
+        """Return a validated copy with some settings replaced. Settings that were not set stay defaults."""
+        explicit = {name: getattr(self, name) for name in self.model_fields_set}
+        return type(self)(**{**explicit, **settings})
 
 
 def _explain(config: type[Config], error: ValidationError) -> str:
     first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"])
+    setting = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
-        return f"{config.__name__} has no setting {where!r}{did_you_mean(where, config.model_fields)}"
-    return f"{config.__name__}: setting {where!r}: {first['msg']}; got {first['input']!r}"
+        return f"{config.__name__} has no setting {setting!r}{did_you_mean(setting, config.model_fields)}"
+    return f"{config.__name__}: setting {setting!r}: {first['msg']}; got {first['input']!r}"

@@ -1,35 +1,33 @@
-"""One family of errors. Every message says what was wrong, where, and what to do."""
+"""The exceptions of Headstart. Every message says what was wrong, where, and what to do."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
 
-from sklearn.exceptions import NotFittedError as _SklearnNotFittedError
-
 
 class HeadstartError(Exception):
-    """Whatever Headstart raises on purpose. Catch this one to catch them all."""
+    """Base class of all errors that Headstart raises. Catch it to catch all of them."""
 
 
 class InputError(HeadstartError, ValueError):
-    """What was passed in cannot be used. Nothing was changed; safe to show to whoever sent it."""
+    """An argument or a file cannot be used. Nothing was changed. The message is safe to show to a user."""
 
 
 class UnknownNameError(InputError):
-    """A row, feature, setting or method was named that does not exist."""
+    """A row, feature, column, setting or method with this name does not exist."""
 
 
 class ModelFileError(HeadstartError):
-    """A saved model or checkpoint is missing, damaged, or of a newer format."""
+    """A saved model or checkpoint is missing, damaged, or has a newer format."""
 
 
-class NotFittedError(HeadstartError, _SklearnNotFittedError):  # type: ignore[misc]
-    """The model was used before fit()."""
+class NotFittedError(HeadstartError, ValueError, AttributeError):
+    """The model was used before ``fit``. It has the same base classes as scikit-learn's NotFittedError."""
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
-    """Return ``"; did you mean 'x'?"`` for the nearest choice, or nothing.
+    """Return ``"; did you mean 'x'?"`` for the most similar choice, or an empty string.
 
     >>> did_you_mean("ratng", ["binary", "rating", "real"])
     "; did you mean 'rating'?"
@@ -41,11 +39,11 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
 
 
 def listed(names: Iterable[object], limit: int = 5) -> str:
-    """Name the first few things in a message, and how many more there are.
+    """List the first few names for a message, and count the others.
 
     >>> listed(["a", "b", "c"], limit=2)
     "'a', 'b' and 1 more"
     """
-    every = list(names)
-    text = ", ".join(repr(name) for name in every[:limit])
-    return text if len(every) <= limit else f"{text} and {len(every) - limit} more"
+    all_names = list(names)
+    text = ", ".join(repr(name) for name in all_names[:limit])
+    return text if len(all_names) <= limit else f"{text} and {len(all_names) - limit} more"

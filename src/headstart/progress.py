@@ -1,4 +1,4 @@
-"""Progress of long work, shown on the terminal or kept quiet."""
+"""Progress bars and messages of long computations."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from rich.text import Text
 
 
 class Bar:
-    """One line of progress."""
+    """One progress bar. A bar without a ``Progress`` shows nothing."""
 
     def __init__(self, progress: Progress | None, task: TaskID | None) -> None:
         self._progress, self._task = progress, task
 
     def step(self, note: str = "", advance: int = 1) -> None:
-        """Move on, with a short note such as the current loss."""
+        """Advance the bar and show a short note, such as the current loss."""
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, advance=advance, note=note)
 
     def finish(self, note: str) -> None:
-        """Say that what was done so far is all there was to do."""
+        """Mark the bar as complete before its total is reached, for example after early stopping."""
         if self._progress is not None and self._task is not None:
             done = self._progress.tasks[self._task].completed
             self._progress.update(self._task, total=done, note=note)
 
 
 class Reporter:
-    """Where long work says how far it is. ``Reporter(quiet=True)`` says nothing."""
+    """Reports the progress of long computations. ``Reporter(quiet=True)`` prints nothing."""
 
     def __init__(self, quiet: bool = False, console: Console | None = None) -> None:
         self.quiet = quiet
         self.console = console or Console(stderr=True)
 
     def say(self, message: str) -> None:
-        """Print one line for the user."""
+        """Print one message."""
         if not self.quiet:
             self.console.print(Text(message))
 
     @contextmanager
     def bar(self, title: str, total: int, done: int = 0) -> Iterator[Bar]:
-        """Show a bar while the block runs; the block calls ``step`` on what it gets."""
+        """Show a bar during a ``with`` block. The block calls ``step`` on the bar it receives."""
         if self.quiet:
             yield Bar(None, None)
             return

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: tensors and facts written in one atomic step, without pickle."""
+"""Atomic writing and reading of JSON and tensors, without pickle."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ except ImportError:  # not a POSIX system
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file so that a crash leaves either the old one or the new one, never a part."""
-    handle, beside = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
+    """Write a file atomically: after a crash the old file or the new file is there, never a part."""
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(beside, 0o666 & ~_umask())
-        os.replace(beside, path)
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
     except BaseException:
-        Path(beside).unlink(missing_ok=True)
+        Path(temporary).unlink(missing_ok=True)
         raise
 
 
 def _umask() -> int:
-    """The permissions new files lose; a temporary file begins with fewer than a plain one has."""
+    """Return the process's umask. ``mkstemp`` ignores it and creates private files."""
     mask = os.umask(0)
     os.umask(mask)
     return mask
@@ -46,7 +46,7 @@ def _umask() -> int:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Let one process at a time change a folder. Where the system has no such locks, all may."""
+    """Hold an exclusive lock on a folder. On systems without ``fcntl`` there is no lock."""
     if fcntl is None:
         yield
         return
@@ -59,12 +59,12 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def write_json(path: Path, facts: Any) -> None:
-    """Write facts as readable JSON, atomically."""
+    """Write indented JSON, atomically."""
     write_bytes(path, (json.dumps(facts, indent=1, ensure_ascii=False) + "\n").encode())
 
 
 def read_json(path: Path) -> Any:
-    """Read facts back; a missing or damaged file is a clear error."""
+    """Read JSON. A missing or damaged file raises ``ModelFileError``."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -74,13 +74,13 @@ def read_json(path: Path) -> Any:
 
 
 def pack(tensors: dict[str, Tensor], facts: Any = None) -> bytes:
-    """Put tensors, and facts that belong to them, into one block of bytes."""
-    clean = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
-    return save(clean, metadata={"facts": json.dumps(facts)})
+    """Serialize tensors, and JSON facts about them, as safetensors."""
+    contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+    return save(contiguous, metadata={"facts": json.dumps(facts)})
 
 
 def unpack(content: bytes) -> dict[str, Tensor]:
-    """Take the tensors out of what ``pack`` made."""
+    """Return the tensors in the bytes that ``pack`` returned."""
     try:
         return load(content)
     except (SafetensorError, ValueError) as error:
@@ -88,7 +88,7 @@ def unpack(content: bytes) -> dict[str, Tensor]:
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
-    """Read what ``pack`` made and ``write_bytes`` wrote."""
+    """Read the tensors and facts of a file that contains the bytes of ``pack``."""
     try:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

@@ -1,4 +1,4 @@
-"""Free text."""
+"""Text columns."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
-from sklearn.feature_extraction.text import HashingVectorizer
 
 from headstart.table.columns.column import Column, Encoded
 
 
 class TextColumn(Column):
-    """Words and pairs of words, hashed into ``size`` numbers of unit length; nothing is learned."""
+    """Text: words and pairs of words, hashed into a vector of ``size`` numbers with unit length."""
 
     arrow: ClassVar[pa.DataType] = pa.string()
     wanted: ClassVar[str] = "text"
@@ -23,22 +22,24 @@ class TextColumn(Column):
 
     @property
     def width(self) -> int:
-        """The number of hash buckets."""
+        """Return the number of hash buckets."""
         return self.size
 
     @classmethod
     def fit(cls, name: str, column: pa.Array) -> Self:  # noqa: ARG003
-        """Learn nothing."""
+        """Return the column with default settings; hashing learns nothing."""
         return cls(name=name)
 
     def encode(self, column: pa.Array) -> Encoded:
-        """Hash: (n, size). No text, no words: zeros."""
+        """Hash the texts: (n, size). A missing or empty text gives zeros."""
         if not len(column):
             return np.zeros((0, self.size), np.float32)
-        hashing = HashingVectorizer(
+        from sklearn.feature_extraction.text import HashingVectorizer  # slow to import, rarely needed
+
+        vectorizer = HashingVectorizer(
             n_features=self.size, ngram_range=(1, 2), token_pattern=r"\b\w+\b", norm="l2", dtype=np.float32
         )
-        hashed: Encoded = hashing.transform(pc.fill_null(column, "").to_pylist()).toarray()
+        hashed: Encoded = vectorizer.transform(pc.fill_null(column, "").to_pylist()).toarray()
         return hashed
 
     @classmethod
