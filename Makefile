@@ -1,23 +1,31 @@
-# Two commands on a fresh machine: `make demo` and `make test`. Everything lives in .venv.
+# Two commands on a fresh machine: `make demo` and `make test`. Everything is installed into .venv.
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DOCS_STAMP := $(VENV)/.installed-docs
+LOWEST := .venv-lowest
+PIP := pip install --quiet --disable-pip-version-check
+COVERAGE := 90
 
-.PHONY: demo test check format bench clean help
+.PHONY: demo test check format bench docs test-package test-lowest hooks clean help
 
 help: ## show this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
 
 $(STAMP): pyproject.toml constraints.txt
 	python3 -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,demo]'
+	$(BIN)/$(PIP) -c constraints.txt -e '.[dev,demo]'
 	@touch $(STAMP)
+
+$(DOCS_STAMP): $(STAMP)
+	$(BIN)/$(PIP) -c constraints.txt -e '.[docs]'
+	@touch $(DOCS_STAMP)
 
 demo: $(STAMP) ## train on real film ratings, add unseen films, write pictures to demo/
 	$(BIN)/headstart demo --out demo
 
-test: check ## everything CI runs: linters, types, layers, tests, doctests
-	$(BIN)/pytest -n 2
+test: check ## everything that CI runs: linters, types, layers, tests, doctests, coverage
+	$(BIN)/pytest -n 2 -m 'not package' --cov --cov-report=term --cov-fail-under=$(COVERAGE)
 
 check: $(STAMP) ## ruff, mypy (strict) and the import contract
 	$(BIN)/ruff check .
@@ -25,12 +33,27 @@ check: $(STAMP) ## ruff, mypy (strict) and the import contract
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-format: $(STAMP) ## let ruff mend what it can
+format: $(STAMP) ## let ruff correct what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(STAMP) ## the hot paths against a plain dense version and bare GEMMs
+docs: $(DOCS_STAMP) ## build the site into site/; every warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+test-package: $(STAMP) ## build the package, install the wheel into a fresh environment, use it there
+	$(BIN)/pytest -m package tests/packaging
+
+# Only Python 3.11 is tested: it is the lowest version that pyproject.toml allows.
+test-lowest: ## run the tests on the lowest versions that pyproject.toml allows, in .venv-lowest
+	python3 -m venv $(LOWEST)
+	$(LOWEST)/bin/$(PIP) -c constraints-lowest.txt -e '.[dev,demo]'
+	$(LOWEST)/bin/pytest -n 2 -m 'not package' -p no:cacheprovider
+
+hooks: $(STAMP) ## run the checks before every git commit
+	$(BIN)/pre-commit install
+
+bench: $(STAMP) ## compare the speed of the hot paths with a dense version and with bare matrix products
 	$(BIN)/python benchmarks/epochs.py
 
-clean: ## remove the environment and everything made
-	rm -rf $(VENV) demo .mypy_cache .ruff_cache .pytest_cache .hypothesis
+clean: ## remove the environments and everything that was made
+	rm -rf $(VENV) $(LOWEST) demo dist site .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
