@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -26,6 +27,17 @@ class Config(BaseModel):
             super().__init__(**settings)
         except ValidationError as error:
             raise InputError(_explain(type(self), error)) from None
+
+    @classmethod
+    def of(cls, given: object) -> Self:
+        """Turn what a user gives, settings, a mapping of them or None for the defaults, into settings."""
+        if isinstance(given, cls):
+            return given
+        if given is not None and not isinstance(given, Mapping):
+            raise InputError(
+                f"{cls.__name__} must map names to values, as {{'epochs': 100}}; got {type(given).__name__}"
+            )
+        return cls(**(given or {}))
 
     def revised(self, **settings: Any) -> Self:
         """Return a validated copy with some settings replaced. Settings that were not set stay defaults."""

@@ -83,7 +83,7 @@ class ContextualHypernetwork(Adapter):
     def context_vector(self, batch: FeatureBatch, states: RowStates) -> Tensor:
         """c = g(Σ f([z, x])): (features, encoding)."""
         shots = batch.shots.to(states.code.dtype)[:, None]
-        # A sum grows with the shots, and g has never seen one of more than these.
+        # A sum grows with the shots, and g was never trained on one of more than these.
         scale = self.config.max_shots / shots.clamp(min=self.config.max_shots)
         encoded: Tensor = self.g(self._sum_of_f(batch, states, shots) * scale)
         return encoded

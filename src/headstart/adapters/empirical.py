@@ -1,4 +1,4 @@
-"""What the backbone's own heads say about a head not seen yet: where priors start."""
+"""What the backbone's own heads say about a new head: where priors start."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def empirical_noise(knowledge: Knowledge) -> Tensor:
     heads = knowledge.heads.detach()
     logits = products_at(knowledge.states.activation, heads.weight, cells) + heads.bias[cells.index]
     squared = (likelihood.mean(logits, kinds) - cells.values) ** 2
-    found = torch.tensor([_BINARY_NOISE, likelihood.config.output_variance, 1.0])
+    noise = torch.tensor([_BINARY_NOISE, likelihood.config.output_variance, 1.0])
     for kind in set(range(len(KindType))) - {KindType.BINARY}:
         if bool((kinds == kind).any()):
-            found[kind] = squared[kinds == kind].mean().clamp(min=1e-4)
-    return found
+            noise[kind] = squared[kinds == kind].mean().clamp(min=1e-4)
+    return noise
 
 
 def empirical_doubt(knowledge: Knowledge) -> Tensor:
@@ -56,8 +56,8 @@ def empirical_doubt(knowledge: Knowledge) -> Tensor:
     """
     states, heads = knowledge.states, knowledge.heads.detach()
     width = heads.weight.shape[1]
-    found = states.code.new_zeros(states.code.shape[1])
+    doubt = states.code.new_zeros(states.code.shape[1])
     if knowledge.heads_read_code:
-        counts = torch.bincount(knowledge.cells.index, minlength=len(heads)).to(found.dtype) + 1e-3
-        found[:width] = (counts / counts.sum()) @ heads.weight**2
-    return found
+        counts = torch.bincount(knowledge.cells.index, minlength=len(heads)).to(doubt.dtype) + 1e-3
+        doubt[:width] = (counts / counts.sum()) @ heads.weight**2
+    return doubt

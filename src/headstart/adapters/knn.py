@@ -79,8 +79,8 @@ class NearestHeads(Adapter):
                 f"{self.config.name} compares columns over all {rows} rows of the table, but got the states "
                 f"of {len(states)}; pass those of every row, in the table's order"
             )
-        met = torch.cat([self.knowledge.cells.counts, torch.zeros(len(states) - rows, dtype=torch.int64)])
-        each = met[batch.cells.index].double()
+        counts = torch.cat([self.knowledge.cells.counts, torch.zeros(len(states) - rows, dtype=torch.int64)])
+        each = counts[batch.cells.index].double()
         work = torch.bincount(batch.cells.lines, weights=each, minlength=len(batch)).long() + features
         return Heads.concatenate([self._average(batch.take(part)) for part in parts(work)])
 
@@ -98,16 +98,16 @@ class NearestHeads(Adapter):
 
     def distances(self, batch: FeatureBatch) -> Tensor:
         """Squared distances to the backbone's features: (features of the batch, features), double."""
-        known, lines = self.knowledge.cells, batch.cells.lines
+        table, lines = self.knowledge.cells, batch.cells.lines
         mean = context_means(batch, self.kind_means)
         deviations = batch.cells.values - mean[lines]
         spreads = torch.bincount(lines, weights=deviations**2, minlength=len(batch))
-        inside = batch.cells.index < len(known)
-        rows = len(known) + torch.bincount(lines[~inside], minlength=len(batch))
-        met = known.take(batch.cells.index[inside])  # what is observed in the context's rows
-        source = met.lines
-        products = deviations[inside][source] * (met.values - self.means[met.index])
-        where = lines[inside][source] * known.width + met.index
-        crossed = torch.bincount(where, weights=products, minlength=len(batch) * known.width)
+        inside = batch.cells.index < len(table)
+        rows = len(table) + torch.bincount(lines[~inside], minlength=len(batch))
+        others = table.take(batch.cells.index[inside])  # what is observed in the context's rows
+        source = others.lines
+        products = deviations[inside][source] * (others.values - self.means[others.index])
+        where = lines[inside][source] * table.width + others.index
+        crossed = torch.bincount(where, weights=products, minlength=len(batch) * table.width)
         gaps = mean[:, None] - self.means
         return rows[:, None] * gaps**2 + spreads[:, None] + self.squares - 2 * crossed.view_as(gaps)

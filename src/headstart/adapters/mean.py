@@ -27,7 +27,7 @@ class MeanConfig(AdapterConfig):
 class MeanOfContext(Adapter):
     """w = 0, b = link⁻¹(mean of the context).
 
-    At zero shots: the mean of all values of that kind that the backbone's features were seen to take.
+    At zero shots: the mean of all values of that kind of the backbone's features.
     """
 
     config_type: ClassVar[type[AdapterConfig]] = MeanConfig

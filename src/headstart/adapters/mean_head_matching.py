@@ -56,9 +56,9 @@ class MeanHeadMatching(Adapter):
         return Heads.concatenate([self._pool(batch.take(part)) for part in parts(work)])
 
     def _pool(self, batch: FeatureBatch) -> Heads:
-        wanted, known = (self._in_categories(each.metadata) for each in (batch, self.knowledge))
-        shared = wanted @ known.T
-        exact = (shared == wanted.sum(1, keepdim=True)) & (shared == known.sum(1)) & (shared > 0)
+        wanted, there = (self._in_categories(each.metadata) for each in (batch, self.knowledge))
+        shared = wanted @ there.T
+        exact = (shared == wanted.sum(1, keepdim=True)) & (shared == there.sum(1)) & (shared > 0)
         same_kind = batch.kinds[:, None] == self.knowledge.kinds
         # The extra half puts an exact match before those that have further categories besides.
         score = torch.where(same_kind, shared + 0.5 * exact, -1.0)

@@ -10,7 +10,7 @@ from headstart.core.heads import Heads
 from headstart.core.knowledge import Knowledge
 from headstart.table.kinds import KindType
 
-# What to expect of a kind that the backbone has never seen: the middle of its scale.
+# What to expect of a kind that the backbone has no feature of: the middle of its scale.
 _MIDDLE = (0.5, 0.5, 0.0)
 
 

@@ -57,7 +57,7 @@ def posterior_of(precision: Tensor, linear: Tensor, prior: Tensor, root: Tensor)
 def classify(
     rows: Tensor, values: Tensor, weights: Tensor, squeeze: Tensor, prior: Tensor, root: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The same for values in [0, 1] seen through the logistic function: Laplace's approximation.
+    """The same for values in [0, 1] behind the logistic function: Laplace's approximation.
 
     Newton's method finds the mode, which is the only one. Its first steps take the curvature of
     Jaakkola and Jordan's bound, with which none goes too far: from afar Newton's own may never return.

@@ -34,7 +34,7 @@ class RandomHead(Adapter):
     Each feature has a draw of its own, as in the paper. Yet a draw must be the same in any batch
     and any order, so it is not taken from a running generator but is a hash of the seed and of all
     that an adapter sees of a feature: its metadata and its context (rows by their position in the
-    states). Features of which the same is seen, such as all at zero shots without metadata, share
+    states). Features with the same context and metadata, such as all at zero shots without metadata, share
     one draw: nothing tells them apart.
     """
 
@@ -53,7 +53,7 @@ class RandomHead(Adapter):
 
 
 def _keys(batch: FeatureBatch, seed: int) -> NDArray[np.uint64]:
-    """One number a feature, from the seed, its metadata and its context in any order: (features,)."""
+    """One number per feature, from the seed, its metadata and its context in any order: (features,)."""
     cells = batch.cells
     observations = _mix(_mix(cells.index.numpy().astype(np.uint64) * _STRIDE) + _bits(cells.values))
     # A sum forgets the order; it wraps at 2^64, and so do the differences of its running form.
@@ -70,7 +70,7 @@ def _bits(numbers: Tensor) -> NDArray[np.uint64]:
 
 
 def _mix(keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Scatter 64-bit keys so that each bit of the result hangs on all of the key (splitmix64's finaliser)."""
+    """Scatter 64-bit keys: each bit of the result depends on all of the key (splitmix64's finaliser)."""
     keys = (keys ^ (keys >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     keys = (keys ^ (keys >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     mixed: NDArray[np.uint64] = keys ^ (keys >> np.uint64(31))

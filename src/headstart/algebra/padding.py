@@ -49,7 +49,7 @@ def forms_at(matrices: Tensor, vectors: Tensor, cells: Cells) -> Tensor:
     ``matrices`` is (lines, packed), ``vectors`` (width, size − 1).
     """
     size = vectors.shape[1] + 1
-    found, order = [vectors.new_zeros(0)], [torch.zeros(0, dtype=torch.int64)]
+    values, order = [vectors.new_zeros(0)], [torch.zeros(0, dtype=torch.int64)]
     where = torch.arange(len(cells.index))
     for group in blocks(cells.counts, size):
         part = Cells(cells.indptr, where, cells.values, len(where)).take(group)  # remembers its origin
@@ -57,6 +57,6 @@ def forms_at(matrices: Tensor, vectors: Tensor, cells: Cells) -> Tensor:
         near = torch.cat([near, near.new_ones(len(near), 1)], dim=1)
         block = padded(near, part)
         forms = ((block @ unpack(matrices[group], size)) * block).sum(2)
-        found.append(forms[part.lines, places(part)])
+        values.append(forms[part.lines, places(part)])
         order.append(part.index)
-    return torch.cat(found)[torch.argsort(torch.cat(order))]
+    return torch.cat(values)[torch.argsort(torch.cat(order))]

@@ -47,7 +47,7 @@ def forms(vectors: Tensor, packed: Tensor) -> Tensor:
     return (squares(vectors) * twice) @ packed.T
 
 
-def solved(precision: Tensor, pull: Tensor) -> tuple[Tensor, Tensor]:
+def solved(precision: Tensor, linear: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and covariance of Gaussians given as precision (n, size, size) and precision × mean (n, size)."""
     covariance = torch.cholesky_inverse(torch.linalg.cholesky(precision))
-    return (covariance @ pull[:, :, None])[:, :, 0], covariance
+    return (covariance @ linear[:, :, None])[:, :, 0], covariance

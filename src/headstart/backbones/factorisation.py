@@ -65,7 +65,7 @@ class Factorisation(SweptBackbone):
     """x_ij ~ u_i·v_j + b_j with Gaussian u and (v, b), every posterior with its full covariance.
 
     Given the features' posteriors, a row's is the closed form of Bayesian linear regression, so rows
-    never seen before get theirs at once. Its prior mean reads *which* features a row observed
+    that are new get theirs at once. Its prior mean reads *which* features a row observed
     (``Signature``). A binary observation enters by the Jaakkola–Jordan bound: as a Gaussian one whose
     weight depends on how sure its prediction is. Each sweep updates rows, then features, then priors
     and noise, which is coordinate ascent on the evidence bound.
@@ -110,8 +110,8 @@ class Factorisation(SweptBackbone):
         """The code holds the factors and all else that is known of a row; heads read the factors."""
         posterior = self.row_posterior(cells)
         std = posterior.covariance.diagonal(dim1=1, dim2=2).sqrt()
-        known = torch.stack([posterior.exactness.log(), 1 - 2 * std.mean(1)], dim=1)
-        code = torch.cat([posterior.mean, known, self.signature(cells)[:, 1:]], dim=1)
+        certainty = torch.stack([posterior.exactness.log(), 1 - 2 * std.mean(1)], dim=1)
+        code = torch.cat([posterior.mean, certainty, self.signature(cells)[:, 1:]], dim=1)
         exact = std.new_zeros(len(std), code.shape[1] - self.latent)
         return RowStates(code, torch.cat([std, exact], dim=1), posterior.mean)
 
@@ -131,36 +131,36 @@ class Factorisation(SweptBackbone):
         for turn in range(passes or (_BINARY_PASSES if binary else _PASSES)):
             exact = now.exactness if turn == 0 and start is None else self._exactness(now, sums)
             total = mean.new_zeros(len(cells), self.latent + 1, self.latent + 1)
-            pull = mean.new_zeros(len(cells), self.latent + 1)
+            linear = mean.new_zeros(len(cells), self.latent + 1)
             for each in sums:
                 total += exact[:, None, None] * each.total
-                pull += exact[:, None] * each.pull
+                linear += exact[:, None] * each.linear
             if binary:
                 weights, signs = self._bound(cells, now)
                 total += unpack(bag(self._second_moments(), cells, weights), self.latent + 1)
-                pull += bag(self._heads(), cells, signs)
-            pull = pull[:, :-1] - total[:, :-1, -1]
-            now = RowPosterior(*solved(prior + total[:, :-1, :-1], mean @ prior + pull), exact)
+                linear += bag(self._heads(), cells, signs)
+            linear = linear[:, :-1] - total[:, :-1, -1]
+            now = RowPosterior(*solved(prior + total[:, :-1, :-1], mean @ prior + linear), exact)
         return now
 
     def _sums(self, cells: Cells) -> list[RowSums]:
         """What a row's ratings and reals add up to, one for each of the two kinds there is."""
         kinds, second, heads = self.kinds[cells.index], self._second_moments(), self._heads()
-        found = []
+        sums = []
         for kind in sorted(set(self.kinds.tolist()) - {KindType.BINARY}):
             weights = self.precision[kind] * (kinds == kind)
             squared = torch.stack([weights * cells.values**2, (kinds == kind).to(weights.dtype)], dim=1)
             both = segment_sum(squared, cells.indptr)
             total = unpack(bag(second, cells, weights), self.latent + 1)
-            pull = bag(heads, cells, weights * cells.values)
-            found.append(RowSums(kind, both[:, 1], both[:, 0], pull, total))
-        return found
+            linear = bag(heads, cells, weights * cells.values)
+            sums.append(RowSums(kind, both[:, 1], both[:, 0], linear, total))
+        return sums
 
     def _exactness(self, now: RowPosterior, sums: list[RowSums]) -> Tensor:
         """How exact each row's ratings and reals are, shrunk to the usual: (rows,)."""
-        known = now.moments()
-        counts = sum((each.counts for each in sums), torch.zeros(len(known)))
-        missed = sum((each.missed(now, known) for each in sums), torch.zeros(len(known)))
+        moments = now.moments()
+        counts = sum((each.counts for each in sums), torch.zeros(len(moments)))
+        missed = sum((each.missed(now, moments) for each in sums), torch.zeros(len(moments)))
         return (_NOISE_SHOTS + counts) / (_NOISE_SHOTS + missed.clamp(min=0))
 
     def _bound(self, cells: Cells, now: RowPosterior) -> tuple[Tensor, Tensor]:
@@ -232,8 +232,8 @@ class Factorisation(SweptBackbone):
             weights, linear = torch.where(binary, bound, weights), torch.where(binary, signs, linear)
         total = unpack(bag(pack(moments), by_feature, weights[order]), self.latent + 1)
         prior = torch.linalg.inv(prior_covariance)
-        pull = bag(with_one(rows.mean), by_feature, linear[order]) + prior_means @ prior
-        heads, covariance = solved(prior + total, pull)
+        weighted = bag(with_one(rows.mean), by_feature, linear[order]) + prior_means @ prior
+        heads, covariance = solved(prior + total, weighted)
         self.weight.copy_(heads[:, :-1])
         self.bias.copy_(heads[:, -1])
         self.spread.copy_(pack(covariance))

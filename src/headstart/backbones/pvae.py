@@ -35,7 +35,7 @@ class PVAEConfig(BackboneConfig):
 
 @register_backbone
 class PVAE(TrainedBackbone):
-    """Set encoder → Gaussian posterior of the code z → shared decoder → one head a feature."""
+    """Set encoder → Gaussian posterior of the code z → shared decoder → one head per feature."""
 
     config_type: ClassVar[type[BackboneConfig]] = PVAEConfig
     config: PVAEConfig

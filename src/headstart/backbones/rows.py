@@ -18,8 +18,8 @@ class RowPosterior:
 
     def moments(self) -> Tensor:
         """E[(u, 1)(u, 1)ᵀ] of each row: (rows, latent + 1, latent + 1)."""
-        known = with_one(self.mean)
-        moments = known[:, :, None] * known[:, None, :]
+        mean = with_one(self.mean)
+        moments = mean[:, :, None] * mean[:, None, :]
         moments[:, :-1, :-1] += self.covariance
         return moments
 
@@ -31,12 +31,12 @@ class RowSums:
     kind: int
     counts: Tensor  # (rows,), not weighted
     squares: Tensor  # (rows,): of values
-    pull: Tensor  # (rows, latent + 1): value × head
+    linear: Tensor  # (rows, latent + 1): value × head
     total: Tensor  # (rows, latent + 1, latent + 1): second moments of heads
 
     def missed(self, rows: RowPosterior, moments: Tensor) -> Tensor:
         """The expected squared errors of the row's own predictions: (rows,)."""
-        twice = 2 * (self.pull * with_one(rows.mean)).sum(1)
+        twice = 2 * (self.linear * with_one(rows.mean)).sum(1)
         return self.squares - twice + (self.total * moments).sum((1, 2))
 
 

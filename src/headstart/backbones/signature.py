@@ -49,12 +49,12 @@ class Signature(nn.Module):
         by_feature = cells.transpose()
         near = cells.counts.clamp(min=1).float().rsqrt()[:, None]
         far = by_feature.counts.clamp(min=1).float().rsqrt()[:, None]
-        found = torch.randn(cells.width, self.length + 8, generator=generator)
+        basis = torch.randn(cells.width, self.length + 8, generator=generator)
         for _ in range(_ROUNDS):
-            rows = torch.linalg.qr(near * bag(far * found, cells)).Q
-            found = torch.linalg.qr(far * bag(near * rows, by_feature)).Q
-        _, _, turn = torch.linalg.svd(near * bag(far * found, cells), full_matrices=False)
-        leading = (found @ turn.T)[:, : self.length]
+            rows = torch.linalg.qr(near * bag(far * basis, cells)).Q
+            basis = torch.linalg.qr(far * bag(near * rows, by_feature)).Q
+        _, _, turn = torch.linalg.svd(near * bag(far * basis, cells), full_matrices=False)
+        leading = (basis @ turn.T)[:, : self.length]
         self.table[:, : leading.shape[1]] = far * leading
         # Where every row observed alike, a signature says nothing and must not be blown up.
         sums = self._sums(cells)

@@ -79,18 +79,18 @@ class Catalogue(Mapping[str, Feature]):
         return self._find(name)[0]
 
     def _find(self, name: object) -> tuple[Feature, int]:
-        known = as_name(name, "feature")
+        key = as_name(name, "feature")
         try:
-            return self._features[known]
+            return self._features[key]
         except KeyError:
-            hint = did_you_mean(known, self._features if len(self) <= 20_000 else ())
-            raise UnknownNameError(f"unknown feature {known!r}{hint}") from None
+            hint = did_you_mean(key, self._features if len(self) <= 20_000 else ())
+            raise UnknownNameError(f"unknown feature {key!r}{hint}") from None
 
     def take(self, names: Iterable[object]) -> tuple[list[Feature], Heads]:
         """Return features and their heads, in this order."""
-        found = [self._find(name) for name in names]
-        slots = torch.tensor([slot for _, slot in found], dtype=torch.int64)
-        return [feature for feature, _ in found], self._heads.take(slots)
+        pairs = [self._find(name) for name in names]
+        slots = torch.tensor([slot for _, slot in pairs], dtype=torch.int64)
+        return [feature for feature, _ in pairs], self._heads.take(slots)
 
     def put(self, features: list[Feature], heads: Heads, evidence: list[Tensor] | None = None) -> None:
         """Add features, or replace those of the same name, with the sums that their heads rest on, if any."""

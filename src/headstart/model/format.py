@@ -129,19 +129,17 @@ def fitted_from(facts: ModelFacts, tensors: dict[str, Tensor], *, prepare: bool 
     for name, value in tensors.items():
         group, _, rest = name.rpartition("/") if name.startswith("knowledge/") else name.partition("/")
         parts.setdefault(group, {})[rest] = value
-    settings, known = facts.settings, parts["knowledge"]
-    backbone = BACKBONES.part_of(settings.backbone)(
-        settings.backbone, known["kinds"], tensors["backbone_grid"]
-    )
+    settings, own = facts.settings, parts["knowledge"]
+    backbone = BACKBONES.part_of(settings.backbone)(settings.backbone, own["kinds"], tensors["backbone_grid"])
     backbone.load_state_dict(parts["backbone"])
     backbone.eval().requires_grad_(False)
     features = len(facts.backbone_features)
     knowledge = Knowledge(
         RowStates(**parts["knowledge/states"]),
-        Cells(known["indptr"], known["index"].long(), known["values"], features),
+        Cells(own["indptr"], own["index"].long(), own["values"], features),
         Heads(**parts["knowledge/heads"]),
-        known["metadata"],
-        known["kinds"],
+        own["metadata"],
+        own["kinds"],
         backbone.likelihood,
         backbone.heads_read_code,
     )

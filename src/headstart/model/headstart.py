@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,8 +15,6 @@ from headstart.adapters.protocol import AdapterConfig
 from headstart.adapters.registry import adapter_config
 from headstart.backbones.protocol import BackboneConfig
 from headstart.backbones.registry import backbone_config
-from headstart.config import Config
-from headstart.core.predictive import predict_grid
 from headstart.core.states import RowStates
 from headstart.errors import InputError, NotFittedError
 from headstart.model import folder
@@ -31,17 +29,15 @@ from headstart.model.intake import (
     require_mapping,
     unique_names,
 )
+from headstart.model.predicting import predict_features
 from headstart.model.prediction import Prediction
 from headstart.model.settings import Settings
 from headstart.model.suggestion import most_telling
 from headstart.progress import Reporter
-from headstart.table import Kind, Kinds, Names, Table
-from headstart.table.kinds import KindType
+from headstart.table import Kind, Names, Table
 from headstart.table.names import as_name
 from headstart.training.metatraining import MetaTrainingConfig
 from headstart.training.pretraining import PretrainingConfig
-
-ConfigT = TypeVar("ConfigT", bound=Config)
 
 MOST_CELLS = 50_000_000  # of one prediction; beyond, memory would be the surprise
 
@@ -49,11 +45,38 @@ MOST_CELLS = 50_000_000  # of one prediction; beyond, memory would be the surpri
 class Headstart(BaseEstimator):  # type: ignore[misc]
     """Predicts the missing values of a sparse table, and takes new features at once.
 
-    Parameters say what to train: ``backbone`` and ``adapter`` are names or settings, ``pretraining``
-    and ``metatraining`` settings or dicts of them. All features teach the backbone and, masked from
-    it in turn, the adapter too; with ``meta_share``, that share of them teaches only the adapter, as in
-    the paper. ``quiet`` hides progress. The same ``random_state`` gives the same model. After ``fit``
-    all is in ``fitted_``.
+    Parameters
+    ----------
+    backbone : str, BackboneConfig or dict, default="factorisation"
+        The base model that describes rows: its name, or its settings.
+    adapter : str, AdapterConfig or dict, default="chn-bayes"
+        The method that gives new features their heads: its name, such as ``"bayes"`` or ``"knn-10"``,
+        or its settings.
+    pretraining : PretrainingConfig or dict, default=None
+        How to train a backbone that is trained by gradient. What is not set has its default.
+    metatraining : MetaTrainingConfig or dict, default=None
+        How to meta-train the adapter. What is not set is chosen by the adapter.
+    meta_share : float, default=None
+        The share of features that teaches only the adapter, as in the paper. By default every feature
+        teaches the backbone and, hidden from it in turn, the adapter too.
+    random_state : int, default=0
+        The same number gives the same model.
+    quiet : bool, default=False
+        Whether to hide progress.
+
+    Attributes
+    ----------
+    fitted_ : Fitted
+        All that ``fit`` made; there only after ``fit`` or ``load``.
+
+    Examples
+    --------
+    >>> from headstart.datasets import synthetic_ratings
+    >>> table = synthetic_ratings(rows=60, features=20, density=0.5)
+    >>> model = Headstart(adapter="bayes", quiet=True).fit(table)
+    >>> model.add_feature("new film", metadata={"year": 2024}, observations={table.rows[0]: 5})
+    >>> model.predict(rows=[table.rows[1]], features=["new film"]).mean.shape
+    (1, 1)
     """
 
     def __init__(
@@ -75,7 +98,22 @@ class Headstart(BaseEstimator):  # type: ignore[misc]
         self.quiet = quiet
 
     def fit(self, table: Table, *, checkpoint: str | Path | None = None, resume: bool = False) -> Headstart:
-        """Train on a table. With ``checkpoint``, a folder, an interrupted fit can be resumed."""
+        """Train on a table.
+
+        Parameters
+        ----------
+        table : Table
+            The observations, kinds and metadata to learn from; see ``Table.read``.
+        checkpoint : str or Path, default=None
+            A folder in which training keeps its progress, so that an interrupted fit can be resumed.
+        resume : bool, default=False
+            Whether to continue with what ``checkpoint`` holds.
+
+        Returns
+        -------
+        Headstart
+            The model itself.
+        """
         if not isinstance(table, Table):
             raise InputError(f"fit() takes a Table (see Table.read); got {type(table).__name__}")
         where = None if checkpoint is None else Path(checkpoint)
@@ -105,12 +143,36 @@ class Headstart(BaseEstimator):  # type: ignore[misc]
         observations: Observations | None = None,
         kind: str | Kind | None = None,
     ) -> None:
-        """Make a new feature predictable, from whatever is known of it: nothing else changes."""
-        known = as_name(name, "feature")
-        self.add_features({known: {"metadata": metadata, "observations": observations, "kind": kind}})
+        """Make a new feature predictable; nothing else changes.
+
+        Parameters
+        ----------
+        name : str or int
+            The name of the feature; it must not be in the model yet.
+        metadata : dict, default=None
+            What is known of the feature, by metadata column. Missing columns are normal.
+        observations : dict, default=None
+            The feature's first values, by the names of rows that the model knows.
+        kind : str or Kind, default=None
+            The kind of the feature, such as ``"rating:1:5"``; by default the most usual one.
+
+        Raises
+        ------
+        InputError
+            If anything given cannot be used; the model is unchanged then.
+        """
+        key = as_name(name, "feature")
+        self.add_features({key: {"metadata": metadata, "observations": observations, "kind": kind}})
 
     def add_features(self, features: Mapping[Any, Mapping[str, Any]]) -> None:
-        """Add many at once: ``{name: {"metadata": …, "observations": …, "kind": …}}``, each part optional."""
+        """Add many features at once.
+
+        Parameters
+        ----------
+        features : dict
+            ``{name: {"metadata": …, "observations": …, "kind": …}}``, each part as in ``add_feature`` and
+            optional.
+        """
         fitted = self._fitted
         given = require_mapping(features, "add_features()", "{'Dune 3': {'observations': …}}")
         unique_names(given, "add_features()", "feature")
@@ -119,7 +181,15 @@ class Headstart(BaseEstimator):  # type: ignore[misc]
             fitted.adapt(new)
 
     def observe(self, name: object, observations: Observations) -> None:
-        """Refine a feature's head by more observations; a row observed before gets its new value."""
+        """Refine a feature by more observations; every other prediction stays as it was.
+
+        Parameters
+        ----------
+        name : str or int
+            A feature of the model.
+        observations : dict
+            Values by the names of rows. A row that was observed before gets its new value.
+        """
         fitted = self._fitted
         feature = fitted.catalogue[name]
         if feature.fixed:
@@ -131,11 +201,24 @@ class Headstart(BaseEstimator):  # type: ignore[misc]
         fitted.observe(feature, rows, values)
 
     def suggest(self, name: object, rows: Sequence[Any] | None = None, n: int = 10) -> list[str]:
-        """Which rows to observe next: the ``n`` that together tell most about the feature, best first.
+        """Which rows to observe next: those that together say most about the feature.
 
-        Each is chosen in the light of those before it, by how much it lowers the variance of the
-        feature's predictions over all rows. ``rows`` are those to choose from, all where nothing is
-        said; those already observed are left out.
+        Each row is chosen given those before it, by how much it lowers the mean variance of the
+        feature's predictions over all rows.
+
+        Parameters
+        ----------
+        name : str or int
+            A feature of the model.
+        rows : list, default=None
+            The rows to choose from; all by default. Rows already observed are left out.
+        n : int, default=10
+            How many rows to choose.
+
+        Returns
+        -------
+        list of str
+            The names of the rows, best first.
         """
         fitted = self._fitted
         features, heads = fitted.catalogue.take([name])
@@ -153,19 +236,25 @@ class Headstart(BaseEstimator):  # type: ignore[misc]
         return [fitted.rows[place] for place in chosen]
 
     def remove_feature(self, name: object) -> None:
-        """Forget a feature; no other prediction changes."""
+        """Remove a feature; no other prediction changes."""
         self._fitted.catalogue.remove(name)
 
     # -- rows -------------------------------------------------------------------------------------
 
     def add_rows(self, rows: Mapping[Any, Observations]) -> None:
-        """Make new rows known by name, from their observations, so that contexts can hold them too."""
+        """Add new rows by name, so that they can be predicted and observed like any other.
+
+        Parameters
+        ----------
+        rows : dict
+            ``{row: {feature: value}}``; a row may have no observations.
+        """
         fitted = self._fitted
         given = require_mapping(rows, "add_rows()", "{'u99': {'Alien': 5}}")
         names = unique_names(given, "add_rows()", "row")
-        known = [name for name in names if name in fitted.rows]
-        if known:
-            raise InputError(f"row {known[0]!r} is already in the model")
+        there = [name for name in names if name in fitted.rows]
+        if there:
+            raise InputError(f"row {there[0]!r} is already in the model")
         states = encode_rows(fitted, given)
         fitted.rows = Names([*fitted.rows, *names], "row")
         fitted.states = RowStates.concatenate([fitted.states, states])
@@ -177,10 +266,20 @@ class Headstart(BaseEstimator):  # type: ignore[misc]
         rows: Sequence[Any] | Mapping[Any, Observations] | None = None,
         features: Sequence[Any] | None = None,
     ) -> Prediction:
-        """Predict rows × features, by name; all of them where nothing is said.
+        """Predict rows × features.
 
-        ``rows`` may also map any name to observations, ``{"new": {"Alien": 5}}``: such a row is
-        predicted from exactly these, and not remembered.
+        Parameters
+        ----------
+        rows : list or dict, default=None
+            Names of rows; all by default. Or ``{name: {feature: value}}``: such a row is predicted from
+            exactly these observations, and is not kept.
+        features : list, default=None
+            Names of features; all by default.
+
+        Returns
+        -------
+        Prediction
+            Mean, standard deviation and intervals of every cell.
         """
         fitted = self._fitted
         if isinstance(rows, Mapping):
@@ -194,38 +293,39 @@ class Headstart(BaseEstimator):  # type: ignore[misc]
                 f"{len(names)} rows × {len(wanted)} features are too many for one prediction "
                 f"(at most {MOST_CELLS:,} cells); ask for fewer rows or features at a time"
             )
-        return self._predict(Names(names, "row"), states, wanted)
-
-    @torch.no_grad()
-    def _predict(self, rows: Names, states: RowStates, names: Sequence[Any]) -> Prediction:
-        fitted = self._fitted
-        features, heads = fitted.catalogue.take(names)
-        kinds = Kinds([feature.kind for feature in features])
-        types = torch.from_numpy(kinds.types)
-        shots = torch.tensor([feature.shots for feature in features], dtype=torch.int64)
-        factor = fitted.calibration.factor(shots, types).double()
-        mean, std = np.empty((2, len(rows), len(features)))
-        for part in torch.split(torch.arange(len(rows)), 1024):
-            predictive = predict_grid(heads, states.take(part), types, fitted.knowledge.likelihood)
-            mean[part] = predictive.mean.float().numpy()
-            std[part] = (factor * predictive.std.float()).float().numpy()
-        std *= kinds.spans
-        binary = kinds.types == KindType.BINARY
-        std[:, binary] = np.sqrt(mean[:, binary] * (1 - mean[:, binary]))
-        mean = kinds.unscale(mean, np.arange(len(kinds)))
-        lows, highs = (np.array([getattr(kind, end) for kind in kinds]) for end in ("low", "high"))
-        found = Names([feature.name for feature in features], "feature")
-        return Prediction(rows, found, kinds, np.clip(mean, lows, highs, out=mean), std)
+        return predict_features(fitted, Names(names, "row"), states, wanted)
 
     # -- files ------------------------------------------------------------------------------------
 
     def save(self, path: str | Path) -> None:
-        """Write the model to a folder; an older model there is replaced in one step."""
+        """Write the model to a folder.
+
+        Parameters
+        ----------
+        path : str or Path
+            A new folder, or that of an older model, which is replaced in one step.
+        """
         folder.save(self._fitted, Path(path))
 
     @classmethod
     def load(cls, path: str | Path) -> Headstart:
-        """Read a saved model."""
+        """Read a saved model.
+
+        Parameters
+        ----------
+        path : str or Path
+            The folder of the model.
+
+        Returns
+        -------
+        Headstart
+            A model that predicts exactly what the saved one did.
+
+        Raises
+        ------
+        ModelFileError
+            If the folder is missing, damaged, of a newer format, or needs a package that is not there.
+        """
         return cls._holding(folder.load(Path(path)))
 
     @classmethod
@@ -233,8 +333,8 @@ class Headstart(BaseEstimator):  # type: ignore[misc]
     def updating(cls, path: str | Path) -> Iterator[Headstart]:
         """Change a saved model in place: ``with Headstart.updating(path) as model: model.add_feature(…)``.
 
-        It is saved when the block ends without an error. Of several processes that do so, one after
-        the other has its turn, and no change is lost.
+        The model is saved when the block ends without an error. If several processes do so, one waits
+        for the other, and no change is lost.
         """
         with folder.updating(Path(path)) as fitted:
             yield cls._holding(fitted)
@@ -265,16 +365,11 @@ class Headstart(BaseEstimator):  # type: ignore[misc]
             ) from None
 
     def _settings(self) -> Settings:
-        def filled(kind: type[ConfigT], given: Any) -> ConfigT:
-            if isinstance(given, kind):
-                return given
-            return kind(**({} if given is None else require_mapping(given, kind.__name__, "{'epochs': 100}")))
-
         return Settings(
             backbone=backbone_config(self.backbone),
             adapter=adapter_config(self.adapter, seed=self.random_state),
-            pretraining=filled(PretrainingConfig, self.pretraining),
-            metatraining=filled(MetaTrainingConfig, self.metatraining),
+            pretraining=PretrainingConfig.of(self.pretraining),
+            metatraining=MetaTrainingConfig.of(self.metatraining),
             meta_share=self.meta_share,
             random_state=self.random_state,
         )

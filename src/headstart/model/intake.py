@@ -124,16 +124,16 @@ def _kind_of(fitted: Fitted, name: str, given: object, observations: object) -> 
     wanted = fitted.kinds[0].name if given is None else str(given)
     if isinstance(given, Kind) or wanted not in KIND_NAMES:
         kind = given if isinstance(given, Kind) else Kind.parse(wanted)
-        if kind.type not in {known.type for known in fitted.kinds}:
+        if kind.type not in {other.type for other in fitted.kinds}:
             raise InputError(f"feature {name!r}: kind {kind} is {_none_of(fitted)}")
         return kind
-    known = [kind for kind in fitted.kinds if kind.name == wanted]
-    if not known:
+    alike = [kind for kind in fitted.kinds if kind.name == wanted]
+    if not alike:
         raise InputError(f"feature {name!r}: kind {wanted} is {_none_of(fitted)}")
-    if len(known) == 1 or (given is None and known[0].type != KindType.REAL):
-        return known[0]
-    if known[0].type != KindType.REAL:
-        raise InputError(f"feature {name!r}: say its ends, as kind='{known[0]}'")
+    if len(alike) == 1 or (given is None and alike[0].type != KindType.REAL):
+        return alike[0]
+    if alike[0].type != KindType.REAL:
+        raise InputError(f"feature {name!r}: say its ends, as kind='{alike[0]}'")
     _, values = numbers(observations, f"feature {name!r}")
     if len(values) < 2:
         raise InputError(
@@ -151,7 +151,7 @@ def _none_of(fitted: Fitted) -> str:
 def encode_rows(fitted: Fitted, rows: Mapping[Any, object]) -> RowStates:
     """The states of new rows; observations of features the backbone does not read are checked, not used."""
     lines: list[int] = []
-    found: list[Feature] = []
+    observed: list[Feature] = []
     parts: list[NDArray[np.float64]] = []
     for line, (row, observations) in enumerate(rows.items()):
         what = f"row {row!r}"
@@ -159,12 +159,14 @@ def encode_rows(fitted: Fitted, rows: Mapping[Any, object]) -> RowStates:
         features = [fitted.catalogue[name] for name in names]
         _check_values(values, names, Kinds([feature.kind for feature in features]), what)
         lines += [line] * len(names)
-        found += features
+        observed += features
         parts.append(values)
-    read = np.array([feature.in_backbone for feature in found], dtype=bool)
-    kinds = Kinds([feature.kind for feature in found])
-    scaled = kinds.scale(np.concatenate([*parts, np.zeros(0)]), np.arange(len(found)))[read]
-    positions = fitted.backbone_features.positions([feature.name for feature in found if feature.in_backbone])
+    read = np.array([feature.in_backbone for feature in observed], dtype=bool)
+    kinds = Kinds([feature.kind for feature in observed])
+    scaled = kinds.scale(np.concatenate([*parts, np.zeros(0)]), np.arange(len(observed)))[read]
+    positions = fitted.backbone_features.positions(
+        [feature.name for feature in observed if feature.in_backbone]
+    )
     cells = Cells.from_pairs(
         torch.tensor(lines, dtype=torch.int64)[torch.from_numpy(read)],
         torch.from_numpy(positions),

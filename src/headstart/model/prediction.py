@@ -50,7 +50,7 @@ class Prediction:
         return low, high
 
     def to_arrow(self, level: float = 0.9) -> pa.Table:
-        """Long form, a line a cell: row, feature, mean, std, low, high."""
+        """Long form, one line per cell: row, feature, mean, std, low, high."""
         low, high = self.interval(level)
         rows, features = len(self.rows), len(self.features)
         return pa.table(

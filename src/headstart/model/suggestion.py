@@ -20,7 +20,7 @@ def most_telling(
     ``heads`` holds one head, with its covariance.
 
     Observing row i changes the head's covariance C to C − C·a·aᵀ·C / (s + aᵀ·C·a), where a is the
-    row's activation with a 1 and s its noise, whatever value is seen. The row chosen is the one for
+    row's activation with a 1 and s its noise, whatever the value is. The row chosen is the one for
     which the mean variance over all rows falls most; then C is changed, and the next one chosen.
     """
     every = states.activation.double()

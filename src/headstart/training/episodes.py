@@ -19,7 +19,7 @@ from headstart.table.cells import Cells
 
 @dataclass(frozen=True)
 class Episode:
-    """A batch of features with their contexts, the targets kept back (a line a feature), and the rows."""
+    """A batch of features with their contexts, the targets kept back (one line per feature), and the rows."""
 
     context: FeatureBatch
     targets: Cells

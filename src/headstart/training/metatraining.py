@@ -111,8 +111,8 @@ def _batches(
 def _pooled(adapter: Adapter, knowledge: Knowledge, episodes: list[Episode]) -> float:
     """The mean loss over the targets of several episodes."""
     counts = [len(episode.targets.index) for episode in episodes]
-    found = [float(episode_loss(adapter, knowledge.likelihood, episode)) for episode in episodes]
-    return sum(loss * count for loss, count in zip(found, counts, strict=True)) / sum(counts)
+    losses = [float(episode_loss(adapter, knowledge.likelihood, episode)) for episode in episodes]
+    return sum(loss * count for loss, count in zip(losses, counts, strict=True)) / sum(counts)
 
 
 def validation_episodes(tasks: Tasks, max_shots: int, seed: int) -> dict[int, list[Episode]]:

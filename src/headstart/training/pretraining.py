@@ -40,8 +40,8 @@ def pretrain(
 ) -> None:
     """Train the backbone on rows × its features, then freeze it; some read the features' metadata."""
     if isinstance(backbone, SweptBackbone):
-        known = torch.zeros(cells.width, 0) if metadata is None else metadata
-        _sweep(backbone, cells, known, seed, reporter)
+        metadata = torch.zeros(cells.width, 0) if metadata is None else metadata
+        _sweep(backbone, cells, metadata, seed, reporter)
     elif isinstance(backbone, TrainedBackbone):
         _descend(backbone, cells, config, seed, reporter, checkpoint)
     else:
@@ -87,11 +87,11 @@ def _descend(
 
 
 @torch.no_grad()
-def held_out_nll(backbone: Backbone, known: Cells, held_out: Cells, batch: int = 1024) -> float:
-    """Mean negative log-likelihood of ``held_out``, predicted from what is ``known`` of the same rows."""
+def held_out_nll(backbone: Backbone, observed: Cells, held_out: Cells, batch: int = 1024) -> float:
+    """Mean negative log-likelihood of ``held_out``, predicted from what is ``observed`` of the same rows."""
     total = torch.zeros(())
-    for rows in torch.split(torch.arange(len(known)), batch):
-        activation = backbone.states(known.take(rows)).activation
+    for rows in torch.split(torch.arange(len(observed)), batch):
+        activation = backbone.states(observed.take(rows)).activation
         cells = held_out.take(rows)
         logits = products_at(activation, backbone.weight, cells) + backbone.bias[cells.index]
         total += backbone.likelihood.nll(logits, cells.values, backbone.kinds[cells.index]).sum()
