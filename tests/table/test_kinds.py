@@ -214,7 +214,7 @@ def test_bad_kinds():
     with pytest.raises(InputError, match="all values of the table are 3; give the limits"):
         kinds_of({"a": [3, 3]}, "rating")
     with pytest.raises(
-        InputError, match="all values of feature 'a' and of the other .* are 3; give the limits"
+        InputError, match=r"all values of feature 'a' and of the other .* are 3; give the limits"
     ):
         kinds_of({"a": [3, 3], "b": [1, 2]}, {"a": "rating"})
     with pytest.raises(InputError, match="feature 'c' has no observations; give the limits"):
