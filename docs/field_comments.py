@@ -56,17 +56,17 @@ def _parameters(settings: type[Config]) -> str:
     for name, field in settings.model_fields.items():
         kind = inspect.formatannotation(field.annotation).replace("typing.", "")
         kind = re.sub(r"headstart\.[\w.]*\.", "", kind)
-        default = (
-            "" if field.is_required() else f", default: {field.get_default(call_default_factory=True)!r}"
-        )
+        value = None if field.is_required() else field.get_default(call_default_factory=True)
+        shown = f"{type(value).__name__}()" if isinstance(value, Config) else repr(value)
+        default = "" if field.is_required() else f", default: {shown}"
         limits = [
             f"{words} {getattr(limit, key)}"
             for limit in field.metadata
             for key, words in _LIMITS.items()
-            if hasattr(limit, key)
+            if hasattr(limit, key) and abs(getattr(limit, key)) < 2**31  # not those of a 64-bit number
         ]
         about = [*([_sentence(comments[name])] if name in comments else []), *map(_sentence, limits)]
-        lines += [f"{name} : {kind}{default}", "    " + " ".join(about or ["See above."])]
+        lines += [f"{name} : {kind}{default}", "    " + " ".join(about or ["–"])]
     return "\n".join(lines)
 
 
