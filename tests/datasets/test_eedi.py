@@ -125,7 +125,7 @@ def test_the_real_eedi():
     variable = os.environ.get("HEADSTART_DATA")
     folder = Path(variable) if variable else Path(__file__).parents[3] / "shared" / "data"
     if not (folder / "eedi" / "train_data").is_dir():
-        pytest.skip(f"Eedi is not in {folder}; set HEADSTART_DATA to the folder that holds eedi/")
+        pytest.skip(f"Eedi is not in {folder}; set HEADSTART_DATA to the folder that contains eedi/")
     table = eedi(folder, at_least=1)
     assert table.features.position("212") >= 0
     assert 0.5 < table.values.mean() < 0.56

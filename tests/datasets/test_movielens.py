@@ -130,7 +130,7 @@ def test_the_real_movielens_1m():
     variable = os.environ.get("HEADSTART_DATA")
     folder = Path(variable) if variable else Path(__file__).parents[3] / "shared" / "data"
     if not (folder / "ml-1m" / "ratings.dat").is_file():
-        pytest.skip(f"MovieLens-1M is not in {folder}; set HEADSTART_DATA to the folder that holds ml-1m/")
+        pytest.skip(f"MovieLens-1M is not in {folder}; set HEADSTART_DATA to the folder that contains ml-1m/")
     table = movielens_1m(folder)
     assert table.shape == (6040, 3706)
     assert len(table) == 1_000_209

@@ -61,7 +61,7 @@ def test_the_real_files():
     variable = os.environ.get("HEADSTART_DATA")
     folder = Path(variable) if variable else Path(__file__).parents[3] / "shared" / "data"
     if not (folder / "neuropathic").is_dir():
-        pytest.skip(f"neuropathic/ is not in {folder}; set HEADSTART_DATA to the folder that holds it")
+        pytest.skip(f"neuropathic/ is not in {folder}; set HEADSTART_DATA to the folder that contains it")
     table = neuropathic(folder)
     assert table.shape == (1000, 81)
     assert table.values.mean() == pytest.approx(0.173, abs=0.001)

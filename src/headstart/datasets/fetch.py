@@ -40,7 +40,7 @@ DOWNLOADS = {
         terms="MovieLens-1M by GroupLens Research, University of Minnesota: for research only, not for "
         "commercial or revenue-bearing purposes, and not to be redistributed, without their permission. "
         "State or imply no endorsement by them; acknowledge the data set in publications and send them a "
-        "copy. The README that comes with it holds the full terms.",
+        "copy. The README that comes with it contains the full terms.",
     ),
 }
 
