@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from headstart.errors import InputError
+from headstart.evaluate.scales import hide_scales
 from headstart.evaluate.splits import FeatureSplit
-from headstart.evaluate.unseen import hide_scales
 from headstart.table import Table
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType

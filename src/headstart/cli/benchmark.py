@@ -79,8 +79,7 @@ def benchmark(
         by=by,
         backbone=backbone_config(backbone),
     )
-    for method in config.methods:
-        config.method(method, seed)  # refuses an unknown method before the table is read
+    config.check_methods()  # before the table is read, which can take long
     table = read_table(observations, metadata, (row, feature, value), kind, form, duplicates, metadata_type)
     results = Benchmark(table, config, name=observations.name).run(out, Reporter(quiet))
     for metric in ("rmse", "auroc"):
