@@ -21,6 +21,12 @@ _LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 class FieldComments(griffe.Extension):
     """Gives settings a table of parameters, and other fields the comment beside them as a docstring."""
 
+    def on_instance(self, *, obj: griffe.Object, **kwargs: Any) -> None:  # noqa: ARG002
+        """Give doctests that stand without a heading the heading that makes them code."""
+        if obj.docstring and obj.docstring.value.count(">>>") and "Examples\n---" not in obj.docstring.value:
+            before, prompt, after = obj.docstring.value.partition(">>>")
+            obj.docstring.value = f"{before}Examples\n--------\n{prompt}{after}"
+
     def on_class_instance(self, *, cls: griffe.Class, **kwargs: Any) -> None:  # noqa: ARG002
         """Append the fields of a class of settings to its docstring."""
         module = importlib.import_module(cls.module.path)
@@ -28,8 +34,10 @@ class FieldComments(griffe.Extension):
         if not (isinstance(settings, type) and issubclass(settings, Config) and settings.model_fields):
             return
         text = cls.docstring.value if cls.docstring else ""
-        if "-------" not in text:  # the source lists them itself
-            cls.docstring = griffe.Docstring(f"{text}\n\n{_parameters(settings)}", parent=cls)
+        if "Parameters\n---" not in text:  # otherwise the source lists them itself
+            summary, examples, doctests = text.partition("Examples\n---")
+            parts = [summary.strip(), _parameters(settings), examples + doctests]
+            cls.docstring = griffe.Docstring("\n\n".join(parts), parent=cls)
 
     def on_attribute_instance(self, *, attr: griffe.Attribute, **kwargs: Any) -> None:  # noqa: ARG002
         """Take the comment at the end of a field's line for its docstring, where it has none."""
