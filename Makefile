@@ -5,7 +5,7 @@ STAMP := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.installed-docs
 LOWEST := .venv-lowest
 PIP := pip install --quiet --disable-pip-version-check
-COVERAGE := 90
+COVERAGE := 96
 
 .PHONY: demo test check format bench docs test-package test-lowest hooks clean help
 
