@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headstart.algebra.symmetric import unpack
+from headstart.algebra.symmetric import diagonals, unpack
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,13 @@ class Heads:
         if self.covariance is None:
             return self.weight.new_zeros(size, size)
         return unpack((weights * self.covariance).mean(0), size)
+
+    def mean_squares(self) -> Tensor:
+        """E[w²]: by what an uncertain activation enters the variance of the output: (features, width)."""
+        squares = self.weight**2
+        if self.covariance is None:
+            return squares
+        return squares + diagonals(self.covariance, self.weight.shape[1] + 1)[:, :-1]
 
     def plain(self, width: int) -> Heads:
         """Return only w and b, with zeros for activations past those the heads were made for."""
