@@ -30,4 +30,4 @@ class BayesHead(ClosedFormAdapter):
 
     def prior_mean(self, batch: FeatureBatch, sums: Tensor) -> Tensor:  # noqa: ARG002
         """What metadata predicts: (features, size)."""
-        return self.prior.mean(batch.metadata, batch.kinds)
+        return self.prior.mean(batch)

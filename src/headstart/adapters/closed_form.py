@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 
-from headstart.adapters.empirical import empirical_doubt
+from headstart.adapters.empirical import mean_squared_weights
 from headstart.adapters.posterior import classify, posterior_of, regress, squeezing
 from headstart.adapters.prior import HeadPrior
 from headstart.adapters.protocol import AdapterConfig, StreamingAdapter
+from headstart.adapters.scales import ContextSums, ScalePrior
 from headstart.algebra.padding import blocks, padded
 from headstart.algebra.sparse import segment_sum
-from headstart.algebra.symmetric import pack, squares, unpack
+from headstart.algebra.symmetric import pack, positive, squares, unpack, with_one
 from headstart.core.batch import FeatureBatch
 from headstart.core.heads import Heads
 from headstart.core.knowledge import Knowledge
@@ -44,19 +46,28 @@ class ClosedFormAdapter(StreamingAdapter):
         width = knowledge.states.code.shape[1]
         self.prior = HeadPrior(knowledge, learned)
         self.log_trust = nn.Parameter(torch.ones(()))  # of a squashed rating, relative to a binary value
-        # What an uncertain row adds: the variance of its code, weighted by the squares of usual weights.
+        # What an uncertain row adds to the noise of an observation: the variance of its activation weighted
+        # by the mean squares of heads' weights; of a backbone that gives none, that of its code.
+        self.mean_squares = nn.Parameter(torch.zeros(self.prior.size - 1))
         self.doubt = nn.Parameter(torch.zeros(width))
         self.row_noise = mlp([width + 1, 32, 1])
+        scales = knowledge.scales
+        self.scale_prior = None if scales is None else ScalePrior(scales, len(knowledge.kinds))
 
     @torch.no_grad()
     def prepare(self) -> None:
         """Start from what the backbone's heads say."""
         self.prior.prepare(self.knowledge)
-        usual = self.prior.noise(self.knowledge.kinds.mode().values)
-        self.doubt.copy_(empirical_doubt(self.knowledge) / usual)
+        heads = (self.knowledge.new_heads or self.knowledge.heads).detach()
+        mean_squares = mean_squared_weights(self.knowledge, heads)
+        self.mean_squares[: len(mean_squares)] = mean_squares
         last = cast(nn.Linear, self.row_noise[-1])
         nn.init.zeros_(last.bias)
-        last.weight.mul_(0.1)
+        nn.init.zeros_(last.weight)  # so that it begins with what the backbone says of a row
+        if self.scale_prior is not None and self.knowledge.scales is not None:
+            usual = self.prior.noise(self.knowledge.kinds)
+            noise = None if heads.noise is None else heads.noise / usual
+            self.scale_prior.prepare(self.knowledge.scales, noise)
 
     @property
     def meta_defaults(self) -> Mapping[str, object]:
@@ -94,7 +105,7 @@ class ClosedFormAdapter(StreamingAdapter):
         inputs = torch.cat([states.code, states.code_std.mean(1, keepdim=True)], dim=1)
         noise = self.row_noise(inputs)[:, 0].clamp(-_WIDEST_NOISE, _WIDEST_NOISE).exp()
         noise = noise * (1 + states.code_std**2 @ self.doubt.clamp(min=0))
-        return RowStates(states.code, states.code_std, states.activation, noise)
+        return replace(states, noise=noise if states.noise is None else noise * states.noise)
 
     # -- heads from contexts ----------------------------------------------------------------------
 
@@ -104,10 +115,15 @@ class ClosedFormAdapter(StreamingAdapter):
         root, none = self.prior.root(self.dtype), batch.kinds[:0]
         heads, order = [self._heads(prior_mean[:0], root.expand(0, -1, -1), none)], [none]  # may be empty
         apart = self.knowledge.likelihood.squashes(batch.kinds) + 2 * (batch.kinds == KindType.BINARY)
+        if batch.unscaled is not None:
+            apart = apart + 4 * batch.unscaled
         for group in blocks(batch.shots, self.prior.size, apart):
+            order.append(group)
+            if batch.unscaled is not None and bool(batch.unscaled[group[0]]):
+                heads.append(self._unscaled_heads(batch.take(group), states, prior_mean[group], root))
+                continue
             mean, covariance = self._posterior(batch.take(group), states, prior_mean[group], root)
             heads.append(self._heads(mean, covariance, batch.kinds[group]))
-            order.append(group)
         return Heads.concatenate(heads).take(torch.argsort(torch.cat(order)))
 
     def _posterior(
@@ -115,8 +131,7 @@ class ClosedFormAdapter(StreamingAdapter):
     ) -> tuple[Tensor, Tensor]:
         """Condition the prior on contexts of one kind of link."""
         cells, kind = batch.cells, batch.kinds[:1]
-        activation = states.activation.index_select(0, cells.index).to(root.dtype)
-        rows = padded(torch.cat([activation, activation.new_ones(len(activation), 1)], dim=1), cells)
+        rows = padded(with_one(states.activation.index_select(0, cells.index)).to(root.dtype), cells)
         values = padded(cells.values.to(root.dtype), cells)
         noise = self._noise(states, batch).to(root.dtype)
         if not bool(self.knowledge.likelihood.squashes(kind)):
@@ -127,6 +142,31 @@ class ClosedFormAdapter(StreamingAdapter):
         # A rating behind the logistic link says more than a binary value: how much more is learned.
         trust = padded(self.log_trust.exp() / noise, cells)
         return classify(rows, values, trust, torch.ones_like(trust), prior_mean, root)
+
+    def _unscaled_heads(
+        self, batch: FeatureBatch, states: RowStates, prior_mean: Tensor, root: Tensor
+    ) -> Heads:
+        """Heads of reals whose own centre and scale are found from their contexts, in units that all share."""
+        if self.scale_prior is None:
+            mean, covariance = self._posterior(batch, states, prior_mean, root)
+            return self._heads(mean, covariance, batch.kinds)
+        cells, size = batch.cells, self.prior.size
+        rows = with_one(states.activation.index_select(0, cells.index)).double()
+        values = cells.values.double() - self.scale_prior.centre
+        weights = 1 / self._noise(states, batch).double()
+        linear = rows * (weights * values)[:, None]
+        each = [squares(rows) * weights[:, None], linear, (weights * values**2)[:, None]]
+        sums = segment_sum(torch.cat(each, dim=1), cells.indptr)
+        packed, linear, square = sums.tensor_split([sums.shape[1] - size - 1, sums.shape[1] - 1], dim=1)
+        covariance = positive((root @ root.T).double()[:-1, :-1])
+        mean, covariance, noise = self.scale_prior.posterior(
+            ContextSums(batch.shots, unpack(packed, size), linear, square[:, 0]),
+            prior_mean[:, :-1].double(),
+            covariance,
+        )
+        mean[:, -1] += self.scale_prior.centre
+        heads = self._heads(mean, covariance, batch.kinds)
+        return replace(heads, noise=heads.noise * noise.to(heads.bias.dtype))
 
     def _heads(self, mean: Tensor, covariance: Tensor, kinds: Tensor) -> Heads:
         noise = self.prior.noise(kinds)
@@ -145,8 +185,13 @@ class ClosedFormAdapter(StreamingAdapter):
 
     def _noise(self, states: RowStates, batch: FeatureBatch) -> Tensor:
         """The variance of each observation of the contexts: (n,)."""
-        usual = self.prior.noise(batch.kinds)[batch.cells.lines]
-        return usual if states.noise is None else usual * states.noise.index_select(0, batch.cells.index)
+        index = batch.cells.index
+        noise = self.prior.noise(batch.kinds)[batch.cells.lines]
+        if states.noise is not None:
+            noise = noise * states.noise.index_select(0, index)
+        if states.variance is None:
+            return noise
+        return noise + (states.variance @ self.mean_squares.clamp(min=0)).index_select(0, index)
 
     # -- heads from sufficient statistics ---------------------------------------------------------
 
@@ -158,8 +203,7 @@ class ClosedFormAdapter(StreamingAdapter):
         """Σ w·d·dᵀ (packed), Σ w·x·d and the context sums of each feature, in double precision."""
         cells = batch.cells
         weights = 1 / self._noise(states, batch).double()
-        activation = states.activation.index_select(0, cells.index).double()
-        rows = torch.cat([activation, activation.new_ones(len(activation), 1)], dim=1)
+        rows = with_one(states.activation.index_select(0, cells.index)).double()
         linear = rows * (weights * cells.values.double())[:, None]
         each = torch.cat([squares(rows) * weights[:, None], linear], dim=1)
         return torch.cat([segment_sum(each, cells.indptr), self.context_sums(batch, states).double()], dim=1)

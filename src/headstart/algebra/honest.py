@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from headstart.algebra.groups import MAX_COLUMNS, Group, leading_directions
-from headstart.algebra.symmetric import positive
+from headstart.algebra.symmetric import positive, weighted_traces
 
 _MAX_GROUPS = 16  # with a strength of their own; where there are more, the least useful share one
 _PASSES = 3  # over the groups
@@ -199,3 +199,13 @@ def loo_covariance(residual: Tensor, spread: Tensor, weights: Tensor) -> Tensor:
     believed = lines / (lines + len(between))
     between = believed * between + (1 - believed) * torch.diag(between.diagonal())
     return positive(between + spread.double())
+
+
+def reliability(spread: Tensor, prior: Tensor, metric: Tensor) -> Tensor:
+    """How much of what is believed of each head comes from its own observations, 0 to 1: (features,).
+
+    ``spread`` (features, packed) are the heads' covariances, ``prior`` (size, size) that of a head
+    without observations; both are measured by what they do to predictions (``metric``).
+    """
+    unknown = weighted_traces(spread, metric) / (prior.double() * metric).sum()
+    return (1 - unknown).clamp(min=1e-3, max=1.0)

@@ -88,3 +88,8 @@ def solved(precision: Tensor, linear: Tensor) -> tuple[Tensor, Tensor]:
     covariance = torch.cholesky_inverse(lower)
     mean = (covariance @ linear.double()[:, :, None])[:, :, 0]
     return mean.to(linear.dtype), covariance.to(precision.dtype)
+
+
+def with_one(vectors: Tensor) -> Tensor:
+    """Append a 1 to each vector, for the bias."""
+    return torch.cat([vectors, vectors.new_ones(len(vectors), 1)], dim=1)

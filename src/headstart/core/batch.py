@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -20,6 +20,8 @@ class FeatureBatch:
     cells: Cells
     metadata: Tensor  # (features, metadata width); width 0 where there is none
     kinds: Tensor  # (features,): the kind of each
+    unscaled: Tensor | None = None  # (features,): whether centre and scale are yet to be found; None: no
+    positions: Tensor | None = None  # (features,): of the backbone's own features, when treated as new
 
     def __len__(self) -> int:
         return len(self.kinds)
@@ -31,8 +33,13 @@ class FeatureBatch:
 
     def take(self, features: Tensor) -> FeatureBatch:
         """Return these features, in this order."""
-        return FeatureBatch(self.cells.take(features), self.metadata[features], self.kinds[features])
+        unscaled, positions = (
+            None if part is None else part[features] for part in (self.unscaled, self.positions)
+        )
+        return FeatureBatch(
+            self.cells.take(features), self.metadata[features], self.kinds[features], unscaled, positions
+        )
 
     def observing(self, cells: Cells) -> FeatureBatch:
         """Return the same features with other observations."""
-        return FeatureBatch(cells, self.metadata, self.kinds)
+        return replace(self, cells=cells)

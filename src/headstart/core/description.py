@@ -47,7 +47,7 @@ class Description:
 
 
 def bent(numbers: Tensor, bends: Tensor) -> Tensor:
-    """Append m·(1 − m) and m·(1 − m)·(1 − 2m) of every column, zero outside the mask: (features, 3 × columns).
+    """Append m·(1 − m) and m·(1 − m)·(1 − 2m) of columns, zero outside the mask: (features, 3 × columns).
 
     A number from 0 to 1, such as a scaled year, may matter other than by a straight line.
 

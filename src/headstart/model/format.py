@@ -16,7 +16,7 @@ from headstart.adapters.registry import ADAPTERS, new_adapter
 from headstart.backbones.registry import BACKBONES
 from headstart.config import Config
 from headstart.core.heads import Heads
-from headstart.core.knowledge import Knowledge
+from headstart.core.knowledge import Knowledge, Scales
 from headstart.core.states import RowStates
 from headstart.errors import InputError, listed
 from headstart.model.catalogue import Catalogue, Feature
@@ -111,6 +111,8 @@ def tensors_of(fitted: Fitted) -> dict[str, Tensor]:
         "knowledge/states": knowledge.states,
         "states": fitted.states,
     }
+    if knowledge.scales is not None:
+        parts["knowledge/scales"] = knowledge.scales
     for prefix, part in parts.items():
         tensors |= {f"{prefix}/{name}": value for name, value in vars(part).items() if value is not None}
     if fitted.catalogue.evidence:
@@ -141,7 +143,8 @@ def fitted_from(facts: ModelFacts, tensors: dict[str, Tensor], *, prepare: bool 
         own["metadata"],
         own["kinds"],
         backbone.likelihood,
-        backbone.heads_read_code,
+        tuple(column.width for column in facts.metadata.columns) if facts.metadata else (),
+        Scales(**parts["knowledge/scales"]) if "knowledge/scales" in parts else None,
     )
     states = RowStates(**parts["states"])
     _check_counts(facts, knowledge, states, parts)

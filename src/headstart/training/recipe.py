@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from headstart.adapters.protocol import Adapter, AdapterConfig
+from headstart.adapters.registry import ADAPTERS
 from headstart.backbones.protocol import Backbone
 from headstart.backbones.registry import AnyBackbone
 from headstart.config import Config
@@ -19,6 +20,7 @@ from headstart.progress import Reporter
 from headstart.table import Table
 from headstart.training.calibration import Calibration
 from headstart.training.metatraining import MetaTrainingConfig
+from headstart.training.new_heads import with_new_heads
 from headstart.training.pretraining import PretrainingConfig
 from headstart.training.stages import feature_batch, train_adapter, train_backbone
 from headstart.training.tasks import cross_fitted_tasks, disjoint_tasks
@@ -82,6 +84,8 @@ def train(
     batch = feature_batch(table.with_features(meta_features))
     if recipe.meta_share is None:
         tasks = cross_fitted_tasks(batch, backbone, knowledge, seed=seed)
+        if any(ADAPTERS.part_of(config).gives_uncertainty for config in adapters.values()):
+            knowledge = with_new_heads(knowledge, tasks)
     else:
         tasks = disjoint_tasks(batch, knowledge)
     teaching, validation = tasks.hold_back(recipe.metatraining.validation_share, seed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from headstart.adapters.protocol import Adapter, AdapterConfig
@@ -11,9 +12,11 @@ from headstart.adapters.registry import ADAPTERS, build_adapter
 from headstart.backbones.protocol import Backbone, BackboneConfig
 from headstart.backbones.registry import build_backbone, value_grid
 from headstart.core.batch import FeatureBatch
-from headstart.core.knowledge import Knowledge
+from headstart.core.description import Description
+from headstart.core.knowledge import Knowledge, Scales
 from headstart.progress import Reporter
-from headstart.table import Table
+from headstart.table import Kinds, Table
+from headstart.table.kinds import KindType
 from headstart.training.metatraining import MetaTrainingConfig, meta_train
 from headstart.training.pretraining import PretrainingConfig, pretrain
 from headstart.training.tasks import Tasks
@@ -32,9 +35,8 @@ def train_backbone(
     cells = table.cells()
     with seeded(seed):
         model = build_backbone(backbone, torch.from_numpy(table.kinds.types), value_grid(cells))
-    metadata = torch.from_numpy(table.encoded_metadata())
-    pretrain(model, cells, pretraining, seed=seed, reporter=reporter, checkpoint=checkpoint,
-             metadata=metadata)  # fmt: skip
+    description = Description.of(torch.from_numpy(table.encoded_metadata()), metadata_widths(table))
+    pretrain(model, cells, description, pretraining, seed=seed, reporter=reporter, checkpoint=checkpoint)
     return model, knowledge_of(model, table)
 
 
@@ -50,8 +52,24 @@ def knowledge_of(backbone: Backbone, table: Table) -> Knowledge:
         metadata,
         backbone.kinds,
         backbone.likelihood,
-        backbone.heads_read_code,
+        metadata_widths(table),
+        scales_of(table.kinds),
     )
+
+
+def metadata_widths(table: Table) -> tuple[int, ...]:
+    """How many columns of the encoded metadata each metadata column has."""
+    return tuple(column.width for column in table.schema.columns) if table.schema else ()
+
+
+def scales_of(kinds: Kinds) -> Scales | None:
+    """Centres and scales of real features, in units of the usual one; None where they do not differ."""
+    real = kinds.types == KindType.REAL
+    centre, scale = kinds.offsets[real], kinds.spans[real]
+    if len(centre) < 2 or (np.ptp(centre) == 0 and np.ptp(scale) == 0):
+        return None
+    usual = float(np.median(scale))
+    return Scales(torch.from_numpy((centre - np.median(centre)) / usual), torch.from_numpy(scale / usual))
 
 
 def feature_batch(table: Table) -> FeatureBatch:
