@@ -1,26 +1,75 @@
-"""Documents fields by the comment beside them, as the source does: ``epochs: int = 200  # at most``."""
+"""Documents fields from the source: each has its type, its default and a comment beside it.
+
+``epochs: int = Field(200, ge=0)  # at most`` becomes a line of a table in the reference.
+"""
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import re
 from typing import Any
 
 import griffe
 
-_COMMENT = re.compile(r".*?\s#\s(?!type:|noqa|fmt:)(.+)$")
+from headstart.config import Config
+
+_FIELD = re.compile(r"^    (\w+): .*?\s#\s(?!type:|noqa|fmt:)(.+)$", re.M)
+_LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 
 
 class FieldComments(griffe.Extension):
-    """Takes the comment at the end of a field's line for its docstring, where it has none."""
+    """Gives settings a table of parameters, and other fields the comment beside them as a docstring."""
+
+    def on_class_instance(self, *, cls: griffe.Class, **kwargs: Any) -> None:  # noqa: ARG002
+        """Append the fields of a class of settings to its docstring."""
+        module = importlib.import_module(cls.module.path)
+        settings = getattr(module, cls.name, None)
+        if not (isinstance(settings, type) and issubclass(settings, Config) and settings.model_fields):
+            return
+        text = cls.docstring.value if cls.docstring else ""
+        if "-------" not in text:  # the source lists them itself
+            cls.docstring = griffe.Docstring(f"{text}\n\n{_parameters(settings)}", parent=cls)
 
     def on_attribute_instance(self, *, attr: griffe.Attribute, **kwargs: Any) -> None:  # noqa: ARG002
-        """Look at the line of one attribute."""
-        if attr.docstring is not None or attr.lineno is None or not isinstance(attr.filepath, object):
-            return
-        lines = attr.lines_collection[attr.filepath] if attr.filepath in attr.lines_collection else []
-        for line in lines[attr.lineno - 1 : attr.endlineno]:
-            comment = _COMMENT.match(line)
-            if comment:
-                text = comment[1].strip()
-                attr.docstring = griffe.Docstring(text[0].upper() + text[1:], parent=attr)
-                return
+        """Take the comment at the end of a field's line for its docstring, where it has none."""
+        lines = _lines(attr)
+        comment = _FIELD.search("\n".join(lines[(attr.lineno or 1) - 1 : attr.endlineno]))
+        if attr.docstring is None and comment:
+            attr.docstring = griffe.Docstring(_sentence(comment[2]), parent=attr)
+
+
+def _lines(attr: griffe.Attribute) -> list[str]:
+    try:
+        return attr.lines_collection[attr.filepath]  # type: ignore[index]
+    except KeyError:
+        return []
+
+
+def _parameters(settings: type[Config]) -> str:
+    """The fields as a section of a numpy docstring."""
+    comments: dict[str, str] = {}
+    for base in reversed(settings.__mro__):
+        if base.__module__.startswith("headstart."):
+            comments |= dict(_FIELD.findall(inspect.getsource(base)))
+    lines = ["Parameters", "----------"]
+    for name, field in settings.model_fields.items():
+        kind = inspect.formatannotation(field.annotation).replace("typing.", "")
+        kind = re.sub(r"headstart\.[\w.]*\.", "", kind)
+        default = (
+            "" if field.is_required() else f", default: {field.get_default(call_default_factory=True)!r}"
+        )
+        limits = [
+            f"{words} {getattr(limit, key)}"
+            for limit in field.metadata
+            for key, words in _LIMITS.items()
+            if hasattr(limit, key)
+        ]
+        about = [*([_sentence(comments[name])] if name in comments else []), *map(_sentence, limits)]
+        lines += [f"{name} : {kind}{default}", "    " + " ".join(about or ["See above."])]
+    return "\n".join(lines)
+
+
+def _sentence(text: str) -> str:
+    text = text.strip()
+    return text[0].upper() + text[1:] + ("" if text.endswith((".", ":", "…")) else ".")

@@ -1,7 +1,8 @@
 """Puts documents that live outside of docs/ into the site: README, changelog, contributing, peers.
 
 Links between documents are written for the repository, where they also work on disk. Here they are
-rewritten for the site; a link to a file that is no page of the site, such as a source file, becomes plain text.
+rewritten for the site. A link to a file that is no page of the site, such as a
+source file, becomes plain text.
 """
 
 from __future__ import annotations

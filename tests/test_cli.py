@@ -164,7 +164,7 @@ BENCHMARK = ("benchmark", "--observations", "{f}/nowhere.csv", "--out", "{f}/x")
         ),
         (
             ["fit", "{f}/twice.csv", *COLUMNS, "--out", "{f}/x"],
-            "row 'u1', feature 'new' is observed twice, as 1 and 5; mend the data or pass duplicates='last'",
+            "row 'u1', feature 'new' is observed twice, as 1 and 5; correct the data or pass duplicates='last'",
         ),
         (["add", "{m}", "f1"], "feature 'f1' is already in the model"),
         (["add", "{m}", "[/f1]", "--kind", "[bold]"], "'[bold]' is not a kind"),

@@ -1,10 +1,17 @@
 """Headstart predicts a brand-new column of a sparse table at once, from few observations or none."""
 
-from headstart.errors import HeadstartError, InputError, ModelFileError, NotFittedError, UnknownNameError
-from headstart.model import Headstart, Prediction
-from headstart.table import Kind, Table
+from __future__ import annotations
 
-__version__ = "0.1.0"
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from headstart.errors import HeadstartError, InputError, ModelFileError, NotFittedError, UnknownNameError
+
+if TYPE_CHECKING:
+    from headstart.model import Headstart, Prediction
+    from headstart.table import Kind, Table
+
+__version__ = "0.1.0"  # the only place; the package's metadata is read from here
 
 __all__ = [
     "Headstart",
@@ -17,3 +24,22 @@ __all__ = [
     "Table",
     "UnknownNameError",
 ]
+
+# Loaded at first use: the command line imports this package too, and its help does not need torch.
+_MODULES = {
+    "Headstart": "headstart.model",
+    "Kind": "headstart.table",
+    "Prediction": "headstart.model",
+    "Table": "headstart.table",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'headstart' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_MODULES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

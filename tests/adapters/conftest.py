@@ -8,7 +8,7 @@ from typing import Literal
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headstart.adapters.protocol import Adapter
 from headstart.core.batch import FeatureBatch
@@ -77,7 +77,7 @@ def tiny() -> Callable[..., Tiny]:
         def normal(*size: int) -> Tensor:
             return torch.randn(size, generator=generator).to(dtype)
 
-        kinds, new_codes = torch.tensor(known), torch.tensor(new)
+        kinds, new_kinds = torch.tensor(known), torch.tensor(new)
         observed = torch.randint(2, 8, (len(known),), generator=generator)
         observed[-1] = 0  # a feature that nobody has seen is normal
         cells = some_cells(kinds, observed, ROWS, generator).transpose()
@@ -85,7 +85,7 @@ def tiny() -> Callable[..., Tiny]:
         activation[:, 0] = 0  # a dead unit
         metadata = torch.randint(2, (len(known) + len(new), 4), generator=generator).to(dtype)
         metadata = torch.cat([metadata, normal(len(metadata), 1)], dim=1)  # four labels and a number
-        context = some_cells(new_codes, torch.tensor(shots), ROWS, generator)
+        context = some_cells(new_kinds, torch.tensor(shots), ROWS, generator)
         likelihood = Likelihood(LikelihoodConfig(rating_link=link)).to(dtype)
         with torch.no_grad():
             likelihood.real_log_variance.fill_(-0.5)
@@ -93,9 +93,7 @@ def tiny() -> Callable[..., Tiny]:
             Knowledge(
                 states=RowStates(normal(ROWS, LATENT), normal(ROWS, LATENT).abs(), activation),
                 cells=cells,
-                heads=Heads(
-                    torch.nn.Parameter(normal(len(known), WIDTH)), torch.nn.Parameter(normal(len(known)))
-                ),
+                heads=Heads(nn.Parameter(normal(len(known), WIDTH)), nn.Parameter(normal(len(known)))),
                 metadata=metadata[: len(known)],
                 kinds=kinds,
                 likelihood=likelihood.requires_grad_(False),
@@ -103,7 +101,7 @@ def tiny() -> Callable[..., Tiny]:
             FeatureBatch(
                 Cells(context.indptr, context.index, context.values.to(dtype), context.width),
                 metadata[len(known) :],
-                new_codes,
+                new_kinds,
             ),
         )
 
@@ -112,14 +110,25 @@ def tiny() -> Callable[..., Tiny]:
 
 @pytest.fixture
 def keeps_the_contract() -> Callable[[Tiny, Adapter], None]:
-    """What every adapter promises: any order, any batch, no shots, no features; the same every time."""
+    """What every adapter promises: any order, any batch, no shots, no features; the same every time.
+
+    It holds in use and in training, but for dropout, which is left out.
+    """
 
     def check(world: Tiny, adapter: Adapter) -> None:
+        for training in (True, False):
+            adapter.train(training)
+            for module in adapter.modules():
+                if isinstance(module, nn.Dropout):
+                    module.eval()
+            check_as_it_is(world, adapter)
+
+    def check_as_it_is(world: Tiny, adapter: Adapter) -> None:
         batch, states = world.batch, adapter.refine(world.knowledge.states)
         heads = world.adapted(adapter)
         assert heads.weight.shape == (len(batch), states.activation.shape[1])
         assert heads.bias.shape == (len(batch),)
-        assert (heads.covariance is None) == (heads.noise is None)
+        assert (heads.covariance is not None) == (heads.noise is not None) == adapter.gives_uncertainty
         for part in heads.parts():
             assert len(part) == len(batch)
             assert bool(part.isfinite().all())

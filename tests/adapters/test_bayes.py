@@ -12,8 +12,8 @@ import torch
 from tests.adapters.conftest import Tiny, some_cells
 
 from headstart.adapters import adapter_config, build_adapter
-from headstart.adapters.bayes import BayesHead
 from headstart.adapters.chn_bayes import CHNBayes
+from headstart.adapters.closed_form import ClosedFormAdapter
 from headstart.adapters.empirical import empirical_noise, empirical_prior
 from headstart.algebra.symmetric import pack, unpack
 from headstart.core.batch import FeatureBatch
@@ -31,17 +31,17 @@ GAUSSIAN = {
 
 @pytest.fixture(autouse=True)
 def _in_use() -> Iterator[None]:
-    """Heads of a model in use are made without gradients, in double."""
+    """Heads of a model in use are made without gradients."""
     with torch.no_grad():
         yield
 
 
-def built(name: str, world: Tiny) -> BayesHead:
+def built(name: str, world: Tiny) -> ClosedFormAdapter:
     torch.manual_seed(1)
     adapter = build_adapter(
         adapter_config({"name": name, **({} if name == "bayes" else {"activations": 2})}), world.knowledge
     )
-    assert isinstance(adapter, BayesHead)
+    assert isinstance(adapter, ClosedFormAdapter)
     for parameter in adapter.parameters():
         parameter.add_(0.05 * torch.randn_like(parameter))  # away from where it starts
     return adapter.eval()
@@ -57,19 +57,19 @@ def test_a_head_is_the_textbooks_posterior(
     states = adapter.refine(world.knowledge.states)
     heads = adapter.adapt(world.batch, states)
     priors = adapter.prior_mean(world.batch, adapter.context_sums(world.batch, states)).double().numpy()
-    root = adapter.root().numpy()
-    for n, code in enumerate(world.batch.kinds.tolist()):
+    root = adapter.prior.root(adapter.dtype).numpy()
+    for n, kind in enumerate(world.batch.kinds.tolist()):
         precision = np.linalg.inv(root @ root.T)
         pull = precision @ priors[n]
         for row, x in world.context(n):
             d = np.r_[states.activation[row].double().numpy(), 1]
-            weight = 1 / float(adapter.log_noise[code].exp() * states.noise[row])
+            weight = 1 / float(adapter.prior.log_noise[kind].exp() * states.noise[row])
             precision, pull = precision + weight * np.outer(d, d), pull + weight * x * d
         found = np.r_[heads.weight[n].numpy(), heads.bias[n].numpy()]
         np.testing.assert_allclose(found, np.linalg.solve(precision, pull), rtol=1e-4, atol=1e-5)
-        spread = unpack(heads.covariance[n], adapter.size).numpy()
+        spread = unpack(heads.covariance[n], adapter.prior.size).numpy()
         np.testing.assert_allclose(spread, np.linalg.inv(precision), rtol=1e-4, atol=1e-5)
-        assert float(heads.noise[n]) == pytest.approx(float(adapter.log_noise[code].exp()))
+        assert float(heads.noise[n]) == pytest.approx(float(adapter.prior.log_noise[kind].exp()))
 
 
 def joined(one: Cells, other: Cells) -> Cells:
@@ -92,23 +92,23 @@ def test_sums_imply_the_heads_add_up_and_are_taken_back(name: str, tiny: Callabl
     assert whole.dtype == torch.float64
     assert bool(adapter.streams(batch.kinds).all())
     heads = adapter.adapt(batch, states)
-    close(adapter.settle(whole, batch), heads)
+    close(adapter.solve(whole, batch), heads)
     # of a batch, only metadata and kinds are read
     bare = batch.observing(batch.cells.keep(torch.zeros(len(batch.cells.index), dtype=torch.bool)))
-    close(adapter.settle(whole, bare), heads)
+    close(adapter.solve(whole, bare), heads)
 
     first = torch.arange(len(batch.cells.index)) % 3 == 0
     parts = [batch.observing(batch.cells.keep(mask)) for mask in (first, ~first)]
     assert torch.equal(joined(parts[0].cells, parts[1].cells).index, batch.cells.index)
     one, other = (adapter.evidence(part, states) for part in parts)
     torch.testing.assert_close(one + other, whole, rtol=1e-12, atol=1e-9)
-    close(adapter.settle(other + one, batch), heads)
-    close(adapter.settle(whole - one, batch), adapter.adapt(parts[1], states))
+    close(adapter.solve(other + one, batch), heads)
+    close(adapter.solve(whole - one, batch), adapter.adapt(parts[1], states))
     each = torch.zeros_like(whole)  # one by one, backwards
     for place in reversed(range(len(batch.cells.index))):
         alone = torch.arange(len(batch.cells.index)) == place
         each = each + adapter.evidence(batch.observing(batch.cells.keep(alone)), states)
-    close(adapter.settle(each, batch), heads)
+    close(adapter.solve(each, batch), heads)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -119,21 +119,21 @@ def test_only_identity_links_stream(name: str, tiny: Callable[..., Tiny]) -> Non
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("code", [KindType.BINARY, KindType.RATING, KindType.REAL])
+@pytest.mark.parametrize("kind", [KindType.BINARY, KindType.RATING, KindType.REAL])
 @pytest.mark.parametrize("link", ["identity", "sigmoid"])
 def test_more_shots_only_sharpen_up_to_thousands(
-    name: str, code: int, link: str, tiny: Callable[..., Tiny]
+    name: str, kind: int, link: str, tiny: Callable[..., Tiny]
 ) -> None:
-    world = tiny(known=(code,) * 9, new=(code,), shots=(1,), link=link)
+    world = tiny(known=(kind,) * 9, new=(kind,), shots=(1,), link=link)
     adapter, states = built(name, world), world.knowledge.states
     many = states.take(torch.arange(10).repeat(400))
-    cells = some_cells(torch.tensor([code]), torch.tensor([4000]), 4000, torch.Generator().manual_seed(0))
+    cells = some_cells(torch.tensor([kind]), torch.tensor([4000]), 4000, torch.Generator().manual_seed(0))
     refined, spreads = adapter.refine(many), []
     for shots in (0, 4, 40, 400, 4000):
         part = cells.keep(torch.arange(4000) < shots)
         heads = adapter.adapt(FeatureBatch(part, world.batch.metadata, world.batch.kinds), refined)
         assert all(bool(part.isfinite().all()) for part in heads.parts())
-        spread = unpack(heads.covariance[0].double(), adapter.size)
+        spread = unpack(heads.covariance[0].double(), adapter.prior.size)
         assert float(torch.linalg.eigvalsh(spread).min()) > -1e-6
         ones = torch.cat([refined.activation[:10], torch.ones(10, 1)], dim=1).double()
         spreads.append(float(torch.einsum("ni,ij,nj->n", ones, spread, ones).mean()))
@@ -152,7 +152,7 @@ def test_learned_activations_come_after_the_backbones(tiny: Callable[..., Tiny])
     torch.testing.assert_close(refined.activation[:, 5:], torch.tanh(adapter.phi(states.code)))
     assert refined.noise is not None
     assert bool((refined.noise > 0).all())
-    plain = CHNBayes(adapter_config({"name": "chn-bayes", "activations": 0}), world.knowledge)
+    plain = build_adapter(adapter_config({"name": "chn-bayes", "activations": 0}), world.knowledge)
     assert torch.equal(plain.refine(states).activation, states.activation)
 
 
@@ -195,10 +195,31 @@ def test_the_noise_starts_from_the_backbones_residuals(tiny: Callable[..., Tiny]
     world = tiny(link="identity")
     found = empirical_noise(world.knowledge)
     squared: dict[int, list[float]] = {}
-    for j, code in enumerate(world.knowledge.kinds.tolist()):
+    for j, kind in enumerate(world.knowledge.kinds.tolist()):
         head = world.knowledge.heads
         for row, x in world.column(j):
             output = world.knowledge.states.activation[row] @ head.weight[j] + head.bias[j]
-            squared.setdefault(code, []).append(float(output - x) ** 2)
-    for code in (KindType.RATING, KindType.REAL):
-        assert float(found[code]) == pytest.approx(np.mean(squared[code]), rel=1e-4)
+            squared.setdefault(kind, []).append(float(output - x) ** 2)
+    for kind in (KindType.RATING, KindType.REAL):
+        assert float(found[kind]) == pytest.approx(np.mean(squared[kind]), rel=1e-4)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_heads_are_solved_in_single_while_training_and_in_double_in_use(
+    name: str, tiny: Callable[..., Tiny]
+) -> None:
+    world = tiny(**GAUSSIAN)
+    adapter = built(name, world)
+    for learning in (True, False):  # whether there are gradients does not matter
+        with torch.set_grad_enabled(learning):
+            assert adapter.eval().dtype == torch.float64
+            in_use = world.adapted(adapter)
+            adapter.train()
+            assert adapter.dtype == torch.float32
+            for module in adapter.modules():
+                if isinstance(module, torch.nn.Dropout):
+                    module.eval()
+            in_training = world.adapted(adapter)
+        for one, other in zip(in_use.parts(), in_training.parts(), strict=True):
+            assert one.dtype == other.dtype == torch.float32
+            torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)

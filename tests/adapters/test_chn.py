@@ -9,7 +9,8 @@ import torch
 from tests.adapters.conftest import Tiny
 from torch.nn import functional as F
 
-from headstart.adapters import CHNConfig, ContextualHypernetwork
+from headstart.adapters import build_adapter
+from headstart.adapters.chn import CHNConfig
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 
@@ -33,7 +34,7 @@ def test_forward_pass_equals_the_slow_one(
     world = tiny() if mixed else tiny(known=(KindType.RATING,) * 9, new=(KindType.RATING,) * 6)
     if not described:
         world = _without_metadata(world)
-    adapter = ContextualHypernetwork(SMALL.revised(context_layers=layers), world.knowledge)
+    adapter = build_adapter(SMALL.revised(context_layers=layers), world.knowledge)
     adapter.requires_grad_(not frozen)
     heads = world.adapted(adapter)
     for n in range(len(world.batch)):
@@ -54,8 +55,8 @@ def test_forward_pass_equals_the_slow_one(
 
 def test_what_is_kept_of_rows_is_never_out_of_date(tiny: Callable[..., Tiny]) -> None:
     world, other = tiny(), tiny(seed=1)
-    one = ContextualHypernetwork(SMALL, world.knowledge).requires_grad_(False)
-    two = ContextualHypernetwork(SMALL, world.knowledge).requires_grad_(False)
+    one = build_adapter(SMALL, world.knowledge).requires_grad_(False)
+    two = build_adapter(SMALL, world.knowledge).requires_grad_(False)
     expected = world.adapted(two).weight
     world.adapted(one)  # keeps something
     one.load_state_dict(two.state_dict())
@@ -73,7 +74,7 @@ def test_what_is_kept_of_rows_is_never_out_of_date(tiny: Callable[..., Tiny]) ->
 def test_past_the_shots_it_was_trained_on_the_sum_stays_in_range(tiny: Callable[..., Tiny]) -> None:
     """Seeing every observation of a full context again and again changes nothing past ``max_shots``."""
     world = tiny(new=(KindType.RATING,), shots=(4,))
-    adapter = ContextualHypernetwork(SMALL.revised(max_shots=4), world.knowledge)
+    adapter = build_adapter(SMALL.revised(max_shots=4), world.knowledge)
     once = adapter.context_vector(world.batch, world.knowledge.states)
     cells = world.batch.cells
     fold = Cells(cells.indptr * 25, cells.index.repeat(25), cells.values.repeat(25), cells.width)
@@ -83,7 +84,7 @@ def test_past_the_shots_it_was_trained_on_the_sum_stays_in_range(tiny: Callable[
 
 def test_it_begins_near_the_mean_head(tiny: Callable[..., Tiny]) -> None:
     world = tiny()
-    heads = world.adapted(ContextualHypernetwork(SMALL, world.knowledge))
+    heads = world.adapted(build_adapter(SMALL, world.knowledge))
     distance = heads.weight.detach() - world.knowledge.heads.weight.detach().mean(0)
     assert float(distance.abs().max()) < 0.5
 

@@ -2,9 +2,10 @@ import pytest
 import torch
 from torch import nn
 
-from headstart.adapters.finetune import FineTuned, FineTunedConfig, adam_step, fine_tune
-from headstart.adapters.maml import MAML, MAMLConfig
-from headstart.adapters.mean_head import MeanHead, MeanHeadConfig
+from headstart.adapters import ADAPTERS, adapter_config, build_adapter
+from headstart.adapters.finetune import FineTunedConfig, adam_step, fine_tune
+from headstart.adapters.maml import MAMLConfig
+from headstart.adapters.mean_head import MeanHeadConfig
 from headstart.core.heads import Heads
 
 RATE = 0.05
@@ -22,8 +23,8 @@ def slow(world, start: Heads, epochs: int) -> Heads:
             losses = []
             for row, value in context:
                 logit = weight @ world.knowledge.states.activation[row] + bias
-                code = world.batch.kinds[feature]
-                losses.append(world.knowledge.likelihood.nll(logit, logit.new_tensor(value), code))
+                kind = world.batch.kinds[feature]
+                losses.append(world.knowledge.likelihood.nll(logit, logit.new_tensor(value), kind))
             optimizer.zero_grad()
             (sum(losses) / len(losses)).backward()
             optimizer.step()
@@ -32,7 +33,7 @@ def slow(world, start: Heads, epochs: int) -> Heads:
 
 
 def start_of(world) -> Heads:
-    return world.adapted(MeanHead(MeanHeadConfig(), world.knowledge))
+    return world.adapted(build_adapter(MeanHeadConfig(), world.knowledge))
 
 
 def tune(world, start: Heads, epochs: int) -> Heads:
@@ -97,18 +98,19 @@ def test_no_shots_anywhere(tiny):
 
 def test_tunes_what_its_base_gives(tiny):
     world = tiny(dtype=torch.float64)
-    base = MeanHead(MeanHeadConfig(), world.knowledge)
-    config = FineTunedConfig(base="mean-head", epochs=3, rate=RATE)
-    heads = world.adapted(FineTuned(config, world.knowledge, base))
+    config = FineTunedConfig(base="mean-head", epochs=3, learning_rate=RATE)
+    heads = world.adapted(build_adapter(config, world.knowledge))
     expected = slow(world, start_of(world), 3)
     torch.testing.assert_close(heads.weight, expected.weight, rtol=1e-6, atol=1e-8)
 
 
 def test_a_base_in_training_is_left_alone(tiny):
     world = tiny()
-    base = MAML(MAMLConfig(inner_steps=0, epochs=0), world.knowledge)
-    tuned = FineTuned(FineTunedConfig(base="maml", epochs=3), world.knowledge, base)
+    maml = MAMLConfig(inner_steps=0, epochs=0)
+    tuned = build_adapter(FineTunedConfig(base=maml, epochs=3), world.knowledge)
+    base = build_adapter(maml, world.knowledge)
     assert tuned.learns
+    assert not any(parameter is other for parameter in tuned.parameters() for other in base.parameters())
     untouched = world.adapted(tuned.train())
     assert untouched.weight.requires_grad
     assert torch.equal(untouched.weight, world.adapted(base).weight)
@@ -121,5 +123,31 @@ def test_a_base_in_training_is_left_alone(tiny):
 
 def test_contract(tiny, keeps_the_contract):
     world = tiny()
-    base = MeanHead(MeanHeadConfig(), world.knowledge)
-    keeps_the_contract(world, FineTuned(FineTunedConfig(base="mean-head"), world.knowledge, base))
+    keeps_the_contract(world, build_adapter(FineTunedConfig(base="mean-head"), world.knowledge))
+
+
+@pytest.mark.parametrize("base", ["mean-head", "chn", "bayes", "chn-bayes", "maml-3", "train-5-train-2"])
+def test_it_is_as_its_base_is_but_for_the_heads(tiny, base):
+    """It refines as its base does, is trained as its base is, and takes over what its base learned."""
+    world = tiny()
+    torch.manual_seed(0)
+    tuned = build_adapter(adapter_config(f"{base}-train-2"), world.knowledge)
+    alone = build_adapter(adapter_config(base), world.knowledge)
+    assert tuned.refines == alone.refines
+    assert not tuned.gives_uncertainty  # a tuned head does not know how sure it is
+    shared = ADAPTERS.part_of(tuned.config).trained_as(tuned.config)
+    assert shared == ADAPTERS.part_of(alone.config).trained_as(alone.config)
+    trained = build_adapter(shared, world.knowledge)
+    with torch.no_grad():
+        for parameter in trained.parameters():
+            parameter.add_(0.1)
+    tuned.take_training(trained)
+    innermost = tuned.base
+    while hasattr(innermost, "base"):
+        innermost = innermost.base
+    assert all(
+        torch.equal(innermost.state_dict()[name], value) for name, value in trained.state_dict().items()
+    )
+    states = tuned.eval().refine(world.knowledge.states)
+    expected = trained.eval().refine(world.knowledge.states)
+    assert torch.equal(states.activation, expected.activation)

@@ -4,9 +4,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from headstart.adapters import knn
-from headstart.adapters.knn import NearestHeads, NearestHeadsConfig
-from headstart.adapters.mean_head import MeanHead, MeanHeadConfig
+from headstart.adapters import build_adapter, knn
+from headstart.adapters.knn import NearestHeadsConfig
+from headstart.adapters.mean_head import MeanHeadConfig
 from headstart.core.states import RowStates
 from headstart.errors import InputError
 from headstart.table.cells import Cells
@@ -22,19 +22,19 @@ def imputed(pairs, rows: int, kind_mean: float) -> list[float]:
 def slow_distances(world, rows: int) -> list[list[float]]:
     known, new = world.knowledge.kinds.tolist(), world.batch.kinds.tolist()
 
-    def kind_mean(code: int) -> float:
-        values = [value for j, other in enumerate(known) if other == code for _, value in world.column(j)]
+    def kind_mean(kind: int) -> float:
+        values = [value for j, other in enumerate(known) if other == kind for _, value in world.column(j)]
         return sum(values) / len(values)
 
-    columns = [imputed(world.column(j), rows, kind_mean(code)) for j, code in enumerate(known)]
-    contexts = [imputed(world.context(i), rows, kind_mean(code)) for i, code in enumerate(new)]
+    columns = [imputed(world.column(j), rows, kind_mean(kind)) for j, kind in enumerate(known)]
+    contexts = [imputed(world.context(i), rows, kind_mean(kind)) for i, kind in enumerate(new)]
     return [[math.dist(context, column) ** 2 for column in columns] for context in contexts]
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_distances_equal_those_of_the_imputed_columns(tiny, seed):
     world = tiny(seed=seed)
-    found = NearestHeads(NearestHeadsConfig(), world.knowledge).distances(world.batch)
+    found = build_adapter(NearestHeadsConfig(), world.knowledge).distances(world.batch)
     torch.testing.assert_close(found.tolist(), slow_distances(world, 10), rtol=1e-6, atol=1e-6)
 
 
@@ -42,9 +42,9 @@ def test_distances_equal_those_of_the_imputed_columns(tiny, seed):
 def test_head_is_the_mean_of_the_nearest(tiny, neighbours):
     many = (KindType.BINARY, KindType.RATING, KindType.REAL) * 5
     world = tiny(known=many)
-    heads = world.adapted(NearestHeads(NearestHeadsConfig(neighbours=neighbours), world.knowledge))
+    heads = world.adapted(build_adapter(NearestHeadsConfig(neighbours=neighbours), world.knowledge))
     for feature, distances in enumerate(slow_distances(world, 10)):
-        same = [j for j, code in enumerate(many) if code == world.batch.kinds[feature]]
+        same = [j for j, kind in enumerate(many) if kind == world.batch.kinds[feature]]
         chosen = sorted(same, key=lambda j, distances=distances: round(distances[j], 9))[:neighbours]
         expected = sum(world.knowledge.heads.weight[j] for j in chosen) / len(chosen)
         torch.testing.assert_close(heads.weight[feature], expected)
@@ -57,7 +57,7 @@ def test_rows_outside_the_table_are_part_of_the_columns(tiny):
     cells, states = world.batch.cells, world.knowledge.states
     outside = torch.where(cells.index == cells.index.max(), 11, cells.index)  # a row that joined later
     batch = world.batch.observing(Cells(cells.indptr, outside, cells.values, 12))
-    adapter = NearestHeads(NearestHeadsConfig(), world.knowledge)
+    adapter = build_adapter(NearestHeadsConfig(), world.knowledge)
     found = adapter.distances(batch)
     for feature in range(len(batch)):
         rows = 11 if bool((batch.cells.take(torch.tensor([feature])).index == 11).any()) else 10
@@ -72,15 +72,15 @@ def test_rows_outside_the_table_are_part_of_the_columns(tiny):
 
 def test_with_all_as_neighbours_it_is_the_mean_head(tiny):
     world = tiny()
-    heads = world.adapted(NearestHeads(NearestHeadsConfig(neighbours=1000), world.knowledge))
-    expected = world.adapted(MeanHead(MeanHeadConfig(), world.knowledge))
+    heads = world.adapted(build_adapter(NearestHeadsConfig(neighbours=1000), world.knowledge))
+    expected = world.adapted(build_adapter(MeanHeadConfig(), world.knowledge))
     torch.testing.assert_close(heads.weight, expected.weight)
     torch.testing.assert_close(heads.bias, expected.bias)
 
 
 def test_a_kind_never_seen_gets_the_middle(tiny):
     world = tiny(known=(KindType.BINARY,) * 3, new=(KindType.RATING,), shots=(2,))
-    head = world.adapted(NearestHeads(NearestHeadsConfig(), world.knowledge))
+    head = world.adapted(build_adapter(NearestHeadsConfig(), world.knowledge))
     assert not head.weight.any()
     assert float(torch.sigmoid(head.bias)) == 0.5
 
@@ -89,12 +89,12 @@ def test_states_of_other_rows_are_refused(tiny):
     world = tiny()
     few: RowStates = world.knowledge.states.take(torch.arange(4))
     with pytest.raises(InputError, match="all 10 rows of the table, but got the states of 4"):
-        NearestHeads(NearestHeadsConfig(), world.knowledge).adapt(world.batch, few)
+        build_adapter(NearestHeadsConfig(), world.knowledge).adapt(world.batch, few)
 
 
 def test_parts_do_not_change_the_result(tiny, monkeypatch):
     world = tiny()
-    adapter = NearestHeads(NearestHeadsConfig(neighbours=2), world.knowledge)
+    adapter = build_adapter(NearestHeadsConfig(neighbours=2), world.knowledge)
     whole, split = world.adapted(adapter), knn.parts
     monkeypatch.setattr(knn, "parts", lambda work: split(work, 1))
     torch.testing.assert_close(world.adapted(adapter).weight, whole.weight)
@@ -102,4 +102,4 @@ def test_parts_do_not_change_the_result(tiny, monkeypatch):
 
 def test_contract(tiny, keeps_the_contract):
     world = tiny()
-    keeps_the_contract(world, NearestHeads(NearestHeadsConfig(neighbours=2), world.knowledge))
+    keeps_the_contract(world, build_adapter(NearestHeadsConfig(neighbours=2), world.knowledge))

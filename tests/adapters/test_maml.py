@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from headstart.adapters import build_adapter
 from headstart.adapters.maml import MAML, MAMLConfig
 from headstart.table.kinds import KindType
 
@@ -58,7 +59,7 @@ def by_differences(world, adapter: MAML, parameter: torch.Tensor, step: float = 
 )
 def test_the_meta_gradient_is_second_order(tiny, kinds):
     world = tiny(new=kinds, shots=(4, 0, 6), dtype=torch.float64)
-    adapter = MAML(WIDE, world.knowledge)
+    adapter = build_adapter(WIDE, world.knowledge)
     weight, bias = gradients(world, adapter)
     torch.testing.assert_close(weight, by_differences(world, adapter, adapter.weight), rtol=1e-4, atol=1e-7)
     torch.testing.assert_close(bias, by_differences(world, adapter, adapter.bias), rtol=1e-4, atol=1e-7)
@@ -68,7 +69,7 @@ def test_the_meta_gradient_is_second_order(tiny, kinds):
 
 def test_the_meta_gradient_at_the_papers_settings(tiny):
     world = tiny(dtype=torch.float64)
-    adapter = MAML(MAMLConfig(), world.knowledge)
+    adapter = build_adapter(MAMLConfig(), world.knowledge)
     weight, bias = gradients(world, adapter)
     torch.testing.assert_close(weight, by_differences(world, adapter, adapter.weight), rtol=1e-4, atol=1e-7)
     torch.testing.assert_close(bias, by_differences(world, adapter, adapter.bias), rtol=1e-4, atol=1e-7)
@@ -76,21 +77,21 @@ def test_the_meta_gradient_at_the_papers_settings(tiny):
 
 def test_with_no_shots_the_gradient_is_that_of_the_head_itself(tiny):
     world = tiny(shots=(0,) * 6, dtype=torch.float64)
-    adapter = MAML(WIDE, world.knowledge)
+    adapter = build_adapter(WIDE, world.knowledge)
     weight, _ = gradients(world, adapter)
     torch.testing.assert_close(weight, first_order(world, adapter))
 
 
 def test_dead_units_and_missing_shots_leave_the_gradient_finite(tiny):
     world = tiny()  # its first unit is dead, two of its features have no shots
-    weight, bias = gradients(world, MAML(MAMLConfig(), world.knowledge))
+    weight, bias = gradients(world, build_adapter(MAMLConfig(), world.knowledge))
     assert bool(weight.isfinite().all())
     assert bool(bias.isfinite().all())
 
 
 def test_meta_training_helps(tiny):
     world = tiny(new=(KindType.BINARY, KindType.RATING, KindType.REAL) * 4, shots=(5,) * 12)
-    adapter = MAML(MAMLConfig(), world.knowledge)
+    adapter = build_adapter(MAMLConfig(), world.knowledge)
     optimizer = torch.optim.Adam(adapter.parameters(), lr=adapter.config.outer_learning_rate)
     before = float(target_loss(world, adapter).detach())
     for _ in range(30):
@@ -102,8 +103,8 @@ def test_meta_training_helps(tiny):
 
 def test_training_takes_the_inner_steps_and_evaluation_the_epochs(tiny):
     world = tiny()
-    inner = MAML(MAMLConfig(inner_steps=4, epochs=9), world.knowledge).train()
-    outer = MAML(MAMLConfig(inner_steps=9, epochs=4), world.knowledge).eval()
+    inner = build_adapter(MAMLConfig(inner_steps=4, epochs=9), world.knowledge).train()
+    outer = build_adapter(MAMLConfig(inner_steps=9, epochs=4), world.knowledge).eval()
     trained, evaluated = world.adapted(inner), world.adapted(outer)
     assert trained.weight.requires_grad
     assert not evaluated.weight.requires_grad
@@ -113,7 +114,7 @@ def test_training_takes_the_inner_steps_and_evaluation_the_epochs(tiny):
 
 def test_no_epochs_is_the_initialisation(tiny):
     world = tiny()
-    adapter = MAML(MAMLConfig(epochs=0), world.knowledge).eval()
+    adapter = build_adapter(MAMLConfig(epochs=0), world.knowledge).eval()
     assert torch.equal(world.adapted(adapter).weight, adapter.weight.detach()[world.batch.kinds])
 
 
@@ -135,4 +136,4 @@ def test_the_papers_settings_are_the_defaults():
 @pytest.mark.parametrize("epochs", [0, 1, 10])
 def test_contract(tiny, keeps_the_contract, epochs):
     world = tiny()
-    keeps_the_contract(world, MAML(MAMLConfig(epochs=epochs), world.knowledge).eval())
+    keeps_the_contract(world, build_adapter(MAMLConfig(epochs=epochs), world.knowledge).eval())

@@ -1,14 +1,15 @@
 import torch
 
-from headstart.adapters.mean_head import MeanHead, MeanHeadConfig
+from headstart.adapters import build_adapter
+from headstart.adapters.mean_head import MeanHeadConfig
 from headstart.table.kinds import KindType
 
 
 def test_is_the_mean_of_the_heads_of_the_kind(tiny):
     world = tiny()
-    heads, known = world.adapted(MeanHead(MeanHeadConfig(), world.knowledge)), world.knowledge
-    for feature, code in enumerate(world.batch.kinds.tolist()):
-        same = [j for j, other in enumerate(known.types.tolist()) if other == code]
+    heads, known = world.adapted(build_adapter(MeanHeadConfig(), world.knowledge)), world.knowledge
+    for feature, kind in enumerate(world.batch.kinds.tolist()):
+        same = [j for j, other in enumerate(known.kinds.tolist()) if other == kind]
         torch.testing.assert_close(
             heads.weight[feature], sum(known.heads.weight[j] for j in same) / len(same)
         )
@@ -17,18 +18,18 @@ def test_is_the_mean_of_the_heads_of_the_kind(tiny):
 
 def test_a_kind_never_seen_gets_the_middle(tiny):
     world = tiny(known=(KindType.BINARY,) * 3, new=(KindType.RATING,), shots=(2,))
-    head = world.adapted(MeanHead(MeanHeadConfig(), world.knowledge))
+    head = world.adapted(build_adapter(MeanHeadConfig(), world.knowledge))
     assert not head.weight.any()
     assert float(torch.sigmoid(head.bias)) == 0.5
 
 
 def test_learns_nothing_and_carries_no_gradient(tiny):
     world = tiny()
-    adapter = MeanHead(MeanHeadConfig(), world.knowledge)
+    adapter = build_adapter(MeanHeadConfig(), world.knowledge)
     assert not adapter.learns
     assert not world.adapted(adapter).weight.requires_grad
 
 
 def test_contract(tiny, keeps_the_contract):
     world = tiny()
-    keeps_the_contract(world, MeanHead(MeanHeadConfig(), world.knowledge))
+    keeps_the_contract(world, build_adapter(MeanHeadConfig(), world.knowledge))

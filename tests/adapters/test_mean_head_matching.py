@@ -3,8 +3,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from headstart.adapters.mean_head import MeanHead, MeanHeadConfig
-from headstart.adapters.mean_head_matching import MeanHeadMatching, MeanHeadMatchingConfig
+from headstart.adapters import build_adapter
+from headstart.adapters.mean_head import MeanHeadConfig
+from headstart.adapters.mean_head_matching import MeanHeadMatchingConfig
 from headstart.table.kinds import KindType
 
 LABELS = 4  # of the tiny world's metadata; its last column is a number
@@ -18,7 +19,7 @@ def matching(world, feature: int) -> list[int]:
         return {column for column in range(LABELS) if row[column] == 1}
 
     wanted = categories(world.batch.metadata[feature].tolist())
-    same = [j for j, code in enumerate(known.types.tolist()) if code == world.batch.kinds[feature]]
+    same = [j for j, kind in enumerate(known.kinds.tolist()) if kind == world.batch.kinds[feature]]
     sets = {j: categories(known.metadata[j].tolist()) for j in same}
     exact = [j for j in same if sets[j] == wanted and wanted]
     if exact:
@@ -31,7 +32,7 @@ def matching(world, feature: int) -> list[int]:
 def test_equals_the_steps_as_documented(tiny, seed):
     many = (KindType.BINARY, KindType.RATING) * 12
     world = tiny(known=many, new=many, shots=(2,) * len(many), seed=seed)
-    heads = world.adapted(MeanHeadMatching(MeanHeadMatchingConfig(), world.knowledge))
+    heads = world.adapted(build_adapter(MeanHeadMatchingConfig(), world.knowledge))
     for feature in range(len(many)):
         chosen = matching(world, feature)
         expected = sum(world.knowledge.heads.weight[j] for j in chosen) / len(chosen)
@@ -45,7 +46,7 @@ def test_exact_before_larger_overlap_before_mean_head(tiny):
     known = torch.tensor([[1, 0, 0], [1, 1, 0], [1, 1, 0], [0, 0, 1]], dtype=torch.float32)
     new = torch.tensor([[1, 0, 0], [0, 1, 0], [0, 0, 0], [1, 1, 1]], dtype=torch.float32)
     knowledge, batch = replace(world.knowledge, metadata=known), replace(world.batch, metadata=new)
-    heads = MeanHeadMatching(MeanHeadMatchingConfig(), knowledge).adapt(batch, knowledge.states)
+    heads = build_adapter(MeanHeadMatchingConfig(), knowledge).adapt(batch, knowledge.states)
     weight = knowledge.heads.weight
     torch.testing.assert_close(heads.weight[0], weight[0])  # exactly {0}, though three features hold it
     torch.testing.assert_close(heads.weight[1], weight[1:3].mean(0))  # no {1}; two hold it
@@ -59,19 +60,19 @@ def test_without_categories_it_is_the_mean_head(tiny, width):
     number = slice(LABELS, LABELS + width)  # no metadata, or a number only
     knowledge = replace(world.knowledge, metadata=world.knowledge.metadata[:, number])
     batch = replace(world.batch, metadata=world.batch.metadata[:, number])
-    heads = MeanHeadMatching(MeanHeadMatchingConfig(), knowledge).adapt(batch, knowledge.states)
-    expected = MeanHead(MeanHeadConfig(), knowledge).adapt(batch, knowledge.states)
+    heads = build_adapter(MeanHeadMatchingConfig(), knowledge).adapt(batch, knowledge.states)
+    expected = build_adapter(MeanHeadConfig(), knowledge).adapt(batch, knowledge.states)
     torch.testing.assert_close(heads.weight, expected.weight)
     torch.testing.assert_close(heads.bias, expected.bias)
 
 
 def test_a_kind_never_seen_gets_the_middle(tiny):
     world = tiny(known=(KindType.BINARY,) * 3, new=(KindType.RATING,), shots=(2,))
-    head = world.adapted(MeanHeadMatching(MeanHeadMatchingConfig(), world.knowledge))
+    head = world.adapted(build_adapter(MeanHeadMatchingConfig(), world.knowledge))
     assert not head.weight.any()
     assert float(torch.sigmoid(head.bias)) == 0.5
 
 
 def test_contract(tiny, keeps_the_contract):
     world = tiny()
-    keeps_the_contract(world, MeanHeadMatching(MeanHeadMatchingConfig(), world.knowledge))
+    keeps_the_contract(world, build_adapter(MeanHeadMatchingConfig(), world.knowledge))

@@ -27,8 +27,8 @@ def test_parts_do_not_span_two_labels(apart):
 def test_kind_means_are_those_of_all_values_of_the_kind(tiny):
     world = tiny()
     means = kind_means(world.knowledge).tolist()
-    for code, mean in enumerate(means):
-        same = [j for j, other in enumerate(world.knowledge.kinds.tolist()) if other == code]
+    for kind, mean in enumerate(means):
+        same = [j for j, other in enumerate(world.knowledge.kinds.tolist()) if other == kind]
         values = [value for j in same for _, value in world.column(j)]
         assert mean == pytest.approx(sum(values) / len(values))
 

@@ -12,30 +12,35 @@ import typer
 from headstart.cli.main import app
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+SCRIPTS = [
+    "README.md",
+    "docs/guide.md",
+    *(f"docs/tutorials/{name}.md" for name in ("films", "question_bank", "survey")),
+]
 # The examples are tested, not how well their models predict.
 SHORT = "Headstart(metatraining={'epochs': 5})"
-every_document = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+every_document = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 
 
 def blocks(path: Path) -> list[tuple[str, str, int]]:
     """The fenced blocks of a document: language, content, and the line the content begins at."""
     text = path.read_text(encoding="utf-8")
     return [
-        (found[1], found[2], text[: found.start(2)].count("\n"))
-        for found in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.S | re.M)
+        (block[1], block[2], text[: block.start(2)].count("\n"))
+        for block in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.S | re.M)
     ]
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/guide.md"])
+@pytest.mark.parametrize("name", SCRIPTS)
 def test_python_examples_run_and_print_what_is_said(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The examples of a document are one script; a block of text after one is what it prints."""
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
-    found = blocks(ROOT / name)
-    for (language, code, line), following in zip(found, [*found[1:], ("", "", 0)], strict=True):
+    every = blocks(ROOT / name)
+    for (language, code, line), following in zip(every, [*every[1:], ("", "", 0)], strict=True):
         if language == "python":
             code = code.replace("Headstart()", SHORT)
             # Blank lines before the code, so that a traceback shows the document's own line.
@@ -53,8 +58,8 @@ def test_commands_and_their_options_exist(path: Path) -> None:
     for line in re.findall(r"^ *headstart +([a-z].*)$", text, re.M):
         command, *words = shlex.split(line, comments=True)
         assert command in commands, line
-        known = {option for parameter in commands[command].params for option in parameter.opts}
-        assert {word for word in words if word.startswith("--")} <= known | {"--help"}, line
+        options = {option for parameter in commands[command].params for option in parameter.opts}
+        assert {word for word in words if word.startswith("--")} <= options | {"--help"}, line
 
 
 @every_document

@@ -1,4 +1,4 @@
-"""Kinds: their text, what is inferred from values, and what values they refuse."""
+"""Kinds: their text form, inference from values, and values that they do not allow."""
 
 import hypothesis.strategies as st
 import numpy as np
@@ -8,14 +8,14 @@ from hypothesis import given
 
 from headstart.errors import InputError, UnknownNameError
 from headstart.table import Kind, Kinds, Table
-from headstart.table.inference import settle_kinds
+from headstart.table.inference import resolve_kinds
 from headstart.table.names import Names
 
 FINITE = st.floats(-1e9, 1e9)
 
 
 def long(columns):
-    """A table with these values of each feature, a row a value."""
+    """Return a long table with these values of each feature, one row per value."""
     triples = [(f"r{i}", name, value) for name, values in columns.items() for i, value in enumerate(values)]
     rows, features, values = zip(*triples, strict=True)
     return pa.table({"row": rows, "feature": features, "value": pa.array(values, pa.float64())})
@@ -39,7 +39,7 @@ def test_text_of_a_rating_reads_back_the_same(low, steps, per):
 
 
 @given(FINITE, FINITE)
-def test_the_ends_of_a_rating_are_those_given(one, other):
+def test_a_rating_keeps_its_limits(one, other):
     low, high = min(one, other), max(one, other)
     if low < high:
         kind = Kind.rating(low, high)
@@ -48,7 +48,7 @@ def test_the_ends_of_a_rating_are_those_given(one, other):
         assert (kind.scale(low), kind.scale(high)) == (0, 1)
 
 
-def test_the_end_of_a_rating_is_not_rounded():
+def test_the_limits_of_a_rating_are_not_rounded():
     table = Table.read(long({"a": [-5, -1.7]}), kinds="rating:-5:-1.7")
     assert table.kinds[0].high == -1.7
     assert str(table.kinds[0]) == "rating:-5:-1.7"
@@ -62,14 +62,14 @@ def test_impossible_values():
         1: {1.0: False, 5.0: False, 2.7: False, 5 + 1e-12: False, 5.0001: True, 0.0: True, np.nan: True},
         2: {-1e9: False, 1e300: False},
     }
-    cases = [(feature, value, bad) for feature, them in values.items() for value, bad in them.items()]
-    features, given_, bad = (np.array(column) for column in zip(*cases, strict=True))
-    assert kinds.impossible(given_, features).tolist() == bad.tolist()
+    cases = [(feature, value, bad) for feature, of_one in values.items() for value, bad in of_one.items()]
+    features, numbers, bad = (np.array(column) for column in zip(*cases, strict=True))
+    assert kinds.impossible(numbers, features).tolist() == bad.tolist()
     assert [kind.allowed for kind in kinds] == ["0 or 1", "from 1 to 5", "any number"]
 
 
 @given(FINITE, FINITE)
-def test_no_value_between_the_ends_of_a_rating_is_impossible(low, high):
+def test_values_between_the_limits_of_a_rating_are_possible(low, high):
     if low < high:
         values = np.array([low, high, low + 0.3 * (high - low)])
         assert not Kinds([Kind.rating(low, high)]).impossible(values, np.zeros(3, np.int64)).any()
@@ -94,9 +94,9 @@ def test_few_values_on_a_grid_are_one_rating_for_all():
     assert str(kinds_of({"a": [0.1, 0.2, 0.4]})["a"]) == "rating:0.1:0.4"
 
 
-def test_values_off_any_grid_are_real():
+def test_values_that_are_on_no_grid_are_real():
     assert kinds_of({"a": [0.123, 1.777, 5.4321]})["a"].name == "real"
-    assert kinds_of({"a": [1, 2, 1000]})["a"].name == "real"  # a grid of a thousand steps is none
+    assert kinds_of({"a": [1, 2, 1000]})["a"].name == "real"  # too many steps for a grid
     assert kinds_of({"a": [7, 7, 7]})["a"].name == "real"
 
 
@@ -116,20 +116,20 @@ def test_several_kinds_in_one_table():
     assert str(kinds["stars"]) == "rating:1:5"
     assert str(kinds["halves"]) == "rating:1:4"
     assert kinds["few"].name == kinds["height"].name == "real"
-    told = next(note for note in table.notes if "inferred" in note)
-    assert "2 binary" in told
-    assert "2 real" in told
+    note = next(note for note in table.notes if "inferred" in note)
+    assert "2 binary" in note
+    assert "2 real" in note
 
 
-def test_alike_reals_share_center_and_scale():
+def test_similar_reals_share_center_and_scale():
     random = np.random.default_rng(0)
     columns = {str(i): random.normal(10 + i, 2, 30) for i in range(5)}
     (kind,) = set(kinds_of(columns).values())
-    every = np.concatenate(list(columns.values()))
-    assert (kind.offset, kind.span) == pytest.approx((every.mean(), every.std()))
+    values = np.concatenate(list(columns.values()))
+    assert (kind.offset, kind.span) == pytest.approx((values.mean(), values.std()))
 
 
-def test_reals_of_different_size_have_their_own_scale():
+def test_reals_of_different_magnitude_have_their_own_scale():
     random = np.random.default_rng(0)
     table = Table.read(
         long({"mm": random.normal(1700, 100, 30), "kg": random.normal(70, 8, 30), "same": [3.3] * 6}),
@@ -155,7 +155,7 @@ def test_a_constant_has_a_scale(value):
 def test_inferred_kinds_always_fit_their_values(columns):
     index = np.concatenate([np.full(len(values), feature) for feature, values in columns.items()])
     values = np.concatenate(list(columns.values()))
-    kinds, _ = settle_kinds(None, Names([str(i) for i in range(7)], "feature"), index, values)
+    kinds, _ = resolve_kinds(None, Names([str(i) for i in range(7)], "feature"), index, values)
     scaled = kinds.scale(values, index)
     assert len(kinds) == 7
     assert np.isfinite(scaled).all()
@@ -164,7 +164,7 @@ def test_inferred_kinds_always_fit_their_values(columns):
     assert ((scaled[bounded] >= -1e-9) & (scaled[bounded] <= 1 + 1e-9)).all()
 
 
-def test_features_without_observations_get_the_commonest_kind():
+def test_features_without_observations_get_the_most_common_kind():
     columns = {"a": [1, 5], "b": [2, 3], "c": [0, 1]}
     films = pa.table({"feature": ["d", "e"]})
     table = Table.read(
@@ -172,7 +172,9 @@ def test_features_without_observations_get_the_commonest_kind():
     )
     assert str(table.kinds[table.features.position("d")]) == "rating:1:5"
     assert table.counts.tolist() == [2, 2, 2, 0, 0]
-    assert any("2 features without observations taken for rating:1:5" in note for note in table.notes)
+    assert any(
+        "2 features without observations got the most common kind, rating:1:5" in note for note in table.notes
+    )
 
 
 # --- kinds that are given ---------------------------------------------------------------------------
@@ -195,10 +197,10 @@ def test_kinds_by_feature():
     assert {name: str(kind) for name, kind in kinds.items()} == {
         "a": "binary",
         "b": "rating:2:4",
-        "c": "rating:2:4",  # its own values are all one, so those of its like
+        "c": "rating:2:4",  # all its values are equal: it gets the limits of all these ratings
         "7": "rating:0:9",
     }
-    assert str(kinds_of(columns, {"a": "real:0:1"})["b"]) == "rating:1:5"  # the rest is inferred
+    assert str(kinds_of(columns, {"a": "real:0:1"})["b"]) == "rating:1:5"  # other kinds are inferred
 
 
 def test_bad_kinds():
@@ -209,15 +211,19 @@ def test_bad_kinds():
         kinds_of(columns, {"a": 3})
     with pytest.raises(UnknownNameError, match="unknown feature 'b'"):
         kinds_of(columns, {"b": "binary"})
-    with pytest.raises(InputError, match="all values of the table are 3; give the ends"):
+    with pytest.raises(InputError, match="all values of the table are 3; give the limits"):
         kinds_of({"a": [3, 3]}, "rating")
-    with pytest.raises(InputError, match="give the ends of the rating"):
+    with pytest.raises(
+        InputError, match=r"all values of feature 'a' and of the other .* are 3; give the limits"
+    ):
         kinds_of({"a": [3, 3], "b": [1, 2]}, {"a": "rating"})
+    with pytest.raises(InputError, match="feature 'c' has no observations; give the limits"):
+        Table.read(long(columns), metadata=pa.table({"feature": ["c"]}), kinds={"c": "rating"})
     with pytest.raises(InputError, match="too large"):
         kinds_of({"a": [1e308, -1e308, 0.3]})
 
 
-def test_values_that_a_kind_cannot_take():
+def test_values_that_a_kind_does_not_allow():
     columns = {"a": [0, 1], "b": [1, 7]}
     with pytest.raises(InputError, match="row 'r1', feature 'b': the value 7 must be 0 or 1"):
         kinds_of(columns, "binary")

@@ -1,4 +1,4 @@
-"""Metadata: what types are inferred, how each is encoded, and what is refused."""
+"""Metadata: inferred types, the encoding of each type, and invalid values."""
 
 import datetime
 
@@ -59,7 +59,7 @@ def column(schema, name):
 
 
 def part(schema, encoded, name):
-    """The numbers that come from one column."""
+    """Return the numbers that encode one column."""
     start = 0
     for each in schema.columns:
         if each.name == name:
@@ -91,7 +91,7 @@ def test_types_can_be_given():
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "message"),
+    ("name", "type_name", "message"),
     [
         ("title", "number", "'title' must be a finite number; got text 'Alien'"),
         ("year", "text", "'year' must be text; got 1979"),
@@ -100,13 +100,13 @@ def test_types_can_be_given():
         ("title", "date", "'title' must be a date .*; got text 'Alien'"),
         ("tags", "category", "'tags' must be one category"),
         ("tags", "vector", "'tags' must be a list of finite numbers"),
-        ("topics", "vector", r"'topics': vectors must be of one length; got \[0, 1, 2\]"),
+        ("topics", "vector", r"'topics': all vectors must have the same length; got lengths \[0, 1, 2\]"),
         ("colour", "number", "'colour' must be a finite number; got True"),
     ],
 )
-def test_given_types_must_fit(name, kind, message):
+def test_given_types_must_fit(name, type_name, message):
     with pytest.raises(InputError, match=message):
-        MetadataSchema.fit(FILMS, {name: kind})
+        MetadataSchema.fit(FILMS, {name: type_name})
 
 
 def test_json_round_trip(schema):
@@ -119,7 +119,7 @@ def test_json_round_trip(schema):
         MetadataSchema.model_validate_json('{"columns": [{"type": "sound", "name": "x"}]}')
 
 
-def test_records_and_tables_are_encoded_alike(schema):
+def test_records_and_tables_give_the_same_numbers(schema):
     table = schema.encode_table(FILMS)
     assert table.shape == (6, schema.width)
     assert table.dtype == np.float32
@@ -163,11 +163,11 @@ ARROW = pa.schema(
 
 @settings(deadline=None)
 @given(RECORDS, RECORDS)
-def test_any_records_and_tables_are_encoded_alike(seen, later):
+def test_any_records_and_tables_give_the_same_numbers(fitted, later):
     types = {name: "labels" if name == "piped" else name for name in ARROW.names}
-    schema = MetadataSchema.fit(pa.Table.from_pylist(seen, ARROW), types)
+    schema = MetadataSchema.fit(pa.Table.from_pylist(fitted, ARROW), types)
     assert schema == MetadataSchema.model_validate_json(schema.model_dump_json())
-    records = [*seen, *(later if column(schema, "vector").width else [])]
+    records = [*fitted, *(later if column(schema, "vector").width else [])]
     encoded = schema.encode(records)
     assert encoded.shape == (len(records), schema.width)
     assert np.isfinite(encoded).all()
@@ -255,14 +255,14 @@ def test_vectors(schema):
     encoded = part(schema, schema.encode([{"vector": (2, 4)}, {"vector": np.array([2, 4])}, {}]), "vector")
     assert (encoded[0] == encoded[1]).all()
     assert not encoded[2].any()
-    known = part(schema, schema.encode_table(FILMS), "vector")[[0, 1, 2, 4, 5]]
-    assert np.mean(known**2) == pytest.approx(1)
+    present = part(schema, schema.encode_table(FILMS), "vector")[[0, 1, 2, 4, 5]]
+    assert np.mean(present**2) == pytest.approx(1)
 
 
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        ({"yaer": 1990}, "unknown metadata 'yaer'; known are .*; did you mean 'year'"),
+        ({"yaer": 1990}, "unknown metadata 'yaer'; the columns are .*; did you mean 'year'"),
         ({"year": "1990"}, "'year' must be a finite number; got text '1990'"),
         ({"year": True}, "'year' must be a finite number; got True"),
         ({"year": np.inf}, "'year' must be a finite number; got inf"),
@@ -294,7 +294,7 @@ def test_bad_records(schema, record, message):
 @pytest.mark.parametrize(
     "nothing", [None, float("nan"), np.float32("nan"), pd.NA, pd.NaT, np.datetime64("NaT")], ids=repr
 )
-def test_what_says_nothing_is_missing(schema, nothing):
+def test_values_that_count_as_missing(schema, nothing):
     record = dict.fromkeys((column.name for column in schema.columns), nothing)
     np.testing.assert_array_equal(schema.encode([record]), schema.encode([{}]))
     np.testing.assert_array_equal(
@@ -302,8 +302,8 @@ def test_what_says_nothing_is_missing(schema, nothing):
     )
 
 
-def test_dates_of_every_make_are_one(schema):
-    makes = [
+def test_dates_of_all_libraries_are_equal(schema):
+    dates = [
         "1985-02-20",
         datetime.date(1985, 2, 20),
         datetime.datetime(1985, 2, 20),
@@ -311,7 +311,7 @@ def test_dates_of_every_make_are_one(schema):
         np.datetime64("1985-02-20T00:00:00.000000000"),
         pd.Timestamp("1985-02-20"),
     ]
-    encoded = part(schema, schema.encode([{"released": make} for make in makes]), "released")
+    encoded = part(schema, schema.encode([{"released": date} for date in dates]), "released")
     assert (encoded == encoded[0]).all()
 
 
@@ -328,8 +328,8 @@ def test_bad_tables(schema):
 
 
 def test_every_type_has_a_name():
-    for name, kind in COLUMN_TYPES.items():
-        assert kind.model_fields["type"].default == name
+    for name, column_type in COLUMN_TYPES.items():
+        assert column_type.model_fields["type"].default == name
 
 
 # --- with a table -----------------------------------------------------------------------------------
@@ -341,7 +341,7 @@ def named(table=FILMS):
     return table.add_column(0, "feature", table["title"])
 
 
-def test_where_metadata_comes_from_does_not_matter(tmp_path):
+def test_metadata_does_not_depend_on_its_source(tmp_path):
     lists = named()
     flat = lists.drop_columns(["tags", "vector", "topics"])
     expected, simple = Table.read(STARS, metadata=lists), Table.read(STARS, metadata=flat)
@@ -375,7 +375,7 @@ def test_polars_arrays_are_vectors():
     assert [each.type for each in table.schema.columns] == ["vector", "category"]
 
 
-def test_types_of_a_tables_metadata_can_be_given():
+def test_metadata_types_of_a_table_can_be_given():
     table = Table.read(STARS, metadata=named(), metadata_types={"year": "ignore"})
     assert column(table.schema, "year").type == "ignore"
     with pytest.raises(UnknownNameError, match="no column 'yaer'; did you mean 'year'"):
@@ -392,7 +392,7 @@ def test_repeated_lines():
         Table.read(STARS, metadata=pa.concat_tables([named(), other]))
 
 
-def test_whole_numbers_with_a_point_meet_those_without(tmp_path):
+def test_names_with_and_without_a_decimal_point_are_equal(tmp_path):
     (tmp_path / "films.csv").write_text("movie,year\n7.0,1990\n8.0,1991\n7.0,1990\n")
     stars = pa.table({"row": ["a"], "movie": [7], "value": [1]})
     table = Table.read(stars, metadata=tmp_path / "films.csv", feature="movie")
@@ -417,13 +417,13 @@ def test_bad_metadata(tmp_path):
     assert Table.read(STARS, metadata=junk, metadata_types={"year": "ignore"}).schema.width == 0
 
 
-def test_metadata_that_only_names_features():
+def test_metadata_with_names_only():
     table = Table.read(STARS, metadata=pa.table({"feature": ["Dune"]}))
     assert list(table.features) == ["Alien", "Dune", "Fargo"]
     assert table.metadata is None
 
 
-def test_columns_of_other_kinds_are_left_out():
+def test_columns_of_other_types_are_ignored():
     films = pa.table({"feature": ["Alien"], "x": [{"a": 1}], "b": [b"xy"]})
     table = Table.read(STARS, metadata=films)
     assert table.schema.width == 0

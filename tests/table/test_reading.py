@@ -1,4 +1,4 @@
-"""One table, however it comes: long or wide, file or frame, lines in any order."""
+"""Reading: the same table from the long or wide form, a file or frame, lines in any order."""
 
 import gzip
 
@@ -77,14 +77,14 @@ def test_cells_equal_a_slow_version(observations):
     cells = table.cells()
     assert (len(cells), cells.width) == table.shape
     for position, row in enumerate(table.rows):
-        there = slice(cells.indptr[position], cells.indptr[position + 1])
-        found = dict(zip(cells.index[there].tolist(), cells.values[there].tolist(), strict=True))
+        line = slice(cells.indptr[position], cells.indptr[position + 1])
+        fast = dict(zip(cells.index[line].tolist(), cells.values[line].tolist(), strict=True))
         slow = {
             table.features.position(f): np.float32(table.kinds[table.features.position(f)].scale(v))
             for (r, f), v in observations.items()
             if r == row
         }
-        assert found == slow
+        assert fast == slow
 
 
 def test_small_blocks_give_the_same_table(tmp_path, monkeypatch):
@@ -106,7 +106,7 @@ def test_small_blocks_give_the_same_table(tmp_path, monkeypatch):
     assert Table.read(tmp_path / "wide.csv") == expected
 
 
-def test_numbers_and_texts_are_one_name():
+def test_numbers_and_texts_are_the_same_name():
     values = [1.0, 2.0, 4.0]
     tables = [
         Table.read(frame)
@@ -127,7 +127,7 @@ def test_numbers_and_texts_are_one_name():
     assert all(table == tables[0] for table in tables)
 
 
-def test_whole_numbers_written_with_a_point_in_a_file(tmp_path):
+def test_whole_numbers_with_a_decimal_point_in_a_file(tmp_path):
     (tmp_path / "long.csv").write_text("row,feature,value\n1.0,a,1\n1,b,2\n")
     (tmp_path / "films.csv").write_text("feature,year\na,1990\n")
     assert list(Table.read(tmp_path / "long.csv").rows) == ["1"]
@@ -135,7 +135,7 @@ def test_whole_numbers_written_with_a_point_in_a_file(tmp_path):
     assert list(Table.read(tmp_path / "long.csv").rows) == ["1.0", "u1"]
 
 
-def test_unused_categories_are_no_names():
+def test_unused_categories_are_not_names():
     frame = pd.DataFrame({"row": ["a", "b"], "feature": ["x", "x"], "value": [1, 2]})
     frame = frame.astype({"row": "category"})[:1]
     assert list(Table.read(frame).rows) == ["a"]
@@ -147,7 +147,7 @@ def test_a_pivoted_pandas_frame():
     assert Table.read(wide) == Table.read(long)
 
 
-def test_columns_can_be_called_anything(tmp_path):
+def test_columns_can_have_other_names(tmp_path):
     (tmp_path / "ratings.tsv").write_text("user\titem\tstars\twhen\nu1\tx\t3\t0\nu2\tx\t4\t0\n")
     table = Table.read(tmp_path / "ratings.tsv", row="user", feature="item", value="stars")
     assert table.observations_of("x") == {"u1": 3.0, "u2": 4.0}
@@ -161,7 +161,7 @@ def test_gzip_and_byte_order_mark(tmp_path):
     assert Table.read(tmp_path / "a.csv") == Table.read(tmp_path / "b.csv.gz")
 
 
-def test_blanks_are_no_observations_but_their_names_count(tmp_path):
+def test_blanks_are_not_observed_but_their_names_are_read(tmp_path):
     (tmp_path / "long.csv").write_text("row,feature,value\na,x,1\nb,x,\na,y,NA\n")
     (tmp_path / "wide.csv").write_text("row,x,y\na,1,\nb,,\n")
     long, wide = Table.read(tmp_path / "long.csv"), Table.read(tmp_path / "wide.csv")
@@ -173,13 +173,13 @@ def test_blanks_are_no_observations_but_their_names_count(tmp_path):
     assert Table.read(polars) == long
 
 
-def test_truth_values_are_zero_and_one():
+def test_booleans_are_zero_and_one():
     table = Table.read(pl.DataFrame({"row": ["a", "b"], "x": [True, False]}))
     assert table.observations_of("x") == {"a": 1.0, "b": 0.0}
     assert str(table.kinds[0]) == "binary"
 
 
-def test_a_name_may_hold_a_line_break(tmp_path):
+def test_a_name_may_contain_a_line_break(tmp_path):
     (tmp_path / "a.csv").write_text('row,feature,value\n"u\n1",x,1\nu2,x,2\n')
     assert list(Table.read(tmp_path / "a.csv").rows) == ["u\n1", "u2"]
 
@@ -201,14 +201,14 @@ def test_non_finite_values_name_row_and_feature(tmp_path, bad):
     data = frame(value=[1.0, bad])
     wide = pa.table({"row": ["a", "b"], "x": [1.0, bad], "y": [None, 1.0]})
     pa_csv.write_csv(data, tmp_path / "bad.csv")
-    for source_, more in (
+    for data_source, arguments in (
         (data, {}),
         (pl.from_arrow(data), {}),
         (wide, {"form": "wide"}),
         (tmp_path / "bad.csv", {}),
     ):
         with pytest.raises(InputError, match=r"row 'b', feature 'x' is (nan|-?inf); values must be finite"):
-            Table.read(source_, **more)
+            Table.read(data_source, **arguments)
 
 
 def test_nan_in_pandas_means_not_observed():
@@ -216,7 +216,7 @@ def test_nan_in_pandas_means_not_observed():
     assert len(table) == 1
 
 
-def test_missing_names_say_where(tmp_path):
+def test_missing_names_are_located(tmp_path):
     with pytest.raises(InputError, match="the frame, record 2: the name of the feature is missing"):
         Table.read(frame(feature=["x", None]))
     with pytest.raises(InputError, match="record 1: '' cannot be a row"):
@@ -228,7 +228,7 @@ def test_missing_names_say_where(tmp_path):
         Table.read(tmp_path / "a.csv")
 
 
-def test_missing_columns_are_told_with_those_there_are():
+def test_the_error_for_a_missing_column_lists_the_columns():
     with pytest.raises(
         UnknownNameError, match=r"no column 'valeu' .* 'row', 'feature', 'value'; did you mean 'value'"
     ):
@@ -237,15 +237,17 @@ def test_missing_columns_are_told_with_those_there_are():
         Table.read(frame(), row="user")
     with pytest.raises(UnknownNameError, match="no column 'user'"):
         Table.read(frame(), row="user", form="wide")
-    with pytest.raises(InputError, match="must be three columns"):
+    with pytest.raises(InputError, match="must be three different columns"):
         Table.read(frame(), feature="row")
-    with pytest.raises(InputError, match="no column beside 'row'"):
+    with pytest.raises(
+        InputError, match="no column besides 'row'; the wide form needs one column per feature"
+    ):
         Table.read(pa.table({"row": [1]}))
     with pytest.raises(InputError, match="form must be"):
         Table.read(frame(), form="broad")
 
 
-def test_columns_of_one_name_are_refused(tmp_path):
+def test_columns_with_the_same_name_are_an_error(tmp_path):
     (tmp_path / "a.csv").write_text("row,x,x\na,1,2\n")
     with pytest.raises(InputError, match="more than one column called 'x'"):
         Table.read(tmp_path / "a.csv")
@@ -253,13 +255,13 @@ def test_columns_of_one_name_are_refused(tmp_path):
         Table.read(pa.table([[1], [1], [2]], names=["row", "x", "x"]))
 
 
-def test_text_is_no_value(tmp_path):
-    with pytest.raises(InputError, match="column 'value' holds text, such as 'good'"):
+def test_text_values_are_an_error(tmp_path):
+    with pytest.raises(InputError, match="column 'value' contains text, such as 'good'"):
         Table.read(frame(value=["good", "bad"]))
     mixed = pd.DataFrame({"row": ["a", "b", "c"], "feature": "x", "value": [2.5, 3, "good"]})
-    with pytest.raises(InputError, match="column 'value' holds text among numbers, such as 'good'; obs"):
+    with pytest.raises(InputError, match="column 'value' contains text among numbers, such as 'good'; obs"):
         Table.read(mixed)
-    with pytest.raises(InputError, match="column 'value' holds text, such as 'good'"):
+    with pytest.raises(InputError, match="column 'value' contains text, such as 'good'"):
         Table.read(mixed.assign(value=pd.Categorical(["good"] * 3)))
     with pytest.raises(InputError, match="column 'value' cannot be read"):
         Table.read(mixed.assign(value=[{"a": 1}, 3, "good"]))
@@ -273,25 +275,25 @@ def test_text_is_no_value(tmp_path):
         Table.read(tmp_path / "w.csv")
 
 
-# Its time is none, because the case is named by these bytes, the same in every process.
-CUT_SHORT = gzip.compress(b"row,feature,value\n" + b"a,x,1\n" * 999, mtime=0)[:50]
+# Without a time stamp: these bytes name the test case, so they must be the same in every process.
+TRUNCATED = gzip.compress(b"row,feature,value\n" + b"a,x,1\n" * 999, mtime=0)[:50]
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
         ("a.csv", b"", "is empty"),
-        ("a.csv", b"row,feature,value\n", "no observation at all"),
-        ("a.csv", b"row,feature,value\na,x,\n", "no observation at all"),
+        ("a.csv", b"row,feature,value\n", "contains no observations"),
+        ("a.csv", b"row,feature,value\na,x,\n", "contains no observations"),
         ("a.csv", b"row,feature,value\na,x,1\nb,x\n", "line 3 has 2 fields where 3 were expected: 'b,x'"),
         ("a.csv", b"row,feature,value\na,x,1\n\nb,x,1,9\n", "line 4 has 4 fields where 3 were expected"),
         ("a.csv", b'row,feature,value\na,x,1\n"b,x,1\n', "line 3 has 1 fields where 3 were expected"),
         ("a.csv", "row,feature,value\nann,x,1\nzoé,x,1\n".encode("latin-1"), "not UTF-8"),
-        ("a.csv.gz", CUT_SHORT, "cannot be read"),
+        ("a.csv.gz", TRUNCATED, "cannot be read"),
         ("a.csv.gz", b"row,feature,value\na,x,1\n", "cannot be read"),
         ("a.parquet", b"", "not a readable Parquet file"),
         ("a.parquet", b"PAR1 and then nothing", "not a readable Parquet file"),
-        ("a.xlsx", b"", r"expected .csv, .csv.gz"),
+        ("a.xlsx", b"", r"unsupported file type; expected .csv, .csv.gz"),
     ],
 )
 def test_damaged_files(tmp_path, name, content, message):
@@ -309,7 +311,7 @@ def test_truncated_parquet(tmp_path):
         Table.read(tmp_path / "a.parquet")
 
 
-def test_what_is_no_file_or_frame(tmp_path):
+def test_neither_a_file_nor_a_frame(tmp_path):
     (tmp_path / "ratings.csv").write_text("row,feature,value\n")
     with pytest.raises(InputError, match=r"there is no file .*did you mean 'ratings.csv'"):
         Table.read(tmp_path / "rating.csv")
@@ -317,11 +319,11 @@ def test_what_is_no_file_or_frame(tmp_path):
         Table.read(tmp_path)
     with pytest.raises(InputError, match="expected a path or a pandas, polars or pyarrow frame; got dict"):
         Table.read({"row": [1]})
-    with pytest.raises(InputError, match="the frame holds no observation at all"):
+    with pytest.raises(InputError, match="the frame contains no observations"):
         Table.read(frame().slice(0, 0))
 
 
-# --- the same (row, feature) again ------------------------------------------------------------------
+# --- duplicates -------------------------------------------------------------------------------------
 
 
 def test_equal_duplicates_are_kept_once():

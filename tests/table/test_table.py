@@ -1,4 +1,4 @@
-"""What a table can be asked, and that it does not change."""
+"""The methods of a table, and that it is immutable."""
 
 import dataclasses
 
@@ -29,7 +29,7 @@ def table():
     return Table.read(stars, metadata=films)
 
 
-def test_what_it_holds(table):
+def test_content(table):
     assert table.shape == (3, 4)
     assert len(table) == 5
     assert table.density == pytest.approx(5 / 12)
@@ -44,17 +44,17 @@ def test_what_it_holds(table):
         table.observations_of("Alein")
 
 
-def test_words(table):
+def test_description(table):
     assert repr(table) == "Table(3 rows × 4 features, 5 observations, 4 rating:1:5)"
     text = table.describe()
     assert "3 rows × 4 features, 5 observations (41.67% observed)" in text
-    assert "observations a feature: 0 to 3, median 1" in text
+    assert "observations per feature: 0 to 3, median 1" in text
     assert "year: number, genres: labels" in text
     assert "note: features without metadata: 1 ('Brazil')" in text
     assert "note: features with metadata but no observations: 1 ('Dune')" in text
 
 
-def test_nothing_can_be_changed(table):
+def test_a_table_is_immutable(table):
     for array in (table.row_index, table.feature_index, table.values):
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 1
@@ -62,7 +62,7 @@ def test_nothing_can_be_changed(table):
         table.values = np.zeros(5)
 
 
-def test_taking_features(table):
+def test_selecting_features(table):
     some = table.with_features(["Casablanca", "Alien"])
     assert list(some.features) == ["Casablanca", "Alien"]
     assert some.rows == table.rows
@@ -75,7 +75,7 @@ def test_taking_features(table):
     assert table.with_features(table.features) == table
     assert table.with_features(["Dune"]).shape == (3, 1)
     assert table.with_features([]).cells().width == 0
-    with pytest.raises(InputError, match="named twice"):
+    with pytest.raises(InputError, match="features listed twice: 'Alien'; list each feature once"):
         table.with_features(["Alien", "Alien"])
     with pytest.raises(UnknownNameError, match="unknown feature 'Dnue'"):
         table.without_features(["Dnue"])
@@ -85,7 +85,7 @@ def test_taking_features(table):
         table.with_features(np.array([4]))
 
 
-def test_equality_and_fingerprint_see_everything(table):
+def test_equality_and_fingerprint_depend_on_all_fields(table):
     same = table.with_features(np.arange(4))
     assert same == table
     assert hash(same) == hash(table)
@@ -108,7 +108,7 @@ def test_equality_and_fingerprint_see_everything(table):
     assert dataclasses.replace(table, metadata=None, schema=None) != table
 
 
-def test_what_is_out_of_order_is_no_table(table):
+def test_unsorted_observations_are_an_error(table):
     with pytest.raises(InputError, match="sorted by"):
         dataclasses.replace(table, row_index=table.row_index[::-1])
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.sparse import csr_array
 from torch import Tensor
 
 from headstart.table.cells import Cells
@@ -28,6 +27,8 @@ def _by_index(cells: Cells) -> tuple[Tensor, Tensor, Tensor]:
 
     SciPy's change from compressed rows to columns counts instead of sorting: 6 times faster than argsort.
     """
+    from scipy.sparse import csr_array  # imported here: few uses of the package need SciPy
+
     each = np.arange(len(cells.index), dtype=np.int32)
     rows = csr_array((each, cells.index.numpy(), cells.indptr.numpy()), shape=(len(cells), cells.width))
     columns = rows.tocsc()

@@ -8,7 +8,7 @@ import numpy as np
 
 from headstart.evaluate.splits import FeatureSplit
 from headstart.table import Kind, Kinds, Table
-from headstart.table.inference import settle_kinds
+from headstart.table.inference import resolve_kinds
 from headstart.table.kinds import KindType
 
 
@@ -27,7 +27,7 @@ def hide_scales(table: Table, split: FeatureSplit) -> Table:
     known = table.with_features(real & trained)
     kinds = np.array(table.kinds, dtype=object)
     if len(known):
-        found, _ = settle_kinds("real", known.features, known.feature_index, known.values)
+        found, _ = resolve_kinds("real", known.features, known.feature_index, known.values)
         kinds[real & trained] = found
         common = Kind.real(float(np.median(found.offsets)), float(np.median(found.spans)))
     else:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator
 
 from headstart.adapters.protocol import AdapterConfig
 from headstart.adapters.registry import adapter_config
@@ -19,6 +18,7 @@ from headstart.core.states import RowStates
 from headstart.errors import InputError, NotFittedError
 from headstart.model import folder
 from headstart.model.catalogue import Feature
+from headstart.model.estimator import Estimator
 from headstart.model.fitted import Fitted
 from headstart.model.fitting import fit_table
 from headstart.model.intake import (
@@ -42,7 +42,7 @@ from headstart.training.pretraining import PretrainingConfig
 MOST_CELLS = 50_000_000  # of one prediction; beyond, memory would be the surprise
 
 
-class Headstart(BaseEstimator):  # type: ignore[misc]
+class Headstart(Estimator):
     """Predicts the missing values of a sparse table, and takes new features at once.
 
     Parameters

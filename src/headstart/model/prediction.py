@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from scipy.stats import norm
 
 from headstart.errors import InputError
 from headstart.table.kinds import Kinds, KindType
@@ -39,7 +38,9 @@ class Prediction:
         """
         if not isinstance(level, (int, float)) or not 0 < level < 1:
             raise InputError(f"an interval's level must lie between 0 and 1; got {level!r}")
-        reach = norm.ppf(0.5 + level / 2) * self.std
+        from scipy.special import ndtri  # imported here: few uses of a model need SciPy
+
+        reach = ndtri(0.5 + level / 2) * self.std
         lows = np.array([kind.low for kind in self.kinds])
         highs = np.array([kind.high for kind in self.kinds])
         low, high = np.clip(self.mean - reach, lows, highs), np.clip(self.mean + reach, lows, highs)

@@ -1,4 +1,4 @@
-"""Observations, metadata and kinds: what everything else computes on."""
+"""The table of observations, its kinds and its metadata."""
 
 from headstart.table.cells import Cells
 from headstart.table.kinds import Kind, Kinds

@@ -1,4 +1,4 @@
-"""Observations as compressed rows of tensors: what models compute on."""
+"""Observations as sparse tensors, the input of models."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Cells:
-    """A ragged batch: line ``i`` holds ``index[indptr[i]:indptr[i+1]]`` with their ``values``.
+    """A sparse matrix in the compressed sparse row (CSR) format.
 
-    Lines are rows and ``index`` points at features, or the other way round after ``transpose``.
-    Values are on the models' scale. ``width`` is how many things ``index`` may point at.
+    Line ``i`` contains the positions ``index[indptr[i]:indptr[i+1]]``, with their ``values``. Lines are
+    rows and ``index`` contains positions of features; after ``transpose`` it is the other way round.
+    Values are on the models' scale. Every position in ``index`` is below ``width``.
 
     >>> cells = Cells.from_pairs(torch.tensor([1, 0]), torch.tensor([2, 0]), torch.tensor([.5, 1.]), 2, 3)
     >>> cells.lines, cells.index, cells.values
@@ -27,7 +28,7 @@ class Cells:
 
     @classmethod
     def from_pairs(cls, lines: Tensor, index: Tensor, values: Tensor, height: int, width: int) -> Cells:
-        """Build from one (line, index, value) an observation, in any order."""
+        """Build from the line, index and value of each observation, in any order."""
         order = torch.argsort(lines * width + index)
         return cls(offsets(torch.bincount(lines, minlength=height)), index[order], values[order], width)
 
@@ -36,7 +37,7 @@ class Cells:
 
     @property
     def counts(self) -> Tensor:
-        """How many observations each line holds: (lines,)."""
+        """The number of observations of each line: (lines,)."""
         return self.indptr.diff()
 
     @property
@@ -47,22 +48,22 @@ class Cells:
     def take(self, lines: Tensor) -> Cells:
         """Return these lines, in this order."""
         counts = self.counts[lines]
-        where = ranges(self.indptr[lines], counts)
-        return Cells(offsets(counts), self.index[where], self.values[where], self.width)
+        positions = ranges(self.indptr[lines], counts)
+        return Cells(offsets(counts), self.index[positions], self.values[positions], self.width)
 
     def keep(self, mask: Tensor) -> Cells:
-        """Return only the observations where ``mask`` (n,) holds; the lines stay."""
-        # Counting by differences of a running sum, because a line may be empty.
+        """Return only the observations where ``mask`` (n,) is true. The number of lines does not change."""
+        # Differences of a running sum give the counts also for empty lines.
         running = torch.cat([mask.new_zeros(1, dtype=torch.int64), mask.cumsum(0)])
         return Cells(running[self.indptr], self.index[mask], self.values[mask], self.width)
 
     def transpose(self) -> Cells:
-        """Return the same observations with lines and index changed over."""
+        """Return the same observations with lines and index exchanged."""
         return Cells.from_pairs(self.index, self.lines, self.values, self.width, len(self))
 
 
 def offsets(counts: Tensor) -> Tensor:
-    """Where each of the lines with these counts begins, and where the last ends: (lines + 1,)."""
+    """Return the start of each line, and the end of the last, for lines of these lengths: (lines + 1,)."""
     return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
 
 
@@ -72,5 +73,5 @@ def ranges(starts: Tensor, counts: Tensor) -> Tensor:
     >>> ranges(torch.tensor([5, 0]), torch.tensor([2, 3]))
     tensor([5, 6, 0, 1, 2])
     """
-    begin = counts.cumsum(0) - counts
-    return torch.repeat_interleave(starts - begin, counts) + torch.arange(int(counts.sum()))
+    begins = counts.cumsum(0) - counts
+    return torch.repeat_interleave(starts - begins, counts) + torch.arange(int(counts.sum()))

@@ -1,4 +1,4 @@
-"""Which kind each feature is of: as the user says, or as its values look."""
+"""The kind of each feature: as the user says, or inferred from its values."""
 
 from __future__ import annotations
 
@@ -13,70 +13,73 @@ from headstart.table.grids import few_distinct, on_grid
 from headstart.table.kinds import Kind, Kinds, KindType
 from headstart.table.names import Names
 
-KindsGiven = str | Kind | Mapping[str, str | Kind] | None
+KindsLike = str | Kind | Mapping[str, str | Kind] | None
 
-FEW = 20  # more distinct values than this are no rating; fewer observations than this prove none
-OPEN = -1  # the kind of a feature of which nothing is known yet
+FEW = 20  # a rating has at most so many distinct values, and at least so many observations
+UNDECIDED = -1  # in place of a KindType: the kind of the feature is not decided yet
 
 
-class _Draft(NamedTuple):
-    """Kinds in the making, with the two numbers of each; NaN is to be found from the values."""
+class _KindArrays(NamedTuple):
+    """The kinds that are decided so far. NaN is a parameter that is still to be computed."""
 
     types: NDArray[np.int64]  # (features,)
     first: NDArray[np.float64]  # (features,)
     second: NDArray[np.float64]  # (features,)
 
-    def put(self, where: NDArray[np.bool_] | int, kind: Kind) -> None:
-        self.types[where], self.first[where], self.second[where] = kind.type, kind.first, kind.second
+    def assign(self, features: NDArray[np.bool_] | int, kind: Kind) -> None:
+        self.types[features], self.first[features], self.second[features] = kind.type, kind.first, kind.second
+
+    def median_real(self, mask: NDArray[np.bool_]) -> Kind:
+        return Kind.real(float(np.median(self.first[mask])), float(np.median(self.second[mask])))
 
 
-def settle_kinds(
-    given: KindsGiven, features: Names, index: NDArray[np.int64], values: NDArray[np.float64]
+def resolve_kinds(
+    kinds: KindsLike, features: Names, index: NDArray[np.int64], values: NDArray[np.float64]
 ) -> tuple[Kinds, tuple[str, ...]]:
-    """Return the features' kinds and, in words, what was inferred.
+    """Return the features' kinds, and notes that say what was inferred.
 
-    ``index`` (n,) is the feature of each of the ``values`` (n,).
+    ``index`` (n,) is the position of the feature of each of the ``values`` (n,).
 
-    >>> settle_kinds(None, Names(["a", "b"], "feature"), np.array([0, 0, 1]), np.array([1.0, 5.0, 3.0]))
-    (Kinds(2 rating:1:5), ('2 features inferred as rating:1:5; pass kinds= to say otherwise',))
+    >>> resolve_kinds(None, Names(["a", "b"], "feature"), np.array([0, 0, 1]), np.array([1.0, 5.0, 3.0]))
+    (Kinds(2 rating:1:5), ('2 features inferred as rating:1:5; pass kinds= to change this',))
     """
     count = len(features)
-    draft = _Draft(np.full(count, OPEN), np.full(count, np.nan), np.full(count, np.nan))
+    arrays = _KindArrays(np.full(count, UNDECIDED), np.full(count, np.nan), np.full(count, np.nan))
     observed = np.bincount(index, minlength=count) > 0
-    if isinstance(given, Mapping):
-        _put_given(draft, given, features)
-    elif given is not None:
-        kind = given if isinstance(given, Kind) else parse_kind(given)
+    if isinstance(kinds, Mapping):
+        _assign_by_name(arrays, kinds, features)
+    elif kinds is not None:
+        kind = parse_kind(kinds)
         if isinstance(kind, Kind):
-            draft.put(np.full(count, True), kind)
+            arrays.assign(np.full(count, True), kind)
         elif kind == KindType.RATING:
-            draft.put(np.full(count, True), _whole_rating(values, "the table"))
+            arrays.assign(np.full(count, True), _rating_of(values, "the table"))
         else:
-            draft.types[:] = kind
-    inferred = (draft.types == OPEN) & observed
-    blank = (draft.types == OPEN) & ~observed
-    _infer(draft, inferred, index, values)
-    _find_rating_ends(draft, features, index, values)
-    shared = _find_real_scales(draft, index, values)
-    commonest = _commonest(draft, observed, shared)
-    draft.put(draft.types == OPEN, commonest)
-    kinds = _built(draft)
+            arrays.types[:] = kind
+    inferred = (arrays.types == UNDECIDED) & observed
+    unobserved = (arrays.types == UNDECIDED) & ~observed
+    _infer(arrays, inferred, index, values)
+    _compute_rating_limits(arrays, features, index, values)
+    shared = _compute_real_scales(arrays, index, values)
+    common = _most_common(arrays, observed, shared)
+    arrays.assign(arrays.types == UNDECIDED, common)
+    resolved = _as_kinds(arrays)
     notes = []
     if inferred.any():
-        told = kinds.take(np.flatnonzero(inferred)).summary()
-        told = (
-            told.replace(" ", " features inferred as ", 1)
-            if "," not in told
-            else f"features inferred: {told}"
+        summary = resolved.take(np.flatnonzero(inferred)).summary()
+        text = (
+            f"features inferred: {summary}"
+            if "," in summary
+            else summary.replace(" ", " features inferred as ", 1)
         )
-        notes.append(f"{told}; pass kinds= to say otherwise")
-    if blank.any():
+        notes.append(f"{text}; pass kinds= to change this")
+    if unobserved.any():
         notes.append(
-            f"{int(blank.sum())} features without observations taken for {commonest}, the commonest kind"
+            f"{int(unobserved.sum())} features without observations got the most common kind, {common}"
         )
     if not shared:
-        notes.append("real features differ in size, so each has its own center and scale")
-    return kinds, tuple(notes)
+        notes.append("real features differ in magnitude, so each has its own center and scale")
+    return resolved, tuple(notes)
 
 
 def check_values(
@@ -87,7 +90,7 @@ def check_values(
     feature_index: NDArray[np.int64],
     values: NDArray[np.float64],
 ) -> None:
-    """Refuse the first value that its feature's kind cannot take."""
+    """Raise an error for the first value that its feature's kind does not allow."""
     bad = kinds.impossible(values, feature_index)
     if bad.any():
         i = int(np.argmax(bad))
@@ -99,137 +102,150 @@ def check_values(
 
 
 def parse_kind(text: object) -> Kind | int:
-    """Read a kind; ``rating`` and ``real`` alone give only the type, their ends being left to the data."""
+    """Read a kind. ``rating`` and ``real`` give only a ``KindType``: the data gives the parameters."""
     if isinstance(text, Kind):
         return text
     if not isinstance(text, str):
         raise InputError(f"a kind is a text such as 'rating:1:5'; got {text!r}")
-    bare = {"rating": KindType.RATING, "real": KindType.REAL}
-    return bare[text] if text in bare else Kind.parse(text)
+    types = {"rating": KindType.RATING, "real": KindType.REAL}
+    return types[text] if text in types else Kind.parse(text)
 
 
-def _put_given(draft: _Draft, given: Mapping[str, str | Kind], features: Names) -> None:
-    for position, text in zip(features.positions(given), given.values(), strict=True):
+def _assign_by_name(arrays: _KindArrays, kinds: Mapping[str, str | Kind], features: Names) -> None:
+    for position, text in zip(features.positions(kinds), kinds.values(), strict=True):
         kind = parse_kind(text)
         if isinstance(kind, Kind):
-            draft.put(int(position), kind)
+            arrays.assign(int(position), kind)
         else:
-            draft.types[position] = kind
+            arrays.types[position] = kind
 
 
-def _whole_rating(values: NDArray[np.float64], whose: str) -> Kind:
+def _rating_of(values: NDArray[np.float64], owner: str) -> Kind:
+    """Return the rating whose limits are the smallest and largest value. ``owner`` is for messages."""
     low, high = float(values.min()), float(values.max())
     if low == high:
         raise InputError(
-            f"all values of {whose} are {low:.12g}; give the ends of the rating, as in rating:1:5"
+            f"all values of {owner} are {low:.12g}; give the limits of the rating, as in rating:1:5"
         )
     return Kind.rating(low, high)
 
 
 def _infer(
-    draft: _Draft, which: NDArray[np.bool_], index: NDArray[np.int64], values: NDArray[np.float64]
+    arrays: _KindArrays, mask: NDArray[np.bool_], index: NDArray[np.int64], values: NDArray[np.float64]
 ) -> None:
-    """Choose the kinds of these features: one for all if their values allow it, else one each."""
-    if not which.any():
+    """Decide the kinds of the features in ``mask``: one kind for all if possible, else one for each."""
+    if not mask.any():
         return
-    every = draft.types == OPEN  # also those without observations, should all get one kind
-    if not which.all():
-        mine = which[index]
-        index, values = index[mine], values[mine]
-    whole = few_distinct(values, FEW)
-    if whole is not None and np.isin(whole, (0, 1)).all():
-        draft.put(every, Kind.binary())
+    undecided = arrays.types == UNDECIDED  # includes features without observations
+    if not mask.all():
+        selected = mask[index]
+        index, values = index[selected], values[selected]
+    distinct_values = few_distinct(values, FEW)
+    if distinct_values is not None and np.isin(distinct_values, (0, 1)).all():
+        arrays.assign(undecided, Kind.binary())
         return
-    if whole is not None and len(whole) > 1 and on_grid(np.zeros(len(whole), np.int64), whole, 1)[0]:
-        draft.put(every, Kind.rating(float(whole[0]), float(whole[-1])))
-        return
-    count = len(which)
+    if distinct_values is not None and len(distinct_values) > 1:
+        one_feature = np.zeros(len(distinct_values), np.int64)
+        if on_grid(one_feature, distinct_values, 1)[0]:
+            arrays.assign(undecided, Kind.rating(float(distinct_values[0]), float(distinct_values[-1])))
+            return
+    count = len(mask)
     order = np.lexsort((values, index))
-    owner, value = index[order], values[order]
-    new = np.append(True, (owner[1:] != owner[:-1]) | (value[1:] != value[:-1]))
-    owner, value = owner[new], value[new]  # the distinct values of each feature, in order
-    distinct, enough = np.bincount(owner, minlength=count), np.bincount(index, minlength=count) >= FEW
-    only_bits = np.bincount(owner, ~np.isin(value, (0, 1)), count) == 0
-    bits = which & only_bits & ((distinct == 2) | enough)
-    grid = which & ~bits & enough & (distinct > 1) & (distinct <= FEW) & on_grid(owner, value, count)
-    draft.put(bits, Kind.binary())
-    draft.types[grid] = KindType.RATING
-    draft.types[which & ~bits & ~grid] = KindType.REAL
+    feature, value = index[order], values[order]
+    new = np.append(True, (feature[1:] != feature[:-1]) | (value[1:] != value[:-1]))
+    feature, value = feature[new], value[new]  # the distinct values of each feature, in order
+    distinct, enough = np.bincount(feature, minlength=count), np.bincount(index, minlength=count) >= FEW
+    zeros_and_ones = np.bincount(feature, ~np.isin(value, (0, 1)), count) == 0
+    binary = mask & zeros_and_ones & ((distinct == 2) | enough)
+    rating = mask & ~binary & enough & (distinct > 1) & (distinct <= FEW) & on_grid(feature, value, count)
+    arrays.assign(binary, Kind.binary())
+    arrays.types[rating] = KindType.RATING
+    arrays.types[mask & ~binary & ~rating] = KindType.REAL
 
 
-def _find_rating_ends(
-    draft: _Draft, features: Names, index: NDArray[np.int64], values: NDArray[np.float64]
+def _compute_rating_limits(
+    arrays: _KindArrays, features: Names, index: NDArray[np.int64], values: NDArray[np.float64]
 ) -> None:
-    """Give each rating without ends those of its own values, or of all such if its own are one."""
-    todo = (draft.types == KindType.RATING) & np.isnan(draft.second)
-    if not todo.any():
+    """Set missing limits of ratings to the smallest and largest value of the feature.
+
+    A feature with fewer than two distinct values gets the limits of all such ratings together.
+    """
+    mask = (arrays.types == KindType.RATING) & np.isnan(arrays.second)
+    if not mask.any():
         return
     low, high = np.full(len(features), np.inf), np.full(len(features), -np.inf)
-    mine = todo[index]
-    np.minimum.at(low, index[mine], values[mine])
-    np.maximum.at(high, index[mine], values[mine])
-    lone = todo & ~(high > low)
-    if lone.any():
-        if not mine.any():
-            raise InputError(f"feature {features[int(np.argmax(lone))]!r}: give the ends of the rating")
-        whole = _whole_rating(values[mine], f"feature {features[int(np.argmax(lone))]!r} and its like")
-        low[lone], high[lone] = whole.low, whole.high
-    draft.first[todo], draft.second[todo] = low[todo], high[todo]
+    selected = mask[index]
+    np.minimum.at(low, index[selected], values[selected])
+    np.maximum.at(high, index[selected], values[selected])
+    constant = mask & ~(high > low)
+    if constant.any():
+        name = features[int(np.argmax(constant))]
+        if not selected.any():
+            raise InputError(
+                f"feature {name!r} has no observations; give the limits of the rating, as in rating:1:5"
+            )
+        common = _rating_of(values[selected], f"feature {name!r} and of the other ratings without limits")
+        low[constant], high[constant] = common.low, common.high
+    arrays.first[mask], arrays.second[mask] = low[mask], high[mask]
 
 
-def _find_real_scales(draft: _Draft, index: NDArray[np.int64], values: NDArray[np.float64]) -> bool:
-    """Give the reals center and scale: one pair for all if they are alike, else one each. Say which."""
-    todo = (draft.types == KindType.REAL) & np.isnan(draft.second)
-    mine = todo[index]
-    if not mine.any():
-        draft.put(todo, Kind.real())
+def _compute_real_scales(arrays: _KindArrays, index: NDArray[np.int64], values: NDArray[np.float64]) -> bool:
+    """Set missing centers and scales of reals. Return whether all of them share one pair.
+
+    Features of similar center and scale share one pair; otherwise each feature has its own.
+    """
+    mask = (arrays.types == KindType.REAL) & np.isnan(arrays.second)
+    selected = mask[index]
+    if not selected.any():
+        arrays.assign(mask, Kind.real())
         return True
-    count, index, values = len(todo), index[mine], values[mine]
+    count, index, values = len(mask), index[selected], values[selected]
     number = np.bincount(index, minlength=count)
     mean = np.bincount(index, values, count) / np.maximum(number, 1)
-    square = np.bincount(index, (values - mean[index]) ** 2, count)
-    deviation = np.sqrt(square / np.maximum(number, 1))
-    deviation[deviation <= 1e-9 * np.abs(mean)] = 0.0  # a constant, but for rounding
-    # Of two or three values the deviation says little; features with more decide where there are any.
-    judged = number >= min(5, number.max())
-    varied = deviation[judged & (deviation > 0)]
-    pooled = np.sqrt(square.sum() / number.sum())
-    alike = bool(
-        (np.abs(mean[judged] - np.median(mean[judged])) <= 10 * pooled).all()
-        and (len(varied) == 0 or (np.abs(np.log10(varied / np.median(varied))) <= 1).all())
+    squares = np.bincount(index, (values - mean[index]) ** 2, count)
+    deviation = np.sqrt(squares / np.maximum(number, 1))
+    deviation[deviation <= 1e-9 * np.abs(mean)] = 0.0  # a constant feature, up to rounding
+    # The deviation of two or three values says little: if possible, compare features with five or more.
+    compared = number >= min(5, number.max())
+    deviations = deviation[compared & (deviation > 0)]
+    pooled = np.sqrt(squares.sum() / number.sum())
+    similar = bool(
+        (np.abs(mean[compared] - np.median(mean[compared])) <= 10 * pooled).all()
+        and (len(deviations) == 0 or (np.abs(np.log10(deviations / np.median(deviations))) <= 1).all())
     )
-    if alike:
+    if similar:
         center, scale = float(values.mean()), float(values.std())
         scale = scale if scale > 1e-9 * abs(center) else abs(center) or 1.0
-        draft.put(todo, Kind.real(center, scale))
+        arrays.assign(mask, Kind.real(center, scale))
     else:
-        seen = todo & (number > 0)
-        size = np.where(np.abs(mean) > 0, np.abs(mean), 1.0)
-        draft.first[seen] = mean[seen]
-        draft.second[seen] = np.where(deviation > 0, deviation, size)[seen]
-        middle = Kind.real(float(np.median(draft.first[seen])), float(np.median(draft.second[seen])))
-        draft.put(todo & ~seen, middle)
-    return alike
+        observed = mask & (number > 0)
+        magnitude = np.where(np.abs(mean) > 0, np.abs(mean), 1.0)
+        arrays.first[observed] = mean[observed]
+        arrays.second[observed] = np.where(deviation > 0, deviation, magnitude)[observed]
+        arrays.assign(mask & ~observed, arrays.median_real(observed))
+    return similar
 
 
-def _commonest(draft: _Draft, observed: NDArray[np.bool_], shared: bool) -> Kind:
-    """The kind that most features with observations have; of reals that differ, one in their middle."""
-    settled = observed & (draft.types != OPEN)
-    found, counts = np.unique(draft.types[settled], return_counts=True)
-    kind = KindType(int(found[np.argmax(counts)]))
-    these = settled & (draft.types == kind)
-    if kind == KindType.REAL and not shared:
-        return Kind.real(float(np.median(draft.first[these])), float(np.median(draft.second[these])))
-    pairs, counts = np.unique(
-        np.stack([draft.first[these], draft.second[these]], 1), axis=0, return_counts=True
-    )
-    return Kind(kind, *pairs[np.argmax(counts)].tolist())
+def _most_common(arrays: _KindArrays, observed: NDArray[np.bool_], shared: bool) -> Kind:
+    """Return the most common kind of features with observations.
+
+    If it is real and each real has its own scale, return the median center and scale.
+    """
+    decided = observed & (arrays.types != UNDECIDED)
+    types, counts = np.unique(arrays.types[decided], return_counts=True)
+    kind_type = KindType(int(types[np.argmax(counts)]))
+    mask = decided & (arrays.types == kind_type)
+    if kind_type == KindType.REAL and not shared:
+        return arrays.median_real(mask)
+    pairs = np.stack([arrays.first[mask], arrays.second[mask]], 1)
+    pairs, counts = np.unique(pairs, axis=0, return_counts=True)
+    return Kind(kind_type, *pairs[np.argmax(counts)].tolist())
 
 
-def _built(draft: _Draft) -> Kinds:
-    triples = zip(draft.types.tolist(), draft.first.tolist(), draft.second.tolist(), strict=True)
-    made: dict[tuple[int, float, float], Kind] = {}
-    kinds = Kinds([made.setdefault(triple, Kind(KindType(triple[0]), *triple[1:])) for triple in triples])
+def _as_kinds(arrays: _KindArrays) -> Kinds:
+    triples = zip(arrays.types.tolist(), arrays.first.tolist(), arrays.second.tolist(), strict=True)
+    cache: dict[tuple[int, float, float], Kind] = {}
+    kinds = Kinds([cache.setdefault(triple, Kind(KindType(triple[0]), *triple[1:])) for triple in triples])
     if not np.isfinite(kinds.spans).all():
-        raise InputError("some values are too large to be scaled; bring them to other units")
+        raise InputError("some values are too large to be scaled; use other units")
     return kinds

@@ -1,4 +1,4 @@
-"""Names of rows and features: the only way a user addresses them."""
+"""Names of rows and features. Users address rows and features by name only."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from numpy.typing import NDArray
 
 from headstart.errors import InputError, UnknownNameError, did_you_mean, listed
 
+MAX_SUGGESTIONS = 20_000  # a similar name is searched only in shorter lists: the search is slow
 
-def as_name(value: object, what: str = "name") -> str:
-    """Turn what a user or a file calls a row or feature into its name, a string.
 
-    Whole numbers are common ids, so 17, 17.0 and "17" are one name.
+def as_name(value: object, noun: str = "name") -> str:
+    """Convert the identifier of a row or feature to its name, a string.
+
+    Whole numbers are common identifiers, so 17, 17.0 and "17" are the same name.
 
     >>> as_name(17), as_name(17.0), as_name("u17")
     ('17', '17', 'u17')
@@ -26,7 +28,7 @@ def as_name(value: object, what: str = "name") -> str:
         pass
     elif isinstance(value, (int, float, np.integer, np.floating)) and value == value // 1:
         return str(int(value))
-    raise InputError(f"{value!r} cannot be a {what}; names are non-empty text or whole numbers")
+    raise InputError(f"{value!r} cannot be a {noun}; names are non-empty text or whole numbers")
 
 
 class Names(Sequence[str]):
@@ -40,9 +42,9 @@ class Names(Sequence[str]):
     headstart.errors.UnknownNameError: unknown feature 'Alein'; did you mean 'Alien'?
     """
 
-    def __init__(self, names: Iterable[str], what: str) -> None:
+    def __init__(self, names: Iterable[str], noun: str) -> None:
         self._names = tuple(names)
-        self.what = what
+        self.noun = noun  # "row" or "feature", for messages
 
     @cached_property
     def _index(self) -> dict[str, int]:
@@ -70,21 +72,21 @@ class Names(Sequence[str]):
         return f"Names({listed(self._names)})"
 
     def position(self, name: object) -> int:
-        """Return where one name stands."""
+        """Return the position of one name."""
         return int(self.positions([name])[0])
 
     def positions(self, names: Iterable[object]) -> NDArray[np.int64]:
-        """Return where these names stand; an unknown one is an error that names it."""
-        wanted = [as_name(name, self.what) for name in names]
+        """Return the positions of names: (n,). An unknown name raises ``UnknownNameError``."""
+        requested = [as_name(name, self.noun) for name in names]
         try:
-            return np.array([self._index[name] for name in wanted], dtype=np.int64)
+            return np.array([self._index[name] for name in requested], dtype=np.int64)
         except KeyError:
-            unknown = [name for name in wanted if name not in self._index]
+            unknown = [name for name in requested if name not in self._index]
         if len(unknown) == 1:
-            hint = did_you_mean(unknown[0], self._names if len(self) <= 20_000 else ())
-            raise UnknownNameError(f"unknown {self.what} {unknown[0]!r}{hint}")
-        raise UnknownNameError(f"{len(unknown)} unknown {self.what}s: {listed(unknown)}")
+            hint = did_you_mean(unknown[0], self._names if len(self) <= MAX_SUGGESTIONS else ())
+            raise UnknownNameError(f"unknown {self.noun} {unknown[0]!r}{hint}")
+        raise UnknownNameError(f"{len(unknown)} unknown {self.noun}s: {listed(unknown)}")
 
     def take(self, positions: NDArray[np.int64]) -> Names:
-        """Return the names at these positions, in that order."""
-        return Names([self._names[i] for i in positions], self.what)
+        """Return the names at these positions, in this order."""
+        return Names([self._names[i] for i in positions], self.noun)

@@ -1,4 +1,4 @@
-"""Names met while reading, numbered in the order they come."""
+"""Numbers for the names of rows and features, in the order in which a source contains them."""
 
 from __future__ import annotations
 
@@ -13,97 +13,100 @@ from numpy.typing import NDArray
 from headstart.errors import InputError
 from headstart.table.names import as_name
 
-_WHOLE = re.compile(r"-?\d+(\.0*)?")
+_WHOLE_NUMBER = re.compile(r"-?\d+(\.0*)?")
 
 
-class NameCoder:
-    """Turns columns of names into codes, batch after batch; only distinct values touch Python.
+class NameNumbering:
+    """Numbers names in the order of their first appearance, batch by batch.
 
-    >>> coder = NameCoder("row")
-    >>> coder.encode(pa.array([17, 4, 17])), coder.encode(pa.array(["u1", "4"]))
+    Python code runs once per distinct value of a batch, not once per record.
+
+    >>> numbering = NameNumbering("row")
+    >>> numbering.number(pa.array([17, 4, 17])), numbering.number(pa.array(["u1", "4"]))
     (array([0, 1, 0], dtype=int32), array([2, 1], dtype=int32))
-    >>> coder.names
+    >>> numbering.names
     ['17', '4', 'u1']
     """
 
-    def __init__(self, what: str) -> None:
-        self.what = what
-        self._codes: dict[str, int] = {}
+    def __init__(self, noun: str) -> None:
+        self.noun = noun  # "row" or "feature", for messages
+        self._numbers: dict[str, int] = {}
 
     @property
     def names(self) -> list[str]:
-        """The names met so far; a code is a position in them."""
-        return list(self._codes)
+        """The names so far. The number of a name is its position in this list."""
+        return list(self._numbers)
 
-    def encode(self, column: pa.Array, place: Callable[[int], str] = str) -> NDArray[np.int32]:
-        """Return the code of each name: (n,). ``place`` says where the i-th one stands, for errors."""
+    def number(self, column: pa.Array, place: Callable[[int], str] = str) -> NDArray[np.int32]:
+        """Return the number of each name: (n,). ``place(i)`` describes record ``i`` in error messages."""
         if column.null_count:
-            missing = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
-            raise InputError(f"{place(missing)}: the name of the {self.what} is missing")
-        encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
-        index = encoded.indices.to_numpy()
-        codes = self._codes
+            first_null = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
+            raise InputError(f"{place(first_null)}: the name of the {self.noun} is missing")
+        dictionary = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+        indices = dictionary.indices.to_numpy()
+        numbers = self._numbers
         try:
-            met = [codes.setdefault(name, len(codes)) for name in _texts(encoded.dictionary, self.what)]
-        except _NotNameError as error:
-            first = int(np.argmax(index == error.position))
+            names = _as_names(dictionary.dictionary, self.noun)
+        except _InvalidNameError as error:
+            first = int(np.argmax(indices == error.position))
             raise InputError(f"{place(first)}: {error}") from None
-        return np.asarray(np.array(met, dtype=np.int32)[index])
+        distinct = np.array([numbers.setdefault(name, len(numbers)) for name in names], dtype=np.int32)
+        return np.asarray(distinct[indices])
 
 
-class _NotNameError(InputError):
+class _InvalidNameError(InputError):
     position: int
 
 
-def _texts(values: pa.Array, what: str) -> list[str]:
-    """Bring distinct values to names, by the rules of ``as_name``, without a call a value."""
-    kind = values.type
-    if pa.types.is_integer(kind):
+def _as_names(values: pa.Array, noun: str) -> list[str]:
+    """Convert distinct values to names as ``as_name`` does, without one call per value."""
+    arrow_type = values.type
+    if pa.types.is_integer(arrow_type):
         return values.cast(pa.string()).to_pylist()  # type: ignore[no-any-return]
-    if pa.types.is_floating(kind) and pc.all(pc.equal(values, pc.round(values))).as_py():
-        exact = values.cast(pa.float64())
-        if pc.all(pc.less(pc.abs(exact), 2.0**63)).as_py():
-            return exact.cast(pa.int64()).cast(pa.string()).to_pylist()  # type: ignore[no-any-return]
-    found: list[object] = values.to_pylist()
-    if (pa.types.is_string(kind) or pa.types.is_large_string(kind)) and "" not in found:
-        return found  # type: ignore[return-value]
-    for position, value in enumerate(found):
+    if pa.types.is_floating(arrow_type) and pc.all(pc.equal(values, pc.round(values))).as_py():
+        doubles = values.cast(pa.float64())
+        if pc.all(pc.less(pc.abs(doubles), 2.0**63)).as_py():
+            return doubles.cast(pa.int64()).cast(pa.string()).to_pylist()  # type: ignore[no-any-return]
+    names: list[object] = values.to_pylist()
+    if (pa.types.is_string(arrow_type) or pa.types.is_large_string(arrow_type)) and "" not in names:
+        return names  # type: ignore[return-value]
+    for position, value in enumerate(names):
         try:
-            found[position] = as_name(value, what)
+            names[position] = as_name(value, noun)
         except InputError as error:
-            told = _NotNameError(str(error))
-            told.position = position
-            raise told from None
-    return found  # type: ignore[return-value]
+            invalid = _InvalidNameError(str(error))
+            invalid.position = position
+            raise invalid from None
+    return names  # type: ignore[return-value]
 
 
-def without_points(names: list[str]) -> list[str]:
-    """Read "17.0" as 17 where a text file holds only whole numbers for names.
+def drop_decimal_points(names: list[str]) -> list[str]:
+    """Replace "17.0" by "17" if all names of a text file are whole numbers.
 
-    >>> without_points(["17.0", "4"]), without_points(["17.0", "u4"])
+    >>> drop_decimal_points(["17.0", "4"]), drop_decimal_points(["17.0", "u4"])
     (['17', '4'], ['17.0', 'u4'])
     """
-    if any("." in name for name in names) and all(map(_WHOLE.fullmatch, names)):
+    if any("." in name for name in names) and all(map(_WHOLE_NUMBER.fullmatch, names)):
         return [name.partition(".")[0] for name in names]
     return names
 
 
-def merged(names: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:
-    """Return each name once, and where among these each of the given ones stands.
+def unique_names(names: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:
+    """Return each name once, and the position of every given name in that list.
 
-    >>> merged(["a", "b", "a"])
+    >>> unique_names(["a", "b", "a"])
     (['a', 'b'], array([0, 1, 0]))
     """
-    where: dict[str, int] = {}
-    positions = np.array([where.setdefault(name, len(where)) for name in names], dtype=np.int64)
-    return list(where), positions
+    numbers: dict[str, int] = {}
+    positions = np.array([numbers.setdefault(name, len(numbers)) for name in names], dtype=np.int64)
+    return list(numbers), positions
 
 
-def in_order(names: Iterable[str]) -> list[str]:
-    """Sort names, whole numbers first and by size, so that the order of lines in a file has no say.
+def sorted_names(names: Iterable[str]) -> list[str]:
+    """Sort names: whole numbers first, by size. The result does not depend on the order of the lines.
 
-    >>> in_order(["b", "10", "9", "a"])
+    >>> sorted_names(["b", "10", "9", "a"])
     ['9', '10', 'a', 'b']
     """
-    every = sorted(set(names))
-    return sorted(filter(str.isdecimal, every), key=len) + [name for name in every if not name.isdecimal()]
+    unique = sorted(set(names))
+    return sorted(filter(str.isdecimal, unique), key=len) + [name for name in unique if not name.isdecimal()]

@@ -1,4 +1,4 @@
-"""From the batches of a source to observations, in the long form or the wide one."""
+"""Observations from the batches of a source, in the long or the wide form."""
 
 from __future__ import annotations
 
@@ -11,119 +11,134 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from headstart.errors import InputError, listed
-from headstart.table.coder import NameCoder, without_points
 from headstart.table.names import as_name
+from headstart.table.numbering import NameNumbering, drop_decimal_points
 from headstart.table.sources import Source, open_source
 
 Form = Literal["auto", "long", "wide"]
-Parts = tuple[list[NDArray[Any]], list[NDArray[Any]], list[NDArray[Any]]]  # rows, features, values
+Batches = tuple[list[NDArray[Any]], list[NDArray[Any]], list[NDArray[Any]]]  # rows, features, values
 
 
 @dataclass(frozen=True)
 class Observations:
-    """Observations as they came: the names met, and the codes of each observation's two."""
+    """Observations in the order of the source. Numbers are positions in ``rows`` and ``features``."""
 
     rows: list[str]
     features: list[str]
-    row_codes: NDArray[np.int32]  # (n,)
-    feature_codes: NDArray[np.int32]  # (n,)
+    row_numbers: NDArray[np.int32]  # (n,)
+    feature_numbers: NDArray[np.int32]  # (n,)
     values: NDArray[np.float64]  # (n,)
     notes: tuple[str, ...]
 
 
 def choose_form(source: Source, form: Form, row: str, feature: str, value: str) -> Form:
-    """Decide between the long and the wide form, and make sure that its columns are there."""
+    """Return "long" or "wide", and check that the source has the columns of that form."""
     if form not in ("auto", "long", "wide"):
         raise InputError(f"form must be 'auto', 'long' or 'wide'; got {form!r}")
     if form == "auto":
-        # With one of the other two there, it is a long table of which a column was named wrongly.
+        # If one of the other two columns exists, the table is long and the second one is misspelled.
         wide = row in source.columns and feature not in source.columns and value not in source.columns
         form = "wide" if wide else "long"
-    wanted = {"row": row} if form == "wide" else {"row": row, "feature": feature, "value": value}
-    if len(set(wanted.values())) < len(wanted):
-        raise InputError(f"row, feature and value must be three columns; got {listed(wanted.values())}")
-    for argument, column in wanted.items():
+    required = {"row": row} if form == "wide" else {"row": row, "feature": feature, "value": value}
+    if len(set(required.values())) < len(required):
+        raise InputError(
+            f"row, feature and value must be three different columns; got {listed(required.values())}"
+        )
+    for argument, column in required.items():
         source.require(column, argument)
     return form
 
 
 def read_long(source: Source, row: str, feature: str, value: str) -> Observations:
-    """Read (row, feature, value) lines. A null value is no observation, but its names count."""
-    rows, features = NameCoder("row"), NameCoder("feature")
-    parts: Parts = [], [], []
-    seen = blank = 0
+    """Read one observation per line. A line with a null value only adds its names to the table."""
+    rows, features = NameNumbering("row"), NameNumbering("feature")
+    batches: Batches = [], [], []
+    records = nulls = 0
     for batch in source.batches([row, feature], [value]):
-        place = _places(source, seen)
-        row_codes = rows.encode(batch.column(0), place)
-        feature_codes = features.encode(batch.column(1), place)
+        place = _places(source, records)
+        row_numbers = rows.number(batch.column(0), place)
+        feature_numbers = features.number(batch.column(1), place)
         column = batch.column(2)
         values = column.to_numpy(zero_copy_only=False)
         if column.null_count:
-            known = column.is_valid().to_numpy(zero_copy_only=False)
-            row_codes, feature_codes, values = row_codes[known], feature_codes[known], values[known]
+            valid = column.is_valid().to_numpy(zero_copy_only=False)
+            row_numbers, feature_numbers, values = row_numbers[valid], feature_numbers[valid], values[valid]
         if (bad := _first_non_finite(values)) is not None:
-            raise _non_finite(rows.names[row_codes[bad]], features.names[feature_codes[bad]], values[bad])
-        _add(parts, row_codes, feature_codes, values)
-        seen, blank = seen + len(batch), blank + column.null_count
+            raise _non_finite(rows.names[row_numbers[bad]], features.names[feature_numbers[bad]], values[bad])
+        _append(batches, row_numbers, feature_numbers, values)
+        records, nulls = records + len(batch), nulls + column.null_count
     notes = []
     if unused := [column for column in source.columns if column not in (row, feature, value)]:
-        notes.append(f"{source.label}: not used: {listed(unused)}")
-    if blank:
-        notes.append(f"{source.label}: {blank} lines without a value are no observations")
-    return _joined(source, rows.names, features.names, parts, notes)
+        notes.append(f"{source.label}: columns not used: {listed(unused)}")
+    if nulls:
+        notes.append(f"{source.label}: {nulls} lines without a value were not counted as observations")
+    return _joined(source, rows.names, features.names, batches, notes)
 
 
 def read_context(data: object, row: str, value: str) -> dict[str, float]:
-    """Read the observations of one feature from a file or frame: a row's name and its value a line."""
+    """Read the observations of one feature from a file or frame with one line per row: {row: value}."""
     source = open_source(data, (row, value))
     source.require(row, "row")
     source.require(value, "value")
-    found = read_wide(source, row, [value])
-    context = dict(zip((found.rows[code] for code in found.row_codes), found.values.tolist(), strict=True))
-    if len(context) < len(found.row_codes):
-        codes, counts = np.unique(found.row_codes, return_counts=True)
-        twice = found.rows[int(codes[counts > 1][0])]
-        raise InputError(f"{source.label}: row {twice!r} has more than one value; keep one")
+    observations = read_wide(source, row, [value])
+    names = (observations.rows[number] for number in observations.row_numbers)
+    context = dict(zip(names, observations.values.tolist(), strict=True))
+    if len(context) < len(observations.row_numbers):
+        numbers, counts = np.unique(observations.row_numbers, return_counts=True)
+        repeated = observations.rows[int(numbers[counts > 1][0])]
+        raise InputError(f"{source.label}: row {repeated!r} has more than one value; keep one")
     return context
 
 
 def read_wide(source: Source, row: str, only: Sequence[str] | None = None) -> Observations:
-    """Read a line a row and a column a feature. Blanks are not observed; a column may be all blank."""
-    rows = NameCoder("row")
+    """Read one line per row and one column per feature. A blank cell is not observed.
+
+    A column may be blank in all lines. ``only`` restricts the features to some of the columns.
+    """
+    rows = NameNumbering("row")
     columns = [column for column in only or source.columns if column != row]
     if not columns:
-        raise InputError(f"{source.label} has no column beside {row!r}; expected one a feature")
+        raise InputError(
+            f"{source.label} has no column besides {row!r}; the wide form needs one column per feature"
+        )
     features = [as_name(column, f"feature (a column of {source.label})") for column in columns]
-    parts: Parts = [], [], []
-    seen = 0
+    batches: Batches = [], [], []
+    records = 0
     for batch in source.batches([row], columns):
-        row_codes = rows.encode(batch.column(0), _places(source, seen))
-        lines, at, values = _known_cells(batch.select(columns))
+        row_numbers = rows.number(batch.column(0), _places(source, records))
+        lines, feature_numbers, values = _observed_cells(batch.select(columns))
         if (bad := _first_non_finite(values)) is not None:
-            raise _non_finite(rows.names[row_codes[lines[bad]]], features[at[bad]], values[bad])
-        _add(parts, row_codes[lines], at.astype(np.int32), values)
-        seen += len(batch)
-    notes = [f"{source.label}: read in the wide form, a column a feature; pass form='long' if it is not"]
-    return _joined(source, rows.names, features, parts, notes)
+            raise _non_finite(
+                rows.names[row_numbers[lines[bad]]], features[feature_numbers[bad]], values[bad]
+            )
+        _append(batches, row_numbers[lines], feature_numbers.astype(np.int32), values)
+        records += len(batch)
+    notes = [
+        f"{source.label}: read in the wide form, one column per feature; pass form='long' for the long form"
+    ]
+    return _joined(source, rows.names, features, batches, notes)
 
 
-def _add(parts: Parts, *batch: NDArray[Any]) -> None:
-    for column, piece in zip(parts, batch, strict=True):
-        column.append(piece)
+def _append(batches: Batches, *batch: NDArray[Any]) -> None:
+    for arrays, array in zip(batches, batch, strict=True):
+        arrays.append(array)
 
 
 def _places(source: Source, start: int) -> Callable[[int], str]:
     return lambda i: f"{source.label}, {source.place(start + i)}"
 
 
-def _known_cells(batch: pa.RecordBatch) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """Line, column and value of every cell that is not null, be it NaN."""
+def _observed_cells(
+    batch: pa.RecordBatch,
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """Return the line, column and value of every cell that is not null; a NaN is not null."""
     dense = batch.to_tensor(null_to_nan=True).to_numpy()  # (lines, columns)
-    known = ~np.isnan(dense)
-    if known.size - known.sum() > sum(column.null_count for column in batch.columns):
-        known = np.stack([column.is_valid().to_numpy(zero_copy_only=False) for column in batch.columns], 1)
-    lines, at = np.nonzero(known)
-    return lines, at, dense[lines, at]
+    observed = ~np.isnan(dense)
+    if observed.size - observed.sum() > sum(column.null_count for column in batch.columns):
+        validity = [column.is_valid().to_numpy(zero_copy_only=False) for column in batch.columns]
+        observed = np.stack(validity, 1)
+    lines, columns = np.nonzero(observed)
+    return lines, columns, dense[lines, columns]
 
 
 def _first_non_finite(values: NDArray[np.float64]) -> int | None:
@@ -134,22 +149,22 @@ def _first_non_finite(values: NDArray[np.float64]) -> int | None:
 def _non_finite(row: str, feature: str, value: float) -> InputError:
     return InputError(
         f"the value of row {row!r}, feature {feature!r} is {value}; values must be finite numbers"
-        " (leave blank what is not observed)"
+        " (leave the cell blank if it is not observed)"
     )
 
 
 def _joined(
-    source: Source, rows: list[str], features: list[str], parts: Parts, notes: list[str]
+    source: Source, rows: list[str], features: list[str], batches: Batches, notes: list[str]
 ) -> Observations:
-    if not any(map(len, parts[2])):
-        raise InputError(f"{source.label} holds no observation at all; a table needs some")
+    if not any(map(len, batches[2])):
+        raise InputError(f"{source.label} contains no observations; at least one is needed")
     if not source.typed:
-        rows, features = without_points(rows), without_points(features)
+        rows, features = drop_decimal_points(rows), drop_decimal_points(features)
     pa.default_memory_pool().release_unused()
     joined: list[NDArray[Any]] = []
-    for column in parts:
-        joined.append(np.concatenate(column))
-        column.clear()  # so that no more than one column is held twice
-    row_codes, feature_codes, values = joined
-    values += 0.0  # no negative zeros
-    return Observations(rows, features, row_codes, feature_codes, values, tuple(notes))
+    for arrays in batches:
+        joined.append(np.concatenate(arrays))
+        arrays.clear()  # at most one column is in memory twice
+    row_numbers, feature_numbers, values = joined
+    values += 0.0  # turns -0.0 into 0.0
+    return Observations(rows, features, row_numbers, feature_numbers, values, tuple(notes))

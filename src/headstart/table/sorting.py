@@ -1,4 +1,4 @@
-"""Observations brought into a table's order, each (row, feature) once."""
+"""Observations sorted by (row, feature), with one value for each pair."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headstart.table.names import Names
 DUPLICATES = ("error", "last", "mean")
 
 
-class Arranged(NamedTuple):
+class SortedObservations(NamedTuple):
     """Observations sorted by (row, feature)."""
 
     row_index: NDArray[np.int64]  # (n,)
@@ -21,45 +21,48 @@ class Arranged(NamedTuple):
     values: NDArray[np.float64]  # (n,)
 
 
-def arrange(keys: NDArray[np.int64], values: NDArray[np.float64], width: int) -> Arranged:
-    """Sort observations by their keys, row * width + feature; of one key, they stay in order.
+def sort_observations(keys: NDArray[np.int64], values: NDArray[np.float64], width: int) -> SortedObservations:
+    """Sort observations by their keys, row * width + feature. Equal keys keep their order.
 
-    >>> arrange(np.array([4, 1]), np.array([0.5, 2.0]), width=3)
-    Arranged(row_index=array([0, 1]), feature_index=array([1, 1]), values=array([2. , 0.5]))
+    >>> sort_observations(np.array([4, 1]), np.array([0.5, 2.0]), width=3)
+    SortedObservations(row_index=array([0, 1]), feature_index=array([1, 1]), values=array([2. , 0.5]))
     """
     if not (keys[1:] > keys[:-1]).all():
         order = np.argsort(keys, kind="stable")
         values = values[order]
         keys = keys[order]
-        del order  # each of these is as large as a column of the table
-    return Arranged(*np.divmod(keys, np.int64(max(width, 1))), values)
+        del order  # each of these arrays is as large as a column of the table
+    return SortedObservations(*np.divmod(keys, np.int64(max(width, 1))), values)
 
 
 def merge_duplicates(
-    found: Arranged, rows: Names, features: Names, duplicates: str
-) -> tuple[Arranged, tuple[str, ...]]:
-    """Keep one observation a (row, feature); refuse contradictions unless told how to settle them."""
-    row_index, feature_index, values = found
-    again = (row_index[1:] == row_index[:-1]) & (feature_index[1:] == feature_index[:-1])
-    if not again.any():
-        return found, ()
-    differs = again & (values[1:] != values[:-1])
+    observations: SortedObservations, rows: Names, features: Names, duplicates: str
+) -> tuple[SortedObservations, tuple[str, ...]]:
+    """Keep one observation per (row, feature), and return notes about the merge.
+
+    Different values for one pair are an error, or are merged as ``duplicates`` says.
+    """
+    row_index, feature_index, values = observations
+    repeated = (row_index[1:] == row_index[:-1]) & (feature_index[1:] == feature_index[:-1])
+    if not repeated.any():
+        return observations, ()
+    differs = repeated & (values[1:] != values[:-1])
     if differs.any() and duplicates == "error":
         first = int(np.argmax(differs))
         row, feature = rows[row_index[first]], features[feature_index[first]]
         raise InputError(
             f"row {row!r}, feature {feature!r} is observed twice, as {values[first]:.12g} and"
-            f" {values[first + 1]:.12g}; mend the data or pass duplicates='last' or duplicates='mean'"
+            f" {values[first + 1]:.12g}; correct the data or pass duplicates='last' or duplicates='mean'"
         )
-    begins = np.flatnonzero(np.concatenate([[True], ~again]))
-    ends = np.append(begins[1:], len(values)) - 1
+    starts = np.flatnonzero(np.concatenate([[True], ~repeated]))
+    ends = np.append(starts[1:], len(values)) - 1
     merged = values[ends]
     if differs.any() and duplicates == "mean":
-        # Equal values are left alone, lest their mean be off by a rounding.
-        mixed = np.add.reduceat(np.append(differs, False), begins) > 0
-        means = np.add.reduceat(values, begins) / (ends - begins + 1)
+        # Equal values are not averaged: their mean could have a rounding error.
+        mixed = np.add.reduceat(np.append(differs, False), starts) > 0
+        means = np.add.reduceat(values, starts) / (ends - starts + 1)
         merged = np.where(mixed, means, merged)
-    note = f"{int(again.sum())} repeated observations were merged into one a (row, feature)"
+    note = f"{int(repeated.sum())} repeated observations were merged into one per (row, feature)"
     if differs.any():
         note += f", {int(differs.sum())} of them contradictory (duplicates={duplicates!r})"
-    return Arranged(row_index[begins], feature_index[begins], merged), (note,)
+    return SortedObservations(row_index[starts], feature_index[starts], merged), (note,)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,25 +13,42 @@ import torch
 from numpy.typing import NDArray
 
 from headstart.errors import InputError, listed
-from headstart.table.arranging import DUPLICATES, arrange, merge_duplicates
+from headstart.table.assembling import assemble
 from headstart.table.cells import Cells, offsets
-from headstart.table.coder import in_order
-from headstart.table.inference import KindsGiven, check_values, parse_kind, settle_kinds
+from headstart.table.fingerprint import fingerprint
+from headstart.table.inference import KindsLike
 from headstart.table.kinds import Kinds
 from headstart.table.metadata import MetadataSchema
 from headstart.table.names import Names
-from headstart.table.readers import Form, choose_form, read_long, read_wide
-from headstart.table.sources import open_source
-from headstart.table.tidying import align, read_metadata, refuse_non_finite
+from headstart.table.readers import Form
+from headstart.table.sorting import sort_observations
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Table:
-    """Which rows were observed to have which values of which features; immutable.
+    """An immutable, sparse table of observations, with names, kinds and metadata of the features.
 
-    ``Table.read`` makes one; rows and features come out in the order of their names. Observations
-    are sorted by (row, feature), and values are in the data's own units.
+    Use ``Table.read`` to create a table. It sorts rows and features by name.
 
+    Parameters
+    ----------
+    rows, features : Names
+        The names of the rows and the features.
+    kinds : Kinds
+        One kind per feature.
+    row_index, feature_index : ndarray of shape (n,)
+        The positions of the row and the feature of each observation, sorted by (row, feature).
+    values : ndarray of shape (n,)
+        The observed values, in the data's own units.
+    metadata : pyarrow.Table, optional
+        One line per feature, in the order of ``features``. Missing values are null.
+    schema : MetadataSchema, optional
+        How the metadata is encoded as numbers.
+    notes : tuple of str
+        What was inferred or skipped while reading.
+
+    Examples
+    --------
     >>> stars = pa.table({"row": ["ann", "bob", "ann"], "feature": ["Alien", "Alien", "Brazil"],
     ...                   "value": [5, 3, 1]})
     >>> Table.read(stars)
@@ -45,13 +61,13 @@ class Table:
     row_index: NDArray[np.int64]  # (n,)
     feature_index: NDArray[np.int64]  # (n,)
     values: NDArray[np.float64]  # (n,)
-    metadata: pa.Table | None = None  # a line a feature, in their order; nulls where nothing is known
+    metadata: pa.Table | None = None
     schema: MetadataSchema | None = None
-    notes: tuple[str, ...] = ()  # what was inferred or dropped while reading
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name, kind in (("row_index", np.int64), ("feature_index", np.int64), ("values", np.float64)):
-            array = np.asarray(getattr(self, name), dtype=kind).view()
+        for name, dtype in (("row_index", np.int64), ("feature_index", np.int64), ("values", np.float64)):
+            array = np.asarray(getattr(self, name), dtype=dtype).view()
             array.flags.writeable = False
             object.__setattr__(self, name, array)
         rows, features = np.diff(self.row_index), np.diff(self.feature_index)
@@ -68,143 +84,229 @@ class Table:
         feature: str = "feature",
         value: str = "value",
         form: Form = "auto",
-        kinds: KindsGiven = None,
+        kinds: KindsLike = None,
         metadata_types: Mapping[str, str] | None = None,
         duplicates: Literal["error", "last", "mean"] = "error",
     ) -> Table:
-        """Read a table from a file (.csv, .csv.gz, .tsv, .parquet) or a pandas, polars or pyarrow frame.
+        """Read a table from files or data frames.
 
-        ``row``, ``feature`` and ``value`` name the columns of the long form; the wide form has a
-        ``row`` column and one column a feature, with blanks. ``metadata`` has a line a feature, with
-        its name in a column called like ``feature``; features it alone knows are kept. ``kinds`` is
-        one kind for all features ("binary", "rating:1:5", "rating", "real") or {feature: kind};
-        the rest is inferred, and ``notes`` says how. ``metadata_types`` maps columns to number, date,
-        category, labels, text, vector or ignore. ``duplicates`` says what to do where one (row,
-        feature) has several values.
+        Parameters
+        ----------
+        observations : path or frame
+            A .csv, .csv.gz, .tsv, .tsv.gz or .parquet file, or a pandas, polars or pyarrow frame. The
+            long form has one line per observation and the columns ``row``, ``feature`` and ``value``.
+            The wide form has one line per row, a column ``row`` and one column per feature; blank
+            cells are not observed.
+        metadata : path or frame, optional
+            One line per feature, with the feature's name in the column ``feature``. Features without
+            observations become features of the table, too.
+        row, feature, value : str, default="row", "feature", "value"
+            The names of the columns.
+        form : {"auto", "long", "wide"}, default="auto"
+            "auto" means wide if there is a ``row`` column but no ``feature`` and no ``value`` column.
+        kinds : str, Kind or mapping, optional
+            One kind for all features ("binary", "rating:1:5", "rating", "real") or {feature: kind}.
+            Other kinds are inferred from the values, and ``notes`` says how.
+        metadata_types : mapping of str to str, optional
+            The types of metadata columns: number, date, category, labels, text, vector or ignore.
+            Other types are inferred.
+        duplicates : {"error", "last", "mean"}, default="error"
+            What to do if one (row, feature) has several different values.
+
+        Returns
+        -------
+        Table
+            The table, with rows and features sorted by name.
+
+        Raises
+        ------
+        InputError
+            If a source cannot be read, or contains a value that is not allowed.
+        UnknownNameError
+            If a column or a feature does not exist.
+
+        Examples
+        --------
+        >>> stars = pa.table({"user": ["ann", "bob"], "Alien": [5, 3], "Brazil": [None, 1]})
+        >>> films = pa.table({"feature": ["Alien", "Brazil"], "year": [1979, 1985]})
+        >>> table = Table.read(stars, metadata=films, row="user", kinds="rating:1:5")
+        >>> table
+        Table(2 rows × 2 features, 3 observations, 2 rating:1:5)
+        >>> table.notes[0]
+        "the frame: read in the wide form, one column per feature; pass form='long' for the long form"
         """
-        if duplicates not in DUPLICATES:
-            raise InputError(f"duplicates must be one of {', '.join(DUPLICATES)}; got {duplicates!r}")
-        for kind in kinds.values() if isinstance(kinds, Mapping) else () if kinds is None else (kinds,):
-            parse_kind(kind)
-        source = open_source(observations, (row, feature, value))
-        form = choose_form(source, form, row, feature, value)
-        # First what is small, so that its faults are told before the long work.
-        known = None if metadata is None else read_metadata(open_source(metadata, (feature,)), feature)
-        found = read_long(source, row, feature, value) if form == "long" else read_wide(source, row)
-        notes = [*found.notes, *(_compared(found.features, known[0]) if known else ())]
-        rows = Names(in_order(found.rows), "row")
-        features = Names(in_order([*found.features, *(known[0] if known else ())]), "feature")
-        keys = (rows.positions(found.rows) * len(features))[found.row_codes]
-        keys += features.positions(found.features)[found.feature_codes]
-        values = found.values
-        del found  # memory peaks in the sorting
-        arranged = arrange(keys, values, len(features))
-        del keys, values
-        arranged, merging = merge_duplicates(arranged, rows, features, duplicates)
-        settled, inferring = settle_kinds(kinds, features, arranged.feature_index, arranged.values)
-        if kinds is not None:
-            check_values(settled, rows, features, *arranged)
-        notes += [*merging, *inferring]
-        lines = schema = None
-        if known and known[1].num_columns:
-            lines = align(*known, features)
-            types = dict(metadata_types or {})
-            refuse_non_finite(
-                lines.select([name for name in lines.column_names if types.get(name) != "ignore"]), features
-            )
-            schema = MetadataSchema.fit(lines, types)
-            notes.append(f"metadata taken as {schema.describe()}; pass metadata_types= to say otherwise")
-        elif metadata_types:
-            raise InputError("metadata_types was given, but there are no columns of metadata to apply it to")
-        return cls(rows, features, settled, *arranged, lines, schema, tuple(notes))
+        columns = (row, feature, value)
+        return cls(*assemble(observations, metadata, columns, form, kinds, metadata_types, duplicates))
 
     def __len__(self) -> int:
         return len(self.values)
 
     @property
     def shape(self) -> tuple[int, int]:
-        """How many rows and features there are."""
+        """The number of rows and the number of features."""
         return len(self.rows), len(self.features)
 
     @property
     def density(self) -> float:
-        """The share of all (row, feature) that is observed."""
+        """The fraction of all (row, feature) pairs that are observed."""
         return len(self) / max(len(self.rows) * len(self.features), 1)
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
-        """How many observations each feature has: (features,)."""
+        """The number of observations of each feature: (features,)."""
         return np.bincount(self.feature_index, minlength=len(self.features))
 
     def cells(self) -> Cells:
-        """The observations as models take them: rows × features, values on the models' scale."""
+        """Return the observations as sparse tensors, the input of models.
+
+        Returns
+        -------
+        Cells
+            One line per row, with positions of features and values on the models' scale.
+
+        Examples
+        --------
+        >>> table = Table.read(pa.table({"row": ["a", "b"], "feature": ["x", "y"], "value": [1, 5]}))
+        >>> table.cells().values
+        tensor([0., 1.])
+        """
         per_row = torch.from_numpy(np.bincount(self.row_index, minlength=len(self.rows)))
         scaled = self.kinds.scale(self.values, self.feature_index).astype(np.float32)
         index = torch.from_numpy(self.feature_index.copy())
         return Cells(offsets(per_row), index, torch.from_numpy(scaled), len(self.features))
 
     def encoded_metadata(self) -> NDArray[np.float32]:
-        """What is known of each feature, as numbers: (features, width); width 0 without metadata."""
+        """Return each feature's metadata as numbers: (features, width); width 0 without metadata."""
         if self.metadata is None or self.schema is None:
             return np.zeros((len(self.features), 0), np.float32)
         return self.schema.encode_table(self.metadata)
 
     def with_features(self, features: Iterable[object]) -> Table:
-        """Return the table of these features only, in this order, with all rows and their metadata.
+        """Return a table of some features only. All rows stay.
 
-        Features are given by name, or as a numpy array of positions (integers) or of truth values.
+        Parameters
+        ----------
+        features : iterable of names or ndarray
+            The names of the features, or an array of positions (integers), or a mask (booleans).
+
+        Returns
+        -------
+        Table
+            The table of these features in this order.
+
+        Raises
+        ------
+        InputError
+            If a feature is unknown or listed twice.
+
+        Examples
+        --------
+        >>> table = Table.read(pa.table({"row": ["a", "b"], "feature": ["x", "y"], "value": [1, 5]}))
+        >>> table.with_features(["y"]).shape
+        (2, 1)
         """
         positions = self._positions(features)
-        target = np.full(len(self.features), -1)
-        target[positions] = np.arange(len(positions))
-        if len(positions) > len(np.unique(positions)):
-            raise InputError("a feature was named twice; each can be taken once")
-        there = target[self.feature_index] >= 0
-        keys = self.row_index[there] * len(positions) + target[self.feature_index[there]]
+        new_positions = np.full(len(self.features), -1)
+        new_positions[positions] = np.arange(len(positions))
+        unique, counts = np.unique(positions, return_counts=True)
+        if len(unique) < len(positions):
+            repeated = self.features.take(unique[counts > 1])
+            raise InputError(f"features listed twice: {listed(repeated)}; list each feature once")
+        kept = new_positions[self.feature_index] >= 0
+        keys = self.row_index[kept] * len(positions) + new_positions[self.feature_index[kept]]
         return replace(
             self,
             features=self.features.take(positions),
             kinds=self.kinds.take(positions),
-            **arrange(keys, self.values[there], len(positions))._asdict(),
+            **sort_observations(keys, self.values[kept], len(positions))._asdict(),
             metadata=None if self.metadata is None else self.metadata.take(pa.array(positions)),
         )
 
     def without_features(self, features: Iterable[object]) -> Table:
-        """Return the table without these features; all rows stay."""
-        keep = np.full(len(self.features), True)
-        keep[self._positions(features)] = False
-        return self.with_features(keep)
+        """Return a table without some features. All rows stay.
+
+        Parameters
+        ----------
+        features : iterable of names or ndarray
+            The features to remove, as in ``with_features``.
+
+        Returns
+        -------
+        Table
+            The table of all other features, in their order.
+
+        Raises
+        ------
+        InputError
+            If a feature is unknown.
+
+        Examples
+        --------
+        >>> table = Table.read(pa.table({"row": ["a", "b"], "feature": ["x", "y"], "value": [1, 5]}))
+        >>> list(table.without_features(["y"]).features)
+        ['x']
+        """
+        mask = np.full(len(self.features), True)
+        mask[self._positions(features)] = False
+        return self.with_features(mask)
 
     def observations_of(self, feature: object) -> dict[str, float]:
-        """The observations of one feature: {row: value}."""
-        there = np.flatnonzero(self.feature_index == self.features.position(feature))
-        names = (self.rows[i] for i in self.row_index[there])
-        return dict(zip(names, self.values[there].tolist(), strict=True))
+        """Return the observations of one feature.
+
+        Parameters
+        ----------
+        feature : str or int
+            The name of the feature.
+
+        Returns
+        -------
+        dict of str to float
+            The observed values as {row: value}, in the data's own units.
+
+        Raises
+        ------
+        UnknownNameError
+            If there is no such feature.
+
+        Examples
+        --------
+        >>> table = Table.read(pa.table({"row": ["a", "b"], "feature": ["x", "y"], "value": [1, 5]}))
+        >>> table.observations_of("y")
+        {'b': 5.0}
+        """
+        positions = np.flatnonzero(self.feature_index == self.features.position(feature))
+        names = (self.rows[i] for i in self.row_index[positions])
+        return dict(zip(names, self.values[positions].tolist(), strict=True))
 
     def fingerprint(self) -> str:
-        """A digest of all that the table holds (``notes`` aside): equal for equal tables only."""
-        digest = hashlib.sha256()
-        for names in (self.rows, self.features, map(str, self.kinds)):
-            digest.update(repr(list(names)).encode())
-        for array in (self.row_index, self.feature_index, self.values):
-            digest.update(np.ascontiguousarray(array).data)
-        if self.metadata is not None:
-            digest.update(str(self.schema and self.schema.model_dump_json()).encode())
-            for column in self.metadata.columns:
-                # Nulls apart, since what Arrow stores in their place is arbitrary.
-                digest.update(column.is_null().to_numpy(zero_copy_only=False).tobytes())
-                digest.update(_serialized(column.drop_null()))
-        return digest.hexdigest()
+        """Return a digest of everything in the table except ``notes``. Equal tables have equal digests."""
+        return fingerprint(self)
 
     def describe(self) -> str:
-        """Say what the table holds, in a few lines."""
+        """Return a short description: size, kinds, observations per feature, metadata and notes.
+
+        Returns
+        -------
+        str
+            The description, in several lines.
+
+        Examples
+        --------
+        >>> table = Table.read(pa.table({"row": ["a", "b"], "feature": ["x", "y"], "value": [1, 5]}))
+        >>> print(table.describe())
+        2 rows × 2 features, 2 observations (50.00% observed)
+        kinds: 2 rating:1:5
+        observations per feature: 1 to 1, median 1
+        metadata: none
+        note: 2 features inferred as rating:1:5; pass kinds= to change this
+        """
         rows, features = self.shape
         counts = self.counts if features else np.zeros(1, np.int64)
         lines = [
             f"{rows} rows × {features} features, {len(self)} observations ({self.density:.2%} observed)",
             f"kinds: {self.kinds.summary()}",
-            f"observations a feature: {counts.min()} to {counts.max()}, median {np.median(counts):g}",
-            f"metadata: {self.schema.describe()} ({self.schema.width} numbers a feature)"
+            f"observations per feature: {counts.min()} to {counts.max()}, median {np.median(counts):g}",
+            f"metadata: {self.schema.describe()} ({self.schema.width} numbers per feature)"
             if self.schema
             else "metadata: none",
         ]
@@ -240,21 +342,6 @@ class Table:
         try:
             return np.arange(len(self.features))[features]
         except IndexError as error:
-            raise InputError(f"positions beyond the table's {len(self.features)} features: {error}") from None
-
-
-def _compared(observed: list[str], described: list[str]) -> list[str]:
-    """Say which features have only observations, or only metadata."""
-    notes = []
-    if bare := sorted(set(observed) - set(described)):
-        notes.append(f"features without metadata: {len(bare)} ({listed(bare)})")
-    if new := sorted(set(described) - set(observed)):
-        notes.append(f"features with metadata but no observations: {len(new)} ({listed(new)})")
-    return notes
-
-
-def _serialized(column: pa.ChunkedArray) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, pa.schema({"": column.type})) as writer:
-        writer.write_table(pa.table([column.combine_chunks()], names=[""]))
-    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+            raise InputError(
+                f"positions do not fit a table of {len(self.features)} features: {error}"
+            ) from None

@@ -1,4 +1,4 @@
-"""The types a metadata column can have, one a file."""
+"""The types of metadata columns, one per file."""
 
 from typing import Annotated
 

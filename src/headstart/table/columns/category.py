@@ -1,4 +1,4 @@
-"""Categories."""
+"""Category columns."""
 
 from __future__ import annotations
 
@@ -7,43 +7,43 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 import pyarrow as pa
 
-from headstart.table.columns.column import Column, Encoded, category, hot, mapped, most_frequent
+from headstart.table.columns.column import Column, Encoded, category, map_distinct, most_frequent, multi_hot
 
-LIMIT = 200
+LIMIT = 200  # categories that are kept, the most frequent ones
 
 
 class CategoryColumn(Column):
-    """One value out of several, one-hot; a missing or never seen one is all zeros."""
+    """One category per feature, one-hot encoded. A missing or unknown category gives zeros."""
 
     arrow: ClassVar[pa.DataType] = pa.string()
-    wanted: ClassVar[str] = "one category (text, a number or a truth value)"
+    expected: ClassVar[str] = "one category (text, a number or a boolean)"
     type: Literal["category"] = "category"
     values: tuple[str, ...]
 
     @property
     def width(self) -> int:
-        """One a category."""
+        """Return the number of categories."""
         return len(self.values)
 
     @classmethod
     def fit(cls, name: str, column: pa.Array) -> Self:
-        """Note the most frequent categories."""
+        """Find the most frequent categories."""
         return cls(name=name, values=most_frequent(column, LIMIT))
 
     def encode(self, column: pa.Array) -> Encoded:
-        """One-hot: (n, categories)."""
-        return hot(np.arange(len(column)), column, self.values, len(column))
+        """Encode one-hot: (n, categories)."""
+        return multi_hot(np.arange(len(column)), column, self.values, len(column))
 
     @classmethod
     def convert(cls, name: str, column: pa.Array) -> pa.Array:
-        """Accept texts, numbers and truth values."""
+        """Accept texts, numbers and booleans."""
         if pa.types.is_nested(column.type) or pa.types.is_temporal(column.type):
             return super().convert(name, column)
-        return mapped(column, lambda value: value if value is None else cls.accept(name, value))
+        return map_distinct(column, lambda value: value if value is None else cls.accept(name, value))
 
     @classmethod
     def accept(cls, name: str, value: Any) -> str | None:
-        """Accept text, a number or a truth value; empty text is none."""
+        """Accept text, a number or a boolean. An empty text is a missing value."""
         text = category(value)
         if text is None:
             raise cls.refusal(name, value)

@@ -1,4 +1,4 @@
-"""What a metadata column is, whatever its type."""
+"""The base class of metadata columns."""
 
 from __future__ import annotations
 
@@ -18,71 +18,71 @@ Encoded = NDArray[np.float32]
 
 
 class Column(Config, ABC):
-    """One column of metadata, fitted, and able to turn values into numbers.
+    """A fitted metadata column, which encodes values as numbers.
 
-    Tables come in through ``convert`` and records through ``accept``; from there both go one way,
-    as Arrow arrays of the type ``arrow``.
+    ``convert`` accepts the column of a table, and ``accept`` the value of a record. Both give values of
+    the Arrow type ``arrow``, which ``encode`` turns into numbers.
     """
 
     arrow: ClassVar[pa.DataType]
-    wanted: ClassVar[str]  # how messages call what is expected
+    expected: ClassVar[str]  # the valid values, for messages
 
     name: str
 
     @property
     @abstractmethod
     def width(self) -> int:
-        """How many numbers a feature gets from this column."""
+        """Return how many numbers per feature this column gives."""
 
     @classmethod
     @abstractmethod
     def fit(cls, name: str, column: pa.Array) -> Self:
-        """Learn from a column of type ``arrow``."""
+        """Fit to a column of type ``arrow``."""
 
     @abstractmethod
     def encode(self, column: pa.Array) -> Encoded:
-        """Turn a column of type ``arrow`` into numbers: (n, width). Missing values are normal."""
+        """Encode a column of type ``arrow``: (n, width). Missing values are allowed."""
 
     @classmethod
     @abstractmethod
     def accept(cls, name: str, value: Any) -> Any:
-        """Bring one value of a record to what ``arrow`` holds."""
+        """Convert one value of a record to a value of type ``arrow``."""
 
     @classmethod
     def convert(cls, name: str, column: pa.Array) -> pa.Array:
-        """Bring a table's column to ``arrow``; values that do not fit are an error."""
+        """Convert a table's column to type ``arrow``. An invalid value is an error."""
         if column.type == cls.arrow or column.null_count == len(column):
             return pa.nulls(len(column), cls.arrow) if column.null_count == len(column) else column
         raise cls.refusal(name, column.drop_null()[0].as_py())
 
     @classmethod
     def refusal(cls, name: str, value: object) -> InputError:
-        """The error for a value that does not fit."""
-        what = "text " if isinstance(value, str) else ""
+        """Return the error for an invalid value."""
+        prefix = "text " if isinstance(value, str) else ""
         shown = repr(value) if len(repr(value)) <= 60 else repr(value)[:60] + "…"
-        return InputError(f"metadata {name!r} must be {cls.wanted}; got {what}{shown}")
+        return InputError(f"metadata {name!r} must be {cls.expected}; got {prefix}{shown}")
 
     def describe(self) -> str:
-        """Name and type: ``year: number``."""
+        """Return name and type: ``year: number``."""
         return f"{self.name}: {self.model_dump()['type']}"
 
 
-def missing(value: object) -> bool:
-    """Whether a value says that nothing is known: None, NaN, NaT or the NA of pandas.
+def is_missing(value: object) -> bool:
+    """Return whether a value is None, NaN, NaT or the NA of pandas.
 
-    >>> missing(None), missing(float("nan")), missing(np.datetime64("NaT")), missing(False)
+    >>> is_missing(None), is_missing(float("nan")), is_missing(np.datetime64("NaT")), is_missing(False)
     (True, True, True, False)
     """
     if value is None:
         return True
-    differs: object = value != value  # of all values, only these are not equal to themselves
+    differs: object = value != value  # only NaN and NaT differ from themselves
     if isinstance(differs, (bool, np.bool_)):
         return bool(differs)
-    return differs is value  # as pandas answers whether NA differs from NA
+    return differs is value  # the NA of pandas: NA != NA is NA
 
 
 def category(value: object) -> str | None:
-    """Write a category or label as text: 3, 3.0 and "3" are one. What cannot be one gives None.
+    """Return a category or label as text: 3, 3.0 and "3" are the same. Return None if it is invalid.
 
     >>> category(3.0), category("3"), category(True), category([3])
     ('3', '3', 'true', None)
@@ -96,25 +96,24 @@ def category(value: object) -> str | None:
     return None
 
 
-def mapped(column: pa.Array, text: Callable[[object], str | None]) -> pa.Array:
-    """Apply ``text`` to a column, once a distinct value."""
-    encoded = column.dictionary_encode()
-    return pa.array([text(value) for value in encoded.dictionary.to_pylist()], pa.string()).take(
-        encoded.indices
-    )
+def map_distinct(column: pa.Array, function: Callable[[object], str | None]) -> pa.Array:
+    """Apply a function to a column, calling it once per distinct value."""
+    dictionary = column.dictionary_encode()
+    texts = [function(value) for value in dictionary.dictionary.to_pylist()]
+    return pa.array(texts, pa.string()).take(dictionary.indices)
 
 
 def most_frequent(texts: pa.Array, limit: int) -> tuple[str, ...]:
-    """The most frequent of these texts, in alphabetical order."""
-    counted = pc.value_counts(texts.drop_null())
-    pairs = zip(counted.field(1).to_pylist(), counted.field(0).to_pylist(), strict=True)
+    """Return the ``limit`` most frequent texts, in alphabetical order."""
+    counts = pc.value_counts(texts.drop_null())
+    pairs = zip(counts.field(1).to_pylist(), counts.field(0).to_pylist(), strict=True)
     return tuple(sorted(text for _, text in sorted(pairs, key=lambda pair: (-pair[0], pair[1]))[:limit]))
 
 
-def hot(lines: NDArray[np.int64], texts: pa.Array, known: tuple[str, ...], height: int) -> Encoded:
-    """Set a one at (line, position in ``known``) for every text that is known: (height, known)."""
-    result = np.zeros((height, len(known)), np.float32)
-    found = pc.index_in(texts, value_set=pa.array(known, pa.string()))
-    there = found.is_valid().to_numpy(zero_copy_only=False)
-    result[lines[there], found.drop_null().to_numpy()] = 1.0
+def multi_hot(lines: NDArray[np.int64], texts: pa.Array, vocabulary: tuple[str, ...], height: int) -> Encoded:
+    """Set a one at (line, position in ``vocabulary``) for every text of it: (height, vocabulary)."""
+    result = np.zeros((height, len(vocabulary)), np.float32)
+    positions = pc.index_in(texts, value_set=pa.array(vocabulary, pa.string()))
+    in_vocabulary = positions.is_valid().to_numpy(zero_copy_only=False)
+    result[lines[in_vocabulary], positions.drop_null().to_numpy()] = 1.0
     return result

@@ -1,4 +1,4 @@
-"""Columns that are left out."""
+"""Ignored columns."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from headstart.table.columns.column import Column, Encoded
 
 
 class IgnoredColumn(Column):
-    """A column that may hold anything and says nothing."""
+    """A column that is not used. It may contain anything."""
 
     arrow: ClassVar[pa.DataType] = pa.null()
-    wanted: ClassVar[str] = "anything"
+    expected: ClassVar[str] = "anything"
     type: Literal["ignore"] = "ignore"
 
     @property
     def width(self) -> int:
-        """None."""
+        """Return 0."""
         return 0
 
     @classmethod
     def fit(cls, name: str, column: pa.Array) -> Self:  # noqa: ARG003
-        """Learn nothing."""
+        """Return the column; there is nothing to learn."""
         return cls(name=name)
 
     def encode(self, column: pa.Array) -> Encoded:
-        """Give no numbers: (n, 0)."""
+        """Return an array without columns: (n, 0)."""
         return np.zeros((len(column), 0), np.float32)
 
     @classmethod
     def convert(cls, name: str, column: pa.Array) -> pa.Array:  # noqa: ARG003
-        """Forget what is there."""
+        """Replace all values by nulls."""
         return pa.nulls(len(column))
 
     @classmethod
     def accept(cls, name: str, value: Any) -> None:
-        """Forget what is there."""
+        """Replace the value by None."""

@@ -1,4 +1,4 @@
-"""Sets of labels."""
+"""Label columns."""
 
 from __future__ import annotations
 
@@ -10,46 +10,54 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from headstart.table.columns.column import Column, Encoded, category, hot, mapped, missing, most_frequent
+from headstart.table.columns.column import (
+    Column,
+    Encoded,
+    category,
+    is_missing,
+    map_distinct,
+    most_frequent,
+    multi_hot,
+)
 
-LIMIT = 500
+LIMIT = 500  # labels that are kept, the most frequent ones
 SEPARATOR = "|"
 
 
 class LabelsColumn(Column):
-    """Any number of labels, multi-hot; from a list or a text such as ``"Action|Comedy"``.
+    """Any number of labels per feature, multi-hot encoded.
 
-    Labels never seen are left out.
+    A value is a list or a text such as ``"Action|Comedy"``. Unknown labels are ignored.
     """
 
     arrow: ClassVar[pa.DataType] = pa.list_(pa.string())
-    wanted: ClassVar[str] = "a list of labels or text such as 'Action|Comedy'"
+    expected: ClassVar[str] = "a list of labels or text such as 'Action|Comedy'"
     type: Literal["labels"] = "labels"
     values: tuple[str, ...]
 
     @property
     def width(self) -> int:
-        """One a label."""
+        """Return the number of labels."""
         return len(self.values)
 
     @classmethod
     def fit(cls, name: str, column: pa.Array) -> Self:
-        """Note the most frequent labels."""
-        _, labels = _flat(column)
+        """Find the most frequent labels."""
+        _, labels = _flatten(column)
         return cls(name=name, values=most_frequent(labels, LIMIT))
 
     def encode(self, column: pa.Array) -> Encoded:
-        """Multi-hot: (n, labels)."""
-        return hot(*_flat(column), self.values, len(column))
+        """Encode multi-hot: (n, labels)."""
+        return multi_hot(*_flatten(column), self.values, len(column))
 
     @classmethod
     def convert(cls, name: str, column: pa.Array) -> pa.Array:
-        """Accept lists of texts or numbers, and texts to be split."""
+        """Accept lists of texts or numbers, and texts with the separator."""
         if pa.types.is_string(column.type):
             return pc.split_pattern(column, SEPARATOR)
         if pa.types.is_list(column.type) and not pa.types.is_nested(column.type.value_type):
             ends = np.cumsum(pc.fill_null(column.value_lengths(), 0).to_numpy(), dtype=np.int32)
-            labels = mapped(pc.list_flatten(column), lambda value: cls._label(name, value))
+            labels = map_distinct(pc.list_flatten(column), lambda value: cls._label(name, value))
             return pa.ListArray.from_arrays(
                 pa.array(np.append(np.int32(0), ends)), labels, mask=column.is_null()
             )
@@ -57,7 +65,7 @@ class LabelsColumn(Column):
 
     @classmethod
     def accept(cls, name: str, value: Any) -> list[str | None]:
-        """Accept a list (tuple, set, array) or a text to be split."""
+        """Accept a list, tuple, set or array, or a text with the separator."""
         if isinstance(value, str):
             return list(value.split(SEPARATOR))
         if isinstance(value, (Collection, np.ndarray)) and not isinstance(value, (dict, bytes)):
@@ -67,14 +75,14 @@ class LabelsColumn(Column):
     @classmethod
     def _label(cls, name: str, value: object) -> str | None:
         label = category(value)
-        if label is None and not missing(value):
+        if label is None and not is_missing(value):
             raise cls.refusal(name, value)
         return label
 
 
-def _flat(column: pa.Array) -> tuple[NDArray[np.int64], pa.Array]:
-    """All labels of a column, and the line of each; blank ones left out."""
+def _flatten(column: pa.Array) -> tuple[NDArray[np.int64], pa.Array]:
+    """Return the line of each label, and the labels, without blank labels: (labels,) each."""
     labels = pc.utf8_trim_whitespace(pc.list_flatten(column))
-    there = pc.fill_null(pc.not_equal(labels, ""), False)
-    lines = pc.list_parent_indices(column).filter(there).to_numpy()
-    return lines.astype(np.int64), labels.filter(there)
+    not_blank = pc.fill_null(pc.not_equal(labels, ""), False)
+    lines = pc.list_parent_indices(column).filter(not_blank).to_numpy()
+    return lines.astype(np.int64), labels.filter(not_blank)

@@ -1,4 +1,4 @@
-"""Numbers and dates."""
+"""Number and date columns."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from headstart.table.columns.column import Column, Encoded
 
 
 class ScaledColumn(Column):
-    """What lies on a line, scaled to [0, 1] by the ends seen; beyond them it bends towards -1 and 2.
+    """A number, scaled to [0, 1] by the smallest and largest value of the fitted column.
 
-    A missing value counts as the mean; a second number says so if any was missing when fitted
-    (else its weight would never have been trained).
+    Values outside this range are bounded smoothly: they approach -1 and 2. A missing value is replaced by
+    the mean. If the fitted column has missing values, a second number is 1 for a missing value and 0
+    otherwise. Without them, a model could not learn the weight of this second number.
     """
 
     low: float
@@ -28,36 +29,36 @@ class ScaledColumn(Column):
 
     @property
     def width(self) -> int:
-        """The number, and perhaps whether it is missing."""
+        """Return 2 if there is a number for missing values, else 1."""
         return 1 + self.missing
 
     @classmethod
     def fit(cls, name: str, column: pa.Array) -> Self:
-        """Note the ends and the mean."""
-        known = cls._floats(column.drop_null())
-        low, high, mean = (known.min(), known.max(), known.mean()) if len(known) else (0.0, 1.0, 0.0)
+        """Compute the smallest and largest value and the mean."""
+        values = cls._floats(column.drop_null())
+        low, high, mean = (values.min(), values.max(), values.mean()) if len(values) else (0.0, 1.0, 0.0)
         return cls(name=name, low=low, high=high, mean=mean, missing=column.null_count > 0)
 
     def encode(self, column: pa.Array) -> Encoded:
-        """Scale: (n, 1 or 2)."""
-        known = column.is_valid().to_numpy(zero_copy_only=False)
+        """Scale the values: (n, 1 or 2)."""
+        valid = column.is_valid().to_numpy(zero_copy_only=False)
         values = np.full(len(column), self.mean)
-        values[known] = self._floats(column.drop_null())
+        values[valid] = self._floats(column.drop_null())
         scaled = (values - self.low) / ((self.high - self.low) or 1.0)
         inside = np.clip(scaled, 0.0, 1.0)
         scaled = inside + np.tanh(scaled - inside)
-        return np.stack([scaled, ~known][: self.width], axis=1).astype(np.float32)
+        return np.stack([scaled, ~valid][: self.width], axis=1).astype(np.float32)
 
     @classmethod
-    def _floats(cls, known: pa.Array) -> NDArray[np.float64]:
-        return known.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+    def _floats(cls, values: pa.Array) -> NDArray[np.float64]:
+        return values.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
 
 
 class NumberColumn(ScaledColumn):
     """A finite number."""
 
     arrow: ClassVar[pa.DataType] = pa.float64()
-    wanted: ClassVar[str] = "a finite number"
+    expected: ClassVar[str] = "a finite number"
     type: Literal["number"] = "number"
 
     @classmethod
@@ -72,7 +73,7 @@ class NumberColumn(ScaledColumn):
 
     @classmethod
     def accept(cls, name: str, value: Any) -> float:
-        """Accept a finite number; a truth value is none."""
+        """Accept a finite number; a boolean is not a number."""
         if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
             try:
                 if math.isfinite(value):
@@ -83,15 +84,15 @@ class NumberColumn(ScaledColumn):
 
 
 class DateColumn(ScaledColumn):
-    """A day or a moment, taken as a number of days."""
+    """A date or a date with time, as a number of days."""
 
     arrow: ClassVar[pa.DataType] = pa.timestamp("us")
-    wanted: ClassVar[str] = "a date such as '2026-11-15'"
+    expected: ClassVar[str] = "a date such as '2026-11-15'"
     type: Literal["date"] = "date"
 
     @classmethod
     def convert(cls, name: str, column: pa.Array) -> pa.Array:
-        """Accept columns of dates, and of texts that are dates."""
+        """Accept columns of dates, and of dates in ISO format."""
         if pa.types.is_string(column.type):
             dates = [value and cls.accept(name, value) for value in column.to_pylist()]
             return pa.array(dates, cls.arrow)
@@ -99,14 +100,14 @@ class DateColumn(ScaledColumn):
 
     @classmethod
     def accept(cls, name: str, value: Any) -> datetime:
-        """Accept a date, a moment (also numpy's), or either as ISO text."""
-        given = value.astype("datetime64[us]").item() if isinstance(value, np.datetime64) else value
+        """Accept a date or datetime, also of numpy or pandas, or text in ISO format."""
+        date = value.astype("datetime64[us]").item() if isinstance(value, np.datetime64) else value
         try:
-            moment = datetime.fromisoformat(given if isinstance(given, str) else given.isoformat())
-            return moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo else moment
-        except (AttributeError, ValueError, OverflowError):  # the last at the ends of the calendar
+            time = datetime.fromisoformat(date if isinstance(date, str) else date.isoformat())
+            return time.astimezone(UTC).replace(tzinfo=None) if time.tzinfo else time
+        except (AttributeError, ValueError, OverflowError):  # OverflowError: near the years 1 and 9999
             raise cls.refusal(name, value) from None
 
     @classmethod
-    def _floats(cls, known: pa.Array) -> NDArray[np.float64]:
-        return known.cast(pa.int64()).to_numpy(zero_copy_only=False) / 86_400e6  # type: ignore[no-any-return]
+    def _floats(cls, values: pa.Array) -> NDArray[np.float64]:
+        return values.cast(pa.int64()).to_numpy(zero_copy_only=False) / 86_400e6  # type: ignore[no-any-return]

@@ -16,7 +16,7 @@ class TextColumn(Column):
     """Text: words and pairs of words, hashed into a vector of ``size`` numbers with unit length."""
 
     arrow: ClassVar[pa.DataType] = pa.string()
-    wanted: ClassVar[str] = "text"
+    expected: ClassVar[str] = "text"
     type: Literal["text"] = "text"
     size: int = Field(default=64, gt=0)
 

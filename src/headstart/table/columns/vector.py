@@ -1,4 +1,4 @@
-"""Vectors computed elsewhere."""
+"""Vector columns, such as sentence embeddings."""
 
 from __future__ import annotations
 
@@ -13,39 +13,41 @@ from headstart.table.columns.column import Column, Encoded
 
 
 class VectorColumn(Column):
-    """A list of ``size`` numbers, such as a sentence embedding, divided by one scale for all."""
+    """A list of ``size`` numbers, such as a sentence embedding, divided by one common scale."""
 
     arrow: ClassVar[pa.DataType] = pa.list_(pa.float64())
-    wanted: ClassVar[str] = "a list of finite numbers"
+    expected: ClassVar[str] = "a list of finite numbers"
     type: Literal["vector"] = "vector"
     size: int
     scale: float
 
     @property
     def width(self) -> int:
-        """The length of the vectors."""
+        """Return the length of the vectors."""
         return self.size
 
     @classmethod
     def fit(cls, name: str, column: pa.Array) -> Self:
-        """Note the length and how large the numbers are."""
+        """Find the length, and the root mean square of the numbers as the scale."""
         lengths = pc.unique(column.value_lengths().drop_null()).to_pylist()
         if len(lengths) > 1:
-            raise InputError(f"metadata {name!r}: vectors must be of one length; got {sorted(lengths)[:5]}")
+            raise InputError(
+                f"metadata {name!r}: all vectors must have the same length; got lengths {sorted(lengths)[:5]}"
+            )
         values = pc.list_flatten(column).to_numpy(zero_copy_only=False)
         scale = float(np.sqrt(np.mean(values**2))) if len(values) else 1.0
         return cls(name=name, size=lengths[0] if lengths else 0, scale=scale or 1.0)
 
     def encode(self, column: pa.Array) -> Encoded:
-        """Scale: (n, size). A missing vector is zeros."""
-        known = column.is_valid().to_numpy(zero_copy_only=False)
+        """Divide by the scale: (n, size). A missing vector gives zeros."""
+        valid = column.is_valid().to_numpy(zero_copy_only=False)
         wrong = pc.not_equal(column.value_lengths(), self.size)
         if pc.any(wrong, min_count=0).as_py():
             length = column.value_lengths().filter(wrong)[0].as_py()
             raise InputError(f"metadata {self.name!r} must be a list of {self.size} numbers; got {length}")
         result = np.zeros((len(column), self.size), np.float32)
         values = pc.list_flatten(column).to_numpy(zero_copy_only=False)
-        result[known] = values.reshape(int(known.sum()), self.size) / self.scale
+        result[valid] = values.reshape(int(valid.sum()), self.size) / self.scale
         return result
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Files and frames behind one small protocol: :func:`open_source`."""
+"""Files and frames behind one interface: :func:`open_source`."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ READABLE = ".csv, .csv.gz, .tsv, .tsv.gz or .parquet"
 
 
 def open_source(data: object, index: Sequence[str] = ()) -> Source:
-    """Open a path or a frame; ``index`` are columns that may also be in a pandas index."""
+    """Open a path or a frame. The columns in ``index`` may also be levels of a pandas index."""
     if not isinstance(data, str | os.PathLike):
         return FrameSource(data, index)
     path = Path(data)
     if path.is_dir():
-        raise InputError(f"{path} is a folder; name a {READABLE} file")
+        raise InputError(f"{path} is a folder; pass the path of a {READABLE} file")
     if not path.exists():
-        near = os.listdir(path.parent) if path.parent.is_dir() else []
-        raise InputError(f"there is no file {path}{did_you_mean(path.name, near)}")
+        files = os.listdir(path.parent) if path.parent.is_dir() else []
+        raise InputError(f"there is no file {path}{did_you_mean(path.name, files)}")
     name = path.name.lower()
     if name.endswith((".csv", ".csv.gz")):
         return CsvSource(path, ",")
@@ -34,4 +34,4 @@ def open_source(data: object, index: Sequence[str] = ()) -> Source:
         return CsvSource(path, "\t")
     if name.endswith((".parquet", ".pq")):
         return ParquetSource(path)
-    raise InputError(f"{path} is of a kind that cannot be read; expected {READABLE}")
+    raise InputError(f"{path} has an unsupported file type; expected {READABLE}")

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headstart.errors import InputError
-from headstart.table.sources.source import BATCH, Source, typed
+from headstart.table.sources.source import BATCH, Source, convert_batch
 
 
 class ParquetSource(Source):
-    """A Parquet file, of which only the wanted columns are read."""
+    """A Parquet file. Only the requested columns are read."""
 
     def __init__(self, path: Path) -> None:
         self.label, self._path = str(path), path
@@ -22,12 +22,12 @@ class ParquetSource(Source):
             self._name_columns(file.schema_arrow.names)
 
     def batches(self, names: Sequence[str], numbers: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield the columns, never holding more than a batch of them."""
+        """Yield the columns batch by batch, with one batch in memory."""
         with self._open() as file:
             for batch in file.iter_batches(BATCH, columns=[*names, *numbers]):
-                yield typed(batch, names, numbers, self.label)
+                yield convert_batch(batch, names, numbers, self.label)
 
-    def read(self, name: str) -> pa.Table:  # noqa: ARG002 (a Parquet file knows its types)
+    def read(self, name: str) -> pa.Table:  # noqa: ARG002 (a Parquet file stores its types)
         """Return the whole file."""
         with self._open() as file:
             return file.read()

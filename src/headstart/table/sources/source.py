@@ -1,4 +1,4 @@
-"""What a source is: named columns, gone through in batches of bounded size."""
+"""The interface of sources: named columns, read in batches of bounded size."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ import pyarrow as pa
 from headstart.errors import InputError, UnknownNameError, did_you_mean, listed
 from headstart.table.names import as_name
 
-BATCH = 1 << 20  # records held in Arrow form at a time
+BATCH = 1 << 20  # records per batch
 
 
 class Source(ABC):
-    """A file or frame that observations or metadata come from."""
+    """A file or frame that contains observations or metadata."""
 
-    label: str  # how messages call it
+    label: str  # the name of the source in messages
     columns: tuple[str, ...]
-    typed = True  # whether 17 and "17" can be told apart in it
+    typed = True  # whether the source distinguishes the number 17 from the text "17"
 
     @abstractmethod
     def batches(self, names: Sequence[str], numbers: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield the columns ``names`` as they are and ``numbers`` as float64, in this order."""
+        """Yield the columns ``names`` unchanged and the columns ``numbers`` as float64, in this order."""
 
     @abstractmethod
     def read(self, name: str) -> pa.Table:
-        """Return everything at once; ``name`` is the column that holds names."""
+        """Return all columns and records; ``name`` is the column that contains names."""
 
     def place(self, record: int) -> str:
-        """Say where the record of this number (from 0) stands."""
+        """Return where the record with this number (from 0) is, for messages."""
         return f"record {record + 1}"
 
     def require(self, column: str, argument: str) -> None:
-        """Refuse to go on without a column, saying which there are."""
+        """Raise an error that lists the columns if ``column`` is not one of them."""
         if column not in self.columns:
             raise UnknownNameError(
                 f"{self.label} has no column {column!r} ({argument}={column!r}); its columns are "
@@ -42,40 +42,44 @@ class Source(ABC):
             )
 
     def _name_columns(self, columns: Iterable[object]) -> None:
-        """Set ``columns``, of which no two may bear one name."""
+        """Set ``columns``. Two columns with the same name are an error."""
         self.columns = tuple("" if column == "" else as_name(column, "column name") for column in columns)
-        repeated = [column for column, times in Counter(self.columns).items() if times > 1]
+        repeated = [column for column, count in Counter(self.columns).items() if count > 1]
         if repeated:
             raise InputError(f"{self.label} has more than one column called {listed(repeated)}")
 
 
-def typed(batch: pa.RecordBatch, names: Sequence[str], numbers: Sequence[str], label: str) -> pa.RecordBatch:
-    """Order the columns; make ``numbers`` float64 and rid ``names`` of unused dictionary entries."""
+def convert_batch(
+    batch: pa.RecordBatch, names: Sequence[str], numbers: Sequence[str], label: str
+) -> pa.RecordBatch:
+    """Order the columns, decode dictionaries in ``names`` and convert ``numbers`` to float64."""
     columns = []
     for name in names:
         array = batch.column(name)
         columns.append(array.dictionary_decode() if pa.types.is_dictionary(array.type) else array)
     for name in numbers:
-        array, kind = batch.column(name), batch.column(name).type
-        if not (is_number(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind)):
-            raise InputError(f"{label}: column {name!r} holds {_told(array)}; observations must be numbers")
+        array, arrow_type = batch.column(name), batch.column(name).type
+        if not (is_number(arrow_type) or pa.types.is_boolean(arrow_type) or pa.types.is_null(arrow_type)):
+            raise InputError(
+                f"{label}: column {name!r} contains {_content(array)}; observations must be numbers"
+            )
         columns.append(array.cast(pa.float64(), safe=False))
     return pa.record_batch(columns, names=[*names, *numbers])
 
 
-def _told(array: pa.Array) -> str:
-    """Say what a column holds in the place of numbers: ``text, such as 'good'``."""
+def _content(array: pa.Array) -> str:
+    """Describe what a column contains instead of numbers: ``text, such as 'good'``."""
     array = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
-    known = array.drop_null()
+    values = array.drop_null()
     if not is_text(array.type):
-        return f"{array.type}, such as {known[0].as_py()!r}" if len(known) else str(array.type)
-    texts = known.unique().to_pylist()
-    strange = [text for text in texts if not _reads_as_number(text)]
-    what = "text among numbers" if 0 < len(strange) < len(texts) else "text"
-    return f"{what}, such as {(strange or texts)[0]!r}" if texts else what
+        return f"{array.type}, such as {values[0].as_py()!r}" if len(values) else str(array.type)
+    texts = values.unique().to_pylist()
+    not_numbers = [text for text in texts if not _is_number_text(text)]
+    content = "text among numbers" if 0 < len(not_numbers) < len(texts) else "text"
+    return f"{content}, such as {(not_numbers or texts)[0]!r}" if texts else content
 
 
-def _reads_as_number(text: str) -> bool:
+def _is_number_text(text: str) -> bool:
     try:
         float(text)
     except ValueError:
@@ -83,11 +87,17 @@ def _reads_as_number(text: str) -> bool:
     return True
 
 
-def is_text(kind: pa.DataType) -> bool:
-    """Whether an Arrow type holds text."""
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+def is_text(arrow_type: pa.DataType) -> bool:
+    """Return whether an Arrow type contains text."""
+    return bool(
+        pa.types.is_string(arrow_type)
+        or pa.types.is_large_string(arrow_type)
+        or pa.types.is_string_view(arrow_type)
+    )
 
 
-def is_number(kind: pa.DataType) -> bool:
-    """Whether an Arrow type holds numbers (a truth value is none)."""
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+def is_number(arrow_type: pa.DataType) -> bool:
+    """Return whether an Arrow type contains numbers; a boolean is not a number."""
+    return bool(
+        pa.types.is_integer(arrow_type) or pa.types.is_floating(arrow_type) or pa.types.is_decimal(arrow_type)
+    )

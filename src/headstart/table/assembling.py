@@ -1,0 +1,114 @@
+"""The parts of a table, assembled from sources of observations and metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from headstart.errors import InputError, listed
+from headstart.table.inference import KindsLike, check_values, parse_kind, resolve_kinds
+from headstart.table.kinds import Kinds
+from headstart.table.metadata import MetadataSchema
+from headstart.table.names import Names
+from headstart.table.numbering import sorted_names
+from headstart.table.readers import Form, Observations, choose_form, read_long, read_wide
+from headstart.table.sorting import DUPLICATES, SortedObservations, merge_duplicates, sort_observations
+from headstart.table.sources import open_source
+from headstart.table.tidying import align, check_finite, read_metadata
+
+
+class TableParts(NamedTuple):
+    """The fields of a ``Table``, in their order."""
+
+    rows: Names
+    features: Names
+    kinds: Kinds
+    row_index: NDArray[np.int64]  # (n,)
+    feature_index: NDArray[np.int64]  # (n,)
+    values: NDArray[np.float64]  # (n,)
+    metadata: pa.Table | None
+    schema: MetadataSchema | None
+    notes: tuple[str, ...]
+
+
+def assemble(
+    observations: object,
+    metadata: object,
+    columns: tuple[str, str, str],
+    form: Form,
+    kinds: KindsLike,
+    metadata_types: Mapping[str, str] | None,
+    duplicates: str,
+) -> TableParts:
+    """Read all parts of a table. ``columns`` are the names of the row, feature and value columns."""
+    row, feature, value = columns
+    _check_arguments(kinds, duplicates)
+    source = open_source(observations, columns)
+    form = choose_form(source, form, row, feature, value)
+    # Metadata is small, so its errors appear before the long work.
+    described: list[str] = []
+    lines: pa.Table | None = None
+    if metadata is not None:
+        described, lines = read_metadata(open_source(metadata, (feature,)), feature)
+    unsorted = read_long(source, row, feature, value) if form == "long" else read_wide(source, row)
+    notes = [*unsorted.notes, *(_compare_features(unsorted.features, described) if lines is not None else ())]
+    rows = Names(sorted_names(unsorted.rows), "row")
+    features = Names(sorted_names([*unsorted.features, *described]), "feature")
+    keys, values = _keys(unsorted, rows, features), unsorted.values
+    del unsorted  # sorting needs the most memory
+    ordered = sort_observations(keys, values, len(features))
+    del keys, values
+    ordered, merge_notes = merge_duplicates(ordered, rows, features, duplicates)
+    resolved, kind_notes = _kinds(kinds, rows, features, ordered)
+    notes += [*merge_notes, *kind_notes]
+    aligned = schema = None
+    if lines is not None and lines.num_columns:
+        aligned = align(described, lines, features)
+        schema = _fit_schema(aligned, features, dict(metadata_types or {}))
+        notes.append(f"metadata columns read as {schema.describe()}; pass metadata_types= to change this")
+    elif metadata_types:
+        raise InputError("metadata_types was given, but there are no columns of metadata to apply it to")
+    return TableParts(rows, features, resolved, *ordered, aligned, schema, tuple(notes))
+
+
+def _check_arguments(kinds: KindsLike, duplicates: str) -> None:
+    if duplicates not in DUPLICATES:
+        raise InputError(f"duplicates must be one of {', '.join(DUPLICATES)}; got {duplicates!r}")
+    for kind in kinds.values() if isinstance(kinds, Mapping) else () if kinds is None else (kinds,):
+        parse_kind(kind)
+
+
+def _keys(observations: Observations, rows: Names, features: Names) -> NDArray[np.int64]:
+    """Return row position * features + feature position of each observation: (n,)."""
+    keys = (rows.positions(observations.rows) * len(features))[observations.row_numbers]
+    keys += features.positions(observations.features)[observations.feature_numbers]
+    return keys
+
+
+def _kinds(
+    kinds: KindsLike, rows: Names, features: Names, observations: SortedObservations
+) -> tuple[Kinds, tuple[str, ...]]:
+    resolved, notes = resolve_kinds(kinds, features, observations.feature_index, observations.values)
+    if kinds is not None:
+        check_values(resolved, rows, features, *observations)
+    return resolved, notes
+
+
+def _fit_schema(metadata: pa.Table, features: Names, types: dict[str, str]) -> MetadataSchema:
+    used = [name for name in metadata.column_names if types.get(name) != "ignore"]
+    check_finite(metadata.select(used), features)
+    return MetadataSchema.fit(metadata, types)
+
+
+def _compare_features(observed: list[str], described: list[str]) -> list[str]:
+    """Return notes about features that have only observations, or only metadata."""
+    notes = []
+    if without_metadata := sorted(set(observed) - set(described)):
+        notes.append(f"features without metadata: {len(without_metadata)} ({listed(without_metadata)})")
+    if unobserved := sorted(set(described) - set(observed)):
+        notes.append(f"features with metadata but no observations: {len(unobserved)} ({listed(unobserved)})")
+    return notes
