@@ -146,7 +146,7 @@ class ClosedFormAdapter(StreamingAdapter):
     def _unscaled_heads(
         self, batch: FeatureBatch, states: RowStates, prior_mean: Tensor, root: Tensor
     ) -> Heads:
-        """Heads of reals whose own centre and scale are found from their contexts, in units that all share."""
+        """Heads of reals whose centre and scale are found from their contexts, in units that all share."""
         if self.scale_prior is None:
             mean, covariance = self._posterior(batch, states, prior_mean, root)
             return self._heads(mean, covariance, batch.kinds)
@@ -166,7 +166,7 @@ class ClosedFormAdapter(StreamingAdapter):
         )
         mean[:, -1] += self.scale_prior.centre
         heads = self._heads(mean, covariance, batch.kinds)
-        return replace(heads, noise=heads.noise * noise.to(heads.bias.dtype))
+        return replace(heads, noise=self.prior.noise(batch.kinds) * noise.to(heads.bias.dtype))
 
     def _heads(self, mean: Tensor, covariance: Tensor, kinds: Tensor) -> Heads:
         noise = self.prior.noise(kinds)

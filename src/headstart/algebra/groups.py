@@ -62,11 +62,13 @@ def leading_directions(part: Tensor, rank: int, generator: torch.Generator | Non
             values, vectors = torch.linalg.eigh(part @ part.T)
             values, vectors = values[-rank:], vectors[:, -rank:]
             kept = values > 1e-9 * values[-1]
-            return part.T @ vectors[:, kept] / values[kept].sqrt()
-        vectors = torch.linalg.eigh(part.T @ part)[1]
-        return vectors[:, -rank:]
+            exact: Tensor = part.T @ vectors[:, kept] / values[kept].sqrt()
+            return exact
+        of_columns: Tensor = torch.linalg.eigh(part.T @ part).eigenvectors
+        return of_columns[:, -rank:]
     basis = torch.randn(width, rank + 16, dtype=part.dtype, generator=generator)
     for _ in range(4):
         basis = torch.linalg.qr(part.T @ torch.linalg.qr(part @ basis).Q).Q
     _, _, turn = torch.linalg.svd(part @ basis, full_matrices=False)
-    return (basis @ turn.T)[:, :rank]
+    leading: Tensor = (basis @ turn.T)[:, :rank]
+    return leading

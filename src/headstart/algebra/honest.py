@@ -72,7 +72,8 @@ class HonestRegression:
         own, shared = sorted(order[: _MAX_GROUPS - 1]), sorted(order[_MAX_GROUPS - 1 :])
         columns = torch.cat([self.groups[g].columns for g in shared])
         centre = torch.cat([self.groups[g].centre for g in shared])
-        basis = torch.block_diag(*[self.groups[g].basis for g in shared]) / len(shared) ** 0.5
+        blocks = [self.groups[g].basis for g in shared]
+        basis: Tensor = torch.block_diag(*blocks) / len(shared) ** 0.5  # type: ignore[no-untyped-call]
         pooled = torch.cat([parts[g] for g in shared], dim=1) / len(shared) ** 0.5
         if pooled.shape[1] > min(MAX_COLUMNS, len(pooled)):
             lead = leading_directions(pooled, min(MAX_COLUMNS, len(pooled) - 1))
@@ -107,7 +108,8 @@ class HonestRegression:
             self.coefficients = (scaled / ridge).T @ (inverse @ (scale * goal))
             leverage = 1 - inverse.diagonal()
         residual = goal - design @ self.coefficients
-        return (goal - residual / (1 - leverage.clamp(0, 1 - 1e-6))[:, None]).to(targets.dtype)
+        loo: Tensor = goal - residual / (1 - leverage.clamp(0, 1 - 1e-6))[:, None]
+        return loo.to(targets.dtype)
 
     def map(self, width: int) -> tuple[Tensor, Tensor]:
         """The coefficients as one matrix on encoded metadata, and a constant: (width, size), (size,)."""

@@ -52,7 +52,8 @@ class FactorisationTraining:
         self.head_regression = HonestRegression(groups)
         signatures = backbone.signature(cells)
         columns = torch.arange(1, signatures.shape[1])
-        groups = make_groups(signatures, [part for part in columns.split([1, len(columns) - 1]) if len(part)])
+        parts = [part for part in (columns[:1], columns[1:]) if len(part)]  # the count, then the rest
+        groups = make_groups(signatures, parts)
         self.row_regression = HonestRegression(groups)
         prior_covariance = torch.eye(self.size, dtype=torch.float64)
         prior_means, prior_covariance = self._head_prior(rows.moments(), prior_covariance, choosing=False)

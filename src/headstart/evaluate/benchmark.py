@@ -91,7 +91,8 @@ class Benchmark:
         config, split, seed = self.config, self.splits[number], self.config.seed + number
         table = hide_scales(self.table, split)
         held_out = table.with_features(split.meta_test)
-        test = KShotTest(feature_batch(held_out), held_out.kinds, config.shots, seed)
+        middle = table.with_features(split.train).kinds.middle_real()
+        test = KShotTest(feature_batch(held_out, middle), held_out.kinds, config.shots, seed)
         facts = _facts_of(split, test)
         reporter.say(
             f"Split {number + 1} of {config.splits}: {len(split.train)} features train, "

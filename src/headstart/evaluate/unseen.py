@@ -29,7 +29,7 @@ def hide_scales(table: Table, split: FeatureSplit) -> Table:
     if len(known):
         found, _ = resolve_kinds("real", known.features, known.feature_index, known.values)
         kinds[real & trained] = found
-        common = Kind.real(float(np.median(found.offsets)), float(np.median(found.spans)))
+        common = found.middle_real() or found[0]
     else:
         common = Kind.real()
     kinds[real & ~trained] = common

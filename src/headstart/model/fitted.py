@@ -36,42 +36,51 @@ class Fitted:
     calibration: Calibration
     catalogue: Catalogue
     backbone_features: Names  # the features that the backbone reads, in its order
+    middle: Kind | None  # the kind of new reals whose own center and scale are found from their observations
 
     @torch.no_grad()
     def adapt(self, features: list[Feature]) -> None:
         """Give these features heads by one pass of the adapter, and keep them."""
-        self.catalogue.put(features, self.adapter.adapt(batch_of(features, len(self.rows)), self.states))
+        self.catalogue.put(features, self.adapter.adapt(self.batch_of(features), self.states))
 
     @torch.no_grad()
     def observe(self, feature: Feature, rows: NDArray[np.int64], values: NDArray[np.float64]) -> None:
         """Refine one feature's head: from sums over its observations where the adapter has such."""
         after, adapter = feature.observed(rows, values), self.adapter
         kind = torch.tensor([feature.kind.type])
-        if not (isinstance(adapter, StreamingAdapter) and bool(adapter.streams(kind))):
+        if (
+            not isinstance(adapter, StreamingAdapter)
+            or not bool(adapter.streams(kind))
+            or self.is_unscaled(feature)  # its scale changes with every observation
+        ):
             self.adapt([after])
             return
 
         def evidence(of: Feature) -> Tensor:
-            return adapter.evidence(batch_of([of], len(self.rows)), self.states)
+            return adapter.evidence(self.batch_of([of]), self.states)
 
         sums = self.catalogue.evidence.get(feature.name)
         total = evidence(feature) if sums is None else sums
         total = total - evidence(feature.among(rows)) + evidence(after.among(rows))
-        heads = adapter.solve(total, batch_of([after], len(self.rows)))
+        heads = adapter.solve(total, self.batch_of([after]))
         self.catalogue.put([after], heads, [total])
 
+    def is_unscaled(self, feature: Feature) -> bool:
+        """Whether a feature's own center and scale are found from its observations."""
+        return not feature.in_backbone and feature.kind == self.middle
 
-def batch_of(features: list[Feature], rows: int) -> FeatureBatch:
-    """Turn features and their contexts into what adapters read."""
-    counts = torch.tensor([len(feature.rows) for feature in features], dtype=torch.int64)
-    scaled = [(feature.values - feature.kind.offset) / feature.kind.span for feature in features]
-    return FeatureBatch(
-        Cells(
-            offsets(counts),
-            torch.from_numpy(np.concatenate([feature.rows for feature in features])),
-            torch.from_numpy(np.concatenate(scaled)).float(),
-            rows,
-        ),
-        torch.from_numpy(np.stack([feature.metadata for feature in features])),
-        torch.tensor([feature.kind.type for feature in features], dtype=torch.int64),
-    )
+    def batch_of(self, features: list[Feature]) -> FeatureBatch:
+        """Turn features and their contexts into what adapters read."""
+        counts = torch.tensor([len(feature.rows) for feature in features], dtype=torch.int64)
+        scaled = [(feature.values - feature.kind.offset) / feature.kind.span for feature in features]
+        return FeatureBatch(
+            Cells(
+                offsets(counts),
+                torch.from_numpy(np.concatenate([feature.rows for feature in features])),
+                torch.from_numpy(np.concatenate(scaled)).float(),
+                len(self.rows),
+            ),
+            torch.from_numpy(np.stack([feature.metadata for feature in features])),
+            torch.tensor([feature.kind.type for feature in features], dtype=torch.int64),
+            torch.tensor([self.is_unscaled(feature) for feature in features]),
+        )

@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 from headstart.adapters.protocol import StreamingAdapter
 from headstart.errors import InputError
 from headstart.model.catalogue import Catalogue, Feature
-from headstart.model.fitted import Fitted, batch_of
+from headstart.model.fitted import Fitted
 from headstart.model.settings import Settings
 from headstart.progress import Reporter
 from headstart.storage import read_json, write_json
 from headstart.table import Table
 from headstart.training.recipe import Trained, train
+from headstart.training.stages import feature_batch
 
 MIN_FEATURES = 4
 _FEATURES_AT_ONCE = 1024
@@ -54,7 +55,7 @@ def _assembled(
     features = features_of(table, set(train_features.tolist()), fixed=fixed)
     with torch.no_grad():
         states = adapter.refine(knowledge.states)
-        sample = adapter.adapt(batch_of(features[:1], len(table.rows)), states)
+        sample = adapter.adapt(feature_batch(table.with_features(train_features[:1])), states)
     fitted = Fitted(
         settings=settings.revised(
             backbone=backbone.config,
@@ -71,6 +72,7 @@ def _assembled(
         calibration=own.calibration,
         catalogue=Catalogue(sample),
         backbone_features=table.features.take(train_features),
+        middle=table.kinds.take(train_features).middle_real(),
     )
     if fixed:
         heads = knowledge.heads.plain(states.activation.shape[1])  # like those that the adapter makes

@@ -51,6 +51,7 @@ class ModelFacts(Config):
     metadata: MetadataSchema | None
     features: FeatureFacts
     backbone_features: tuple[Name, ...]
+    middle: str | None  # the kind of new reals whose own center and scale are yet to be found
     streams: tuple[Name, ...]  # the features whose sums are kept
     rows: tuple[Name, ...]
 
@@ -81,6 +82,7 @@ def facts_of(fitted: Fitted, weights: str, digest: str) -> ModelFacts:
             shots=[feature.shots for feature in features],
         ),
         backbone_features=list(fitted.backbone_features),
+        middle=None if fitted.middle is None else str(fitted.middle),
         streams=list(fitted.catalogue.evidence),
         rows=list(fitted.rows),
     )
@@ -164,6 +166,7 @@ def fitted_from(facts: ModelFacts, tensors: dict[str, Tensor], *, prepare: bool 
         calibration=Calibration(**parts["calibration"]),
         catalogue=_catalogue(facts, parts, tensors),
         backbone_features=_names(facts.backbone_features, "feature"),
+        middle=None if facts.middle is None else Kind.parse(facts.middle),
     )
 
 

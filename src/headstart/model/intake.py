@@ -97,7 +97,7 @@ def new_feature(fitted: Fitted, given: object, parts: object) -> Feature:
         if part not in PARTS:
             raise InputError(f"feature {name!r}: unknown part {part!r}{did_you_mean(str(part), PARTS)}")
     observations = {} if said.get("observations") is None else said["observations"]
-    kind = _kind_of(fitted, name, said.get("kind"), observations)
+    kind = _kind_of(fitted, name, said.get("kind"))
     rows, values = context_of(name, observations, kind, fitted.rows)
     metadata = _encoded_metadata(fitted, name, said.get("metadata"))
     return Feature(name, kind, False, len(rows), metadata, rows, values)
@@ -119,7 +119,7 @@ def _encoded_metadata(fitted: Fitted, name: str, given: object) -> NDArray[np.fl
     return line
 
 
-def _kind_of(fitted: Fitted, name: str, given: object, observations: object) -> Kind:
+def _kind_of(fitted: Fitted, name: str, given: object) -> Kind:
     """The kind said, or the usual one; a bare "rating" or "real" takes the model's ends or scale."""
     wanted = fitted.kinds[0].name if given is None else str(given)
     if isinstance(given, Kind) or wanted not in KIND_NAMES:
@@ -134,13 +134,8 @@ def _kind_of(fitted: Fitted, name: str, given: object, observations: object) -> 
         return alike[0]
     if alike[0].type != KindType.REAL:
         raise InputError(f"feature {name!r}: say its ends, as kind='{alike[0]}'")
-    _, values = numbers(observations, f"feature {name!r}")
-    if len(values) < 2:
-        raise InputError(
-            f"feature {name!r}: the model's real features each have a scale of their own; say this "
-            "one's, as kind='real:CENTER:SCALE', or give at least 2 observations"
-        )
-    return Kind.real(float(values.mean()), float(values.std()) or 1.0)
+    # The model's real features each have a scale of their own: this one's is found from its observations.
+    return alike[0] if fitted.middle is None else fitted.middle
 
 
 def _none_of(fitted: Fitted) -> str:

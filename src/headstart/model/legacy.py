@@ -50,6 +50,7 @@ def upgraded(facts: dict[str, Any], tensors: dict[str, Tensor]) -> tuple[dict[st
             "shots": features["shots"],
         },
         "backbone_features": facts["encoded"],
+        "middle": None,
         "streams": facts.get("streams", []),
         "rows": facts["rows"],
     }
@@ -69,6 +70,7 @@ def _resolve(settings: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     if backbone["name"] == "factorisation":
         backbone["latent"] = tensors["backbone/weight"].shape[1]
         backbone["signature"] = tensors["backbone/signature.table"].shape[1]
+        backbone["uncertain_rows"] = False
     if adapter["name"] == "chn-bayes":
         learned = tensors.get("adapter/phi.2.bias")
         adapter["activations"] = 0 if learned is None else len(learned)
@@ -90,8 +92,24 @@ def _new_tensors(tensors: dict[str, Tensor], *, relative: bool) -> dict[str, Ten
         new[f"knowledge/states/{name}"] = (states[:, :width] if name == "activation" else states).contiguous()
     new["knowledge/kinds"] = new["backbone/kinds"] = new.pop("backbone/codes")
     new["backbone_grid"] = tensors["backbone/grid"]
-    for name in _OF_PRIOR:
-        for prefix in ("adapter", "adapter/base"):
-            if f"{prefix}/{name}" in new:
-                new[f"{prefix}/prior.{name}"] = new.pop(f"{prefix}/{name}")
+    _upgrade_factorisation(new)
+    for prefix in ("adapter/", "adapter/base."):
+        if f"{prefix}root_lower" in new:
+            for name in _OF_PRIOR:
+                new[f"{prefix}prior.{name}"] = new.pop(f"{prefix}{name}")
+            size, width = len(new[f"{prefix}prior.root_lower"]), tensors["knowledge/metadata"].shape[1]
+            new[f"{prefix}prior.bends"] = torch.ones(width, dtype=torch.bool)  # all columns were bent
+            new[f"{prefix}mean_squares"] = torch.zeros(size - 1)  # the uncertainty of rows was in ``doubt``
     return new
+
+
+def _upgrade_factorisation(tensors: dict[str, Tensor]) -> None:
+    """The signature had a fixed centre and scale of the count, and was believed at any count."""
+    if "backbone/signature.table" not in tensors:
+        return
+    table, scale = tensors["backbone/signature.table"], tensors["backbone/signature.scale"]
+    tensors["backbone/signature.centre"] = torch.cat([torch.tensor([4.5]), torch.zeros(table.shape[1])])
+    tensors["backbone/signature.scale"] = torch.cat([torch.tensor([1.5]), scale])
+    tensors["backbone/signature.ends"] = torch.tensor([0.0, 50.0])
+    tensors["backbone/signature.patience"] = torch.tensor(1e-9)
+    tensors["backbone/exactness"] = torch.ones(len(table))

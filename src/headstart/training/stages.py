@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from headstart.adapters.protocol import Adapter, AdapterConfig
@@ -15,7 +14,7 @@ from headstart.core.batch import FeatureBatch
 from headstart.core.description import Description
 from headstart.core.knowledge import Knowledge, Scales
 from headstart.progress import Reporter
-from headstart.table import Kinds, Table
+from headstart.table import Kind, Kinds, Table
 from headstart.table.kinds import KindType
 from headstart.training.metatraining import MetaTrainingConfig, meta_train
 from headstart.training.pretraining import PretrainingConfig, pretrain
@@ -64,20 +63,24 @@ def metadata_widths(table: Table) -> tuple[int, ...]:
 
 def scales_of(kinds: Kinds) -> Scales | None:
     """Centres and scales of real features, in units of the usual one; None where they do not differ."""
-    real = kinds.types == KindType.REAL
-    centre, scale = kinds.offsets[real], kinds.spans[real]
-    if len(centre) < 2 or (np.ptp(centre) == 0 and np.ptp(scale) == 0):
+    middle, real = kinds.middle_real(), kinds.types == KindType.REAL
+    if middle is None:
         return None
-    usual = float(np.median(scale))
-    return Scales(torch.from_numpy((centre - np.median(centre)) / usual), torch.from_numpy(scale / usual))
+    centre, scale = (kinds.offsets[real] - middle.offset) / middle.span, kinds.spans[real] / middle.span
+    return Scales(torch.from_numpy(centre), torch.from_numpy(scale))
 
 
-def feature_batch(table: Table) -> FeatureBatch:
-    """All features of a table, treated as new."""
+def feature_batch(table: Table, middle: Kind | None = None) -> FeatureBatch:
+    """All features of a table, treated as new.
+
+    ``middle`` is the real kind of features whose own center and scale are yet to be found.
+    """
+    unscaled = None if middle is None else torch.tensor([kind == middle for kind in table.kinds])
     return FeatureBatch(
         table.cells().transpose(),
         torch.from_numpy(table.encoded_metadata()),
         torch.from_numpy(table.kinds.types),
+        unscaled,
     )
 
 
