@@ -13,7 +13,7 @@ from scipy.sparse import csr_matrix
 
 from headstart.errors import InputError
 from headstart.evaluate.splits import FeatureSplit
-from headstart.evaluate.unseen import hide_scales
+from headstart.training.unseen import hide_scales
 from headstart.table import Table
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
@@ -84,7 +84,7 @@ class Problem:
         cls, table: Table, split: FeatureSplit, seed: int, parts: tuple[int, ...] = PARTS
     ) -> Problem:
         """Train and meta-train features are known, meta-test features new; orders as the benchmark's."""
-        table = hide_scales(table, split)
+        table = hide_scales(table, split.train)
         kinds = set(table.kinds)
         if len(kinds) > 1 or table.kinds.types[0] == KindType.REAL:
             raise InputError(f"peers take tables of one kind, binary or rating; got {table.kinds.summary()}")

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from headstart.adapters.empirical import mean_squared_weights
-from headstart.adapters.posterior import classify, posterior_of, regress, squeezing
+from headstart.adapters.posterior import ContextSums, classify, mixed, posterior_of, regress, squeezing
 from headstart.adapters.prior import HeadPrior
 from headstart.adapters.protocol import AdapterConfig, StreamingAdapter
-from headstart.adapters.scales import ContextSums, ScalePrior
+from headstart.adapters.scales import ScalePrior
 from headstart.algebra.padding import blocks, padded
 from headstart.algebra.sparse import segment_sum
 from headstart.algebra.symmetric import pack, positive, squares, unpack, with_one
@@ -134,7 +134,10 @@ class ClosedFormAdapter(StreamingAdapter):
         rows = padded(with_one(states.activation.index_select(0, cells.index)).to(root.dtype), cells)
         values = padded(cells.values.to(root.dtype), cells)
         noise = self._noise(states, batch).to(root.dtype)
-        if not bool(self.knowledge.likelihood.squashes(kind)):
+        identity = not bool(self.knowledge.likelihood.squashes(kind))
+        if identity and self._may_doubt():
+            return self._doubting(self._sums(batch, states), prior_mean)
+        if identity:
             return regress(rows, values, padded(1 / noise, cells), prior_mean, root)
         if int(kind) == KindType.BINARY:
             ones, squeeze = padded(torch.ones_like(noise), cells), padded(squeezing(noise), cells)
@@ -150,23 +153,41 @@ class ClosedFormAdapter(StreamingAdapter):
         if self.scale_prior is None:
             mean, covariance = self._posterior(batch, states, prior_mean, root)
             return self._heads(mean, covariance, batch.kinds)
-        cells, size = batch.cells, self.prior.size
-        rows = with_one(states.activation.index_select(0, cells.index)).double()
-        values = cells.values.double() - self.scale_prior.centre
-        weights = 1 / self._noise(states, batch).double()
-        linear = rows * (weights * values)[:, None]
-        each = [squares(rows) * weights[:, None], linear, (weights * values**2)[:, None]]
-        sums = segment_sum(torch.cat(each, dim=1), cells.indptr)
-        packed, linear, square = sums.tensor_split([sums.shape[1] - size - 1, sums.shape[1] - 1], dim=1)
+        centre = self.scale_prior.centre
+        sums = self._sums(batch.observing(replace(batch.cells, values=batch.cells.values - centre)), states)
         covariance = positive((root @ root.T).double()[:-1, :-1])
-        mean, covariance, noise = self.scale_prior.posterior(
-            ContextSums(batch.shots, unpack(packed, size), linear, square[:, 0]),
-            prior_mean[:, :-1].double(),
-            covariance,
-        )
-        mean[:, -1] += self.scale_prior.centre
+        mean, covariance, noise = self.scale_prior.posterior(sums, prior_mean[:, :-1].double(), covariance)
+        mean[:, -1] += centre
         heads = self._heads(mean, covariance, batch.kinds)
         return replace(heads, noise=self.prior.noise(batch.kinds) * noise.to(heads.bias.dtype))
+
+    def _may_doubt(self) -> bool:
+        """Whether a context may show that metadata misleads: only where metadata is all there is to doubt."""
+        possible = not self.training and self.prior.learned == 0 and bool(self.prior.misleading > 0)
+        return possible and self.prior.uses_metadata
+
+    def _doubting(self, sums: ContextSums, prior_mean: Tensor) -> tuple[Tensor, Tensor]:
+        """The posterior where the evidence of the context says whether to follow the metadata."""
+        plain = self.prior.plain_mean.double().expand_as(prior_mean)
+        means = torch.stack([prior_mean.double(), plain], dim=1)
+        roots = torch.stack([self.prior.root(torch.float64), self.prior.plain_root.double()])
+        misleading = self.prior.misleading
+        return mixed(sums, means, roots, torch.stack([1 - misleading, misleading]))
+
+    def _sums(self, batch: FeatureBatch, states: RowStates) -> ContextSums:
+        """The sums over each context, in double precision."""
+        cells = batch.cells
+        rows = with_one(states.activation.index_select(0, cells.index)).double()
+        weights, values = 1 / self._noise(states, batch).double(), cells.values.double()
+        linear = rows * (weights * values)[:, None]
+        each = torch.cat([squares(rows) * weights[:, None], linear, (weights * values**2)[:, None]], dim=1)
+        return self._parted(segment_sum(each, cells.indptr), batch.shots)
+
+    def _parted(self, sums: Tensor, counts: Tensor) -> ContextSums:
+        """Part what is kept of a context into its sums."""
+        size = self.prior.size
+        packed, linear, square = sums.tensor_split([sums.shape[1] - size - 1, sums.shape[1] - 1], dim=1)
+        return ContextSums(counts.double(), unpack(packed, size), linear, square[:, 0])
 
     def _heads(self, mean: Tensor, covariance: Tensor, kinds: Tensor) -> Heads:
         noise = self.prior.noise(kinds)
@@ -200,21 +221,22 @@ class ClosedFormAdapter(StreamingAdapter):
         return ~self.knowledge.likelihood.squashes(kinds)
 
     def evidence(self, batch: FeatureBatch, states: RowStates) -> Tensor:
-        """Σ w·d·dᵀ (packed), Σ w·x·d and the context sums of each feature, in double precision."""
-        cells = batch.cells
-        weights = 1 / self._noise(states, batch).double()
-        rows = with_one(states.activation.index_select(0, cells.index)).double()
-        linear = rows * (weights * cells.values.double())[:, None]
-        each = torch.cat([squares(rows) * weights[:, None], linear], dim=1)
-        return torch.cat([segment_sum(each, cells.indptr), self.context_sums(batch, states).double()], dim=1)
+        """The number of shots, Σ w·d·dᵀ (packed), Σ w·x·d, Σ w·x² and the context sums of each feature."""
+        sums = self._sums(batch, states)
+        further = self.context_sums(batch, states).double()
+        parts = [sums.counts[:, None], pack(sums.total), sums.linear, sums.squares[:, None], further]
+        return torch.cat(parts, dim=1)
 
     def solve(self, evidence: Tensor, batch: FeatureBatch) -> Heads:
         """The heads that these sums imply; of the batch only metadata and kinds are read."""
         size = self.prior.size
-        triangle = size * (size + 1) // 2
-        packed, linear, sums = evidence.tensor_split([triangle, triangle + size], dim=1)
-        prior_mean = self.prior_mean(batch, sums).to(evidence.dtype)
-        root, precision = self.prior.root(evidence.dtype), unpack(packed, size)
-        residual = linear - (precision @ prior_mean[:, :, None])[:, :, 0]
-        mean, covariance = posterior_of(root.T @ precision @ root, residual @ root, prior_mean, root)
+        count, kept, further = evidence.tensor_split([1, size * (size + 1) // 2 + size + 2], dim=1)
+        sums = self._parted(kept, count[:, 0])
+        prior_mean = self.prior_mean(batch, further).to(evidence.dtype)
+        if self._may_doubt():
+            mean, covariance = self._doubting(sums, prior_mean)
+            return self._heads(mean, covariance, batch.kinds)
+        root = self.prior.root(evidence.dtype)
+        residual = sums.linear - (sums.total @ prior_mean[:, :, None])[:, :, 0]
+        mean, covariance = posterior_of(root.T @ sums.total @ root, residual @ root, prior_mean, root)
         return self._heads(mean, covariance, batch.kinds)

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from headstart.adapters.empirical import empirical_noise, empirical_prior
+from headstart.algebra.honest import HonestRegression
+from headstart.algebra.symmetric import positive
 from headstart.core.batch import FeatureBatch
 from headstart.core.description import Description, bent
 from headstart.core.knowledge import Knowledge
@@ -35,6 +37,15 @@ class HeadPrior(nn.Module):
         self.root_diagonal = nn.Parameter(torch.zeros(self.size))  # logarithms
         self.root_lower = nn.Parameter(torch.zeros(self.size, self.size))
         self.log_noise = nn.Parameter(torch.zeros(len(KindType)))
+        # The prior without metadata, which the context may prefer where metadata misleads.
+        self.plain_mean: Tensor
+        self.register_buffer("plain_mean", torch.zeros(self.size))
+        self.plain_root: Tensor
+        self.register_buffer("plain_root", torch.eye(self.size))
+        self.misleading: Tensor  # share of features, before any is observed, whose metadata misleads
+        self.register_buffer("misleading", torch.tensor(0.25, dtype=torch.float64))
+        self.gains: Tensor  # the share of the error of predicted heads that each metadata column removes
+        self.register_buffer("gains", torch.zeros(len(knowledge.widths)))
         # By how much the others' prediction of each known feature differs from the fitted one.
         self.corrections: Tensor
         corrections = torch.zeros(len(knowledge.kinds), self.size)
@@ -54,15 +65,21 @@ class HeadPrior(nn.Module):
         self.base.copy_(self._widened(torch.cat([prior.matrix, prior.constant[None]])))
         fitted = self.describe(knowledge.metadata, knowledge.kinds) @ self.base
         self.corrections.copy_(self._widened(prior.loo_means) - fitted)
+        self.gains.copy_(_column_gains(prior.regression, knowledge.widths, self.bends))
         noise = empirical_noise(knowledge)
-        added = torch.zeros(self.size)
-        usual = int(knowledge.kinds.mode().values)
-        added[self.size - 1 - self.learned : self.size - 1] = 0.5 * noise[usual]
-        covariance = self._widened(self._widened(prior.covariance).T)
-        root = torch.linalg.cholesky(covariance + torch.diag(added))
+        usual = float(noise[int(knowledge.kinds.mode().values)])
+        root = self._root_of(prior.covariance, usual)
         self.root_diagonal.copy_(root.diagonal().log())
         self.root_lower.copy_(root.tril(-1))
         self.log_noise.copy_(noise.log())
+        plain = empirical_prior(knowledge, heads, Description(knowledge.metadata[:, :0], []))
+        self.plain_mean.copy_(self._widened(plain.constant[None])[0])
+        self.plain_root.copy_(self._root_of(plain.covariance, usual))
+
+    @property
+    def uses_metadata(self) -> bool:
+        """Whether any metadata column, or the kind, says something of heads."""
+        return bool((self.base[:-1] != 0).any())
 
     def describe(self, metadata: Tensor, kinds: Tensor) -> Tensor:
         """Metadata, its bends, the kind where a table mixes kinds, and a constant: (features, columns)."""
@@ -84,7 +101,32 @@ class HeadPrior(nn.Module):
         """The usual variance of an observation of these kinds: like ``kinds``."""
         return self.log_noise.exp()[kinds]
 
+    def _root_of(self, covariance: Tensor, noise: float) -> Tensor:
+        """The root of a covariance of heads, with variances for the learned activations: (size, size)."""
+        added = torch.zeros(self.size)
+        added[self.size - 1 - self.learned : self.size - 1] = 0.5 * noise
+        widened = self._widened(self._widened(covariance).T)
+        root: Tensor = torch.linalg.cholesky(positive(widened.double() + torch.diag(added)))
+        return root.to(covariance.dtype)
+
     def _widened(self, matrix: Tensor) -> Tensor:
         """Put zeros for the learned activations before the last column, the bias."""
         more = matrix.new_zeros(len(matrix), self.size - matrix.shape[1])
         return torch.cat([matrix[:, :-1], more, matrix[:, -1:]], dim=1)
+
+
+def _column_gains(regression: HonestRegression, widths: tuple[int, ...], bends: Tensor) -> Tensor:
+    """What each metadata column contributes, its bends included: (metadata columns,).
+
+    Where several columns share one strength, each is given an equal part of what they remove.
+    """
+    owner = torch.repeat_interleave(torch.arange(len(widths)), torch.tensor(widths, dtype=torch.int64))
+    columns = [*range(len(widths)), *owner[bends].tolist()]  # of each group that was described
+    gains = torch.zeros(len(widths))
+    for members, gain, strength in zip(
+        regression.members, regression.gains.tolist(), regression.strengths.tolist(), strict=True
+    ):
+        for member in members if strength > 0 else []:
+            if member < len(columns):  # the last group may be that of kinds
+                gains[columns[member]] += gain / len(members)
+    return gains

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from headstart.adapters.posterior import ContextSums, tempering
 from headstart.algebra.symmetric import solved
 from headstart.core.knowledge import Scales
 
@@ -22,16 +23,6 @@ _MIN_FREEDOM, _MAX_FREEDOM = 0.05, 50.0
 _PARTS, _MIN_FEATURES = 6, 5  # known features are parted by scale, at least so many in each part
 _LEVELS = 5  # of noise
 _MIN_DISTANCE = 0.05
-_TEMPER = 2.0  # observations from which the evidence for a part is half believed
-
-
-class ContextSums(NamedTuple):
-    """Sums over the contexts of features, of values x less the centre μ and weights w."""
-
-    counts: Tensor  # (features,)
-    total: Tensor  # (features, size, size): Σ w·[d; 1][d; 1]ᵀ
-    linear: Tensor  # (features, size): Σ w·x·[d; 1]
-    squares: Tensor  # (features,): Σ w·x²
 
 
 class _Parts(NamedTuple):
@@ -111,8 +102,7 @@ class ScalePrior(nn.Module):
             ],
             dim=1,
         )
-        # One value or two fit any part by chance: their evidence is not taken at its word.
-        evidence = evidence * (counts / (counts + _TEMPER))[:, None]
+        evidence = evidence * tempering(counts)[:, None]
         square, mean, spread, expected = (torch.cat([part[i] for part in parts], dim=1) for i in range(1, 5))
         weights = torch.softmax(evidence, dim=1)
         # Errors count in units of a feature's own scale: the smaller it may be, the more an error costs.

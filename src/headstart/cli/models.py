@@ -143,7 +143,7 @@ def info(model: Model) -> None:
         [
             ("model", str(model)),
             ("backbone", str(fitted.settings.backbone.name)),
-            ("adapter", str(fitted.settings.adapter.name)),
+            ("adapter", str(fitted.settings.chosen_adapter.name)),
             ("rows", f"{len(held.rows)}"),
             (
                 "features",

@@ -19,13 +19,13 @@ from headstart.evaluate.results import Results, Run
 from headstart.evaluate.scoring import score_adapter
 from headstart.evaluate.splits import FeatureSplit, split_features
 from headstart.evaluate.timing import time_adapters
-from headstart.evaluate.unseen import hide_scales
 from headstart.progress import Reporter
 from headstart.table import Table
 from headstart.training.metatraining import MetaTrainingConfig
 from headstart.training.pretraining import PretrainingConfig
 from headstart.training.recipe import Recipe, Trained, train
 from headstart.training.stages import feature_batch
+from headstart.training.unseen import hide_scales
 
 
 class BenchmarkConfig(Config):
@@ -89,7 +89,7 @@ class Benchmark:
 
     def _run_split(self, number: int, folder: BenchmarkFolder, reporter: Reporter) -> SplitOutcome:
         config, split, seed = self.config, self.splits[number], self.config.seed + number
-        table = hide_scales(self.table, split)
+        table = hide_scales(self.table, split.train)
         held_out = table.with_features(split.meta_test)
         middle = table.with_features(split.train).kinds.middle_real()
         test = KShotTest(feature_batch(held_out, middle), held_out.kinds, config.shots, seed)

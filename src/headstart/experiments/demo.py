@@ -73,7 +73,7 @@ def compare(model: Headstart, unseen: Table, seed: int) -> Results:
     fitted = model.fitted_
     knowledge = fitted.knowledge
     test = KShotTest(feature_batch(unseen), unseen.kinds, SHOTS, seed)
-    own = fitted.settings.adapter.name
+    own = fitted.settings.chosen_adapter.name
     adapters = {own: fitted.adapter}
     adapters |= {name: build_adapter(adapter_config(name), knowledge).eval() for name in BASELINES}
     timings = time_adapters(adapters, {shots: test.context(shots) for shots in SHOTS}, knowledge.states)

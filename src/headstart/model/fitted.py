@@ -18,7 +18,9 @@ from headstart.model.catalogue import Catalogue, Feature
 from headstart.model.settings import Settings
 from headstart.table import Cells, Kind, MetadataSchema, Names
 from headstart.table.cells import offsets
+from headstart.table.kinds import KindType
 from headstart.training.calibration import Calibration
+from headstart.training.judge import Judgement
 
 
 @dataclass
@@ -36,6 +38,7 @@ class Fitted:
     calibration: Calibration
     catalogue: Catalogue
     backbone_features: Names  # the features that the backbone reads, in its order
+    judgement: Judgement | None  # how it was chosen, where the judge chose
     middle: Kind | None  # the kind of new reals whose own center and scale are found from their observations
 
     @torch.no_grad()
@@ -47,7 +50,7 @@ class Fitted:
     def observe(self, feature: Feature, rows: NDArray[np.int64], values: NDArray[np.float64]) -> None:
         """Refine one feature's head: from sums over its observations where the adapter has such."""
         after, adapter = feature.observed(rows, values), self.adapter
-        kind = torch.tensor([feature.kind.type])
+        kind = self.kinds_of([feature])
         if (
             not isinstance(adapter, StreamingAdapter)
             or not bool(adapter.streams(kind))
@@ -65,6 +68,14 @@ class Fitted:
         heads = adapter.solve(total, self.batch_of([after]))
         self.catalogue.put([after], heads, [total])
 
+    def kinds_of(self, features: list[Feature]) -> Tensor:
+        """The kinds of features as the model takes them: (features,)."""
+        as_numbers = self.settings.binary_link == "identity" and KindType.BINARY not in self.knowledge.kinds
+        types = [feature.kind.type for feature in features]
+        if as_numbers:
+            types = [KindType.RATING if kind == KindType.BINARY else kind for kind in types]
+        return torch.tensor(types, dtype=torch.int64)
+
     def is_unscaled(self, feature: Feature) -> bool:
         """Whether a feature's own center and scale are found from its observations."""
         return not feature.in_backbone and feature.kind == self.middle
@@ -81,6 +92,6 @@ class Fitted:
                 len(self.rows),
             ),
             torch.from_numpy(np.stack([feature.metadata for feature in features])),
-            torch.tensor([feature.kind.type for feature in features], dtype=torch.int64),
+            self.kinds_of(features),
             torch.tensor([self.is_unscaled(feature) for feature in features]),
         )

@@ -19,7 +19,9 @@ from headstart.model.settings import Settings
 from headstart.progress import Reporter
 from headstart.storage import read_json, write_json
 from headstart.table import Table
-from headstart.training.recipe import Trained, train
+from headstart.training.choosing import train_best
+from headstart.training.judge import Judgement
+from headstart.training.recipe import Trained, as_modelled, train
 from headstart.training.stages import feature_batch
 
 MIN_FEATURES = 4
@@ -33,20 +35,29 @@ def fit_table(
     train_features, meta_features = part_features(table, settings.meta_share, settings.random_state)
     if checkpoint is not None:
         open_checkpoint(checkpoint, table, settings, resume)
+
+    def place(part: str) -> Path | None:
+        return None if checkpoint is None else checkpoint / f"{part}.safetensors"
+
+    if settings.adapter == "auto":
+        trained, recipe, judgement = train_best(
+            table, train_features, settings, reporter=reporter, checkpoint=place
+        )
+        settings = settings.revised(binary_link=recipe.binary_link)
+        return _assembled(table, settings, trained, train_features, judgement)
+    adapters = {"adapter": settings.adapter}
     trained = train(
-        table,
-        train_features,
-        meta_features,
-        settings,
-        {"adapter": settings.adapter},
-        reporter=reporter,
-        checkpoint=lambda part: checkpoint and checkpoint / f"{part}.safetensors",
+        table, train_features, meta_features, settings, adapters, reporter=reporter, checkpoint=place
     )
-    return _assembled(table, settings, trained, train_features)
+    return _assembled(table, settings, trained, train_features, None)
 
 
 def _assembled(
-    table: Table, settings: Settings, trained: Trained, train_features: NDArray[np.int64]
+    table: Table,
+    settings: Settings,
+    trained: Trained,
+    train_features: NDArray[np.int64],
+    judgement: Judgement | None,
 ) -> Fitted:
     backbone, knowledge, own = trained.backbone, trained.knowledge, trained.adapters["adapter"]
     adapter = own.adapter
@@ -55,7 +66,8 @@ def _assembled(
     features = features_of(table, set(train_features.tolist()), fixed=fixed)
     with torch.no_grad():
         states = adapter.refine(knowledge.states)
-        sample = adapter.adapt(feature_batch(table.with_features(train_features[:1])), states)
+        modelled = as_modelled(table, settings.binary_link)
+        sample = adapter.adapt(feature_batch(modelled.with_features(train_features[:1])), states)
     fitted = Fitted(
         settings=settings.revised(
             backbone=backbone.config,
@@ -72,6 +84,7 @@ def _assembled(
         calibration=own.calibration,
         catalogue=Catalogue(sample),
         backbone_features=table.features.take(train_features),
+        judgement=judgement,
         middle=table.kinds.take(train_features).middle_real(),
     )
     if fixed:

@@ -24,6 +24,7 @@ from headstart.model.fitted import Fitted
 from headstart.model.settings import Settings
 from headstart.table import Cells, Kind, MetadataSchema, Names
 from headstart.training.calibration import Calibration
+from headstart.training.judge import Judgement
 
 FORMAT = 3  # 2 did not hold all that defines a model; 1 had no heads with a covariance
 
@@ -51,6 +52,7 @@ class ModelFacts(Config):
     metadata: MetadataSchema | None
     features: FeatureFacts
     backbone_features: tuple[Name, ...]
+    judgement: Judgement | None  # how it was chosen
     middle: str | None  # the kind of new reals whose own center and scale are yet to be found
     streams: tuple[Name, ...]  # the features whose sums are kept
     rows: tuple[Name, ...]
@@ -70,7 +72,7 @@ def facts_of(fitted: Fitted, weights: str, digest: str) -> ModelFacts:
         weights_sha256=digest,
         packages={
             "backbone": BACKBONES.origin(settings.backbone),
-            "adapter": ADAPTERS.origin(settings.adapter),
+            "adapter": ADAPTERS.origin(settings.chosen_adapter),
         },
         settings=settings,
         kinds=[str(kind) for kind in fitted.kinds],
@@ -82,6 +84,7 @@ def facts_of(fitted: Fitted, weights: str, digest: str) -> ModelFacts:
             shots=[feature.shots for feature in features],
         ),
         backbone_features=list(fitted.backbone_features),
+        judgement=fitted.judgement,
         middle=None if fitted.middle is None else str(fitted.middle),
         streams=list(fitted.catalogue.evidence),
         rows=list(fitted.rows),
@@ -98,8 +101,6 @@ def tensors_of(fitted: Fitted) -> dict[str, Tensor]:
         "contexts/counts": torch.tensor([len(feature.rows) for feature in features], dtype=torch.int64),
         "contexts/rows": _joined([feature.rows for feature in features], np.int64),
         "contexts/values": _joined([feature.values for feature in features], np.float64),
-        "calibration/marks": fitted.calibration.marks,
-        "calibration/factors": fitted.calibration.factors,
         "knowledge/metadata": knowledge.metadata,
         "knowledge/indptr": knowledge.cells.indptr,
         "knowledge/index": knowledge.cells.index.int(),
@@ -108,6 +109,7 @@ def tensors_of(fitted: Fitted) -> dict[str, Tensor]:
         "backbone_grid": fitted.backbone.grid,
     }
     parts: dict[str, Any] = {
+        "calibration": fitted.calibration,
         "features": heads,
         "knowledge/heads": knowledge.heads,
         "knowledge/states": knowledge.states,
@@ -150,7 +152,7 @@ def fitted_from(facts: ModelFacts, tensors: dict[str, Tensor], *, prepare: bool 
     )
     states = RowStates(**parts["states"])
     _check_counts(facts, knowledge, states, parts)
-    adapter = new_adapter(settings.adapter, knowledge)
+    adapter = new_adapter(settings.chosen_adapter, knowledge)
     if prepare:
         adapter.prepare()
     adapter.load_state_dict(parts.get("adapter", {}), strict=not prepare)
@@ -166,6 +168,7 @@ def fitted_from(facts: ModelFacts, tensors: dict[str, Tensor], *, prepare: bool 
         calibration=Calibration(**parts["calibration"]),
         catalogue=_catalogue(facts, parts, tensors),
         backbone_features=_names(facts.backbone_features, "feature"),
+        judgement=facts.judgement,
         middle=None if facts.middle is None else Kind.parse(facts.middle),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -49,9 +49,10 @@ class Headstart(Estimator):
     ----------
     backbone : str, BackboneConfig or dict, default="factorisation"
         The base model that describes rows: its name, or its settings.
-    adapter : str, AdapterConfig or dict, default="chn-bayes"
+    adapter : str, AdapterConfig or dict, default="auto"
         The method that gives new features their heads: its name, such as ``"bayes"`` or ``"knn-10"``,
-        or its settings.
+        or its settings. With ``"auto"`` candidates are judged on features held out from everything, and
+        the best is trained on all features; ``info`` says which.
     pretraining : PretrainingConfig or dict, default=None
         How to train a backbone that is trained by gradient. What is not set has its default.
     metatraining : MetaTrainingConfig or dict, default=None
@@ -82,7 +83,7 @@ class Headstart(Estimator):
     def __init__(
         self,
         backbone: str | BackboneConfig | Mapping[str, Any] = "factorisation",
-        adapter: str | AdapterConfig | Mapping[str, Any] = "chn-bayes",
+        adapter: str | AdapterConfig | Mapping[str, Any] = "auto",
         pretraining: PretrainingConfig | Mapping[str, Any] | None = None,
         metatraining: MetaTrainingConfig | Mapping[str, Any] | None = None,
         meta_share: float | None = None,
@@ -364,10 +365,19 @@ class Headstart(Estimator):
                 "this model is not fitted yet; call fit(table) or Headstart.load(path)"
             ) from None
 
+    def _adapter(self) -> AdapterConfig | Literal["auto"]:
+        if isinstance(self.adapter, str) and self.adapter == "auto":
+            if self.meta_share is None:
+                return "auto"
+            raise InputError(
+                "meta_share goes with an adapter of your choice, as adapter='chn'; not with 'auto'"
+            )
+        return adapter_config(self.adapter, seed=self.random_state)
+
     def _settings(self) -> Settings:
         return Settings(
             backbone=backbone_config(self.backbone),
-            adapter=adapter_config(self.adapter, seed=self.random_state),
+            adapter=self._adapter(),
             pretraining=PretrainingConfig.of(self.pretraining),
             metatraining=MetaTrainingConfig.of(self.metatraining),
             meta_share=self.meta_share,

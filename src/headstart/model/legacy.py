@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headstart.training.calibration import LEVELS
+
 _MARKS = (0, 1, 2, 4, 8, 16, 32, 64, 128)  # the numbers of shots that calibrations were measured at
 _OF_PRIOR = ("base", "root_diagonal", "root_lower", "log_noise")  # now parts of an adapter's prior
 
@@ -50,8 +52,9 @@ def upgraded(facts: dict[str, Any], tensors: dict[str, Tensor]) -> tuple[dict[st
             "shots": features["shots"],
         },
         "backbone_features": facts["encoded"],
+        "judgement": None,
         "middle": None,
-        "streams": facts.get("streams", []),
+        "streams": [],  # the sums of then lack some of today's; they are made again from the observations
         "rows": facts["rows"],
     }
     return new, _new_tensors(tensors, relative=bool(facts.get("relative", False)))
@@ -77,13 +80,15 @@ def _resolve(settings: dict[str, Any], tensors: dict[str, Tensor]) -> None:
 
 
 def _new_tensors(tensors: dict[str, Tensor], *, relative: bool) -> dict[str, Tensor]:
-    new = {name: value for name, value in tensors.items() if name != "calibration"}
+    new = {name: value for name, value in tensors.items() if name not in ("calibration", "streams")}
     deviations = tensors["calibration"]
     if not relative:  # they were standard deviations; now they are factors on those of the likelihood
         variance = tensors["backbone/likelihood.real_log_variance"].exp()
         deviations = deviations / torch.stack([torch.ones(()), torch.tensor(0.1), variance]).sqrt()[:, None]
     new["calibration/marks"] = torch.tensor(_MARKS[: deviations.shape[1]])
-    new["calibration/factors"] = deviations
+    new["calibration/factors"] = deviations[:, :, None].expand(-1, -1, len(LEVELS)).contiguous()
+    new["calibration/slopes"] = torch.ones(deviations.shape[1])
+    new["calibration/shifts"] = torch.zeros(deviations.shape[1])
     for name in ("weight", "bias"):
         new[f"knowledge/heads/{name}"] = new.pop(f"knowledge/{name}")
     rows, width = len(tensors["knowledge/indptr"]) - 1, tensors["knowledge/weight"].shape[1]
@@ -98,6 +103,7 @@ def _new_tensors(tensors: dict[str, Tensor], *, relative: bool) -> dict[str, Ten
             for name in _OF_PRIOR:
                 new[f"{prefix}prior.{name}"] = new.pop(f"{prefix}{name}")
             size, width = len(new[f"{prefix}prior.root_lower"]), tensors["knowledge/metadata"].shape[1]
+            new[f"{prefix}prior.misleading"] = torch.zeros((), dtype=torch.float64)
             new[f"{prefix}prior.bends"] = torch.ones(width, dtype=torch.bool)  # all columns were bent
             new[f"{prefix}mean_squares"] = torch.zeros(size - 1)  # the uncertainty of rows was in ``doubt``
     return new
