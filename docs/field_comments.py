@@ -21,6 +21,12 @@ _LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 class FieldComments(griffe.Extension):
     """Gives settings a table of parameters, and other fields the comment beside them as a docstring."""
 
+    def on_instance(self, *, obj: griffe.Object, **kwargs: Any) -> None:  # noqa: ARG002
+        """Give doctests that stand without a heading the heading that makes them code."""
+        if obj.docstring and obj.docstring.value.count(">>>") and "Examples\n---" not in obj.docstring.value:
+            before, prompt, after = obj.docstring.value.partition(">>>")
+            obj.docstring.value = f"{before}Examples\n--------\n{prompt}{after}"
+
     def on_class_instance(self, *, cls: griffe.Class, **kwargs: Any) -> None:  # noqa: ARG002
         """Append the fields of a class of settings to its docstring."""
         module = importlib.import_module(cls.module.path)
@@ -28,8 +34,10 @@ class FieldComments(griffe.Extension):
         if not (isinstance(settings, type) and issubclass(settings, Config) and settings.model_fields):
             return
         text = cls.docstring.value if cls.docstring else ""
-        if "-------" not in text:  # the source lists them itself
-            cls.docstring = griffe.Docstring(f"{text}\n\n{_parameters(settings)}", parent=cls)
+        if "Parameters\n---" not in text:  # otherwise the source lists them itself
+            summary, examples, doctests = text.partition("Examples\n---")
+            parts = [summary.strip(), _parameters(settings), examples + doctests]
+            cls.docstring = griffe.Docstring("\n\n".join(parts), parent=cls)
 
     def on_attribute_instance(self, *, attr: griffe.Attribute, **kwargs: Any) -> None:  # noqa: ARG002
         """Take the comment at the end of a field's line for its docstring, where it has none."""
@@ -56,17 +64,17 @@ def _parameters(settings: type[Config]) -> str:
     for name, field in settings.model_fields.items():
         kind = inspect.formatannotation(field.annotation).replace("typing.", "")
         kind = re.sub(r"headstart\.[\w.]*\.", "", kind)
-        default = (
-            "" if field.is_required() else f", default: {field.get_default(call_default_factory=True)!r}"
-        )
+        value = None if field.is_required() else field.get_default(call_default_factory=True)
+        shown = f"{type(value).__name__}()" if isinstance(value, Config) else repr(value)
+        default = "" if field.is_required() else f", default: {shown}"
         limits = [
             f"{words} {getattr(limit, key)}"
             for limit in field.metadata
             for key, words in _LIMITS.items()
-            if hasattr(limit, key)
+            if hasattr(limit, key) and abs(getattr(limit, key)) < 2**31  # not those of a 64-bit number
         ]
         about = [*([_sentence(comments[name])] if name in comments else []), *map(_sentence, limits)]
-        lines += [f"{name} : {kind}{default}", "    " + " ".join(about or ["See above."])]
+        lines += [f"{name} : {kind}{default}", "    " + " ".join(about or ["–"])]
     return "\n".join(lines)
 
 

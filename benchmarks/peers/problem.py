@@ -13,12 +13,12 @@ from scipy.sparse import csr_matrix
 
 from headstart.errors import InputError
 from headstart.evaluate.splits import FeatureSplit
-from headstart.training.unseen import hide_scales
 from headstart.table import Table
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 from headstart.table.metadata import MetadataSchema
 from headstart.training.episodes import random_ranks
+from headstart.training.scales import hide_scales
 
 Floats = NDArray[Any]  # of whatever precision a library takes
 Ints = NDArray[Any]

@@ -30,7 +30,7 @@ class Config(BaseModel):
 
     @classmethod
     def of(cls, given: object) -> Self:
-        """Turn what a user gives, settings, a mapping of them or None for the defaults, into settings."""
+        """Return settings as they are, or build them from a mapping, or from the defaults for None."""
         if isinstance(given, cls):
             return given
         if given is not None and not isinstance(given, Mapping):

@@ -49,6 +49,18 @@ def test_promises(
             keeps_the_contract(world, adapter)
 
 
+@pytest.mark.parametrize("name", [*adapter_names(), "bayes-train-2", "chn-bayes-train-0"])
+@pytest.mark.parametrize("shots", [0, 3])
+def test_heads_are_of_the_same_make_whatever_the_shots(
+    name: str, shots: int, tiny: Callable[..., Tiny]
+) -> None:
+    """With a covariance and a noise, or without: a catalogue holds all heads in the same arrays."""
+    world = tiny(shots=(shots,) * 6)
+    adapter = built(name, world.knowledge)
+    heads = world.adapted(adapter)
+    assert (heads.covariance is not None) == (heads.noise is not None) == adapter.gives_uncertainty
+
+
 @pytest.mark.parametrize("name", adapter_names())
 def test_the_same_seed_builds_the_same_adapter(name: str, tiny: Callable[..., Tiny]) -> None:
     world = tiny()

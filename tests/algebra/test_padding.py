@@ -6,8 +6,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.algebra.test_symmetric import symmetric
 from tests.backbones.conftest import random_cells
-from tests.backbones.test_symmetric import symmetric
 
 from headstart.algebra import padding
 from headstart.algebra.padding import blocks, forms_at, padded, places

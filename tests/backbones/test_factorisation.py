@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from headstart.algebra.symmetric import unpack
 from headstart.backbones import factorisation
 from headstart.backbones.factorisation import Factorisation, FactorisationConfig
+from headstart.backbones.rows import RowPosterior, RowSums
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 
@@ -57,20 +59,58 @@ def described(features: int) -> torch.Tensor:
     return torch.stack([(torch.arange(features) % 2).to(number.dtype), number], dim=1)
 
 
-def begun(kinds: list[int], sweeps: int = 0, **world: int) -> tuple[Factorisation, Cells]:
-    cells, kinds = made_up(kinds, **world)
+class Watched(Factorisation):
+    """Keeps what a sweep begins with, and the posteriors of rows, which training alone holds."""
+
+    before: Slow  # all there was when the last sweep began
+    rows: RowPosterior
+    head_prior: tuple[torch.Tensor, torch.Tensor]  # that the last sweep began with
+
+    def train_by_sweeps(
+        self, cells: Cells, metadata: torch.Tensor, generator: torch.Generator
+    ) -> Iterator[float]:
+        self.taught = cells
+        yield from super().train_by_sweeps(cells, metadata, generator)
+
+    def _start(self, *given: object) -> RowPosterior:
+        self.rows = super()._start(*given)
+        return self.rows
+
+    def _head_prior(self, *given: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        self.before = Slow(self, self.taught)
+        self.head_prior = super()._head_prior(*given)
+        return self.head_prior
+
+    def _posterior(
+        self, cells: Cells, sums: list[RowSums], start: RowPosterior | None, passes: int | None = None
+    ) -> RowPosterior:
+        found = super()._posterior(cells, sums, start, passes)
+        if start is not None:  # not a row that is merely asked about
+            self.rows = found
+        return found
+
+
+def untrained(kinds: torch.Tensor, sweeps: int = 20) -> Watched:
     torch.manual_seed(0)
-    model = Factorisation(FactorisationConfig(latent=LATENT, signature=2), kinds, torch.zeros(0))
-    model.begin(cells, described(len(kinds)), torch.Generator().manual_seed(0))
-    for _ in range(sweeps):
-        model.sweep(cells)
+    config = FactorisationConfig(latent=LATENT, signature=2, sweeps=sweeps)
+    return Watched(config, kinds, torch.zeros(0))
+
+
+def sweeping(model: Factorisation, cells: Cells) -> Iterator[float]:
+    return model.train_by_sweeps(cells, described(model.features), torch.Generator().manual_seed(0))
+
+
+def swept(kinds: list[int], sweeps: int) -> tuple[Watched, Cells]:
+    cells, every_kind = made_up(kinds)
+    model = untrained(every_kind, sweeps)
+    assert len(list(sweeping(model, cells))) == sweeps
     return model, cells
 
 
 class Slow:
     """What the model holds, in numpy, with each update as its formula reads."""
 
-    def __init__(self, model: Factorisation, cells: Cells) -> None:
+    def __init__(self, model: Watched, cells: Cells) -> None:
         self.kinds = model.kinds.numpy()
         self.heads = np.c_[model.weight.detach().numpy(), model.bias.detach().numpy()].copy()
         self.spread = unpack(model.spread, LATENT + 1).numpy().copy()
@@ -81,11 +121,9 @@ class Slow:
         given = described(FEATURES).numpy()
         bend = given * (1 - given)
         self.described = np.c_[given, bend, bend * (1 - 2 * given), np.ones(FEATURES)]
-        self.head_means = model._head_means.numpy().copy()
-        self.head_covariance = model._head_covariance.numpy().copy()
-        self.mean = model._rows.mean.numpy().copy()
-        self.covariance = model._rows.covariance.numpy().copy()
-        self.exactness = model._rows.exactness.numpy().copy()
+        self.mean = model.rows.mean.numpy().copy()
+        self.covariance = model.rows.covariance.numpy().copy()
+        self.exactness = model.rows.exactness.numpy().copy()
         self.observed = list(
             zip(cells.lines.tolist(), cells.index.tolist(), cells.values.tolist(), strict=True)
         )
@@ -174,8 +212,8 @@ class Slow:
         squared: dict[int, list[float]] = {}
         for i, j, x in self.observed:
             squared.setdefault(int(self.kinds[j]), []).append(self.missed(i, j, x))
-        for code in set(squared) - {KindType.BINARY}:
-            self.precision[code] = 1 / max(np.mean(squared[code]), 1e-4)
+        for kind in set(squared) - {KindType.BINARY}:
+            self.precision[kind] = 1 / max(np.mean(squared[kind]), 1e-4)
 
 
 def same(found: torch.Tensor, expected: Array) -> None:
@@ -185,14 +223,18 @@ def same(found: torch.Tensor, expected: Array) -> None:
 @every_mix
 @pytest.mark.parametrize("sweeps", [0, 3])
 def test_a_sweep_updates_everything_as_the_formulas_read(kinds: list[int], sweeps: int) -> None:
-    model, cells = begun(kinds, sweeps)
-    slow = Slow(model, cells)
-    told = model.sweep(cells)
+    cells, every_kind = made_up(kinds)
+    model = untrained(every_kind)
+    told = list(islice(sweeping(model, cells), sweeps + 1))
+    slow = model.before
+    slow.update_head_prior()
+    same(model.head_prior[0], slow.head_means)
+    same(model.head_prior[1], slow.head_covariance)
     slow.update_exactness()
     slow.update_rows()
-    same(model._rows.exactness, slow.exactness)
-    same(model._rows.mean, slow.mean)
-    same(model._rows.covariance, slow.covariance)
+    same(model.rows.exactness, slow.exactness)
+    same(model.rows.mean, slow.mean)
+    same(model.rows.covariance, slow.covariance)
     slow.update_row_prior()
     same(model.row_map, slow.row_map)
     same(model.row_covariance, slow.row_covariance)
@@ -202,17 +244,15 @@ def test_a_sweep_updates_everything_as_the_formulas_read(kinds: list[int], sweep
     same(model.weight, slow.heads[:, :-1])
     same(model.bias, slow.heads[:, -1])
     same(unpack(model.spread, LATENT + 1), slow.spread)
-    slow.update_head_prior()
-    same(model._head_means, slow.head_means)
-    same(model._head_covariance, slow.head_covariance)
-    assert np.isfinite(told)
+    assert len(told) == sweeps + 1
+    assert np.isfinite(told).all()
 
 
 @every_mix
 def test_row_states_are_the_fixed_point_from_the_prior(kinds: list[int]) -> None:
     """Some passes of the rows' update, begun at the prior and the usual noise."""
-    model, cells = begun(kinds, sweeps=3)
-    found = model.encode(cells)
+    model, cells = swept(kinds, sweeps=3)
+    found = model.states(cells)
     slow = Slow(model, cells)
     slow.mean = slow.row_prior
     slow.covariance = np.repeat(slow.row_covariance[None], ROWS, axis=0)
@@ -232,12 +272,11 @@ def test_row_states_are_the_fixed_point_from_the_prior(kinds: list[int]) -> None
 
 @every_mix
 def test_an_unseen_row_is_known_as_one_of_the_table_with_the_same_observations(kinds: list[int]) -> None:
-    model, cells = begun(kinds, sweeps=5)
-    model.end()
-    every = model.encode(cells)
+    model, cells = swept(kinds, sweeps=5)
+    every = model.states(cells)
     for row in (0, 3, 17):
         own = cells.take(torch.tensor([row]))
-        stranger = model.encode(Cells(own.indptr, own.index, own.values, FEATURES))
+        stranger = model.states(Cells(own.indptr, own.index, own.values, FEATURES))
         torch.testing.assert_close(stranger.code, every.code[[row]])
         torch.testing.assert_close(stranger.code_std, every.code_std[[row]])
 
@@ -248,14 +287,14 @@ def test_sweeps_lower_the_error_on_what_was_kept_back(kinds: list[int]) -> None:
     held = torch.arange(len(cells.index)) % 6 == 0
     known, asked = cells.keep(~held), cells.keep(held)
     torch.manual_seed(0)
-    model = Factorisation(FactorisationConfig(latent=4, signature=2), kinds, torch.zeros(0))
-    model.begin(known, described(20), torch.Generator().manual_seed(0))
+    model = Factorisation(FactorisationConfig(latent=4, signature=2, sweeps=15), kinds, torch.zeros(0))
     told, errors = [], []
-    for _ in range(15):
-        told.append(model.sweep(known))
-        logits = model.heads.logits(model.encode(known).activation)
+    for error in sweeping(model, known):
+        told.append(error)
+        logits = model.heads.logits(model.states(known).activation)
         mean = model.likelihood.mean(logits[asked.lines, asked.index], kinds[asked.index])
         errors.append(float((mean - asked.values).square().mean()))
+    assert len(errors) == 15
     assert errors[-1] < errors[0]
     assert min(errors[8:]) <= min(errors[:4])  # and later sweeps do no harm
     if KindType.BINARY not in kinds:
@@ -265,18 +304,30 @@ def test_sweeps_lower_the_error_on_what_was_kept_back(kinds: list[int]) -> None:
 
 
 def test_a_feature_nobody_observed_gets_the_prior() -> None:
-    model, cells = begun([KindType.RATING], sweeps=2)
-    kept = cells.keep(cells.index != 4)
-    model.begin(kept, described(FEATURES), torch.Generator().manual_seed(0))
-    mean, covariance = model._head_means[4].clone(), model._head_covariance.clone()
-    model.sweep(kept)
-    torch.testing.assert_close(torch.cat([model.weight[4], model.bias[4:5]]), mean)
+    model, cells = swept([KindType.RATING], sweeps=2)
+    next(sweeping(model, cells.keep(cells.index != 4)))
+    means, covariance = model.head_prior
+    torch.testing.assert_close(torch.cat([model.weight[4], model.bias[4:5]]), means[4])
     torch.testing.assert_close(unpack(model.spread[4], LATENT + 1), covariance)
 
 
 def test_no_observations_at_all_are_survived() -> None:
-    model, cells = begun([KindType.RATING])
+    cells, kinds = made_up([KindType.RATING])
+    model = untrained(kinds)
     none = cells.keep(torch.zeros(len(cells.index), dtype=torch.bool))
-    model.begin(none, described(FEATURES), torch.Generator().manual_seed(0))
-    assert model.sweep(none) == 0
-    assert bool(model.encode(none).code.isfinite().all())
+    assert next(sweeping(model, none)) == 0
+    assert bool(model.states(none).code.isfinite().all())
+
+
+def test_training_leaves_nothing_behind_but_parameters_and_buffers() -> None:
+    """What only training needs is gone with it, and the same start ends the same."""
+    cells, kinds = made_up([KindType.BINARY, KindType.RATING])
+    torch.manual_seed(0)
+    config = FactorisationConfig(latent=LATENT, signature=2, sweeps=3)
+    one, other = (Factorisation(config, kinds, torch.zeros(0)) for _ in range(2))
+    held = set(vars(one))
+    for model in (one, other):
+        list(sweeping(model, cells))
+    assert set(vars(one)) == held
+    for name, value in one.state_dict().items():
+        assert torch.equal(value, other.state_dict()[name])

@@ -6,12 +6,13 @@ import math
 
 import pytest
 import torch
+from tests.algebra.test_sparse import lines_of
 from tests.backbones.conftest import random_cells
-from tests.backbones.test_sparse import lines_of
 from torch import Tensor
 from torch.distributions import Bernoulli, Normal, kl_divergence
 
-from headstart.backbones import PVAE, PVAEConfig, set_encoder
+from headstart.backbones import set_encoder
+from headstart.backbones.pvae import PVAE, PVAEConfig
 from headstart.backbones.set_encoder import SetEncoder
 from headstart.core import LikelihoodConfig
 from headstart.table.cells import Cells
@@ -86,10 +87,10 @@ def test_elbo_equals_the_slow_one(link: str) -> None:
         activation = model.decoder(posterior.mean + posterior.stddev * noise[i])
         for j, x in line:
             output = model.weight[j] @ activation + model.bias[j]
-            code = int(model.kinds[j])
-            if code == KindType.BINARY:
+            kind = int(model.kinds[j])
+            if kind == KindType.BINARY:
                 likelihood = Bernoulli(logits=output)
-            elif code == KindType.RATING:
+            elif kind == KindType.RATING:
                 linked = torch.sigmoid(output) if link == "sigmoid" else output
                 likelihood = Normal(linked, math.sqrt(0.1))
             else:
@@ -119,6 +120,6 @@ def test_inputs_are_dropped_but_still_scored() -> None:
 def test_posterior_of_a_row_without_observations_is_finite() -> None:
     model = pvae([KindType.RATING] * 3)
     empty = Cells(torch.zeros(3, dtype=torch.int64), torch.zeros(0, dtype=torch.int64), torch.zeros(0), 3)
-    states = model.encode(empty)
+    states = model.states(empty)
     assert len(states) == 2
     assert torch.isfinite(states.activation).all()

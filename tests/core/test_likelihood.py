@@ -26,7 +26,7 @@ def test_logit_is_finite_at_the_ends() -> None:
     assert torch.isfinite(likelihood.logit(ends, torch.tensor([KindType.BINARY, KindType.RATING]))).all()
 
 
-def test_codes_broadcast_against_a_matrix_of_logits() -> None:
+def test_kinds_broadcast_against_a_matrix_of_logits() -> None:
     likelihood = Likelihood(LikelihoodConfig(rating_link="identity"))
     logits = torch.tensor([[0.0, 3.0], [1.0, -2.0]])
     mean = likelihood.mean(logits, torch.tensor([KindType.BINARY, KindType.REAL]))
@@ -51,10 +51,10 @@ def sigmoid(x: NDArray) -> NDArray:
 
 
 def told(
-    likelihood: Likelihood, logit: float, variance: float, noise: float, code: int
+    likelihood: Likelihood, logit: float, variance: float, noise: float, kind: int
 ) -> tuple[float, float]:
     given = (torch.tensor([x], dtype=torch.float64) for x in (logit, variance, noise))
-    mean, total = likelihood.predictive(*given, torch.tensor([code]))
+    mean, total = likelihood.predictive(*given, torch.tensor([kind]))
     return float(mean), float(total)
 
 
@@ -82,8 +82,8 @@ def test_a_squashed_rating_is_the_logistic_function_over_a_gaussian_plus_noise(
 
 def test_a_gaussian_prediction_is_exact() -> None:
     likelihood = Likelihood(LikelihoodConfig(rating_link="identity"))
-    for code in (KindType.RATING, KindType.REAL):
-        mean, total = told(likelihood, 0.3, 0.7, 0.4, code)
+    for kind in (KindType.RATING, KindType.REAL):
+        mean, total = told(likelihood, 0.3, 0.7, 0.4, kind)
         expected, spread = integrated(lambda x: x, 0.3, 0.7 + 0.4)
         assert mean == pytest.approx(expected, abs=1e-8)
         assert total == pytest.approx(spread, rel=1e-6)
@@ -101,10 +101,10 @@ def test_predictive_nll_of_a_mix_of_kinds_is_each_cell_under_its_own_distributio
     values = torch.tensor([1.0, 0.25, -0.4, 0.0, 0.75, 2.0], dtype=torch.float64)
     found = likelihood.predictive_nll(logits, variance, noise, values, kinds)
     mean, total = likelihood.predictive(logits, variance, noise, kinds)
-    for n, code in enumerate(kinds.tolist()):
-        alone = told(likelihood, float(logits[n]), float(variance[n]), float(noise[n]), code)
+    for n, kind in enumerate(kinds.tolist()):
+        alone = told(likelihood, float(logits[n]), float(variance[n]), float(noise[n]), kind)
         assert alone == pytest.approx((float(mean[n]), float(total[n])))
-        if code == KindType.BINARY:
+        if kind == KindType.BINARY:
             expected = -np.log(alone[0] if values[n] == 1 else 1 - alone[0])
             exact, _ = integrated(sigmoid, float(logits[n]), float(variance[n] + noise[n]))
             assert found[n] == pytest.approx(-np.log(exact if values[n] == 1 else 1 - exact), rel=0.02)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headstart.datasets import eedi
-from headstart.datasets.eedi import enough
+from headstart.datasets.eedi import dense_part
 from headstart.errors import InputError
 
 SUBJECTS = "\ufeffSubjectId,Name,ParentId,Level\n3,Maths,NULL,0\n32,Number,3,1\n33,Number,32,2\n"
@@ -19,7 +19,7 @@ ANSWERS = "QuestionId,UserId,IsCorrect\n7,1,1\n8,1,0\n7,2,0\n8,2,1\n9,2,1\n"
 
 @pytest.fixture
 def files(tmp_path):
-    """Write the official layout, and return the folder."""
+    """Write files in the official layout, and return the folder."""
 
     def write(answers: str = ANSWERS, questions: str = QUESTIONS, subjects: str = SUBJECTS) -> Path:
         for name, text in (
@@ -43,7 +43,7 @@ def test_official_files_are_read_by_name(files):
     assert subjects == [["Maths", "Number [32]"], ["Maths", "Number [33]"], ["Maths"]]
 
 
-def test_the_further_official_columns_and_their_order_do_not_matter(files):
+def test_other_columns_and_the_order_of_columns_do_not_matter(files):
     lines = ["QuestionId,UserId,AnswerId,IsCorrect,CorrectAnswer,AnswerValue"]
     for line in ANSWERS.splitlines()[1:]:
         question, student, right = line.split(",")
@@ -51,18 +51,18 @@ def test_the_further_official_columns_and_their_order_do_not_matter(files):
     assert eedi(files("\n".join(lines)), at_least=1) == eedi(files(), at_least=1)
 
 
-def test_too_rare_students_and_questions_are_left_out(files):
+def test_students_and_questions_with_few_answers_are_left_out(files):
     assert eedi(files(), at_least=2).shape == (2, 2)
-    with pytest.raises(InputError, match="at least 3 answers; ask for fewer"):
+    with pytest.raises(InputError, match="at least 3 answers each; lower at_least"):
         eedi(files(), at_least=3)
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, unique=True), st.integers(1, 4))
-def test_filtering_ends_at_the_largest_part_that_has_enough(pairs, at_least):
+def test_the_dense_part_equals_a_slow_version(pairs, at_least):
     rows, features = (np.array(column) for column in zip(*pairs, strict=True))
-    kept = enough(rows, features, at_least)
+    kept = dense_part(rows, features, at_least)
     slow = set(pairs)
-    while True:  # one at a time, which must come to the same
+    while True:  # remove one observation at a time
         few = [
             pair
             for pair in slow
@@ -86,11 +86,11 @@ def test_filtering_ends_at_the_largest_part_that_has_enough(pairs, at_least):
         ),
         ("QuestionId,UserId,IsCorrect\n77,1,1\n", r"line 2: the question is not in question_metadata"),
         ("QuestionId,UserId\n7,1\n", r"line 1: there is no column 'IsCorrect'"),
-        ("QuestionId,UserId,IsCorrect\n", "holds nothing but its header"),
+        ("QuestionId,UserId,IsCorrect\n", "contains only a header"),
         ("", r"line 1: there is no column 'QuestionId'"),
     ],
 )
-def test_a_bad_answer_is_named_by_line_and_text(files, answers, message):
+def test_the_error_for_a_bad_answer_quotes_the_line(files, answers, message):
     with pytest.raises(InputError, match=message):
         eedi(files(answers))
 
@@ -99,22 +99,22 @@ def test_a_bad_answer_is_named_by_line_and_text(files, answers, message):
     ("questions", "message"),
     [
         ('QuestionId,SubjectId\n7,"[3, 99]"\n', "line 2: subject 99 is not in subject_metadata.csv"),
-        ('QuestionId,SubjectId\n7,"[3, 3"\n', r"line 2: expected a question's number and a list"),
-        ("QuestionId,SubjectId\n7\n", r"line 2: expected a question's number and a list"),
+        ('QuestionId,SubjectId\n7,"[3, 3"\n', r"line 2: expected the number of a question and a list"),
+        ("QuestionId,SubjectId\n7\n", r"line 2: expected the number of a question and a list"),
         ("QuestionID,SubjectId\n7,[3]\n", r"no column 'QuestionId'; did you mean 'QuestionID'"),
     ],
 )
-def test_a_bad_question_is_named_by_line_and_text(files, questions, message):
+def test_the_error_for_a_bad_question_quotes_the_line(files, questions, message):
     with pytest.raises(InputError, match=message):
         eedi(files(questions=questions))
 
 
-def test_a_bad_subject_is_named_by_line_and_text(files):
+def test_the_error_for_a_bad_subject_quotes_the_line(files):
     with pytest.raises(InputError, match=r"subject_metadata.csv, line 2: expected a number .* got 'x,Maths"):
         eedi(files(subjects="SubjectId,Name,ParentId,Level\nx,Maths,NULL,0\n"))
 
 
-def test_missing_files_say_what_to_download_and_where_to_put_it(tmp_path):
+def test_the_error_for_missing_files_says_what_to_download(tmp_path):
     with pytest.raises(InputError, match=r"no train_data/train_task_1_2.csv .*tasks 1/2 .*https://eedi.com"):
         eedi(tmp_path, task="1_2")
     with pytest.raises(InputError, match="task must be one of 1_2, 3_4"):
@@ -122,10 +122,10 @@ def test_missing_files_say_what_to_download_and_where_to_put_it(tmp_path):
 
 
 def test_the_real_eedi():
-    named = os.environ.get("HEADSTART_DATA")
-    folder = Path(named) if named else Path(__file__).parents[3] / "shared" / "data"
+    variable = os.environ.get("HEADSTART_DATA")
+    folder = Path(variable) if variable else Path(__file__).parents[3] / "shared" / "data"
     if not (folder / "eedi" / "train_data").is_dir():
-        pytest.skip(f"Eedi is not in {folder}; set HEADSTART_DATA to the folder that holds eedi/")
+        pytest.skip(f"Eedi is not in {folder}; set HEADSTART_DATA to the folder that contains eedi/")
     table = eedi(folder, at_least=1)
     assert table.features.position("212") >= 0
     assert 0.5 < table.values.mean() < 0.56

@@ -1,4 +1,4 @@
-"""Fetching, against a server on this machine that can break off and ignore what it is asked."""
+"""Downloads from a local server that can interrupt the transfer and ignore the requested range."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headstart.datasets import Download, download, fetch
 from headstart.errors import HeadstartError, InputError
 
 
-def packed(**files: str) -> bytes:
+def zipped(**files: str) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, text in files.items():
@@ -22,40 +22,41 @@ def packed(**files: str) -> bytes:
     return buffer.getvalue()
 
 
-CONTENT = packed(**{"films/ratings.dat": "1::2::3\n" * 5000, "films/README": "terms"})
+CONTENT = zipped(**{"films/ratings.dat": "1::2::3\n" * 5000, "films/README": "terms"})
 
 
 class Server(ThreadingHTTPServer):
     content = CONTENT
-    breaks_after: int | None = None  # bytes of the next answer
+    breaks_after: int | None = None  # bytes of the next response
     ranges = True
-    seen: list[str | None]
+    requested: list[str | None]  # the Range header of each request
 
 
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         server: Server = self.server
-        asked = self.headers.get("Range")
-        server.seen.append(asked)
-        start = int(asked.removeprefix("bytes=").removesuffix("-")) if asked and server.ranges else 0
+        requested = self.headers.get("Range")
+        server.requested.append(requested)
+        partial = requested is not None and server.ranges
+        start = int(requested.removeprefix("bytes=").removesuffix("-")) if partial else 0
         if start >= len(server.content):
             self.send_error(416)
             return
         body = server.content[start:]
-        self.send_response(206 if asked and server.ranges else 200)
+        self.send_response(206 if partial else 200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body if server.breaks_after is None else body[: server.breaks_after])
         server.breaks_after = None
 
-    def log_message(self, *said):
+    def log_message(self, *arguments):
         pass
 
 
 @pytest.fixture
 def server():
     with Server(("127.0.0.1", 0), Handler) as running:
-        running.seen = []
+        running.requested = []
         thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield running
@@ -63,7 +64,7 @@ def server():
         thread.join()
 
 
-def of(server: Server, content: bytes = CONTENT) -> Download:
+def download_from(server: Server, content: bytes = CONTENT) -> Download:
     return Download(
         name="films",
         address=f"http://127.0.0.1:{server.server_port}/films.zip",
@@ -73,68 +74,68 @@ def of(server: Server, content: bytes = CONTENT) -> Download:
     )
 
 
-def test_a_set_is_downloaded_checked_and_unpacked(server, tmp_path):
-    folder = fetch(of(server), tmp_path / "data", agree=True)
+def test_a_data_set_is_downloaded_verified_and_unpacked(server, tmp_path):
+    folder = fetch(download_from(server), tmp_path / "data", agree=True)
     assert (folder / "README").read_text() == "terms"
     assert sorted(path.name for path in (tmp_path / "data").iterdir()) == ["films"]
-    with pytest.raises(InputError, match="is there already"):
-        fetch(of(server), tmp_path / "data", agree=True)
+    with pytest.raises(InputError, match="already exists; delete it"):
+        fetch(download_from(server), tmp_path / "data", agree=True)
 
 
-def test_nothing_is_sent_before_the_terms_are_agreed_to(server, tmp_path):
+def test_nothing_is_requested_before_the_user_agrees_to_the_terms(server, tmp_path):
     with pytest.raises(InputError, match=r"Be kind\. To agree to them, add --agree"):
-        fetch(of(server), tmp_path, agree=False)
-    assert server.seen == []
+        fetch(download_from(server), tmp_path, agree=False)
+    assert server.requested == []
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_interrupted_transfer_goes_on_where_it_stopped(server, tmp_path):
+def test_an_interrupted_download_continues(server, tmp_path):
     server.breaks_after = 100
-    with pytest.raises(HeadstartError, match=r"broke off after 100 of \d+ bytes; run the same again"):
-        fetch(of(server), tmp_path, agree=True)
-    assert (fetch(of(server), tmp_path, agree=True) / "README").is_file()
-    assert server.seen == [None, "bytes=100-"]
+    with pytest.raises(HeadstartError, match=r"stopped after 100 of \d+ bytes; run the same command again"):
+        fetch(download_from(server), tmp_path, agree=True)
+    assert (fetch(download_from(server), tmp_path, agree=True) / "README").is_file()
+    assert server.requested == [None, "bytes=100-"]
 
 
-def test_a_server_that_cannot_go_on_sends_the_whole_again(server, tmp_path):
+def test_a_server_without_ranges_sends_the_whole_file_again(server, tmp_path):
     server.breaks_after, server.ranges = 100, False
     with pytest.raises(HeadstartError):
-        fetch(of(server), tmp_path, agree=True)
-    assert (fetch(of(server), tmp_path, agree=True) / "README").is_file()
+        fetch(download_from(server), tmp_path, agree=True)
+    assert (fetch(download_from(server), tmp_path, agree=True) / "README").is_file()
 
 
-def test_a_transfer_that_was_whole_but_not_unpacked_is_used(server, tmp_path):
+def test_a_complete_download_that_was_not_unpacked_is_used(server, tmp_path):
     (tmp_path / "films.zip.partial").write_bytes(CONTENT)
-    assert (fetch(of(server), tmp_path, agree=True) / "README").is_file()
-    assert server.seen == [f"bytes={len(CONTENT)}-"]
+    assert (fetch(download_from(server), tmp_path, agree=True) / "README").is_file()
+    assert server.requested == [f"bytes={len(CONTENT)}-"]
 
 
-def test_a_wrong_checksum_is_refused_and_nothing_stays(server, tmp_path):
+def test_a_file_with_a_wrong_checksum_is_deleted(server, tmp_path):
     server.content = CONTENT[:-1] + b"!"
-    with pytest.raises(HeadstartError, match=r"came with checksum .* instead of .*; what came was deleted"):
-        fetch(of(server), tmp_path, agree=True)
+    with pytest.raises(HeadstartError, match=r"has checksum .* instead of .* and was deleted"):
+        fetch(download_from(server), tmp_path, agree=True)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["../evil", "films/../../evil", "/evil", "other/file"])
 def test_an_archive_cannot_write_elsewhere(server, tmp_path, name):
-    server.content = packed(**{"films/a": "a", name: "evil"})
+    server.content = zipped(**{"films/a": "a", name: "evil"})
     with pytest.raises(HeadstartError, match="nothing was unpacked"):
-        fetch(of(server, server.content), tmp_path / "data", agree=True)
+        fetch(download_from(server, server.content), tmp_path / "data", agree=True)
     assert not (tmp_path / "evil").exists()
     assert not (tmp_path / "data" / "films").exists()
 
 
-def test_no_zip_file_and_no_server_are_told(server, tmp_path):
+def test_the_errors_without_a_zip_file_and_without_a_server(server, tmp_path):
     server.content = b"<html>"
-    with pytest.raises(HeadstartError, match="is no zip file"):
-        fetch(of(server, server.content), tmp_path, agree=True)
-    gone = of(server).revised(address="http://127.0.0.1:1/films.zip")
-    with pytest.raises(HeadstartError, match=r"cannot be fetched: .*run the same again"):
+    with pytest.raises(HeadstartError, match="is not a zip file"):
+        fetch(download_from(server, server.content), tmp_path, agree=True)
+    gone = download_from(server).revised(address="http://127.0.0.1:1/films.zip")
+    with pytest.raises(HeadstartError, match=r"cannot be fetched: .*run the same command again"):
         fetch(gone, tmp_path, agree=True)
 
 
-def test_what_can_be_fetched():
+def test_downloads_by_name():
     assert download("movielens-1m").md5 == "c4d9eecfca2ab87c1945afe126590906"
     with pytest.raises(InputError, match="did you mean 'movielens-1m'"):
         download("movielens1m")

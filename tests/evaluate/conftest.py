@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from headstart.adapters.protocol import Adapter
-from headstart.config import Config
+from headstart.adapters.protocol import Adapter, AdapterConfig
 from headstart.core.batch import FeatureBatch
 from headstart.core.heads import Heads
 from headstart.core.knowledge import Knowledge
@@ -65,16 +64,16 @@ def held_out(features: int = 6, seed: int = 0) -> tuple[FeatureBatch, Kinds]:
     return FeatureBatch(cells, torch.zeros(features, 0), torch.from_numpy(kinds.types)), kinds
 
 
-class RidgeConfig(Config):
+class RidgeConfig(AdapterConfig):
     name: Literal["ridge"] = "ridge"
 
 
 class Ridge(Adapter):
     """Reads all there is in a context: a head by one gradient step from zero."""
 
-    name: ClassVar[str] = "ridge"
+    config_type: ClassVar[type[AdapterConfig]] = RidgeConfig
 
-    def __init__(self, config: Config, knowledge: Knowledge) -> None:
+    def __init__(self, config: AdapterConfig, knowledge: Knowledge) -> None:
         super().__init__(config, knowledge)
         self.calls: list[int] = []
 

@@ -6,13 +6,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from headstart.backbones import FeedForwardConfig, PVAEConfig
 from headstart.backbones.factorisation import FactorisationConfig
+from headstart.backbones.feedforward import FeedForwardConfig
+from headstart.backbones.pvae import PVAEConfig
 from headstart.datasets import synthetic_mixed, synthetic_ratings, synthetic_responses
 from headstart.errors import InputError, UnknownNameError
 from headstart.evaluate import Benchmark, BenchmarkConfig, Results, benchmark, scoring
 from headstart.evaluate.kshot import KShotTest
 from headstart.table.kinds import KindType
+from headstart.training import recipe
 from headstart.training.stages import feature_batch
 
 METHODS = (
@@ -63,7 +65,7 @@ def test_there_is_one_record_per_split_method_shots_and_metric(finished):
 
 
 def test_the_papers_disjoint_split_stays_available(table, finished, tmp_path):
-    disjoint = config(cross_fitted=False, methods=("mean", "bayes"))
+    disjoint = config(meta_share=1 / 3, methods=("mean", "bayes"))
     results = Benchmark(table, disjoint).run(tmp_path / "out")
     facts = results.data["splits"][0]
     assert facts == {"split": 0, "train": 24, "meta_train": 12, "meta_test": 4, "tested": 4, "left_out": 0}
@@ -94,7 +96,7 @@ def test_one_seed_gives_one_result(table, finished, tmp_path):
 
 
 def test_finished_splits_are_kept_and_not_run_again(table, finished, tmp_path, monkeypatch):
-    train, calls = benchmark.train_backbone, []
+    train, calls = recipe.train_backbone, []
 
     def interrupted(*arguments, **settings):
         calls.append(settings["seed"])
@@ -102,7 +104,7 @@ def test_finished_splits_are_kept_and_not_run_again(table, finished, tmp_path, m
             raise KeyboardInterrupt
         return train(*arguments, **settings)
 
-    monkeypatch.setattr(benchmark, "train_backbone", interrupted)
+    monkeypatch.setattr(recipe, "train_backbone", interrupted)
     with pytest.raises(KeyboardInterrupt):
         Benchmark(table, config()).run(tmp_path / "out")
     assert not (tmp_path / "out" / "results.json").exists()
@@ -151,14 +153,14 @@ def test_a_folder_of_other_data_or_of_anything_else_is_refused(table, finished, 
     with pytest.raises(InputError, match="other data"):
         Benchmark(synthetic_ratings(60, 40, 0.4, seed=1), config()).run(finished[1])
     (tmp_path / "letter.txt").write_text("dear")
-    with pytest.raises(InputError, match="not empty and holds no benchmark"):
+    with pytest.raises(InputError, match="not empty and contains no benchmark"):
         Benchmark(table, config()).run(tmp_path)
     with pytest.raises(InputError, match="is a file"):
         Benchmark(table, config()).run(tmp_path / "letter.txt")
     assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
 
 
-def test_a_damaged_split_is_told(table, tmp_path):
+def test_a_damaged_split_is_reported(table, tmp_path):
     tested = Benchmark(table, config(methods=("mean",), splits=1))
     tested.run(tmp_path / "out")
     path = tmp_path / "out" / "splits" / "0.json"
@@ -171,12 +173,15 @@ def test_a_damaged_split_is_told(table, tmp_path):
     ("settings", "message"),
     [
         ({"methods": ("chn", "knn10")}, "unknown method 'knn10'; did you mean 'knn-10'"),
-        ({"methods": ()}, "needs methods, each once: none named"),
-        ({"methods": ("chn", "chn")}, "'chn' named twice"),
+        ({"methods": ()}, "needs methods, each once: none given"),
+        ({"methods": ("chn", "chn")}, "'chn' given twice"),
         ({"shots": (0, 1000)}, "1000 shots leave nothing to test on: the largest feature of the table has"),
         ({"shots": (-1,)}, "different whole numbers"),
         ({"shots": ()}, "different whole numbers"),
-        ({"fractions": (0.6, 0.3, 0.3)}, "add up to 1.2"),
+        ({"test_share": 1.2}, "'test_share': Input should be less than 1; got 1.2"),
+        ({"meta_share": 0.0}, "'meta_share': Input should be greater than 0; got 0.0"),
+        ({"test_share": 0.001}, r"test_share 0\.001: of 40 features none is left for meta-test"),
+        ({"adapters": {"chnn": {}}}, "settings for an unknown adapter 'chnn'; did you mean 'chn'"),
         ({"by": "yeer"}, "did you mean 'year'"),
         ({"by": "genres"}, "not numbers"),
         ({"splits": 0}, "greater than or equal to 1"),
@@ -187,7 +192,7 @@ def test_bad_input_is_refused_before_any_training(table, settings, message):
         Benchmark(table, config(**settings))
 
 
-def test_a_split_whose_features_are_all_too_small_is_told(table):
+def test_a_split_whose_features_are_all_too_small_is_reported(table):
     with pytest.raises(InputError, match=r"held out in split \d+ has \d+ observations"):
         Benchmark(table, config(shots=(int(table.counts.max()) - 1,), splits=30))
 
@@ -215,12 +220,12 @@ def test_binary_tables_get_auroc_and_no_rmse(tmp_path):
 def test_nothing_but_contexts_reaches_a_prediction(tmp_path, monkeypatch):
     """Through the whole benchmark: values of held-out features outside contexts change nothing at all."""
     table = synthetic_mixed(60, 30)
-    settings = config(methods=("chn", "mean", "knn-1", "train-1"), fractions=(0.4, 0.3, 0.3), splits=1)
+    settings = config(methods=("chn", "mean", "knn-1", "train-1"), test_share=0.3, meta_share=3 / 7, splits=1)
     split = Benchmark(table, settings).splits[0]
-    seen: list[np.ndarray] = []
+    means: list[np.ndarray] = []
     score = scoring.score
     monkeypatch.setattr(
-        scoring, "score", lambda truth, mean, *rest: (seen.append(mean), score(truth, mean, *rest))[1]
+        scoring, "score", lambda truth, mean, *rest: (means.append(mean), score(truth, mean, *rest))[1]
     )
     Benchmark(table, settings).run(tmp_path / "first")
 
@@ -241,13 +246,13 @@ def test_nothing_but_contexts_reaches_a_prediction(tmp_path, monkeypatch):
     forged = np.where(
         kinds == KindType.BINARY,
         1 - table.values,
-        np.where(kinds == 1, 10 - table.values, -table.values - 99),
+        np.where(kinds == KindType.RATING, 10 - table.values, -table.values - 99),
     )
     other = replace(table, values=np.where(secret, forged, table.values))
     assert not np.array_equal(other.values, table.values)
 
-    first, seen = seen.copy(), seen
-    seen.clear()
+    first = means.copy()
+    means.clear()
     Benchmark(other, settings).run(tmp_path / "second")
-    assert len(first) == len(seen) == 4 * 3
-    assert all(np.array_equal(a, b) for a, b in zip(first, seen, strict=True))
+    assert len(first) == len(means) == 4 * 3
+    assert all(np.array_equal(a, b) for a, b in zip(first, means, strict=True))

@@ -14,6 +14,7 @@ from headstart.core.heads import Heads
 from headstart.errors import InputError
 from headstart.evaluate.kshot import KShotTest, check_shots
 from headstart.table.cells import Cells
+from headstart.table.kinds import KindType
 
 SHOTS = (0, 1, 2, 4, 8)
 
@@ -55,7 +56,7 @@ def test_features_with_nothing_left_to_test_are_left_out_and_counted(worlds):
     assert bool((test.targets.counts >= 1).all())
 
 
-def test_the_order_hangs_on_the_seed_and_not_on_the_largest_shots(worlds):
+def test_the_order_depends_on_the_seed_and_not_on_the_largest_shots(worlds):
     batch, kinds = worlds.held_out()
     few = KShotTest(batch, kinds, [1, 4], seed=3)
     many = KShotTest(batch, kinds, [4, 8], seed=3)
@@ -69,8 +70,9 @@ def test_predictions_are_link_of_head_times_activation_in_data_units(worlds):
     _, kinds = worlds.held_out()
     test, world = make(worlds), worlds.knowledge()
     heads = worlds.Ridge(worlds.RidgeConfig(), world).adapt(test.context(4), world.states)
-    got, std = test.predict(heads, world.states, world.likelihood)
-    assert std is None  # such heads do not know it
+    predictive = test.predict(heads, world.states, world.likelihood)
+    assert not predictive.variance.any()  # such heads come without a covariance
+    got = test.unscaled(predictive.mean)
     place = 0
     for line, feature in enumerate(test.features.tolist()):
         kind = kinds[feature]
@@ -82,13 +84,15 @@ def test_predictions_are_link_of_head_times_activation_in_data_units(worlds):
     assert place == len(got)
 
 
-def test_truth_and_spread_are_in_data_units(worlds):
+def test_truth_and_standard_deviation_are_in_data_units(worlds):
     test = make(worlds)
-    ratings = test.kinds == 1
+    kinds = test.kinds.numpy()
+    ratings = kinds == KindType.RATING
     assert bool(((test.truth[ratings] >= 1) & (test.truth[ratings] <= 5)).all())
-    spread = test.spread(torch.full((len(test.truth),), 0.5))
-    assert set(spread[ratings].tolist()) == {2.0}
-    assert set(spread[test.kinds == 0].tolist()) == {0.5}
+    std = test.unscaled_std(torch.full((len(test.truth),), 0.5))
+    assert set(std[ratings].tolist()) == {2.0}
+    assert set(std[kinds == KindType.BINARY].tolist()) == {0.5}
+    assert set(std[kinds == KindType.REAL].tolist()) == {1.0}
 
 
 @settings(max_examples=30, deadline=None)
@@ -113,20 +117,23 @@ def test_nothing_outside_the_context_reaches_a_prediction(worlds, seed, k):
     changed = torch.where(secret, 1 - cells.values + 100.0, cells.values)
     forged = FeatureBatch(Cells(cells.indptr, cells.index, changed, cells.width), batch.metadata, batch.kinds)
     again = KShotTest(forged, kinds, SHOTS, seed)
-    assert not torch.equal(test.truth, again.truth)
+    assert not np.array_equal(test.truth, again.truth)
     first, second = (
-        t.predict(ridge.adapt(t.context(k), world.states), world.states, world.likelihood)[0]
+        t.predict(ridge.adapt(t.context(k), world.states), world.states, world.likelihood)
         for t in (test, again)
     )
-    assert torch.equal(first, second)
+    assert torch.equal(first.mean, second.mean)
+    assert torch.equal(first.std, second.std)
 
 
 def test_many_rows_are_predicted_part_by_part(worlds, monkeypatch):
     test, world = make(worlds), worlds.knowledge()
     heads = worlds.Ridge(worlds.RidgeConfig(), world).adapt(test.context(8), world.states)
-    whole, _ = test.predict(heads, world.states, world.likelihood)
-    monkeypatch.setattr("headstart.evaluate.kshot._CELLS_AT_ONCE", 1)
-    assert torch.allclose(test.predict(heads, world.states, world.likelihood)[0], whole)
+    whole = test.predict(heads, world.states, world.likelihood)
+    monkeypatch.setattr("headstart.core.predictive._CELLS_AT_ONCE", 1)
+    parts = test.predict(heads, world.states, world.likelihood)
+    assert torch.allclose(parts.mean, whole.mean)
+    assert torch.allclose(parts.std, whole.std)
 
 
 @pytest.mark.parametrize("shots", [[], [-1, 2], [1, 1]])
@@ -153,14 +160,17 @@ def test_heads_that_know_how_sure_they_are_say_it_at_every_target(worlds):
     heads = Heads(plain.weight, plain.bias, pack(spread), noise)
     own = torch.rand(worlds.ROWS, generator=generator) + 0.5
     states = replace(world.states, noise=own)
-    mean, std = test.predict(heads, states, world.likelihood)
+    predictive = test.predict(heads, states, world.likelihood)
+    mean, std = test.unscaled(predictive.mean), predictive.std
     place = 0
     for line in range(len(test)):
-        code = test.kinds[test.lines == line][0]
+        kind_type = test.kinds[test.lines == line][0]
         for row in as_dicts(test.targets)[line]:
             a = torch.cat([states.activation[row], torch.ones(1)])
             logit = heads.weight[line] @ a[:-1] + heads.bias[line]
-            expected = world.likelihood.predictive(logit, a @ spread[line] @ a, noise[line] * own[row], code)
+            expected = world.likelihood.predictive(
+                logit, a @ spread[line] @ a, noise[line] * own[row], kind_type
+            )
             assert float(std[place]) == pytest.approx(float(expected[1].sqrt()), rel=1e-4)
             kind = kinds[int(test.features[line])]
             assert float(mean[place]) == pytest.approx(kind.offset + kind.span * float(expected[0]), rel=1e-4)

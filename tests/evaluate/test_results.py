@@ -44,7 +44,7 @@ def test_what_is_saved_is_loaded(worlds, tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "no JSON"),
+        ("{", "not JSON"),
         ("[1]", "no number 'format'"),
         ('{"data": {}}', "no number 'format'"),
         ('{"format": 2}', "has format 2; this version of Headstart reads up to 1"),

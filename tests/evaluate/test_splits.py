@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from headstart.datasets import synthetic_mixed
 from headstart.errors import InputError, UnknownNameError
 from headstart.evaluate.splits import FeatureSplit, split_features
-from headstart.training.unseen import hide_scales
 from headstart.table import Table
 from headstart.table.kinds import KindType
+from headstart.training.scales import hide_scales
 
 
 def films(**metadata) -> Table:
@@ -29,18 +29,38 @@ def parts(split):
 
 
 @settings(deadline=None)
-@given(seed=st.integers(0, 100), train=st.floats(0.2, 0.6), rest=st.floats(0.3, 0.7))
-def test_every_feature_is_in_exactly_one_part(seed, train, rest):
-    fractions = (train, (1 - train) * rest, (1 - train) * (1 - rest))
-    split = split_features(films(), fractions, seed)
+@given(seed=st.integers(0, 100), test=st.floats(0.1, 0.4), meta=st.floats(0.3, 0.7))
+def test_every_feature_is_in_exactly_one_part(seed, test, meta):
+    split = split_features(films(), test, meta, seed)
     assert sorted(chain.from_iterable(parts(split))) == list(range(10))
-    for part, fraction in zip(parts(split), fractions, strict=True):
-        assert abs(len(part) - 10 * fraction) <= 1
+    shares = ((1 - test) * (1 - meta), (1 - test) * meta, test)
+    for part, share in zip(parts(split), shares, strict=True):
+        assert abs(len(part) - 10 * share) <= 1
         assert part == sorted(part)
 
 
-def test_the_default_parts_of_ten_are_six_three_and_one():
-    assert [len(part) for part in parts(split_features(films()))] == [6, 3, 1]
+@settings(deadline=None)
+@given(seed=st.integers(0, 100), test=st.floats(0.1, 0.8))
+def test_without_a_meta_share_all_others_train_both_stages(seed, test):
+    train, meta_train, meta_test = parts(split_features(films(), test, seed=seed))
+    assert train == meta_train == sorted(train)
+    assert sorted([*train, *meta_test]) == list(range(10))
+    assert abs(len(meta_test) - 10 * test) <= 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_same_features_are_tested_with_and_without_a_meta_share(seed):
+    joint, apart = (split_features(films(), 0.2, share, seed) for share in (None, 0.5))
+    assert joint.meta_test.tolist() == apart.meta_test.tolist()
+    assert joint.train.tolist() == sorted([*apart.train.tolist(), *apart.meta_train.tolist()])
+
+
+def test_the_default_parts_of_ten_are_nine_and_one():
+    assert [len(part) for part in parts(split_features(films()))] == [9, 9, 1]
+
+
+def test_the_papers_parts_of_ten_are_six_three_and_one():
+    assert [len(part) for part in parts(split_features(films(), meta_share=1 / 3))] == [6, 3, 1]
 
 
 def test_the_seed_decides():
@@ -51,7 +71,7 @@ def test_the_seed_decides():
 
 def test_by_a_column_the_old_train_and_the_new_are_tested():
     years = [1990, 1980, 2020, 1985, 2021, 2000, 1970, 2010, 2022, 1975]
-    split = split_features(films(year=years), (0.5, 0.3, 0.2), by="year")
+    split = split_features(films(year=years), 0.2, 3 / 8, by="year")
     oldest = np.argsort(years)
     assert parts(split) == [
         sorted(oldest[:5].tolist()),
@@ -62,7 +82,7 @@ def test_by_a_column_the_old_train_and_the_new_are_tested():
 
 def test_dates_count_as_numbers_and_a_missing_one_as_oldest():
     dates = [datetime.date(2000 + j, 1, 1) for j in range(9)] + [None]
-    split = split_features(films(seen=dates), (0.1, 0.1, 0.8), by="seen")
+    split = split_features(films(released=dates), 0.8, 0.5, by="released")
     assert parts(split)[:2] == [[9], [0]]
 
 
@@ -72,19 +92,26 @@ def test_features_of_one_year_are_parted_at_random():
 
 
 @pytest.mark.parametrize(
-    ("fractions", "message"),
+    ("shares", "message"),
     [
-        ((0.5, 0.3, 0.1), "add up to 0.9"),
-        ((0.5, 0.6, -0.1), "above 0"),
-        ((0.7, 0.3, 0.0), "above 0"),
-        ((0.5, float("nan"), 0.5), "above 0"),
-        ((0.5, 0.5), "must be three"),
-        ((0.98, 0.01, 0.01), "fraction 0.01 of 10 features leaves none for meta-t"),
+        ((1.2, 0.3), r"test_share must be between 0 and 1; got 1\.2"),
+        ((-0.1, 0.3), "test_share must be between 0 and 1"),
+        ((0.0, 0.3), "test_share must be between 0 and 1"),
+        ((1.0, None), "test_share must be between 0 and 1"),
+        ((float("nan"), 0.3), "test_share must be between 0 and 1; got nan"),
+        ((0.5, float("nan")), "meta_share must be between 0 and 1; got nan"),
+        ((0.5, 0.0), "meta_share must be between 0 and 1"),
+        ((0.5, 1.0), "meta_share must be between 0 and 1"),
+        ((0.5, -1), "meta_share must be between 0 and 1"),
+        ((0.01, None), r"test_share 0\.01: of 10 features none is left for meta-test"),
+        ((0.99, None), "none is left for train"),
+        ((0.5, 0.01), r"test_share 0\.5, meta_share 0\.01: of 10 features none is left for meta-train"),
+        ((0.5, 0.99), "none is left for train"),
     ],
 )
-def test_bad_fractions_are_refused(fractions, message):
+def test_bad_shares_are_refused(shares, message):
     with pytest.raises(InputError, match=message):
-        split_features(films(), fractions)
+        split_features(films(), *shares)
 
 
 def test_bad_columns_are_refused():
@@ -115,9 +142,9 @@ def values_changed(table: Table, features) -> Table:
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["shared scale", "a scale each"])
-def test_the_scale_of_a_held_out_real_hangs_on_train_features_only(own):
+def test_the_scale_of_a_held_out_real_depends_on_train_features_only(own):
     mixed = synthetic_mixed(60, 30)
-    split = split_features(mixed, (0.4, 0.3, 0.3))
+    split = split_features(mixed, 0.3, 3 / 7)
     table = values_changed(mixed, split.train[::2] if own else [])
     other = values_changed(table, split.meta_test)
     assert table.kinds != other.kinds

@@ -30,7 +30,7 @@ def test_all_runs_each_study_once_with_what_every_experiment_needs():
     assert methods_of(experiments_named("knn-neighbours"))["movielens"] == ("knn-1", "knn-5", "knn-10")
 
 
-def test_an_unknown_name_is_told_with_the_nearest():
+def test_an_unknown_name_is_refused_with_the_most_similar():
     with pytest.raises(UnknownNameError, match="did you mean 'kshot-movielens'"):
         experiments_named("kshot-movielense")
     with pytest.raises(UnknownNameError, match=r"there are kshot-movielens, .*, all"):
@@ -67,7 +67,10 @@ def test_a_preset_reaches_every_method_built_on_the_hypernetwork(name, dataset):
     config = chosen.benchmark(("chn", "chn-train-5"), 5, 0, None)
     assert config.method("chn", 0) == chosen.chn
     assert adapter_config(config.method("chn-train-5", 0).base) == chosen.chn
-    assert sum(config.fractions) == pytest.approx(1)
+    test, meta = config.test_share, config.meta_share
+    parts = ((1 - test) * (1 - meta), (1 - test) * meta, test)
+    expected = (0.5, 0.3, 0.2) if dataset == "neuropathic" else (0.6, 0.3, 0.1)
+    assert parts == pytest.approx(expected)
 
 
 def test_of_several_methods_only_the_best_is_shown():

@@ -60,19 +60,21 @@ def test_what_is_selected_from_a_shared_study_is_what_a_run_of_its_own_finds(eve
 
 def test_a_folder_of_another_experiment_is_left_alone(everything, tmp_path):
     before = sorted((path, path.stat().st_mtime_ns) for path in everything.rglob("*"))
-    with pytest.raises(InputError, match=r'holds another experiment \(experiment = "all", now "timings"\)'):
+    with pytest.raises(
+        InputError, match=r'contains another experiment \(experiment = "all", now "timings"\)'
+    ):
         Reproduction("timings", splits=1, quick=True).run(everything)
     with pytest.raises(InputError, match=r'\(preset = "paper", now "tuned"\)'):
         Reproduction("all", splits=1, preset="tuned", quick=True).run(everything)
     assert sorted((path, path.stat().st_mtime_ns) for path in everything.rglob("*")) == before
     (tmp_path / "thesis.txt").write_text("mine")
-    with pytest.raises(InputError, match="is not empty and holds no experiment"):
+    with pytest.raises(InputError, match="is not empty and contains no experiment"):
         Reproduction("timings", quick=True).run(tmp_path)
     with pytest.raises(InputError, match="is a file"):
         Reproduction("timings", quick=True).run(tmp_path / "thesis.txt")
 
 
-def test_what_is_missing_is_told_before_any_work(monkeypatch, tmp_path):
+def test_missing_data_is_reported_before_any_work(monkeypatch, tmp_path):
     monkeypatch.delenv("HEADSTART_DATA", raising=False)
     with pytest.raises(InputError, match="Name its folder with --data"):
         Reproduction("kshot-movielens")

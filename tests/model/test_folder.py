@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pytest
+import torch
+from tests.model.conftest import QUICK, ratings_table
 
 from headstart import storage
+from headstart.adapters import ADAPTERS, AdapterConfig, register_adapter
+from headstart.adapters.mean import MeanOfContext
 from headstart.errors import InputError, ModelFileError
 from headstart.model import Headstart, folder
+from headstart.model.format import FORMAT, checksum
+from headstart.training.metatraining import MetaTrainingConfig
 
 Fresh = Callable[..., Headstart]
+OLD = Path(__file__).parents[1] / "references" / "folders"
 
 
 @pytest.fixture
@@ -29,7 +39,7 @@ def test_the_folder_holds_json_and_safetensors_only(saved: Path) -> None:
     assert len(names) == 2
     assert names[1].startswith("weights-")
     assert names[1].endswith(".safetensors")
-    assert json.loads((saved / "model.json").read_text())["format"] == folder.FORMAT
+    assert json.loads((saved / "model.json").read_text())["format"] == FORMAT
 
 
 @pytest.mark.parametrize("at", ["write_bytes", "write_json"])
@@ -89,11 +99,11 @@ def damaged(saved: Path, how: str) -> None:
         index.write_text("[]")
     elif how == "newer":
         index.write_text(json.dumps({**facts, "format": 99}))
-    elif how == "missing part":
-        del facts["features"]
+    elif how == "changed by hand":
+        facts["features"]["shots"][0] += 1
         index.write_text(json.dumps(facts))
-    elif how == "strange settings":
-        facts["settings"]["backbone"]["latnt"] = 3
+    elif how == "no checksum":
+        del facts["checksum"]
         index.write_text(json.dumps(facts))
 
 
@@ -107,8 +117,8 @@ def damaged(saved: Path, how: str) -> None:
         ("truncated index", "cannot be read"),
         ("no format", "does not say which format"),
         ("newer", r"newer version \(format 99.*upgrade headstart"),
-        ("missing part", "model.json is damaged.*features"),
-        ("strange settings", "model.json is damaged.*latnt"),
+        ("changed by hand", "model.json is damaged: its content does not match its checksum"),
+        ("no checksum", "model.json is damaged: its content does not match its checksum"),
     ],
 )
 def test_a_damaged_folder_is_said_so(saved: Path, how: str, message: str) -> None:
@@ -117,22 +127,265 @@ def test_a_damaged_folder_is_said_so(saved: Path, how: str, message: str) -> Non
         Headstart.load(saved)
 
 
-def test_a_model_of_the_format_before_is_read(fresh: Fresh, tmp_path: Path) -> None:
-    model = fresh(meta_share=1 / 3)
-    model.add_feature("new", observations={"u1": 5})
+def test_the_layout_of_the_json_does_not_matter(saved: Path) -> None:
+    """The checksum is of what it says, not of how it is written."""
+    index = saved / "model.json"
+    facts = json.loads(index.read_text())
+    index.write_text(json.dumps(dict(reversed(facts.items())), indent=7))
+    assert Headstart.load(saved).features == facts["features"]["names"]
+
+
+Facts = dict[str, Any]
+Tensors = dict[str, torch.Tensor]
+
+
+def rewritten(saved: Path, change: Callable[[Facts, Tensors], object]) -> None:
+    """Change facts and tensors, with every digest as it should be."""
+    index, weights = saved / "model.json", next(saved.glob("weights-*"))
+    facts, tensors = json.loads(index.read_text()), storage.unpack(weights.read_bytes())
+    del facts["checksum"]
+    change(facts, tensors)
+    content = storage.pack(tensors)
+    if content != weights.read_bytes():
+        weights.unlink()
+        facts["weights_sha256"] = hashlib.sha256(content).hexdigest()
+        facts["weights"] = f"weights-{facts['weights_sha256'][:16]}.safetensors"
+        (saved / facts["weights"]).write_bytes(content)
+    index.write_text(json.dumps({**facts, "checksum": checksum(facts)}))
+
+
+def drop_feature(facts: Facts, _: Tensors) -> None:
+    for part in facts["features"].values():
+        part.pop()
+
+
+def out_of_range(name: str) -> Callable[[Facts, Tensors], None]:
+    def change(_: Facts, tensors: Tensors) -> None:
+        tensors[name][0] = 10_000
+
+    return change
+
+
+def negative(name: str) -> Callable[[Facts, Tensors], None]:
+    def change(_: Facts, tensors: Tensors) -> None:
+        tensors[name][0] = -1
+
+    return change
+
+
+def not_a_number(name: str) -> Callable[[Facts, Tensors], None]:
+    def change(_: Facts, tensors: Tensors) -> None:
+        tensors[name].view(-1)[3] = torch.nan
+
+    return change
+
+
+def shorter(name: str) -> Callable[[Facts, Tensors], None]:
+    def change(_: Facts, tensors: Tensors) -> None:
+        tensors[name] = tensors[name][:-1].clone()
+
+    return change
+
+
+def disagree(*what: str) -> str:
+    return f"its {', '.join(map(repr, what))} do not agree with the weights"
+
+
+WRONG: dict[str, tuple[Callable[[Facts, Tensors], object], str]] = {
+    "missing part": (lambda facts, _: facts.pop("features"), "setting 'features'"),
+    "strange part": (lambda facts, _: facts.update(extra=1), "has no setting 'extra'"),
+    "strange settings": (lambda facts, _: facts["settings"]["backbone"].update(latnt=3), "latnt"),
+    "strange kind": (lambda facts, _: facts["features"]["kinds"].__setitem__(0, "ratng"), "'ratng' is not"),
+    "shots below none": (lambda facts, _: facts["features"]["shots"].__setitem__(0, -1), "greater than or"),
+    "a name of nothing": (lambda facts, _: facts["rows"].__setitem__(0, ""), "setting 'rows.0'"),
+    "a row twice": (
+        lambda facts, _: facts["rows"].__setitem__(1, facts["rows"][0]),
+        "row 'u.*' is there twice",
+    ),
+    "a feature twice": (
+        lambda facts, _: facts["features"]["names"].__setitem__(1, facts["features"]["names"][0]),
+        "feature 'f.*' is there twice",
+    ),
+    "a feature of the backbone twice": (
+        lambda facts, _: facts["backbone_features"].__setitem__(1, facts["backbone_features"][0]),
+        "feature 'f.*' is there twice",
+    ),
+    "a row too few": (lambda facts, _: facts["rows"].pop(), disagree("rows")),
+    "a row too many": (lambda facts, _: facts["rows"].append("one more"), disagree("rows")),
+    "a feature too few": (drop_feature, disagree("features", "contexts")),
+    "a kind too few": (lambda facts, _: facts["features"]["kinds"].pop(), "model.json is damaged"),
+    "a backbone feature too few": (
+        lambda facts, _: facts["backbone_features"].pop(),
+        disagree("features of the backbone", "observations"),
+    ),
+    "a feature's sums too many": (lambda facts, _: facts["streams"].append("f1"), "model.json is damaged"),
+    "a context's row unknown": (out_of_range("contexts/rows"), disagree("contexts")),
+    "a context's row below none": (negative("contexts/rows"), disagree("contexts")),
+    "a context too long": (out_of_range("contexts/counts"), disagree("contexts")),
+    "a context's value missing": (shorter("contexts/values"), disagree("contexts")),
+    "a context's value not a number": (not_a_number("contexts/values"), disagree("finite numbers")),
+    "an observation of no feature": (out_of_range("knowledge/index"), disagree("observations")),
+    "an observation's value missing": (shorter("knowledge/values"), disagree("observations")),
+    "a row's code not a number": (not_a_number("states/code"), disagree("finite numbers")),
+    "a head too few": (shorter("features/bias"), disagree("features")),
+    "a row's state too few": (shorter("knowledge/states/code"), disagree("rows")),
+    "a tensor of the adapter missing": (
+        lambda _, tensors: tensors.pop("adapter/net.0.weight"),
+        "Missing key.*net.0.weight",
+    ),
+    "a tensor of the backbone missing": (
+        lambda _, tensors: tensors.pop("backbone/bias"),
+        "Missing key.*bias",
+    ),
+    "a tensor too many": (
+        lambda _, tensors: tensors.update({"adapter/more": torch.zeros(1)}),
+        "Unexpected key.*more",
+    ),
+    "no calibration": (lambda _, tensors: tensors.pop("calibration/factors"), "model.json is damaged"),
+}
+
+
+@pytest.mark.parametrize("how", WRONG)
+def test_what_does_not_fit_together_is_said_so(fresh: Fresh, tmp_path: Path, how: str) -> None:
+    """With checksums as they should be: a model is checked by what it says too."""
+    change, message = WRONG[how]
+    model = fresh()
+    model.add_feature("new", observations={"u1": 5, "u2": 1, "u3": 2, "u4": 3})
     model.save(tmp_path / "m")
+    rewritten(tmp_path / "m", lambda *_: None)
+    assert Headstart.load(tmp_path / "m").features == model.features
+    rewritten(tmp_path / "m", change)
+    with pytest.raises(ModelFileError, match=f"(?s){message}"):
+        Headstart.load(tmp_path / "m")
+
+
+@pytest.mark.parametrize("folder_name", ["today", "format-2"])
+@pytest.mark.parametrize(
+    "where",
+    ["../{name}", "{folder}/{name}", "weights-0123456789abcdef.safetensors/../../{name}", "", None, 3],
+)
+def test_weights_outside_the_folder_are_not_read(
+    saved: Path, tmp_path: Path, where: object, folder_name: str
+) -> None:
+    """Whoever wrote ``model.json``, it names a file of its own folder."""
+    if folder_name != "today":
+        shutil.rmtree(saved)
+        shutil.copytree(OLD / folder_name, saved)
+    index, weights = saved / "model.json", next(saved.glob("weights-*"))
+    shutil.move(weights, tmp_path / weights.name)
+    facts = json.loads(index.read_text())
+    facts.pop("checksum", None)
+    facts["weights"] = where.format(name=weights.name, folder=tmp_path) if isinstance(where, str) else where
+    index.write_text(json.dumps({**facts, "checksum": checksum(facts)} if folder_name == "today" else facts))
+    with pytest.raises(ModelFileError, match="is not a file of weights"):
+        Headstart.load(saved)
+
+
+SETTLED = {
+    "chn-bayes": {"shots": "log", "max_shots": 128, "learning_rate": 2e-3, "schedule": "cosine"},
+    "chn": {"shots": "uniform", "max_shots": 32, "learning_rate": 5e-4},
+    "maml-3": {"batch_size": 4, "learning_rate": 1e-2, "min_steps": 1, "weight_decay": 0.0},
+    "chn-bayes-train-2": {"shots": "log", "max_shots": 128},
+}
+
+
+@pytest.mark.parametrize("adapter", SETTLED)
+def test_the_settings_that_really_ran_are_stored(fresh: Fresh, tmp_path: Path, adapter: str) -> None:
+    model = fresh("factorisation", adapter)
+    model.save(tmp_path / "m")
+    settings = json.loads((tmp_path / "m" / "model.json").read_text())["settings"]
+    fitted = model.fitted_
+    backbone = settings["backbone"]
+    assert backbone["latent"] == fitted.backbone.activation_size
+    assert backbone["signature"] == fitted.backbone.signature.table.shape[1]
+    assert backbone["observed_by_choice"] is True
+    stored = settings["adapter"]["base"] if adapter == "chn-bayes-train-2" else settings["adapter"]
+    if stored["name"] == "chn-bayes":
+        assert stored["activations"] == 24 // 100
+    ran = settings["metatraining"]
+    assert ran["epochs"] == QUICK["metatraining"]["epochs"]
+    for name, value in SETTLED[adapter].items():
+        assert ran[name] == value
+    assert set(ran) == set(MetaTrainingConfig.model_fields)
+    again = Headstart.load(tmp_path / "m")
+    assert again.fitted_.settings == fitted.settings
+    # Nothing is left to a default or a rule that may change: fitted anew by them, it is the same model.
+    asked = again.fitted_.settings
+    anew = Headstart(
+        asked.backbone, asked.adapter, asked.pretraining, asked.metatraining, random_state=0, quiet=True
+    ).fit(ratings_table())
+    assert np.array_equal(anew.predict().mean, model.predict().mean)
+    assert np.array_equal(anew.predict().std, model.predict().std)
+
+
+class TheirsConfig(AdapterConfig):
+    name: Literal["theirs"] = "theirs"
+    strength: float = 2.0
+
+
+class Theirs(MeanOfContext):
+    """An adapter of another package."""
+
+    config_type: ClassVar[type[AdapterConfig]] = TheirsConfig
+
+
+def test_a_model_of_another_packages_adapter_says_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "m"
+    with monkeypatch.context() as patched:
+        patched.setattr(ADAPTERS, "_parts", dict(ADAPTERS.parts()))
+        patched.setattr(Theirs, "__module__", "their_package.adapters")
+        register_adapter(Theirs)
+        model = Headstart(adapter={"name": "theirs", "strength": 3}, **QUICK).fit(ratings_table())
+        model.save(path)
+        assert Headstart.load(path).fitted_.settings.adapter == TheirsConfig(strength=3)
+        expected = model.predict()
+    packages = json.loads((path / "model.json").read_text())["packages"]
+    assert packages == {"backbone": "headstart", "adapter": "their_package"}
+    missing = r"needs the adapter 'theirs' of the package 'their_package'.*install their_package"
+    with pytest.raises(ModelFileError, match=missing):
+        Headstart.load(path)
+    monkeypatch.setattr(ADAPTERS, "_parts", {**ADAPTERS.parts(), "theirs": Theirs})
+    assert np.array_equal(Headstart.load(path).predict().mean, expected.mean)
+
+
+def test_a_backbone_that_is_missing_is_said_so(saved: Path) -> None:
+    def change(facts: Facts, _: Tensors) -> None:
+        facts["settings"]["backbone"]["name"] = "deep"
+        facts["packages"]["backbone"] = "deep-headstart"
+
+    rewritten(saved, change)
+    with pytest.raises(ModelFileError, match="needs the backbone 'deep' of the package 'deep-headstart'"):
+        Headstart.load(saved)
+
+
+@pytest.mark.parametrize("old", ["format-1", "format-2", "format-2-chn"])
+def test_a_model_of_an_earlier_format_is_read_and_saved_as_todays(old: str, tmp_path: Path) -> None:
+    """Its predictions are tested against stored ones in ``tests/references``."""
+    shutil.copytree(OLD / old, tmp_path / "m")
     index = tmp_path / "m" / "model.json"
     facts = json.loads(index.read_text())
-    del facts["relative"], facts["streams"]
-    facts["features"]["trained"] = facts["features"].pop("encoded")
-    index.write_text(json.dumps({**facts, "format": 1}))
-    old = Headstart.load(tmp_path / "m")
-    assert np.array_equal(old.predict().mean, model.predict().mean)
-    assert np.array_equal(old.predict().std, model.predict().std)
-    assert all(old.feature(name).encoded == model.feature(name).encoded for name in model.features)
-    old.observe("new", {"u2": 1})
-    old.save(tmp_path / "m")
-    assert json.loads(index.read_text())["format"] == folder.FORMAT
+    before = facts["features"]
+    model = Headstart.load(tmp_path / "m")
+    assert model.features == before["names"]
+    in_backbone = before["encoded"] if "encoded" in before else before["trained"]
+    assert [model.feature(name).in_backbone for name in model.features] == in_backbone
+    assert [model.feature(name).shots for name in model.features] == before["shots"]
+    assert list(model.fitted_.backbone_features) == facts["encoded"]
+    model.observe("new", {"u2": 1})
+    model.save(tmp_path / "m")
+    assert len(list((tmp_path / "m").iterdir())) == 2
+    after = json.loads(index.read_text())
+    assert after["format"] == FORMAT
+    text = json.dumps(after["settings"])
+    for gone in ("most_", "fewest_", "decoupled_decay", "inner_rate", "outer_rate", '"rate"', '"validation"'):
+        assert gone not in text
+    if old == "format-2":
+        assert after["settings"]["backbone"]["latent"] == model.fitted_.backbone.activation_size
+    again = Headstart.load(tmp_path / "m")
+    assert np.array_equal(again.predict().mean, model.predict().mean)
+    assert np.array_equal(again.predict().std, model.predict().std)
 
 
 def test_writers_at_the_same_time_lose_nothing(saved: Path) -> None:

@@ -30,7 +30,7 @@ def test_every_feature_of_the_table_is_predictable(fresh: Fresh) -> None:
         assert sorted(model.features) == sorted(table.features)
         prediction = model.predict()
         assert prediction.mean.shape == table.shape
-        assert sum(not model.feature(name).encoded for name in model.features) == adapted
+        assert sum(not model.feature(name).in_backbone for name in model.features) == adapted
     assert all(
         model.feature(name).shots == table.counts[table.features.position(name)] for name in model.features
     )
@@ -118,8 +118,8 @@ def test_a_predictions_spread_is_the_heads_and_the_rows_together(fresh: Fresh) -
         features, heads = fitted.catalogue.take([name])
         theta = torch.cat([heads.weight[0], heads.bias]).double()
         spread = unpack(heads.covariance[0].double(), len(theta))
-        shots, code = torch.tensor([features[0].shots]), torch.tensor([features[0].kind.type])
-        factor = float(calibration.factor(shots, code))
+        shots, kind = torch.tensor([features[0].shots]), torch.tensor([features[0].kind.type])
+        factor = float(calibration.factor(shots, kind))
         found = model.predict(["u1", "u30"], [name])
         for row in found.rows:
             place = model.rows.position(row)
@@ -127,6 +127,23 @@ def test_a_predictions_spread_is_the_heads_and_the_rows_together(fresh: Fresh) -
             variance = float(a @ spread @ a) + float(heads.noise[0] * states.noise[place])
             mean = min(max(1 + 4 * float(theta @ a), 1), 5)
             assert found[row, name] == pytest.approx((mean, 4 * factor * variance**0.5), rel=1e-4)
+
+
+@pytest.mark.parametrize("backbone", ["pvae", "factorisation"])
+def test_a_spread_where_heads_claim_none_is_the_likelihoods_times_the_calibration(
+    fresh: Fresh, backbone: str
+) -> None:
+    """Whatever the row: such heads know nothing of rows, and a rating's noise adds to its value."""
+    model = fresh(backbone, "mean")
+    model.add_feature("new", observations={"u1": 5, "u2": 1, "u3": 4})
+    fitted = model.fitted_
+    likely = fitted.knowledge.likelihood.config.output_variance**0.5
+    found = model.predict(features=["new", "f3"])
+    for column, name in enumerate(["new", "f3"]):
+        feature = model.feature(name)
+        kind = torch.tensor([feature.kind.type])
+        factor = float(fitted.calibration.factor(torch.tensor([feature.shots]), kind))
+        np.testing.assert_allclose(found.std[:, column], 4 * factor * likely, rtol=1e-5)
 
 
 REFUSED = {
@@ -207,8 +224,8 @@ def test_settings_are_checked_before_any_work() -> None:
     for wrong, message in (
         ({"meta_share": 2.0}, "'meta_share'"),
         ({"random_state": -1}, "'random_state'"),
-        ({"adapter": 5}, "chosen by its name or settings; got 5"),
-        ({"backbone": 5}, "chosen by its name or settings; got 5"),
+        ({"adapter": 5}, "chosen by its name or its settings; got 5"),
+        ({"backbone": 5}, "chosen by its name or its settings; got 5"),
         ({"pretraining": 5}, "must map names to values"),
         ({"backbone": {"name": "pvae", "latent": -1}}, "'latent'.*greater"),
         ({"backbone": {"name": "pvae", "likelihood": {"output_variance": 0}}}, "output_variance"),

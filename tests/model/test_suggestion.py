@@ -40,7 +40,7 @@ def world(seed: int, noisy: bool = True) -> tuple[Heads, RowStates]:
     return Heads(weight, torch.tensor([0.3]), pack(spread[None]), torch.tensor([0.5])), states
 
 
-def brute_force(heads: Heads, states: RowStates, among: list[int], code: int, n: int) -> list[int]:
+def brute_force(heads: Heads, states: RowStates, among: list[int], kind: int, n: int) -> list[int]:
     """Recompute the posterior from scratch for every candidate, keep the best, repeat."""
     rows = np.c_[states.activation.numpy(), np.ones(ROWS)].astype(float)
     lower = np.tril_indices(WIDTH + 1)
@@ -50,7 +50,7 @@ def brute_force(heads: Heads, states: RowStates, among: list[int], code: int, n:
     logits = rows @ np.r_[heads.weight[0].numpy(), heads.bias[0].numpy()]
     usual = np.ones(ROWS) if states.noise is None else states.noise.numpy()
     chance = 1 / (1 + np.exp(-logits))
-    precision = chance * (1 - chance) if code == KindType.BINARY else 1 / (usual * float(heads.noise[0]))
+    precision = chance * (1 - chance) if kind == KindType.BINARY else 1 / (usual * float(heads.noise[0]))
 
     def left(seen: list[int]) -> float:
         """The mean variance over all rows once these are observed."""
@@ -63,37 +63,37 @@ def brute_force(heads: Heads, states: RowStates, among: list[int], code: int, n:
     return chosen
 
 
-@pytest.mark.parametrize("code", [KindType.RATING, KindType.REAL, KindType.BINARY])
+@pytest.mark.parametrize("kind", [KindType.RATING, KindType.REAL, KindType.BINARY])
 @pytest.mark.parametrize("seed", range(6))
-def test_rows_are_chosen_as_by_brute_force(code: int, seed: int) -> None:
+def test_rows_are_chosen_as_by_brute_force(kind: int, seed: int) -> None:
     heads, states = world(seed, noisy=seed % 2 == 0)
     among = [0, 2, 3, 5, 7, 8, 11]
-    found = most_telling(heads, states, torch.tensor(among), code, 5, IDENTITY)
-    assert found == brute_force(heads, states, among, code, 5)
-    assert most_telling(heads, states, torch.tensor(among), code, 99, IDENTITY)[:5] == found
-    assert most_telling(heads, states, torch.zeros(0, dtype=torch.int64), code, 3, IDENTITY) == []
+    found = most_telling(heads, states, torch.tensor(among), kind, 5, IDENTITY)
+    assert found == brute_force(heads, states, among, kind, 5)
+    assert most_telling(heads, states, torch.tensor(among), kind, 99, IDENTITY)[:5] == found
+    assert most_telling(heads, states, torch.zeros(0, dtype=torch.int64), kind, 3, IDENTITY) == []
 
 
-@pytest.mark.parametrize("code", [KindType.RATING, KindType.BINARY])
-def test_of_two_rows_alike_not_both_come_first(code: int) -> None:
+@pytest.mark.parametrize("kind", [KindType.RATING, KindType.BINARY])
+def test_of_two_rows_alike_not_both_come_first(kind: int) -> None:
     """The best row and its twin: apart they tell the same, so the second waits."""
     heads, states = world(1, noisy=False)
     heads = Heads(heads.weight, heads.bias, heads.covariance, torch.tensor([0.01]))
-    if code == KindType.BINARY:  # an answer weighs more where much is unknown
+    if kind == KindType.BINARY:  # an answer weighs more where much is unknown
         heads = Heads(0 * heads.weight, 0 * heads.bias, 100 * heads.covariance, heads.noise)
     every = torch.arange(ROWS)
-    best = most_telling(heads, states, every, code, 1, IDENTITY)[0]
+    best = most_telling(heads, states, every, kind, 1, IDENTITY)[0]
     twin = (best + 1) % ROWS
     activation = states.activation.clone()
     activation[twin] = activation[best]
     alike = RowStates(states.code, states.code_std, activation)
-    chosen = most_telling(heads, alike, every, code, 2, IDENTITY)
+    chosen = most_telling(heads, alike, every, kind, 2, IDENTITY)
     assert not {best, twin} <= set(chosen)
 
 
 def test_nothing_is_suggested_by_a_head_that_does_not_know() -> None:
     heads, states = world(0)
-    with pytest.raises(TypeError, match="how sure"):
+    with pytest.raises(TypeError, match="no covariance"):
         most_telling(Heads(heads.weight, heads.bias), states, torch.arange(3), KindType.RATING, 1, IDENTITY)
 
 

@@ -10,12 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.adapters.conftest import Tiny, some_cells
-from tests.backbones.test_sparse import lines_of
+from tests.algebra.test_sparse import lines_of
 from torch.distributions import Bernoulli, Normal
 
-from headstart.adapters import CHNConfig, ContextualHypernetwork, adapter_config, build_adapter
+from headstart.adapters import adapter_config, build_adapter
+from headstart.adapters.chn import CHNConfig
 from headstart.core.batch import FeatureBatch
-from headstart.core.heads import Heads
+from headstart.core.predictive import Predictive, predict_cells
 from headstart.core.states import RowStates
 from headstart.table.kinds import KindType
 from headstart.training.episodes import (
@@ -24,8 +25,7 @@ from headstart.training.episodes import (
     draw_shots,
     episode_loss,
     feature_weights,
-    target_logits,
-    target_noise,
+    predict_targets,
 )
 
 
@@ -69,19 +69,19 @@ def test_shots_are_uniform_and_so_are_contexts() -> None:
 def test_meta_loss_equals_the_slow_one(tiny: Callable[..., Tiny]) -> None:
     world = tiny(shots=(8, 5, 7, 6, 9, 4))
     knowledge = world.knowledge
-    adapter = ContextualHypernetwork(CHNConfig(), knowledge)
+    adapter = build_adapter(CHNConfig(), knowledge)
     generator = torch.Generator().manual_seed(0)
     episode = draw_episode(world.batch, knowledge.states, torch.tensor([3, 0, 4, 2, 5, 1]), generator)
     total, count = 0.0, 0
     for n, line in enumerate(lines_of(episode.targets)):
         one = episode.context.take(torch.tensor([n]))
         head = adapter.adapt(one, knowledge.states)
-        code = int(one.kinds[0])
+        kind = int(one.kinds[0])
         for row, x in line:
             output = head.weight[0] @ knowledge.states.activation[row] + head.bias[0]
-            if code == KindType.BINARY:
+            if kind == KindType.BINARY:
                 likelihood = Bernoulli(logits=output)
-            elif code == KindType.RATING:
+            elif kind == KindType.RATING:
                 likelihood = Normal(output.sigmoid(), math.sqrt(0.1))
             else:
                 likelihood = Normal(output, math.exp(0.5 * float(knowledge.likelihood.real_log_variance)))
@@ -152,37 +152,27 @@ def test_knowing_only_the_rows_that_occur_changes_no_loss(
         set(torch.cat([episode.context.cells.index, episode.targets.index]).tolist())
     )
 
-    def told(given: Episode) -> tuple[Heads, torch.Tensor, torch.Tensor, torch.Tensor]:
+    def told(given: Episode) -> Predictive:
         states = adapter.refine(given.states)
         heads = adapter.adapt(given.context, states)
-        logits = target_logits(heads, states.activation, given.targets)
-        none = torch.ones_like(logits)
-        return (
-            heads,
-            logits,
-            *((none, none) if heads.noise is None else target_noise(heads, states, given.targets)),
-        )
+        return predict_cells(heads, states, given.targets, given.context.kinds, knowledge.likelihood)
 
-    for one, other in zip(told(episode)[1:], told(small)[1:], strict=True):
-        torch.testing.assert_close(one, other)
+    whole = told(episode)
+    for other in (told(small), predict_targets(adapter, knowledge.likelihood, episode)):
+        torch.testing.assert_close(other.logits, whole.logits)
+        torch.testing.assert_close(other.variance, whole.variance)
+        torch.testing.assert_close(other.noise, whole.noise)
+        assert torch.equal(other.kinds, whole.kinds)
     found = episode_loss(adapter, knowledge.likelihood, episode)
     torch.testing.assert_close(found, episode_loss(adapter, knowledge.likelihood, small))
 
     # and the loss is the features' mean losses, weighted
-    heads, logits, variance, noise = told(episode)
-    kinds = world.batch.kinds[episode.targets.lines]
-    if heads.noise is None:
-        losses = knowledge.likelihood.nll(logits, episode.targets.values, kinds)
+    values, kinds = episode.targets.values, world.batch.kinds[episode.targets.lines]
+    if adapter.gives_uncertainty:
+        losses = knowledge.likelihood.predictive_nll(whole.logits, whole.variance, whole.noise, values, kinds)
     else:
-        losses = knowledge.likelihood.predictive_nll(logits, variance, noise, episode.targets.values, kinds)
+        losses = knowledge.likelihood.nll(whole.logits, values, kinds)
     total = sum(
         float(weights[n] * losses[episode.targets.lines == n].mean().detach()) for n in range(len(weights))
     )
     assert abs(float(found.detach()) - total / float(weights.sum())) < 1e-4
-
-
-def test_heads_that_do_not_know_how_sure_they_are_say_so(tiny: Callable[..., Tiny]) -> None:
-    world = tiny()
-    heads = Heads(torch.zeros(6, 5), torch.zeros(6))
-    with pytest.raises(TypeError, match="how sure"):
-        target_noise(heads, world.knowledge.states, world.batch.cells)

@@ -21,7 +21,7 @@ from headstart.training.metatraining import (
     meta_train,
     validation_episodes,
 )
-from headstart.training.tasks import cross_fitted_tasks, hold_back
+from headstart.training.tasks import cross_fitted_tasks
 
 
 def test_the_user_overrules_what_suits_an_adapter_but_not_what_it_is(tiny: Callable[..., Tiny]) -> None:
@@ -47,7 +47,7 @@ def test_an_epoch_sees_every_feature_once_each_with_rows_that_do_not_know_it(
     names = torch.arange(FEATURES).float()[:, None]
     named, knowledge = replace(batch, metadata=names), replace(knowledge, metadata=names)
     tasks = cross_fitted_tasks(named, backbone, knowledge, seed=0)
-    teaching, validation = hold_back(tasks, 0.2, seed=0)
+    teaching, validation = tasks.hold_back(0.2, seed=0)
     seen: list[list[int]] = []
     loss = metatraining.episode_loss
 

@@ -16,7 +16,7 @@ from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 from headstart.training import tasks
 from headstart.training.pretraining import PretrainingConfig, pretrain
-from headstart.training.tasks import cross_fitted_tasks, disjoint_tasks, hold_back
+from headstart.training.tasks import cross_fitted_tasks, disjoint_tasks
 
 FEATURES = 20
 
@@ -28,7 +28,7 @@ def world(cells: Cells, name: str = "factorisation") -> tuple[FeatureBatch, Back
     pretrain(backbone, some_cells(), PretrainingConfig(epochs=1), seed=0, reporter=Reporter(quiet=True))
     none = torch.zeros(FEATURES, 0)
     knowledge = Knowledge(
-        backbone.encode(cells), cells, backbone.heads.detach(), none, kinds, backbone.likelihood
+        backbone.states(cells), cells, backbone.heads.detach(), none, kinds, backbone.likelihood
     )
     return FeatureBatch(cells.transpose(), none, kinds), backbone, knowledge
 
@@ -45,7 +45,7 @@ def test_a_folds_rows_are_encoded_with_its_features_masked(name: str) -> None:
     sizes = torch.bincount(found.fold)
     assert int(sizes.max() - sizes.min()) <= 1
     for fold, states in enumerate(found.states):
-        expected = backbone.encode(knowledge.cells, hidden=found.fold == fold)
+        expected = backbone.states(knowledge.cells, hidden=found.fold == fold)
         assert torch.equal(states.code, expected.code)
         assert torch.equal(states.activation, expected.activation)
     shares = found.split()
@@ -93,7 +93,7 @@ def test_holding_back_parts_the_features(share: float) -> None:
         every.fold,
         every.states,
     )
-    teaching, validating = hold_back(named, share, seed=1)
+    teaching, validating = named.hold_back(share, seed=1)
     names = [part.batch.metadata[:, 0].long() for part in (teaching, validating)]
     assert sorted(torch.cat(names).tolist()) == list(range(FEATURES))
     assert len(validating) == min(max(1, round(share * FEATURES)), FEATURES - 1)

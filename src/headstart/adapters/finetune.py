@@ -84,7 +84,8 @@ class FineTuned(Adapter):
         if self.training and self.learns:
             return heads
         steps, rate = self.config.epochs, self.config.learning_rate
-        return fine_tune(heads.detach(), batch, states, self.knowledge.likelihood, steps, rate)
+        start = Heads(heads.weight, heads.bias).detach()  # tuned or not, it says nothing of how sure it is
+        return fine_tune(start, batch, states, self.knowledge.likelihood, steps, rate)
 
 
 def fine_tune(

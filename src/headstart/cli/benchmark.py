@@ -1,4 +1,4 @@
-"""``headstart benchmark``: compare methods on one's own data."""
+"""``headstart benchmark``: compare methods on your own data."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-from headstart.adapters.registry import adapter_names
-from headstart.backbones.registry import backbone_config
 from headstart.cli.options import (
     BackboneName,
     Duplicates,
@@ -17,6 +15,7 @@ from headstart.cli.options import (
     Metadata,
     MetadataTypes,
     MetaShare,
+    Observations,
     Quiet,
     RowColumn,
     TableKind,
@@ -26,18 +25,19 @@ from headstart.cli.options import (
 )
 from headstart.cli.printing import say, show
 from headstart.errors import InputError
-from headstart.evaluate import Benchmark, BenchmarkConfig
-from headstart.evaluate.tables import metric_table
-from headstart.progress import Reporter
 
-Observations = Annotated[Path, typer.Argument(help="CSV or Parquet, as for headstart fit.")]
-Methods = Annotated[str, typer.Option(help="Names with commas between, or 'all' for every method there is.")]
-TestShare = Annotated[float, typer.Option(help="Share of the features held out as new.")]
+Out = Annotated[Path, typer.Option("--out", help="Folder for the results. Finished splits in it are kept.")]
+Methods = Annotated[str, typer.Option(help="Names separated by commas, or 'all' for every method.")]
+Shots = Annotated[str, typer.Option(help="Numbers of observations of a new feature, separated by commas.")]
+TestShare = Annotated[float, typer.Option(help="Share of the features that is held out as new.")]
+By = Annotated[
+    str | None, typer.Option(help="Metadata column: the features with the largest values are held out.")
+]
 
 
 def benchmark(
     observations: Observations,
-    out: Annotated[Path, typer.Option("--out", help="Folder for results; finished splits there are kept.")],
+    out: Out,
     metadata: Metadata = None,
     row: RowColumn = "row",
     feature: FeatureColumn = "feature",
@@ -47,26 +47,31 @@ def benchmark(
     duplicates: Duplicates = "error",
     metadata_type: MetadataTypes = None,
     methods: Methods = "chn-bayes,chn,mean,mean-head,knn-10",
-    shots: Annotated[str, typer.Option(help="Numbers of observations revealed.")] = "0,1,2,4,8,16,32",
-    splits: Annotated[int, typer.Option(help="How many random splits of the features.", min=1)] = 5,
-    seed: Annotated[int, typer.Option(help="Split i is drawn with seed + i.", min=0)] = 0,
+    shots: Shots = "0,1,2,4,8,16,32",
+    splits: Annotated[int, typer.Option(help="Number of random splits of the features.", min=1)] = 5,
+    seed: Annotated[int, typer.Option(help="Seed of the first split; split i uses seed + i.", min=0)] = 0,
     test_share: TestShare = 0.1,
     meta_share: MetaShare = None,
-    by: Annotated[str | None, typer.Option(help="Metadata column to split by, old to new.")] = None,
+    by: By = None,
     backbone: BackboneName = "factorisation",
     quiet: Quiet = False,
 ) -> None:
-    """Hold features out, pretend they are new, and see how well each method predicts them.
+    """Hold out some features, treat them as new, and measure how well each method predicts them.
 
-    Every method and number of shots is scored on the same cells. An interrupted run goes on where it
-    stopped when the same command is given again.
+    Every method is scored on the same cells at every number of shots. After an interruption, the same
+    command continues with the splits that are not finished.
 
     Example: [bold]headstart benchmark ratings.csv --metadata films.csv --row user
     --feature film --value stars --methods chn-bayes,mean,knn-10 --splits 5 --out compared[/bold]
     """
+    from headstart.adapters.registry import adapter_names
+    from headstart.backbones.registry import backbone_config
+    from headstart.evaluate import Benchmark, BenchmarkConfig, metric_table
+    from headstart.progress import Reporter
+
     config = BenchmarkConfig(
         methods=tuple(adapter_names() if methods == "all" else parts(methods)),
-        shots=tuple(_numbers(shots, "--shots", int)),
+        shots=tuple(_whole_numbers(shots, "--shots")),
         splits=splits,
         seed=seed,
         test_share=test_share,
@@ -74,20 +79,20 @@ def benchmark(
         by=by,
         backbone=backbone_config(backbone),
     )
-    for method in config.methods:
-        config.method(method, seed)  # refuses an unknown one before the table is read
+    config.check_methods()  # before the table is read, which can take long
     table = read_table(observations, metadata, (row, feature, value), kind, form, duplicates, metadata_type)
-    found = Benchmark(table, config, name=observations.name).run(out, Reporter(quiet))
+    results = Benchmark(table, config, name=observations.name).run(out, Reporter(quiet))
     for metric in ("rmse", "auroc"):
-        if metric in found.metrics:
-            told = metric_table(found, metric)
-            lines = [(method, *cells) for method, cells in told.cells.items()]
-            show(("method", *map(str, told.shots)), lines, title=told.title)
-    say(f"wrote {out}/results.json, kshot.png, report.html and results.md")
+        if metric in results.metrics:
+            shown = metric_table(results, metric)
+            lines = [(method, *cells) for method, cells in shown.cells.items()]
+            show(("method", *map(str, shown.shots)), lines, title=shown.title)
+    picture = "kshot.png, " if (out / "kshot.png").exists() else ""
+    say(f"wrote {out}/results.json, {picture}report.html and results.md")
 
 
-def _numbers(text: str, option: str, kind: type) -> list[float]:
+def _whole_numbers(text: str, option: str) -> list[int]:
     try:
-        return [kind(part) for part in parts(text)]
+        return [int(part) for part in parts(text)]
     except ValueError:
-        raise InputError(f"{option} must be numbers with commas between; got {text!r}") from None
+        raise InputError(f"{option} must be whole numbers separated by commas; got {text!r}") from None

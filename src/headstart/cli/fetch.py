@@ -1,4 +1,4 @@
-"""``headstart fetch``: data sets from their official addresses."""
+"""``headstart fetch``: download data sets from their official addresses."""
 
 from __future__ import annotations
 
@@ -9,20 +9,23 @@ import typer
 
 from headstart.cli.options import Quiet
 from headstart.cli.printing import say
-from headstart.datasets.fetch import DOWNLOADS, download
-from headstart.datasets.fetch import fetch as fetch_dataset
-from headstart.progress import Reporter
+
+NAMES = ("movielens-1m",)  # those of headstart.datasets.DOWNLOADS, which the help text cannot import
 
 
 def fetch(
-    name: Annotated[str, typer.Argument(help=f"{', '.join(DOWNLOADS)}.", show_default=False)],
-    to: Annotated[Path, typer.Option("--to", help="Data folder to unpack it into.")],
+    name: Annotated[str, typer.Argument(help=f"{', '.join(NAMES)}.", show_default=False)],
+    to: Annotated[Path, typer.Option("--to", help="Data folder to unpack the data set into.")],
     agree: Annotated[bool, typer.Option("--agree", help="I agree to the data set's terms.")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Download a data set, check it and unpack it. Interrupted, the same command goes on where it was.
+    """Download a data set, check it and unpack it. After an interruption, the same command continues.
 
     Example: [bold]headstart fetch movielens-1m --to ~/data --agree[/bold]
     """
+    from headstart.datasets.fetch import download
+    from headstart.datasets.fetch import fetch as fetch_dataset
+    from headstart.progress import Reporter
+
     folder = fetch_dataset(download(name), to, agree=agree, reporter=Reporter(quiet=quiet))
     say(f"unpacked {folder}")

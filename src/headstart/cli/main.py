@@ -1,4 +1,8 @@
-"""The ``headstart`` command."""
+"""The ``headstart`` command.
+
+The modules of the commands import at the top only what their options and help texts need. Each command
+imports the rest when it runs, so that help and version are shown without waiting for torch.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from headstart.errors import HeadstartError
 
 
 class _InterruptedError(Exception):
-    """Ctrl-C, under a name that typer does not catch and answer itself."""
+    """Stands for Ctrl-C, because typer would catch a KeyboardInterrupt and print its own message."""
 
 
 class _Commands(TyperGroup):
@@ -48,7 +52,7 @@ app.command("fetch")(fetch.fetch)
 app.command("reproduce")(reproduce.reproduce)
 
 
-def _tell_version(wanted: bool) -> None:
+def _show_version(wanted: bool) -> None:
     if wanted:
         say(f"headstart {__version__}")
         raise typer.Exit
@@ -57,12 +61,12 @@ def _tell_version(wanted: bool) -> None:
 @app.callback()
 def _options(
     debug: Annotated[bool, typer.Option("--debug", help="Show a traceback when something fails.")] = False,
-    version: Annotated[  # noqa: ARG001 (told before anything else)
+    version: Annotated[  # noqa: ARG001 (its callback does the work)
         bool,
-        typer.Option("--version", help="Say which version this is.", callback=_tell_version, is_eager=True),
+        typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True),
     ] = False,
 ) -> None:
-    """Options that stand before the command."""
+    """Options before the command."""
     _state["debug"] = debug
 
 
@@ -70,14 +74,14 @@ _state = {"debug": False}
 
 
 def main() -> None:
-    """Run the command; errors are one line on stderr, and the exit status is 0 only on success."""
+    """Run the command. An error is one line on stderr; the exit status is 0 only on success."""
     try:
         app()
     except HeadstartError as error:
         _fail(str(error), error)
     except (_InterruptedError, KeyboardInterrupt) as error:
-        told = "interrupted; the same command goes on where it stopped (fit: with --resume)"
-        _stop(Text(told), error, status=130)
+        message = "interrupted; run the same command again to continue (fit: add --resume)"
+        _stop(Text(message), error, status=130)
     except (OSError, MemoryError) as error:
         _fail(f"{type(error).__name__}: {error}", error)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Commands that make, change and describe a model: fit, add, info."""
+"""Commands that create, change and describe a model: fit, add, observe, suggest, info."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import Annotated, Any
 
 import typer
 
-from headstart.adapters.registry import adapter_config
-from headstart.backbones.registry import backbone_config
 from headstart.cli.options import (
     NAMES_HELP,
     BackboneName,
@@ -19,24 +17,25 @@ from headstart.cli.options import (
     Form,
     Metadata,
     MetadataTypes,
+    MetaShare,
     Model,
+    Observations,
     Quiet,
     RowColumn,
     TableKind,
     ValueColumn,
     file_text,
-    named,
+    read_names,
     read_table,
 )
 from headstart.cli.printing import say, show_facts
 from headstart.errors import InputError
-from headstart.model import Headstart
-from headstart.model.folder import check_place
-from headstart.table.readers import read_context
+
+Context = typer.Option(help="CSV or Parquet file with the columns row and value.")
 
 
 def fit(
-    observations: Annotated[Path, typer.Argument(help="CSV or Parquet, long (row, feature, value) or wide.")],
+    observations: Observations,
     out: Annotated[Path, typer.Option("--out", help="Folder to save the model to.")],
     metadata: Metadata = None,
     row: RowColumn = "row",
@@ -47,9 +46,10 @@ def fit(
     duplicates: Duplicates = "error",
     metadata_type: MetadataTypes = None,
     backbone: BackboneName = "factorisation",
-    adapter: Annotated[str, typer.Option(help="How new features get their heads.")] = "chn-bayes",
+    adapter: Annotated[str, typer.Option(help="Method that makes the heads of new features.")] = "chn-bayes",
+    meta_share: MetaShare = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same model.", min=0)] = 0,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted fit.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted fit.")] = False,
     quiet: Quiet = False,
 ) -> None:
     """Train a model on a table of observations.
@@ -57,17 +57,29 @@ def fit(
     Example: [bold]headstart fit ratings.csv --metadata films.csv --row user --feature film --value stars
     --out films.headstart[/bold]
     """
-    # First whatever can be told to be wrong at once; reading and training may take long.
+    from headstart.adapters.registry import adapter_config
+    from headstart.backbones.registry import backbone_config
+    from headstart.model import Headstart
+    from headstart.model.folder import check_place
+    from headstart.model.settings import Settings
+
+    # Check the options before the table is read, because reading and training can take long.
     check_place(out)
+    settings = Settings(
+        backbone=backbone_config(backbone),
+        adapter=adapter_config(adapter, seed),
+        meta_share=meta_share,
+        random_state=seed,
+    )
     model = Headstart(
-        backbone_config(backbone), adapter_config(adapter, seed), random_state=seed, quiet=quiet
+        settings.backbone, settings.adapter, meta_share=meta_share, random_state=seed, quiet=quiet
     )
     table = read_table(observations, metadata, (row, feature, value), kind, form, duplicates, metadata_type)
     if not quiet:
         say(table.describe())
-    place = out.resolve()  # also "." has a name then
+    place = out.resolve()  # gives "." a name
     checkpoint = place.with_name(place.name + ".checkpoint")
-    _tell_of(checkpoint, resume)
+    _note_checkpoint(checkpoint, resume)
     model.fit(table, checkpoint=checkpoint, resume=resume)
     model.save(out)
     shutil.rmtree(checkpoint)
@@ -77,74 +89,84 @@ def fit(
 def add(
     model: Model,
     name: Annotated[str, typer.Argument(help="Name of the new feature.", show_default=False)],
-    metadata: Annotated[str | None, typer.Option(help="JSON, or a file that holds it.")] = None,
-    observations: Annotated[
-        Path | None, typer.Option(help="CSV or Parquet with the columns row and value.")
+    metadata: Annotated[str | None, typer.Option(help="JSON object, or a file that contains it.")] = None,
+    observations: Annotated[Path | None, Context] = None,
+    kind: Annotated[
+        str | None, typer.Option(help="Kind of the feature. By default the most frequent kind of the model.")
     ] = None,
-    kind: Annotated[str | None, typer.Option(help="Kind of the feature; else the model's usual one.")] = None,
     row: RowColumn = "row",
     value: ValueColumn = "value",
 ) -> None:
-    """Add a new feature to a model, from whatever is known of it.
+    """Add a new feature to a model, from its metadata and first observations, if there are any.
 
     Example: [bold]headstart add films.headstart "Dune 3" --metadata '{"genres": ["Sci-Fi"], "year": 2026}'
     --observations first_ratings.csv[/bold]
     """
-    known = _json(metadata)
-    seen = read_context(observations, row, value) if observations is not None else None
-    with Headstart.updating(model) as held:
-        held.add_feature(name, metadata=known, observations=seen, kind=kind)
-    added = held.feature(name)
+    from headstart.model import Headstart
+    from headstart.table.readers import read_context
+
+    description = _json(metadata)
+    context = read_context(observations, row, value) if observations is not None else None
+    with Headstart.updating(model) as loaded:
+        loaded.add_feature(name, metadata=description, observations=context, kind=kind)
+    added = loaded.feature(name)
     say(f"added {added.name!r} ({added.kind}) with {added.shots} observations")
 
 
 def observe(
     model: Model,
     name: Annotated[str, typer.Argument(help="Name of the feature.", show_default=False)],
-    observations: Annotated[Path, typer.Option(help="CSV or Parquet with the columns row and value.")],
+    observations: Annotated[Path, Context],
     row: RowColumn = "row",
     value: ValueColumn = "value",
 ) -> None:
-    """Refine a feature by more observations; a row observed before gets its new value.
+    """Add observations of a feature. A row that was observed before gets its new value.
 
     Example: [bold]headstart observe films.headstart "Dune 3" --observations new_ratings.csv[/bold]
     """
-    seen = read_context(observations, row, value)
-    with Headstart.updating(model) as held:
-        held.observe(name, seen)
-    say(f"{name!r} now rests on {held.feature(name).shots} observations")
+    from headstart.model import Headstart
+    from headstart.table.readers import read_context
+
+    context = read_context(observations, row, value)
+    with Headstart.updating(model) as loaded:
+        loaded.observe(name, context)
+    say(f"{name!r} now has {loaded.feature(name).shots} observations")
 
 
 def suggest(
     model: Model,
     name: Annotated[str, typer.Argument(help="Name of the feature.", show_default=False)],
-    n: Annotated[int, typer.Option("-n", help="How many rows.", min=1)] = 10,
+    n: Annotated[int, typer.Option("-n", help="Number of rows.", min=1)] = 10,
     rows: Annotated[list[str] | None, typer.Option(help=NAMES_HELP)] = None,
 ) -> None:
-    """Say which rows to observe next, because they tell most about a feature; best first.
+    """List the rows whose observation would improve a feature's predictions most; best first.
 
     Example: [bold]headstart suggest films.headstart "Dune 3" -n 5[/bold]
     """
-    held = Headstart.load(model)
-    for row in held.suggest(name, named(rows, held.rows, "--rows"), n):
+    from headstart.model import Headstart
+
+    loaded = Headstart.load(model)
+    for row in loaded.suggest(name, read_names(rows, loaded.rows, "--rows"), n):
         typer.echo(row)
 
 
 def info(model: Model) -> None:
-    """Say what a saved model holds.
+    """Describe a saved model.
 
     Example: [bold]headstart info films.headstart[/bold]
     """
-    held = Headstart.load(model)
-    fitted = held.fitted_
-    every = [held.feature(name) for name in held.features]
+    from headstart.model import Headstart
+
+    loaded = Headstart.load(model)
+    fitted = loaded.fitted_
+    every = [loaded.feature(name) for name in loaded.features]
     added = [feature for feature in every if not feature.in_backbone]
     show_facts(
         [
             ("model", str(model)),
             ("backbone", str(fitted.settings.backbone.name)),
             ("adapter", str(fitted.settings.chosen_adapter.name)),
-            ("rows", f"{len(held.rows)}"),
+            ("rows", f"{len(loaded.rows)}"),
             (
                 "features",
                 f"{len(every)}: {len(every) - len(added)} in the backbone, {len(added)} by the adapter",
@@ -156,13 +178,13 @@ def info(model: Model) -> None:
     )
 
 
-def _tell_of(checkpoint: Path, resume: bool) -> None:
-    """Say what becomes of an interrupted fit, lest its work be lost unnoticed."""
-    there = (checkpoint / "fit.json").exists()
-    if there and not resume:
-        say(f"note: starting anew; the interrupted fit in {checkpoint} is thrown away", stderr=True)
-    if resume and not there:
-        say(f"note: starting anew; there is no interrupted fit in {checkpoint}", stderr=True)
+def _note_checkpoint(checkpoint: Path, resume: bool) -> None:
+    """Say what happens to the checkpoint of an interrupted fit, so that none is deleted unnoticed."""
+    interrupted = (checkpoint / "fit.json").exists()
+    if interrupted and not resume:
+        say(f"note: starting from scratch; the interrupted fit in {checkpoint} is deleted", stderr=True)
+    if resume and not interrupted:
+        say(f"note: starting from scratch; there is no interrupted fit in {checkpoint}", stderr=True)
 
 
 def _json(given: str | None) -> dict[str, Any] | None:
@@ -170,9 +192,9 @@ def _json(given: str | None) -> dict[str, Any] | None:
         return None
     text = file_text(given)
     try:
-        found = json.loads(given if text is None else text)
+        metadata = json.loads(given if text is None else text)
     except json.JSONDecodeError as error:
         raise InputError(f"--metadata is neither a file nor JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise InputError(f'--metadata must be a JSON object such as {{"year": 2026}}; got {found!r}')
-    return found
+    if not isinstance(metadata, dict):
+        raise InputError(f'--metadata must be a JSON object such as {{"year": 2026}}; got {metadata!r}')
+    return metadata

@@ -5,45 +5,55 @@ from __future__ import annotations
 import errno
 from collections.abc import Collection
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headstart.errors import InputError
-from headstart.table import Table
 
+if TYPE_CHECKING:
+    from headstart.table import Table
+
+Observations = Annotated[
+    Path, typer.Argument(help="CSV or Parquet file, long (row, feature, value) or wide.", show_default=False)
+]
 Model = Annotated[Path, typer.Argument(help="Folder of a saved model.", show_default=False)]
-Metadata = Annotated[Path | None, typer.Option("--metadata", help="File of metadata, one line per feature.")]
+Metadata = Annotated[
+    Path | None, typer.Option("--metadata", help="CSV or Parquet file of metadata, one line per feature.")
+]
 MetaShare = Annotated[
     float | None,
     typer.Option(
         "--meta-share",
-        help="Share of the features that teaches only the adapter, as in the paper; else all teach both.",
+        help="Share of the features that trains only the adapter, as in the paper. "
+        "By default all features train both the backbone and the adapter.",
     ),
 ]
-RowColumn = Annotated[str, typer.Option("--row", help="Name of the column that names the row.")]
-FeatureColumn = Annotated[str, typer.Option("--feature", help="Name of the column that names the feature.")]
-ValueColumn = Annotated[str, typer.Option("--value", help="Name of the column that holds the value.")]
+RowColumn = Annotated[str, typer.Option("--row", help="Column with the name of the row.")]
+FeatureColumn = Annotated[str, typer.Option("--feature", help="Column with the name of the feature.")]
+ValueColumn = Annotated[str, typer.Option("--value", help="Column with the value.")]
 TableKind = Annotated[
-    str | None, typer.Option("--kind", help="Kind of all features, as rating:1:5; else inferred.")
+    str | None,
+    typer.Option("--kind", help="Kind of all features, such as rating:1:5. By default it is inferred."),
 ]
 Form = Annotated[
-    str, typer.Option("--form", help="long (row, feature, value), wide (a column a feature) or auto.")
+    str, typer.Option("--form", help="long (row, feature, value), wide (one column per feature) or auto.")
 ]
 Duplicates = Annotated[
-    str, typer.Option("--duplicates", help="Of values that contradict each other: error, last or mean.")
+    str,
+    typer.Option("--duplicates", help="What to do with different values of one cell: error, last or mean."),
 ]
 MetadataTypes = Annotated[
     list[str] | None,
     typer.Option(
         "--metadata-type",
         metavar="NAME=TYPE",
-        help="Type of a metadata column: number, date, category, labels, text, vector or ignore; "
-        "may be repeated.",
+        help="Type of a metadata column: number, date, category, labels, text, vector or ignore. "
+        "Can be repeated.",
     ),
 ]
 BackboneName = Annotated[str, typer.Option("--backbone", help="factorisation, pvae or feedforward.")]
-NAMES_HELP = "A name, several with commas between, or a file of one a line; may be repeated."
+NAMES_HELP = "A name, several names separated by commas, or a file with one name per line. Can be repeated."
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 
 
@@ -56,7 +66,9 @@ def read_table(
     duplicates: Any,
     metadata_types: list[str] | None,
 ) -> Table:
-    """Read a table as the options say; ``columns`` name row, feature and value."""
+    """Read a table as the options say; ``columns`` are the columns of row, feature and value."""
+    from headstart.table import Table
+
     row, feature, value = columns
     return Table.read(
         observations,
@@ -72,7 +84,7 @@ def read_table(
 
 
 def parts(text: str) -> list[str]:
-    """Part a text at its commas.
+    """Split a text at its commas.
 
     >>> parts("u1, u2,")
     ['u1', 'u2']
@@ -81,7 +93,7 @@ def parts(text: str) -> list[str]:
 
 
 def file_text(given: str) -> str | None:
-    """The content of the file so called, or None where there is none."""
+    """Return the content of the file with this path, or None if there is no such file."""
     try:
         return Path(given).read_text(encoding="utf-8") if Path(given).is_file() else None
     except UnicodeDecodeError:
@@ -92,20 +104,23 @@ def file_text(given: str) -> str | None:
         raise
 
 
-def named(given: list[str] | None, known: Collection[str], option: str) -> list[str] | None:
-    """The names an option gives: as they are, with commas between, or from a file; None if not given."""
+def read_names(given: list[str] | None, existing: Collection[str], option: str) -> list[str] | None:
+    """Return the names that an option gives, or None if it is not used.
+
+    Each text is one of the ``existing`` names, several names separated by commas, or a file of names.
+    """
     if given is None:
         return None
     names: list[str] = []
     for text in given:
-        if text in known:  # first, because a name may hold commas itself
+        if text in existing:  # first, because a name may contain commas
             names.append(text)
         elif (content := file_text(text)) is not None:
             names += [line.strip() for line in content.splitlines() if line.strip()]
         else:
             names += parts(text)
     if not names:
-        raise InputError(f"{option} names nothing; leave it out for all, or name some")
+        raise InputError(f"{option} gives no name; leave it out to use all")
     return names
 
 
@@ -114,6 +129,6 @@ def _pairs(texts: list[str]) -> dict[str, str]:
     for text in texts:
         name, _, kind = text.rpartition("=")
         if not (name and kind):
-            raise InputError(f"--metadata-type must be NAME=TYPE, as year=category; got {text!r}")
+            raise InputError(f"--metadata-type must be NAME=TYPE, such as year=category; got {text!r}")
         pairs[name] = kind
     return pairs

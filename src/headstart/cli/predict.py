@@ -1,57 +1,62 @@
-"""``headstart predict``: what a saved model says of rows at features."""
+"""``headstart predict``: predictions of a saved model for rows and features."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet
 import typer
 
-from headstart.cli.options import NAMES_HELP, FeatureColumn, Model, RowColumn, ValueColumn, named
+from headstart.cli.options import NAMES_HELP, FeatureColumn, Model, RowColumn, ValueColumn, read_names
 from headstart.cli.printing import say, show
 from headstart.errors import InputError
-from headstart.model import Headstart
-from headstart.table import Table
 
-_SHOWN = 50  # lines printed at most
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from headstart.table import Table
+
+_MAX_LINES = 50  # more are not printed
 
 
 def predict(
     model: Model,
-    out: Annotated[Path | None, typer.Option("--out", help="CSV or Parquet to write; else printed.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="CSV or Parquet file to write.")] = None,
     rows: Annotated[list[str] | None, typer.Option(help=NAMES_HELP)] = None,
     features: Annotated[list[str] | None, typer.Option(help=NAMES_HELP)] = None,
     new_rows: Annotated[
-        Path | None, typer.Option(help="Observations of rows the model has not seen.")
+        Path | None, typer.Option(help="File of observations of rows that are not in the model.")
     ] = None,
-    level: Annotated[float, typer.Option(help="Probability that low..high holds the value.")] = 0.9,
+    level: Annotated[float, typer.Option(help="Probability that the interval contains the value.")] = 0.9,
     row: RowColumn = "row",
     feature: FeatureColumn = "feature",
     value: ValueColumn = "value",
 ) -> None:
-    """Predict rows at features; all of them where none are named.
+    """Predict the values of rows at features. By default all rows and features are predicted.
 
-    Example: [bold]headstart predict films.headstart --rows u1,u2 --features "Dune 3" --out said.csv[/bold]
+    Without --out the predictions are printed.
+
+    Example: [bold]headstart predict films.headstart --rows u1,u2 --features "Dune 3" --out dune.csv[/bold]
     """
+    from headstart.model import Headstart
+    from headstart.table import Table
+
     if rows is not None and new_rows is not None:
         raise InputError("give either --rows or --new-rows, not both")
     if out is not None:
         _check_file(out)
-    held = Headstart.load(model)
-    asked: Any = named(rows, held.rows, "--rows")
+    loaded = Headstart.load(model)
+    wanted: Any = read_names(rows, loaded.rows, "--rows")
     if new_rows is not None:
         table = Table.read(new_rows, row=row, feature=feature, value=value, kinds="real", form="long")
-        asked = _by_row(table)
-    predicted = held.predict(asked, named(features, held.features, "--features"))
-    found = predicted.to_arrow(level)
+        wanted = _by_row(table)
+    prediction = loaded.predict(wanted, read_names(features, loaded.features, "--features"))
+    lines = prediction.to_arrow(level)
     if out is None:
-        _show(found, level)
+        _show(lines, level)
         return
-    _write(found, out)
-    say(f"wrote {predicted.mean.size} predictions to {out}")
+    _write(lines, out)
+    say(f"wrote {len(lines)} predictions to {out}")
 
 
 def _by_row(table: Table) -> dict[str, dict[str, float]]:
@@ -70,23 +75,27 @@ def _show(table: pa.Table, level: float) -> None:
             f"{line['std']:.3f}",
             f"{line['low']:.2f} – {line['high']:.2f}",
         )
-        for line in table.slice(0, _SHOWN).to_pylist()
+        for line in table.slice(0, _MAX_LINES).to_pylist()
     ]
     show(("row", "feature", "mean", "std", f"{level:.0%} interval"), lines)
-    if len(table) > _SHOWN:
-        say(f"… and {len(table) - _SHOWN} more; --out FILE writes them all")
+    if len(table) > _MAX_LINES:
+        say(f"… and {len(table) - _MAX_LINES} more; use --out FILE to write all of them")
 
 
 def _check_file(out: Path) -> None:
     if out.suffix.lower() not in (".csv", ".parquet"):
         raise InputError(f"--out must end in .csv or .parquet; got {out.name!r}")
     if not out.parent.is_dir():
-        raise InputError(f"--out {out}: the folder {out.parent} does not exist; make it first")
+        raise InputError(f"--out {out}: the folder {out.parent} does not exist; create it first")
     if out.is_dir():
         raise InputError(f"--out {out} is a folder; name a file in it")
 
 
 def _write(table: pa.Table, out: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.csv
+    import pyarrow.parquet
+
     if out.suffix.lower() == ".parquet":
         pa.parquet.write_table(table, out)
         return

@@ -1,4 +1,4 @@
-"""What commands print. Names are shown as they are: a square bracket in one is no markup."""
+"""Printing of the commands. Names are printed unchanged: square brackets in a name are not markup."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from rich.text import Text
 
 
 def say(message: str | Text, stderr: bool = False) -> None:
-    """Print lines as they are, wherever the terminal breaks them."""
+    """Print a message; long lines are left to the terminal to wrap."""
     text = Text(message) if isinstance(message, str) else message
     Console(stderr=stderr).print(text, soft_wrap=True, highlight=False)
 
 
 def show(header: Sequence[str], lines: Iterable[Sequence[str | Text]], title: str | None = None) -> None:
-    """Print a table; cells that are to have a style come as ``Text``."""
+    """Print a table; a cell with a style is passed as ``Text``."""
     columns = [Column(Text(name)) for name in header]
     grid = Grid(*columns, title=None if title is None else Text(title), title_style="bold")
     for line in lines:
@@ -26,7 +26,7 @@ def show(header: Sequence[str], lines: Iterable[Sequence[str | Text]], title: st
 
 
 def show_facts(facts: Iterable[tuple[str, str]]) -> None:
-    """Print facts, one a line, each after its label."""
+    """Print labelled facts, one per line."""
     grid = Grid(show_header=False, box=None, pad_edge=False)
     for label, fact in facts:
         grid.add_row(Text(label, style="bold"), Text(fact))

@@ -1,4 +1,4 @@
-"""Data sets, each a function that returns a Table."""
+"""Data sets. Each is a function that returns a Table."""
 
 from headstart.datasets.eedi import eedi
 from headstart.datasets.fetch import DOWNLOADS, Download, download, fetch

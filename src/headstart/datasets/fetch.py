@@ -1,4 +1,4 @@
-"""Fetching data sets from their official addresses: resumable, checked, and only under their terms."""
+"""Downloads of data sets from their official addresses: resumable, verified, under their terms of use."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from headstart.errors import HeadstartError, InputError, UnknownNameError, did_y
 from headstart.progress import Reporter
 
 _BLOCK = 1 << 18
-_PATIENCE = 60.0  # seconds without a byte
+_TIMEOUT = 60.0  # seconds without data
 
 
 class Download(Config):
-    """Where a data set officially is, how to know it is whole, and on what terms it is given."""
+    """The official address of a data set, its checksum and its terms of use."""
 
     name: str
     address: str
-    md5: str = Field(pattern="^[0-9a-f]{32}$")  # as published beside the file
-    folder: str  # what unpacking makes
+    md5: str = Field(pattern="^[0-9a-f]{32}$")  # published with the file
+    folder: str  # the folder in the archive
     terms: str
 
 
@@ -40,86 +40,83 @@ DOWNLOADS = {
         terms="MovieLens-1M by GroupLens Research, University of Minnesota: for research only, not for "
         "commercial or revenue-bearing purposes, and not to be redistributed, without their permission. "
         "State or imply no endorsement by them; acknowledge the data set in publications and send them a "
-        "copy. The README that comes with it holds the full terms.",
+        "copy. The README that comes with it contains the full terms.",
     ),
 }
 
 
 def download(name: str) -> Download:
-    """Look up what can be fetched.
+    """Return the download with this name.
 
     >>> download("movielens-1").folder
     Traceback (most recent call last):
-    headstart.errors.UnknownNameError: nothing called 'movielens-1' can be fetched; did ...
+    headstart.errors.UnknownNameError: unknown download 'movielens-1'; did you mean 'movielens-1m'?
     """
     if name not in DOWNLOADS:
-        raise UnknownNameError(f"nothing called {name!r} can be fetched{did_you_mean(name, DOWNLOADS)}")
+        raise UnknownNameError(f"unknown download {name!r}{did_you_mean(name, DOWNLOADS)}")
     return DOWNLOADS[name]
 
 
 def fetch(source: Download, to: str | Path, *, agree: bool, reporter: Reporter | None = None) -> Path:
-    """Download and unpack a data set into ``to``, and return its folder there.
+    """Download a data set, unpack it into the folder ``to``, and return the new folder.
 
-    Nothing is sent before the terms are agreed to. An interrupted transfer goes on where it stopped; a
-    file whose checksum is wrong is deleted, and nothing of it is unpacked.
+    Nothing is requested unless ``agree`` is true. An interrupted download continues where it stopped. A
+    file with a wrong checksum is deleted and not unpacked.
     """
     reporter = reporter or Reporter(quiet=True)
     folder = Path(to) / source.folder
     if folder.exists():
-        raise InputError(f"{str(folder)!r} is there already; delete it to fetch {source.name} again")
+        raise InputError(f"{str(folder)!r} already exists; delete it to fetch {source.name} again")
     if not agree:
         raise InputError(
-            f"{source.name} is given on these terms: {source.terms} To agree to them, add --agree"
+            f"{source.name} has these terms of use: {source.terms} To agree to them, add --agree"
         )
     reporter.say(f"Terms: {source.terms}")
     Path(to).mkdir(parents=True, exist_ok=True)
     archive = Path(to) / (PurePosixPath(source.address).name + ".partial")
-    _transfer(source, archive, reporter)
-    found = _md5(archive)
-    if found != source.md5:
+    _download(source, archive, reporter)
+    checksum = _md5(archive)
+    if checksum != source.md5:
         archive.unlink()
         raise HeadstartError(
-            f"{source.address} came with checksum {found} instead of {source.md5}; what came was deleted: "
-            "try again, and do not use the file if that happens twice"
+            f"the file from {source.address} has checksum {checksum} instead of {source.md5} and was deleted;"
+            " try again, and do not use the file if this happens twice"
         )
     _unpack(archive, folder)
     archive.unlink()
     return folder
 
 
-def _transfer(source: Download, archive: Path, reporter: Reporter) -> None:
-    """Append to ``archive`` what it lacks."""
-    have = archive.stat().st_size if archive.exists() else 0
-    request = urllib.request.Request(source.address, headers={"Range": f"bytes={have}-"} if have else {})
+def _download(source: Download, archive: Path, reporter: Reporter) -> None:
+    """Append the missing bytes to ``archive``."""
+    size = archive.stat().st_size if archive.exists() else 0
+    request = urllib.request.Request(source.address, headers={"Range": f"bytes={size}-"} if size else {})
     try:
-        with urllib.request.urlopen(request, timeout=_PATIENCE) as answer:
-            resumed = answer.status == 206
-            if have and not resumed:
-                have = 0  # the server sends the whole again
-            total = have + int(answer.headers.get("Content-Length") or 0)
+        with urllib.request.urlopen(request, timeout=_TIMEOUT) as response:
+            resumed = response.status == 206
+            if size and not resumed:
+                size = 0  # the server sends the whole file again
+            total = size + int(response.headers.get("Content-Length") or 0)
             with (
                 archive.open("ab" if resumed else "wb") as file,
-                reporter.bar(f"Fetching {source.name}", total, have) as bar,
+                reporter.bar(f"Fetching {source.name}", total, size) as bar,
             ):
-                while block := answer.read(_BLOCK):
+                while block := response.read(_BLOCK):
                     file.write(block)
                     bar.step(advance=len(block))
     except urllib.error.HTTPError as error:
-        if error.code == 416 and have:
-            return  # nothing is lacking: the checksum decides
+        if error.code == 416 and size:
+            return  # the file is complete; its checksum is verified later
         raise HeadstartError(f"{source.address} cannot be fetched: {error}") from None
-    except (
-        OSError,
-        ValueError,
-        http.client.HTTPException,
-    ) as error:  # no network, a broken connection, a bad answer
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        # No network, an interrupted connection or an invalid response.
         raise HeadstartError(
-            f"{source.address} cannot be fetched: {error}; run the same again to go on where it stopped"
+            f"{source.address} cannot be fetched: {error}; run the same command again to continue"
         ) from None
     if total and archive.stat().st_size < total:
         raise HeadstartError(
-            f"{source.address} broke off after {archive.stat().st_size} of {total} bytes; run the same again "
-            "to go on where it stopped"
+            f"the download of {source.address} stopped after {archive.stat().st_size} of {total} bytes; "
+            "run the same command again to continue"
         )
 
 
@@ -129,20 +126,20 @@ def _md5(path: Path) -> str:
 
 
 def _unpack(archive: Path, folder: Path) -> None:
-    """Unpack the one folder the archive must hold, so that it is whole or not there."""
-    beside = folder.with_name(folder.name + ".partial")
-    shutil.rmtree(beside, ignore_errors=True)
+    """Unpack the archive, which must contain one folder. The folder appears only when it is complete."""
+    temporary = folder.with_name(folder.name + ".partial")
+    shutil.rmtree(temporary, ignore_errors=True)
     try:
-        with zipfile.ZipFile(archive) as packed:
-            for entry in packed.infolist():
-                inside = PurePosixPath(entry.filename)
-                if inside.is_absolute() or ".." in inside.parts or inside.parts[:1] != (folder.name,):
+        with zipfile.ZipFile(archive) as content:
+            for entry in content.infolist():
+                path = PurePosixPath(entry.filename)
+                if path.is_absolute() or ".." in path.parts or path.parts[:1] != (folder.name,):
                     raise HeadstartError(
-                        f"{archive.name} holds {entry.filename!r}, which is not in {folder.name}/; "
+                        f"{archive.name} contains {entry.filename!r}, which is not in {folder.name}/; "
                         "nothing was unpacked"
                     )
-            packed.extractall(beside)
+            content.extractall(temporary)
     except zipfile.BadZipFile:
-        raise HeadstartError(f"{archive.name} is no zip file; nothing was unpacked") from None
-    os.replace(beside / folder.name, folder)
-    beside.rmdir()
+        raise HeadstartError(f"{archive.name} is not a zip file; nothing was unpacked") from None
+    os.replace(temporary / folder.name, folder)
+    temporary.rmdir()

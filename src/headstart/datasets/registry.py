@@ -1,4 +1,4 @@
-"""The data sets of the paper, by name, as they are found below one folder."""
+"""The data sets of the paper by name. All real data sets are in one data folder."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ VARIABLE = "HEADSTART_DATA"
 
 @dataclass(frozen=True)
 class DataSet:
-    """A real data set, a made-up one of its shape, and how the real one departs from the paper's."""
+    """A data set of the paper, and a synthetic data set of the same form."""
 
     title: str
-    folder: str  # below the data folder
+    folder: str  # within the data folder
     load: Callable[[Path], Table]
     synthetic: Callable[[], Table]
-    note: str
+    note: str  # how the data differs from the paper's
 
 
 DATASETS = {
@@ -35,7 +35,7 @@ DATASETS = {
         movielens_1m,
         lambda: synthetic_ratings(300, 120, 0.4),
         "The paper reports MovieLens-1M as 8,094 users × 5,660 films, 2.2 % observed; the official files "
-        "hold 6,040 users × 3,706 rated films, 4.47 % observed, and are what was used here.",
+        "contain 6,040 users × 3,706 rated films, 4.47 % observed, and are used here.",
     ),
     "neuropathic": DataSet(
         "Neuropathic pain (rebuilt simulator)",
@@ -44,7 +44,7 @@ DATASETS = {
         lambda: synthetic_diagnoses(400, 60),
         "The paper simulates 1,000 patients with the authors' network, 82 labels of at least 50 patients, "
         "17.3 % positive. The patients used here come from a rebuilt simulator: the network's 770 edges with "
-        "parameters estimated anew from the authors' published sample of 100; 81 labels, 17.3 % positive.",
+        "parameters estimated again from the authors' published sample of 100; 81 labels, 17.3 % positive.",
     ),
     "elearning": DataSet(
         "Eedi, tasks 3/4 (subset)",
@@ -58,22 +58,22 @@ DATASETS = {
 }
 
 
-def data_folder(given: str | Path | None = None) -> Path:
-    """The folder named by the user or by the environment variable ``HEADSTART_DATA``."""
-    named = given or os.environ.get(VARIABLE)
-    if not named:
+def data_folder(folder: str | Path | None = None) -> Path:
+    """Return ``folder``, or the folder in the environment variable ``HEADSTART_DATA``."""
+    path = folder or os.environ.get(VARIABLE)
+    if not path:
+        content = ", ".join(f"{dataset.folder}/ ({dataset.title})" for dataset in DATASETS.values())
         raise InputError(
-            f"where is the data? Name its folder with --data or the environment variable {VARIABLE}; it "
-            f"holds {', '.join(f'{known.folder}/ ({known.title})' for known in DATASETS.values())}"
+            f"no data folder was given; pass it with --data or the environment variable {VARIABLE}; "
+            f"it contains {content}"
         )
-    folder = Path(named)
-    if not folder.is_dir():
-        raise InputError(f"the data folder {str(folder)!r} does not exist")
-    return folder
+    if not Path(path).is_dir():
+        raise InputError(f"the data folder {str(path)!r} does not exist")
+    return Path(path)
 
 
 def load_dataset(name: str, folder: str | Path | None = None) -> Table:
-    """Load a real data set from below the data folder.
+    """Load a real data set from the data folder.
 
     >>> load_dataset("movielense")
     Traceback (most recent call last):

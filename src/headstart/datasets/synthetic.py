@@ -1,6 +1,6 @@
-"""Made-up tables of known structure, for tests, benchmarks and trying things out.
+"""Synthetic tables of known structure, for tests, benchmarks and examples.
 
-Every cell is observed with the same chance, ``density``; a row without any observation is left out.
+Every cell is observed with the same probability, ``density``. A row without observations is left out.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SUBJECTS = ("Algebra", "Data", "Geometry", "Number", "Probability")
 def synthetic_ratings(
     rows: int = 500, features: int = 200, density: float = 0.2, rank: int = 4, seed: int = 0
 ) -> Table:
-    """Ratings 1 to 5 of low rank; a feature's genres tell part of how rows differ on it.
+    """Generate ratings from 1 to 5 of low rank. The genres of a feature explain a part of its loadings.
 
     >>> synthetic_ratings(100, 50, seed=1).kinds
     Kinds(50 rating:1:5)
@@ -33,10 +33,10 @@ def synthetic_ratings(
         size=(features, rank)
     )
     quality = 3.5 + 0.5 * rng.normal(size=features) + 0.3 * (labels @ rng.normal(size=len(GENRES)))
-    people, mildness = rng.normal(size=(rows, rank)), 0.4 * rng.normal(size=rows)
+    factors, leniency = rng.normal(size=(rows, rank)), 0.4 * rng.normal(size=rows)
     at_row, at_feature = _observed(rng, rows, features, density)
-    affinity = np.einsum("nr,nr->n", people[at_row], loadings[at_feature]) / np.sqrt(rank)
-    score = quality[at_feature] + mildness[at_row] + 0.7 * affinity + 0.4 * rng.normal(size=len(at_row))
+    affinity = np.einsum("nr,nr->n", factors[at_row], loadings[at_feature]) / np.sqrt(rank)
+    score = quality[at_feature] + leniency[at_row] + 0.7 * affinity + 0.4 * rng.normal(size=len(at_row))
     metadata = {
         "genres": pa.array([[GENRES[i] for i in np.flatnonzero(line)] for line in labels]),
         "year": pa.array(rng.integers(1950, 2025, size=features)),
@@ -47,10 +47,10 @@ def synthetic_ratings(
 
 
 def synthetic_responses(rows: int = 500, features: int = 120, density: float = 0.4, seed: int = 0) -> Table:
-    """Right (1) or wrong (0) answers from a two-parameter item-response model.
+    """Generate right (1) and wrong (0) answers from a two-parameter item-response model.
 
-    P(right) = sigmoid(discrimination · (ability − difficulty)); a row's ability differs by subject,
-    and a feature's ``level`` is its difficulty seen through noise.
+    P(right) = sigmoid(discrimination · (ability − difficulty)). A row has one ability per subject, and
+    the ``level`` of a feature is its difficulty plus noise.
 
     >>> synthetic_responses(100, 50).kinds
     Kinds(50 binary)
@@ -74,11 +74,11 @@ def synthetic_responses(rows: int = 500, features: int = 120, density: float = 0
 
 
 def synthetic_diagnoses(rows: int = 500, features: int = 80, density: float = 1.0, seed: int = 0) -> Table:
-    """Present (1) or absent (0) labels of a network of diseases → patterns → symptoms; no metadata.
+    """Generate labels, present (1) or absent (0), of a network: diseases → patterns → symptoms.
 
-    A tenth of the features are diseases, a quarter patterns, the rest symptoms. A disease comes by
-    itself; a pattern or symptom when any of its one to three causes, in the layer before, brings it
-    on, or by chance. About a sixth of all labels are present.
+    A tenth of the features are diseases, a quarter are patterns and the others are symptoms. A disease is
+    present at random. A pattern or symptom has one to three causes in the previous layer, and is present
+    if one of them causes it, or by chance. About a sixth of all labels are present. There is no metadata.
 
     >>> synthetic_diagnoses(100, 40).kinds
     Kinds(40 binary)
@@ -90,7 +90,7 @@ def synthetic_diagnoses(rows: int = 500, features: int = 80, density: float = 1.
     sizes = (diseases, patterns, max(0, features - diseases - patterns))
     layers = [rng.random((rows, diseases)) < rng.uniform(0.05, 0.25, size=diseases)]
     for size in sizes[1:]:
-        layers.append(_brought_on(rng, layers[-1], size))
+        layers.append(_next_layer(rng, layers[-1], size))
     present = np.concatenate(layers, axis=1)[:, :features]
     at_row, at_feature = _observed(rng, rows, features, density)
     values = present[at_row, at_feature].astype(np.float64)
@@ -98,7 +98,7 @@ def synthetic_diagnoses(rows: int = 500, features: int = 80, density: float = 1.
 
 
 def synthetic_mixed(rows: int = 200, features: int = 30, density: float = 0.6, seed: int = 0) -> Table:
-    """A small survey: binary, rating (0 to 10) and real features by turns, all moved by two factors.
+    """Generate a small survey: binary, rating (0 to 10) and real features in turn, with two factors.
 
     >>> synthetic_mixed(60, 6).kinds.summary()
     '2 binary, 2 rating:0:10, 2 real'
@@ -106,9 +106,9 @@ def synthetic_mixed(rows: int = 200, features: int = 30, density: float = 0.6, s
     _check(rows, features, density)
     rng = np.random.default_rng(seed)
     kind = np.arange(features) % 3
-    loadings, people = rng.normal(size=(features, 2)), rng.normal(size=(rows, 2))
+    loadings, factors = rng.normal(size=(features, 2)), rng.normal(size=(rows, 2))
     at_row, at_feature = _observed(rng, rows, features, density)
-    score = np.einsum("nr,nr->n", people[at_row], loadings[at_feature]) + 0.5 * rng.normal(size=len(at_row))
+    score = np.einsum("nr,nr->n", factors[at_row], loadings[at_feature]) + 0.5 * rng.normal(size=len(at_row))
     values = np.choose(kind[at_feature], [score > 0, np.clip(np.rint(5 + 2 * score), 0, 10), 20 + 5 * score])
     metadata = {
         "topic": pa.array(np.where(loadings[:, 0] > 0, "habits", "health")),
@@ -119,20 +119,20 @@ def synthetic_mixed(rows: int = 200, features: int = 30, density: float = 0.6, s
     return _table("item", at_row, at_feature, values, rows, features, metadata, kinds)
 
 
-def _brought_on(rng: np.random.Generator, causes: NDArray[np.bool_], size: int) -> NDArray[np.bool_]:
-    """The next layer of a network (rows, size): a noisy "or" of one to three causes each."""
+def _next_layer(rng: np.random.Generator, causes: NDArray[np.bool_], size: int) -> NDArray[np.bool_]:
+    """Draw the next layer of a network (rows, size): each label is a noisy "or" of one to three causes."""
     chosen = rng.random((size, causes.shape[1])).argsort(1).argsort(1) < rng.integers(1, 4, size=(size, 1))
     strength = np.where(chosen, rng.uniform(0.2, 0.8, size=chosen.shape), 0.0)
-    stays_away = np.log1p(-strength) @ causes.T.astype(np.float64) + np.log1p(-0.02)
-    brought: NDArray[np.bool_] = rng.random((size, len(causes))) > np.exp(stays_away)
-    return brought.T
+    log_absent = np.log1p(-strength) @ causes.T.astype(np.float64) + np.log1p(-0.02)
+    present: NDArray[np.bool_] = rng.random((size, len(causes))) > np.exp(log_absent)
+    return present.T
 
 
 def _observed(
     rng: np.random.Generator, rows: int, features: int, density: float
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Draw which cells are observed, each with the same chance: rows and features of (n,) cells."""
-    # The gaps between observed cells are geometric; drawing those takes memory for what is observed only.
+    """Draw the observed cells: the row and the feature of each, (n,) and (n,)."""
+    # The gaps between observed cells are geometric. Drawing gaps needs memory for observed cells only.
     expected = rows * features * density
     gaps = rng.geometric(density, size=int(expected + 8 * np.sqrt(expected) + 16))
     cells = np.cumsum(gaps) - 1
@@ -143,13 +143,13 @@ def _observed(
 def _check(rows: int, features: int, density: float) -> None:
     if rows < 1 or features < 1 or not 0 < density <= 1:
         raise InputError(
-            f"a synthetic table needs rows and features from 1 up and a density above 0 and up to 1; "
-            f"got {rows}, {features} and {density:g}"
+            "rows and features must be at least 1, and density must be above 0 and at most 1; "
+            f"got rows={rows}, features={features}, density={density:g}"
         )
 
 
 def _table(
-    what: str,
+    noun: str,
     at_row: NDArray[np.int64],
     at_feature: NDArray[np.int64],
     values: NDArray[np.float64],
@@ -158,14 +158,14 @@ def _table(
     metadata: dict[str, pa.Array],
     kinds: str | dict[str, str],
 ) -> Table:
-    names = pa.array([f"{what} {j}" for j in range(features)])
-    people = pa.array([f"row {i}" for i in range(rows)])
+    feature_names = pa.array([f"{noun} {j}" for j in range(features)])
+    row_names = pa.array([f"row {i}" for i in range(rows)])
     long = pa.table(
         {
-            "row": pa.DictionaryArray.from_arrays(at_row.astype(np.int32), people),
-            "feature": pa.DictionaryArray.from_arrays(at_feature.astype(np.int32), names),
+            "row": pa.DictionaryArray.from_arrays(at_row.astype(np.int32), row_names),
+            "feature": pa.DictionaryArray.from_arrays(at_feature.astype(np.int32), feature_names),
             "value": np.asarray(values, dtype=np.float64),
         }
     )
-    described = pa.table({"feature": names, **metadata}) if metadata else None
+    described = pa.table({"feature": feature_names, **metadata}) if metadata else None
     return Table.read(long, metadata=described, kinds=kinds)

@@ -1,9 +1,10 @@
-"""Evaluation: feature splits, the k-shot protocol, metrics, timing, pictures and reports."""
+"""Evaluation: feature splits, the k-shot test, metrics, times, pictures and reports."""
 
-from headstart.evaluate.benchmark import Benchmark, BenchmarkConfig
+from headstart.evaluate.benchmark import Benchmark
+from headstart.evaluate.benchmark_config import BenchmarkConfig
 from headstart.evaluate.kshot import KShotTest
 from headstart.evaluate.metrics import METRICS, Metric, Score, score
-from headstart.evaluate.plots import plot_kshot
+from headstart.evaluate.plots import MissingMatplotlibError, plot_kshot
 from headstart.evaluate.report import html_report, markdown_report
 from headstart.evaluate.results import Curve, Results, Run
 from headstart.evaluate.splits import FeatureSplit, split_features
@@ -18,6 +19,7 @@ __all__ = [
     "FeatureSplit",
     "KShotTest",
     "Metric",
+    "MissingMatplotlibError",
     "Results",
     "Run",
     "Score",

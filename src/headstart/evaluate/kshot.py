@@ -1,4 +1,4 @@
-"""The k-shot test: every adapter, at every number of shots, is scored on the same cells."""
+"""The k-shot test: all adapters are scored on the same cells, at every number of shots."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headstart.core.heads import Heads
 from headstart.core.likelihood import Likelihood
 from headstart.core.predictive import Predictive, predict_cells
 from headstart.core.states import RowStates
-from headstart.errors import InputError
+from headstart.errors import InputError, listed
 from headstart.table.cells import Cells
 from headstart.table.kinds import Kinds
 from headstart.training.episodes import random_ranks
@@ -23,11 +23,40 @@ from headstart.training.episodes import random_ranks
 class KShotTest:
     """Contexts and targets of held-out features.
 
-    Each feature's observations get one random order, drawn without looking at any value. The first
-    k are its context at k shots; what follows the first ``max(shots)`` are its targets. So contexts
-    are nested, targets are the same for every k, and no target is ever part of a context. Features
-    with no target left are left out and counted.
+    The observations of each feature are put in a random order that does not depend on their values. The
+    first k are the context at k shots; those after the first ``max(shots)`` are the targets. So contexts
+    are nested, targets are the same for every k, and no target is part of a context. Features that have
+    no target are left out and counted.
 
+    Parameters
+    ----------
+    batch : FeatureBatch
+        The held-out features with all their observations.
+    kinds : Kinds
+        The kinds of these features, with their scales.
+    shots : sequence of int
+        The numbers of shots to test: different whole numbers from 0 up, in any order.
+    seed : int
+        Seed of the random order.
+
+    Attributes
+    ----------
+    shots : tuple of int
+        The numbers of shots in ascending order.
+    features : Tensor
+        Positions in the batch of the features that are tested: (tested,).
+    targets : Cells
+        The cells to predict, one line per tested feature.
+    left_out : int
+        Number of features without a target.
+
+    Raises
+    ------
+    InputError
+        If ``shots`` are not valid, or if no feature has a target.
+
+    Examples
+    --------
     >>> from headstart.table.kinds import Kind
     >>> cells = Cells.from_pairs(torch.tensor([0, 0, 0, 1]), torch.tensor([0, 1, 2, 0]), torch.ones(4), 2, 3)
     >>> batch = FeatureBatch(cells, torch.zeros(2, 0), torch.zeros(2, dtype=torch.int64))
@@ -43,10 +72,10 @@ class KShotTest:
         self.features: Tensor = enough.nonzero().squeeze(1)  # (tested,): positions in the batch
         self.left_out = len(batch) - len(self.features)
         if len(self.features) == 0:
-            most = int(batch.shots.max()) if len(batch) else 0
+            largest = int(batch.shots.max()) if len(batch) else 0
             raise InputError(
-                f"{self.shots[-1]} shots leave no feature anything to be tested on: "
-                f"the largest of {len(batch)} has {most} observations"
+                f"{self.shots[-1]} shots leave no observation to test on: "
+                f"the largest of {len(batch)} features has {largest} observations"
             )
         self._batch = batch.take(self.features)
         self._rank = rank[enough[batch.cells.lines]]
@@ -59,7 +88,7 @@ class KShotTest:
 
     @property
     def lines(self) -> Tensor:
-        """Which of the tested features each target belongs to: (targets,)."""
+        """The position of each target's feature among the tested ones: (targets,)."""
         return self._lines
 
     @property
@@ -80,26 +109,25 @@ class KShotTest:
 
     @torch.no_grad()
     def predict(self, heads: Heads, states: RowStates, likelihood: Likelihood) -> Predictive:
-        """What these heads, one per tested feature, say of the targets: (targets,), on the models' scale."""
+        """Predict the targets from one head per tested feature: (targets,), on the models' scale."""
         return predict_cells(heads, states, self.targets, self._batch.kinds, likelihood)
 
     def unscaled(self, values: Tensor) -> NDArray[np.float64]:
-        """Bring a value at each target (targets,) to data units."""
+        """Convert one value per target (targets,) to data units."""
         return self._scales.unscale(values.double().numpy(), self._lines.numpy())
 
     def unscaled_std(self, std: Tensor) -> NDArray[np.float64]:
-        """Bring a standard deviation at each target (targets,) to data units."""
+        """Convert one standard deviation per target (targets,) to data units."""
         spans: NDArray[np.float64] = self._scales.spans[self._lines.numpy()]
         return np.asarray(spans * std.double().numpy())
 
 
 def check_shots(shots: Sequence[int]) -> tuple[int, ...]:
-    """Return the shots in ascending order; refuse none, negative ones and repeats.
+    """Return the shots in ascending order; they must be different and not negative.
 
     >>> check_shots([4, 0, 1])
     (0, 1, 4)
     """
-    told = ", ".join(str(k) for k in shots)
     if not shots or min(shots) < 0 or len(set(shots)) < len(shots):
-        raise InputError(f"shots must be different whole numbers from 0 up; got {told or 'none'}")
+        raise InputError(f"shots must be different whole numbers from 0 up; got {listed(shots) or 'none'}")
     return tuple(sorted(shots))

@@ -1,4 +1,4 @@
-"""How good predictions are: errors in data units, ranking, calibration."""
+"""Metrics of predictions: errors in data units, ranking, calibration."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _TINY = 1e-7  # keeps the log-loss of a certain but wrong prediction finite
 
 @dataclass(frozen=True)
 class Metric:
-    """How a metric is called, and which way is better."""
+    """The label of a metric, and which values are better."""
 
     label: str
-    better: Literal["lower", "higher", "near"]  # near: the closer to COVERED the better
+    better: Literal["lower", "higher", "near"]  # near: values near COVERED are better
 
     def best(self, values: Floats) -> int:
-        """Position of the best of these values; NaN is never best."""
+        """Return the position of the best value; NaN is never the best."""
         if self.better == "higher":
             return int(np.nanargmax(values))
         return int(np.nanargmin(np.abs(values - COVERED) if self.better == "near" else values))
@@ -49,7 +49,7 @@ METRICS: dict[str, Metric] = {
 
 
 class Score(NamedTuple):
-    """A metric's value, and how many features and targets it was computed on."""
+    """The value of a metric, and the number of features and targets it was computed from."""
 
     value: float
     features: int
@@ -59,20 +59,43 @@ class Score(NamedTuple):
 def score(
     truth: Floats, mean: Floats, lines: Ints, kinds: Ints, std: Floats | None = None
 ) -> dict[str, Score]:
-    """Compute every metric that fits the kinds at hand; all arrays hold an entry a target.
+    """Compute all metrics that are defined for the kinds of the targets.
 
-    ``lines`` says which feature a target belongs to, ``kinds`` its kind. Binary targets get AUROC,
-    log-loss and calibration error; the others RMSE and MAE in data units and, if a predictive
-    ``std`` is given, the coverage of the 90 % interval.
+    Parameters
+    ----------
+    truth : array of shape (targets,)
+        The true values in data units.
+    mean : array of shape (targets,)
+        The predicted means in data units; for binary targets the probability of 1.
+    lines : array of shape (targets,)
+        The number of each target's feature.
+    kinds : array of shape (targets,)
+        The kind of each target, a ``KindType``.
+    std : array of shape (targets,), optional
+        The predicted standard deviations, to compute the coverage of the 90 % interval.
+
+    Returns
+    -------
+    dict
+        By name (see ``METRICS``), a ``Score``. Binary targets have AUROC, log-loss and calibration error;
+        the others have RMSE, MAE and coverage. A metric that is not defined, such as the AUROC of ones
+        only, is left out.
+
+    Examples
+    --------
+    >>> scores = score(np.array([1.0, 5.0]), np.array([2.0, 4.0]), np.array([0, 0]), np.array([1, 1]))
+    >>> scores["rmse"]
+    Score(value=1.0, features=1, targets=2)
     """
     binary = kinds == KindType.BINARY
     scores: dict[str, Score] = {}
     if not binary.all():
-        of = ~binary
-        scores |= _numeric(truth[of], mean[of], lines[of], None if std is None else std[of])
+        numeric = ~binary
+        spread = None if std is None else std[numeric]
+        scores |= _numeric(truth[numeric], mean[numeric], lines[numeric], spread)
     if binary.any():
         scores |= _binary(truth[binary], mean[binary], lines[binary])
-    return {name: found for name, found in scores.items() if np.isfinite(found.value)}
+    return {name: each for name, each in scores.items() if np.isfinite(each.value)}
 
 
 def _numeric(truth: Floats, mean: Floats, lines: Ints, std: Floats | None) -> dict[str, Score]:
@@ -96,8 +119,8 @@ def _binary(truth: Floats, mean: Floats, lines: Ints) -> dict[str, Score]:
     if ranked.any():
         tested = int(np.bincount(lines, minlength=len(each))[ranked].sum())
         scores["auroc_per_feature"] = Score(float(each[ranked].mean()), int(ranked.sum()), tested)
-    sure = np.clip(np.where(truth > 0.5, mean, 1 - mean), _TINY, 1)
-    scores |= _both("log_loss", -np.log(sure), lines)
+    probability = np.clip(np.where(truth > 0.5, mean, 1 - mean), _TINY, 1)  # of the true value
+    scores |= _both("log_loss", -np.log(probability), lines)
     scores["ece"] = Score(calibration_error(truth, mean), features, targets)
     return scores
 
@@ -105,7 +128,7 @@ def _binary(truth: Floats, mean: Floats, lines: Ints) -> dict[str, Score]:
 def _both(
     name: str, losses: Floats, lines: Ints, finish: Callable[[Floats], Floats] = np.asarray
 ) -> dict[str, Score]:
-    """A mean loss pooled over cells, and the average over features of each one's mean loss."""
+    """Return the mean loss over all targets, and the average over features of their mean losses."""
     counts = np.bincount(lines)
     present = counts > 0
     means = np.bincount(lines, weights=losses)[present] / counts[present]
@@ -117,16 +140,16 @@ def _both(
 
 
 def auroc(truth: Floats, scores: Floats, lines: Ints) -> Floats:
-    """Area under the ROC curve of each line: (lines,); NaN where only one class occurs.
+    """Return the area under the ROC curve of each line: (lines,); NaN if a line has only one class.
 
-    The chance that a 1 is ranked above a 0, from the ranks within each line; ties share a rank.
+    This is the probability that a 1 has a higher score than a 0. Equal scores share a rank.
 
     >>> auroc(np.array([0., 1, 0, 1, 1]), np.array([.1, .9, .5, .5, .3]), np.array([0, 0, 1, 1, 1]))
     array([1.  , 0.25])
     """
     order = np.lexsort((scores, lines))
     line, value, positive = lines[order], scores[order], truth[order] > 0.5
-    starts = np.ones(len(order), dtype=bool)  # of runs of ties
+    starts = np.ones(len(order), dtype=bool)  # of groups of equal scores
     starts[1:] = (line[1:] != line[:-1]) | (value[1:] != value[:-1])
     first = np.flatnonzero(starts)
     lengths = np.diff(np.append(first, len(order)))
@@ -141,9 +164,9 @@ def auroc(truth: Floats, scores: Floats, lines: Ints) -> Floats:
 
 
 def calibration_error(truth: Floats, mean: Floats, bins: int = _BINS) -> float:
-    """Expected calibration error: how far predicted and true shares of ones lie apart, bin by bin.
+    """Return the expected calibration error: the mean gap of predicted and true shares of ones.
 
-    Bins are equally wide and weighted by how many predictions fall into them.
+    The gap is computed in bins of equal width, weighted by their numbers of predictions.
 
     >>> round(calibration_error(np.array([1., 1, 0, 0]), np.array([.9, .9, .2, .2])), 3)
     0.15

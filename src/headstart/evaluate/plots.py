@@ -1,4 +1,4 @@
-"""Pictures of curves: how good each method is as a new feature's observations come in."""
+"""Pictures of curves: a metric of each method by the number of shots. They need matplotlib."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from headstart.errors import InputError, did_you_mean
+from headstart.errors import HeadstartError, InputError, did_you_mean
 from headstart.evaluate.metrics import METRICS, Metric
 from headstart.evaluate.results import Curve, Results
 
-# Okabe and Ito's colours, told apart by colour-blind readers, and a grey. Their yellow is too pale on
-# white, so there a wine stands in. Markers and dashes tell methods apart once more.
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# The colours of Okabe and Ito, which colour-blind readers can distinguish, and a grey. Their yellow is
+# too pale on white, so a dark red replaces it there. Methods also differ in marker and dashes.
 _COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
 _DASHES = ((), (4, 1.2), (1.2, 1.2), (5, 1.2, 1.2, 1.2), (8, 2), (3, 1, 1, 1, 1, 1))
@@ -40,9 +40,18 @@ _LIGHT = _Theme("#ffffff", "#222222", "#dddddd", "#882255")
 _DARK = _Theme("#16181c", "#e6e6e6", "#3a3d44", "#F0E442")
 
 
+class MissingMatplotlibError(HeadstartError, ImportError):
+    """A picture was asked for, but matplotlib is not installed."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "pictures need matplotlib, which is not installed; run: pip install 'headstart[plots]'"
+        )
+
+
 @dataclass(frozen=True)
 class Panel:
-    """One part of a picture: curves of a metric by whole numbers from 0 up, on a log scale."""
+    """One part of a picture: curves of a metric over whole numbers from 0 up, on a log scale."""
 
     curves: dict[str, Curve]
     metric: Metric
@@ -51,9 +60,36 @@ class Panel:
 
 
 def plot_kshot(results: Results, metrics: Sequence[str] | None = None, *, dark: bool = False) -> bytes:
-    """Draw a panel a metric, a curve a method with a ±1σ band over splits, and return a PNG.
+    """Draw one panel per metric, with one curve per method and a ±1σ band over splits.
 
-    Without ``metrics``, the main ones there are numbers for: RMSE, AUROC or both.
+    Parameters
+    ----------
+    results : Results
+        The numbers to draw.
+    metrics : sequence of str, optional
+        Names of the metrics, see ``METRICS``. By default ``"rmse"`` and ``"auroc"``, those of them that
+        the results have.
+    dark : bool
+        Whether to draw on a dark background.
+
+    Returns
+    -------
+    bytes
+        A PNG file. The same results always give the same bytes.
+
+    Raises
+    ------
+    InputError
+        If the results do not have one of the metrics, or no numbers at all.
+    MissingMatplotlibError
+        If matplotlib is not installed (``pip install 'headstart[plots]'``).
+
+    Examples
+    --------
+    >>> from headstart.evaluate import Run
+    >>> run = Run(split=0, method="mean", shots=4, metric="rmse", value=1.0, features=3, targets=30)
+    >>> plot_kshot(Results(data={}, settings={}, runs=[run]))[:4]
+    b'\x89PNG'
     """
     available = results.metrics
     chosen = list(metrics) if metrics else [name for name in ("rmse", "auroc") if name in available]
@@ -68,7 +104,12 @@ def plot_kshot(results: Results, metrics: Sequence[str] | None = None, *, dark: 
 
 
 def plot_panels(panels: Sequence[Panel], *, dark: bool = False) -> bytes:
-    """Draw panels side by side, a name in the same style in all of them, and return a PNG."""
+    """Draw panels side by side and return a PNG; a method has the same style in all of them."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingMatplotlibError from None
     theme = _DARK if dark else _LIGHT
     names = list(dict.fromkeys(name for panel in panels for name in panel.curves))
     height = max(4.6, (len(names) * _LABEL_HEIGHT * 1.25) / 72 + 1.1)
@@ -89,7 +130,7 @@ class _Style:
     dashes: tuple[float, ...]
 
     def line(self, theme: _Theme) -> dict[str, Any]:
-        """What ``Axes.plot`` needs to draw in this style."""
+        """Return the arguments of ``Axes.plot`` that draw in this style."""
         return {
             "color": self.colour,
             "marker": self.marker,
@@ -102,7 +143,7 @@ class _Style:
 
 
 def _styles(methods: Sequence[str], theme: _Theme) -> dict[str, _Style]:
-    """Methods that differ by a number only, such as knn-1 and knn-5, share colour and marker, not dashes."""
+    """Methods that differ only in a number, such as knn-1 and knn-5, have the same colour and marker."""
     families: dict[str, list[str]] = {}
     for method in methods:
         families.setdefault(re.sub(r"-\d+$", "", method), []).append(method)
@@ -140,13 +181,13 @@ def _draw(axes: Axes, panel: Panel, styles: dict[str, _Style], theme: _Theme) ->
 
 
 def _position(shots: Sequence[int]) -> NDArray[np.float64]:
-    """Where shots stand on the axis: a step a doubling, and 0 a step before 1."""
+    """Return the places of shots on the axis: one step per doubling, and 0 one step before 1."""
     k = np.asarray(shots, dtype=np.float64)
     return np.where(k > 0, np.log2(np.maximum(k, 1)) + 1, 0.0)
 
 
 def _limits(curves: dict[str, Curve], metric: Metric) -> tuple[float, float]:
-    """Show all of the good methods; one far worse than most may leave the picture, its label says so."""
+    """Return limits that show the good methods; a much worse one may lie outside, as its label says."""
     means = np.concatenate([np.array(curve.mean) for curve in curves.values()])
     lows = [m - (s or 0) for c in curves.values() for m, s in zip(c.mean, c.sigma, strict=True)]
     highs = [m + (s or 0) for c in curves.values() for m, s in zip(c.mean, c.sigma, strict=True)]
@@ -159,16 +200,16 @@ def _limits(curves: dict[str, Curve], metric: Metric) -> tuple[float, float]:
 
 
 def _label_ends(axes: Axes, curves: dict[str, Curve], styles: dict[str, _Style], theme: _Theme) -> None:
-    """Write each method's name beside the end of its curve, moved just enough not to overlap."""
+    """Write the name of each method next to the end of its curve, moved so that names do not overlap."""
     low, high = axes.get_ylim()
-    # In points, about what constrained layout will leave the axes; exact enough for labels.
+    # Points per unit of the axis. The height of the axes is an estimate, exact enough for labels.
     per_unit = (axes.figure.bbox.height / axes.figure.dpi * 72 - 70) / (high - low)
     ends = {method: curve.mean[-1] for method, curve in curves.items()}
     methods = sorted(ends, key=lambda method: ends[method])
     wanted = np.clip([ends[method] for method in methods], low, high) * per_unit
     placed = _spread(wanted, _LABEL_HEIGHT, low * per_unit, high * per_unit) / per_unit
     right = max(float(_position(curve.shots)[-1]) for curve in curves.values())
-    size = (right + 0.5) / 8  # what stands beside the axes keeps its width, however many shots there are
+    size = (right + 0.5) / 8  # keeps the width of the labels independent of the number of shots
     for method, y in zip(methods, placed, strict=True):
         style, x, end = styles[method], float(_position(curves[method].shots)[-1]), ends[method]
         outside = "" if low <= end <= high else f" {'↑' if end > high else '↓'} {end:.3g}"
@@ -188,12 +229,12 @@ def _label_ends(axes: Axes, curves: dict[str, Curve], styles: dict[str, _Style],
 
 
 def _spread(wanted: NDArray[np.float64], gap: float, low: float, high: float) -> NDArray[np.float64]:
-    """Move ascending places apart to at least ``gap``, together as little as can be, within the ends.
+    """Move ascending places at least ``gap`` apart, as little as possible in total, within the limits.
 
     >>> _spread(np.array([1.0, 1.2, 5.0]), 1.0, 0.0, 10.0).tolist()
     [0.6, 1.6, 5.0]
     """
-    # With the gaps subtracted, keeping apart becomes keeping ascending: pool whoever is out of order.
+    # After subtracting the gaps, places only have to be ascending: pool those that are out of order.
     gap = min(gap, (high - low) / max(1, len(wanted) - 1))
     pools: list[tuple[float, int]] = []
     for place in wanted - gap * np.arange(len(wanted)):

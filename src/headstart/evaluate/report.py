@@ -1,4 +1,4 @@
-"""The report of a benchmark: one HTML file that needs nothing else, and the same numbers as Markdown."""
+"""The report of a benchmark: one self-contained HTML file, and the same numbers as Markdown."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from headstart.evaluate.plots import plot_kshot
+from headstart.evaluate.plots import MissingMatplotlibError, plot_kshot
 from headstart.evaluate.results import Results
 from headstart.evaluate.tables import TextTable, markdown_text, metric_table, timing_table
 from headstart.evaluate.timing import Timing
@@ -40,18 +40,40 @@ summary { cursor: pointer; }
 """
 
 
+NO_PICTURE = "There is no picture, because matplotlib is not installed; run: pip install 'headstart[plots]'."
+
+
 def html_report(results: Results, timings: Sequence[Timing] = (), title: str = "Benchmark") -> str:
-    """Return a page with the picture, the numbers, and what they were computed from."""
-    sections = [
-        f'<p class="lead">{escape(lead(results))}</p>',
-        picture(*(plot_kshot(results, dark=dark) for dark in (False, True))),
-        *numbers(results, timings),
-    ]
-    return page(title, sections)
+    """Return a page with the picture, the numbers, the data and the settings.
+
+    Parameters
+    ----------
+    results : Results
+        The numbers to show.
+    timings : sequence of Timing
+        Times to show as a table; none by default.
+    title : str
+        The heading of the page.
+
+    Returns
+    -------
+    str
+        An HTML page that needs no other file. Without matplotlib, a note replaces the picture.
+    """
+    try:
+        drawn = picture(*(plot_kshot(results, dark=dark) for dark in (False, True)))
+    except MissingMatplotlibError:
+        drawn = note(NO_PICTURE)
+    return page(title, [note(lead(results)), drawn, *numbers(results, timings)])
+
+
+def note(text: str) -> str:
+    """Return a section with one paragraph of text."""
+    return f'<p class="lead">{escape(text)}</p>'
 
 
 def page(title: str, sections: Sequence[str]) -> str:
-    """Return a page of these sections that needs no other file."""
+    """Return a self-contained page of these sections."""
     explained = f"<footer><p>{escape(EXPLANATION)}</p></footer>"
     body = "\n".join([f"<h1>{escape(title)}</h1>", *sections, explained])
     return (
@@ -62,7 +84,7 @@ def page(title: str, sections: Sequence[str]) -> str:
 
 
 def numbers(results: Results, timings: Sequence[Timing] = ()) -> list[str]:
-    """The sections with a benchmark's numbers, and with what they were computed from."""
+    """Return the sections with the numbers, the data and the settings."""
     metrics = results.metrics
     main = [name for name in _MAIN if name in metrics] or metrics[:1]
     sections = [table_section(metric_table(results, name)) for name in main]
@@ -71,52 +93,74 @@ def numbers(results: Results, timings: Sequence[Timing] = ()) -> list[str]:
     ]
     if timings:
         sections.append(table_section(timing_table(timings), folded=True))
-    return [
-        *sections,
-        f"<h2>Data</h2>\n{_facts(results.data)}",
-        f"<h2>Settings</h2>\n{_facts(results.settings)}",
-    ]
+    return [*sections, *(f"<h2>{heading}</h2>\n{_facts(facts)}" for heading, facts in _groups(results))]
 
 
 def markdown_report(results: Results, timings: Sequence[Timing] = (), title: str = "Benchmark") -> str:
-    """Return the same numbers as Markdown."""
+    """Return the numbers, the data and the settings as Markdown.
+
+    Parameters
+    ----------
+    results : Results
+        The numbers to show.
+    timings : sequence of Timing
+        Times to show as a table; none by default.
+    title : str
+        The heading of the report.
+
+    Returns
+    -------
+    str
+        Markdown with one table per metric.
+    """
     parts = [f"# {markdown_text(title)}", markdown_text(lead(results)), results.to_markdown()]
     if timings:
         table = timing_table(timings)
         parts += [f"## {table.title}", table.to_markdown()]
-    for heading, facts in (("Data", results.data), ("Settings", results.settings)):
+    for heading, facts in _groups(results):
         lines = [f"- {markdown_text(name)}: {markdown_text(_shown(value))}" for name, value in facts.items()]
         parts += [f"## {heading}", "\n".join(lines)]
     return "\n\n".join([*parts, EXPLANATION]) + "\n"
 
 
 EXPLANATION = (
-    "Shots are the observations of a new feature that a method may see. At every number of shots every "
-    "method is scored on the same cells: all observations of a held-out feature that follow its largest "
+    "Shots are the observations of a new feature that a method can use. At every number of shots, every "
+    "method is scored on the same cells: all observations of a held-out feature that come after its largest "
     "context. σ is the sample standard deviation over splits of the features."
 )
 
 
+def _groups(results: Results) -> list[tuple[str, Mapping[str, Any]]]:
+    """The data and the settings with their headings; the settings that were used come as their own group."""
+    chosen = {name: value for name, value in results.settings.items() if name != "used"}
+    used = results.settings.get("used")
+    groups: list[tuple[str, Mapping[str, Any]]] = [("Data", results.data), ("Settings", chosen)]
+    return [*groups, ("Settings used", used)] if used else groups
+
+
 def lead(results: Results) -> str:
-    """Say in one sentence what the numbers are of."""
+    """Return one sentence that says which data the numbers come from."""
     over = f"mean ± 1σ over {results.splits} splits" if results.splits > 1 else "one split"
     left_out = [int(split.get("left_out", 0)) for split in results.data.get("splits", [])]
-    told = f"; {sum(left_out) // len(left_out)} features a split left out (too few observations)"
-    return f"{results.data.get('name', 'Table')}: {over}{told if any(left_out) else ''}."
+    name = results.data.get("name", "Table")
+    if not any(left_out):
+        return f"{name}: {over}."
+    average = sum(left_out) // len(left_out)
+    return f"{name}: {over}; {average} features per split are left out (too few observations)."
 
 
 def picture(light: bytes, dark: bytes) -> str:
-    """The section with a picture, as PNG for light and for dark pages."""
-    day, night = ("data:image/png;base64," + base64.b64encode(png).decode() for png in (light, dark))
+    """Return the section with a picture, given as PNG for light and for dark pages."""
+    light_url, dark_url = ("data:image/png;base64," + base64.b64encode(png).decode() for png in (light, dark))
     return (
-        f'<picture><source media="(prefers-color-scheme: dark)" srcset="{night}">'
-        f'<img src="{day}" alt="Metrics of each method by shots; the tables below hold the numbers">'
+        f'<picture><source media="(prefers-color-scheme: dark)" srcset="{dark_url}">'
+        f'<img src="{light_url}" alt="Metrics of each method by shots; the tables below contain the numbers">'
         "</picture>"
     )
 
 
 def table_section(table: TextTable, *, folded: bool = False) -> str:
-    """The section with one table, folded away if asked."""
+    """Return the section with one table; a folded table opens with a click."""
     head = "".join(f'<th scope="col">{k}</th>' for k in table.shots)
     rows = "\n".join(
         f'<tr><th scope="row">{escape(method)}</th>'
@@ -148,7 +192,7 @@ def _facts(facts: Mapping[str, Any]) -> str:
 
 
 def _shown(value: object) -> str:
-    """A setting or fact as text: lists by commas, groups as name = value."""
+    """Return a setting or fact as text: lists separated by commas, groups as name = value."""
     if value is None:
         return "none"
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""What a benchmark found: the numbers behind the picture, in one stable file format."""
+"""The numbers of a benchmark, in one stable file format."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FORMAT = 1
 
 
 class Run(BaseModel):
-    """One number: a method's metric at some shots on one split."""
+    """One number: a metric of one method at one number of shots, on one split."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -28,25 +28,36 @@ class Run(BaseModel):
     shots: int
     metric: str
     value: FiniteFloat
-    features: int  # how many features, and
-    targets: int  # how many of their cells, the number was computed on
-    ms_per_feature: float | None = None  # milliseconds to produce one head at these shots
+    features: int  # number of features that the value was computed from
+    targets: int  # number of their cells
+    ms_per_feature: float | None = None  # milliseconds to compute one head at these shots
 
 
 class Curve(NamedTuple):
-    """One method's metric by shots: mean and standard deviation over splits."""
+    """A metric of one method by shots: mean and standard deviation over splits."""
 
     shots: list[int]
     mean: list[float]
-    sigma: list[float | None]  # sample standard deviation; None where there is only one split
+    sigma: list[float | None]  # sample standard deviation; None if there is only one split
 
 
 class Results(BaseModel):
-    """All numbers of a benchmark, with what they were computed from.
+    """All numbers of a benchmark, with facts about the data and the settings.
 
-    ``data`` holds facts of the table and of each split, ``settings`` all that was chosen; both are
-    plain JSON. ``runs`` has one record per split, method, shots and metric.
+    Parameters
+    ----------
+    data : dict
+        Facts about the table and about each split, as plain JSON.
+    settings : dict
+        The settings as plain JSON. ``settings["used"]`` are those that really ran, with every default
+        filled in.
+    runs : list of Run
+        One record per split, method, number of shots and metric.
+    format : int
+        Version of the file format.
 
+    Examples
+    --------
     >>> run = Run(split=0, method="mean", shots=4, metric="rmse", value=1.0, features=3, targets=30)
     >>> other = run.model_copy(update={"split": 1, "value": 2.0})
     >>> Results(data={}, settings={}, runs=[run, other]).curves("rmse")["mean"]
@@ -62,13 +73,19 @@ class Results(BaseModel):
 
     @classmethod
     def load(cls, path: str | Path) -> Results:
-        """Read a results file; one that is missing, damaged or of a newer format is an error saying so."""
+        """Read a results file.
+
+        Raises
+        ------
+        InputError
+            If the file is missing, damaged or of a newer format.
+        """
         try:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
             raise InputError(f"cannot read results {str(path)!r}: {error.strerror}") from None
         except ValueError as error:
-            raise InputError(f"{str(path)!r} is not a results file: it is no JSON ({error})") from None
+            raise InputError(f"{str(path)!r} is not a results file: it is not JSON ({error})") from None
         if not isinstance(content, dict) or not isinstance(content.get("format"), int):
             raise InputError(f"{str(path)!r} is not a results file: it has no number 'format'")
         if content["format"] > FORMAT:
@@ -84,7 +101,7 @@ class Results(BaseModel):
             raise InputError(f"{str(path)!r} is damaged at {where!r}: {first['msg']}") from None
 
     def save(self, path: str | Path) -> None:
-        """Write the file, one run a line; a crash leaves either the old file or the new one."""
+        """Write a file with one line per run. A crash leaves either the old file or the new one."""
         runs = ",\n".join(f"  {json.dumps(run.model_dump())}" for run in self.runs)
         parts = [
             f'"format": {self.format}',
@@ -114,27 +131,27 @@ class Results(BaseModel):
 
     @property
     def methods(self) -> list[str]:
-        """The methods, in the order they first occur."""
+        """The methods, in the order of their first runs."""
         return list(dict.fromkeys(run.method for run in self.runs))
 
     @property
     def shots(self) -> list[int]:
-        """The shots, ascending."""
+        """The numbers of shots in ascending order."""
         return sorted({run.shots for run in self.runs})
 
     @property
     def metrics(self) -> list[str]:
-        """The metrics there are numbers for, the main ones first."""
-        found = dict.fromkeys(run.metric for run in self.runs)
-        return [name for name in METRICS if name in found] + [name for name in found if name not in METRICS]
+        """The metrics that the runs have, the main ones first."""
+        names = dict.fromkeys(run.metric for run in self.runs)
+        return [name for name in METRICS if name in names] + [name for name in names if name not in METRICS]
 
     @property
     def splits(self) -> int:
-        """How many splits there are numbers for."""
+        """The number of splits."""
         return len({run.split for run in self.runs})
 
     def curves(self, metric: str) -> dict[str, Curve]:
-        """Mean ± 1σ over splits of a metric, for each method by shots."""
+        """Return the mean and standard deviation over splits of a metric, by method and shots."""
         values: dict[str, dict[int, list[float]]] = {}
         for run in self.runs:
             if run.metric == metric:
@@ -142,7 +159,7 @@ class Results(BaseModel):
         return {method: _curve(by_shots) for method, by_shots in values.items()}
 
     def to_markdown(self) -> str:
-        """Return one Markdown table a metric, mean ± 1σ over splits, the best in bold."""
+        """Return one Markdown table per metric with mean ± 1σ over splits, the best in bold."""
         tables = [metric_table(self, metric) for metric in self.metrics]
         return "\n\n".join(f"## {table.title}\n\n{table.to_markdown()}" for table in tables)
 
@@ -155,6 +172,6 @@ def _curve(values: dict[int, list[float]]) -> Curve:
 
 
 def _json(content: dict[str, Any]) -> str:
-    """One entry a line: readable, and not longer than it must be."""
+    """Return JSON with one line per entry."""
     lines = [f"  {json.dumps(name)}: {json.dumps(value, allow_nan=False)}" for name, value in content.items()]
     return "{\n" + ",\n".join(lines) + "\n }"

@@ -30,7 +30,7 @@ def score_adapter(
     times: Mapping[int, Timing],
     split: int = 0,
 ) -> list[Run]:
-    """Score one method at every number of shots; without a calibration its intervals are not scored."""
+    """Score one method at every number of shots. Without a calibration, intervals are not scored."""
     truth, lines, kinds = test.truth, test.lines.numpy(), test.kinds.numpy()
     with torch.no_grad():
         states = adapter.refine(knowledge.states)
@@ -50,12 +50,12 @@ def score_adapter(
                 method=method,
                 shots=shots,
                 metric=metric,
-                value=found.value,
-                features=found.features,
-                targets=found.targets,
+                value=each.value,
+                features=each.features,
+                targets=each.targets,
                 ms_per_feature=round(times[shots].ms_per_feature, 6) if shots in times else None,
             )
-            for metric, found in score(truth, test.unscaled(mean), lines, kinds, std).items()
+            for metric, each in score(truth, test.unscaled(mean), lines, kinds, std).items()
         ]
     return runs
 

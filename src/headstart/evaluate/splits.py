@@ -1,4 +1,4 @@
-"""Which features the backbone learns from, which adapters learn from, and which are held out as new."""
+"""Splits of the features: some train the backbone, some train the adapters, some are held out as new."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from headstart.table import Table
 
 @dataclass(frozen=True)
 class FeatureSplit:
-    """Positions of a table's features, in ascending order."""
+    """Positions of a table's features in ascending order."""
 
-    train: NDArray[np.int64]  # the backbone sees these
-    meta_train: NDArray[np.int64]  # adapters learn on these; the same ones where they are cross-fitted
-    meta_test: NDArray[np.int64]  # nobody sees these before they are adapted to
+    train: NDArray[np.int64]  # these train the backbone
+    meta_train: NDArray[np.int64]  # these train the adapters; without a meta_share, the same as ``train``
+    meta_test: NDArray[np.int64]  # these are held out as new
 
 
 def split_features(
@@ -28,16 +28,44 @@ def split_features(
     seed: int = 0,
     by: str | None = None,
 ) -> FeatureSplit:
-    """Split a table's features at random, or from old to new by the metadata column ``by``.
+    """Split the features of a table, at random or in the order of a metadata column.
 
-    ``test_share`` of them are held out as new. Of the others, the ``meta_share`` teaches only adapters;
-    without it, all of them teach both backbone and adapters. Features equal in ``by`` are put in a
-    random order. A feature without a value in ``by`` counts as oldest, so that whatever is tested is
-    known to be newest.
+    Parameters
+    ----------
+    table : Table
+        The table whose features are split.
+    test_share : float
+        Share of the features that is held out as new.
+    meta_share : float, optional
+        Share of the other features that trains only the adapters. By default all of them train both
+        the backbone and the adapters.
+    seed : int
+        Seed of the random order.
+    by : str, optional
+        Metadata column of numbers or dates, such as the year. The features with the smallest values
+        train the backbone, those with the largest are held out. Features with equal values are in
+        random order. A feature without a value counts as the oldest.
+
+    Returns
+    -------
+    FeatureSplit
+        Positions of the features in each part.
+
+    Raises
+    ------
+    InputError
+        If a share is not between 0 and 1 or leaves a part empty, or if ``by`` cannot be used.
+
+    Examples
+    --------
+    >>> from headstart.datasets import synthetic_ratings
+    >>> split = split_features(synthetic_ratings(20, 10, 0.5), test_share=0.2, meta_share=0.5)
+    >>> len(split.train), len(split.meta_train), len(split.meta_test)
+    (4, 4, 2)
     """
     for name, share in (("test_share", test_share), ("meta_share", meta_share)):
         if share is not None and not 0 < share < 1:
-            raise InputError(f"{name} must lie between 0 and 1; got {share!r}")
+            raise InputError(f"{name} must be between 0 and 1; got {share!r}")
     order = np.random.default_rng(seed).permutation(len(table.features))
     if by is not None:
         order = order[np.argsort(_times(table, by)[order], kind="stable")]
@@ -48,21 +76,21 @@ def split_features(
         parts["meta-train"] = parts["train"]
     for name, part in parts.items():
         if len(part) == 0:
-            further = "" if meta_share is None else f" and a meta_share of {meta_share:g}"
+            second = "" if meta_share is None else f", meta_share {meta_share:g}"
             raise InputError(
-                f"a test_share of {test_share:g}{further} of {len(order)} features leaves none for {name}; "
+                f"test_share {test_share:g}{second}: of {len(order)} features none is left for {name}; "
                 "use other shares or a table with more features"
             )
     return FeatureSplit(*(np.sort(part).astype(np.int64) for part in parts.values()))
 
 
 def _count(number: float) -> int:
-    """Round to whole features; first to six decimals, because 0.9 · 10 may come out as 8.999…"""
+    """Round to whole features; first to six decimals, because 0.9 · 10 can be computed as 8.999…"""
     return int(np.rint(np.round(number, 6)))
 
 
 def _times(table: Table, by: str) -> NDArray[np.float64]:
-    """The column ``by`` of the feature metadata as numbers; what is missing comes before everything."""
+    """Return the metadata column ``by`` as numbers; a missing value is smaller than all others."""
     if table.metadata is None:
         raise InputError(f"cannot split by {by!r}: the table has no feature metadata")
     names = table.metadata.column_names

@@ -1,4 +1,4 @@
-"""Results as tables of text: one line a method, one column a number of shots."""
+"""Results as tables of text: one line per method, one column per number of shots."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TextTable:
-    """A table ready to be shown: as Markdown, HTML or on a terminal."""
+    """A table of texts, to be shown as Markdown, as HTML or on a terminal."""
 
     title: str
     shots: list[int]
-    cells: dict[str, list[str]]  # by method, a text for each number of shots; empty where there is none
-    best: dict[int, str]  # by shots, the method to point out
+    cells: dict[str, list[str]]  # by method, one text per number of shots; empty if there is no value
+    best: dict[int, str]  # by shots, the best method
 
     def to_markdown(self) -> str:
         """Return a Markdown table with the best of each column in bold."""
@@ -41,9 +41,9 @@ class TextTable:
 
 
 def metric_table(results: Results, metric: str) -> TextTable:
-    """Mean ± 1σ over splits of one metric."""
-    curves, known = results.curves(metric), METRICS.get(metric, Metric(metric, "lower"))
-    better = {"lower": "lower is better", "higher": "higher is better", "near": "0.9 is ideal"}[known.better]
+    """Return the table of one metric: mean ± 1σ over splits."""
+    curves, kind = results.curves(metric), METRICS.get(metric, Metric(metric, "lower"))
+    better = {"lower": "lower is better", "higher": "higher is better", "near": "0.9 is ideal"}[kind.better]
     shots = results.shots
     digits = decimals(mean for curve in curves.values() for mean in curve.mean)
     cells = {method: _texts(curve, shots, digits) for method, curve in curves.items()}
@@ -51,27 +51,31 @@ def metric_table(results: Results, metric: str) -> TextTable:
     for k in shots:
         means = {m: dict(zip(c.shots, c.mean, strict=True)).get(k, math.nan) for m, c in curves.items()}
         if any(math.isfinite(mean) for mean in means.values()):
-            best[k] = list(means)[known.best(np.array(list(means.values())))]
-    return TextTable(f"{known.label} ({better})", shots, cells, best)
+            best[k] = list(means)[kind.best(np.array(list(means.values())))]
+    return TextTable(f"{kind.label} ({better})", shots, cells, best)
 
 
 def timing_table(timings: Sequence[Timing]) -> TextTable:
-    """Median time per feature over splits, with the fastest and the slowest round."""
+    """Return the table of times per feature: median over splits, fastest and slowest round."""
     shots = sorted({timing.shots for timing in timings})
     cells: dict[str, list[str]] = {}
     for method in dict.fromkeys(timing.method for timing in timings):
         texts = []
         for k in shots:
-            found = [timing for timing in timings if timing.method == method and timing.shots == k]
-            median = float(np.median([timing.ms_per_feature for timing in found])) if found else math.nan
-            low, high = (min(t.low for t in found), max(t.high for t in found)) if found else (0, 0)
-            texts.append(f"{median:.2g} ({low:.2g}–{high:.2g})" if found else "")
+            rounds = [timing for timing in timings if timing.method == method and timing.shots == k]
+            texts.append(_time_text(rounds) if rounds else "")
         cells[method] = texts
     return TextTable("Milliseconds per feature: median (fastest–slowest)", shots, cells, {})
 
 
+def _time_text(timings: Sequence[Timing]) -> str:
+    median = float(np.median([timing.ms_per_feature for timing in timings]))
+    low, high = min(timing.low for timing in timings), max(timing.high for timing in timings)
+    return f"{median:.2g} ({low:.2g}–{high:.2g})"
+
+
 def decimals(values: Iterable[float]) -> int:
-    """How many decimals show values of this size well: three for those from 0.1 to 10.
+    """Return the number of decimals for values of this size: three for values from 0.1 to 10.
 
     >>> decimals([0.93, 1.04]), decimals([312.0]), decimals([0.004])
     (3, 1, 5)
@@ -82,7 +86,7 @@ def decimals(values: Iterable[float]) -> int:
 
 
 def markdown_text(text: object) -> str:
-    """Keep a text from being read as Markdown.
+    """Escape the characters that have a meaning in Markdown.
 
     >>> print(markdown_text("a|b*c"))
     a\\|b\\*c
@@ -91,8 +95,8 @@ def markdown_text(text: object) -> str:
 
 
 def _texts(curve: Curve, shots: list[int], digits: int) -> list[str]:
-    found = {
+    texts = {
         k: f"{mean:.{digits}f}" + ("" if sigma is None else f" ± {sigma:.{digits}f}")
         for k, mean, sigma in zip(curve.shots, curve.mean, curve.sigma, strict=True)
     }
-    return [found.get(k, "") for k in shots]
+    return [texts.get(k, "") for k in shots]

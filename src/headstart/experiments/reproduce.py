@@ -1,4 +1,4 @@
-"""Running experiments: each study once, resumable split by split, then every picture drawn from it."""
+"""Running experiments: each study runs once and can be continued; then all reports are written."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from headstart.table import Table
 
 FORMAT = 1
 _MARK = "experiment.json"
-_QUICK_NOTE = "A quick look on made-up data, to see that everything runs; the numbers mean nothing."
+_QUICK_NOTE = "A quick run on made-up data, to check that everything works; the numbers mean nothing."
 
 
 class Reproduction:
-    """One experiment of the paper, or all of them, in a folder of its own.
+    """One experiment of the paper, or all of them.
 
-    Everything that can be wrong with what was asked is found before any work begins. ``quick`` uses
-    small made-up data and a few epochs, and needs no data folder.
+    Wrong arguments are refused here, before any work begins. With ``quick``, small made-up data and a
+    few epochs are used, and no data folder is needed.
     """
 
     def __init__(
@@ -50,17 +50,17 @@ class Reproduction:
         self.data = None if quick else data_folder(data)
 
     def run(self, out: str | Path, reporter: Reporter | None = None) -> list[Path]:
-        """Run what ``out`` does not hold yet, write the reports, and return their folders."""
+        """Run the studies that are not finished in ``out``, write the reports, and return their folders."""
         reporter, out = reporter or Reporter(quiet=True), Path(out)
         benchmarks = self._benchmarks()
         self._open(out)
-        found = {
+        studies = {
             study: self._study(study, benchmark, out / "studies" / study, reporter)
             for study, benchmark in benchmarks.items()
         }
         folders = []
         for name, experiment in self.experiments.items():
-            parts = [show(experiment, study, *found[study]) for study in experiment.methods]
+            parts = [show(experiment, study, *studies[study]) for study in experiment.methods]
             settings = {
                 **self._identity,
                 "experiment": name,
@@ -79,50 +79,48 @@ class Reproduction:
                 "seed": self.seed}  # fmt: skip
 
     def _open(self, out: Path) -> None:
-        """Make the folder, or go on with it; refuse one that holds anything else."""
+        """Create the folder, or continue with it; refuse a folder with other contents."""
         if out.exists() and not out.is_dir():
             raise InputError(f"{str(out)!r} is a file; name a folder to write the experiment to")
         mark = out / _MARK
         if mark.exists():
-            there, here = read_json(mark), self._identity
-            differing = [
-                name for name in here if not isinstance(there, dict) or there.get(name) != here[name]
-            ]
+            old, new = read_json(mark), self._identity
+            differing = [name for name in new if not isinstance(old, dict) or old.get(name) != new[name]]
             if differing:
                 name = differing[0]
-                was = json.dumps(there.get(name) if isinstance(there, dict) else there)
+                before = json.dumps(old.get(name) if isinstance(old, dict) else old)
                 raise InputError(
-                    f"{str(out)!r} holds another experiment ({name} = {was}, now {json.dumps(here[name])}); "
-                    "name another folder"
+                    f"{str(out)!r} contains another experiment ({name} = {before}, "
+                    f"now {json.dumps(new[name])}); name another folder"
                 )
         elif out.exists() and any(out.iterdir()):
             raise InputError(
-                f"{str(out)!r} is not empty and holds no experiment; name a new or an empty folder"
+                f"{str(out)!r} is not empty and contains no experiment; name a new or an empty folder"
             )
         out.mkdir(parents=True, exist_ok=True)
         write_json(mark, self._identity)
 
     def _benchmarks(self) -> dict[str, Benchmark]:
-        """By study, what is to be run; whatever is wrong with any data set is found here."""
+        """Return the benchmark of each study; missing or damaged data sets are reported here."""
         tables: dict[str, Table] = {}
-        found = {}
+        benchmarks = {}
         for name, methods in self.methods.items():
             study = STUDIES[name]
-            known = DATASETS[study.dataset]
+            dataset = DATASETS[study.dataset]
             if study.dataset not in tables:
-                tables[study.dataset] = known.synthetic() if self.data is None else known.load(self.data)
+                tables[study.dataset] = dataset.synthetic() if self.data is None else dataset.load(self.data)
             chosen = preset_of(self.preset, study.dataset)
             config = (chosen.quick() if self.quick else chosen).benchmark(
                 methods, self.splits, self.seed, study.by
             )
-            title = f"made-up data in the shape of {known.title}" if self.quick else known.title
-            found[name] = Benchmark(tables[study.dataset], config, title)
-        return found
+            title = f"made-up data in the shape of {dataset.title}" if self.quick else dataset.title
+            benchmarks[name] = Benchmark(tables[study.dataset], config, title)
+        return benchmarks
 
     def _study(
         self, name: str, benchmark: Benchmark, folder: Path, reporter: Reporter
     ) -> tuple[Results, list[Timing]]:
-        """Run one benchmark, or go on with it, and add what a reader must know of its data."""
+        """Run or continue one benchmark, and add a note about its data."""
         reporter.say(f"Study {name}: {benchmark.name}")
         results = benchmark.run(folder, reporter)
         note = _QUICK_NOTE if self.quick else DATASETS[STUDIES[name].dataset].note

@@ -1,4 +1,4 @@
-"""What an experiment shows of its studies: which methods, and the panels of its picture."""
+"""The part of the studies that an experiment shows, and the panels of its picture."""
 
 from __future__ import annotations
 
@@ -23,18 +23,21 @@ class Shown(NamedTuple):
 
 
 def show(experiment: Experiment, study: str, results: Results, timings: Sequence[Timing]) -> Shown:
-    """Take from a study what the experiment shows of it."""
+    """Select the methods, shots and settings of a study that the experiment shows."""
     methods, data = experiment.methods[study], results.data
     if experiment.best_of:
         best = best_method(results, experiment.best_of)
         methods = (*methods[:-1], best, methods[-1])
         data = {
             **data,
-            "maml": f"{best} is shown: the best of {', '.join(experiment.best_of)} on these very features, "
-            "averaged over shots, which is how the paper chooses it",
+            "maml": f"{best} is shown: the best of {', '.join(experiment.best_of)} on the held-out features, "
+            "averaged over shots, as in the paper",
         }
     shots = set(experiment.shots or results.shots)
     settings = {**results.settings, "methods": list(methods)}
+    if "used" in settings:
+        other = set(results.methods) - set(methods)
+        settings["used"] = {name: used for name, used in settings["used"].items() if name not in other}
     runs = [run for run in results.runs if run.method in methods and run.shots in shots]
     kept = [timing for timing in timings if timing.method in methods and timing.shots in shots]
     place = {method: i for i, method in enumerate(methods)}
@@ -46,28 +49,28 @@ def show(experiment: Experiment, study: str, results: Results, timings: Sequence
 
 
 def best_method(results: Results, methods: Sequence[str]) -> str:
-    """The method whose main metric, averaged over shots and splits, is best."""
+    """Return the method with the best main metric, averaged over shots and splits."""
     metric = main_metric(results)
     curves = results.curves(metric)
     return methods[METRICS[metric].best(np.array([np.mean(curves[method].mean) for method in methods]))]
 
 
 def main_metric(results: Results) -> str:
-    """RMSE where values are numbers, AUROC where they are binary."""
+    """Return the metric to compare methods by: RMSE if the results have it, otherwise AUROC."""
     return "rmse" if "rmse" in results.metrics else "auroc"
 
 
 def panels(experiment: Experiment, parts: Sequence[Shown]) -> list[Panel]:
-    """The panels of an experiment's picture, one a study; two where heads are fine-tuned from two starts."""
+    """Return the panels of a picture: one per study, or one per initial head for fine-tuning."""
     drawn = []
     for study, results, timings in parts:
         title, metric = str(results.data["name"]), METRICS[main_metric(results)]
         if experiment.shows == "times":
             drawn.append(Panel(_by_time(timings), Metric("ms per feature", "lower"), title))
         elif experiment.shows == "epochs":
-            for start, told in (("train", "a random head"), ("chn-train", "the hypernetwork's head")):
+            for start, head in (("train", "a random head"), ("chn-train", "the hypernetwork's head")):
                 curves = _by_epochs(results, start)
-                drawn.append(Panel(curves, metric, f"{title}: from {told}", "epochs of fine-tuning"))
+                drawn.append(Panel(curves, metric, f"{title}: from {head}", "epochs of fine-tuning"))
         else:
             ordered = f", old to new by {STUDIES[study].by}" if STUDIES[study].by else ""
             drawn.append(Panel(results.curves(main_metric(results)), metric, title + ordered))
@@ -75,18 +78,18 @@ def panels(experiment: Experiment, parts: Sequence[Shown]) -> list[Panel]:
 
 
 def _by_time(timings: Sequence[Timing]) -> dict[str, Curve]:
-    """Milliseconds a feature by shots: the median over splits."""
-    found: dict[str, dict[int, list[float]]] = {}
+    """Return milliseconds per feature by shots: the median over splits."""
+    times: dict[str, dict[int, list[float]]] = {}
     for timing in timings:
-        found.setdefault(timing.method, {}).setdefault(timing.shots, []).append(timing.ms_per_feature)
+        times.setdefault(timing.method, {}).setdefault(timing.shots, []).append(timing.ms_per_feature)
     return {
         method: Curve(list(by), [float(np.median(ms)) for ms in by.values()], [None] * len(by))
-        for method, by in found.items()
+        for method, by in times.items()
     }
 
 
 def _by_epochs(results: Results, start: str) -> dict[str, Curve]:
-    """Turn curves by shots of ``start-0``, ``start-1``, … into curves by epochs, one a number of shots."""
+    """Turn curves by shots of ``start-0``, ``start-1``, … into one curve by epochs per number of shots."""
     curves = results.curves(main_metric(results))
     return {
         f"{shots} shot{'s' * (shots != 1)}": Curve(

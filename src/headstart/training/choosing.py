@@ -16,9 +16,9 @@ from headstart.training.calibration import Calibration, Outcome
 from headstart.training.judge import MIN_FEATURES, Judged, Judgement, better, folds, joined, outcomes_of
 from headstart.training.metatraining import VALIDATION_SHOTS
 from headstart.training.recipe import Recipe, Trained, TrainedAdapter, as_modelled, is_all_binary, train
+from headstart.training.scales import hide_scales
 from headstart.training.stages import feature_batch
 from headstart.training.tasks import disjoint_tasks
-from headstart.training.unseen import hide_scales
 
 CLOSED_FORM, TRAINED = "bayes", "chn-bayes"
 MIN_FEATURES_TO_META_TRAIN = 300  # with fewer, networks have too little to learn from, and to be judged by

@@ -92,7 +92,7 @@ class DateColumn(ScaledColumn):
 
     @classmethod
     def convert(cls, name: str, column: pa.Array) -> pa.Array:
-        """Accept columns of dates, and of dates in ISO format."""
+        """Accept columns of dates, and of texts in ISO format."""
         if pa.types.is_string(column.type):
             dates = [value and cls.accept(name, value) for value in column.to_pylist()]
             return pa.array(dates, cls.arrow)

@@ -1,0 +1,73 @@
+"""Imports cost only what is used: measured in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from headstart.cli.main import app
+
+CHILD_CPU = """
+import resource, subprocess, sys
+done = subprocess.run(sys.argv[1:], capture_output=True)
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+assert done.returncode == 0, done.stderr
+print(used.ru_utime + used.ru_stime)
+"""
+HEADSTART = "from headstart.cli import main; main()"
+COMMANDS = [command.name for command in app.registered_commands]
+
+
+def modules_after(program: str) -> set[str]:
+    """The top-level modules that are loaded after a program."""
+    report = "; import json, sys; print(json.dumps(sorted({name.split('.')[0] for name in sys.modules})))"
+    done = subprocess.run([sys.executable, "-c", program + report], capture_output=True, text=True, check=True)
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+def cpu_seconds(*command: str, runs: int = 3) -> float:
+    """The least CPU time of several runs of a command."""
+    measure = [sys.executable, "-c", CHILD_CPU, *command]
+    return min(float(subprocess.check_output(measure, text=True)) for _ in range(runs))
+
+
+@pytest.mark.parametrize("program", ["import headstart", "from headstart import Headstart, Kind, Table"])
+def test_the_package_loads_no_library_that_only_some_uses_need(program: str) -> None:
+    assert not modules_after(program) & {"matplotlib", "sklearn", "scipy", "pandas"}
+
+
+def test_evaluation_loads_no_plotting_library() -> None:
+    assert not modules_after("import headstart.evaluate") & {"matplotlib", "sklearn", "scipy", "pandas"}
+
+
+@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)], ids=lambda c: " ".join(c) or "all")
+def test_help_loads_neither_torch_nor_a_data_library(command: list[str]) -> None:
+    called = f"sys.argv = {['headstart', *command, '--help']!r}"
+    program = f"import sys, contextlib; {called}\nwith contextlib.suppress(SystemExit): {HEADSTART}\n0"
+    assert not modules_after(program) & {"torch", "numpy", "pyarrow", "pydantic", "matplotlib", "sklearn"}
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["fit", "--help"]], ids=" ".join)
+def test_help_takes_little_time(arguments: list[str]) -> None:
+    assert cpu_seconds(sys.executable, "-c", HEADSTART, *arguments) < 1.0
+
+
+def test_the_version_is_the_one_of_the_installed_package() -> None:
+    from importlib.metadata import version
+
+    import headstart
+
+    assert headstart.__version__ == version("headstart")
+
+
+def test_every_public_name_is_there_and_no_other() -> None:
+    import headstart
+
+    for name in headstart.__all__:
+        assert name in dir(headstart)
+        assert getattr(headstart, name).__name__ == name
+    with pytest.raises(AttributeError, match="module 'headstart' has no attribute 'Tabel'"):
+        headstart.Tabel  # noqa: B018
