@@ -15,6 +15,7 @@ from headstart.adapters.posterior import ContextSums, classify, mixed, posterior
 from headstart.adapters.prior import HeadPrior
 from headstart.adapters.protocol import AdapterConfig, StreamingAdapter
 from headstart.adapters.scales import ScalePrior
+from headstart.algebra.outliers import tame_outliers
 from headstart.algebra.padding import blocks, padded
 from headstart.algebra.sparse import segment_sum
 from headstart.algebra.symmetric import pack, positive, squares, unpack, with_one
@@ -111,6 +112,7 @@ class ClosedFormAdapter(StreamingAdapter):
 
     def adapt(self, batch: FeatureBatch, states: RowStates) -> Heads:
         """Give each feature the posterior of its head, features of similar shots together."""
+        batch = batch.observing(tame_outliers(batch.cells, batch.kinds == KindType.REAL))
         prior_mean = self.prior_mean(batch, self.context_sums(batch, states)).to(self.dtype)
         root, none = self.prior.root(self.dtype), batch.kinds[:0]
         heads, order = [self._heads(prior_mean[:0], root.expand(0, -1, -1), none)], [none]  # may be empty
@@ -217,8 +219,11 @@ class ClosedFormAdapter(StreamingAdapter):
     # -- heads from sufficient statistics ---------------------------------------------------------
 
     def streams(self, kinds: Tensor) -> Tensor:
-        """Kinds of an identity link: the logistic one has no sufficient statistics."""
-        return ~self.knowledge.likelihood.squashes(kinds)
+        """Ratings of an identity link.
+
+        The logistic link has no sufficient statistics, and which reals are outliers depends on all others.
+        """
+        return ~self.knowledge.likelihood.squashes(kinds) & (kinds != KindType.REAL)
 
     def evidence(self, batch: FeatureBatch, states: RowStates) -> Tensor:
         """The number of shots, Σ w·d·dᵀ (packed), Σ w·x·d, Σ w·x² and the context sums of each feature."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from headstart.adapters.empirical import empirical_noise, empirical_prior
+from headstart.adapters.empirical import empirical_noise, empirical_prior, misleading_share
 from headstart.algebra.honest import HonestRegression
 from headstart.algebra.symmetric import positive
 from headstart.core.batch import FeatureBatch
@@ -73,6 +73,7 @@ class HeadPrior(nn.Module):
         self.root_lower.copy_(root.tril(-1))
         self.log_noise.copy_(noise.log())
         plain = empirical_prior(knowledge, heads, Description(knowledge.metadata[:, :0], []))
+        self.misleading.copy_(misleading_share(heads, prior, plain))
         self.plain_mean.copy_(self._widened(plain.constant[None])[0])
         self.plain_root.copy_(self._root_of(plain.covariance, usual))
 

@@ -46,7 +46,7 @@ def benchmark(
     form: Form = "auto",
     duplicates: Duplicates = "error",
     metadata_type: MetadataTypes = None,
-    methods: Methods = "chn-bayes,chn,mean,mean-head,knn-10",
+    methods: Methods = "auto,chn,mean,mean-head,knn-10",
     shots: Shots = "0,1,2,4,8,16,32",
     splits: Annotated[int, typer.Option(help="Number of random splits of the features.", min=1)] = 5,
     seed: Annotated[int, typer.Option(help="Seed of the first split; split i uses seed + i.", min=0)] = 0,
@@ -62,7 +62,7 @@ def benchmark(
     command continues with the splits that are not finished.
 
     Example: [bold]headstart benchmark ratings.csv --metadata films.csv --row user
-    --feature film --value stars --methods chn-bayes,mean,knn-10 --splits 5 --out compared[/bold]
+    --feature film --value stars --methods auto,mean,knn-10 --splits 5 --out compared[/bold]
     """
     from headstart.adapters.registry import adapter_names
     from headstart.backbones.registry import backbone_config

@@ -46,7 +46,7 @@ def fit(
     duplicates: Duplicates = "error",
     metadata_type: MetadataTypes = None,
     backbone: BackboneName = "factorisation",
-    adapter: Annotated[str, typer.Option(help="Method that makes the heads of new features.")] = "chn-bayes",
+    adapter: Annotated[str, typer.Option(help="Method that makes the heads of new features.")] = "auto",
     meta_share: MetaShare = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same model.", min=0)] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted fit.")] = False,

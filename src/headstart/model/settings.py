@@ -8,9 +8,8 @@ from pydantic import BeforeValidator, SerializeAsAny
 
 from headstart.adapters.protocol import AdapterConfig
 from headstart.adapters.registry import adapter_config
+from headstart.training.choosing import AUTO
 from headstart.training.recipe import Recipe
-
-AUTO: Literal["auto"] = "auto"  # leaves the adapter to the judge
 
 
 def _adapter(choice: object) -> object:

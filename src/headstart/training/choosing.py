@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ from headstart.training.scales import hide_scales
 from headstart.training.stages import feature_batch
 from headstart.training.tasks import disjoint_tasks
 
+AUTO: Literal["auto"] = "auto"  # in place of an adapter: leaves the choice to the judge
 CLOSED_FORM, TRAINED = "bayes", "chn-bayes"
 MIN_FEATURES_TO_META_TRAIN = 300  # with fewer, networks have too little to learn from, and to be judged by
 _MARGIN = 1.0  # standard errors by which networks must beat the closed form

@@ -8,6 +8,7 @@ import torch
 
 from headstart.adapters.protocol import Adapter, AdapterConfig
 from headstart.adapters.registry import ADAPTERS, build_adapter
+from headstart.algebra.outliers import tame_outliers
 from headstart.backbones.protocol import Backbone, BackboneConfig
 from headstart.backbones.registry import build_backbone, value_grid
 from headstart.core.batch import FeatureBatch
@@ -15,6 +16,7 @@ from headstart.core.description import Description
 from headstart.core.knowledge import Knowledge, Scales
 from headstart.progress import Reporter
 from headstart.table import Kind, Kinds, Table
+from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 from headstart.training.metatraining import MetaTrainingConfig, meta_train
 from headstart.training.pretraining import PretrainingConfig, pretrain
@@ -31,7 +33,7 @@ def train_backbone(
     checkpoint: Path | None = None,
 ) -> tuple[Backbone, Knowledge]:
     """Train a backbone on all features of ``table`` and compute once what it knows of every row."""
-    cells = table.cells()
+    cells = tamed_cells(table)
     with seeded(seed):
         model = build_backbone(backbone, torch.from_numpy(table.kinds.types), value_grid(cells))
     description = Description.of(torch.from_numpy(table.encoded_metadata()), metadata_widths(table))
@@ -41,7 +43,7 @@ def train_backbone(
 
 def knowledge_of(backbone: Backbone, table: Table) -> Knowledge:
     """What adapters may know once the backbone is frozen."""
-    cells = table.cells()
+    cells = tamed_cells(table)
     metadata = torch.from_numpy(table.encoded_metadata())
     heads = backbone.heads.detach()
     return Knowledge(
@@ -54,6 +56,15 @@ def knowledge_of(backbone: Backbone, table: Table) -> Knowledge:
         metadata_widths(table),
         scales_of(table.kinds),
     )
+
+
+def tamed_cells(table: Table) -> Cells:
+    """A table's observations, without outliers of real features."""
+    real = torch.from_numpy(table.kinds.types == KindType.REAL)
+    cells = table.cells()
+    if not bool(real.any()):
+        return cells
+    return tame_outliers(cells.transpose(), real).transpose()
 
 
 def metadata_widths(table: Table) -> tuple[int, ...]:
