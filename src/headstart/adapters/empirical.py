@@ -63,7 +63,8 @@ def misleading_share(heads: Heads, with_metadata: EmpiricalPrior, without: Empir
         lower = torch.linalg.cholesky(positive(prior.covariance.double()))
         residual = (stacked - prior.loo_means.double()).T
         white: Tensor = torch.linalg.solve_triangular(lower, residual, upper=False)
-        return -0.5 * (white**2).sum(0) - lower.diagonal().log().sum()
+        determinant: Tensor = lower.diagonal().log().sum()
+        return -0.5 * (white**2).sum(0) - determinant
 
     better = log_likelihood(without) - log_likelihood(with_metadata)
     share: Tensor = torch.tensor(_USUAL_MISLEADING, dtype=torch.float64)

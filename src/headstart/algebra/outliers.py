@@ -16,9 +16,9 @@ _TO_DEVIATION = 1.4826  # from the median distance to the standard deviation of 
 def tame_outliers(cells: Cells, lines: Tensor) -> Cells:
     """Bring values of the ``lines`` in a mask back to the farthest value within 10·(1 + 8/n) deviations.
 
-    Distances are taken from the line's median. The deviation is the median distance or, if it is larger,
-    the mean distance of all but the farthest value, so that a line of zeros and a few counts is left as
-    it is.
+    Distances are taken from the line's median. The deviation is that of the median distance or, if it is
+    larger, the root mean square distance of all but the farthest value, so that a line of zeros and a few
+    counts is left as it is.
     """
     chosen = torch.nonzero(lines & (cells.counts >= _MIN_VALUES))[:, 0]
     if len(chosen) == 0:
@@ -26,9 +26,10 @@ def tame_outliers(cells: Cells, lines: Tensor) -> Cells:
     part = cells.take(chosen)
     values, counts, owner = part.values.double(), part.counts, part.lines
     distance = (values - _medians(values, part)[owner]).abs()
-    sums = torch.zeros(len(part), dtype=torch.float64).index_add_(0, owner, distance)
-    farthest = sums.new_zeros(len(part)).scatter_reduce_(0, owner, distance, "amax")
-    deviation = torch.maximum(_TO_DEVIATION * _medians(distance, part), (sums - farthest) / (counts - 1))
+    sums = torch.zeros(len(part), dtype=torch.float64).index_add_(0, owner, distance**2)
+    farthest = sums.new_zeros(len(part)).scatter_reduce_(0, owner, distance**2, "amax")
+    others = ((sums - farthest).clamp(min=0) / (counts - 1)).sqrt()
+    deviation = torch.maximum(_TO_DEVIATION * _medians(distance, part), others)
     reach = torch.where(deviation > 0, _MAX_DISTANCE * (1 + _SMALL_SAMPLE / counts) * deviation, torch.inf)
     inside = distance <= reach[owner]
     if bool(inside.all()):
