@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headstart.adapters import BayesHead, adapter_config, build_adapter
-from headstart.adapters.protocol import StreamingAdapter
+from headstart.adapters import StreamingAdapter, adapter_config, build_adapter
+from headstart.adapters.closed_form import ClosedFormAdapter
 from headstart.core.batch import FeatureBatch
 from headstart.core.heads import Heads
 from headstart.core.knowledge import Knowledge
@@ -60,9 +60,9 @@ def new_features(count: int, shots: int) -> FeatureBatch:
     return FeatureBatch(cells, metadata, torch.full((count,), KindType.RATING))
 
 
-def products(shots: int, adapter: BayesHead) -> Callable[[], None]:
+def products(shots: int, adapter: ClosedFormAdapter) -> Callable[[], None]:
     """Every matrix product of ``adapt``, and nothing else."""
-    size = adapter.size
+    size = adapter.prior.size
     rows, root = torch.randn(BATCH, shots, size).double(), torch.randn(size, size).double()
     spread = torch.randn(BATCH, size, size).double()
     network = getattr(adapter, "f", ())  # what the hypernetwork reads of each observation
@@ -118,7 +118,7 @@ def stream(adapter: StreamingAdapter, states: RowStates) -> None:
     one = new_features(1, 1)
     for before in (1, 100, 10_000):
         known = adapter.evidence(new_features(1, before), states)
-        run = lambda: adapter.settle(known + adapter.evidence(one, states), one)  # noqa: B023, E731
+        run = lambda: adapter.solve(known + adapter.evidence(one, states), one)  # noqa: B023, E731
         print(f"| {before} | {1000 * float(np.median([timed(run) for _ in range(20)])):.3f} |")
 
 

@@ -26,8 +26,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from headstart.adapters import CHNConfig, ContextualHypernetwork
-from headstart.backbones import PVAE, PVAEConfig
+from headstart.adapters import build_adapter
+from headstart.adapters.chn import CHNConfig, ContextualHypernetwork
+from headstart.backbones.pvae import PVAE, PVAEConfig
 from headstart.backbones.registry import value_grid
 from headstart.core.batch import FeatureBatch
 from headstart.core.knowledge import Knowledge
@@ -178,14 +179,14 @@ def dense_meta_batches(
     def one() -> None:
         part = tasks.take(torch.randperm(len(tasks))[:batch])
         episode = draw_episode(part, adapter.knowledge.states, draw_shots(part, 32, generator), generator)
-        kinds, activations = (torch.cat(each) for each in zip(*states(), strict=True))
+        codes, activations = (torch.cat(each) for each in zip(*states(), strict=True))
         context = torch.zeros(len(part), len(cells))
         shown = torch.zeros(len(part), len(cells))
         context[episode.context.cells.lines, episode.context.cells.index] = episode.context.cells.values
         shown[episode.context.cells.lines, episode.context.cells.index] = 1.0
         summed = []
         for values, mask in zip(context.split(8), shown.split(8), strict=True):
-            points = torch.cat([kinds.expand(len(values), -1, -1), values[:, :, None]], dim=2)
+            points = torch.cat([codes.expand(len(values), -1, -1), values[:, :, None]], dim=2)
             summed.append((adapter.f(points) * mask[:, :, None]).sum(1))
         parts = [adapter.g(torch.cat(summed))]
         if adapter.h is not None:
@@ -250,8 +251,8 @@ def own_peak(known: Cells, kinds: Tensor, tasks: FeatureBatch) -> float:
     model = PVAE(PVAEConfig(), kinds, value_grid(known))
     pvae_epoch(known, model, 256)()
     metadata = torch.rand(len(kinds), 19)
-    knowledge = Knowledge(model.encode(known), known, model.heads.detach(), metadata, kinds, model.likelihood)
-    meta_epoch(tasks, ContextualHypernetwork(CHNConfig(), knowledge), 64)()
+    knowledge = Knowledge(model.states(known), known, model.heads.detach(), metadata, kinds, model.likelihood)
+    meta_epoch(tasks, build_adapter(CHNConfig(), knowledge), 64)()
     return peak_gib()
 
 
@@ -287,9 +288,9 @@ def main() -> None:
         found.append(compare(f"pretraining, {title}", works, options.rounds))
         metadata = torch.rand(len(trained), 19)
         knowledge = Knowledge(
-            model.encode(known), known, model.heads.detach(), metadata, kinds, model.likelihood
+            model.states(known), known, model.heads.detach(), metadata, kinds, model.likelihood
         )
-        adapter, twin = (ContextualHypernetwork(chn, knowledge) for _ in range(2))
+        adapter, twin = (build_adapter(chn, knowledge) for _ in range(2))
         works = {
             "headstart": (meta_epoch(tasks, adapter, size), 1.0),
             "GEMMs": (meta_gemms(tasks, adapter, size), 1.0),

@@ -1,4 +1,4 @@
-"""The command line as a user meets it: files in, files out, one clear line when something is wrong."""
+"""The command line as a user runs it: files in, files out, one clear line when something is wrong."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ import pytest
 from headstart import __version__
 from headstart.cli import main, printing
 from headstart.cli.demo import _show_story
+from headstart.cli.fetch import NAMES
+from headstart.datasets import DOWNLOADS
 from headstart.errors import ModelFileError
+from headstart.evaluate import Results
 from headstart.experiments.demo import Story
 from headstart.model import Headstart
 from tests.model.conftest import able, ratings_table
@@ -76,7 +79,7 @@ COLUMNS = ("--row", "user", "--feature", "film", "--value", "stars")
 
 def test_the_whole_way(folder: Path) -> None:
     model = folder / "m.headstart"
-    fitted = run("fit", folder / "ratings.csv", "--features", folder / "films.csv", *COLUMNS, "--out", model)
+    fitted = run("fit", folder / "ratings.csv", "--metadata", folder / "films.csv", *COLUMNS, "--out", model)
     assert fitted.returncode == 0, fitted.stderr
     assert "24 features, 60 rows" in fitted.stdout
     assert "rating:1:5" in fitted.stdout  # what was inferred is said
@@ -120,9 +123,9 @@ def test_the_whole_way(folder: Path) -> None:
     assert rows == Headstart.load(model).suggest("Dune, 3", n=3)
     (folder / "more.csv").write_text("user,stars\n" + "".join(f"{row},4\n" for row in rows))
     more = ("--observations", folder / "more.csv", "--row", "user", "--value", "stars")
-    seen = run("observe", model, "Dune, 3", *more)
-    assert seen.returncode == 0, seen.stderr
-    assert "'Dune, 3' now rests on 5 observations" in seen.stdout
+    observed = run("observe", model, "Dune, 3", *more)
+    assert observed.returncode == 0, observed.stderr
+    assert "'Dune, 3' now has 5 observations" in observed.stdout
     again = run("suggest", model, "Dune, 3", "-n", "1", "--rows", ",".join([*rows, "u7"]))
     assert again.stdout.split() == ["u7"]  # those observed by now are left out
 
@@ -135,9 +138,9 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 FIT = ("fit", "{f}/ratings.csv", *COLUMNS, "--out", "{f}/x")
-# Of a file that is not there: whatever else is wrong must be found before it is looked for.
+# The file does not exist: any other mistake must be reported before the file is read.
 EARLY = ("fit", "{f}/nowhere.csv", "--out")
-BENCHMARK = ("benchmark", "--observations", "{f}/nowhere.csv", "--out", "{f}/x")
+BENCHMARK = ("benchmark", "{f}/nowhere.csv", "--out", "{f}/x")
 
 
 @pytest.mark.parametrize(
@@ -152,19 +155,23 @@ BENCHMARK = ("benchmark", "--observations", "{f}/nowhere.csv", "--out", "{f}/x")
         ([*EARLY, "{f}/x", "--adapter", "chnn"], "unknown method 'chnn'; did you mean 'chn'?"),
         ([*EARLY, "{f}/x", "--kind", "ratng"], "'ratng' is not a kind (binary, rating, real)"),
         ([*EARLY, "{f}/x", "--duplicates", "first"], "duplicates must be one of error, last, mean"),
-        ([*EARLY, "{f}/x", "--metadata-type", "year"], "must be NAME=TYPE, as year=category; got 'year'"),
+        (
+            [*EARLY, "{f}/x", "--metadata-type", "year"],
+            "must be NAME=TYPE, such as year=category; got 'year'",
+        ),
         ([*EARLY, "{f}/ratings.csv"], "{f}/ratings.csv is a file; a model is saved as a folder"),
         ([*EARLY, "{f}"], "{f} holds other things and no model; name another folder"),
         ([*EARLY, "."], ". holds other things and no model; name another folder"),
         ([*FIT, "--kind", "binary"], "must be 0 or 1 (the feature's kind is binary)"),
         ([*FIT, "--form", "broad"], "form must be 'auto', 'long' or 'wide'; got 'broad'"),
         (
-            [*FIT, "--features", "{f}/films.csv", "--metadata-type", "yaer=date"],
+            [*FIT, "--metadata", "{f}/films.csv", "--metadata-type", "yaer=date"],
             "metadata has no column 'yaer'; did you mean 'year'?",
         ),
         (
             ["fit", "{f}/twice.csv", *COLUMNS, "--out", "{f}/x"],
-            "row 'u1', feature 'new' is observed twice, as 1 and 5; correct the data or pass duplicates='last'",
+            "row 'u1', feature 'new' is observed twice, as 1 and 5; "
+            "correct the data or pass duplicates='last'",
         ),
         (["add", "{m}", "f1"], "feature 'f1' is already in the model"),
         (["add", "{m}", "[/f1]", "--kind", "[bold]"], "'[bold]' is not a kind"),
@@ -179,17 +186,19 @@ BENCHMARK = ("benchmark", "--observations", "{f}/nowhere.csv", "--out", "{f}/x")
         (["predict", "{m}", "--rows", "nobody"], "unknown row 'nobody'"),
         (["predict", "{m}", "--rows", "[/x]"], "unknown row '[/x]'"),
         (["predict", "{m}", "--rows", "n" * 300], "unknown row 'nnn"),
-        (["predict", "{m}", "--rows", ","], "--rows names nothing; leave it out for all"),
-        (["predict", "{m}", "--features", "{f}/empty.txt"], "--features names nothing"),
+        (["predict", "{m}", "--rows", ","], "--rows gives no name; leave it out to use all"),
+        (["predict", "{m}", "--features", "{f}/empty.txt"], "--features gives no name"),
         (["predict", "{m}", "--rows", "u1", "--new-rows", "{f}/first.csv"], "either --rows or --new-rows"),
         (["predict", "{m}", "--out", "{f}/x.xls"], "--out must end in .csv or .parquet; got 'x.xls'"),
         (["predict", "{m}", "--out", "nodir/o.csv"], "the folder nodir does not exist"),
         (["predict", "{m}", "--rows", "u1", "--level", "7"], "between 0 and 1"),
         (["info", "{f}"], "it has no model.json"),
-        ([*BENCHMARK, "--fractions", "0.5,0.5"], "fractions must be three: train, meta-train and meta-test"),
-        ([*BENCHMARK, "--fractions", "a,b,c"], "--fractions must be numbers with commas between"),
+        ([*EARLY, "{f}/x", "--meta-share", "1.5"], "'meta_share': Input should be less than 1; got 1.5"),
+        ([*BENCHMARK, "--test-share", "1.5"], "'test_share': Input should be less than 1; got 1.5"),
+        ([*BENCHMARK, "--meta-share", "0"], "'meta_share': Input should be greater than 0; got 0.0"),
+        ([*BENCHMARK, "--shots", "a,b,c"], "--shots must be whole numbers separated by commas; got 'a,b,c'"),
         ([*BENCHMARK, "--methods", "chn,chnn"], "unknown method 'chnn'; did you mean 'chn'?"),
-        ([*BENCHMARK, "--metadata-type", "=date"], "must be NAME=TYPE, as year=category; got '=date'"),
+        ([*BENCHMARK, "--metadata-type", "=date"], "must be NAME=TYPE, such as year=category; got '=date'"),
         (["fetch", "movielens-1m", "--to", "{f}"], "To agree to them, add --agree"),
     ],
 )
@@ -207,10 +216,41 @@ def test_errors_are_one_clear_line(folder: Path, saved: Path, arguments: list[st
     "arguments",
     [["predict", "m", "--level", "[/x]"], ["ft"], ["fit"], ["fit", "a.csv", "--out", "x", "--seed", "-1"]],
 )
-def test_wrong_usage_is_told_apart(arguments: list[str]) -> None:
+def test_wrong_usage_has_its_own_exit_status(arguments: list[str]) -> None:
     done = run(*arguments)
     assert done.returncode == 2
     assert "Usage: " in done.stderr
+
+
+def test_a_meta_share_keeps_features_for_the_adapter(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "m.headstart"
+    quick = ("--adapter", "mean", "--backbone", "feedforward", "--quiet")
+    done = run("fit", folder / "ratings.csv", *COLUMNS, "--out", out, "--meta-share", "0.25", *quick)
+    assert done.returncode == 0, done.stderr
+    assert Headstart.load(out).meta_share == 0.25
+    assert "24: 18 in the backbone, 6 by the adapter" in run("info", out).stdout
+
+
+def test_a_benchmark_takes_its_files_as_fit_does(folder: Path, tmp_path: Path) -> None:
+    files = (folder / "ratings.csv", "--metadata", folder / "films.csv", *COLUMNS)
+    settings = ("--methods", "mean,mean-head", "--shots", "0,4", "--splits", "1", "--by", "year")
+    shares = ("--test-share", "0.25", "--meta-share", "0.5", "--quiet")
+    done = run("benchmark", *files, *settings, *shares, "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert "RMSE (lower is better)" in done.stdout
+    assert "results.json, kshot.png, report.html and results.md" in " ".join(done.stdout.split())
+    results = Results.load(tmp_path / "out" / "results.json")
+    assert (results.methods, results.shots) == (["mean", "mean-head"], [0, 4])
+    assert (results.settings["test_share"], results.settings["meta_share"]) == (0.25, 0.5)
+    parts = results.data["splits"][0]
+    assert (parts["train"], parts["meta_train"], parts["meta_test"]) == (9, 9, 6)
+
+
+@pytest.mark.parametrize("command", ["fit", "benchmark"])
+def test_features_are_only_ever_names(command: str) -> None:
+    done = run(command, "ratings.csv", "--out", "x", "--features", "films.csv")
+    assert done.returncode == 2
+    assert "No such option: --features" in " ".join(done.stderr.split())
 
 
 def test_debug_shows_the_traceback(folder: Path) -> None:
@@ -235,6 +275,10 @@ def test_help_teaches_with_an_example(command: str) -> None:
     assert "Example" in done.stdout
 
 
+def test_the_help_of_fetch_names_all_that_can_be_fetched() -> None:
+    assert tuple(DOWNLOADS) == NAMES
+
+
 # --- interrupted ------------------------------------------------------------------------------------
 
 
@@ -248,7 +292,7 @@ def test_an_interrupted_fit_says_how_to_go_on(folder: Path, tmp_path: Path) -> N
     fitting.send_signal(signal.SIGINT)
     stdout, stderr = fitting.communicate(timeout=120)
     assert fitting.returncode == 130
-    assert stderr == "interrupted; the same command goes on where it stopped (fit: with --resume)\n"
+    assert stderr == "interrupted; run the same command again to continue (fit: add --resume)\n"
     assert stdout == ""
     assert not out.exists()
     assert checkpoint.exists()
@@ -262,7 +306,7 @@ def test_an_interrupted_fit_says_how_to_go_on(folder: Path, tmp_path: Path) -> N
     (checkpoint / "fit.json").write_text("{}")
     again = run(*arguments, "--backbone", "feedforward", "--adapter", "mean")
     assert again.returncode == 0, again.stderr
-    assert again.stderr == f"note: starting anew; the interrupted fit in {checkpoint} is thrown away\n"
+    assert again.stderr == f"note: starting from scratch; the interrupted fit in {checkpoint} is deleted\n"
 
 
 # --- at once ----------------------------------------------------------------------------------------
@@ -282,7 +326,7 @@ def test_features_added_at_once_are_all_kept(saved: Path) -> None:
 
 def test_what_messages_advise_can_be_done(folder: Path, tmp_path: Path) -> None:
     done = run(
-        "fit", folder / "twice.csv", "--features", folder / "films.csv", *COLUMNS, "--out", tmp_path / "m",
+        "fit", folder / "twice.csv", "--metadata", folder / "films.csv", *COLUMNS, "--out", tmp_path / "m",
         "--duplicates", "last", "--form", "long", "--metadata-type", "year=category",
         "--metadata-type", "genre=ignore", "--adapter", "mean", "--backbone", "feedforward",
     )  # fmt: skip
@@ -308,7 +352,7 @@ def test_tables_show_names_as_they_are(capsys: pytest.CaptureFixture[str]) -> No
     printing.show(["[/head]"], [["[/cell]"]], title="[/title]")
     printing.say("[/said]")
     _show_story(Story("[/film]", ["[/user]"], [4.0], {2: [(3.5, 0.5)]}))
-    told = capsys.readouterr().out
-    assert set(re.findall(r"\[/\w+\]", told)) >= {"[/head]", "[/cell]", "[/title]", "[/said]"}
-    assert "[/film]: predicted" in told
-    assert "[/user]" in told
+    printed = capsys.readouterr().out
+    assert set(re.findall(r"\[/\w+\]", printed)) >= {"[/head]", "[/cell]", "[/title]", "[/said]"}
+    assert "[/film]: predicted" in printed
+    assert "[/user]" in printed

@@ -55,20 +55,20 @@ def tables():
 @pytest.fixture(scope="module")
 def problems(tables):
     return {
-        name: Problem.of_split(table, split_features(table, (0.5, 0.3, 0.2), 3), 3, PARTS)
+        name: Problem.of_split(table, split_features(table, 0.2, 0.375, 3), 3, PARTS)
         for name, table in tables.items()
     }
 
 
 def test_contexts_and_targets_are_those_of_the_benchmark(tables, problems):
     table, problem = tables["rating"], problems["rating"]
-    held_out = table.with_features(split_features(table, (0.5, 0.3, 0.2), 3).meta_test)
+    held_out = table.with_features(split_features(table, 0.2, 0.375, 3).meta_test)
     for part in PARTS:
         test = KShotTest(feature_batch(held_out), held_out.kinds, [0, 2, part], seed=3)
         at = problem.targets(part)
         assert np.array_equal(problem.row[at], test.targets.index.numpy())
         assert np.array_equal(problem.feature[at], test.features.numpy()[test.lines.numpy()])
-        assert np.allclose(problem.value[at], test.truth.numpy())
+        assert np.allclose(problem.value[at], test.truth)
         context = test.context(2)
         expected = torch.stack([test.features[context.cells.lines], context.cells.index])
         found = problem.context(2)
@@ -95,7 +95,7 @@ def test_no_target_is_ever_seen(problems, name):
 def test_metadata_is_encoded_by_known_features_alone(tables):
     table = tables["rating"]
     year = table.metadata.column_names.index("year")
-    split = split_features(table, (0.5, 0.3, 0.2), 3)
+    split = split_features(table, 0.2, 0.375, 3)
     column = table.metadata.column("year").to_pylist()
     column[split.meta_test[0]] = 9999
     changed = replace(table, metadata=table.metadata.set_column(year, "year", [column]))

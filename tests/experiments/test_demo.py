@@ -33,7 +33,14 @@ def test_the_hypernetwork_beats_the_means_at_every_number_of_shots(tmp_path: Pat
     assert all(0.85 < share < 0.95 for share in covered)
 
     assert (tmp_path / "demo" / "kshot.png").read_bytes().startswith(b"\x89PNG")
-    assert "<html" in (tmp_path / "demo" / "report.html").read_text()
+    page = (tmp_path / "demo" / "report.html").read_text()
+    assert "<html" in page
+    ran = outcome.results.settings["used"][OURS]["metatraining"]
+    assert (ran["epochs"], ran["shots"]) == (30, "log")  # the adapter's choices, not the general defaults
+    assert "epochs = 30;" in page
+    assert "shots = log" in page
+    assert "epochs = 300" not in page
+    assert "uniform" not in page
     assert json.loads((tmp_path / "demo" / "results.json").read_text())["format"] == 1
     story = outcome.story
     assert list(story.shown) == [0, 4, 16]
