@@ -159,20 +159,13 @@ def info(model: Model) -> None:
 
     loaded = Headstart.load(model)
     fitted = loaded.fitted_
-    every = [loaded.feature(name) for name in loaded.features]
-    added = [feature for feature in every if not feature.in_backbone]
+    added = [feature for feature in fitted.catalogue.values() if not feature.in_backbone]
     show_facts(
         [
             ("model", str(model)),
-            ("backbone", str(fitted.settings.backbone.name)),
-            ("adapter", str(fitted.settings.chosen_adapter.name)),
-            ("rows", f"{len(loaded.rows)}"),
-            (
-                "features",
-                f"{len(every)}: {len(every) - len(added)} in the backbone, {len(added)} by the adapter",
-            ),
+            *loaded.info.lines(),
             ("usual kind", str(fitted.kinds[0])),
-            ("metadata", fitted.schema.describe() if fitted.schema else "none"),
+            ("columns", fitted.schema.describe() if fitted.schema else "no metadata"),
             ("latest", ", ".join(f"{feature.name} ({feature.shots} shots)" for feature in added[-3:])),
         ]
     )

@@ -21,6 +21,7 @@ from headstart.model.catalogue import Feature
 from headstart.model.estimator import Estimator
 from headstart.model.fitted import Fitted
 from headstart.model.fitting import fit_table
+from headstart.model.info import ModelInfo, info_of
 from headstart.model.intake import (
     Observations,
     context_of,
@@ -118,8 +119,15 @@ class Headstart(Estimator):
         if not isinstance(table, Table):
             raise InputError(f"fit() takes a Table (see Table.read); got {type(table).__name__}")
         where = None if checkpoint is None else Path(checkpoint)
-        self.fitted_ = fit_table(table, self._settings(), Reporter(self.quiet), where, resume)
+        reporter = Reporter(self.quiet)
+        self.fitted_ = fit_table(table, self._settings(), reporter, where, resume)
+        reporter.say(str(self.info))
         return self
+
+    @property
+    def info(self) -> ModelInfo:
+        """What was chosen, what each metadata column contributes, and the error to expect by shots."""
+        return info_of(self._fitted)
 
     # -- features ---------------------------------------------------------------------------------
 
