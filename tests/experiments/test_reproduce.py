@@ -76,7 +76,7 @@ def test_a_folder_of_another_experiment_is_left_alone(everything, tmp_path):
 
 def test_missing_data_is_reported_before_any_work(monkeypatch, tmp_path):
     monkeypatch.delenv("HEADSTART_DATA", raising=False)
-    with pytest.raises(InputError, match="Name its folder with --data"):
+    with pytest.raises(InputError, match="no data folder was given; pass it with --data"):
         Reproduction("kshot-movielens")
     with pytest.raises(InputError, match=r"there is no movies\.dat"):
         Reproduction("kshot-movielens", tmp_path).run(tmp_path / "out")
