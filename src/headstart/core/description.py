@@ -18,7 +18,8 @@ class Description:
 
     @classmethod
     def of(cls, numbers: Tensor, widths: Sequence[int]) -> Description:
-        """Metadata columns side by side, each as many columns wide as ``widths`` says."""
+        """Metadata columns side by side, each as many columns wide as ``widths`` says; one if it is empty."""
+        widths = widths or (numbers.shape[1],)
         return cls(numbers, list(torch.split(torch.arange(numbers.shape[1]), list(widths))))
 
     def bendable(self) -> Tensor:

@@ -33,3 +33,7 @@ class Knowledge:
     widths: tuple[int, ...] = ()  # how many columns of the encoded metadata each metadata column has
     scales: Scales | None = None  # of the backbone's real features, where each has its own
     new_heads: Heads | None = None  # of the same features as if they were new, for priors to learn from
+
+    def __post_init__(self) -> None:
+        if not self.widths and self.metadata.shape[1]:  # metadata of unknown origin is one column
+            object.__setattr__(self, "widths", (self.metadata.shape[1],))
