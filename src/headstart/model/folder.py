@@ -131,10 +131,15 @@ def _fitted(path: Path, facts: dict[str, Any], content: bytes) -> Fitted:
 
 def _require_parts(path: Path, facts: dict[str, Any]) -> None:
     """Say which package is missing where a model's backbone or adapter is not there."""
-    for part, registry in (("backbone", BACKBONES), ("adapter", ADAPTERS)):
-        name, package = facts["settings"][part]["name"], facts["packages"][part]
+    settings = facts["settings"]
+    needed = [("backbone", settings["backbone"], BACKBONES), ("adapter", settings["adapter"], ADAPTERS)]
+    base = settings["adapter"].get("base")
+    if isinstance(base, dict):  # an adapter that fine-tunes what another one gives
+        needed.append(("base", base, ADAPTERS))
+    for part, own, registry in needed:
+        name, package = own["name"], facts["packages"].get(part, "headstart")
         if name not in registry:
             raise ModelFileError(
-                f"{path} needs the {part} {name!r} of the package {package!r}, which is not installed here; "
+                f"{path} needs the {registry.what} {name!r} of the package {package!r}, which is not installed here; "
                 f"install {package} to load this model"
             )
