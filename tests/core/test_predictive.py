@@ -244,8 +244,8 @@ def test_of_heads_without_a_covariance_the_loss_is_the_likelihoods() -> None:
         torch.testing.assert_close(found.nll(cells.values), expected)
 
 
-def test_heads_that_do_not_know_how_sure_they_are_say_so() -> None:
+def test_heads_without_a_covariance_have_one_of_zeros() -> None:
     heads = made_up("identity", sure=False, noisy=False).heads
-    with pytest.raises(TypeError, match="no covariance"):
-        heads.covariances(WIDTH + 1)
-    assert not heads.mean_covariance(torch.ones(5, 1), WIDTH + 1).any()
+    assert heads.covariances(WIDTH + 1).shape == (len(heads), WIDTH + 1, WIDTH + 1)
+    assert not heads.covariances(WIDTH + 1).any()
+    torch.testing.assert_close(heads.mean_squares(), heads.weight**2)
