@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -49,12 +49,12 @@ class Fitted:
     @torch.no_grad()
     def observe(self, feature: Feature, rows: NDArray[np.int64], values: NDArray[np.float64]) -> None:
         """Refine one feature's head: from sums over its observations where the adapter has such."""
-        after, adapter = feature.observed(rows, values), self.adapter
+        after, adapter = self.with_own_units(feature.observed(rows, values)), self.adapter
         kind = self.kinds_of([feature])
         if (
             not isinstance(adapter, StreamingAdapter)
             or not bool(adapter.streams(kind))
-            or self.is_unscaled(feature)  # its scale changes with every observation
+            or feature.finds_scale  # it changes with every observation
         ):
             self.adapt([after])
             return
@@ -76,9 +76,22 @@ class Fitted:
             types = [KindType.RATING if kind == KindType.BINARY else kind for kind in types]
         return torch.tensor(types, dtype=torch.int64)
 
-    def is_unscaled(self, feature: Feature) -> bool:
-        """Whether a feature's own center and scale are found from its observations."""
-        return not feature.in_backbone and feature.kind == self.middle
+    def with_own_units(self, feature: Feature) -> Feature:
+        """Return a feature that finds its scale in units that fit its observations, whatever their size.
+
+        The units only keep numbers exact: the scale itself is found by the adapter.
+        """
+        if not feature.finds_scale or self.middle is None or len(feature.values) == 0:
+            return feature
+        center, spread = float(feature.values.mean()), float(feature.values.std())
+        scale = spread if spread > 1e-12 * abs(center) else abs(center) or self.middle.span
+        return replace(feature, kind=Kind.real(center, scale))
+
+    def _units_of(self, feature: Feature) -> tuple[float, float]:
+        if not feature.finds_scale or self.middle is None:
+            return 0.0, 0.0
+        zero = (feature.kind.offset - self.middle.offset) / self.middle.span
+        return zero, feature.kind.span / self.middle.span
 
     def batch_of(self, features: list[Feature]) -> FeatureBatch:
         """Turn features and their contexts into what adapters read."""
@@ -93,5 +106,5 @@ class Fitted:
             ),
             torch.from_numpy(np.stack([feature.metadata for feature in features])),
             self.kinds_of(features),
-            torch.tensor([self.is_unscaled(feature) for feature in features]),
+            torch.tensor([self._units_of(feature) for feature in features], dtype=torch.float64),
         )
