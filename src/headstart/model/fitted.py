@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -18,12 +18,13 @@ from headstart.model.catalogue import Catalogue, Feature
 from headstart.model.settings import Settings
 from headstart.table import Cells, Kind, MetadataSchema, Names
 from headstart.table.cells import offsets
+from headstart.table.encoders import EncoderLike
 from headstart.training.calibration import Calibration
 
 
 @dataclass
 class Fitted:
-    """What a model holds after fit; only ``rows``, ``states`` and ``catalogue`` ever change."""
+    """What a model holds after fit; only ``rows``, ``states``, ``catalogue`` and ``encoders`` ever change."""
 
     settings: Settings  # those that really ran
     rows: Names
@@ -36,6 +37,7 @@ class Fitted:
     calibration: Calibration
     catalogue: Catalogue
     backbone_features: Names  # the features that the backbone reads, in its order
+    encoders: dict[str, EncoderLike] = field(default_factory=dict)  # of metadata columns; never saved
 
     @torch.no_grad()
     def adapt(self, features: list[Feature]) -> None:

@@ -32,6 +32,8 @@ def fit_table(
     train_features, meta_features = part_features(table, settings.meta_share, settings.random_state)
     if checkpoint is not None:
         open_checkpoint(checkpoint, table, settings, resume)
+    if table.schema is not None:
+        reporter.say(f"metadata: {table.schema.describe()}")
     trained = train(
         table,
         train_features,
@@ -71,6 +73,7 @@ def _assembled(
         calibration=own.calibration,
         catalogue=Catalogue(sample),
         backbone_features=table.features.take(train_features),
+        encoders=dict(table.encoders),
     )
     if fixed:
         heads = knowledge.heads.plain(states.activation.shape[1])  # like those that the adapter makes
