@@ -27,6 +27,7 @@ from headstart.errors import ModelFileError
 from headstart.evaluate import Results
 from headstart.experiments.demo import Story
 from headstart.model import Headstart
+from headstart.table.encoders import SentenceEncoder, finding
 from tests.model.conftest import able, ratings_table
 
 
@@ -356,3 +357,37 @@ def test_tables_show_names_as_they_are(capsys: pytest.CaptureFixture[str]) -> No
     assert set(re.findall(r"\[/\w+\]", printed)) >= {"[/head]", "[/cell]", "[/title]", "[/said]"}
     assert "[/film]: predicted" in printed
     assert "[/user]" in printed
+
+
+def test_a_text_column_takes_a_sentence_encoder_by_name_or_folder(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def find(model: str) -> SentenceEncoder:
+        asked.append(model)
+        return SentenceEncoder(model, "ab" * 32, lambda: lambda texts: [[len(text), 1.0] for text in texts])
+
+    monkeypatch.setattr(finding, "find_encoder", find)
+    place = f"{tmp_path}/a=b:c"
+    for spec in ("all-MiniLM-L6-v2", place):
+        model = tmp_path / f"{len(asked)}.headstart"
+        fitted = run(
+            "fit", folder / "ratings.csv", "--metadata", folder / "films.csv", *COLUMNS, "--out", model,
+            "--adapter", "bayes", "--metadata-type", f"genre=text:{spec}",
+        )  # fmt: skip
+        assert fitted.returncode == 0, fitted.stderr
+        assert f"genre: text ({spec})" in fitted.stdout
+        assert Headstart.load(model).fitted_.schema.columns[0].encoder == spec
+    assert asked == ["all-MiniLM-L6-v2", place]
+    added = run("add", model, "new", "--metadata", '{"genre": "a western"}')
+    assert added.returncode == 0, added.stderr
+
+
+def test_a_sentence_encoder_that_is_not_there_is_an_error(folder: Path, tmp_path: Path) -> None:
+    failed = run(
+        "fit", folder / "ratings.csv", "--metadata", folder / "films.csv", *COLUMNS, "--out", tmp_path / "m",
+        "--metadata-type", f"genre=text:{tmp_path}/none",
+    )  # fmt: skip
+    assert failed.returncode == 1
+    assert "there is no folder" in failed.stderr

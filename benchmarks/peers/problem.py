@@ -216,6 +216,6 @@ def known_and_new(table: Table, split: FeatureSplit) -> tuple[Table, Table]:
     new = table.with_features(split.meta_test)
     if known.metadata is None or known.schema is None:
         return known, new
-    types = {column.name: column.type for column in known.schema.columns}
-    schema = MetadataSchema.fit(known.metadata, types)
+    types = {column.name: column.spec for column in known.schema.columns}
+    schema = MetadataSchema.fit(known.metadata, types, known.encoders)
     return replace(known, schema=schema), replace(new, schema=schema)

@@ -80,7 +80,9 @@ def benchmark(
         backbone=backbone_config(backbone),
     )
     config.check_methods()  # before the table is read, which can take long
-    table = read_table(observations, metadata, (row, feature, value), kind, form, duplicates, metadata_type)
+    table = read_table(
+        observations, metadata, (row, feature, value), kind, form, duplicates, metadata_type, quiet
+    )
     results = Benchmark(table, config, name=observations.name).run(out, Reporter(quiet))
     for metric in ("rmse", "auroc"):
         if metric in results.metrics:

@@ -74,7 +74,9 @@ def fit(
     model = Headstart(
         settings.backbone, settings.adapter, meta_share=meta_share, random_state=seed, quiet=quiet
     )
-    table = read_table(observations, metadata, (row, feature, value), kind, form, duplicates, metadata_type)
+    table = read_table(
+        observations, metadata, (row, feature, value), kind, form, duplicates, metadata_type, quiet
+    )
     if not quiet:
         say(table.describe())
     place = out.resolve()  # gives "." a name

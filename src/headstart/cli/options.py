@@ -49,6 +49,7 @@ MetadataTypes = Annotated[
         "--metadata-type",
         metavar="NAME=TYPE",
         help="Type of a metadata column: number, date, category, labels, text, vector or ignore. "
+        "text:MODEL names a sentence encoder or its folder; text:128 hashes words into 128 numbers. "
         "Can be repeated.",
     ),
 ]
@@ -65,6 +66,7 @@ def read_table(
     form: Any,
     duplicates: Any,
     metadata_types: list[str] | None,
+    quiet: bool,
 ) -> Table:
     """Read a table as the options say; ``columns`` are the columns of row, feature and value."""
     from headstart.table import Table
@@ -80,6 +82,7 @@ def read_table(
         kinds=kind,
         metadata_types=_pairs(metadata_types or []),
         duplicates=duplicates,
+        quiet=quiet,
     )
 
 
@@ -125,9 +128,15 @@ def read_names(given: list[str] | None, existing: Collection[str], option: str) 
 
 
 def _pairs(texts: list[str]) -> dict[str, str]:
+    from headstart.table.columns import COLUMN_TYPES
+
     pairs = {}
     for text in texts:
-        name, _, kind = text.rpartition("=")
+        # A name may contain "=", and so may the folder of a model: what follows the right one is a type.
+        places = [place for place, letter in enumerate(text) if letter == "="]
+        fitting = [at for at in places if text[at + 1 :].partition(":")[0] in COLUMN_TYPES]
+        at = (fitting or places or [0])[-1]
+        name, kind = text[:at], text[at + 1 :]
         if not (name and kind):
             raise InputError(f"--metadata-type must be NAME=TYPE, such as year=category; got {text!r}")
         pairs[name] = kind

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -19,13 +19,14 @@ from headstart.model.settings import Settings
 from headstart.table import Cells, Kind, MetadataSchema, Names
 from headstart.table.cells import offsets
 from headstart.table.kinds import KindType
+from headstart.table.encoders import EncoderLike
 from headstart.training.calibration import Calibration
 from headstart.training.judge import Judgement
 
 
 @dataclass
 class Fitted:
-    """What a model holds after fit; only ``rows``, ``states`` and ``catalogue`` ever change."""
+    """What a model holds after fit; only ``rows``, ``states``, ``catalogue`` and ``encoders`` ever change."""
 
     settings: Settings  # those that really ran
     rows: Names
@@ -40,6 +41,7 @@ class Fitted:
     backbone_features: Names  # the features that the backbone reads, in its order
     judgement: Judgement | None  # how it was chosen, where the judge chose
     middle: Kind | None  # the kind of new reals whose own center and scale are found from their observations
+    encoders: dict[str, EncoderLike] = field(default_factory=dict)  # of metadata columns; never saved
 
     @torch.no_grad()
     def adapt(self, features: list[Feature]) -> None:

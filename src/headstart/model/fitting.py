@@ -35,6 +35,8 @@ def fit_table(
     train_features, meta_features = part_features(table, settings.meta_share, settings.random_state)
     if checkpoint is not None:
         open_checkpoint(checkpoint, table, settings, resume)
+    if table.schema is not None:
+        reporter.say(f"metadata: {table.schema.describe()}")
 
     def place(part: str) -> Path | None:
         return None if checkpoint is None else checkpoint / f"{part}.safetensors"
@@ -86,6 +88,7 @@ def _assembled(
         backbone_features=table.features.take(train_features),
         judgement=judgement,
         middle=table.kinds.take(train_features).middle_real(),
+        encoders=dict(table.encoders),
     )
     if fixed:
         heads = knowledge.heads.plain(states.activation.shape[1])  # like those that the adapter makes

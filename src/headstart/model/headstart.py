@@ -26,7 +26,7 @@ from headstart.model.intake import (
     Observations,
     context_of,
     encode_rows,
-    new_feature,
+    new_features,
     require_mapping,
     unique_names,
 )
@@ -36,6 +36,7 @@ from headstart.model.settings import Settings
 from headstart.model.suggestion import most_telling
 from headstart.progress import Reporter
 from headstart.table import Kind, Names, Table
+from headstart.table.encoders import EncoderLike
 from headstart.table.names import as_name
 from headstart.training.metatraining import MetaTrainingConfig
 from headstart.training.pretraining import PretrainingConfig
@@ -185,8 +186,7 @@ class Headstart(Estimator):
         fitted = self._fitted
         given = require_mapping(features, "add_features()", "{'Dune 3': {'observations': …}}")
         unique_names(given, "add_features()", "feature")
-        new = [new_feature(fitted, name, parts) for name, parts in given.items()]
-        if new:
+        if new := new_features(fitted, given):
             fitted.adapt(new)
 
     def observe(self, name: object, observations: Observations) -> None:
@@ -317,13 +317,15 @@ class Headstart(Estimator):
         folder.save(self._fitted, Path(path))
 
     @classmethod
-    def load(cls, path: str | Path) -> Headstart:
+    def load(cls, path: str | Path, encoders: Mapping[str, EncoderLike] | None = None) -> Headstart:
         """Read a saved model.
 
         Parameters
         ----------
         path : str or Path
             The folder of the model.
+        encoders : dict, default=None
+            What encodes metadata columns of new features, as in ``set_encoders``.
 
         Returns
         -------
@@ -335,18 +337,46 @@ class Headstart(Estimator):
         ModelFileError
             If the folder is missing, damaged, of a newer format, or needs a package that is not there.
         """
-        return cls._holding(folder.load(Path(path)))
+        model = cls._holding(folder.load(Path(path)))
+        model.set_encoders(encoders or {})
+        return model
+
+    def set_encoders(self, encoders: Mapping[str, EncoderLike]) -> None:
+        """Give the model what encodes the metadata of new features and is not saved with it.
+
+        Parameters
+        ----------
+        encoders : dict
+            For a column of the type custom, its function, as in ``Table.read``. For a text column, the
+            folder of its sentence encoder, if it is not where it was when the model was fitted.
+
+        Raises
+        ------
+        InputError
+            If a column does not exist or takes no encoder; the model is unchanged then.
+        """
+        fitted = self._fitted
+        given = require_mapping(encoders, "encoders", "{'poster': function}")
+        if given and fitted.schema is None:
+            raise InputError("the model was fitted without metadata and takes no encoders")
+        if fitted.schema is not None:
+            fitted.schema.check_encoders(given)
+        fitted.encoders = {**fitted.encoders, **given}
 
     @classmethod
     @contextmanager
-    def updating(cls, path: str | Path) -> Iterator[Headstart]:
+    def updating(
+        cls, path: str | Path, encoders: Mapping[str, EncoderLike] | None = None
+    ) -> Iterator[Headstart]:
         """Change a saved model in place: ``with Headstart.updating(path) as model: model.add_feature(…)``.
 
         The model is saved when the block ends without an error. If several processes do so, one waits
-        for the other, and no change is lost.
+        for the other, and no change is lost. ``encoders`` is as in ``set_encoders``.
         """
         with folder.updating(Path(path)) as fitted:
-            yield cls._holding(fitted)
+            model = cls._holding(fitted)
+            model.set_encoders(encoders or {})
+            yield model
 
     @classmethod
     def _holding(cls, fitted: Fitted) -> Headstart:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -85,8 +86,19 @@ def _check_values(values: NDArray[np.float64], names: list[str], kinds: Kinds, w
         )
 
 
-def new_feature(fitted: Fitted, given: object, parts: object) -> Feature:
-    """Check all that is said of a new feature and put it together, without a head yet."""
+def new_features(fitted: Fitted, given: Mapping[Any, object]) -> list[Feature]:
+    """Check everything that is given of new features and return the features, without heads yet."""
+    features = [_new_feature(fitted, name, parts) for name, parts in given.items()]
+    records = {
+        feature.name: _metadata_of(fitted, feature.name, parts)
+        for feature, parts in zip(features, given.values(), strict=True)
+    }
+    encoded = _encoded_metadata(fitted, records)
+    return [replace(feature, metadata=line) for feature, line in zip(features, encoded, strict=True)]
+
+
+def _new_feature(fitted: Fitted, given: object, parts: object) -> Feature:
+    """Check a new feature and return it without a head and without its metadata."""
     name = as_name(given, "feature")
     if name in fitted.catalogue:
         fixed = fitted.catalogue[name].fixed
@@ -99,26 +111,34 @@ def new_feature(fitted: Fitted, given: object, parts: object) -> Feature:
     observations = {} if said.get("observations") is None else said["observations"]
     kind = _kind_of(fitted, name, said.get("kind"))
     rows, values = context_of(name, observations, kind, fitted.rows)
-    metadata = _encoded_metadata(fitted, name, said.get("metadata"))
     finds_scale = fitted.middle is not None and kind == fitted.middle
-    feature = Feature(name, kind, False, len(rows), metadata, rows, values, finds_scale)
+    blank = np.zeros(0, dtype=np.float32)
+    feature = Feature(name, kind, False, len(rows), blank, rows, values, finds_scale)
     return fitted.with_own_units(feature)
 
 
-def _encoded_metadata(fitted: Fitted, name: str, given: object) -> NDArray[np.float32]:
+def _metadata_of(fitted: Fitted, name: str, parts: Any) -> Mapping[str, object]:
+    given = parts.get("metadata")
     metadata = (
         {} if given is None else require_mapping(given, f"feature {name!r}: metadata", "{'year': 2026}")
     )
+    if fitted.schema is None and metadata:
+        raise InputError(f"feature {name!r}: the model was fitted without metadata and can use none")
+    return metadata
+
+
+def _encoded_metadata(fitted: Fitted, records: Mapping[str, Mapping[str, object]]) -> NDArray[np.float32]:
+    """Encode the metadata of new features together, because encoders are fast on many values: (n, width)."""
     if fitted.schema is None:
-        if metadata:
-            raise InputError(f"feature {name!r}: the model was fitted without metadata and can use none")
-        return np.zeros(0, dtype=np.float32)
+        return np.zeros((len(records), 0), dtype=np.float32)
     try:
-        encoded = fitted.schema.encode([metadata])
+        return fitted.schema.encode(list(records.values()), fitted.encoders)
     except InputError as error:
-        raise type(error)(f"feature {name!r}: {error}") from None
-    line: NDArray[np.float32] = encoded[0]
-    return line
+        if len(records) > 1:  # find the feature that it is about
+            for name, record in records.items():
+                _encoded_metadata(fitted, {name: record})
+            raise
+        raise type(error)(f"feature {next(iter(records))!r}: {error}") from None
 
 
 def _kind_of(fitted: Fitted, name: str, given: object) -> Kind:

@@ -10,6 +10,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from headstart.errors import InputError, listed
+from headstart.progress import Reporter
+from headstart.table.columns.text import TextColumn
+from headstart.table.encoders import EncoderLike, finding
 from headstart.table.inference import KindsLike, check_values, parse_kind, resolve_kinds
 from headstart.table.kinds import Kinds
 from headstart.table.metadata import MetadataSchema
@@ -33,6 +36,7 @@ class TableParts(NamedTuple):
     metadata: pa.Table | None
     schema: MetadataSchema | None
     notes: tuple[str, ...]
+    encoders: dict[str, EncoderLike]
 
 
 def assemble(
@@ -43,8 +47,13 @@ def assemble(
     kinds: KindsLike,
     metadata_types: Mapping[str, str] | None,
     duplicates: str,
-) -> TableParts:
-    """Read all parts of a table. ``columns`` are the names of the row, feature and value columns."""
+    encoders: Mapping[str, EncoderLike] | None,
+    reporter: Reporter,
+) -> tuple[TableParts, dict[str, NDArray[np.float32]]]:
+    """Read all parts of a table, and the vectors of the metadata columns that an encoder encodes.
+
+    ``columns`` are the names of the row, feature and value columns.
+    """
     row, feature, value = columns
     _check_arguments(kinds, duplicates)
     source = open_source(observations, columns)
@@ -66,13 +75,20 @@ def assemble(
     resolved, kind_notes = _kinds(kinds, rows, features, ordered)
     notes += [*merge_notes, *kind_notes]
     aligned = schema = None
+    vectors: dict[str, NDArray[np.float32]] = {}
+    types, encoders = dict(metadata_types or {}), dict(encoders or {})
     if lines is not None and lines.num_columns:
         aligned = align(described, lines, features)
-        schema = _fit_schema(aligned, features, dict(metadata_types or {}))
+        used = [name for name in aligned.column_names if types.get(name) != "ignore"]
+        check_finite(aligned.select(used), features)
+        schema, vectors = MetadataSchema.fit_encoded(aligned, types, encoders, reporter)
         notes.append(f"metadata columns read as {schema.describe()}; pass metadata_types= to change this")
-    elif metadata_types:
-        raise InputError("metadata_types was given, but there are no columns of metadata to apply it to")
-    return TableParts(rows, features, resolved, *ordered, aligned, schema, tuple(notes))
+        notes += _why_hashed(schema, types)
+    elif types or encoders:
+        given = "metadata_types" if types else "encoders"
+        raise InputError(f"{given} was given, but there are no columns of metadata to apply it to")
+    parts = TableParts(rows, features, resolved, *ordered, aligned, schema, tuple(notes), encoders)
+    return parts, vectors
 
 
 def _check_arguments(kinds: KindsLike, duplicates: str) -> None:
@@ -98,10 +114,17 @@ def _kinds(
     return resolved, notes
 
 
-def _fit_schema(metadata: pa.Table, features: Names, types: dict[str, str]) -> MetadataSchema:
-    used = [name for name in metadata.column_names if types.get(name) != "ignore"]
-    check_finite(metadata.select(used), features)
-    return MetadataSchema.fit(metadata, types)
+def _why_hashed(schema: MetadataSchema, types: dict[str, str]) -> list[str]:
+    """Return a note if texts could be understood better than by hashed words."""
+    hashed = [
+        column.name
+        for column in schema.columns
+        if isinstance(column, TextColumn)
+        and column.encoder is None
+        and types.get(column.name, "text") == "text"
+    ]
+    reason = finding.why_no_default() if hashed else None
+    return [] if reason is None else [f"no sentence encoder for {listed(hashed)}: {reason}"]
 
 
 def _compare_features(observed: list[str], described: list[str]) -> list[str]:
