@@ -18,8 +18,8 @@ from headstart.model.catalogue import Catalogue, Feature
 from headstart.model.settings import Settings
 from headstart.table import Cells, Kind, MetadataSchema, Names
 from headstart.table.cells import offsets
-from headstart.table.kinds import KindType
 from headstart.table.encoders import EncoderLike
+from headstart.table.kinds import KindType
 from headstart.training.calibration import Calibration
 from headstart.training.judge import Judgement
 
