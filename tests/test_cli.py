@@ -149,7 +149,7 @@ BENCHMARK = ("benchmark", "{f}/nowhere.csv", "--out", "{f}/x")
         (["fit", "{f}/nowhere.csv", "--out", "{f}/x"], "there is no file {f}/nowhere.csv"),
         (
             ["fit", "{f}/ratings.csv", "--out", "{f}/x"],
-            "{f}/ratings.csv has no column 'row' (row='row'); its columns are 'user', 'film', 'stars'",
+            "{f}/ratings.csv has no column 'row' (--row row); its columns are 'user', 'film', 'stars'",
         ),
         ([*EARLY, "{f}/x", "--backbone", "pvea"], "unknown backbone 'pvea'; did you mean 'pvae'?"),
         ([*EARLY, "{f}/x", "--adapter", "chnn"], "unknown method 'chnn'; did you mean 'chn'?"),
@@ -171,7 +171,7 @@ BENCHMARK = ("benchmark", "{f}/nowhere.csv", "--out", "{f}/x")
         (
             ["fit", "{f}/twice.csv", *COLUMNS, "--out", "{f}/x"],
             "row 'u1', feature 'new' is observed twice, as 1 and 5; "
-            "correct the data or pass duplicates='last'",
+            "correct the data or use --duplicates last or --duplicates mean",
         ),
         (["add", "{m}", "f1"], "feature 'f1' is already in the model"),
         (["add", "{m}", "[/f1]", "--kind", "[bold]"], "'[bold]' is not a kind"),
@@ -180,7 +180,7 @@ BENCHMARK = ("benchmark", "{f}/nowhere.csv", "--out", "{f}/x")
         (["add", "{m}", "new", "--metadata", "[1]"], "--metadata must be a JSON object"),
         (
             ["add", "{m}", "new", "--observations", "{f}/first.csv"],
-            "{f}/first.csv has no column 'row' (row='row'); its columns are 'user', 'stars'",
+            "{f}/first.csv has no column 'row' (--row row); its columns are 'user', 'stars'",
         ),
         (["add", "{f}/nowhere", "new"], "there is no such folder"),
         (["predict", "{m}", "--rows", "nobody"], "unknown row 'nobody'"),
@@ -331,7 +331,7 @@ def test_what_messages_advise_can_be_done(folder: Path, tmp_path: Path) -> None:
         "--metadata-type", "genre=ignore", "--adapter", "mean", "--backbone", "feedforward",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "1 of them contradictory (duplicates='last')" in done.stdout
+    assert "1 of them contradictory (--duplicates last)" in done.stdout
     assert "genre: ignore, year: category" in done.stdout
     assert "genre: ignore, year: category" in run("info", tmp_path / "m").stdout
 

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from headstart.core.states import RowStates
-from headstart.errors import InputError, UnknownNameError, did_you_mean
+from headstart.errors import InputError, UnknownNameError, argument, did_you_mean, worded
 from headstart.model.catalogue import Feature
 from headstart.model.fitted import Fitted
 from headstart.table import Cells, Kind, Kinds, Names
@@ -50,38 +50,43 @@ def require_mapping(given: object, what: str, example: str) -> Mapping[Any, Any]
 
 def unique_names(given: Mapping[Any, Any], what: str, of: str = "name") -> list[str]:
     """The keys as names of rows or features; 1 and "1" are one name, so both at once are refused."""
-    names = [as_name(name, of) for name in given]
-    if len(set(names)) < len(names):
-        twice = next(name for i, name in enumerate(names) if name in names[:i])
-        raise InputError(f"{what}: {twice!r} is given twice; keep one")
-    return names
+    names: dict[str, object] = {}
+    for key in given:
+        name = as_name(key, of)
+        if name in names:
+            raise InputError(f"{what}: {name!r} is given twice, as {names[name]!r} and {key!r}; keep one")
+        names[name] = key
+    return list(names)
 
 
 def context_of(
-    feature: str, observations: object, kind: Kind, rows: Names
+    feature: str, observations: object, kind: Kind, rows: Names, advice: str = ""
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """The context of a feature as row positions, in order, and values."""
     what = f"feature {feature!r}"
     names, values = numbers(observations, what)
-    _check_values(values, names, Kinds([kind] * len(names)), what)
+    _check_values(values, names, Kinds([kind] * len(names)), what, advice)
     try:
         positions = rows.positions(names)
     except UnknownNameError as error:
         raise UnknownNameError(
-            f"{what}: {error}; a context can only hold rows the model knows (add_rows() adds new ones)"
+            f"{what}: {error}; a context can only hold rows the model knows"
+            + worded(" (add_rows() adds new ones)", "")
         ) from None
     order = np.argsort(positions)
     return positions[order], values[order]
 
 
-def _check_values(values: NDArray[np.float64], names: list[str], kinds: Kinds, what: str) -> None:
+def _check_values(
+    values: NDArray[np.float64], names: list[str], kinds: Kinds, what: str, advice: str = ""
+) -> None:
     """Refuse values that features of these kinds, one a value, cannot take."""
     wrong = kinds.impossible(values, np.arange(len(values)))
     if wrong.any():
         first = int(np.flatnonzero(wrong)[0])
         raise InputError(
             f"{what}: the value {values[first]:g} at {names[first]!r} is not {kinds[first].allowed} "
-            f"(kind {kinds[first]})"
+            f"(kind {kinds[first]}){advice}"
         )
 
 
@@ -90,7 +95,8 @@ def new_feature(fitted: Fitted, given: object, parts: object) -> Feature:
     name = as_name(given, "feature")
     if name in fitted.catalogue:
         fixed = fitted.catalogue[name].fixed
-        advice = "fit() again to change it" if fixed else "use observe() to add observations to it"
+        observe = worded("use observe()", "use headstart observe") + " to add observations to it"
+        advice = worded("fit() again to change it", "fit the model again to change it") if fixed else observe
         raise InputError(f"feature {name!r} is already in the model; {advice}")
     said = require_mapping(parts, f"feature {name!r}", "{'metadata': …, 'observations': …}")
     for part in said:
@@ -98,7 +104,8 @@ def new_feature(fitted: Fitted, given: object, parts: object) -> Feature:
             raise InputError(f"feature {name!r}: unknown part {part!r}{did_you_mean(str(part), PARTS)}")
     observations = {} if said.get("observations") is None else said["observations"]
     kind = _kind_of(fitted, name, said.get("kind"), observations)
-    rows, values = context_of(name, observations, kind, fitted.rows)
+    advice = f"; {argument('kind')} gives the feature another kind" if said.get("kind") is None else ""
+    rows, values = context_of(name, observations, kind, fitted.rows, advice)
     metadata = _encoded_metadata(fitted, name, said.get("metadata"))
     return Feature(name, kind, False, len(rows), metadata, rows, values)
 
@@ -112,11 +119,24 @@ def _encoded_metadata(fitted: Fitted, name: str, given: object) -> NDArray[np.fl
             raise InputError(f"feature {name!r}: the model was fitted without metadata and can use none")
         return np.zeros(0, dtype=np.float32)
     try:
-        encoded = fitted.schema.encode([metadata])
+        encoded = fitted.schema.encode(
+            [_tidy_keys(metadata, [column.name for column in fitted.schema.columns])]
+        )
     except InputError as error:
         raise type(error)(f"feature {name!r}: {error}") from None
     line: NDArray[np.float32] = encoded[0]
     return line
+
+
+def _tidy_keys(metadata: Mapping[Any, object], columns: list[str]) -> dict[Any, object]:
+    """The metadata by tidy names of columns; what is no name is left to the schema to refuse."""
+    tidy: dict[Any, object] = {}
+    for key, value in metadata.items():
+        column = as_name(key, "column name") if isinstance(key, str) and key not in columns else key
+        if column in tidy:
+            raise InputError(f"metadata {column!r} is given twice, in two spellings; keep one")
+        tidy[column] = value
+    return tidy
 
 
 def _kind_of(fitted: Fitted, name: str, given: object, observations: object) -> Kind:

@@ -9,15 +9,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from headstart.errors import InputError, listed
+from headstart.errors import InputError, argument, listed, worded
 from headstart.table.inference import KindsLike, check_values, parse_kind, resolve_kinds
 from headstart.table.kinds import Kinds
 from headstart.table.metadata import MetadataSchema
-from headstart.table.names import Names
+from headstart.table.names import Names, as_name
 from headstart.table.numbering import sorted_names
-from headstart.table.readers import Form, Observations, choose_form, read_long, read_wide
+from headstart.table.readers import Columns, Form, Observations, choose_form, read_long, read_wide
 from headstart.table.sorting import DUPLICATES, SortedObservations, merge_duplicates, sort_observations
-from headstart.table.sources import open_source
+from headstart.table.sources import TextFormat, is_text_file, open_source
 from headstart.table.tidying import align, check_finite, read_metadata
 
 
@@ -38,22 +38,27 @@ class TableParts(NamedTuple):
 def assemble(
     observations: object,
     metadata: object,
-    columns: tuple[str, str, str],
+    columns: Columns,
     form: Form,
     kinds: KindsLike,
     metadata_types: Mapping[str, str] | None,
     duplicates: str,
+    text: TextFormat,
 ) -> TableParts:
-    """Read all parts of a table. ``columns`` are the names of the row, feature and value columns."""
-    row, feature, value = columns
+    """Read all parts of a table."""
     _check_arguments(kinds, duplicates)
-    source = open_source(observations, columns)
-    form = choose_form(source, form, row, feature, value)
+    columns = columns.tidy()
+    row, feature, value = columns.or_usual()
+    source = open_source(observations, (row, feature, value), text)
+    if text.given and not (is_text_file(observations) or is_text_file(metadata)):
+        raise InputError("a separator, decimal point or encoding can only be given for text files")
     # Metadata is small, so its errors appear before the long work.
-    described: list[str] = []
+    described: list[str] | None = None
     lines: pa.Table | None = None
     if metadata is not None:
-        described, lines = read_metadata(open_source(metadata, (feature,)), feature)
+        described, lines = read_metadata(open_source(metadata, (feature,), text), feature)
+    form = choose_form(source, form, columns, described)
+    described = described or []
     unsorted = read_long(source, row, feature, value) if form == "long" else read_wide(source, row)
     notes = [*unsorted.notes, *(_compare_features(unsorted.features, described) if lines is not None else ())]
     rows = Names(sorted_names(unsorted.rows), "row")
@@ -68,10 +73,12 @@ def assemble(
     aligned = schema = None
     if lines is not None and lines.num_columns:
         aligned = align(described, lines, features)
-        schema = _fit_schema(aligned, features, dict(metadata_types or {}))
-        notes.append(f"metadata columns read as {schema.describe()}; pass metadata_types= to change this")
+        schema = _fit_schema(aligned, features, _tidy_keys(metadata_types or {}))
+        notes.append(f"metadata columns read as {schema.describe()} ({_types_to_paste(schema)})")
     elif metadata_types:
-        raise InputError("metadata_types was given, but there are no columns of metadata to apply it to")
+        raise InputError(
+            f"{argument('metadata_types')} was given, but there are no columns of metadata to apply it to"
+        )
     return TableParts(rows, features, resolved, *ordered, aligned, schema, tuple(notes))
 
 
@@ -80,6 +87,19 @@ def _check_arguments(kinds: KindsLike, duplicates: str) -> None:
         raise InputError(f"duplicates must be one of {', '.join(DUPLICATES)}; got {duplicates!r}")
     for kind in kinds.values() if isinstance(kinds, Mapping) else () if kinds is None else (kinds,):
         parse_kind(kind)
+
+
+def _tidy_keys(types: Mapping[str, str]) -> dict[str, str]:
+    if not isinstance(types, Mapping):
+        raise InputError(f"metadata_types must map columns to types, as {{'year': 'date'}}; got {types!r}")
+    return {as_name(name, "column name"): text for name, text in types.items()}
+
+
+def _types_to_paste(schema: MetadataSchema) -> str:
+    """Return the types as they can be given to a later call."""
+    types = {column.name: str(column.model_dump()["type"]) for column in schema.columns}
+    options = " ".join(argument("metadata_types", f"{name}={text}") for name, text in types.items())
+    return worded(f"metadata_types={types!r}", options)
 
 
 def _keys(observations: Observations, rows: Names, features: Names) -> NDArray[np.int64]:

@@ -10,12 +10,13 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from headstart.config import Config
-from headstart.errors import InputError, UnknownNameError, did_you_mean, listed
+from headstart.errors import InputError, UnknownNameError, argument, did_you_mean, listed
 from headstart.table.columns import COLUMN_TYPES, AnyColumn, Column
 from headstart.table.columns.column import is_missing
 from headstart.table.columns.labels import SEPARATOR
 from headstart.table.tidying import tidy
 
+MAX_TEXT_SIZE = 16_384  # numbers per text; they are stored for every feature
 LABELS_SHARE = 0.1  # a text column is labels if this share of its texts contains the separator
 
 
@@ -68,7 +69,9 @@ class MetadataSchema(Config):
         for name, text in (types or {}).items():
             if name not in table.column_names:
                 hint = did_you_mean(name, table.column_names)
-                raise UnknownNameError(f"metadata has no column {name!r}{hint} (in metadata_types)")
+                raise UnknownNameError(
+                    f"metadata has no column {name!r}{hint} (in {argument('metadata_types')})"
+                )
             explicit[name] = _parse_type(text, name)
         table = tidy(table)
         columns = []
@@ -178,10 +181,12 @@ def _parse_type(text: str, name: str) -> tuple[type[Column], dict[str, int]]:
     if type_name not in COLUMN_TYPES:
         types = f"({', '.join(COLUMN_TYPES)}){did_you_mean(type_name, COLUMN_TYPES)}"
         raise InputError(f"metadata column {name!r}: {text!r} is not a type {types}")
-    if size and not (type_name == "text" and size.isdecimal() and int(size) > 0):
+    if size and not (type_name == "text" and size.isdecimal() and size.strip("0")):
         raise InputError(
             f"metadata column {name!r}: {text!r} is not a type; only text takes a size, as text:128"
         )
+    if size and (len(size) > 9 or int(size) > MAX_TEXT_SIZE):
+        raise InputError(f"metadata column {name!r}: {text!r} is too large; at most text:{MAX_TEXT_SIZE}")
     return COLUMN_TYPES[type_name], {"size": int(size)} if size else {}
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headstart.errors import InputError
+from headstart.errors import InputError, argument
 from headstart.table.names import Names
 
 DUPLICATES = ("error", "last", "mean")
@@ -52,7 +52,8 @@ def merge_duplicates(
         row, feature = rows[row_index[first]], features[feature_index[first]]
         raise InputError(
             f"row {row!r}, feature {feature!r} is observed twice, as {values[first]:.12g} and"
-            f" {values[first + 1]:.12g}; correct the data or pass duplicates='last' or duplicates='mean'"
+            f" {values[first + 1]:.12g}; correct the data or use {argument('duplicates', 'last')} or"
+            f" {argument('duplicates', 'mean')}"
         )
     starts = np.flatnonzero(np.concatenate([[True], ~repeated]))
     ends = np.append(starts[1:], len(values)) - 1
@@ -64,5 +65,5 @@ def merge_duplicates(
         merged = np.where(mixed, means, merged)
     note = f"{int(repeated.sum())} repeated observations were merged into one per (row, feature)"
     if differs.any():
-        note += f", {int(differs.sum())} of them contradictory (duplicates={duplicates!r})"
+        note += f", {int(differs.sum())} of them contradictory ({argument('duplicates', duplicates)})"
     return SortedObservations(row_index[starts], feature_index[starts], merged), (note,)
