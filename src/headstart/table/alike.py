@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from headstart.table.grids import MAX_STEPS, few_distinct, on_grid
 
 FEW = 20  # a rating has at most so many distinct values, and at least so many observations
+MANY_TOPS = 5  # so many different upper limits are not upper limits
+MAX_RATIO = 3  # ratings with a larger upper limit than so many times the usual one are not alike
 
 
 class Inferred(NamedTuple):
@@ -66,12 +68,29 @@ def _make_equal(
             rating |= others
             low[others], high[others] = usual
         return
-    beyond = whole & ~binary & ~rating & (low >= 0) & (low <= 1)
-    if beyond.any() and (low[ratings] >= 0).all() and len({top for _, top in ranges}) > 2:
-        rating &= ~whole
-        if binary.sum() < (ratings | beyond).sum():  # counts that are never above 1
-            binary &= ~whole
-        return
     grid = few_distinct(value[ratings[feature]], FEW)
-    if grid is not None and grid[-1] - grid[0] <= MAX_STEPS:
+    if _are_counts(inferred, ratings, whole & ~binary & ~rating, grid is not None):
+        if binary.sum() < (whole & ~binary).sum():
+            binary &= ~whole  # counts that are never above 1
+        rating &= ~whole
+    elif (
+        grid is not None
+        and grid[-1] - grid[0] <= MAX_STEPS
+        and high[ratings].max() <= MAX_RATIO * np.median(high[ratings])
+    ):
         low[ratings], high[ratings] = grid[0], grid[-1]
+
+
+def _are_counts(
+    inferred: Inferred, ratings: NDArray[np.bool_], others: NDArray[np.bool_], small_grid: bool
+) -> bool:
+    """Return whether the ranges of ratings differ because these are counts without an upper limit.
+
+    ``others`` are columns of whole numbers that are no ratings: one that overlaps with the ratings
+    continues them.
+    """
+    low, high = inferred.low, inferred.high
+    tops = np.unique(high[ratings])
+    continued = bool((others & (low >= 0) & (low <= tops[-1])).any())
+    many = not small_grid and len(tops) >= MANY_TOPS
+    return bool((low[ratings] >= 0).all()) and len(tops) > 2 and (continued or many)

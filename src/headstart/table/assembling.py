@@ -63,11 +63,11 @@ def assemble(
     notes = [*unsorted.notes, *(_compare_features(unsorted.features, described) if lines is not None else ())]
     rows = Names(sorted_names(unsorted.rows), "row")
     features = Names(sorted_names([*unsorted.features, *described]), "feature")
-    keys, values = _keys(unsorted, rows, features), unsorted.values
+    keys, values, spellings = _keys(unsorted, rows, features), unsorted.values, unsorted.spellings
     del unsorted  # sorting needs the most memory
     ordered = sort_observations(keys, values, len(features))
     del keys, values
-    ordered, merge_notes = merge_duplicates(ordered, rows, features, duplicates)
+    ordered, merge_notes = merge_duplicates(ordered, rows, features, duplicates, spellings)
     resolved, kind_notes = _kinds(kinds, rows, features, ordered)
     notes += [*merge_notes, *kind_notes]
     aligned = schema = None

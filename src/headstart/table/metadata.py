@@ -186,7 +186,9 @@ def _parse_type(text: str, name: str) -> tuple[type[Column], dict[str, int]]:
             f"metadata column {name!r}: {text!r} is not a type; only text takes a size, as text:128"
         )
     if size and (len(size) > 9 or int(size) > MAX_TEXT_SIZE):
-        raise InputError(f"metadata column {name!r}: {text!r} is too large; at most text:{MAX_TEXT_SIZE}")
+        raise InputError(
+            f"metadata column {name!r}: {text[:60]!r} is too large; at most text:{MAX_TEXT_SIZE}"
+        )
     return COLUMN_TYPES[type_name], {"size": int(size)} if size else {}
 
 

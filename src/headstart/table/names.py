@@ -38,11 +38,11 @@ def as_name(value: object, noun: str = "name") -> str:
     elif isinstance(value, (float, np.floating)) and value == value // 1:
         if abs(float(value)) >= exact_limit(value.dtype if isinstance(value, np.floating) else np.float64):
             raise InputError(
-                f"{_shown(value)} cannot be a {noun}: decimal numbers of this size do not have all digits, so"
+                f"{shown(value)} cannot be a {noun}: decimal numbers of this size do not have all digits, so"
                 " that different identifiers would become the same; use whole numbers or text"
             )
         return str(int(value))
-    raise InputError(f"{_shown(value)} cannot be a {noun}; names are non-empty text or whole numbers")
+    raise InputError(f"{shown(value)} cannot be a {noun}; names are non-empty text or whole numbers")
 
 
 def exact_limit(dtype: DTypeLike) -> float:
@@ -54,7 +54,8 @@ def exact_limit(dtype: DTypeLike) -> float:
     return float(2.0 ** (np.finfo(np.dtype(dtype)).nmant + 1))
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """Return a value as text for a message, shortened."""
     text = repr(value.item() if isinstance(value, np.generic) else value)
     return text if len(text) <= 100 else text[:100] + "…"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -10,7 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from headstart.errors import InputError
-from headstart.table.names import as_name, exact_limit
+from headstart.table.names import as_name, exact_limit, shown
 
 
 class NameNumbering:
@@ -42,6 +43,13 @@ class NameNumbering:
         if column.null_count:
             first_null = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
             raise InputError(f"{place(first_null)}: the name of the {self.noun} is missing")
+        if pa.types.is_nested(column.type):
+            raise InputError(
+                f"{place(0)}: {shown(column[0].as_py())} cannot be a {self.noun};"
+                " names are non-empty text or whole numbers"
+            )
+        if pa.types.is_float16(column.type):
+            column = column.cast(pa.float32())  # whole numbers in it are exact
         dictionary = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
         indices = dictionary.indices.to_numpy()
         numbers = self._numbers
@@ -58,20 +66,31 @@ class NameNumbering:
             distinct = [numbers.setdefault(name, len(numbers)) for name in names]
         return np.asarray(np.array(distinct, dtype=np.int32)[indices])
 
+    @property
+    def spellings(self) -> dict[str, str]:
+        """How the names are written that are written in several ways, for messages."""
+        return {
+            name: " and ".join(map(_spelled, written))
+            for name, written in self._spellings.items()
+            if len(written) > 1
+        }
+
     def notes(self) -> list[str]:
         """Say which names were tidied, and which of them were written in several ways."""
-        several = [list(written) for written in self._spellings.values() if len(written) > 1]
+        several = list(self.spellings.values())
         one = [(next(iter(written)), name) for name, written in self._spellings.items() if len(written) == 1]
         notes = []
         if several:
+            more = ", …" if len(several) > 1 else ""
             notes.append(
                 f"{self.noun}s that are written in several ways, each read as one {self.noun}:"
-                f" {len(several)} ({' and '.join(map(repr, several[0]))}{', …' if len(several) > 1 else ''})"
+                f" {len(several)} ({several[0]}{more})"
             )
         if one:
+            more = ", …" if len(one) > 1 else ""
             notes.append(
                 f"names of {self.noun}s that were tidied (spaces around, Unicode form, decimal point):"
-                f" {len(one)} ({one[0][0]!r} to {one[0][1]!r}{', …' if len(one) > 1 else ''})"
+                f" {len(one)} ({_spelled(one[0][0])} to {one[0][1]!r}{more})"
             )
         return notes
 
@@ -84,6 +103,11 @@ class NameNumbering:
             elif name in self._spellings:
                 self._spellings[name][name] = None
         return self._numbers.setdefault(name, len(self._numbers))
+
+
+def _spelled(text: str) -> str:
+    """Quote a spelling such that one in another Unicode form looks different."""
+    return repr(text) if unicodedata.is_normalized("NFC", text) else ascii(text)
 
 
 def _to_list(values: pa.Array, noun: str) -> list[object]:

@@ -29,6 +29,7 @@ class Observations:
     feature_numbers: NDArray[np.int32]  # (n,)
     values: NDArray[np.float64]  # (n,)
     notes: tuple[str, ...]
+    spellings: dict[str, str]  # how rows and features are written that are written in several ways
 
 
 class Columns(NamedTuple):
@@ -100,7 +101,7 @@ def read_long(source: Source, row: str, feature: str, value: str) -> Observation
         notes.append(f"{source.label}: columns not used: {listed(unused)}")
     if nulls:
         notes.append(f"{source.label}: {nulls} lines without a value were not counted as observations")
-    return _joined(source, rows.names, features.names, batches, notes)
+    return _joined(source, rows, features.names, batches, notes, features.spellings)
 
 
 def read_context(
@@ -117,7 +118,9 @@ def read_context(
     if len(context) < len(observations.row_numbers):
         numbers, counts = np.unique(observations.row_numbers, return_counts=True)
         repeated = observations.rows[int(numbers[counts > 1][0])]
-        raise InputError(f"{source.label}: row {repeated!r} has more than one value; keep one")
+        written = observations.spellings.get(repeated)
+        spelled = f" (it is written as {written})" if written else ""
+        raise InputError(f"{source.label}: row {repeated!r} has more than one value{spelled}; keep one")
     return context
 
 
@@ -149,7 +152,7 @@ def read_wide(source: Source, row: str, only: Sequence[str] | None = None) -> Ob
         f"{source.label}: read in the wide form, one column per feature; {argument('form', 'long')} reads the"
         " long form",
     ]
-    return _joined(source, rows.names, features, batches, notes)
+    return _joined(source, rows, features, batches, notes, {})
 
 
 def _append(batches: Batches, *batch: NDArray[Any]) -> None:
@@ -187,7 +190,12 @@ def _non_finite(row: str, feature: str, value: float) -> InputError:
 
 
 def _joined(
-    source: Source, rows: list[str], features: list[str], batches: Batches, notes: list[str]
+    source: Source,
+    rows: NameNumbering,
+    features: list[str],
+    batches: Batches,
+    notes: list[str],
+    spellings: dict[str, str],
 ) -> Observations:
     if not any(map(len, batches[2])):
         raise InputError(f"{source.label} contains no observations; at least one is needed")
@@ -198,4 +206,5 @@ def _joined(
         arrays.clear()  # at most one column is in memory twice
     row_numbers, feature_numbers, values = joined
     values += 0.0  # turns -0.0 into 0.0
-    return Observations(rows, features, row_numbers, feature_numbers, values, tuple(notes))
+    spellings = rows.spellings | spellings
+    return Observations(rows.names, features, row_numbers, feature_numbers, values, tuple(notes), spellings)

@@ -42,7 +42,7 @@ def open_source(data: object, columns: Sequence[str] = (), form: TextFormat | No
         if isinstance(error, InputError):
             raise
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise InputError(f"{path} cannot be read: {reason}") from error
+        raise InputError(f"{str(path)!r} cannot be read: {reason}") from error
     raise InputError(f"{path} has an unsupported file type; expected {READABLE}")
 
 

@@ -34,7 +34,7 @@ class FrameSource(Source):
             raise InputError(
                 f"expected a path or a pandas, polars or pyarrow frame; got {type(frame).__name__}"
             ) from None
-        except NarwhalsError as error:
+        except (NarwhalsError, UnicodeError) as error:
             raise InputError(f"the frame cannot be used: {error}") from error
         self._name_columns(own_names)
 
