@@ -15,7 +15,7 @@ from headstart.model.catalogue import Feature
 from headstart.model.fitted import Fitted
 from headstart.table import Cells, Kind, Kinds, Names
 from headstart.table.kinds import KIND_NAMES, KindType
-from headstart.table.names import as_name
+from headstart.table.names import as_name, spelled
 
 Observations = Mapping[Any, float]
 PARTS = ("metadata", "observations", "kind")
@@ -54,7 +54,8 @@ def unique_names(given: Mapping[Any, Any], what: str, of: str = "name") -> list[
     for key in given:
         name = as_name(key, of)
         if name in names:
-            raise InputError(f"{what}: {name!r} is given twice, as {names[name]!r} and {key!r}; keep one")
+            both = f"{spelled(names[name])} and {spelled(key)}"
+            raise InputError(f"{what}: {name!r} is given twice, as {both}; keep one")
         names[name] = key
     return list(names)
 

@@ -64,7 +64,9 @@ def _make_equal(
     usual, number = ranges.most_common(1)[0]
     if 2 * number >= ratings.sum():
         if number > 1:
-            others = whole & ~binary & (low >= usual[0]) & (high <= usual[1])
+            # A rating of its own within a much larger range is not alike.
+            wide = ~rating | (2 * (high - low) >= usual[1] - usual[0])
+            others = whole & ~binary & (low >= usual[0]) & (high <= usual[1]) & wide
             rating |= others
             low[others], high[others] = usual
         return

@@ -51,7 +51,9 @@ def assemble(
     row, feature, value = columns.or_usual()
     source = open_source(observations, (row, feature, value), text)
     if text.given and not (is_text_file(observations) or is_text_file(metadata)):
-        raise InputError("a separator, decimal point or encoding can only be given for text files")
+        raise InputError(
+            f"{source.label} is not a text file: no separator, decimal point or encoding can be given for it"
+        )
     # Metadata is small, so its errors appear before the long work.
     described: list[str] | None = None
     lines: pa.Table | None = None

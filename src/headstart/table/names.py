@@ -60,6 +60,16 @@ def shown(value: object) -> str:
     return text if len(text) <= 100 else text[:100] + "…"
 
 
+def spelled(value: object) -> str:
+    """Return a spelling of a name for a message, such that another Unicode form looks different.
+
+    >>> spelled("Ame\u0301lie"), spelled("Am\u00e9lie"), spelled(7)
+    ("'Ame\\\\u0301lie'", "'Amélie'", '7')
+    """
+    other_form = isinstance(value, str) and not unicodedata.is_normalized("NFC", value)
+    return ascii(value) if other_form else repr(value)
+
+
 def _tidied(text: str, noun: str) -> str:
     if not text.isascii():
         try:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from headstart.errors import InputError
-from headstart.table.names import as_name, exact_limit, shown
+from headstart.table.names import as_name, exact_limit, shown, spelled
 
 
 class NameNumbering:
@@ -53,10 +53,13 @@ class NameNumbering:
         dictionary = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
         indices = dictionary.indices.to_numpy()
         numbers = self._numbers
-        names = _whole_numbers(dictionary.dictionary)
+        names, values = _whole_numbers(dictionary.dictionary), []
+        if names is None:
+            values = _to_list(dictionary.dictionary, self.noun)
+            names = None if self._spellings else _tidy_texts(values)
         if names is None:
             distinct = []
-            for position, value in enumerate(_to_list(dictionary.dictionary, self.noun)):
+            for position, value in enumerate(values):
                 try:
                     distinct.append(self._number(value))
                 except InputError as error:
@@ -70,7 +73,7 @@ class NameNumbering:
     def spellings(self) -> dict[str, str]:
         """How the names are written that are written in several ways, for messages."""
         return {
-            name: " and ".join(map(_spelled, written))
+            name: " and ".join(map(spelled, written))
             for name, written in self._spellings.items()
             if len(written) > 1
         }
@@ -90,7 +93,7 @@ class NameNumbering:
             more = ", …" if len(one) > 1 else ""
             notes.append(
                 f"names of {self.noun}s that were tidied (spaces around, Unicode form, decimal point):"
-                f" {len(one)} ({_spelled(one[0][0])} to {one[0][1]!r}{more})"
+                f" {len(one)} ({spelled(one[0][0])} to {one[0][1]!r}{more})"
             )
         return notes
 
@@ -105,12 +108,7 @@ class NameNumbering:
         return self._numbers.setdefault(name, len(self._numbers))
 
 
-def _spelled(text: str) -> str:
-    """Quote a spelling such that one in another Unicode form looks different."""
-    return repr(text) if unicodedata.is_normalized("NFC", text) else ascii(text)
-
-
-def _to_list(values: pa.Array, noun: str) -> list[object]:
+def _to_list(values: pa.Array, noun: str) -> list[Any]:
     if pa.types.is_floating(values.type):
         return list(values.to_numpy(zero_copy_only=False))  # numbers that remember how exact they are
     try:
@@ -119,6 +117,14 @@ def _to_list(values: pa.Array, noun: str) -> list[object]:
         raise InputError(
             f"the name of a {noun} is not valid UTF-8 text: {error.object!r}; correct its encoding"
         ) from None
+
+
+def _tidy_texts(values: list[Any]) -> list[str] | None:
+    """Return the values if all are texts that ``as_name`` would not change; this is much faster."""
+    if not all(isinstance(value, str) and value.isascii() for value in values):
+        return None
+    tidy = all(values) and values == list(map(str.strip, values)) and "." not in "".join(values)
+    return values if tidy else None
 
 
 def _whole_numbers(values: pa.Array) -> list[str] | None:

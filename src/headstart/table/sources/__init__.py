@@ -58,4 +58,4 @@ def _check_file(path: Path) -> None:
         files = os.listdir(path.parent) if path.parent.is_dir() else []
         raise InputError(f"there is no file {path}{did_you_mean(path.name, files)}") from None
     if stat.S_ISDIR(mode):
-        raise InputError(f"{path} is a folder; pass the path of a {READABLE} file")
+        raise InputError(f"{path} is a folder; name a {READABLE} file")

@@ -35,7 +35,7 @@ class FrameSource(Source):
                 f"expected a path or a pandas, polars or pyarrow frame; got {type(frame).__name__}"
             ) from None
         except (NarwhalsError, UnicodeError) as error:
-            raise InputError(f"the frame cannot be used: {error}") from error
+            raise InputError(f"the frame cannot be used: {' '.join(str(error).split())}") from error
         self._name_columns(own_names)
 
     def batches(self, names: Sequence[str], numbers: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -66,7 +66,8 @@ def _to_arrow(series: Any, column: str, has_names: bool) -> pa.Array | pa.Chunke
         try:
             indices, values = series.to_native().factorize()
         except (AttributeError, TypeError):
-            raise InputError(f"the frame's column {column!r} cannot be read: {error}") from error
+            reason = " ".join(str(error).split())
+            raise InputError(f"the frame's column {column!r} cannot be read: {reason}") from error
     noun = f"name (column {column!r})"
     texts = [as_name(value, noun) if has_names else category(value) or str(value) for value in values]
     return pa.DictionaryArray.from_arrays(
