@@ -6,7 +6,9 @@ import contextlib
 import csv
 import io
 import json
+import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -48,11 +50,12 @@ def run(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProc
     return subprocess.CompletedProcess(argv, code, out.getvalue(), err.getvalue())  # type: ignore[arg-type]
 
 
-def start(*arguments: object) -> subprocess.Popen[str]:
+def start(*arguments: object, **environment: str) -> subprocess.Popen[str]:
     """Start the command in a process of its own."""
     program = "import torch; torch.set_num_threads(1); from headstart.cli import main; main()"
     command = [sys.executable, "-c", program, *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    variables = {**os.environ, **environment}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables)
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +153,7 @@ BENCHMARK = ("benchmark", "{f}/nowhere.csv", "--out", "{f}/x")
         (["fit", "{f}/nowhere.csv", "--out", "{f}/x"], "there is no file {f}/nowhere.csv"),
         (
             ["fit", "{f}/ratings.csv", "--out", "{f}/x"],
-            "{f}/ratings.csv has no column 'row' (row='row'); its columns are 'user', 'film', 'stars'",
+            "{f}/ratings.csv has no column 'row' (--row row); its columns are 'user', 'film', 'stars'",
         ),
         ([*EARLY, "{f}/x", "--backbone", "pvea"], "unknown backbone 'pvea'; did you mean 'pvae'?"),
         ([*EARLY, "{f}/x", "--adapter", "chnn"], "unknown method 'chnn'; did you mean 'chn'?"),
@@ -172,7 +175,7 @@ BENCHMARK = ("benchmark", "{f}/nowhere.csv", "--out", "{f}/x")
         (
             ["fit", "{f}/twice.csv", *COLUMNS, "--out", "{f}/x"],
             "row 'u1', feature 'new' is observed twice, as 1 and 5; "
-            "correct the data or pass duplicates='last'",
+            "correct the data or use --duplicates last or --duplicates mean",
         ),
         (["add", "{m}", "f1"], "feature 'f1' is already in the model"),
         (["add", "{m}", "[/f1]", "--kind", "[bold]"], "'[bold]' is not a kind"),
@@ -181,7 +184,7 @@ BENCHMARK = ("benchmark", "{f}/nowhere.csv", "--out", "{f}/x")
         (["add", "{m}", "new", "--metadata", "[1]"], "--metadata must be a JSON object"),
         (
             ["add", "{m}", "new", "--observations", "{f}/first.csv"],
-            "{f}/first.csv has no column 'row' (row='row'); its columns are 'user', 'stars'",
+            "{f}/first.csv has no column 'row' (--row row); its columns are 'user', 'stars'",
         ),
         (["add", "{f}/nowhere", "new"], "there is no such folder"),
         (["predict", "{m}", "--rows", "nobody"], "unknown row 'nobody'"),
@@ -332,7 +335,7 @@ def test_what_messages_advise_can_be_done(folder: Path, tmp_path: Path) -> None:
         "--metadata-type", "genre=ignore", "--adapter", "mean", "--backbone", "feedforward",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "1 of them contradictory (duplicates='last')" in done.stdout
+    assert "1 of them contradictory (--duplicates last)" in done.stdout
     assert "genre: ignore, year: category" in done.stdout
     assert "genre: ignore, year: category" in run("info", tmp_path / "m").stdout
 
@@ -391,3 +394,52 @@ def test_a_sentence_encoder_that_is_not_there_is_an_error(folder: Path, tmp_path
     )  # fmt: skip
     assert failed.returncode == 1
     assert "there is no folder" in failed.stderr
+
+
+# --- what a terminal cannot show ----------------------------------------------------------------------
+
+
+def test_an_ascii_terminal_gets_replacements(saved: Path) -> None:
+    assert run("add", saved, "Am\u00e9lie").returncode == 0
+    shown = start("predict", saved, "--rows", "u1", "--features", "Am\u00e9lie", PYTHONIOENCODING="ascii")
+    stdout, stderr = shown.communicate(timeout=120)
+    assert shown.returncode == 0, stderr
+    assert "Am?lie" in stdout
+    again = start("add", saved, "Am\u00e9lie", PYTHONIOENCODING="ascii")
+    _, stderr = again.communicate(timeout=120)
+    assert again.returncode == 1
+    assert stderr.startswith("error: feature 'Am\\xe9lie' is already in the model")
+
+
+# --- reading files as they come -----------------------------------------------------------------------
+
+
+def test_a_spreadsheet_export_is_read(folder: Path, tmp_path: Path) -> None:
+    """Semicolons, decimal commas, another encoding, and spaces around the names of columns."""
+    lines = (folder / "ratings.csv").read_text().replace(".0", ",0").replace("f1\n", "caf\u00e9\n")
+    export = lines.replace("user,film,stars", " user ; film;stars ").replace("\n", ";\n")
+    rows = [line.rstrip(";").replace(",", ";", 2) for line in export.splitlines()]
+    (tmp_path / "export.csv").write_bytes("\n".join(rows).encode("latin-1"))
+    arguments = ("fit", tmp_path / "export.csv", *COLUMNS, "--adapter", "mean", "--backbone", "feedforward")
+    refused = run(*arguments, "--out", tmp_path / "m")
+    assert "use --decimal ," in refused.stderr
+    done = run(
+        *arguments, "--out", tmp_path / "m", "--decimal", ",", "--encoding", "latin-1",
+        "--kind", "real", "--kind", "f1=rating:1:5",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    kinds = {name: Headstart.load(tmp_path / "m").feature(name).kind.name for name in ("f1", "f2")}
+    assert kinds == {"f1": "rating", "f2": "real"}
+
+
+def test_what_was_inferred_can_be_pasted_back(folder: Path, tmp_path: Path) -> None:
+    arguments = ("--adapter", "mean", "--backbone", "feedforward", "--out", tmp_path / "m")
+    columns = ("--metadata", folder / "films.csv", *COLUMNS)
+    done = run("fit", folder / "ratings.csv", *columns, *arguments)
+    assert done.returncode == 0, done.stderr
+    assert "pass " not in done.stdout
+    options = " ".join(re.findall(r"\((--[^)]*)\)", done.stdout))
+    assert options == "--kind rating:1:5 --metadata-type genre=category --metadata-type year=number"
+    again = run("fit", folder / "ratings.csv", *columns, *arguments, *shlex.split(options))
+    assert again.returncode == 0, again.stderr
+    assert "features inferred" not in again.stdout

@@ -9,7 +9,9 @@ import typer
 
 from headstart.cli.options import (
     BackboneName,
+    Decimal,
     Duplicates,
+    Encoding,
     FeatureColumn,
     Form,
     Metadata,
@@ -18,6 +20,7 @@ from headstart.cli.options import (
     Observations,
     Quiet,
     RowColumn,
+    Separator,
     TableKind,
     ValueColumn,
     parts,
@@ -39,13 +42,16 @@ def benchmark(
     observations: Observations,
     out: Out,
     metadata: Metadata = None,
-    row: RowColumn = "row",
-    feature: FeatureColumn = "feature",
-    value: ValueColumn = "value",
+    row: RowColumn = None,
+    feature: FeatureColumn = None,
+    value: ValueColumn = None,
     kind: TableKind = None,
     form: Form = "auto",
     duplicates: Duplicates = "error",
     metadata_type: MetadataTypes = None,
+    separator: Separator = None,
+    decimal: Decimal = None,
+    encoding: Encoding = None,
     methods: Methods = "auto,chn,mean,mean-head,knn-10",
     shots: Shots = "0,1,2,4,8,16,32",
     splits: Annotated[int, typer.Option(help="Number of random splits of the features.", min=1)] = 5,
@@ -80,8 +86,9 @@ def benchmark(
         backbone=backbone_config(backbone),
     )
     config.check_methods()  # before the table is read, which can take long
+    columns, text = (row, feature, value), (separator, decimal, encoding)
     table = read_table(
-        observations, metadata, (row, feature, value), kind, form, duplicates, metadata_type, quiet
+        observations, metadata, columns, kind, form, duplicates, metadata_type, text, quiet=quiet
     )
     results = Benchmark(table, config, name=observations.name).run(out, Reporter(quiet))
     for metric in ("rmse", "auroc"):

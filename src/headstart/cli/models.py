@@ -12,7 +12,9 @@ import typer
 from headstart.cli.options import (
     NAMES_HELP,
     BackboneName,
+    Decimal,
     Duplicates,
+    Encoding,
     FeatureColumn,
     Form,
     Metadata,
@@ -22,6 +24,7 @@ from headstart.cli.options import (
     Observations,
     Quiet,
     RowColumn,
+    Separator,
     TableKind,
     ValueColumn,
     file_text,
@@ -38,13 +41,16 @@ def fit(
     observations: Observations,
     out: Annotated[Path, typer.Option("--out", help="Folder to save the model to.")],
     metadata: Metadata = None,
-    row: RowColumn = "row",
-    feature: FeatureColumn = "feature",
-    value: ValueColumn = "value",
+    row: RowColumn = None,
+    feature: FeatureColumn = None,
+    value: ValueColumn = None,
     kind: TableKind = None,
     form: Form = "auto",
     duplicates: Duplicates = "error",
     metadata_type: MetadataTypes = None,
+    separator: Separator = None,
+    decimal: Decimal = None,
+    encoding: Encoding = None,
     backbone: BackboneName = "factorisation",
     adapter: Annotated[str, typer.Option(help="Method that makes the heads of new features.")] = "auto",
     meta_share: MetaShare = None,
@@ -74,8 +80,9 @@ def fit(
     model = Headstart(
         settings.backbone, settings.adapter, meta_share=meta_share, random_state=seed, quiet=quiet
     )
+    columns, text = (row, feature, value), (separator, decimal, encoding)
     table = read_table(
-        observations, metadata, (row, feature, value), kind, form, duplicates, metadata_type, quiet
+        observations, metadata, columns, kind, form, duplicates, metadata_type, text, quiet=quiet
     )
     if not quiet:
         say(table.describe())
@@ -96,8 +103,11 @@ def add(
     kind: Annotated[
         str | None, typer.Option(help="Kind of the feature. By default the most frequent kind of the model.")
     ] = None,
-    row: RowColumn = "row",
-    value: ValueColumn = "value",
+    row: RowColumn = None,
+    value: ValueColumn = None,
+    separator: Separator = None,
+    decimal: Decimal = None,
+    encoding: Encoding = None,
 ) -> None:
     """Add a new feature to a model, from its metadata and first observations, if there are any.
 
@@ -106,9 +116,11 @@ def add(
     """
     from headstart.model import Headstart
     from headstart.table.readers import read_context
+    from headstart.table.sources import TextFormat
 
     description = _json(metadata)
-    context = read_context(observations, row, value) if observations is not None else None
+    form = TextFormat(separator, decimal, encoding)
+    context = read_context(observations, row, value, form) if observations is not None else None
     with Headstart.updating(model) as loaded:
         loaded.add_feature(name, metadata=description, observations=context, kind=kind)
     added = loaded.feature(name)
@@ -119,8 +131,11 @@ def observe(
     model: Model,
     name: Annotated[str, typer.Argument(help="Name of the feature.", show_default=False)],
     observations: Annotated[Path, Context],
-    row: RowColumn = "row",
-    value: ValueColumn = "value",
+    row: RowColumn = None,
+    value: ValueColumn = None,
+    separator: Separator = None,
+    decimal: Decimal = None,
+    encoding: Encoding = None,
 ) -> None:
     """Add observations of a feature. A row that was observed before gets its new value.
 
@@ -128,8 +143,9 @@ def observe(
     """
     from headstart.model import Headstart
     from headstart.table.readers import read_context
+    from headstart.table.sources import TextFormat
 
-    context = read_context(observations, row, value)
+    context = read_context(observations, row, value, TextFormat(separator, decimal, encoding))
     with Headstart.updating(model) as loaded:
         loaded.observe(name, context)
     say(f"{name!r} now has {loaded.feature(name).shots} observations")

@@ -11,12 +11,12 @@ import torch
 from numpy.typing import NDArray
 
 from headstart.core.states import RowStates
-from headstart.errors import InputError, UnknownNameError, did_you_mean
+from headstart.errors import InputError, UnknownNameError, argument, did_you_mean, worded
 from headstart.model.catalogue import Feature
 from headstart.model.fitted import Fitted
 from headstart.table import Cells, Kind, Kinds, Names
 from headstart.table.kinds import KIND_NAMES, KindType
-from headstart.table.names import as_name
+from headstart.table.names import as_name, spelled
 
 Observations = Mapping[Any, float]
 PARTS = ("metadata", "observations", "kind")
@@ -51,38 +51,44 @@ def require_mapping(given: object, what: str, example: str) -> Mapping[Any, Any]
 
 def unique_names(given: Mapping[Any, Any], what: str, of: str = "name") -> list[str]:
     """The keys as names of rows or features; 1 and "1" are one name, so both at once are refused."""
-    names = [as_name(name, of) for name in given]
-    if len(set(names)) < len(names):
-        twice = next(name for i, name in enumerate(names) if name in names[:i])
-        raise InputError(f"{what}: {twice!r} is given twice; keep one")
-    return names
+    names: dict[str, object] = {}
+    for key in given:
+        name = as_name(key, of)
+        if name in names:
+            both = f"{spelled(names[name])} and {spelled(key)}"
+            raise InputError(f"{what}: {name!r} is given twice, as {both}; keep one")
+        names[name] = key
+    return list(names)
 
 
 def context_of(
-    feature: str, observations: object, kind: Kind, rows: Names
+    feature: str, observations: object, kind: Kind, rows: Names, advice: str = ""
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """The context of a feature as row positions, in order, and values."""
     what = f"feature {feature!r}"
     names, values = numbers(observations, what)
-    _check_values(values, names, Kinds([kind] * len(names)), what)
+    _check_values(values, names, Kinds([kind] * len(names)), what, advice)
     try:
         positions = rows.positions(names)
     except UnknownNameError as error:
         raise UnknownNameError(
-            f"{what}: {error}; a context can only hold rows the model knows (add_rows() adds new ones)"
+            f"{what}: {error}; a context can only hold rows the model knows"
+            + worded(" (add_rows() adds new ones)", "")
         ) from None
     order = np.argsort(positions)
     return positions[order], values[order]
 
 
-def _check_values(values: NDArray[np.float64], names: list[str], kinds: Kinds, what: str) -> None:
+def _check_values(
+    values: NDArray[np.float64], names: list[str], kinds: Kinds, what: str, advice: str = ""
+) -> None:
     """Refuse values that features of these kinds, one a value, cannot take."""
     wrong = kinds.impossible(values, np.arange(len(values)))
     if wrong.any():
         first = int(np.flatnonzero(wrong)[0])
         raise InputError(
             f"{what}: the value {values[first]:g} at {names[first]!r} is not {kinds[first].allowed} "
-            f"(kind {kinds[first]})"
+            f"(kind {kinds[first]}){advice}"
         )
 
 
@@ -102,7 +108,8 @@ def _new_feature(fitted: Fitted, given: object, parts: object) -> Feature:
     name = as_name(given, "feature")
     if name in fitted.catalogue:
         fixed = fitted.catalogue[name].fixed
-        advice = "fit() again to change it" if fixed else "use observe() to add observations to it"
+        observe = worded("use observe()", "use headstart observe") + " to add observations to it"
+        advice = worded("fit() again to change it", "fit the model again to change it") if fixed else observe
         raise InputError(f"feature {name!r} is already in the model; {advice}")
     said = require_mapping(parts, f"feature {name!r}", "{'metadata': …, 'observations': …}")
     for part in said:
@@ -110,7 +117,8 @@ def _new_feature(fitted: Fitted, given: object, parts: object) -> Feature:
             raise InputError(f"feature {name!r}: unknown part {part!r}{did_you_mean(str(part), PARTS)}")
     observations = {} if said.get("observations") is None else said["observations"]
     kind = _kind_of(fitted, name, said.get("kind"))
-    rows, values = context_of(name, observations, kind, fitted.rows)
+    advice = f"; {argument('kind')} gives the feature another kind" if said.get("kind") is None else ""
+    rows, values = context_of(name, observations, kind, fitted.rows, advice)
     finds_scale = fitted.middle is not None and kind == fitted.middle
     blank = np.zeros(0, dtype=np.float32)
     feature = Feature(name, kind, False, len(rows), blank, rows, values, finds_scale)
@@ -132,13 +140,26 @@ def _encoded_metadata(fitted: Fitted, records: Mapping[str, Mapping[str, object]
     if fitted.schema is None:
         return np.zeros((len(records), 0), dtype=np.float32)
     try:
-        return fitted.schema.encode(list(records.values()), fitted.encoders)
+        columns = [column.name for column in fitted.schema.columns]
+        tidy = [_tidy_keys(record, columns) for record in records.values()]
+        return fitted.schema.encode(tidy, fitted.encoders)
     except InputError as error:
         if len(records) > 1:  # find the feature that it is about
             for name, record in records.items():
                 _encoded_metadata(fitted, {name: record})
             raise
         raise type(error)(f"feature {next(iter(records))!r}: {error}") from None
+
+
+def _tidy_keys(metadata: Mapping[Any, object], columns: list[str]) -> dict[Any, object]:
+    """The metadata by tidy names of columns; what is no name is left to the schema to refuse."""
+    tidy: dict[Any, object] = {}
+    for key, value in metadata.items():
+        column = as_name(key, "column name") if isinstance(key, str) and key not in columns else key
+        if column in tidy:
+            raise InputError(f"metadata {column!r} is given twice, in two spellings; keep one")
+        tidy[column] = value
+    return tidy
 
 
 def _kind_of(fitted: Fitted, name: str, given: object) -> Kind:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from headstart.config import Config
-from headstart.errors import InputError, UnknownNameError, did_you_mean, listed
+from headstart.errors import InputError, UnknownNameError, argument, did_you_mean, listed
 from headstart.progress import Reporter
 from headstart.table.columns import COLUMN_TYPES, AnyColumn, Column
 from headstart.table.columns.column import is_missing
@@ -90,8 +90,8 @@ class MetadataSchema(Config):
         columns, vectors = [], {}
         for name in table.column_names:
             column = table.column(name).combine_chunks()
-            column_type, argument = explicit.get(name) or (COLUMN_TYPES[infer_type(column)], "")
-            fitted, encoded = column_type.fit_encoded(name, column, argument, encoders.get(name), reporter)
+            column_type, detail = explicit.get(name) or (COLUMN_TYPES[infer_type(column)], "")
+            fitted, encoded = column_type.fit_encoded(name, column, detail, encoders.get(name), reporter)
             columns.append(fitted)
             if encoded is not None:
                 vectors[name] = encoded
@@ -230,11 +230,11 @@ def _explicit_types(
     columns: Sequence[str], types: Mapping[str, str], encoders: Encoders
 ) -> dict[str, tuple[type[Column], str]]:
     """Return the class, and what follows the colon, of each column that has a given type or an encoder."""
-    for given, argument in ((types, "metadata_types"), (encoders, "encoders")):
+    for given, place in ((types, "metadata_types"), (encoders, "encoders")):
         for name in given:
             if name not in columns:
                 hint = did_you_mean(str(name), columns)
-                raise UnknownNameError(f"metadata has no column {name!r}{hint} (in {argument})")
+                raise UnknownNameError(f"metadata has no column {name!r}{hint} (in {argument(place)})")
     for name, encoder in encoders.items():
         if not callable(encoder):
             raise InputError(
@@ -248,11 +248,11 @@ def _explicit_types(
 
 def _parse_type(text: str, name: str) -> tuple[type[Column], str]:
     """Parse ``number`` or ``text:128`` into a column class and what follows the colon."""
-    type_name, _, argument = str(text).partition(":")
+    type_name, _, detail = str(text).partition(":")
     if type_name not in COLUMN_TYPES:
         types = f"({', '.join(COLUMN_TYPES)}){did_you_mean(type_name, COLUMN_TYPES)}"
         raise InputError(f"metadata column {name!r}: {text!r} is not a type {types}")
-    return COLUMN_TYPES[type_name], argument
+    return COLUMN_TYPES[type_name], detail
 
 
 def _encode_column(column: Column, table: pa.Table, encoders: Encoders) -> NDArray[np.float32]:

@@ -22,8 +22,9 @@ from headstart.table.inference import KindsLike
 from headstart.table.kinds import Kinds
 from headstart.table.metadata import MetadataSchema
 from headstart.table.names import Names
-from headstart.table.readers import Form
+from headstart.table.readers import Columns, Form
 from headstart.table.sorting import sort_observations
+from headstart.table.sources import TextFormat
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -85,15 +86,18 @@ class Table:
         observations: object,
         *,
         metadata: object = None,
-        row: str = "row",
-        feature: str = "feature",
-        value: str = "value",
+        row: str | None = None,
+        feature: str | None = None,
+        value: str | None = None,
         form: Form = "auto",
         kinds: KindsLike = None,
         metadata_types: Mapping[str, str] | None = None,
         duplicates: Literal["error", "last", "mean"] = "error",
         encoders: Mapping[str, EncoderLike] | None = None,
         quiet: bool = False,
+        separator: str | None = None,
+        decimal: str | None = None,
+        encoding: str | None = None,
     ) -> Table:
         """Read a table from files or data frames.
 
@@ -107,13 +111,15 @@ class Table:
         metadata : path or frame, optional
             One line per feature, with the feature's name in the column ``feature``. Features without
             observations become features of the table, too.
-        row, feature, value : str, default="row", "feature", "value"
-            The names of the columns.
+        row, feature, value : str, optional
+            The names of the columns, "row", "feature" and "value" by default. A column that is named must
+            exist; ``feature`` may be a column of the metadata only, if the observations are wide.
         form : {"auto", "long", "wide"}, default="auto"
             "auto" means wide if there is a ``row`` column but no ``feature`` and no ``value`` column.
         kinds : str, Kind or mapping, optional
-            One kind for all features ("binary", "rating:1:5", "rating", "real") or {feature: kind}.
-            Other kinds are inferred from the values, and ``notes`` says how.
+            One kind for all features ("binary", "rating:1:5", "rating", "real") or {feature: kind},
+            where ``None`` stands for all other features. Other kinds are inferred from the values, and
+            ``notes`` says how.
         metadata_types : mapping of str to str, optional
             The types of metadata columns: number, date, category, labels, text, vector, custom or ignore.
             ``text`` is encoded by the default sentence encoder if it is on this machine, and as hashed
@@ -126,6 +132,13 @@ class Table:
             of images, to an array (n, width). The column gets the type custom.
         quiet : bool, default=False
             Whether to hide the progress of encoders.
+        separator : str, optional
+            The character between the fields of text files. By default it is detected from the header:
+            a comma, semicolon, tab or vertical bar.
+        decimal : str, optional
+            The decimal point of text files, "." by default.
+        encoding : str, optional
+            The encoding of text files, UTF-8 by default.
 
         Returns
         -------
@@ -147,17 +160,17 @@ class Table:
         >>> table
         Table(2 rows × 2 features, 3 observations, 2 rating:1:5)
         >>> table.notes[0]
-        "the frame: read in the wide form, one column per feature; pass form='long' for the long form"
+        "the frame: read in the wide form, one column per feature; form='long' reads the long form"
         """
-        columns = (row, feature, value)
         parts, vectors = assemble(
             observations,
             metadata,
-            columns,
+            Columns(row, feature, value),
             form,
             kinds,
             metadata_types,
             duplicates,
+            TextFormat(separator, decimal, encoding),
             encoders,
             Reporter(quiet),
         )
@@ -335,7 +348,7 @@ class Table:
         kinds: 2 rating:1:5
         observations per feature: 1 to 1, median 1
         metadata: none
-        note: 2 features inferred as rating:1:5; pass kinds= to change this
+        note: 2 features inferred as rating:1:5 (kinds='rating:1:5')
         """
         rows, features = self.shape
         counts = self.counts if features else np.zeros(1, np.int64)

@@ -14,6 +14,8 @@ from headstart.progress import Reporter
 from headstart.table.columns.column import Column, Encoded
 from headstart.table.encoders import EncoderLike, SentenceEncoder, finding
 
+MAX_SIZE = 16_384  # hash buckets per text; they are stored for every feature
+
 
 class TextColumn(Column):
     """Text as a vector of ``size`` numbers with unit length: by a sentence encoder, or of hashed words.
@@ -62,7 +64,7 @@ class TextColumn(Column):
             return super().fit_encoded(name, column, "", encoder, reporter)
         texts = cls.convert(name, column)
         if argument.isdecimal():
-            return cls(name=name, size=_positive(name, argument)), None
+            return cls(name=name, size=_size(name, argument)), None
         if not argument and finding.why_no_default() is not None:
             return cls(name=name), None
         try:
@@ -145,7 +147,12 @@ def _present(column: pa.Array) -> tuple[list[int], list[str]]:
     return [line for line, _ in pairs], [text for _, text in pairs]
 
 
-def _positive(name: str, argument: str) -> int:
-    if int(argument) < 1:
+def _size(name: str, argument: str) -> int:
+    digits = argument.lstrip("0")
+    if not digits:
         raise InputError(f"metadata column {name!r}: text:{argument} is not a type; text:128 has 128 buckets")
-    return int(argument)
+    if len(digits) > 9 or int(digits) > MAX_SIZE:
+        raise InputError(
+            f"metadata column {name!r}: {f'text:{argument}'[:60]!r} is too large; at most text:{MAX_SIZE}"
+        )
+    return int(digits)
