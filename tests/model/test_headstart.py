@@ -332,13 +332,13 @@ def test_kinds_follow_the_table_and_not_what_was_added() -> None:
         model.add_feature("stars", kind="rating:1:5")
 
 
-def test_reals_with_scales_of_their_own_need_to_say_theirs() -> None:
+def test_reals_with_scales_of_their_own_find_theirs() -> None:
     random = np.random.default_rng(0)
     frame = {"row": [f"u{i}" for i in range(40)]}
     frame |= {f"lab{j}": random.normal(10.0**j, 10.0 ** (j - 1), 40) for j in range(6)}
     model = Headstart(**QUICK).fit(Table.read(pa.table(frame)))
-    with pytest.raises(InputError, match="kind='real:CENTER:SCALE', or give at least 2 observations"):
-        model.add_feature("new", observations={"u1": 5.0})
+    model.add_feature("one", observations={"u1": 5.0})  # a scale is found from any number of observations
+    assert np.isfinite(model.predict(features=["one"]).mean).all()
     model.add_feature("new", observations={"u1": 5.0, "u2": 7.0})
     assert str(model.feature("new").kind) == "real:6:1"
 

@@ -68,12 +68,13 @@ def fit(
     from headstart.model import Headstart
     from headstart.model.folder import check_place
     from headstart.model.settings import Settings
+    from headstart.training.choosing import AUTO
 
     # Check the options before the table is read, because reading and training can take long.
     check_place(out)
     settings = Settings(
         backbone=backbone_config(backbone),
-        adapter=adapter_config(adapter, seed),
+        adapter=AUTO if adapter == AUTO else adapter_config(adapter, seed),
         meta_share=meta_share,
         random_state=seed,
     )

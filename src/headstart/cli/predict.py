@@ -62,7 +62,7 @@ def predict(
     wanted: Any = read_names(rows, loaded.rows, "--rows")
     if new_rows is not None:
         columns, text = (row, feature, value), (separator, decimal, encoding)
-        table = read_table(new_rows, None, columns, ["real"], "long", "error", None, text)
+        table = read_table(new_rows, None, columns, ["real"], "long", "error", None, text, quiet=True)
         wanted = _by_row(table)
     prediction = loaded.predict(wanted, read_names(features, loaded.features, "--features"))
     lines = prediction.to_arrow(level)

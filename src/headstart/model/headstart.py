@@ -15,7 +15,7 @@ from headstart.adapters.registry import adapter_config
 from headstart.backbones.protocol import BackboneConfig
 from headstart.backbones.registry import backbone_config
 from headstart.core.states import RowStates
-from headstart.errors import InputError, NotFittedError
+from headstart.errors import InputError, NotFittedError, argument, worded
 from headstart.model import folder
 from headstart.model.catalogue import Feature
 from headstart.model.estimator import Estimator
@@ -408,7 +408,8 @@ class Headstart(Estimator):
             if self.meta_share is None:
                 return "auto"
             raise InputError(
-                "meta_share goes with an adapter of your choice, as adapter='chn'; not with 'auto'"
+                f"{worded('meta_share', '--meta-share')} goes with an adapter of your choice, "
+                f"as {argument('adapter', 'chn')}; not with 'auto'"
             )
         return adapter_config(self.adapter, seed=self.random_state)
 
