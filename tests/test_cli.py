@@ -118,7 +118,7 @@ def test_the_whole_way(folder: Path) -> None:
     shown = run("predict", model, "--rows", "u1", "--features", "f1")
     assert "90% interval" in shown.stdout
     info = run("info", model)
-    assert "25: 24 in the backbone, 1 by the adapter" in info.stdout
+    assert "25, 1 of them added after fit" in info.stdout
     assert "genre: category, year: number" in info.stdout
 
     asked = run("suggest", model, "Dune, 3", "-n", "3")
