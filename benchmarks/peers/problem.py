@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from headstart.errors import InputError
-from headstart.evaluate.scales import hide_scales
 from headstart.evaluate.splits import FeatureSplit
 from headstart.table import Table
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 from headstart.table.metadata import MetadataSchema
 from headstart.training.episodes import random_ranks
+from headstart.training.scales import hide_scales
 
 Floats = NDArray[Any]  # of whatever precision a library takes
 Ints = NDArray[Any]
@@ -84,7 +84,7 @@ class Problem:
         cls, table: Table, split: FeatureSplit, seed: int, parts: tuple[int, ...] = PARTS
     ) -> Problem:
         """Train and meta-train features are known, meta-test features new; orders as the benchmark's."""
-        table = hide_scales(table, split)
+        table = hide_scales(table, split.train)
         kinds = set(table.kinds)
         if len(kinds) > 1 or table.kinds.types[0] == KindType.REAL:
             raise InputError(f"peers take tables of one kind, binary or rating; got {table.kinds.summary()}")
@@ -216,6 +216,6 @@ def known_and_new(table: Table, split: FeatureSplit) -> tuple[Table, Table]:
     new = table.with_features(split.meta_test)
     if known.metadata is None or known.schema is None:
         return known, new
-    types = {column.name: column.type for column in known.schema.columns}
-    schema = MetadataSchema.fit(known.metadata, types)
+    types = {column.name: column.spec for column in known.schema.columns}
+    schema = MetadataSchema.fit(known.metadata, types, known.encoders)
     return replace(known, schema=schema), replace(new, schema=schema)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import shlex
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 
 class HeadstartError(Exception):
@@ -24,6 +27,49 @@ class ModelFileError(HeadstartError):
 
 class NotFittedError(HeadstartError, ValueError, AttributeError):
     """The model was used before ``fit``. It has the same base classes as scikit-learn's NotFittedError."""
+
+
+# Whether the user is on the command line. A message must name what can be typed there.
+_on_command_line: ContextVar[bool] = ContextVar("on_command_line", default=False)
+# Arguments whose option has another name.
+_OPTIONS = {"kinds": "kind", "metadata_types": "metadata-type"}
+
+
+@contextmanager
+def command_line() -> Iterator[None]:
+    """Word all messages of the ``with`` block for the command line."""
+    token = _on_command_line.set(True)
+    try:
+        yield
+    finally:
+        _on_command_line.reset(token)
+
+
+def worded(python: str, command: str) -> str:
+    """Return one of two wordings: for Python, or for the command line.
+
+    >>> worded("use observe()", "use headstart observe")
+    'use observe()'
+    >>> with command_line():
+    ...     worded("use observe()", "use headstart observe")
+    'use headstart observe'
+    """
+    return command if _on_command_line.get() else python
+
+
+def argument(name: str, value: object = None) -> str:
+    """Name an argument as the user writes it: ``form='long'`` in Python, ``--form long`` in a command.
+
+    >>> argument("form", "long"), argument("kinds")
+    ("form='long'", 'kinds=')
+    >>> with command_line():
+    ...     argument("form", "long"), argument("kinds"), argument("row", "the user")
+    ('--form long', '--kind', "--row 'the user'")
+    """
+    option = f"--{_OPTIONS.get(name, name)}"
+    if value is None:
+        return worded(f"{name}=", option)
+    return worded(f"{name}={value!r}", f"{option} {shlex.quote(str(value))}")
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from headstart.datasets import synthetic_mixed
 from headstart.errors import InputError, UnknownNameError
-from headstart.evaluate.scales import hide_scales
 from headstart.evaluate.splits import FeatureSplit, split_features
 from headstart.table import Table
 from headstart.table.kinds import KindType
+from headstart.training.scales import hide_scales
 
 
 def films(**metadata) -> Table:
@@ -148,7 +148,7 @@ def test_the_scale_of_a_held_out_real_depends_on_train_features_only(own):
     table = values_changed(mixed, split.train[::2] if own else [])
     other = values_changed(table, split.meta_test)
     assert table.kinds != other.kinds
-    first, second = hide_scales(table, split), hide_scales(other, split)
+    first, second = hide_scales(table, split.train), hide_scales(other, split.train)
     if own:
         assert len({str(table.kinds[j]) for j in split.train}) > 3
         assert [str(first.kinds[j]) for j in split.train] == [str(table.kinds[j]) for j in split.train]
@@ -159,7 +159,7 @@ def test_the_scale_of_a_held_out_real_depends_on_train_features_only(own):
 
 def test_scales_of_tables_without_reals_are_left_alone():
     table = films()
-    assert hide_scales(table, split_features(table)) is table
+    assert hide_scales(table, split_features(table).train) is table
 
 
 def test_a_part_with_no_real_to_learn_from_leaves_the_plain_scale():

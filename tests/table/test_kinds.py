@@ -177,6 +177,70 @@ def test_features_without_observations_get_the_most_common_kind():
     )
 
 
+def test_a_small_spread_around_a_large_number_is_no_constant():
+    """Values are centered before they are scaled: 1e9 ± 0.5 has a scale of 0.3, not of 1e9."""
+    random = np.random.default_rng(0)
+    columns = {str(i): 1e9 + random.uniform(-0.5, 0.5, 40) for i in range(4)}
+    columns["own"] = 3e9 + random.uniform(-0.5, 0.5, 40)
+    for kinds in (None, "real"):
+        table = Table.read(long(columns), kinds=kinds)
+        assert table.kinds.spans == pytest.approx([0.29] * 5, abs=0.05)
+        scaled = table.cells().values.numpy()
+        assert abs(scaled).max() < 2
+        np.testing.assert_allclose(scaled.std(), 1, atol=0.05)
+        back = table.kinds.unscale(scaled.astype(np.float64), table.feature_index)
+        np.testing.assert_allclose(back, table.values, rtol=0, atol=1e-6)
+
+
+def test_values_that_differ_by_rounding_only_are_constant():
+    (kind,) = set(kinds_of({"a": [0.1 + 0.2, 0.3] * 5}, kinds="real").values())
+    assert kind.span == pytest.approx(0.3)
+
+
+# --- columns that are alike -------------------------------------------------------------------------
+
+
+def test_counts_are_one_kind():
+    random = np.random.default_rng(0)
+    for growth in (1.1, 1.25):  # up to 3 and up to 80 on average
+        columns = {f"c{i:02}": random.poisson(0.3 * growth**i, 200) for i in range(26)}
+        columns["h"] = random.normal(1.7, 0.1, 50)  # not a table of whole numbers only
+        kinds = kinds_of(columns)
+        of_counts = {str(kinds[name]) if kinds[name].name != "real" else "real" for name in columns}
+        assert len({kinds[f"c{i:02}"].name for i in range(26)}) == 1, growth
+        assert len(of_counts) <= 2
+
+
+def test_columns_that_do_not_reach_the_ends_of_the_usual_rating():
+    random = np.random.default_rng(0)
+    columns = {f"item {i}": random.integers(1, 6, 100) for i in range(10)}
+    columns |= {"high": random.integers(3, 6, 100), "low": random.integers(1, 4, 100), "new": [3, 4]}
+    columns |= {"age": random.integers(18, 90, 100), "weight": random.normal(70, 9, 100)}
+    kinds = kinds_of(columns)
+    assert {str(kinds[name]) for name in columns if name not in ("age", "weight")} == {"rating:1:5"}
+    assert {kinds["age"].name, kinds["weight"].name} == {"real"}
+
+
+def test_ratings_that_differ_keep_their_ranges():
+    random = np.random.default_rng(0)
+    columns = {f"stars {i}": random.integers(1, 6, 100) for i in range(4)}
+    columns |= {f"percent {i}": random.integers(0, 11, 100) * 10 for i in range(4)}
+    columns |= {"weight": random.normal(70, 9, 100)}
+    kinds = kinds_of(columns)
+    assert {str(kinds[f"stars {i}"]) for i in range(4)} == {"rating:1:5"}
+    assert {str(kinds[f"percent {i}"]) for i in range(4)} == {"rating:0:100"}
+
+
+def test_what_was_inferred_can_be_pasted_back():
+    random = np.random.default_rng(0)
+    columns = {"bit": random.integers(0, 2, 30), "a": random.normal(size=30), "b": random.normal(size=30)}
+    table = Table.read(long(columns))
+    assert table.notes[0] == "features inferred: 2 real, 1 binary (kinds={None: 'real', 'bit': 'binary'})"
+    again = Table.read(long(columns), kinds={None: "real", "bit": "binary"})
+    assert again == table
+    assert again.notes == ()
+
+
 # --- kinds that are given ---------------------------------------------------------------------------
 
 

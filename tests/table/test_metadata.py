@@ -70,7 +70,7 @@ def part(schema, encoded, name):
 
 def test_types_are_inferred(schema):
     assert {each.name: each.type for each in schema.columns} == TYPES
-    assert schema.describe().startswith("title: text, year: number")
+    assert schema.describe().startswith("title: text (hashed words), year: number")
 
 
 def test_types_can_be_given():
@@ -82,8 +82,12 @@ def test_types_can_be_given():
     assert column(schema, "country").width == 64
     with pytest.raises(InputError, match=r"column 'title': 'txt' is not a type .*; did you mean 'text'"):
         MetadataSchema.fit(FILMS, {"title": "txt"})
-    for bad in ({"title": "text:0"}, {"title": "text:many"}, {"year": "number:3"}):
-        with pytest.raises(InputError, match="only text takes a size"):
+    for bad, message in (
+        ({"title": "text:0"}, "text:0 is not a type"),
+        ({"title": "text:many"}, "the sentence encoder 'many' is not on this machine"),
+        ({"year": "number:3"}, "only text takes a size or a model"),
+    ):
+        with pytest.raises(InputError, match=message):
             MetadataSchema.fit(FILMS, bad)
     assert column(MetadataSchema.fit(FILMS, {"title": "text:8"}), "title").width == 8
     with pytest.raises(UnknownNameError, match="no column 'titel'; did you mean 'title'"):

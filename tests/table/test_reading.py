@@ -18,7 +18,8 @@ from headstart.table import Table
 from headstart.table.sources import csvfile, parquetfile
 from headstart.table.sources import frame as frame_source
 
-NAMES = st.one_of(st.integers(-5, 30).map(str), st.text("abcé ,\"'\n|", min_size=1, max_size=4))
+TEXTS = st.text("abcé ,\"'\n|", min_size=1, max_size=4).map(str.strip).filter(bool)
+NAMES = st.one_of(st.integers(-5, 30).map(str), TEXTS)
 VALUES = st.floats(-1e6, 1e6, allow_nan=False).map(lambda value: round(value, 3))
 OBSERVATIONS = st.dictionaries(st.tuples(NAMES, NAMES), VALUES, min_size=1, max_size=30)
 
@@ -132,7 +133,7 @@ def test_whole_numbers_with_a_decimal_point_in_a_file(tmp_path):
     (tmp_path / "films.csv").write_text("feature,year\na,1990\n")
     assert list(Table.read(tmp_path / "long.csv").rows) == ["1"]
     (tmp_path / "long.csv").write_text("row,feature,value\n1.0,a,1\nu1,b,2\n")
-    assert list(Table.read(tmp_path / "long.csv").rows) == ["1.0", "u1"]
+    assert list(Table.read(tmp_path / "long.csv").rows) == ["1", "u1"]  # 1 and 1.0 are one name everywhere
 
 
 def test_unused_categories_are_not_names():
@@ -187,6 +188,117 @@ def test_a_name_may_contain_a_line_break(tmp_path):
 def test_a_narwhals_frame_is_a_frame():
     frame = pl.DataFrame({"row": ["a"], "feature": ["x"], "value": [1]})
     assert Table.read(nw.from_native(frame)) == Table.read(frame)
+
+
+# --- names that are written in several ways ---------------------------------------------------------
+
+
+def test_spaces_and_unicode_forms_are_one_name(tmp_path):
+    """One row in several spellings is one row, and the notes say so."""
+    rows = ["Am\u00e9lie", " Ame\u0301lie", "ann", "bob\u00a0"]
+    data = frame(row=rows, feature=["x", "y ", "x", "y"], value=[1.0, 2.0, 3.0, 4.0])
+    pa_csv.write_csv(data, tmp_path / "a.csv")
+    pq.write_table(data, tmp_path / "a.parquet")
+    for source in (data, data.to_pandas(), pl.from_arrow(data), tmp_path / "a.csv", tmp_path / "a.parquet"):
+        table = Table.read(source)
+        assert list(table.rows) == ["Am\u00e9lie", "ann", "bob"]
+        assert list(table.features) == ["x", "y"]
+        assert table.observations_of(" x") == {"Am\u00e9lie": 1.0, "ann": 3.0}
+        assert table.notes[:3] == (
+            "rows that are written in several ways, each read as one row: 1"
+            " ('Am\u00e9lie' and ' Ame\\u0301lie')",
+            "names of rows that were tidied (spaces around, Unicode form, decimal point): 1"
+            " ('bob\\xa0' to 'bob')",
+            "features that are written in several ways, each read as one feature: 1 ('y ' and 'y')",
+        )
+
+
+def test_spellings_meet_across_small_batches(monkeypatch):
+    monkeypatch.setattr(frame_source, "BATCH", 1)
+    table = Table.read(frame(row=["a", " a"], feature=["x", "y"]))
+    assert list(table.rows) == ["a"]
+    assert "('a' and ' a')" in table.notes[0]
+
+
+def test_metadata_in_another_spelling_belongs_to_the_feature():
+    films = pa.table({" film ": ["Ame\u0301lie "], " year": [2001]})
+    observations = pa.table({"row": ["a"], "film": ["Am\u00e9lie"], "value": [1]})
+    table = Table.read(observations, feature="film", metadata=films, metadata_types={"year ": "category"})
+    assert table.shape == (1, 1)
+    assert table.schema.describe() == "year: category"
+
+
+def test_7_and_7_0_are_one_name_in_a_mixed_column(tmp_path):
+    (tmp_path / "a.csv").write_text("row,feature,value\n7,x,1\n7.0,y,2\nu1,y,3\n")
+    for source in (
+        tmp_path / "a.csv",
+        frame(row=["7", "7.0", "u1"], feature=["x", "y", "y"], value=[1.0, 2.0, 3.0]),
+        pd.DataFrame({"row": [7, 7.0, "u1"], "feature": ["x", "y", "y"], "value": [1, 2, 3]}),
+    ):
+        assert list(Table.read(source).rows) == ["7", "u1"]
+
+
+def test_large_identifiers_stay_different(tmp_path):
+    large = [2**53, 2**53 + 1]
+    data = frame(row=large, feature=["x", "x"])
+    pa_csv.write_csv(data, tmp_path / "a.csv")
+    for source in (data, data.to_pandas(), pl.from_arrow(data), tmp_path / "a.csv"):
+        assert list(Table.read(source).rows) == list(map(str, large))
+    with pytest.raises(
+        InputError, match=r"9007199254740992\.0 cannot be a row: decimal numbers of this size"
+    ):
+        Table.read(frame(row=[float(name) for name in large]))
+    assert list(Table.read(frame(row=[2.0**53 - 1, 5.0])).rows) == ["5", str(2**53 - 1)]
+
+
+# --- text files of every sort -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.csv.gz"])
+def test_the_separator_is_detected(tmp_path, name, separator):
+    content = "row,feature,value\nu1,x,1\nu2,x,2\n".replace(",", separator).encode()
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    assert Table.read(tmp_path / name).observations_of("x") == {"u1": 1.0, "u2": 2.0}
+
+
+def test_the_separator_is_detected_by_the_columns_asked_for(tmp_path):
+    (tmp_path / "a.csv").write_text("the user;a, b, c, d;e\nu1;1;2\n")
+    assert list(Table.read(tmp_path / "a.csv", row="the user").features) == ["a, b, c, d", "e"]
+    (tmp_path / "a.csv").write_text("row,a;b;c;d,e\nu1,1,2\n")
+    assert list(Table.read(tmp_path / "a.csv").features) == ["a;b;c;d", "e"]
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "cp1252", "utf-8"])
+def test_decimal_comma_and_encoding(tmp_path, encoding):
+    films = "film; price\nAm\u00e9lie;1,5\nAlien;2,25\n"
+    (tmp_path / "films.csv").write_bytes(films.encode(encoding))
+    (tmp_path / "a.csv").write_bytes("row;film;value\nzo\u00e9;Am\u00e9lie;3,5\n".encode(encoding))
+    table = Table.read(
+        tmp_path / "a.csv", metadata=tmp_path / "films.csv", feature="film", decimal=",", encoding=encoding
+    )
+    assert table.observations_of("Am\u00e9lie") == {"zo\u00e9": 3.5}
+    assert table.metadata["price"].to_pylist() == [2.25, 1.5]
+
+
+def test_header_cells_are_tidied(tmp_path):
+    (tmp_path / "a.csv").write_text(" row ,feature , value\nu1,x,1\n")
+    assert Table.read(tmp_path / "a.csv", value=" value").observations_of("x") == {"u1": 1.0}
+    pq.write_table(pa.table({" row": ["u1"], "x ": [1]}), tmp_path / "a.parquet")
+    assert Table.read(tmp_path / "a.parquet").observations_of("x") == {"u1": 1.0}
+    assert Table.read(pd.DataFrame({" row": ["u1"], "x ": [1]})).observations_of("x") == {"u1": 1.0}
+
+
+def test_a_named_column_must_exist_also_in_the_wide_form(tmp_path):
+    (tmp_path / "a.csv").write_text("user,film,stars\n1,10,3\n2,20,4\n")
+    for arguments in ({"feature": "Film"}, {"value": "Stars"}, {"feature": "Film", "form": "wide"}):
+        with pytest.raises(UnknownNameError, match="its columns are 'user', 'film', 'stars'; did you mean"):
+            Table.read(tmp_path / "a.csv", row="user", **arguments)
+    wide = pa.table({"user": ["u1"], "x": [1]})
+    films = pa.table({"film": ["x"], "year": [1]})
+    assert Table.read(wide, row="user", feature="film", metadata=films).shape == (1, 1)  # of the metadata
+    with pytest.raises(UnknownNameError, match="the frame has no column 'film'"):
+        Table.read(wide, row="user", feature="film", metadata=pa.table({"film": ["other"], "year": [1]}))
 
 
 # --- bad input --------------------------------------------------------------------------------------

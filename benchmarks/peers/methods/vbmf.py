@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+from problem import Context, Floats, Ints, Problem
+from scipy.sparse import csr_matrix
+
 from algebra import (
     dots,
     lines_of,
@@ -18,9 +21,6 @@ from algebra import (
     weighted_sums,
     with_one,
 )
-from problem import Context, Floats, Ints, Problem
-from scipy.sparse import csr_matrix
-
 from methods.protocol import Peer
 
 

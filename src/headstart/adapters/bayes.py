@@ -27,7 +27,8 @@ class BayesHead(ClosedFormAdapter):
 
     def __init__(self, config: BayesConfig, knowledge: Knowledge) -> None:
         super().__init__(config, knowledge)
+        self.requires_grad_(False)  # what the known heads say is all it learns; chn-bayes learns further
 
     def prior_mean(self, batch: FeatureBatch, sums: Tensor) -> Tensor:  # noqa: ARG002
         """What metadata predicts: (features, size)."""
-        return self.prior.mean(batch.metadata, batch.kinds)
+        return self.prior.mean(batch)

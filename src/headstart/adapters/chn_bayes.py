@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar, Literal, Self, cast
 
 import torch
@@ -81,7 +82,10 @@ class CHNBayes(ClosedFormAdapter):
             return states
         learned = torch.tanh(self.phi(states.code))
         activation = torch.cat([states.activation, learned], dim=1)
-        return RowStates(states.code, states.code_std, activation, states.noise)
+        variance = states.variance
+        if variance is not None:  # what the code's uncertainty does to learned activations is not known
+            variance = torch.cat([variance, torch.zeros_like(learned)], dim=1)
+        return replace(states, activation=activation, variance=variance)
 
     def prior_mean(self, batch: FeatureBatch, sums: Tensor) -> Tensor:
         """What metadata predicts, moved by what the hypernetwork reads: (features, size)."""
@@ -93,12 +97,12 @@ class CHNBayes(ClosedFormAdapter):
             description = self.prior.describe(batch.metadata, batch.kinds)[:, :-1]
             encoded.append(self.dropout(self.h(description)))
         moved: Tensor = self.reach * self.net(torch.cat(encoded, dim=1))
-        return self.prior.mean(batch.metadata, batch.kinds) + moved
+        return self.prior.mean(batch) + moved
 
     def context_sums(self, batch: FeatureBatch, states: RowStates) -> Tensor:
         """The number of shots and Σ f([code, x, residual]): (features, 1 + encoding)."""
         cells = batch.cells
-        prior_mean = self.prior.mean(batch.metadata, batch.kinds)[cells.lines]
+        prior_mean = self.prior.mean(batch)[cells.lines]
         activation = states.activation.index_select(0, cells.index)
         logits = (activation * prior_mean[:, :-1]).sum(1) + prior_mean[:, -1]
         residual = cells.values - self.knowledge.likelihood.mean(logits, batch.kinds[cells.lines])

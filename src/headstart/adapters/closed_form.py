@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 
-from headstart.adapters.empirical import empirical_doubt
-from headstart.adapters.posterior import classify, posterior_of, regress, squeezing
+from headstart.adapters.empirical import mean_squared_weights
+from headstart.adapters.posterior import ContextSums, classify, mixed, posterior_of, regress, squeezing
 from headstart.adapters.prior import HeadPrior
 from headstart.adapters.protocol import AdapterConfig, StreamingAdapter
+from headstart.adapters.scales import ScalePrior
+from headstart.algebra.outliers import tame_outliers
 from headstart.algebra.padding import blocks, padded
 from headstart.algebra.sparse import segment_sum
-from headstart.algebra.symmetric import pack, squares, unpack
+from headstart.algebra.symmetric import pack, positive, squares, unpack, with_one
 from headstart.core.batch import FeatureBatch
 from headstart.core.heads import Heads
 from headstart.core.knowledge import Knowledge
@@ -44,19 +47,28 @@ class ClosedFormAdapter(StreamingAdapter):
         width = knowledge.states.code.shape[1]
         self.prior = HeadPrior(knowledge, learned)
         self.log_trust = nn.Parameter(torch.ones(()))  # of a squashed rating, relative to a binary value
-        # What an uncertain row adds: the variance of its code, weighted by the squares of usual weights.
+        # What an uncertain row adds to the noise of an observation: the variance of its activation weighted
+        # by the mean squares of heads' weights; of a backbone that gives none, that of its code.
+        self.mean_squares = nn.Parameter(torch.zeros(self.prior.size - 1))
         self.doubt = nn.Parameter(torch.zeros(width))
         self.row_noise = mlp([width + 1, 32, 1])
+        scales = knowledge.scales
+        self.scale_prior = None if scales is None else ScalePrior(scales, len(knowledge.kinds))
 
     @torch.no_grad()
     def prepare(self) -> None:
         """Start from what the backbone's heads say."""
         self.prior.prepare(self.knowledge)
-        usual = self.prior.noise(self.knowledge.kinds.mode().values)
-        self.doubt.copy_(empirical_doubt(self.knowledge) / usual)
+        heads = (self.knowledge.new_heads or self.knowledge.heads).detach()
+        mean_squares = mean_squared_weights(self.knowledge, heads)
+        self.mean_squares[: len(mean_squares)] = mean_squares
         last = cast(nn.Linear, self.row_noise[-1])
         nn.init.zeros_(last.bias)
-        last.weight.mul_(0.1)
+        nn.init.zeros_(last.weight)  # so that it begins with what the backbone says of a row
+        if self.scale_prior is not None and self.knowledge.scales is not None:
+            usual = self.prior.noise(self.knowledge.kinds)
+            noise = None if heads.noise is None else heads.noise / usual
+            self.scale_prior.prepare(self.knowledge.scales, noise)
 
     @property
     def meta_defaults(self) -> Mapping[str, object]:
@@ -94,20 +106,26 @@ class ClosedFormAdapter(StreamingAdapter):
         inputs = torch.cat([states.code, states.code_std.mean(1, keepdim=True)], dim=1)
         noise = self.row_noise(inputs)[:, 0].clamp(-_WIDEST_NOISE, _WIDEST_NOISE).exp()
         noise = noise * (1 + states.code_std**2 @ self.doubt.clamp(min=0))
-        return RowStates(states.code, states.code_std, states.activation, noise)
+        return replace(states, noise=noise if states.noise is None else noise * states.noise)
 
     # -- heads from contexts ----------------------------------------------------------------------
 
     def adapt(self, batch: FeatureBatch, states: RowStates) -> Heads:
         """Give each feature the posterior of its head, features of similar shots together."""
+        batch = batch.observing(tame_outliers(batch.cells, batch.kinds == KindType.REAL))
         prior_mean = self.prior_mean(batch, self.context_sums(batch, states)).to(self.dtype)
         root, none = self.prior.root(self.dtype), batch.kinds[:0]
         heads, order = [self._heads(prior_mean[:0], root.expand(0, -1, -1), none)], [none]  # may be empty
         apart = self.knowledge.likelihood.squashes(batch.kinds) + 2 * (batch.kinds == KindType.BINARY)
+        unscaled = batch.unscaled
+        apart = apart + 4 * unscaled
         for group in blocks(batch.shots, self.prior.size, apart):
+            order.append(group)
+            if bool(unscaled[group[0]]):
+                heads.append(self._unscaled_heads(batch.take(group), states, prior_mean[group], root))
+                continue
             mean, covariance = self._posterior(batch.take(group), states, prior_mean[group], root)
             heads.append(self._heads(mean, covariance, batch.kinds[group]))
-            order.append(group)
         return Heads.concatenate(heads).take(torch.argsort(torch.cat(order)))
 
     def _posterior(
@@ -115,11 +133,13 @@ class ClosedFormAdapter(StreamingAdapter):
     ) -> tuple[Tensor, Tensor]:
         """Condition the prior on contexts of one kind of link."""
         cells, kind = batch.cells, batch.kinds[:1]
-        activation = states.activation.index_select(0, cells.index).to(root.dtype)
-        rows = padded(torch.cat([activation, activation.new_ones(len(activation), 1)], dim=1), cells)
+        rows = padded(with_one(states.activation.index_select(0, cells.index)).to(root.dtype), cells)
         values = padded(cells.values.to(root.dtype), cells)
         noise = self._noise(states, batch).to(root.dtype)
-        if not bool(self.knowledge.likelihood.squashes(kind)):
+        identity = not bool(self.knowledge.likelihood.squashes(kind))
+        if identity and self._may_doubt():
+            return self._doubting(self._sums(batch, states), prior_mean)
+        if identity:
             return regress(rows, values, padded(1 / noise, cells), prior_mean, root)
         if int(kind) == KindType.BINARY:
             ones, squeeze = padded(torch.ones_like(noise), cells), padded(squeezing(noise), cells)
@@ -127,6 +147,52 @@ class ClosedFormAdapter(StreamingAdapter):
         # A rating behind the logistic link says more than a binary value: how much more is learned.
         trust = padded(self.log_trust.exp() / noise, cells)
         return classify(rows, values, trust, torch.ones_like(trust), prior_mean, root)
+
+    def _unscaled_heads(
+        self, batch: FeatureBatch, states: RowStates, prior_mean: Tensor, root: Tensor
+    ) -> Heads:
+        """Heads of reals whose centre and scale are found from their contexts, in units that all share."""
+        if self.scale_prior is None or batch.units is None:
+            mean, covariance = self._posterior(batch, states, prior_mean, root)
+            return self._heads(mean, covariance, batch.kinds)
+        zero, one = batch.units[:, :1], batch.units[:, 1:]
+        lines, centre = batch.cells.lines, self.scale_prior.centre
+        shared = zero[lines, 0] + one[lines, 0] * batch.cells.values.double() - centre
+        sums = self._sums(batch.observing(replace(batch.cells, values=shared)), states)
+        covariance = positive((root @ root.T).double()[:-1, :-1])
+        mean, covariance, noise = self.scale_prior.posterior(sums, prior_mean[:, :-1].double(), covariance)
+        mean[:, -1] += centre - zero[:, 0]
+        heads = self._heads(mean / one, covariance / one[:, :, None] ** 2, batch.kinds)
+        own_noise = self.prior.noise(batch.kinds) * (noise / one[:, 0] ** 2).to(heads.bias.dtype)
+        return replace(heads, noise=own_noise)
+
+    def _may_doubt(self) -> bool:
+        """Whether a context may show that metadata misleads: only where metadata is all there is to doubt."""
+        possible = not self.training and self.prior.learned == 0 and bool(self.prior.misleading > 0)
+        return possible and self.prior.uses_metadata
+
+    def _doubting(self, sums: ContextSums, prior_mean: Tensor) -> tuple[Tensor, Tensor]:
+        """The posterior where the evidence of the context says whether to follow the metadata."""
+        plain = self.prior.plain_mean.double().expand_as(prior_mean)
+        means = torch.stack([prior_mean.double(), plain], dim=1)
+        roots = torch.stack([self.prior.root(torch.float64), self.prior.plain_root.double()])
+        misleading = self.prior.misleading
+        return mixed(sums, means, roots, torch.stack([1 - misleading, misleading]))
+
+    def _sums(self, batch: FeatureBatch, states: RowStates) -> ContextSums:
+        """The sums over each context, in double precision."""
+        cells = batch.cells
+        rows = with_one(states.activation.index_select(0, cells.index)).double()
+        weights, values = 1 / self._noise(states, batch).double(), cells.values.double()
+        linear = rows * (weights * values)[:, None]
+        each = torch.cat([squares(rows) * weights[:, None], linear, (weights * values**2)[:, None]], dim=1)
+        return self._parted(segment_sum(each, cells.indptr), batch.shots)
+
+    def _parted(self, sums: Tensor, counts: Tensor) -> ContextSums:
+        """Part what is kept of a context into its sums."""
+        size = self.prior.size
+        packed, linear, square = sums.tensor_split([sums.shape[1] - size - 1, sums.shape[1] - 1], dim=1)
+        return ContextSums(counts.double(), unpack(packed, size), linear, square[:, 0])
 
     def _heads(self, mean: Tensor, covariance: Tensor, kinds: Tensor) -> Heads:
         noise = self.prior.noise(kinds)
@@ -145,32 +211,40 @@ class ClosedFormAdapter(StreamingAdapter):
 
     def _noise(self, states: RowStates, batch: FeatureBatch) -> Tensor:
         """The variance of each observation of the contexts: (n,)."""
-        usual = self.prior.noise(batch.kinds)[batch.cells.lines]
-        return usual if states.noise is None else usual * states.noise.index_select(0, batch.cells.index)
+        index = batch.cells.index
+        noise = self.prior.noise(batch.kinds)[batch.cells.lines]
+        if states.noise is not None:
+            noise = noise * states.noise.index_select(0, index)
+        if states.variance is None:
+            return noise
+        return noise + (states.variance @ self.mean_squares.clamp(min=0)).index_select(0, index)
 
     # -- heads from sufficient statistics ---------------------------------------------------------
 
     def streams(self, kinds: Tensor) -> Tensor:
-        """Kinds of an identity link: the logistic one has no sufficient statistics."""
-        return ~self.knowledge.likelihood.squashes(kinds)
+        """Ratings of an identity link.
+
+        The logistic link has no sufficient statistics, and which reals are outliers depends on all others.
+        """
+        return ~self.knowledge.likelihood.squashes(kinds) & (kinds != KindType.REAL)
 
     def evidence(self, batch: FeatureBatch, states: RowStates) -> Tensor:
-        """Σ w·d·dᵀ (packed), Σ w·x·d and the context sums of each feature, in double precision."""
-        cells = batch.cells
-        weights = 1 / self._noise(states, batch).double()
-        activation = states.activation.index_select(0, cells.index).double()
-        rows = torch.cat([activation, activation.new_ones(len(activation), 1)], dim=1)
-        linear = rows * (weights * cells.values.double())[:, None]
-        each = torch.cat([squares(rows) * weights[:, None], linear], dim=1)
-        return torch.cat([segment_sum(each, cells.indptr), self.context_sums(batch, states).double()], dim=1)
+        """The number of shots, Σ w·d·dᵀ (packed), Σ w·x·d, Σ w·x² and the context sums of each feature."""
+        sums = self._sums(batch, states)
+        further = self.context_sums(batch, states).double()
+        parts = [sums.counts[:, None], pack(sums.total), sums.linear, sums.squares[:, None], further]
+        return torch.cat(parts, dim=1)
 
     def solve(self, evidence: Tensor, batch: FeatureBatch) -> Heads:
         """The heads that these sums imply; of the batch only metadata and kinds are read."""
         size = self.prior.size
-        triangle = size * (size + 1) // 2
-        packed, linear, sums = evidence.tensor_split([triangle, triangle + size], dim=1)
-        prior_mean = self.prior_mean(batch, sums).to(evidence.dtype)
-        root, precision = self.prior.root(evidence.dtype), unpack(packed, size)
-        residual = linear - (precision @ prior_mean[:, :, None])[:, :, 0]
-        mean, covariance = posterior_of(root.T @ precision @ root, residual @ root, prior_mean, root)
+        count, kept, further = evidence.tensor_split([1, size * (size + 1) // 2 + size + 2], dim=1)
+        sums = self._parted(kept, count[:, 0])
+        prior_mean = self.prior_mean(batch, further).to(evidence.dtype)
+        if self._may_doubt():
+            mean, covariance = self._doubting(sums, prior_mean)
+            return self._heads(mean, covariance, batch.kinds)
+        root = self.prior.root(evidence.dtype)
+        residual = sums.linear - (sums.total @ prior_mean[:, :, None])[:, :, 0]
+        mean, covariance = posterior_of(root.T @ sums.total @ root, residual @ root, prior_mean, root)
         return self._heads(mean, covariance, batch.kinds)

@@ -7,6 +7,7 @@ there are well-conditioned, however small some of the prior's variances have bec
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,7 +15,17 @@ from torch import Tensor
 from headstart.algebra.symmetric import solved
 
 _BOUNDED_STEPS, _NEWTON_STEPS = 4, 8
+_TEMPER = 2.0  # observations from which the evidence for a part of a prior is half believed
 _FEWEST_WEIGHT = 1e-7  # where all is certain, rounding must not leave a negative curvature
+
+
+class ContextSums(NamedTuple):
+    """Sums over the contexts of features, of values x and weights w."""
+
+    counts: Tensor  # (features,)
+    total: Tensor  # (features, size, size): Σ w·[d; 1][d; 1]ᵀ
+    linear: Tensor  # (features, size): Σ w·x·[d; 1]
+    squares: Tensor  # (features,): Σ w·x²
 
 
 def regress(
@@ -100,3 +111,34 @@ def _bounding_slope(output: Tensor) -> Tensor:
 def squeezing(noise: Tensor) -> Tensor:
     """By how much Gaussian noise of this variance flattens a logistic link."""
     return torch.rsqrt(1 + math.pi / 8 * noise)
+
+
+def mixed(sums: ContextSums, means: Tensor, roots: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and covariance of heads under a prior of several parts, each weighed by its evidence.
+
+    Part p has the mean ``means`` (features, parts, size), the covariance root·rootᵀ of ``roots`` (parts,
+    size, size), and the share ``shares`` (parts,) before anything is observed.
+    """
+    total, linear = sums.total[:, None], sums.linear[:, None]
+    white = roots.mT @ total @ roots + torch.eye(total.shape[-1], dtype=total.dtype)
+    fitted = (total @ means[..., None])[..., 0]
+    pulled = (roots.mT @ (linear - fitted)[..., None])[..., 0]
+    lower = torch.linalg.cholesky(white)
+    half = torch.linalg.solve_triangular(lower, pulled[..., None], upper=False)
+    squared = sums.squares[:, None] - 2 * (linear * means).sum(-1) + (means * fitted).sum(-1)
+    log_evidence = -0.5 * (squared - (half[..., 0] ** 2).sum(-1)) - lower.diagonal(
+        dim1=-2, dim2=-1
+    ).log().sum(-1)
+    tempered = log_evidence * tempering(sums.counts)[:, None]
+    weights = torch.softmax(shares.log() + tempered, dim=1)
+    step = torch.linalg.solve_triangular(lower.mT, half, upper=True)[..., 0]
+    mean = means + (roots @ step[..., None])[..., 0]
+    middle = (weights[..., None] * mean).sum(1)
+    apart = mean - middle[:, None]
+    spread = roots @ torch.cholesky_inverse(lower) @ roots.mT + apart[..., :, None] * apart[..., None, :]
+    return middle, (weights[..., None, None] * spread).sum(1)
+
+
+def tempering(counts: Tensor) -> Tensor:
+    """How much the evidence of so many observations is believed: one or two fit any part by chance."""
+    return counts / (counts + _TEMPER)

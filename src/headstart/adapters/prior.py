@@ -5,8 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from headstart.adapters.empirical import empirical_noise, empirical_prior
-from headstart.core.description import described
+from headstart.adapters.empirical import empirical_noise, empirical_prior, misleading_share
+from headstart.algebra.honest import HonestRegression
+from headstart.algebra.symmetric import positive
+from headstart.core.batch import FeatureBatch
+from headstart.core.description import Description, bent
 from headstart.core.knowledge import Knowledge
 from headstart.table.kinds import KindType
 
@@ -15,45 +18,81 @@ class HeadPrior(nn.Module):
     """θ ~ N(description·base, root·rootᵀ), and the usual noise of an observation by kind.
 
     A head has ``size`` numbers: one weight per activation of the backbone, one per learned activation
-    (``learned``, after those), and the bias.
+    (``learned``, after those), and the bias. The regression on metadata is honest: each group of columns
+    has a strength chosen by leave-one-out, "not at all" included, and a known feature that is treated as
+    new gets the mean that the *other* features predict.
     """
 
     def __init__(self, knowledge: Knowledge, learned: int = 0) -> None:
         super().__init__()
-        width = knowledge.states.activation.shape[1]
+        metadata = knowledge.metadata
         self.learned = learned
-        self.size = width + learned + 1
+        self.size = knowledge.states.activation.shape[1] + learned + 1
         # Where a table mixes kinds, the kind of a feature says as much as any metadata.
         self.tells_kind = len(torch.unique(knowledge.kinds)) > 1
-        columns = self.describe(knowledge.metadata[:0], knowledge.kinds[:0]).shape[1]
+        self.bends: Tensor  # a mask of the columns that may matter other than by a straight line
+        self.register_buffer("bends", torch.zeros(metadata.shape[1], dtype=torch.bool))
+        columns = self.describe(metadata[:0], knowledge.kinds[:0]).shape[1]
         self.base = nn.Parameter(torch.zeros(columns, self.size))
         self.root_diagonal = nn.Parameter(torch.zeros(self.size))  # logarithms
         self.root_lower = nn.Parameter(torch.zeros(self.size, self.size))
         self.log_noise = nn.Parameter(torch.zeros(len(KindType)))
+        # The prior without metadata, which the context may prefer where metadata misleads.
+        self.plain_mean: Tensor
+        self.register_buffer("plain_mean", torch.zeros(self.size))
+        self.plain_root: Tensor
+        self.register_buffer("plain_root", torch.eye(self.size))
+        self.misleading: Tensor  # share of features, before any is observed, whose metadata misleads
+        self.register_buffer("misleading", torch.tensor(0.25, dtype=torch.float64))
+        self.gains: Tensor  # the share of the error of predicted heads that each metadata column removes
+        self.register_buffer("gains", torch.zeros(len(knowledge.widths)))
+        # By how much the others' prediction of each known feature differs from the fitted one.
+        self.corrections: Tensor
+        corrections = torch.zeros(len(knowledge.kinds), self.size)
+        self.register_buffer("corrections", corrections, persistent=False)
 
     @torch.no_grad()
     def prepare(self, knowledge: Knowledge) -> None:
-        """Start from the backbone's own heads and their errors."""
-        base, covariance = empirical_prior(knowledge, self.describe(knowledge.metadata, knowledge.kinds))
-        self.base.copy_(self._widened(base))
-        covariance = self._widened(self._widened(covariance).T)
+        """Start from the heads of known features and the errors of their predictions."""
+        heads = (knowledge.new_heads or knowledge.heads).detach()
+        description = Description.of(knowledge.metadata, knowledge.widths)
+        self.bends.copy_(description.bendable())
+        description = description.with_bends(self.bends)
+        if self.tells_kind:
+            one_hot = nn.functional.one_hot(knowledge.kinds, len(KindType))
+            description = description.with_more(one_hot.to(description.numbers.dtype))
+        prior = empirical_prior(knowledge, heads, description)
+        self.base.copy_(self._widened(torch.cat([prior.matrix, prior.constant[None]])))
+        fitted = self.describe(knowledge.metadata, knowledge.kinds) @ self.base
+        self.corrections.copy_(self._widened(prior.loo_means) - fitted)
+        self.gains.copy_(_column_gains(prior.regression, knowledge.widths, self.bends))
         noise = empirical_noise(knowledge)
-        added = torch.zeros(self.size)
-        usual = int(knowledge.kinds.mode().values)
-        added[self.size - 1 - self.learned : self.size - 1] = 0.5 * noise[usual]
-        root = torch.linalg.cholesky(covariance + torch.diag(added))
+        usual = float(noise[int(knowledge.kinds.mode().values)])
+        root = self._root_of(prior.covariance, usual)
         self.root_diagonal.copy_(root.diagonal().log())
         self.root_lower.copy_(root.tril(-1))
         self.log_noise.copy_(noise.log())
+        plain = empirical_prior(knowledge, heads, Description(knowledge.metadata[:, :0], []))
+        self.misleading.copy_(misleading_share(heads, prior, plain))
+        self.plain_mean.copy_(self._widened(plain.constant[None])[0])
+        self.plain_root.copy_(self._root_of(plain.covariance, usual))
+
+    @property
+    def uses_metadata(self) -> bool:
+        """Whether any metadata column, or the kind, says something of heads."""
+        return bool((self.base[:-1] != 0).any())
 
     def describe(self, metadata: Tensor, kinds: Tensor) -> Tensor:
-        """Metadata, the kind where a table mixes kinds, and a constant: (features, columns)."""
-        one_hot = [nn.functional.one_hot(kinds, len(KindType)).to(metadata.dtype)] if self.tells_kind else []
-        return described(metadata, *one_hot)
+        """Metadata, its bends, the kind where a table mixes kinds, and a constant: (features, columns)."""
+        parts = [bent(metadata, self.bends)]
+        if self.tells_kind:
+            parts.append(nn.functional.one_hot(kinds, len(KindType)).to(metadata.dtype))
+        return torch.cat([*parts, metadata.new_ones(len(metadata), 1)], dim=1)
 
-    def mean(self, metadata: Tensor, kinds: Tensor) -> Tensor:
+    def mean(self, batch: FeatureBatch) -> Tensor:
         """The prior mean of each head: (features, size)."""
-        return self.describe(metadata, kinds) @ self.base
+        mean = self.describe(batch.metadata, batch.kinds) @ self.base
+        return mean if batch.positions is None else mean + self.corrections[batch.positions]
 
     def root(self, dtype: torch.dtype) -> Tensor:
         """The lower triangular root of a head's prior covariance: (size, size)."""
@@ -63,7 +102,32 @@ class HeadPrior(nn.Module):
         """The usual variance of an observation of these kinds: like ``kinds``."""
         return self.log_noise.exp()[kinds]
 
+    def _root_of(self, covariance: Tensor, noise: float) -> Tensor:
+        """The root of a covariance of heads, with variances for the learned activations: (size, size)."""
+        added = torch.zeros(self.size)
+        added[self.size - 1 - self.learned : self.size - 1] = 0.5 * noise
+        widened = self._widened(self._widened(covariance).T)
+        root: Tensor = torch.linalg.cholesky(positive(widened.double() + torch.diag(added)))
+        return root.to(covariance.dtype)
+
     def _widened(self, matrix: Tensor) -> Tensor:
         """Put zeros for the learned activations before the last column, the bias."""
         more = matrix.new_zeros(len(matrix), self.size - matrix.shape[1])
         return torch.cat([matrix[:, :-1], more, matrix[:, -1:]], dim=1)
+
+
+def _column_gains(regression: HonestRegression, widths: tuple[int, ...], bends: Tensor) -> Tensor:
+    """What each metadata column contributes, its bends included: (metadata columns,).
+
+    Where several columns share one strength, each is given an equal part of what they remove.
+    """
+    owner = torch.repeat_interleave(torch.arange(len(widths)), torch.tensor(widths, dtype=torch.int64))
+    columns = [*range(len(widths)), *owner[bends].tolist()]  # of each group that was described
+    gains = torch.zeros(len(widths))
+    for members, gain, strength in zip(
+        regression.members, regression.gains.tolist(), regression.strengths.tolist(), strict=True
+    ):
+        for member in members if strength > 0 else []:
+            if member < len(columns):  # the last group may be that of kinds
+                gains[columns[member]] += gain / len(members)
+    return gains

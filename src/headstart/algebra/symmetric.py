@@ -47,7 +47,49 @@ def forms(vectors: Tensor, packed: Tensor) -> Tensor:
     return (squares(vectors) * twice) @ packed.T
 
 
+def diagonals(packed: Tensor, size: int) -> Tensor:
+    """The diagonals of packed matrices: (…, size)."""
+    down, across = triangle(size)
+    return packed[..., down == across]
+
+
+def weighted_traces(packed: Tensor, metric: Tensor) -> Tensor:
+    """tr(M·metric) of every packed matrix M (n, …), as one product: (n,)."""
+    down, across = triangle(len(metric))
+    twice = torch.where(down == across, 1.0, 2.0).to(metric.dtype)
+    return packed.to(metric.dtype) @ (metric[down, across] * twice)
+
+
+def positive(matrix: Tensor, relative: float = 1e-6) -> Tensor:
+    """A symmetric matrix with its diagonal raised by a small share of itself and of its mean."""
+    matrix = (matrix + matrix.mT) / 2
+    diagonal = matrix.diagonal(dim1=-2, dim2=-1)
+    raised = relative * (diagonal + diagonal.mean(-1, keepdim=True)) + 1e-12
+    return matrix + torch.diag_embed(raised)
+
+
+def inverse(covariance: Tensor) -> Tensor:
+    """The precision of a covariance, computed in double precision, in the covariance's own precision."""
+    exact = torch.cholesky_inverse(torch.linalg.cholesky(positive(covariance.double())))
+    return exact.to(covariance.dtype)
+
+
 def solved(precision: Tensor, linear: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and covariance of Gaussians given as precision (n, size, size) and precision × mean (n, size)."""
-    covariance = torch.cholesky_inverse(torch.linalg.cholesky(precision))
-    return (covariance @ linear[:, :, None])[:, :, 0], covariance
+    """Mean and covariance of Gaussians given as precision (n, size, size) and precision × mean (n, size).
+
+    Solved in double precision: the precisions of near-duplicate columns span more than single holds.
+    """
+    exact = precision.double()
+    lower, failed = torch.linalg.cholesky_ex(exact)
+    if bool((failed > 0).any()):  # because of rounding: a precision is a sum of positive parts
+        size = exact.diagonal(dim1=-2, dim2=-1).abs().amax(-1)
+        raised = torch.where(failed > 0, 1e-7 * size, torch.zeros_like(size))
+        lower = torch.linalg.cholesky(exact + torch.diag_embed(raised[..., None].expand(exact.shape[:-1])))
+    covariance = torch.cholesky_inverse(lower)
+    mean = (covariance @ linear.double()[:, :, None])[:, :, 0]
+    return mean.to(linear.dtype), covariance.to(precision.dtype)
+
+
+def with_one(vectors: Tensor) -> Tensor:
+    """Append a 1 to each vector, for the bias."""
+    return torch.cat([vectors, vectors.new_ones(len(vectors), 1)], dim=1)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from headstart.config import Config
+from headstart.core.description import Description
 from headstart.core.heads import Heads
 from headstart.core.likelihood import Likelihood, LikelihoodConfig
 from headstart.core.states import RowStates
@@ -101,8 +102,10 @@ class SweptBackbone(Backbone):
     sweeps: int
 
     @abstractmethod
-    def train_by_sweeps(self, cells: Cells, metadata: Tensor, generator: torch.Generator) -> Iterator[float]:
-        """Train on rows × features, the latter with their metadata (features, metadata width).
+    def train_by_sweeps(
+        self, cells: Cells, description: Description, generator: torch.Generator
+    ) -> Iterator[float]:
+        """Train on rows × features, the latter with their metadata.
 
         Yields after each of the ``sweeps``, every parameter updated once, how far predictions are off:
         a standard deviation, 0 where unknown.

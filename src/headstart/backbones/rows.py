@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
+
+from headstart.algebra.symmetric import with_one
+
+# The noise of a row or feature is believed as if so many observations had shown the usual one.
+NOISE_SHOTS = 5.0
 
 
 @dataclass(frozen=True)
@@ -34,12 +38,7 @@ class RowSums:
     linear: Tensor  # (rows, latent + 1): value × head
     total: Tensor  # (rows, latent + 1, latent + 1): second moments of heads
 
-    def missed(self, rows: RowPosterior, moments: Tensor) -> Tensor:
+    def squared_errors(self, rows: RowPosterior, moments: Tensor) -> Tensor:
         """The expected squared errors of the row's own predictions: (rows,)."""
         twice = 2 * (self.linear * with_one(rows.mean)).sum(1)
         return self.squares - twice + (self.total * moments).sum((1, 2))
-
-
-def with_one(vectors: Tensor) -> Tensor:
-    """Append a 1 to each vector, for the bias."""
-    return torch.cat([vectors, vectors.new_ones(len(vectors), 1)], dim=1)

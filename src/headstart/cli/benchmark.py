@@ -9,7 +9,9 @@ import typer
 
 from headstart.cli.options import (
     BackboneName,
+    Decimal,
     Duplicates,
+    Encoding,
     FeatureColumn,
     Form,
     Metadata,
@@ -18,6 +20,7 @@ from headstart.cli.options import (
     Observations,
     Quiet,
     RowColumn,
+    Separator,
     TableKind,
     ValueColumn,
     parts,
@@ -39,14 +42,17 @@ def benchmark(
     observations: Observations,
     out: Out,
     metadata: Metadata = None,
-    row: RowColumn = "row",
-    feature: FeatureColumn = "feature",
-    value: ValueColumn = "value",
+    row: RowColumn = None,
+    feature: FeatureColumn = None,
+    value: ValueColumn = None,
     kind: TableKind = None,
     form: Form = "auto",
     duplicates: Duplicates = "error",
     metadata_type: MetadataTypes = None,
-    methods: Methods = "chn-bayes,chn,mean,mean-head,knn-10",
+    separator: Separator = None,
+    decimal: Decimal = None,
+    encoding: Encoding = None,
+    methods: Methods = "auto,chn,mean,mean-head,knn-10",
     shots: Shots = "0,1,2,4,8,16,32",
     splits: Annotated[int, typer.Option(help="Number of random splits of the features.", min=1)] = 5,
     seed: Annotated[int, typer.Option(help="Seed of the first split; split i uses seed + i.", min=0)] = 0,
@@ -62,7 +68,7 @@ def benchmark(
     command continues with the splits that are not finished.
 
     Example: [bold]headstart benchmark ratings.csv --metadata films.csv --row user
-    --feature film --value stars --methods chn-bayes,mean,knn-10 --splits 5 --out compared[/bold]
+    --feature film --value stars --methods auto,mean,knn-10 --splits 5 --out compared[/bold]
     """
     from headstart.adapters.registry import adapter_names
     from headstart.backbones.registry import backbone_config
@@ -80,7 +86,10 @@ def benchmark(
         backbone=backbone_config(backbone),
     )
     config.check_methods()  # before the table is read, which can take long
-    table = read_table(observations, metadata, (row, feature, value), kind, form, duplicates, metadata_type)
+    columns, text = (row, feature, value), (separator, decimal, encoding)
+    table = read_table(
+        observations, metadata, columns, kind, form, duplicates, metadata_type, text, quiet=quiet
+    )
     results = Benchmark(table, config, name=observations.name).run(out, Reporter(quiet))
     for metric in ("rmse", "auroc"):
         if metric in results.metrics:

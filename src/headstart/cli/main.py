@@ -6,6 +6,7 @@ imports the rest when it runs, so that help and version are shown without waitin
 
 from __future__ import annotations
 
+import io
 import sys
 from typing import Annotated, Any
 
@@ -16,7 +17,7 @@ from typer.core import TyperGroup
 from headstart import __version__
 from headstart.cli import benchmark, demo, fetch, models, predict, reproduce
 from headstart.cli.printing import say
-from headstart.errors import HeadstartError
+from headstart.errors import HeadstartError, command_line
 
 
 class _InterruptedError(Exception):
@@ -75,8 +76,12 @@ _state = {"debug": False}
 
 def main() -> None:
     """Run the command. An error is one line on stderr; the exit status is 0 only on success."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # what a terminal cannot show is replaced
+            stream.reconfigure(errors="replace" if stream is sys.stdout else "backslashreplace")
     try:
-        app()
+        with command_line():
+            app()
     except HeadstartError as error:
         _fail(str(error), error)
     except (_InterruptedError, KeyboardInterrupt) as error:

@@ -12,7 +12,9 @@ import typer
 from headstart.cli.options import (
     NAMES_HELP,
     BackboneName,
+    Decimal,
     Duplicates,
+    Encoding,
     FeatureColumn,
     Form,
     Metadata,
@@ -22,6 +24,7 @@ from headstart.cli.options import (
     Observations,
     Quiet,
     RowColumn,
+    Separator,
     TableKind,
     ValueColumn,
     file_text,
@@ -38,15 +41,18 @@ def fit(
     observations: Observations,
     out: Annotated[Path, typer.Option("--out", help="Folder to save the model to.")],
     metadata: Metadata = None,
-    row: RowColumn = "row",
-    feature: FeatureColumn = "feature",
-    value: ValueColumn = "value",
+    row: RowColumn = None,
+    feature: FeatureColumn = None,
+    value: ValueColumn = None,
     kind: TableKind = None,
     form: Form = "auto",
     duplicates: Duplicates = "error",
     metadata_type: MetadataTypes = None,
+    separator: Separator = None,
+    decimal: Decimal = None,
+    encoding: Encoding = None,
     backbone: BackboneName = "factorisation",
-    adapter: Annotated[str, typer.Option(help="Method that makes the heads of new features.")] = "chn-bayes",
+    adapter: Annotated[str, typer.Option(help="Method that makes the heads of new features.")] = "auto",
     meta_share: MetaShare = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same model.", min=0)] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted fit.")] = False,
@@ -62,19 +68,23 @@ def fit(
     from headstart.model import Headstart
     from headstart.model.folder import check_place
     from headstart.model.settings import Settings
+    from headstart.training.choosing import AUTO
 
     # Check the options before the table is read, because reading and training can take long.
     check_place(out)
     settings = Settings(
         backbone=backbone_config(backbone),
-        adapter=adapter_config(adapter, seed),
+        adapter=AUTO if adapter == AUTO else adapter_config(adapter, seed),
         meta_share=meta_share,
         random_state=seed,
     )
     model = Headstart(
         settings.backbone, settings.adapter, meta_share=meta_share, random_state=seed, quiet=quiet
     )
-    table = read_table(observations, metadata, (row, feature, value), kind, form, duplicates, metadata_type)
+    columns, text = (row, feature, value), (separator, decimal, encoding)
+    table = read_table(
+        observations, metadata, columns, kind, form, duplicates, metadata_type, text, quiet=quiet
+    )
     if not quiet:
         say(table.describe())
     place = out.resolve()  # gives "." a name
@@ -94,8 +104,11 @@ def add(
     kind: Annotated[
         str | None, typer.Option(help="Kind of the feature. By default the most frequent kind of the model.")
     ] = None,
-    row: RowColumn = "row",
-    value: ValueColumn = "value",
+    row: RowColumn = None,
+    value: ValueColumn = None,
+    separator: Separator = None,
+    decimal: Decimal = None,
+    encoding: Encoding = None,
 ) -> None:
     """Add a new feature to a model, from its metadata and first observations, if there are any.
 
@@ -104,9 +117,11 @@ def add(
     """
     from headstart.model import Headstart
     from headstart.table.readers import read_context
+    from headstart.table.sources import TextFormat
 
     description = _json(metadata)
-    context = read_context(observations, row, value) if observations is not None else None
+    form = TextFormat(separator, decimal, encoding)
+    context = read_context(observations, row, value, form) if observations is not None else None
     with Headstart.updating(model) as loaded:
         loaded.add_feature(name, metadata=description, observations=context, kind=kind)
     added = loaded.feature(name)
@@ -117,8 +132,11 @@ def observe(
     model: Model,
     name: Annotated[str, typer.Argument(help="Name of the feature.", show_default=False)],
     observations: Annotated[Path, Context],
-    row: RowColumn = "row",
-    value: ValueColumn = "value",
+    row: RowColumn = None,
+    value: ValueColumn = None,
+    separator: Separator = None,
+    decimal: Decimal = None,
+    encoding: Encoding = None,
 ) -> None:
     """Add observations of a feature. A row that was observed before gets its new value.
 
@@ -126,8 +144,9 @@ def observe(
     """
     from headstart.model import Headstart
     from headstart.table.readers import read_context
+    from headstart.table.sources import TextFormat
 
-    context = read_context(observations, row, value)
+    context = read_context(observations, row, value, TextFormat(separator, decimal, encoding))
     with Headstart.updating(model) as loaded:
         loaded.observe(name, context)
     say(f"{name!r} now has {loaded.feature(name).shots} observations")
@@ -159,20 +178,13 @@ def info(model: Model) -> None:
 
     loaded = Headstart.load(model)
     fitted = loaded.fitted_
-    every = [loaded.feature(name) for name in loaded.features]
-    added = [feature for feature in every if not feature.in_backbone]
+    added = [feature for feature in fitted.catalogue.values() if not feature.in_backbone]
     show_facts(
         [
             ("model", str(model)),
-            ("backbone", str(fitted.settings.backbone.name)),
-            ("adapter", str(fitted.settings.adapter.name)),
-            ("rows", f"{len(loaded.rows)}"),
-            (
-                "features",
-                f"{len(every)}: {len(every) - len(added)} in the backbone, {len(added)} by the adapter",
-            ),
+            *loaded.info.lines(),
             ("usual kind", str(fitted.kinds[0])),
-            ("metadata", fitted.schema.describe() if fitted.schema else "none"),
+            ("columns", fitted.schema.describe() if fitted.schema else "no metadata"),
             ("latest", ", ".join(f"{feature.name} ({feature.shots} shots)" for feature in added[-3:])),
         ]
     )

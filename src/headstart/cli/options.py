@@ -29,12 +29,37 @@ MetaShare = Annotated[
         "By default all features train both the backbone and the adapter.",
     ),
 ]
-RowColumn = Annotated[str, typer.Option("--row", help="Column with the name of the row.")]
-FeatureColumn = Annotated[str, typer.Option("--feature", help="Column with the name of the feature.")]
-ValueColumn = Annotated[str, typer.Option("--value", help="Column with the value.")]
+RowColumn = Annotated[
+    str | None, typer.Option("--row", help="Column with the name of the row.", show_default="row")
+]
+FeatureColumn = Annotated[
+    str | None, typer.Option("--feature", help="Column with the name of the feature.", show_default="feature")
+]
+ValueColumn = Annotated[
+    str | None, typer.Option("--value", help="Column with the value.", show_default="value")
+]
 TableKind = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--kind",
+        metavar="KIND|FEATURE=KIND",
+        help="Kind of all features, such as rating:1:5, or of one feature, such as age=real. "
+        "Can be repeated. Other kinds are inferred.",
+    ),
+]
+Separator = Annotated[
     str | None,
-    typer.Option("--kind", help="Kind of all features, such as rating:1:5. By default it is inferred."),
+    typer.Option(
+        "--separator",
+        help="Character between the fields of text files, or tab. By default it is detected from the header.",
+    ),
+]
+Decimal = Annotated[
+    str | None, typer.Option("--decimal", help="Decimal point of text files.", show_default=".")
+]
+Encoding = Annotated[
+    str | None,
+    typer.Option("--encoding", help="Encoding of text files, such as latin-1.", show_default="utf-8"),
 ]
 Form = Annotated[
     str, typer.Option("--form", help="long (row, feature, value), wide (one column per feature) or auto.")
@@ -49,6 +74,7 @@ MetadataTypes = Annotated[
         "--metadata-type",
         metavar="NAME=TYPE",
         help="Type of a metadata column: number, date, category, labels, text, vector or ignore. "
+        "text:MODEL names a sentence encoder or its folder; text:128 hashes words into 128 numbers. "
         "Can be repeated.",
     ),
 ]
@@ -60,16 +86,23 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 def read_table(
     observations: Path,
     metadata: Path | None,
-    columns: tuple[str, str, str],
-    kind: str | None,
+    columns: tuple[str | None, str | None, str | None],
+    kinds: list[str] | None,
     form: Any,
     duplicates: Any,
     metadata_types: list[str] | None,
+    text: tuple[str | None, str | None, str | None],
+    *,
+    quiet: bool,
 ) -> Table:
-    """Read a table as the options say; ``columns`` are the columns of row, feature and value."""
+    """Read a table as the options say.
+
+    ``columns`` are the columns of row, feature and value, ``text`` the separator, decimal point and encoding.
+    """
     from headstart.table import Table
 
     row, feature, value = columns
+    separator, decimal, encoding = text
     return Table.read(
         observations,
         metadata=metadata,
@@ -77,9 +110,13 @@ def read_table(
         feature=feature,
         value=value,
         form=form,
-        kinds=kind,
+        kinds=_kinds(kinds or []),
         metadata_types=_pairs(metadata_types or []),
         duplicates=duplicates,
+        quiet=quiet,
+        separator=separator,
+        decimal=decimal,
+        encoding=encoding,
     )
 
 
@@ -98,10 +135,12 @@ def file_text(given: str) -> str | None:
         return Path(given).read_text(encoding="utf-8") if Path(given).is_file() else None
     except UnicodeDecodeError:
         raise InputError(f"{given} is not UTF-8 text") from None
+    except ValueError:  # a null character: not a path
+        return None
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
             return None
-        raise
+        raise InputError(f"{given} cannot be read: {error.strerror or error}") from error
 
 
 def read_names(given: list[str] | None, existing: Collection[str], option: str) -> list[str] | None:
@@ -124,11 +163,40 @@ def read_names(given: list[str] | None, existing: Collection[str], option: str) 
     return names
 
 
-def _pairs(texts: list[str]) -> dict[str, str]:
-    pairs = {}
+def _kinds(texts: list[str]) -> dict[str | None, str] | str | None:
+    """Return the kind of all features, or the kinds of single features and, by None, that of the others.
+
+    >>> _kinds(["real", "a=b=rating:1:5"]), _kinds(["real"])
+    ({None: 'real', 'a=b': 'rating:1:5'}, 'real')
+    """
+    kinds: dict[str | None, str] = {}
     for text in texts:
-        name, _, kind = text.rpartition("=")
+        name, equals, kind = text.rpartition("=")
+        if equals and not (name and kind):
+            raise InputError(f"--kind must be KIND or FEATURE=KIND, such as age=real; got {text!r}")
+        key = name if equals else None
+        if key in kinds:
+            owner = "all features" if key is None else repr(key)
+            raise InputError(f"--kind gives {owner} two kinds: {kinds[key]!r} and {kind!r}; keep one")
+        kinds[key] = kind
+    return kinds[None] if list(kinds) == [None] else kinds or None
+
+
+def _pairs(texts: list[str]) -> dict[str, str]:
+    from headstart.table.columns import COLUMN_TYPES
+
+    pairs: dict[str, str] = {}
+    for text in texts:
+        # A name may contain "=", and so may the folder of a model: what follows the right one is a type.
+        places = [place for place, letter in enumerate(text) if letter == "="]
+        fitting = [at for at in places if text[at + 1 :].partition(":")[0] in COLUMN_TYPES]
+        at = (fitting or places or [0])[-1]
+        name, kind = text[:at], text[at + 1 :]
         if not (name and kind):
             raise InputError(f"--metadata-type must be NAME=TYPE, such as year=category; got {text!r}")
+        if name in pairs:
+            raise InputError(
+                f"--metadata-type gives {name!r} two types: {pairs[name]!r} and {kind!r}; keep one"
+            )
         pairs[name] = kind
     return pairs

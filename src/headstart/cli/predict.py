@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headstart.cli.options import NAMES_HELP, FeatureColumn, Model, RowColumn, ValueColumn, read_names
+from headstart.cli.options import (
+    NAMES_HELP,
+    Decimal,
+    Encoding,
+    FeatureColumn,
+    Model,
+    RowColumn,
+    Separator,
+    ValueColumn,
+    read_names,
+    read_table,
+)
 from headstart.cli.printing import say, show
 from headstart.errors import InputError
 
@@ -28,9 +39,12 @@ def predict(
         Path | None, typer.Option(help="File of observations of rows that are not in the model.")
     ] = None,
     level: Annotated[float, typer.Option(help="Probability that the interval contains the value.")] = 0.9,
-    row: RowColumn = "row",
-    feature: FeatureColumn = "feature",
-    value: ValueColumn = "value",
+    row: RowColumn = None,
+    feature: FeatureColumn = None,
+    value: ValueColumn = None,
+    separator: Separator = None,
+    decimal: Decimal = None,
+    encoding: Encoding = None,
 ) -> None:
     """Predict the values of rows at features. By default all rows and features are predicted.
 
@@ -39,7 +53,6 @@ def predict(
     Example: [bold]headstart predict films.headstart --rows u1,u2 --features "Dune 3" --out dune.csv[/bold]
     """
     from headstart.model import Headstart
-    from headstart.table import Table
 
     if rows is not None and new_rows is not None:
         raise InputError("give either --rows or --new-rows, not both")
@@ -48,7 +61,8 @@ def predict(
     loaded = Headstart.load(model)
     wanted: Any = read_names(rows, loaded.rows, "--rows")
     if new_rows is not None:
-        table = Table.read(new_rows, row=row, feature=feature, value=value, kinds="real", form="long")
+        columns, text = (row, feature, value), (separator, decimal, encoding)
+        table = read_table(new_rows, None, columns, ["real"], "long", "error", None, text, quiet=True)
         wanted = _by_row(table)
     prediction = loaded.predict(wanted, read_names(features, loaded.features, "--features"))
     lines = prediction.to_arrow(level)

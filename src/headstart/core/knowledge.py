@@ -13,6 +13,14 @@ from headstart.table.cells import Cells
 
 
 @dataclass(frozen=True)
+class Scales:
+    """Centres and scales of the real features that a backbone knows, in units that all share."""
+
+    centre: Tensor  # (real features,)
+    scale: Tensor  # (real features,)
+
+
+@dataclass(frozen=True)
 class Knowledge:
     """All that an adapter may learn from before it sees a new feature."""
 
@@ -22,4 +30,10 @@ class Knowledge:
     metadata: Tensor  # (features, metadata width) of the backbone's features
     kinds: Tensor  # (features,): their kinds
     likelihood: Likelihood
-    heads_read_code: bool = False  # whether activations are the leading part of the code
+    widths: tuple[int, ...] = ()  # how many columns of the encoded metadata each metadata column has
+    scales: Scales | None = None  # of the backbone's real features, where each has its own
+    new_heads: Heads | None = None  # of the same features as if they were new, for priors to learn from
+
+    def __post_init__(self) -> None:
+        if not self.widths and self.metadata.shape[1]:  # metadata of unknown origin is one column
+            object.__setattr__(self, "widths", (self.metadata.shape[1],))

@@ -24,7 +24,7 @@ class Predictive:
     """The distribution of each value on the models' scale: a Gaussian output seen through its kind's link."""
 
     logits: Tensor  # the mean of the output w·d + b; any shape
-    variance: Tensor  # of the output, because the head is uncertain; same shape
+    variance: Tensor  # of the output, because head and row are uncertain; same shape
     noise: Tensor  # the variance that an observation adds; broadcasts to that shape
     kinds: Tensor  # the kind of each cell; broadcasts to that shape
     likelihood: Likelihood
@@ -72,9 +72,12 @@ def predict_cells(
     noise = likelihood.noise(kinds) if heads.noise is None else heads.noise[lines]
     if states.noise is not None:
         noise = noise * states.noise.index_select(0, cells.index)
-    if heads.covariance is None:
-        return Predictive(logits, torch.zeros_like(logits), noise, kinds, likelihood)
-    return Predictive(logits, forms_at(heads.covariance, states.activation, cells), noise, kinds, likelihood)
+    variance = torch.zeros_like(logits)
+    if heads.covariance is not None:
+        variance = forms_at(heads.covariance, states.activation, cells)
+    if states.variance is not None:
+        variance = variance + products_at(heads.mean_squares(), states.variance, cells)
+    return Predictive(logits, variance, noise, kinds, likelihood)
 
 
 def predict_grid(heads: Heads, states: RowStates, kinds: Tensor, likelihood: Likelihood) -> Predictive:
@@ -87,8 +90,10 @@ def predict_grid(heads: Heads, states: RowStates, kinds: Tensor, likelihood: Lik
     noise = (likelihood.noise(kinds) if heads.noise is None else heads.noise).double().expand_as(logits)
     if states.noise is not None:
         noise = noise * states.noise.double()[:, None]
-    if heads.covariance is None:
-        return Predictive(logits, torch.zeros_like(logits), noise, kinds, likelihood)
-    one = activation.new_ones(len(activation), 1)
-    variance = forms(torch.cat([activation, one], dim=1), heads.covariance.double()).clamp(min=0)
+    variance = torch.zeros_like(logits)
+    if heads.covariance is not None:
+        one = activation.new_ones(len(activation), 1)
+        variance = forms(torch.cat([activation, one], dim=1), heads.covariance.double()).clamp(min=0)
+    if states.variance is not None:
+        variance = variance + states.variance.double() @ heads.mean_squares().double().T
     return Predictive(logits, variance, noise, kinds, likelihood)

@@ -15,23 +15,26 @@ class RowStates:
     code: Tensor  # (rows, latent): what the hypernetwork reads
     code_std: Tensor  # (rows, latent): how sure the backbone is of the code
     activation: Tensor  # (rows, width): what heads read
-    noise: Tensor | None = None  # (rows,): how noisy a row's observations are, where an adapter says
+    noise: Tensor | None = None  # (rows,): how noisy a row's observations are, relative to the usual
+    variance: Tensor | None = None  # (rows, width): how uncertain each part of the activation is
 
     def __len__(self) -> int:
         return len(self.code)
 
     def take(self, rows: Tensor) -> RowStates:
         """Return the states of these rows."""
-        noise = None if self.noise is None else self.noise[rows]
-        return RowStates(self.code[rows], self.code_std[rows], self.activation[rows], noise)
+        noise, variance = (None if part is None else part[rows] for part in (self.noise, self.variance))
+        return RowStates(self.code[rows], self.code_std[rows], self.activation[rows], noise, variance)
 
     @classmethod
     def concatenate(cls, parts: list[RowStates]) -> RowStates:
         """Join batches of rows into one."""
         noises = [part.noise for part in parts if part.noise is not None]
+        variances = [part.variance for part in parts if part.variance is not None]
         return cls(
             torch.cat([part.code for part in parts]),
             torch.cat([part.code_std for part in parts]),
             torch.cat([part.activation for part in parts]),
             torch.cat(noises) if len(noises) == len(parts) else None,
+            torch.cat(variances) if len(variances) == len(parts) else None,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,15 @@ from headstart.evaluate.benchmark_config import BenchmarkConfig
 from headstart.evaluate.folder import BenchmarkFolder, SplitOutcome
 from headstart.evaluate.kshot import KShotTest, check_shots
 from headstart.evaluate.results import Results, Run
-from headstart.evaluate.scales import hide_scales
 from headstart.evaluate.scoring import score_adapter
 from headstart.evaluate.splits import FeatureSplit, split_features
-from headstart.evaluate.timing import time_adapters
+from headstart.evaluate.timing import Timing, time_adapters
 from headstart.evaluate.used_settings import used_settings
 from headstart.progress import Reporter
 from headstart.table import Table
-from headstart.training.recipe import Recipe, train
+from headstart.training.choosing import AUTO, train_best
+from headstart.training.recipe import Recipe, Trained, as_modelled, train
+from headstart.training.scales import hide_scales
 from headstart.training.stages import feature_batch
 
 
@@ -111,9 +113,10 @@ class Benchmark:
 
     def _run_split(self, number: int, folder: BenchmarkFolder, reporter: Reporter) -> SplitOutcome:
         config, split, seed = self.config, self.splits[number], self.config.seed + number
-        table = hide_scales(self.table, split)
+        table = hide_scales(self.table, split.train)
         held_out = table.with_features(split.meta_test)
-        test = KShotTest(feature_batch(held_out), held_out.kinds, config.shots, seed)
+        middle = table.kinds.take(split.train).middle_real()
+        test = KShotTest(feature_batch(held_out, middle), held_out.kinds, config.shots, seed)
         facts = _split_facts(split, test)
         reporter.say(
             f"Split {number + 1} of {config.splits}: {len(split.train)} features train, "
@@ -126,29 +129,49 @@ class Benchmark:
             meta_share=config.meta_share,
             random_state=seed,
         )
-        trained = train(
-            table,
-            split.train,
-            split.meta_train,
-            recipe,
-            {method: config.method(method, seed) for method in config.methods},
-            reporter=reporter,
-            checkpoint=lambda part: folder.checkpoint(number, part),
-        )
-        adapters = {method: own.adapter for method, own in trained.adapters.items()}
-        contexts = {k: test.context(k) for k in config.shots}
-        timings = time_adapters(adapters, contexts, trained.knowledge.states)
         runs: list[Run] = []
-        with reporter.bar("Scoring", len(adapters)) as bar:
-            for method, own in trained.adapters.items():
-                times = {timing.shots: timing for timing in timings if timing.method == method}
-                runs += score_adapter(
-                    method, own.adapter, trained.knowledge, test, own.calibration, times, split=number
-                )
-                bar.step(method)
-        ran = {method: (own.adapter, own.metatraining) for method, own in trained.adapters.items()}
-        used = used_settings(trained.backbone, config.pretraining, ran)
+        timings: list[Timing] = []
+        used: dict[str, Any] = {}
+        for trained, link in self._trained(table, split, recipe, number, folder, reporter):
+            batch = feature_batch(as_modelled(held_out, link), middle)
+            test = KShotTest(batch, held_out.kinds, config.shots, seed)
+            scored, times = _scored(trained, test, number, reporter)
+            runs += scored
+            timings += times
+            ran = {method: (own.adapter, own.metatraining) for method, own in trained.adapters.items()}
+            used |= used_settings(trained.backbone, config.pretraining, ran)
         return SplitOutcome(split=number, facts=facts, used=used, runs=tuple(runs), timings=tuple(timings))
+
+    def _trained(
+        self,
+        table: Table,
+        split: FeatureSplit,
+        recipe: Recipe,
+        number: int,
+        folder: BenchmarkFolder,
+        reporter: Reporter,
+    ) -> Iterator[tuple[Trained, str]]:
+        """Methods that share a backbone together; what the judge chooses has a backbone of its own."""
+
+        def place(part: str) -> Path:
+            return folder.checkpoint(number, part)
+
+        config, seed = self.config, recipe.random_state
+        named = {method: config.method(method, seed) for method in config.methods if method != AUTO}
+        if named:
+            yield (
+                train(
+                    table, split.train, split.meta_train, recipe, named, reporter=reporter, checkpoint=place
+                ),
+                recipe.binary_link,
+            )
+        if AUTO in config.methods:
+            best, chosen, judgement = train_best(
+                table, split.train, recipe, reporter=reporter, checkpoint=lambda part: place(f"auto-{part}")
+            )
+            reporter.say(f"auto chose {judgement.chosen}")
+            own = best.adapters["adapter"]
+            yield Trained(best.backbone, best.knowledge, {AUTO: own}), chosen.binary_link
 
     def _check_shots(self) -> None:
         shots, counts = self.config.shots[-1], np.asarray(self.table.counts)
@@ -176,6 +199,23 @@ class Benchmark:
             "metadata": [] if table.metadata is None else list(table.metadata.column_names),
             "fingerprint": table.fingerprint(),
         }
+
+
+def _scored(
+    trained: Trained, test: KShotTest, number: int, reporter: Reporter
+) -> tuple[list[Run], list[Timing]]:
+    adapters = {method: own.adapter for method, own in trained.adapters.items()}
+    contexts = {shots: test.context(shots) for shots in test.shots}
+    timings = time_adapters(adapters, contexts, trained.knowledge.states)
+    runs: list[Run] = []
+    with reporter.bar("Scoring", len(adapters)) as bar:
+        for method, own in trained.adapters.items():
+            times = {timing.shots: timing for timing in timings if timing.method == method}
+            runs += score_adapter(
+                method, own.adapter, trained.knowledge, test, own.calibration, times, split=number
+            )
+            bar.step(method)
+    return runs, timings
 
 
 def _split_facts(split: FeatureSplit, test: KShotTest) -> dict[str, int]:

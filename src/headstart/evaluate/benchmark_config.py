@@ -11,6 +11,7 @@ from headstart.adapters.registry import ADAPTERS, adapter_config
 from headstart.backbones.registry import AnyBackbone
 from headstart.config import Config
 from headstart.errors import InputError, UnknownNameError, did_you_mean, listed
+from headstart.training.choosing import AUTO
 from headstart.training.metatraining import MetaTrainingConfig
 from headstart.training.pretraining import PretrainingConfig
 
@@ -21,7 +22,7 @@ class BenchmarkConfig(Config):
     Parameters
     ----------
     methods : tuple of str
-        Names of the adapters, such as ``"chn-bayes"`` or ``"knn-10"``, each once.
+        ``"auto"`` for what a fit does by default, or names of adapters such as ``"knn-10"``; each once.
     shots : tuple of int
         Numbers of observations of a held-out feature that a method is given.
     splits : int
@@ -51,7 +52,7 @@ class BenchmarkConfig(Config):
     10
     """
 
-    methods: tuple[str, ...] = ("chn-bayes", "chn", "mean", "mean-head", "knn-10")
+    methods: tuple[str, ...] = ("auto", "chn", "mean", "mean-head", "knn-10")
     shots: tuple[int, ...] = (0, 1, 2, 4, 8, 16, 32)
     splits: int = Field(5, ge=1)
     seed: int = Field(0, ge=0)
@@ -70,7 +71,10 @@ class BenchmarkConfig(Config):
     def check_methods(self) -> None:
         """Refuse methods that are unknown or given twice, and settings of unknown adapters."""
         for method in self.methods:
-            self.method(method, self.seed)  # raises an error if the name is unknown
+            if method != AUTO:
+                self.method(method, self.seed)  # raises an error if the name is unknown
+        if AUTO in self.methods and self.meta_share is not None:
+            raise InputError("with a meta_share the methods must be named; 'auto' trains on all features")
         for name in self.adapters:
             if name not in ADAPTERS:
                 hint = did_you_mean(name, ADAPTERS.parts())

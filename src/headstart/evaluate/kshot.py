@@ -94,7 +94,7 @@ class KShotTest:
     @property
     def kinds(self) -> Tensor:
         """The kind of each target: (targets,)."""
-        return self._batch.kinds[self._lines]
+        return torch.from_numpy(self._scales.types)[self._lines]
 
     @property
     def truth(self) -> NDArray[np.float64]:

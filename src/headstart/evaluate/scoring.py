@@ -16,7 +16,7 @@ from headstart.evaluate.metrics import score
 from headstart.evaluate.results import Run
 from headstart.evaluate.timing import Timing
 from headstart.table.kinds import KindType
-from headstart.training.calibration import Calibration
+from headstart.training.calibration import USUAL_LEVEL, Calibration
 
 _FEATURES_AT_ONCE = 1024
 
@@ -38,10 +38,12 @@ def score_adapter(
     for shots in test.shots:
         context = test.context(shots)
         predictive = test.predict(_heads(adapter, context, states), states, knowledge.likelihood)
-        std = None
-        if calibration is not None and not (kinds == KindType.BINARY).all():
-            factor = calibration.factor(context.shots, context.kinds)[test.lines]
-            std = test.unscaled_std(factor * predictive.std)
+        mean, std = predictive.mean, None
+        if calibration is not None:
+            factor = calibration.factor(context.shots, context.kinds)[test.lines, USUAL_LEVEL]
+            std = None if (kinds == KindType.BINARY).all() else test.unscaled_std(factor * predictive.std)
+            corrected = calibration.probability(mean, context.shots[test.lines])
+            mean = torch.where(test.kinds == KindType.BINARY, corrected, mean)
         runs += [
             Run(
                 split=split,
@@ -53,7 +55,7 @@ def score_adapter(
                 targets=each.targets,
                 ms_per_feature=round(times[shots].ms_per_feature, 6) if shots in times else None,
             )
-            for metric, each in score(truth, test.unscaled(predictive.mean), lines, kinds, std).items()
+            for metric, each in score(truth, test.unscaled(mean), lines, kinds, std).items()
         ]
     return runs
 

@@ -74,7 +74,7 @@ def compare(model: Headstart, new: Table, seed: int) -> Results:
     fitted = model.fitted_
     knowledge = fitted.knowledge
     test = KShotTest(feature_batch(new), new.kinds, SHOTS, seed)
-    own, metatraining = fitted.settings.adapter.name, fitted.settings.metatraining
+    own, metatraining = fitted.settings.chosen_adapter.name, fitted.settings.metatraining
     adapters = {own: fitted.adapter}
     adapters |= {name: build_adapter(adapter_config(name), knowledge).eval() for name in BASELINES}
     timings = time_adapters(adapters, {shots: test.context(shots) for shots in SHOTS}, knowledge.states)

@@ -14,12 +14,15 @@ from numpy.typing import NDArray
 from headstart.adapters.protocol import StreamingAdapter
 from headstart.errors import InputError
 from headstart.model.catalogue import Catalogue, Feature
-from headstart.model.fitted import Fitted, batch_of
+from headstart.model.fitted import Fitted
 from headstart.model.settings import Settings
 from headstart.progress import Reporter
 from headstart.storage import read_json, write_json
 from headstart.table import Table
-from headstart.training.recipe import Trained, train
+from headstart.training.choosing import train_best
+from headstart.training.judge import Judgement
+from headstart.training.recipe import Trained, as_modelled, train
+from headstart.training.stages import feature_batch
 
 MIN_FEATURES = 4
 _FEATURES_AT_ONCE = 1024
@@ -32,20 +35,31 @@ def fit_table(
     train_features, meta_features = part_features(table, settings.meta_share, settings.random_state)
     if checkpoint is not None:
         open_checkpoint(checkpoint, table, settings, resume)
+    if table.schema is not None:
+        reporter.say(f"metadata: {table.schema.describe()}")
+
+    def place(part: str) -> Path | None:
+        return None if checkpoint is None else checkpoint / f"{part}.safetensors"
+
+    if settings.adapter == "auto":
+        trained, recipe, judgement = train_best(
+            table, train_features, settings, reporter=reporter, checkpoint=place
+        )
+        settings = settings.revised(binary_link=recipe.binary_link)
+        return _assembled(table, settings, trained, train_features, judgement)
+    adapters = {"adapter": settings.adapter}
     trained = train(
-        table,
-        train_features,
-        meta_features,
-        settings,
-        {"adapter": settings.adapter},
-        reporter=reporter,
-        checkpoint=lambda part: checkpoint and checkpoint / f"{part}.safetensors",
+        table, train_features, meta_features, settings, adapters, reporter=reporter, checkpoint=place
     )
-    return _assembled(table, settings, trained, train_features)
+    return _assembled(table, settings, trained, train_features, None)
 
 
 def _assembled(
-    table: Table, settings: Settings, trained: Trained, train_features: NDArray[np.int64]
+    table: Table,
+    settings: Settings,
+    trained: Trained,
+    train_features: NDArray[np.int64],
+    judgement: Judgement | None,
 ) -> Fitted:
     backbone, knowledge, own = trained.backbone, trained.knowledge, trained.adapters["adapter"]
     adapter = own.adapter
@@ -54,7 +68,8 @@ def _assembled(
     features = features_of(table, set(train_features.tolist()), fixed=fixed)
     with torch.no_grad():
         states = adapter.refine(knowledge.states)
-        sample = adapter.adapt(batch_of(features[:1], len(table.rows)), states)
+        modelled = as_modelled(table, settings.binary_link)
+        sample = adapter.adapt(feature_batch(modelled.with_features(train_features[:1])), states)
     fitted = Fitted(
         settings=settings.revised(
             backbone=backbone.config,
@@ -71,6 +86,9 @@ def _assembled(
         calibration=own.calibration,
         catalogue=Catalogue(sample),
         backbone_features=table.features.take(train_features),
+        judgement=judgement,
+        middle=table.kinds.take(train_features).middle_real(),
+        encoders=dict(table.encoders),
     )
     if fixed:
         heads = knowledge.heads.plain(states.activation.shape[1])  # like those that the adapter makes

@@ -16,7 +16,7 @@ from headstart.adapters.registry import ADAPTERS, new_adapter
 from headstart.backbones.registry import BACKBONES
 from headstart.config import Config
 from headstart.core.heads import Heads
-from headstart.core.knowledge import Knowledge
+from headstart.core.knowledge import Knowledge, Scales
 from headstart.core.states import RowStates
 from headstart.errors import InputError, listed
 from headstart.model.catalogue import Catalogue, Feature
@@ -24,6 +24,7 @@ from headstart.model.fitted import Fitted
 from headstart.model.settings import Settings
 from headstart.table import Cells, Kind, MetadataSchema, Names
 from headstart.training.calibration import Calibration
+from headstart.training.judge import Judgement
 
 FORMAT = 3  # 2 did not hold all that defines a model; 1 had no heads with a covariance
 
@@ -37,6 +38,7 @@ class FeatureFacts(Config):
     kinds: tuple[str, ...]
     in_backbone: tuple[bool, ...]
     shots: tuple[Annotated[int, Field(ge=0)], ...]
+    finds_scale: tuple[bool, ...]
 
 
 class ModelFacts(Config):
@@ -45,12 +47,14 @@ class ModelFacts(Config):
     format: Literal[3] = 3
     weights: str = Field(pattern=r"^weights-[0-9a-f]{16}\.safetensors$")  # so it lies inside the folder
     weights_sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    packages: dict[Literal["backbone", "adapter"], str]  # where these parts come from
+    packages: dict[Literal["backbone", "adapter", "base"], str]  # where these parts come from
     settings: Settings
     kinds: tuple[str, ...]
     metadata: MetadataSchema | None
     features: FeatureFacts
     backbone_features: tuple[Name, ...]
+    judgement: Judgement | None  # how it was chosen
+    middle: str | None  # the kind of new reals whose own center and scale are yet to be found
     streams: tuple[Name, ...]  # the features whose sums are kept
     rows: tuple[Name, ...]
 
@@ -67,10 +71,7 @@ def facts_of(fitted: Fitted, weights: str, digest: str) -> ModelFacts:
     return ModelFacts(
         weights=weights,
         weights_sha256=digest,
-        packages={
-            "backbone": BACKBONES.origin(settings.backbone),
-            "adapter": ADAPTERS.origin(settings.adapter),
-        },
+        packages=_packages(settings),
         settings=settings,
         kinds=[str(kind) for kind in fitted.kinds],
         metadata=fitted.schema,
@@ -79,11 +80,24 @@ def facts_of(fitted: Fitted, weights: str, digest: str) -> ModelFacts:
             kinds=[str(feature.kind) for feature in features],
             in_backbone=[feature.in_backbone for feature in features],
             shots=[feature.shots for feature in features],
+            finds_scale=[feature.finds_scale for feature in features],
         ),
         backbone_features=list(fitted.backbone_features),
+        judgement=fitted.judgement,
+        middle=None if fitted.middle is None else str(fitted.middle),
         streams=list(fitted.catalogue.evidence),
         rows=list(fitted.rows),
     )
+
+
+def _packages(settings: Settings) -> dict[str, str]:
+    """The installed packages that the parts come from."""
+    packages = {
+        "backbone": BACKBONES.origin(settings.backbone),
+        "adapter": ADAPTERS.origin(settings.chosen_adapter),
+    }
+    base = getattr(settings.chosen_adapter, "base", None)
+    return packages if base is None else {**packages, "base": ADAPTERS.origin(base)}
 
 
 def tensors_of(fitted: Fitted) -> dict[str, Tensor]:
@@ -96,8 +110,6 @@ def tensors_of(fitted: Fitted) -> dict[str, Tensor]:
         "contexts/counts": torch.tensor([len(feature.rows) for feature in features], dtype=torch.int64),
         "contexts/rows": _joined([feature.rows for feature in features], np.int64),
         "contexts/values": _joined([feature.values for feature in features], np.float64),
-        "calibration/marks": fitted.calibration.marks,
-        "calibration/factors": fitted.calibration.factors,
         "knowledge/metadata": knowledge.metadata,
         "knowledge/indptr": knowledge.cells.indptr,
         "knowledge/index": knowledge.cells.index.int(),
@@ -106,11 +118,14 @@ def tensors_of(fitted: Fitted) -> dict[str, Tensor]:
         "backbone_grid": fitted.backbone.grid,
     }
     parts: dict[str, Any] = {
+        "calibration": fitted.calibration,
         "features": heads,
         "knowledge/heads": knowledge.heads,
         "knowledge/states": knowledge.states,
         "states": fitted.states,
     }
+    if knowledge.scales is not None:
+        parts["knowledge/scales"] = knowledge.scales
     for prefix, part in parts.items():
         tensors |= {f"{prefix}/{name}": value for name, value in vars(part).items() if value is not None}
     if fitted.catalogue.evidence:
@@ -141,11 +156,12 @@ def fitted_from(facts: ModelFacts, tensors: dict[str, Tensor], *, prepare: bool 
         own["metadata"],
         own["kinds"],
         backbone.likelihood,
-        backbone.heads_read_code,
+        tuple(column.width for column in facts.metadata.columns) if facts.metadata else (),
+        Scales(**parts["knowledge/scales"]) if "knowledge/scales" in parts else None,
     )
     states = RowStates(**parts["states"])
     _check_counts(facts, knowledge, states, parts)
-    adapter = new_adapter(settings.adapter, knowledge)
+    adapter = new_adapter(settings.chosen_adapter, knowledge)
     if prepare:
         adapter.prepare()
     adapter.load_state_dict(parts.get("adapter", {}), strict=not prepare)
@@ -161,6 +177,8 @@ def fitted_from(facts: ModelFacts, tensors: dict[str, Tensor], *, prepare: bool 
         calibration=Calibration(**parts["calibration"]),
         catalogue=_catalogue(facts, parts, tensors),
         backbone_features=_names(facts.backbone_features, "feature"),
+        judgement=facts.judgement,
+        middle=None if facts.middle is None else Kind.parse(facts.middle),
     )
 
 
@@ -176,7 +194,7 @@ def _catalogue(
     _names(facts.features.names, "feature")
     every = zip(
         facts.features.names, kinds, facts.features.in_backbone, facts.features.shots, metadata, rows, values,
-        strict=True,
+        facts.features.finds_scale, strict=True,
     )  # fmt: skip
     heads = Heads(**own)
     catalogue = Catalogue(heads)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -15,17 +15,18 @@ from headstart.adapters.registry import adapter_config
 from headstart.backbones.protocol import BackboneConfig
 from headstart.backbones.registry import backbone_config
 from headstart.core.states import RowStates
-from headstart.errors import InputError, NotFittedError
+from headstart.errors import InputError, NotFittedError, argument, worded
 from headstart.model import folder
 from headstart.model.catalogue import Feature
 from headstart.model.estimator import Estimator
 from headstart.model.fitted import Fitted
 from headstart.model.fitting import fit_table
+from headstart.model.info import ModelInfo, info_of
 from headstart.model.intake import (
     Observations,
     context_of,
     encode_rows,
-    new_feature,
+    new_features,
     require_mapping,
     unique_names,
 )
@@ -35,6 +36,7 @@ from headstart.model.settings import Settings
 from headstart.model.suggestion import most_telling
 from headstart.progress import Reporter
 from headstart.table import Kind, Names, Table
+from headstart.table.encoders import EncoderLike
 from headstart.table.names import as_name
 from headstart.training.metatraining import MetaTrainingConfig
 from headstart.training.pretraining import PretrainingConfig
@@ -49,9 +51,10 @@ class Headstart(Estimator):
     ----------
     backbone : str, BackboneConfig or dict, default="factorisation"
         The base model that describes rows: its name, or its settings.
-    adapter : str, AdapterConfig or dict, default="chn-bayes"
+    adapter : str, AdapterConfig or dict, default="auto"
         The method that gives new features their heads: its name, such as ``"bayes"`` or ``"knn-10"``,
-        or its settings.
+        or its settings. With ``"auto"`` candidates are judged on features held out from everything, and
+        the best is trained on all features; ``info`` says which.
     pretraining : PretrainingConfig or dict, default=None
         How to train a backbone that is trained by gradient. What is not set has its default.
     metatraining : MetaTrainingConfig or dict, default=None
@@ -82,7 +85,7 @@ class Headstart(Estimator):
     def __init__(
         self,
         backbone: str | BackboneConfig | Mapping[str, Any] = "factorisation",
-        adapter: str | AdapterConfig | Mapping[str, Any] = "chn-bayes",
+        adapter: str | AdapterConfig | Mapping[str, Any] = "auto",
         pretraining: PretrainingConfig | Mapping[str, Any] | None = None,
         metatraining: MetaTrainingConfig | Mapping[str, Any] | None = None,
         meta_share: float | None = None,
@@ -117,8 +120,15 @@ class Headstart(Estimator):
         if not isinstance(table, Table):
             raise InputError(f"fit() takes a Table (see Table.read); got {type(table).__name__}")
         where = None if checkpoint is None else Path(checkpoint)
-        self.fitted_ = fit_table(table, self._settings(), Reporter(self.quiet), where, resume)
+        reporter = Reporter(self.quiet)
+        self.fitted_ = fit_table(table, self._settings(), reporter, where, resume)
+        reporter.say(str(self.info))
         return self
+
+    @property
+    def info(self) -> ModelInfo:
+        """What was chosen, what each metadata column contributes, and the error to expect by shots."""
+        return info_of(self._fitted)
 
     # -- features ---------------------------------------------------------------------------------
 
@@ -176,8 +186,7 @@ class Headstart(Estimator):
         fitted = self._fitted
         given = require_mapping(features, "add_features()", "{'Dune 3': {'observations': …}}")
         unique_names(given, "add_features()", "feature")
-        new = [new_feature(fitted, name, parts) for name, parts in given.items()]
-        if new:
+        if new := new_features(fitted, given):
             fitted.adapt(new)
 
     def observe(self, name: object, observations: Observations) -> None:
@@ -231,7 +240,7 @@ class Headstart(Estimator):
             raise InputError(f"suggest() takes a whole number n from 1 up; got {n!r}")
         names = list(fitted.rows) if rows is None else [as_name(row, "row") for row in _as_list(rows)]
         places = np.setdiff1d(fitted.rows.positions(names), features[0].rows)
-        candidates, kind = torch.from_numpy(places), features[0].kind.type
+        candidates, kind = torch.from_numpy(places), int(fitted.kinds_of(features))
         chosen = most_telling(heads, fitted.states, candidates, kind, int(n), fitted.knowledge.likelihood)
         return [fitted.rows[place] for place in chosen]
 
@@ -308,13 +317,15 @@ class Headstart(Estimator):
         folder.save(self._fitted, Path(path))
 
     @classmethod
-    def load(cls, path: str | Path) -> Headstart:
+    def load(cls, path: str | Path, encoders: Mapping[str, EncoderLike] | None = None) -> Headstart:
         """Read a saved model.
 
         Parameters
         ----------
         path : str or Path
             The folder of the model.
+        encoders : dict, default=None
+            What encodes metadata columns of new features, as in ``set_encoders``.
 
         Returns
         -------
@@ -326,18 +337,46 @@ class Headstart(Estimator):
         ModelFileError
             If the folder is missing, damaged, of a newer format, or needs a package that is not there.
         """
-        return cls._holding(folder.load(Path(path)))
+        model = cls._holding(folder.load(Path(path)))
+        model.set_encoders(encoders or {})
+        return model
+
+    def set_encoders(self, encoders: Mapping[str, EncoderLike]) -> None:
+        """Give the model what encodes the metadata of new features and is not saved with it.
+
+        Parameters
+        ----------
+        encoders : dict
+            For a column of the type custom, its function, as in ``Table.read``. For a text column, the
+            folder of its sentence encoder, if it is not where it was when the model was fitted.
+
+        Raises
+        ------
+        InputError
+            If a column does not exist or takes no encoder; the model is unchanged then.
+        """
+        fitted = self._fitted
+        given = require_mapping(encoders, "encoders", "{'poster': function}")
+        if given and fitted.schema is None:
+            raise InputError("the model was fitted without metadata and takes no encoders")
+        if fitted.schema is not None:
+            fitted.schema.check_encoders(given)
+        fitted.encoders = {**fitted.encoders, **given}
 
     @classmethod
     @contextmanager
-    def updating(cls, path: str | Path) -> Iterator[Headstart]:
+    def updating(
+        cls, path: str | Path, encoders: Mapping[str, EncoderLike] | None = None
+    ) -> Iterator[Headstart]:
         """Change a saved model in place: ``with Headstart.updating(path) as model: model.add_feature(…)``.
 
         The model is saved when the block ends without an error. If several processes do so, one waits
-        for the other, and no change is lost.
+        for the other, and no change is lost. ``encoders`` is as in ``set_encoders``.
         """
         with folder.updating(Path(path)) as fitted:
-            yield cls._holding(fitted)
+            model = cls._holding(fitted)
+            model.set_encoders(encoders or {})
+            yield model
 
     @classmethod
     def _holding(cls, fitted: Fitted) -> Headstart:
@@ -364,10 +403,20 @@ class Headstart(Estimator):
                 "this model is not fitted yet; call fit(table) or Headstart.load(path)"
             ) from None
 
+    def _adapter(self) -> AdapterConfig | Literal["auto"]:
+        if isinstance(self.adapter, str) and self.adapter == "auto":
+            if self.meta_share is None:
+                return "auto"
+            raise InputError(
+                f"{worded('meta_share', '--meta-share')} goes with an adapter of your choice, "
+                f"as {argument('adapter', 'chn')}; not with 'auto'"
+            )
+        return adapter_config(self.adapter, seed=self.random_state)
+
     def _settings(self) -> Settings:
         return Settings(
             backbone=backbone_config(self.backbone),
-            adapter=adapter_config(self.adapter, seed=self.random_state),
+            adapter=self._adapter(),
             pretraining=PretrainingConfig.of(self.pretraining),
             metatraining=MetaTrainingConfig.of(self.metatraining),
             meta_share=self.meta_share,

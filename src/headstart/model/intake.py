@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,12 @@ import torch
 from numpy.typing import NDArray
 
 from headstart.core.states import RowStates
-from headstart.errors import InputError, UnknownNameError, did_you_mean
+from headstart.errors import InputError, UnknownNameError, argument, did_you_mean, worded
 from headstart.model.catalogue import Feature
 from headstart.model.fitted import Fitted
 from headstart.table import Cells, Kind, Kinds, Names
 from headstart.table.kinds import KIND_NAMES, KindType
-from headstart.table.names import as_name
+from headstart.table.names import as_name, spelled
 
 Observations = Mapping[Any, float]
 PARTS = ("metadata", "observations", "kind")
@@ -50,76 +51,118 @@ def require_mapping(given: object, what: str, example: str) -> Mapping[Any, Any]
 
 def unique_names(given: Mapping[Any, Any], what: str, of: str = "name") -> list[str]:
     """The keys as names of rows or features; 1 and "1" are one name, so both at once are refused."""
-    names = [as_name(name, of) for name in given]
-    if len(set(names)) < len(names):
-        twice = next(name for i, name in enumerate(names) if name in names[:i])
-        raise InputError(f"{what}: {twice!r} is given twice; keep one")
-    return names
+    names: dict[str, object] = {}
+    for key in given:
+        name = as_name(key, of)
+        if name in names:
+            both = f"{spelled(names[name])} and {spelled(key)}"
+            raise InputError(f"{what}: {name!r} is given twice, as {both}; keep one")
+        names[name] = key
+    return list(names)
 
 
 def context_of(
-    feature: str, observations: object, kind: Kind, rows: Names
+    feature: str, observations: object, kind: Kind, rows: Names, advice: str = ""
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """The context of a feature as row positions, in order, and values."""
     what = f"feature {feature!r}"
     names, values = numbers(observations, what)
-    _check_values(values, names, Kinds([kind] * len(names)), what)
+    _check_values(values, names, Kinds([kind] * len(names)), what, advice)
     try:
         positions = rows.positions(names)
     except UnknownNameError as error:
         raise UnknownNameError(
-            f"{what}: {error}; a context can only hold rows the model knows (add_rows() adds new ones)"
+            f"{what}: {error}; a context can only hold rows the model knows"
+            + worded(" (add_rows() adds new ones)", "")
         ) from None
     order = np.argsort(positions)
     return positions[order], values[order]
 
 
-def _check_values(values: NDArray[np.float64], names: list[str], kinds: Kinds, what: str) -> None:
+def _check_values(
+    values: NDArray[np.float64], names: list[str], kinds: Kinds, what: str, advice: str = ""
+) -> None:
     """Refuse values that features of these kinds, one a value, cannot take."""
     wrong = kinds.impossible(values, np.arange(len(values)))
     if wrong.any():
         first = int(np.flatnonzero(wrong)[0])
         raise InputError(
             f"{what}: the value {values[first]:g} at {names[first]!r} is not {kinds[first].allowed} "
-            f"(kind {kinds[first]})"
+            f"(kind {kinds[first]}){advice}"
         )
 
 
-def new_feature(fitted: Fitted, given: object, parts: object) -> Feature:
-    """Check all that is said of a new feature and put it together, without a head yet."""
+def new_features(fitted: Fitted, given: Mapping[Any, object]) -> list[Feature]:
+    """Check everything that is given of new features and return the features, without heads yet."""
+    features = [_new_feature(fitted, name, parts) for name, parts in given.items()]
+    records = {
+        feature.name: _metadata_of(fitted, feature.name, parts)
+        for feature, parts in zip(features, given.values(), strict=True)
+    }
+    encoded = _encoded_metadata(fitted, records)
+    return [replace(feature, metadata=line) for feature, line in zip(features, encoded, strict=True)]
+
+
+def _new_feature(fitted: Fitted, given: object, parts: object) -> Feature:
+    """Check a new feature and return it without a head and without its metadata."""
     name = as_name(given, "feature")
     if name in fitted.catalogue:
         fixed = fitted.catalogue[name].fixed
-        advice = "fit() again to change it" if fixed else "use observe() to add observations to it"
+        observe = worded("use observe()", "use headstart observe") + " to add observations to it"
+        advice = worded("fit() again to change it", "fit the model again to change it") if fixed else observe
         raise InputError(f"feature {name!r} is already in the model; {advice}")
     said = require_mapping(parts, f"feature {name!r}", "{'metadata': …, 'observations': …}")
     for part in said:
         if part not in PARTS:
             raise InputError(f"feature {name!r}: unknown part {part!r}{did_you_mean(str(part), PARTS)}")
     observations = {} if said.get("observations") is None else said["observations"]
-    kind = _kind_of(fitted, name, said.get("kind"), observations)
-    rows, values = context_of(name, observations, kind, fitted.rows)
-    metadata = _encoded_metadata(fitted, name, said.get("metadata"))
-    return Feature(name, kind, False, len(rows), metadata, rows, values)
+    kind = _kind_of(fitted, name, said.get("kind"))
+    advice = f"; {argument('kind')} gives the feature another kind" if said.get("kind") is None else ""
+    rows, values = context_of(name, observations, kind, fitted.rows, advice)
+    finds_scale = fitted.middle is not None and kind == fitted.middle
+    blank = np.zeros(0, dtype=np.float32)
+    feature = Feature(name, kind, False, len(rows), blank, rows, values, finds_scale)
+    return fitted.with_own_units(feature)
 
 
-def _encoded_metadata(fitted: Fitted, name: str, given: object) -> NDArray[np.float32]:
+def _metadata_of(fitted: Fitted, name: str, parts: Any) -> Mapping[str, object]:
+    given = parts.get("metadata")
     metadata = (
         {} if given is None else require_mapping(given, f"feature {name!r}: metadata", "{'year': 2026}")
     )
+    if fitted.schema is None and metadata:
+        raise InputError(f"feature {name!r}: the model was fitted without metadata and can use none")
+    return metadata
+
+
+def _encoded_metadata(fitted: Fitted, records: Mapping[str, Mapping[str, object]]) -> NDArray[np.float32]:
+    """Encode the metadata of new features together, because encoders are fast on many values: (n, width)."""
     if fitted.schema is None:
-        if metadata:
-            raise InputError(f"feature {name!r}: the model was fitted without metadata and can use none")
-        return np.zeros(0, dtype=np.float32)
+        return np.zeros((len(records), 0), dtype=np.float32)
     try:
-        encoded = fitted.schema.encode([metadata])
+        columns = [column.name for column in fitted.schema.columns]
+        tidy = [_tidy_keys(record, columns) for record in records.values()]
+        return fitted.schema.encode(tidy, fitted.encoders)
     except InputError as error:
-        raise type(error)(f"feature {name!r}: {error}") from None
-    line: NDArray[np.float32] = encoded[0]
-    return line
+        if len(records) > 1:  # find the feature that it is about
+            for name, record in records.items():
+                _encoded_metadata(fitted, {name: record})
+            raise
+        raise type(error)(f"feature {next(iter(records))!r}: {error}") from None
 
 
-def _kind_of(fitted: Fitted, name: str, given: object, observations: object) -> Kind:
+def _tidy_keys(metadata: Mapping[Any, object], columns: list[str]) -> dict[Any, object]:
+    """The metadata by tidy names of columns; what is no name is left to the schema to refuse."""
+    tidy: dict[Any, object] = {}
+    for key, value in metadata.items():
+        column = as_name(key, "column name") if isinstance(key, str) and key not in columns else key
+        if column in tidy:
+            raise InputError(f"metadata {column!r} is given twice, in two spellings; keep one")
+        tidy[column] = value
+    return tidy
+
+
+def _kind_of(fitted: Fitted, name: str, given: object) -> Kind:
     """The kind said, or the usual one; a bare "rating" or "real" takes the model's ends or scale."""
     wanted = fitted.kinds[0].name if given is None else str(given)
     if isinstance(given, Kind) or wanted not in KIND_NAMES:
@@ -134,13 +177,8 @@ def _kind_of(fitted: Fitted, name: str, given: object, observations: object) -> 
         return alike[0]
     if alike[0].type != KindType.REAL:
         raise InputError(f"feature {name!r}: say its ends, as kind='{alike[0]}'")
-    _, values = numbers(observations, f"feature {name!r}")
-    if len(values) < 2:
-        raise InputError(
-            f"feature {name!r}: the model's real features each have a scale of their own; say this "
-            "one's, as kind='real:CENTER:SCALE', or give at least 2 observations"
-        )
-    return Kind.real(float(values.mean()), float(values.std()) or 1.0)
+    # The model's real features each have a scale of their own: this one's is found from its observations.
+    return alike[0] if fitted.middle is None else fitted.middle
 
 
 def _none_of(fitted: Fitted) -> str:

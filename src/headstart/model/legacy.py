@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headstart.training.calibration import LEVELS
+
 _MARKS = (0, 1, 2, 4, 8, 16, 32, 64, 128)  # the numbers of shots that calibrations were measured at
 _OF_PRIOR = ("base", "root_diagonal", "root_lower", "log_noise")  # now parts of an adapter's prior
 
@@ -48,9 +50,12 @@ def upgraded(facts: dict[str, Any], tensors: dict[str, Tensor]) -> tuple[dict[st
             "kinds": features["kinds"],
             "in_backbone": features["encoded"] if "encoded" in features else features["trained"],
             "shots": features["shots"],
+            "finds_scale": [False] * len(features["shots"]),
         },
         "backbone_features": facts["encoded"],
-        "streams": facts.get("streams", []),
+        "judgement": None,
+        "middle": None,
+        "streams": [],  # the sums of then lack some of today's; they are made again from the observations
         "rows": facts["rows"],
     }
     return new, _new_tensors(tensors, relative=bool(facts.get("relative", False)))
@@ -69,19 +74,23 @@ def _resolve(settings: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     if backbone["name"] == "factorisation":
         backbone["latent"] = tensors["backbone/weight"].shape[1]
         backbone["signature"] = tensors["backbone/signature.table"].shape[1]
-    if adapter["name"] == "chn-bayes":
-        learned = tensors.get("adapter/phi.2.bias")
-        adapter["activations"] = 0 if learned is None else len(learned)
+        backbone["uncertain_rows"] = False
+    for prefix, own in (("adapter/", adapter), ("adapter/base.", adapter.get("base"))):
+        if isinstance(own, dict) and own["name"] == "chn-bayes":
+            learned = tensors.get(f"{prefix}phi.2.bias")
+            own["activations"] = 0 if learned is None else len(learned)
 
 
 def _new_tensors(tensors: dict[str, Tensor], *, relative: bool) -> dict[str, Tensor]:
-    new = {name: value for name, value in tensors.items() if name != "calibration"}
+    new = {name: value for name, value in tensors.items() if name not in ("calibration", "streams")}
     deviations = tensors["calibration"]
     if not relative:  # they were standard deviations; now they are factors on those of the likelihood
         variance = tensors["backbone/likelihood.real_log_variance"].exp()
         deviations = deviations / torch.stack([torch.ones(()), torch.tensor(0.1), variance]).sqrt()[:, None]
     new["calibration/marks"] = torch.tensor(_MARKS[: deviations.shape[1]])
-    new["calibration/factors"] = deviations
+    new["calibration/factors"] = deviations[:, :, None].expand(-1, -1, len(LEVELS)).contiguous()
+    new["calibration/slopes"] = torch.ones(deviations.shape[1])
+    new["calibration/shifts"] = torch.zeros(deviations.shape[1])
     for name in ("weight", "bias"):
         new[f"knowledge/heads/{name}"] = new.pop(f"knowledge/{name}")
     rows, width = len(tensors["knowledge/indptr"]) - 1, tensors["knowledge/weight"].shape[1]
@@ -90,8 +99,25 @@ def _new_tensors(tensors: dict[str, Tensor], *, relative: bool) -> dict[str, Ten
         new[f"knowledge/states/{name}"] = (states[:, :width] if name == "activation" else states).contiguous()
     new["knowledge/kinds"] = new["backbone/kinds"] = new.pop("backbone/codes")
     new["backbone_grid"] = tensors["backbone/grid"]
-    for name in _OF_PRIOR:
-        for prefix in ("adapter", "adapter/base"):
-            if f"{prefix}/{name}" in new:
-                new[f"{prefix}/prior.{name}"] = new.pop(f"{prefix}/{name}")
+    _upgrade_factorisation(new)
+    for prefix in ("adapter/", "adapter/base."):
+        if f"{prefix}root_lower" in new:
+            for name in _OF_PRIOR:
+                new[f"{prefix}prior.{name}"] = new.pop(f"{prefix}{name}")
+            size, width = len(new[f"{prefix}prior.root_lower"]), tensors["knowledge/metadata"].shape[1]
+            new[f"{prefix}prior.misleading"] = torch.zeros((), dtype=torch.float64)
+            new[f"{prefix}prior.bends"] = torch.ones(width, dtype=torch.bool)  # all columns were bent
+            new[f"{prefix}mean_squares"] = torch.zeros(size - 1)  # the uncertainty of rows was in ``doubt``
     return new
+
+
+def _upgrade_factorisation(tensors: dict[str, Tensor]) -> None:
+    """The signature had a fixed centre and scale of the count, and was believed at any count."""
+    if "backbone/signature.table" not in tensors:
+        return
+    table, scale = tensors["backbone/signature.table"], tensors["backbone/signature.scale"]
+    tensors["backbone/signature.centre"] = torch.cat([torch.tensor([4.5]), torch.zeros(table.shape[1])])
+    tensors["backbone/signature.scale"] = torch.cat([torch.tensor([1.5]), scale])
+    tensors["backbone/signature.ends"] = torch.tensor([0.0, 50.0])
+    tensors["backbone/signature.patience"] = torch.tensor(1e-9)
+    tensors["backbone/exactness"] = torch.ones(len(table))

@@ -14,6 +14,7 @@ from headstart.model.fitted import Fitted
 from headstart.model.prediction import Prediction
 from headstart.table import Kinds, Names
 from headstart.table.kinds import KindType
+from headstart.training.calibration import USUAL_LEVEL
 
 _ROWS_AT_ONCE = 1024
 
@@ -23,9 +24,10 @@ def predict_features(fitted: Fitted, rows: Names, states: RowStates, names: Sequ
     """Predict the features of these names at rows of these states."""
     features, heads = fitted.catalogue.take(names)
     kinds = Kinds([feature.kind for feature in features])
-    types = torch.from_numpy(kinds.types)
+    types = fitted.kinds_of(features)
     shots = torch.tensor([feature.shots for feature in features], dtype=torch.int64)
-    factor = fitted.calibration.factor(shots, types).double()
+    factors = fitted.calibration.factor(shots, types).double()
+    factor = factors[:, USUAL_LEVEL]
     mean, std = np.empty((2, len(rows), len(features)))
     for part in torch.split(torch.arange(len(rows)), _ROWS_AT_ONCE):
         predictive = predict_grid(heads, states.take(part), types, fitted.knowledge.likelihood)
@@ -33,8 +35,12 @@ def predict_features(fitted: Fitted, rows: Names, states: RowStates, names: Sequ
         std[part] = (factor * predictive.std.float()).float().numpy()
     std *= kinds.spans
     binary = kinds.types == KindType.BINARY
+    if binary.any():
+        chances = torch.from_numpy(mean[:, binary])
+        mean[:, binary] = fitted.calibration.probability(chances, shots[torch.from_numpy(binary)]).numpy()
     std[:, binary] = np.sqrt(mean[:, binary] * (1 - mean[:, binary]))
     mean = kinds.unscale(mean, np.arange(len(kinds)))
     lows, highs = (np.array([getattr(kind, end) for kind in kinds]) for end in ("low", "high"))
     columns = Names([feature.name for feature in features], "feature")
-    return Prediction(rows, columns, kinds, np.clip(mean, lows, highs, out=mean), std)
+    reach = (factors / factor[:, None]).numpy()
+    return Prediction(rows, columns, kinds, np.clip(mean, lows, highs, out=mean), std, reach)

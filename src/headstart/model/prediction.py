@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from headstart.errors import InputError
 from headstart.table.kinds import Kinds, KindType
 from headstart.table.names import Names
+from headstart.training.calibration import LEVELS
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Prediction:
     kinds: Kinds
     mean: NDArray[np.float64]  # (rows, features)
     std: NDArray[np.float64]  # (rows, features)
+    reach: NDArray[np.float64] | None = None  # (features, levels): of intervals, relative to the normal's
 
     def __getitem__(self, cell: tuple[object, object]) -> tuple[float, float]:
         """Mean and standard deviation of one cell, by name: ``prediction["u1", "Dune 3"]``."""
@@ -34,13 +36,18 @@ class Prediction:
     def interval(self, level: float = 0.9) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Low and high ends that hold the value with this probability: two of (rows, features).
 
-        Gaussian, cut off at a rating's ends; for a binary feature the quantiles, 0 or 1.
+        Symmetric around the mean, as wide as calibration found that it must be, cut off at a rating's ends;
+        for a binary feature the quantiles, 0 or 1.
         """
         if not isinstance(level, (int, float)) or not 0 < level < 1:
             raise InputError(f"an interval's level must lie between 0 and 1; got {level!r}")
         from scipy.special import ndtri  # imported here: few uses of a model need SciPy
 
         reach = ndtri(0.5 + level / 2) * self.std
+        if (
+            self.reach is not None
+        ):  # by which intervals of other levels are wider or narrower than the normal's
+            reach = reach * np.array([np.interp(level, LEVELS, own) for own in self.reach])
         lows = np.array([kind.low for kind in self.kinds])
         highs = np.array([kind.high for kind in self.kinds])
         low, high = np.clip(self.mean - reach, lows, highs), np.clip(self.mean + reach, lows, highs)

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Annotated, Literal
 
-from headstart.adapters.registry import AnyAdapter
+from pydantic import BeforeValidator, SerializeAsAny
+
+from headstart.adapters.protocol import AdapterConfig
+from headstart.adapters.registry import adapter_config
+from headstart.training.choosing import AUTO
 from headstart.training.recipe import Recipe
+
+
+def _adapter(choice: object) -> object:
+    return AUTO if isinstance(choice, str) and choice == AUTO else adapter_config(choice)
 
 
 class Settings(Recipe):
     """The recipe of training and the adapter. In a saved model every value is the one that really ran."""
 
-    adapter: AnyAdapter = Field("chn-bayes", validate_default=True)
+    adapter: Annotated[SerializeAsAny[AdapterConfig] | Literal["auto"], BeforeValidator(_adapter)] = AUTO
+
+    @property
+    def chosen_adapter(self) -> AdapterConfig:
+        """The adapter of a fitted model; only before fit it may be left to the judge."""
+        if isinstance(self.adapter, str):
+            raise TypeError("the adapter is not chosen yet")
+        return self.adapter

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from headstart.errors import InputError, listed
+from headstart.errors import InputError, argument, listed, worded
+from headstart.progress import Reporter
+from headstart.table.columns.text import TextColumn
+from headstart.table.encoders import EncoderLike, finding
 from headstart.table.inference import KindsLike, check_values, parse_kind, resolve_kinds
 from headstart.table.kinds import Kinds
 from headstart.table.metadata import MetadataSchema
-from headstart.table.names import Names
+from headstart.table.names import Names, as_name
 from headstart.table.numbering import sorted_names
-from headstart.table.readers import Form, Observations, choose_form, read_long, read_wide
+from headstart.table.readers import Columns, Form, Observations, choose_form, read_long, read_wide
 from headstart.table.sorting import DUPLICATES, SortedObservations, merge_duplicates, sort_observations
-from headstart.table.sources import open_source
+from headstart.table.sources import TextFormat, is_text_file, open_source
 from headstart.table.tidying import align, check_finite, read_metadata
+
+T = TypeVar("T")
 
 
 class TableParts(NamedTuple):
@@ -33,46 +38,64 @@ class TableParts(NamedTuple):
     metadata: pa.Table | None
     schema: MetadataSchema | None
     notes: tuple[str, ...]
+    encoders: dict[str, EncoderLike]
 
 
 def assemble(
     observations: object,
     metadata: object,
-    columns: tuple[str, str, str],
+    columns: Columns,
     form: Form,
     kinds: KindsLike,
     metadata_types: Mapping[str, str] | None,
     duplicates: str,
-) -> TableParts:
-    """Read all parts of a table. ``columns`` are the names of the row, feature and value columns."""
-    row, feature, value = columns
+    text: TextFormat,
+    encoders: Mapping[str, EncoderLike] | None,
+    reporter: Reporter,
+) -> tuple[TableParts, dict[str, NDArray[np.float32]]]:
+    """Read all parts of a table, and the vectors of the metadata columns that an encoder encodes."""
     _check_arguments(kinds, duplicates)
-    source = open_source(observations, columns)
-    form = choose_form(source, form, row, feature, value)
+    columns = columns.tidy()
+    row, feature, value = columns.or_usual()
+    source = open_source(observations, (row, feature, value), text)
+    if text.given and not (is_text_file(observations) or is_text_file(metadata)):
+        raise InputError(
+            f"{source.label} is not a text file: no separator, decimal point or encoding can be given for it"
+        )
     # Metadata is small, so its errors appear before the long work.
-    described: list[str] = []
+    described: list[str] | None = None
     lines: pa.Table | None = None
     if metadata is not None:
-        described, lines = read_metadata(open_source(metadata, (feature,)), feature)
+        described, lines = read_metadata(open_source(metadata, (feature,), text), feature)
+    form = choose_form(source, form, columns, described)
+    described = described or []
     unsorted = read_long(source, row, feature, value) if form == "long" else read_wide(source, row)
     notes = [*unsorted.notes, *(_compare_features(unsorted.features, described) if lines is not None else ())]
     rows = Names(sorted_names(unsorted.rows), "row")
     features = Names(sorted_names([*unsorted.features, *described]), "feature")
-    keys, values = _keys(unsorted, rows, features), unsorted.values
+    keys, values, spellings = _keys(unsorted, rows, features), unsorted.values, unsorted.spellings
     del unsorted  # sorting needs the most memory
     ordered = sort_observations(keys, values, len(features))
     del keys, values
-    ordered, merge_notes = merge_duplicates(ordered, rows, features, duplicates)
+    ordered, merge_notes = merge_duplicates(ordered, rows, features, duplicates, spellings)
     resolved, kind_notes = _kinds(kinds, rows, features, ordered)
     notes += [*merge_notes, *kind_notes]
     aligned = schema = None
+    vectors: dict[str, NDArray[np.float32]] = {}
+    types = _tidy_keys(metadata_types or {}, "metadata_types must map columns to types, as {'year': 'date'}")
+    functions = _tidy_keys(encoders or {}, "encoders must map columns to functions, as {'image': function}")
     if lines is not None and lines.num_columns:
         aligned = align(described, lines, features)
-        schema = _fit_schema(aligned, features, dict(metadata_types or {}))
-        notes.append(f"metadata columns read as {schema.describe()}; pass metadata_types= to change this")
-    elif metadata_types:
-        raise InputError("metadata_types was given, but there are no columns of metadata to apply it to")
-    return TableParts(rows, features, resolved, *ordered, aligned, schema, tuple(notes))
+        used = [name for name in aligned.column_names if types.get(name) != "ignore"]
+        check_finite(aligned.select(used), features)
+        schema, vectors = MetadataSchema.fit_encoded(aligned, types, functions, reporter)
+        notes.append(f"metadata columns read as {schema.describe()} ({_types_to_paste(schema)})")
+        notes += _why_hashed(schema, types)
+    elif types or functions:
+        given = argument("metadata_types" if types else "encoders")
+        raise InputError(f"{given} was given, but there are no columns of metadata to apply it to")
+    parts = TableParts(rows, features, resolved, *ordered, aligned, schema, tuple(notes), functions)
+    return parts, vectors
 
 
 def _check_arguments(kinds: KindsLike, duplicates: str) -> None:
@@ -80,6 +103,19 @@ def _check_arguments(kinds: KindsLike, duplicates: str) -> None:
         raise InputError(f"duplicates must be one of {', '.join(DUPLICATES)}; got {duplicates!r}")
     for kind in kinds.values() if isinstance(kinds, Mapping) else () if kinds is None else (kinds,):
         parse_kind(kind)
+
+
+def _tidy_keys(given: Mapping[str, T], rule: str) -> dict[str, T]:
+    if not isinstance(given, Mapping):
+        raise InputError(f"{rule}; got {given!r}")
+    return {as_name(name, "column name"): said for name, said in given.items()}
+
+
+def _types_to_paste(schema: MetadataSchema) -> str:
+    """Return the types as they can be given to a later call."""
+    types = {column.name: column.spec for column in schema.columns}
+    options = " ".join(argument("metadata_types", f"{name}={text}") for name, text in types.items())
+    return worded(f"metadata_types={types!r}", options)
 
 
 def _keys(observations: Observations, rows: Names, features: Names) -> NDArray[np.int64]:
@@ -98,10 +134,17 @@ def _kinds(
     return resolved, notes
 
 
-def _fit_schema(metadata: pa.Table, features: Names, types: dict[str, str]) -> MetadataSchema:
-    used = [name for name in metadata.column_names if types.get(name) != "ignore"]
-    check_finite(metadata.select(used), features)
-    return MetadataSchema.fit(metadata, types)
+def _why_hashed(schema: MetadataSchema, types: dict[str, str]) -> list[str]:
+    """Return a note if texts could be understood better than by hashed words."""
+    hashed = [
+        column.name
+        for column in schema.columns
+        if isinstance(column, TextColumn)
+        and column.encoder is None
+        and types.get(column.name, "text") == "text"
+    ]
+    reason = finding.why_no_default() if hashed else None
+    return [] if reason is None else [f"no sentence encoder for {listed(hashed)}: {reason}"]
 
 
 def _compare_features(observed: list[str], described: list[str]) -> list[str]:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headstart.errors import InputError
+from headstart.errors import InputError, listed
+from headstart.table.alike import FEW, infer_each
 from headstart.table.grids import few_distinct, on_grid
 from headstart.table.kinds import Kind, Kinds, KindType
 from headstart.table.names import Names
+from headstart.table.pasting import kinds_to_paste, pasted
 
-KindsLike = str | Kind | Mapping[str, str | Kind] | None
+KindsLike = str | Kind | Mapping[str, str | Kind] | Mapping[str | None, str | Kind] | None
 
-FEW = 20  # a rating has at most so many distinct values, and at least so many observations
+ROUNDING = 4 * np.finfo(np.float64).eps  # a smaller spread, relative to the values, is no spread
 UNDECIDED = -1  # in place of a KindType: the kind of the feature is not decided yet
 
 
@@ -26,8 +28,10 @@ class _KindArrays(NamedTuple):
     first: NDArray[np.float64]  # (features,)
     second: NDArray[np.float64]  # (features,)
 
-    def assign(self, features: NDArray[np.bool_] | int, kind: Kind) -> None:
-        self.types[features], self.first[features], self.second[features] = kind.type, kind.first, kind.second
+    def assign(self, features: NDArray[np.bool_] | int, kind: Kind | int) -> None:
+        self.types[features] = kind.type if isinstance(kind, Kind) else kind
+        if isinstance(kind, Kind):
+            self.first[features], self.second[features] = kind.first, kind.second
 
     def median_real(self, mask: NDArray[np.bool_]) -> Kind:
         return Kind.real(float(np.median(self.first[mask])), float(np.median(self.second[mask])))
@@ -41,21 +45,15 @@ def resolve_kinds(
     ``index`` (n,) is the position of the feature of each of the ``values`` (n,).
 
     >>> resolve_kinds(None, Names(["a", "b"], "feature"), np.array([0, 0, 1]), np.array([1.0, 5.0, 3.0]))
-    (Kinds(2 rating:1:5), ('2 features inferred as rating:1:5; pass kinds= to change this',))
+    (Kinds(2 rating:1:5), ("2 features inferred as rating:1:5 (kinds='rating:1:5')",))
     """
     count = len(features)
     arrays = _KindArrays(np.full(count, UNDECIDED), np.full(count, np.nan), np.full(count, np.nan))
     observed = np.bincount(index, minlength=count) > 0
     if isinstance(kinds, Mapping):
-        _assign_by_name(arrays, kinds, features)
+        _assign_by_name(arrays, kinds, features, index, values)
     elif kinds is not None:
-        kind = parse_kind(kinds)
-        if isinstance(kind, Kind):
-            arrays.assign(np.full(count, True), kind)
-        elif kind == KindType.RATING:
-            arrays.assign(np.full(count, True), _rating_of(values, "the table"))
-        else:
-            arrays.types[:] = kind
+        arrays.assign(np.full(count, True), _kind_of_many(kinds, values, "the table"))
     inferred = (arrays.types == UNDECIDED) & observed
     unobserved = (arrays.types == UNDECIDED) & ~observed
     _infer(arrays, inferred, index, values)
@@ -66,13 +64,15 @@ def resolve_kinds(
     resolved = _as_kinds(arrays)
     notes = []
     if inferred.any():
-        summary = resolved.take(np.flatnonzero(inferred)).summary()
+        positions = np.flatnonzero(inferred)
+        found = resolved.take(positions)
+        summary = found.summary()
         text = (
             f"features inferred: {summary}"
             if "," in summary
             else summary.replace(" ", " features inferred as ", 1)
         )
-        notes.append(f"{text}; pass kinds= to change this")
+        notes.append(f"{text} ({kinds_to_paste(features.take(positions), found)})")
     if unobserved.any():
         notes.append(
             f"{int(unobserved.sum())} features without observations got the most common kind, {common}"
@@ -97,7 +97,8 @@ def check_values(
         kind = kinds[feature_index[i]]
         raise InputError(
             f"row {rows[row_index[i]]!r}, feature {features[feature_index[i]]!r}: the value"
-            f" {values[i]:.12g} must be {kind.allowed} (the feature's kind is {kind})"
+            f" {values[i]:.12g} must be {kind.allowed} (the feature's kind is {kind}); correct the value, or"
+            f" give this feature another kind, as in {pasted({features[feature_index[i]]: 'real'})}"
         )
 
 
@@ -111,17 +112,35 @@ def parse_kind(text: object) -> Kind | int:
     return types[text] if text in types else Kind.parse(text)
 
 
-def _assign_by_name(arrays: _KindArrays, kinds: Mapping[str, str | Kind], features: Names) -> None:
-    for position, text in zip(features.positions(kinds), kinds.values(), strict=True):
-        kind = parse_kind(text)
-        if isinstance(kind, Kind):
-            arrays.assign(int(position), kind)
-        else:
-            arrays.types[position] = kind
+def _assign_by_name(
+    arrays: _KindArrays,
+    kinds: Mapping[Any, str | Kind],
+    features: Names,
+    index: NDArray[np.int64],
+    values: NDArray[np.float64],
+) -> None:
+    named = {name: parse_kind(text) for name, text in kinds.items() if name is not None}
+    positions = features.positions(named)
+    if len(np.unique(positions)) < len(positions):
+        raise InputError(f"kinds contains a feature twice, in two spellings: {listed(named)}; keep one")
+    for position, kind in zip(positions.tolist(), named.values(), strict=True):
+        arrays.assign(position, kind)
+    if None in kinds:
+        others = np.full(len(features), True)
+        others[positions] = False
+        arrays.assign(others, _kind_of_many(kinds[None], values[others[index]], "the other features"))
+
+
+def _kind_of_many(text: str | Kind, values: NDArray[np.float64], owner: str) -> Kind | int:
+    """Return one kind for features with these values. ``rating`` gets the limits of all of them."""
+    kind = parse_kind(text)
+    return _rating_of(values, owner) if kind == KindType.RATING else kind
 
 
 def _rating_of(values: NDArray[np.float64], owner: str) -> Kind:
     """Return the rating whose limits are the smallest and largest value. ``owner`` is for messages."""
+    if not len(values):
+        raise InputError(f"{owner} have no observations; give the limits of the rating, as in rating:1:5")
     low, high = float(values.min()), float(values.max())
     if low == high:
         raise InputError(
@@ -149,17 +168,10 @@ def _infer(
         if on_grid(one_feature, distinct_values, 1)[0]:
             arrays.assign(undecided, Kind.rating(float(distinct_values[0]), float(distinct_values[-1])))
             return
-    count = len(mask)
-    order = np.lexsort((values, index))
-    feature, value = index[order], values[order]
-    new = np.append(True, (feature[1:] != feature[:-1]) | (value[1:] != value[:-1]))
-    feature, value = feature[new], value[new]  # the distinct values of each feature, in order
-    distinct, enough = np.bincount(feature, minlength=count), np.bincount(index, minlength=count) >= FEW
-    zeros_and_ones = np.bincount(feature, ~np.isin(value, (0, 1)), count) == 0
-    binary = mask & zeros_and_ones & ((distinct == 2) | enough)
-    rating = mask & ~binary & enough & (distinct > 1) & (distinct <= FEW) & on_grid(feature, value, count)
+    binary, rating, low, high = infer_each(mask, index, values)
     arrays.assign(binary, Kind.binary())
     arrays.types[rating] = KindType.RATING
+    arrays.first[rating], arrays.second[rating] = low[rating], high[rating]
     arrays.types[mask & ~binary & ~rating] = KindType.REAL
 
 
@@ -201,10 +213,14 @@ def _compute_real_scales(arrays: _KindArrays, index: NDArray[np.int64], values: 
         return True
     count, index, values = len(mask), index[selected], values[selected]
     number = np.bincount(index, minlength=count)
-    mean = np.bincount(index, values, count) / np.maximum(number, 1)
-    squares = np.bincount(index, (values - mean[index]) ** 2, count)
+    # Sums of values near 0 are exact enough also if the values are large and their spread is small.
+    first = np.zeros(count)
+    first[index[::-1]] = values[::-1]
+    with np.errstate(over="ignore", invalid="ignore"):  # values that are too large are found at the end
+        mean = first + np.bincount(index, values - first[index], count) / np.maximum(number, 1)
+        squares = np.bincount(index, (values - mean[index]) ** 2, count)
     deviation = np.sqrt(squares / np.maximum(number, 1))
-    deviation[deviation <= 1e-9 * np.abs(mean)] = 0.0  # a constant feature, up to rounding
+    deviation[deviation <= ROUNDING * np.abs(mean)] = 0.0  # a constant feature, up to rounding
     # The deviation of two or three values says little: if possible, compare features with five or more.
     compared = number >= min(5, number.max())
     deviations = deviation[compared & (deviation > 0)]
@@ -214,8 +230,9 @@ def _compute_real_scales(arrays: _KindArrays, index: NDArray[np.int64], values: 
         and (len(deviations) == 0 or (np.abs(np.log10(deviations / np.median(deviations))) <= 1).all())
     )
     if similar:
-        center, scale = float(values.mean()), float(values.std())
-        scale = scale if scale > 1e-9 * abs(center) else abs(center) or 1.0
+        center = float(values[0] + (values - values[0]).mean())
+        scale = float((values - center).std())
+        scale = scale if scale > ROUNDING * abs(center) else abs(center) or 1.0
         arrays.assign(mask, Kind.real(center, scale))
     else:
         observed = mask & (number > 0)

@@ -85,6 +85,17 @@ class Kinds(Sequence[Kind]):
         """
         return (values - self.offsets[features]) / self.spans[features]
 
+    def middle_real(self) -> Kind | None:
+        """The real kind in the middle of those there are; None where the reals share one, or there are none.
+
+        A new real feature is given in these units until its own center and scale are known.
+        """
+        real = self.types == KindType.REAL
+        offsets, spans = self.offsets[real], self.spans[real]
+        if len(offsets) < 2 or (np.ptp(offsets) == 0 and np.ptp(spans) == 0):
+            return None
+        return Kind.real(float(np.median(offsets)), float(np.median(spans)))
+
     def unscale(self, scaled: NDArray[np.float64], features: NDArray[np.int64]) -> NDArray[np.float64]:
         """Convert values from the models' scale to the data's own units; the inverse of ``scale``."""
         return scaled * self.spans[features] + self.offsets[features]

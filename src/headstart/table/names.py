@@ -2,33 +2,89 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from headstart.errors import InputError, UnknownNameError, did_you_mean, listed
 
 MAX_SUGGESTIONS = 20_000  # a similar name is searched only in shorter lists: the search is slow
+MAX_BITS = 4096  # of a whole number that is a name; Python does not print much longer ones
+_WHOLE_NUMBER = re.compile(r"(-?[0-9]+)\.0*")
 
 
 def as_name(value: object, noun: str = "name") -> str:
-    """Convert the identifier of a row or feature to its name, a string.
+    """Convert the identifier of a row, feature or column to its name, a string.
 
-    Whole numbers are common identifiers, so 17, 17.0 and "17" are the same name.
+    This is the one place where names are made equal. Spaces around a name do not count, nor does its
+    Unicode form (it becomes NFC). Whole numbers are common identifiers, so 17, 17.0, "17" and "17.0" are
+    the same name.
 
-    >>> as_name(17), as_name(17.0), as_name("u17")
-    ('17', '17', 'u17')
+    >>> as_name(17), as_name("17.0"), as_name(" u17 "), as_name("Ame\u0301lie") == "Am\u00e9lie"
+    ('17', '17', 'u17', True)
     """
     if isinstance(value, str):
-        if value:
-            return value
-    elif isinstance(value, (bool, np.bool_)) or value is None:
+        return _tidied(value, noun)
+    if isinstance(value, (bool, np.bool_)) or value is None:
         pass
-    elif isinstance(value, (int, float, np.integer, np.floating)) and value == value // 1:
+    elif isinstance(value, (int, np.integer)):
+        if int(value).bit_length() > MAX_BITS:
+            raise InputError(f"a whole number of more than {MAX_BITS} bits cannot be a {noun}; use text")
         return str(int(value))
-    raise InputError(f"{value!r} cannot be a {noun}; names are non-empty text or whole numbers")
+    elif isinstance(value, (float, np.floating)) and value == value // 1:
+        if abs(float(value)) >= exact_limit(value.dtype if isinstance(value, np.floating) else np.float64):
+            raise InputError(
+                f"{shown(value)} cannot be a {noun}: decimal numbers of this size do not have all digits, so"
+                " that different identifiers would become the same; use whole numbers or text"
+            )
+        return str(int(value))
+    raise InputError(f"{shown(value)} cannot be a {noun}; names are non-empty text or whole numbers")
+
+
+def exact_limit(dtype: DTypeLike) -> float:
+    """Return the size from which on decimal numbers of this type skip whole numbers.
+
+    >>> exact_limit(np.float64) == 2**53
+    True
+    """
+    return float(2.0 ** (np.finfo(np.dtype(dtype)).nmant + 1))
+
+
+def shown(value: object) -> str:
+    """Return a value as text for a message, shortened."""
+    text = repr(value.item() if isinstance(value, np.generic) else value)
+    return text if len(text) <= 100 else text[:100] + "…"
+
+
+def spelled(value: object) -> str:
+    """Return a spelling of a name for a message, such that another Unicode form looks different.
+
+    >>> spelled("Ame\u0301lie"), spelled("Am\u00e9lie"), spelled(7)
+    ("'Ame\\\\u0301lie'", "'Amélie'", '7')
+    """
+    other_form = isinstance(value, str) and not unicodedata.is_normalized("NFC", value)
+    return ascii(value) if other_form else repr(value)
+
+
+def _tidied(text: str, noun: str) -> str:
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise InputError(
+                f"{text!r} cannot be a {noun}: it has bytes that are not valid UTF-8; correct its encoding"
+            ) from None
+        text = unicodedata.normalize("NFC", text)
+    name = text.strip()
+    if not name:
+        raise InputError(f"{text!r} cannot be a {noun}; names are non-empty text or whole numbers")
+    if "." in name and (whole := _WHOLE_NUMBER.fullmatch(name)):
+        return str(whole[1]) if whole[1] != "-0" else "0"
+    return name
 
 
 class Names(Sequence[str]):
@@ -77,11 +133,16 @@ class Names(Sequence[str]):
 
     def positions(self, names: Iterable[object]) -> NDArray[np.int64]:
         """Return the positions of names: (n,). An unknown name raises ``UnknownNameError``."""
-        requested = [as_name(name, self.noun) for name in names]
+        # A name is first looked for as it is: that is fast, and finds names of models saved before names
+        # were tidied.
+        index = self._index
+        requested = [
+            name if isinstance(name, str) and name in index else as_name(name, self.noun) for name in names
+        ]
         try:
-            return np.array([self._index[name] for name in requested], dtype=np.int64)
+            return np.array([index[name] for name in requested], dtype=np.int64)
         except KeyError:
-            unknown = [name for name in requested if name not in self._index]
+            unknown = [name for name in requested if name not in index]
         if len(unknown) == 1:
             hint = did_you_mean(unknown[0], self._names if len(self) <= MAX_SUGGESTIONS else ())
             raise UnknownNameError(f"unknown {self.noun} {unknown[0]!r}{hint}")

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from headstart.errors import InputError, listed
+from headstart.errors import InputError, argument, listed
 from headstart.table.names import as_name
-from headstart.table.numbering import NameNumbering, drop_decimal_points
-from headstart.table.sources import Source, open_source
+from headstart.table.numbering import NameNumbering
+from headstart.table.sources import Source, TextFormat, open_source
 
 Form = Literal["auto", "long", "wide"]
 Batches = tuple[list[NDArray[Any]], list[NDArray[Any]], list[NDArray[Any]]]  # rows, features, values
@@ -29,23 +29,52 @@ class Observations:
     feature_numbers: NDArray[np.int32]  # (n,)
     values: NDArray[np.float64]  # (n,)
     notes: tuple[str, ...]
+    spellings: dict[str, str]  # how rows and features are written that are written in several ways
 
 
-def choose_form(source: Source, form: Form, row: str, feature: str, value: str) -> Form:
-    """Return "long" or "wide", and check that the source has the columns of that form."""
+class Columns(NamedTuple):
+    """The columns of row, feature and value as the user names them; None for one that was not named."""
+
+    row: str | None = None
+    feature: str | None = None
+    value: str | None = None
+
+    def tidy(self) -> Columns:
+        """Return the columns with tidy names."""
+        return Columns(*(None if name is None else as_name(name, "column name") for name in self))
+
+    def or_usual(self) -> tuple[str, str, str]:
+        """Return the names with "row", "feature" and "value" for those that were not named."""
+        return self.row or "row", self.feature or "feature", self.value or "value"
+
+
+def choose_form(source: Source, form: Form, columns: Columns, described: Sequence[str] | None) -> Form:
+    """Return "long" or "wide", and check that the source has the columns of that form.
+
+    A column that the user named must exist. ``described`` are the features with metadata, if there is
+    metadata: then ``columns.feature`` may be a column of the metadata only.
+    """
     if form not in ("auto", "long", "wide"):
         raise InputError(f"form must be 'auto', 'long' or 'wide'; got {form!r}")
+    row, feature, value = columns.or_usual()
     if form == "auto":
         # If one of the other two columns exists, the table is long and the second one is misspelled.
         wide = row in source.columns and feature not in source.columns and value not in source.columns
         form = "wide" if wide else "long"
+        if wide and described is not None and not set(described) & set(source.columns):
+            described = None  # the metadata does not describe these columns
     required = {"row": row} if form == "wide" else {"row": row, "feature": feature, "value": value}
     if len(set(required.values())) < len(required):
         raise InputError(
             f"row, feature and value must be three different columns; got {listed(required.values())}"
         )
-    for argument, column in required.items():
-        source.require(column, argument)
+    if form == "wide":
+        if columns.feature is not None and described is None:
+            required["feature"] = feature
+        if columns.value is not None:
+            required["value"] = value
+    for name, column in required.items():
+        source.require(column, name)
     return form
 
 
@@ -67,17 +96,20 @@ def read_long(source: Source, row: str, feature: str, value: str) -> Observation
             raise _non_finite(rows.names[row_numbers[bad]], features.names[feature_numbers[bad]], values[bad])
         _append(batches, row_numbers, feature_numbers, values)
         records, nulls = records + len(batch), nulls + column.null_count
-    notes = []
+    notes = [*rows.notes(), *features.notes()]
     if unused := [column for column in source.columns if column not in (row, feature, value)]:
         notes.append(f"{source.label}: columns not used: {listed(unused)}")
     if nulls:
         notes.append(f"{source.label}: {nulls} lines without a value were not counted as observations")
-    return _joined(source, rows.names, features.names, batches, notes)
+    return _joined(source, rows, features.names, batches, notes, features.spellings)
 
 
-def read_context(data: object, row: str, value: str) -> dict[str, float]:
+def read_context(
+    data: object, row: str | None = None, value: str | None = None, text: TextFormat | None = None
+) -> dict[str, float]:
     """Read the observations of one feature from a file or frame with one line per row: {row: value}."""
-    source = open_source(data, (row, value))
+    row, _, value = Columns(row, None, value).tidy().or_usual()
+    source = open_source(data, (row, value), text)
     source.require(row, "row")
     source.require(value, "value")
     observations = read_wide(source, row, [value])
@@ -86,7 +118,9 @@ def read_context(data: object, row: str, value: str) -> dict[str, float]:
     if len(context) < len(observations.row_numbers):
         numbers, counts = np.unique(observations.row_numbers, return_counts=True)
         repeated = observations.rows[int(numbers[counts > 1][0])]
-        raise InputError(f"{source.label}: row {repeated!r} has more than one value; keep one")
+        written = observations.spellings.get(repeated)
+        spelled = f" (it is written as {written})" if written else ""
+        raise InputError(f"{source.label}: row {repeated!r} has more than one value{spelled}; keep one")
     return context
 
 
@@ -114,9 +148,11 @@ def read_wide(source: Source, row: str, only: Sequence[str] | None = None) -> Ob
         _append(batches, row_numbers[lines], feature_numbers.astype(np.int32), values)
         records += len(batch)
     notes = [
-        f"{source.label}: read in the wide form, one column per feature; pass form='long' for the long form"
+        *rows.notes(),
+        f"{source.label}: read in the wide form, one column per feature; {argument('form', 'long')} reads the"
+        " long form",
     ]
-    return _joined(source, rows.names, features, batches, notes)
+    return _joined(source, rows, features, batches, notes, {})
 
 
 def _append(batches: Batches, *batch: NDArray[Any]) -> None:
@@ -154,12 +190,15 @@ def _non_finite(row: str, feature: str, value: float) -> InputError:
 
 
 def _joined(
-    source: Source, rows: list[str], features: list[str], batches: Batches, notes: list[str]
+    source: Source,
+    rows: NameNumbering,
+    features: list[str],
+    batches: Batches,
+    notes: list[str],
+    spellings: dict[str, str],
 ) -> Observations:
     if not any(map(len, batches[2])):
         raise InputError(f"{source.label} contains no observations; at least one is needed")
-    if not source.typed:
-        rows, features = drop_decimal_points(rows), drop_decimal_points(features)
     pa.default_memory_pool().release_unused()
     joined: list[NDArray[Any]] = []
     for arrays in batches:
@@ -167,4 +206,5 @@ def _joined(
         arrays.clear()  # at most one column is in memory twice
     row_numbers, feature_numbers, values = joined
     values += 0.0  # turns -0.0 into 0.0
-    return Observations(rows, features, row_numbers, feature_numbers, values, tuple(notes))
+    spellings = rows.spellings | spellings
+    return Observations(rows.names, features, row_numbers, feature_numbers, values, tuple(notes), spellings)

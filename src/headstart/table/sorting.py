@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headstart.errors import InputError
+from headstart.errors import InputError, argument
 from headstart.table.names import Names
 
 DUPLICATES = ("error", "last", "mean")
@@ -36,11 +37,16 @@ def sort_observations(keys: NDArray[np.int64], values: NDArray[np.float64], widt
 
 
 def merge_duplicates(
-    observations: SortedObservations, rows: Names, features: Names, duplicates: str
+    observations: SortedObservations,
+    rows: Names,
+    features: Names,
+    duplicates: str,
+    spellings: Mapping[str, str] | None = None,
 ) -> tuple[SortedObservations, tuple[str, ...]]:
     """Keep one observation per (row, feature), and return notes about the merge.
 
-    Different values for one pair are an error, or are merged as ``duplicates`` says.
+    Different values for one pair are an error, or are merged as ``duplicates`` says. ``spellings`` tells
+    how names are written that are written in several ways.
     """
     row_index, feature_index, values = observations
     repeated = (row_index[1:] == row_index[:-1]) & (feature_index[1:] == feature_index[:-1])
@@ -50,9 +56,15 @@ def merge_duplicates(
     if differs.any() and duplicates == "error":
         first = int(np.argmax(differs))
         row, feature = rows[row_index[first]], features[feature_index[first]]
+        several = [
+            f"{noun} {name!r} is written as {spellings[name]}"
+            for noun, name in (("row", row), ("feature", feature))
+            if spellings and name in spellings
+        ]
         raise InputError(
             f"row {row!r}, feature {feature!r} is observed twice, as {values[first]:.12g} and"
-            f" {values[first + 1]:.12g}; correct the data or pass duplicates='last' or duplicates='mean'"
+            f" {values[first + 1]:.12g}{_in_brackets(several)}; correct the data or use"
+            f" {argument('duplicates', 'last')} or {argument('duplicates', 'mean')}"
         )
     starts = np.flatnonzero(np.concatenate([[True], ~repeated]))
     ends = np.append(starts[1:], len(values)) - 1
@@ -64,5 +76,9 @@ def merge_duplicates(
         merged = np.where(mixed, means, merged)
     note = f"{int(repeated.sum())} repeated observations were merged into one per (row, feature)"
     if differs.any():
-        note += f", {int(differs.sum())} of them contradictory (duplicates={duplicates!r})"
+        note += f", {int(differs.sum())} of them contradictory ({argument('duplicates', duplicates)})"
     return SortedObservations(row_index[starts], feature_index[starts], merged), (note,)
+
+
+def _in_brackets(texts: list[str]) -> str:
+    return f" ({'; '.join(texts)})" if texts else ""

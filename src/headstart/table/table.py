@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
@@ -13,15 +13,18 @@ import torch
 from numpy.typing import NDArray
 
 from headstart.errors import InputError, listed
+from headstart.progress import Reporter
 from headstart.table.assembling import assemble
 from headstart.table.cells import Cells, offsets
+from headstart.table.encoders import EncoderLike
 from headstart.table.fingerprint import fingerprint
 from headstart.table.inference import KindsLike
 from headstart.table.kinds import Kinds
 from headstart.table.metadata import MetadataSchema
 from headstart.table.names import Names
-from headstart.table.readers import Form
+from headstart.table.readers import Columns, Form
 from headstart.table.sorting import sort_observations
+from headstart.table.sources import TextFormat
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -46,6 +49,8 @@ class Table:
         How the metadata is encoded as numbers.
     notes : tuple of str
         What was inferred or skipped while reading.
+    encoders : mapping of str to callable
+        The functions that encode the metadata columns of the type custom.
 
     Examples
     --------
@@ -64,6 +69,7 @@ class Table:
     metadata: pa.Table | None = None
     schema: MetadataSchema | None = None
     notes: tuple[str, ...] = ()
+    encoders: Mapping[str, EncoderLike] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, dtype in (("row_index", np.int64), ("feature_index", np.int64), ("values", np.float64)):
@@ -80,13 +86,18 @@ class Table:
         observations: object,
         *,
         metadata: object = None,
-        row: str = "row",
-        feature: str = "feature",
-        value: str = "value",
+        row: str | None = None,
+        feature: str | None = None,
+        value: str | None = None,
         form: Form = "auto",
         kinds: KindsLike = None,
         metadata_types: Mapping[str, str] | None = None,
         duplicates: Literal["error", "last", "mean"] = "error",
+        encoders: Mapping[str, EncoderLike] | None = None,
+        quiet: bool = False,
+        separator: str | None = None,
+        decimal: str | None = None,
+        encoding: str | None = None,
     ) -> Table:
         """Read a table from files or data frames.
 
@@ -100,18 +111,34 @@ class Table:
         metadata : path or frame, optional
             One line per feature, with the feature's name in the column ``feature``. Features without
             observations become features of the table, too.
-        row, feature, value : str, default="row", "feature", "value"
-            The names of the columns.
+        row, feature, value : str, optional
+            The names of the columns, "row", "feature" and "value" by default. A column that is named must
+            exist; ``feature`` may be a column of the metadata only, if the observations are wide.
         form : {"auto", "long", "wide"}, default="auto"
             "auto" means wide if there is a ``row`` column but no ``feature`` and no ``value`` column.
         kinds : str, Kind or mapping, optional
-            One kind for all features ("binary", "rating:1:5", "rating", "real") or {feature: kind}.
-            Other kinds are inferred from the values, and ``notes`` says how.
+            One kind for all features ("binary", "rating:1:5", "rating", "real") or {feature: kind},
+            where ``None`` stands for all other features. Other kinds are inferred from the values, and
+            ``notes`` says how.
         metadata_types : mapping of str to str, optional
-            The types of metadata columns: number, date, category, labels, text, vector or ignore.
-            Other types are inferred.
+            The types of metadata columns: number, date, category, labels, text, vector, custom or ignore.
+            ``text`` is encoded by the default sentence encoder if it is on this machine, and as hashed
+            words otherwise; ``text:MODEL`` names a sentence encoder or its folder, and ``text:128``
+            hashes into 128 numbers. Other types are inferred.
         duplicates : {"error", "last", "mean"}, default="error"
             What to do if one (row, feature) has several different values.
+        encoders : mapping of str to callable, optional
+            {column: function}: the function maps a list of n values of this metadata column, such as paths
+            of images, to an array (n, width). The column gets the type custom.
+        quiet : bool, default=False
+            Whether to hide the progress of encoders.
+        separator : str, optional
+            The character between the fields of text files. By default it is detected from the header:
+            a comma, semicolon, tab or vertical bar.
+        decimal : str, optional
+            The decimal point of text files, "." by default.
+        encoding : str, optional
+            The encoding of text files, UTF-8 by default.
 
         Returns
         -------
@@ -133,10 +160,23 @@ class Table:
         >>> table
         Table(2 rows × 2 features, 3 observations, 2 rating:1:5)
         >>> table.notes[0]
-        "the frame: read in the wide form, one column per feature; pass form='long' for the long form"
+        "the frame: read in the wide form, one column per feature; form='long' reads the long form"
         """
-        columns = (row, feature, value)
-        return cls(*assemble(observations, metadata, columns, form, kinds, metadata_types, duplicates))
+        parts, vectors = assemble(
+            observations,
+            metadata,
+            Columns(row, feature, value),
+            form,
+            kinds,
+            metadata_types,
+            duplicates,
+            TextFormat(separator, decimal, encoding),
+            encoders,
+            Reporter(quiet),
+        )
+        table = cls(*parts)
+        table.__dict__["_vectors"] = vectors  # the cached property below
+        return table
 
     def __len__(self) -> int:
         return len(self.values)
@@ -179,7 +219,14 @@ class Table:
         """Return each feature's metadata as numbers: (features, width); width 0 without metadata."""
         if self.metadata is None or self.schema is None:
             return np.zeros((len(self.features), 0), np.float32)
-        return self.schema.encode_table(self.metadata)
+        return self.schema.encode_table(self.metadata, self.encoders, self._vectors)
+
+    @cached_property
+    def _vectors(self) -> dict[str, NDArray[np.float32]]:
+        """The metadata columns that an encoder encodes, once: (features, width) each."""
+        if self.metadata is None or self.schema is None:
+            return {}
+        return self.schema.vectors(self.metadata, self.encoders)
 
     def with_features(self, features: Iterable[object]) -> Table:
         """Return a table of some features only. All rows stay.
@@ -214,13 +261,16 @@ class Table:
             raise InputError(f"features listed twice: {listed(repeated)}; list each feature once")
         kept = new_positions[self.feature_index] >= 0
         keys = self.row_index[kept] * len(positions) + new_positions[self.feature_index[kept]]
-        return replace(
+        table = replace(
             self,
             features=self.features.take(positions),
             kinds=self.kinds.take(positions),
             **sort_observations(keys, self.values[kept], len(positions))._asdict(),
             metadata=None if self.metadata is None else self.metadata.take(pa.array(positions)),
         )
+        if "_vectors" in self.__dict__:
+            table.__dict__["_vectors"] = {name: array[positions] for name, array in self._vectors.items()}
+        return table
 
     def without_features(self, features: Iterable[object]) -> Table:
         """Return a table without some features. All rows stay.
@@ -298,7 +348,7 @@ class Table:
         kinds: 2 rating:1:5
         observations per feature: 1 to 1, median 1
         metadata: none
-        note: 2 features inferred as rating:1:5; pass kinds= to change this
+        note: 2 features inferred as rating:1:5 (kinds='rating:1:5')
         """
         rows, features = self.shape
         counts = self.counts if features else np.zeros(1, np.int64)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from headstart.errors import InputError
 from headstart.table.names import Names
-from headstart.table.numbering import NameNumbering, drop_decimal_points, unique_names
+from headstart.table.numbering import NameNumbering
 from headstart.table.sources import Source
 from headstart.table.sources.source import is_number, is_text
 
@@ -33,8 +33,7 @@ def read_metadata(source: Source, feature: str) -> tuple[list[str], pa.Table]:
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     numbers = numbering.number(column, lambda i: f"{source.label}, {source.place(i)}")
-    names, positions = unique_names(numbering.names if source.typed else drop_decimal_points(numbering.names))
-    name_index = positions[numbers]
+    names, name_index = numbering.names, numbers.astype(np.int64)
     # pandas writes its index to a CSV file as a column without a name.
     metadata = tidy(table.select([name for name in table.column_names if name not in ("", feature)]))
     if len(names) < len(name_index):

@@ -1,75 +1,131 @@
-"""How far off predictions are at each number of shots, measured on features nobody trained on."""
+"""How far off predictions are at each number of shots, measured on features that were held out."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from headstart.adapters.protocol import Adapter
-from headstart.core.likelihood import Likelihood
+from headstart.core.predictive import Predictive
 from headstart.table.kinds import KindType
-from headstart.training.episodes import Episode, predict_targets
-from headstart.training.metatraining import VALIDATION_SHOTS, validation_episodes
-from headstart.training.tasks import Tasks
 
+# Few features say little about how predictions are off: so many count half.
 _FEATURES_TO_BELIEVE = 10
-LEVEL, QUANTILE = 0.9, 1.6448536269514722  # the interval that is made to hold, and its normal quantile
+LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)  # of intervals that are made to hold
+USUAL_LEVEL = LEVELS.index(0.9)
+_QUANTILES = [
+    0.6744897501960817,
+    1.2815515655446004,
+    1.6448536269514722,
+    1.959963984540054,
+    2.5758293035489004,
+]
+_NEWTON_STEPS = 25
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Predictions of held-out features at some number of shots, beside the truth."""
+
+    predictive: Predictive  # (n,)
+    truth: Tensor  # (n,), on the models' scale
+    feature: Tensor  # (n,): which feature each belongs to
+    binary: Tensor  # (n,): whether the value is 0 or 1, whichever way it is modelled
+
+    @property
+    def features(self) -> int:
+        """How many features there are."""
+        return len(torch.unique(self.feature))
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """By what to multiply the standard deviation of a prediction, by kind and shots.
+    """Corrections of predictions by kind and shots, measured at some numbers of shots (``marks``).
 
-    For heads with a covariance it is the factor with which 90 % intervals held that share of the
-    measured values; for other heads it makes the standard deviation that of the measured errors.
-    Between the measured numbers of shots (``marks``) it is interpolated in log(1 + shots); past the last
-    it stays. A binary prediction needs none: its probability says everything.
+    The standard deviation of a rating or real is multiplied by a factor; for intervals there is one for
+    each of the ``LEVELS``, with which they held that share of the measured values. The logit of a binary
+    prediction is multiplied by a slope and shifted. Between marks all is interpolated in log(1 + shots);
+    past the last it stays.
     """
 
     marks: Tensor  # (measured,): numbers of shots, ascending
-    factors: Tensor  # (kinds, measured)
+    factors: Tensor  # (kinds, measured, levels)
+    slopes: Tensor  # (measured,)
+    shifts: Tensor  # (measured,)
+
+    @classmethod
+    def none(cls, marks: tuple[int, ...]) -> Calibration:
+        """A calibration that changes nothing."""
+        factors = torch.ones(len(KindType), len(marks), len(LEVELS))
+        return cls(torch.tensor(marks), factors, torch.ones(len(marks)), torch.zeros(len(marks)))
 
     def factor(self, shots: Tensor, kinds: Tensor) -> Tensor:
-        """The factor for features of these shots and kinds: (features,)."""
+        """The factors for features of these shots and kinds: (features, levels)."""
+        left, right, share = self._between(shots)
+        return torch.lerp(self.factors[kinds, left], self.factors[kinds, right], share[:, None])
+
+    def probability(self, chance: Tensor, shots: Tensor) -> Tensor:
+        """Correct probabilities of binary features of these shots (features,): (…, features)."""
+        left, right, share = self._between(shots)
+        slope, shift = (torch.lerp(each[left], each[right], share) for each in (self.slopes, self.shifts))
+        return torch.sigmoid(torch.logit(chance, eps=1e-4) * slope + shift)
+
+    def _between(self, shots: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         marks = self.marks.to(torch.float32).log1p()
         at = shots.to(torch.float32).log1p().clamp(max=float(marks[-1]))
-        right = torch.bucketize(at, marks).clamp(1, len(marks) - 1)
-        share = (at - marks[right - 1]) / (marks[right] - marks[right - 1])
-        return torch.lerp(self.factors[kinds, right - 1], self.factors[kinds, right], share)
+        right = torch.bucketize(at, marks).clamp(min(1, len(marks) - 1), len(marks) - 1)
+        left = (right - 1).clamp(min=0)
+        share = (at - marks[left]) / (marks[right] - marks[left]).clamp(min=1e-9)
+        return left, right, share.clamp(0, 1)
 
     @classmethod
     @torch.no_grad()
-    def fit(cls, adapter: Adapter, likelihood: Likelihood, tasks: Tasks, *, seed: int) -> Calibration:
-        """Measure the errors of the adapter's heads on these features."""
-        factors = torch.ones(len(KindType), len(VALIDATION_SHOTS))
-        measured = validation_episodes(tasks, VALIDATION_SHOTS[-1], seed)
-        for column, shots in enumerate(VALIDATION_SHOTS):
-            parts = [_errors(adapter, likelihood, episode) for episode in measured.get(shots, [])]
-            if not parts:
+    def fit(cls, outcomes: Mapping[int, Outcome], marks: tuple[int, ...], *, by_level: bool) -> Calibration:
+        """Measure errors at the numbers of shots there are outcomes of.
+
+        ``by_level`` makes intervals hold; without it the standard deviation becomes that of the errors,
+        for heads that say nothing of their own uncertainty.
+        """
+        made = cls.none(marks)
+        for column, shots in enumerate(marks):
+            outcome = outcomes.get(shots)
+            if outcome is None:
                 continue  # where no feature has so many shots, what was measured last still holds
-            features = sum(len(episode.context) for episode in measured[shots])
-            ratios, kinds = (torch.cat(part) for part in zip(*parts, strict=True))
-            for kind in set(kinds.tolist()) - {KindType.BINARY}:
-                own = ratios[kinds == kind]
-                factor = _widening(own, features) if adapter.gives_uncertainty else (own**2).mean().sqrt()
-                factors[kind, column:] = factor
-        return cls(torch.tensor(VALIDATION_SHOTS), factors)
+            kinds = outcome.predictive.kinds
+            believed = outcome.features / (outcome.features + _FEATURES_TO_BELIEVE)
+            ratios = (outcome.predictive.mean - outcome.truth).abs() / outcome.predictive.std
+            for kind in set(kinds[~outcome.binary].tolist()):
+                own = ratios[(kinds == kind) & ~outcome.binary]
+                made.factors[kind, column:] = (
+                    _interval_factors(own, believed) if by_level else (own**2).mean().sqrt()
+                )
+            if bool(outcome.binary.any()):
+                chance, truth = outcome.predictive.mean[outcome.binary], outcome.truth[outcome.binary]
+                made.slopes[column:], made.shifts[column:] = _platt(chance, truth, believed)
+        return made
 
 
-def _errors(adapter: Adapter, likelihood: Likelihood, episode: Episode) -> tuple[Tensor, Tensor]:
-    """The errors at the targets in standard deviations, and the kinds: two of (n,)."""
-    predictive = predict_targets(adapter, likelihood, episode)
-    return (predictive.mean - episode.targets.values).abs() / predictive.std, predictive.kinds
+def _interval_factors(ratios: Tensor, believed: float) -> Tensor:
+    """By what to multiply the reach of each level so that its share of ``ratios`` lies within: (levels,)."""
+    ordered = ratios.sort().values
+    ranks = [max(1, min(len(ratios), round(level * len(ratios)))) for level in LEVELS]
+    factors = ordered[torch.tensor(ranks) - 1] / ratios.new_tensor(_QUANTILES)
+    return factors.clamp(0.2, 5.0) ** believed
 
 
-def _widening(ratios: Tensor, features: int) -> Tensor:
-    """By what to multiply standard deviations so that the share LEVEL of ``ratios`` lies within.
-
-    Few features say little about it, so it is drawn towards 1.
-    """
-    rank = max(1, min(len(ratios), round(LEVEL * len(ratios))))
-    believed = features / (features + _FEATURES_TO_BELIEVE)
-    factor: Tensor = (ratios.kthvalue(rank).values / QUANTILE) ** believed
-    return factor
+def _platt(chance: Tensor, truth: Tensor, believed: float) -> tuple[float, float]:
+    """Slope and shift of the logit with which predictions are likeliest, by Newton's method."""
+    logit = torch.logit(chance.double(), eps=1e-4)
+    inputs = torch.stack([logit, torch.ones_like(logit)], dim=1)
+    weights = torch.tensor([1.0, 0.0], dtype=torch.float64)
+    ridge = torch.eye(2, dtype=torch.float64)  # as if a little had been seen that agrees with no change
+    start = weights.clone()
+    for _ in range(_NEWTON_STEPS):
+        expected = torch.sigmoid(inputs @ weights)
+        gradient = inputs.T @ (truth.double() - expected) - ridge @ (weights - start)
+        curvature = (inputs * (expected * (1 - expected))[:, None]).T @ inputs + ridge
+        weights = weights + torch.linalg.solve(curvature, gradient)
+    slope = float(weights[0].clamp(0.2, 3.0)) ** believed
+    return slope, believed * float(weights[1])

@@ -115,7 +115,7 @@ class Loop:
                 if asked.is_set():
                     raise KeyboardInterrupt
             if self.best:
-                bar.finish(f"best at epoch {self.best_epoch}: validation {self.best_score:.4f}")
+                bar.finish(self._outcome())
         self._save()
         if self.best:
             self.module.load_state_dict(self.best)
@@ -168,6 +168,11 @@ class Loop:
     def _note(self, loss: float) -> str:
         best = f"  validation {self.best_score:.4f}" if self.best else ""
         return f"loss {loss:.4f}{best}"
+
+    def _outcome(self) -> str:
+        if self.best_epoch == 0:
+            return f"training did not improve on the start, which was kept: validation {self.best_score:.4f}"
+        return f"best at epoch {self.best_epoch}: validation {self.best_score:.4f}"
 
     def _save(self) -> None:
         if self.checkpoint is None:

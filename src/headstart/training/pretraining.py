@@ -11,6 +11,7 @@ from torch import Tensor
 
 from headstart.algebra.sparse import products_at
 from headstart.backbones.protocol import Backbone, SweptBackbone, TrainedBackbone
+from headstart.core.description import Description
 from headstart.progress import Reporter
 from headstart.table.cells import Cells
 from headstart.training.loop import Loop, LoopConfig
@@ -31,17 +32,16 @@ class PretrainingConfig(LoopConfig):
 def pretrain(
     backbone: Backbone,
     cells: Cells,
+    description: Description,
     config: PretrainingConfig,
     *,
     seed: int,
     reporter: Reporter,
     checkpoint: Path | None = None,
-    metadata: Tensor | None = None,
 ) -> None:
     """Train the backbone on rows × its features, then freeze it; some read the features' metadata."""
     if isinstance(backbone, SweptBackbone):
-        metadata = torch.zeros(cells.width, 0) if metadata is None else metadata
-        _sweep(backbone, cells, metadata, seed, reporter)
+        _sweep(backbone, cells, description, seed, reporter)
     elif isinstance(backbone, TrainedBackbone):
         _descend(backbone, cells, config, seed, reporter, checkpoint)
     else:
@@ -51,10 +51,12 @@ def pretrain(
     backbone.eval().requires_grad_(False)
 
 
-def _sweep(backbone: SweptBackbone, cells: Cells, metadata: Tensor, seed: int, reporter: Reporter) -> None:
+def _sweep(
+    backbone: SweptBackbone, cells: Cells, description: Description, seed: int, reporter: Reporter
+) -> None:
     """Closed forms need no validation and no checkpoint: they neither overfit nor take long."""
     with reporter.bar("Training the backbone", backbone.sweeps) as bar:
-        for error in backbone.train_by_sweeps(cells, metadata, torch.Generator().manual_seed(seed)):
+        for error in backbone.train_by_sweeps(cells, description, torch.Generator().manual_seed(seed)):
             bar.step(f"error {error:.4f}" if error else "")
 
 

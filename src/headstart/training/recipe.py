@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
 from headstart.adapters.protocol import Adapter, AdapterConfig
+from headstart.adapters.registry import ADAPTERS
 from headstart.backbones.protocol import Backbone
 from headstart.backbones.registry import AnyBackbone
 from headstart.config import Config
 from headstart.core.knowledge import Knowledge
 from headstart.progress import Reporter
-from headstart.table import Table
+from headstart.table import Kind, Kinds, Table
+from headstart.table.kinds import KindType
 from headstart.training.calibration import Calibration
-from headstart.training.metatraining import MetaTrainingConfig
+from headstart.training.judge import outcomes_of
+from headstart.training.metatraining import VALIDATION_SHOTS, MetaTrainingConfig
+from headstart.training.new_heads import with_new_heads
 from headstart.training.pretraining import PretrainingConfig
 from headstart.training.stages import feature_batch, train_adapter, train_backbone
 from headstart.training.tasks import cross_fitted_tasks, disjoint_tasks
@@ -35,6 +40,7 @@ class Recipe(Config):
     pretraining: PretrainingConfig = PretrainingConfig()
     metatraining: MetaTrainingConfig = MetaTrainingConfig()
     meta_share: float | None = Field(None, gt=0, lt=1)
+    binary_link: Literal["logistic", "identity"] = "logistic"  # identity: 0 and 1 taken as numbers
     random_state: int = Field(0, ge=0, lt=2**63)
 
 
@@ -71,6 +77,8 @@ def train(
     ``checkpoint`` gives the file for the checkpoint of the backbone or of an adapter, by name.
     """
     seed = recipe.random_state
+    all_binary = is_all_binary(table)
+    table = as_modelled(table, recipe.binary_link)
     backbone, knowledge = train_backbone(
         table.with_features(train_features),
         recipe.backbone,
@@ -82,6 +90,8 @@ def train(
     batch = feature_batch(table.with_features(meta_features))
     if recipe.meta_share is None:
         tasks = cross_fitted_tasks(batch, backbone, knowledge, seed=seed)
+        if any(ADAPTERS.part_of(config).gives_uncertainty for config in adapters.values()):
+            knowledge = with_new_heads(knowledge, tasks)
     else:
         tasks = disjoint_tasks(batch, knowledge)
     teaching, validation = tasks.hold_back(recipe.metatraining.validation_share, seed)
@@ -99,6 +109,22 @@ def train(
             checkpoint=checkpoint(name),
             memory=memory,
         )
-        calibration = Calibration.fit(adapter, knowledge.likelihood, validation, seed=seed)
+        outcomes = outcomes_of(adapter, knowledge.likelihood, validation, seed=seed, all_binary=all_binary)
+        calibration = Calibration.fit(outcomes, VALIDATION_SHOTS, by_level=adapter.gives_uncertainty)
         trained[name] = TrainedAdapter(adapter, calibration, settings)
     return Trained(backbone, knowledge, trained)
+
+
+def is_all_binary(table: Table) -> bool:
+    """Whether every feature of a table is binary."""
+    return bool((table.kinds.types == KindType.BINARY).all())
+
+
+def as_modelled(table: Table, binary_link: str) -> Table:
+    """The table as the model sees it: with an identity link, 0 and 1 are the ends of a rating.
+
+    Only a table of nothing but binary features is modelled so: ratings have a noise of their own.
+    """
+    if binary_link == "logistic" or not is_all_binary(table):
+        return table
+    return replace(table, kinds=Kinds([Kind.rating(0, 1)] * len(table.features)))

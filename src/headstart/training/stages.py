@@ -8,12 +8,16 @@ import torch
 
 from headstart.adapters.protocol import Adapter, AdapterConfig
 from headstart.adapters.registry import ADAPTERS, build_adapter
+from headstart.algebra.outliers import tame_outliers
 from headstart.backbones.protocol import Backbone, BackboneConfig
 from headstart.backbones.registry import build_backbone, value_grid
 from headstart.core.batch import FeatureBatch
-from headstart.core.knowledge import Knowledge
+from headstart.core.description import Description
+from headstart.core.knowledge import Knowledge, Scales
 from headstart.progress import Reporter
-from headstart.table import Table
+from headstart.table import Kind, Kinds, Table
+from headstart.table.cells import Cells
+from headstart.table.kinds import KindType
 from headstart.training.metatraining import MetaTrainingConfig, meta_train
 from headstart.training.pretraining import PretrainingConfig, pretrain
 from headstart.training.tasks import Tasks
@@ -29,18 +33,17 @@ def train_backbone(
     checkpoint: Path | None = None,
 ) -> tuple[Backbone, Knowledge]:
     """Train a backbone on all features of ``table`` and compute once what it knows of every row."""
-    cells = table.cells()
+    cells = tamed_cells(table)
     with seeded(seed):
         model = build_backbone(backbone, torch.from_numpy(table.kinds.types), value_grid(cells))
-    metadata = torch.from_numpy(table.encoded_metadata())
-    pretrain(model, cells, pretraining, seed=seed, reporter=reporter, checkpoint=checkpoint,
-             metadata=metadata)  # fmt: skip
+    description = Description.of(torch.from_numpy(table.encoded_metadata()), metadata_widths(table))
+    pretrain(model, cells, description, pretraining, seed=seed, reporter=reporter, checkpoint=checkpoint)
     return model, knowledge_of(model, table)
 
 
 def knowledge_of(backbone: Backbone, table: Table) -> Knowledge:
     """What adapters may know once the backbone is frozen."""
-    cells = table.cells()
+    cells = tamed_cells(table)
     metadata = torch.from_numpy(table.encoded_metadata())
     heads = backbone.heads.detach()
     return Knowledge(
@@ -50,16 +53,48 @@ def knowledge_of(backbone: Backbone, table: Table) -> Knowledge:
         metadata,
         backbone.kinds,
         backbone.likelihood,
-        backbone.heads_read_code,
+        metadata_widths(table),
+        scales_of(table.kinds),
     )
 
 
-def feature_batch(table: Table) -> FeatureBatch:
-    """All features of a table, treated as new."""
+def tamed_cells(table: Table) -> Cells:
+    """A table's observations, without outliers of real features."""
+    real = torch.from_numpy(table.kinds.types == KindType.REAL)
+    cells = table.cells()
+    if not bool(real.any()):
+        return cells
+    return tame_outliers(cells.transpose(), real).transpose()
+
+
+def metadata_widths(table: Table) -> tuple[int, ...]:
+    """How many columns of the encoded metadata each metadata column has."""
+    return tuple(column.width for column in table.schema.columns) if table.schema else ()
+
+
+def scales_of(kinds: Kinds) -> Scales | None:
+    """Centres and scales of real features, in units of the usual one; None where they do not differ."""
+    middle, real = kinds.middle_real(), kinds.types == KindType.REAL
+    if middle is None:
+        return None
+    centre, scale = (kinds.offsets[real] - middle.offset) / middle.span, kinds.spans[real] / middle.span
+    return Scales(torch.from_numpy(centre), torch.from_numpy(scale))
+
+
+def feature_batch(table: Table, middle: Kind | None = None) -> FeatureBatch:
+    """All features of a table, treated as new.
+
+    ``middle`` is the real kind of features whose own center and scale are yet to be found.
+    """
+    units = None
+    if middle is not None:
+        lengths = torch.tensor([float(kind == middle) for kind in table.kinds], dtype=torch.float64)
+        units = torch.stack([torch.zeros_like(lengths), lengths], dim=1)
     return FeatureBatch(
         table.cells().transpose(),
         torch.from_numpy(table.encoded_metadata()),
         torch.from_numpy(table.kinds.types),
+        units,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -56,11 +56,11 @@ def cross_fitted_tasks(batch: FeatureBatch, backbone: Backbone, knowledge: Knowl
 
     So backbone and adapter both learn from all features instead of sharing them out.
     """
-    states = knowledge.states
-    numbers = len(states) * (2 * states.code.shape[1] + states.activation.shape[1])
+    own = knowledge.states
+    numbers = len(own) * (2 * own.code.shape[1] + 2 * own.activation.shape[1])
     most = max(FEWEST_FOLDS, min(MOST_FOLDS, MOST_STATES // max(1, numbers), len(batch)))
     order = torch.randperm(len(batch), generator=torch.Generator().manual_seed(seed))
     fold = torch.empty_like(order)
     fold[order] = torch.arange(len(batch)) % most
-    encoded = tuple(backbone.states(knowledge.cells, fold == each) for each in range(most))
-    return Tasks(batch, fold, encoded)
+    states = tuple(backbone.states(knowledge.cells, fold == each) for each in range(most))
+    return Tasks(replace(batch, positions=torch.arange(len(batch))), fold, states)

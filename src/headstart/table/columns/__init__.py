@@ -6,6 +6,7 @@ from pydantic import Field
 
 from headstart.table.columns.category import CategoryColumn
 from headstart.table.columns.column import Column
+from headstart.table.columns.custom import CustomColumn
 from headstart.table.columns.ignored import IgnoredColumn
 from headstart.table.columns.labels import LabelsColumn
 from headstart.table.columns.number import DateColumn, NumberColumn
@@ -15,7 +16,14 @@ from headstart.table.columns.vector import VectorColumn
 __all__ = ["COLUMN_TYPES", "AnyColumn", "Column"]
 
 AnyColumn = Annotated[
-    NumberColumn | DateColumn | CategoryColumn | LabelsColumn | TextColumn | VectorColumn | IgnoredColumn,
+    NumberColumn
+    | DateColumn
+    | CategoryColumn
+    | LabelsColumn
+    | TextColumn
+    | VectorColumn
+    | CustomColumn
+    | IgnoredColumn,
     Field(discriminator="type"),
 ]
 
@@ -26,5 +34,6 @@ COLUMN_TYPES: dict[str, type[Column]] = {
     "labels": LabelsColumn,
     "text": TextColumn,
     "vector": VectorColumn,
+    "custom": CustomColumn,
     "ignore": IgnoredColumn,
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from headstart.config import Config
 from headstart.errors import InputError
+from headstart.progress import Reporter
+from headstart.table.encoders import EncoderLike
 
 Encoded = NDArray[np.float32]
 
@@ -21,7 +23,8 @@ class Column(Config, ABC):
     """A fitted metadata column, which encodes values as numbers.
 
     ``convert`` accepts the column of a table, and ``accept`` the value of a record. Both give values of
-    the Arrow type ``arrow``, which ``encode`` turns into numbers.
+    the Arrow type ``arrow``, which ``encode`` turns into numbers. A column whose encoding takes long, or
+    needs something of the user's, also has its own ``fit_encoded`` and ``encode_using``.
     """
 
     arrow: ClassVar[pa.DataType]
@@ -33,6 +36,16 @@ class Column(Config, ABC):
     @abstractmethod
     def width(self) -> int:
         """Return how many numbers per feature this column gives."""
+
+    @property
+    def takes(self) -> Literal["function", "folder"] | None:
+        """Return what encodes this column and is not a part of it, if anything: its vectors cost time."""
+        return None
+
+    @property
+    def spec(self) -> str:
+        """Return the type as it is given to ``MetadataSchema.fit``: ``number``, ``text:128``."""
+        return str(self.model_dump()["type"])
 
     @classmethod
     @abstractmethod
@@ -56,6 +69,38 @@ class Column(Config, ABC):
         raise cls.refusal(name, column.drop_null()[0].as_py())
 
     @classmethod
+    def fit_encoded(
+        cls,
+        name: str,
+        column: pa.Array,
+        argument: str,
+        encoder: EncoderLike | None,
+        reporter: Reporter,  # noqa: ARG003
+    ) -> tuple[Self, Encoded | None]:
+        """Fit to the column of a table, and encode it too where the work is then done anyway.
+
+        ``argument`` is what follows the colon in a type such as ``text:128``; ``encoder`` is what the user
+        gave for this column.
+        """
+        if argument:
+            raise InputError(
+                f"metadata column {name!r}: only text takes a size or a model, as text:128 or"
+                f" text:all-MiniLM-L6-v2; got {argument!r}"
+            )
+        if encoder is not None:
+            raise InputError(f"metadata column {name!r}: a column with an encoder has the type custom")
+        return cls.fit(name, cls.convert(name, column)), None
+
+    def encode_using(self, column: pa.Array, encoder: EncoderLike | None, reporter: Reporter) -> Encoded:  # noqa: ARG002
+        """Encode the column of a table, with what the user gave to encode this column: (n, width)."""
+        return self.encode(self.convert(self.name, column))
+
+    def encode_values(self, values: list[Any], encoder: EncoderLike | None, reporter: Reporter) -> Encoded:
+        """Encode values of records, None if missing: (n, width)."""
+        accepted = [None if value is None else self.accept(self.name, value) for value in values]
+        return self.encode_using(pa.array(accepted, self.arrow), encoder, reporter)
+
+    @classmethod
     def refusal(cls, name: str, value: object) -> InputError:
         """Return the error for an invalid value."""
         prefix = "text " if isinstance(value, str) else ""
@@ -64,7 +109,7 @@ class Column(Config, ABC):
 
     def describe(self) -> str:
         """Return name and type: ``year: number``."""
-        return f"{self.name}: {self.model_dump()['type']}"
+        return f"{self.name}: {self.spec}"
 
 
 def is_missing(value: object) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,27 +12,50 @@ from headstart.table.sources.csvfile import CsvSource
 from headstart.table.sources.frame import FrameSource
 from headstart.table.sources.parquetfile import ParquetSource
 from headstart.table.sources.source import Source
+from headstart.table.sources.textformat import TextFormat
 
-__all__ = ["Source", "open_source"]
+__all__ = ["Source", "TextFormat", "is_text_file", "open_source"]
 
 READABLE = ".csv, .csv.gz, .tsv, .tsv.gz or .parquet"
 
 
-def open_source(data: object, index: Sequence[str] = ()) -> Source:
-    """Open a path or a frame. The columns in ``index`` may also be levels of a pandas index."""
+def open_source(data: object, columns: Sequence[str] = (), form: TextFormat | None = None) -> Source:
+    """Open a path or a frame.
+
+    ``columns`` are the columns that will be needed: they may also be levels of a pandas index, and they
+    help to detect the separator of a text file, whose ``form`` may be given, too.
+    """
     if not isinstance(data, str | os.PathLike):
-        return FrameSource(data, index)
+        return FrameSource(data, columns)
     path = Path(data)
-    if path.is_dir():
-        raise InputError(f"{path} is a folder; pass the path of a {READABLE} file")
-    if not path.exists():
-        files = os.listdir(path.parent) if path.parent.is_dir() else []
-        raise InputError(f"there is no file {path}{did_you_mean(path.name, files)}")
-    name = path.name.lower()
-    if name.endswith((".csv", ".csv.gz")):
-        return CsvSource(path, ",")
-    if name.endswith((".tsv", ".tsv.gz")):
-        return CsvSource(path, "\t")
-    if name.endswith((".parquet", ".pq")):
-        return ParquetSource(path)
+    form = form or TextFormat()
+    try:
+        _check_file(path)
+        name = path.name.lower()
+        if name.endswith((".csv", ".csv.gz")):
+            return CsvSource(path, ",", form, columns)
+        if name.endswith((".tsv", ".tsv.gz")):
+            return CsvSource(path, "\t", form, columns)
+        if name.endswith((".parquet", ".pq")):
+            return ParquetSource(path)
+    except (OSError, ValueError) as error:  # ValueError: a path with a null character
+        if isinstance(error, InputError):
+            raise
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise InputError(f"{str(path)!r} cannot be read: {reason}") from error
     raise InputError(f"{path} has an unsupported file type; expected {READABLE}")
+
+
+def is_text_file(data: object) -> bool:
+    """Return whether a source is a text file, for which a ``TextFormat`` can be given."""
+    return isinstance(data, str | os.PathLike) and not str(data).lower().endswith((".parquet", ".pq"))
+
+
+def _check_file(path: Path) -> None:
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        files = os.listdir(path.parent) if path.parent.is_dir() else []
+        raise InputError(f"there is no file {path}{did_you_mean(path.name, files)}") from None
+    if stat.S_ISDIR(mode):
+        raise InputError(f"{path} is a folder; name a {READABLE} file")

@@ -29,14 +29,14 @@ class FrameSource(Source):
             frame = frame.reset_index()
         try:
             self._frame: Any = nw.from_native(frame)
-            self._own_names = list(self._frame.collect_schema().names())
+            own_names = list(self._frame.collect_schema().names())
         except TypeError:
             raise InputError(
                 f"expected a path or a pandas, polars or pyarrow frame; got {type(frame).__name__}"
             ) from None
-        except NarwhalsError as error:
-            raise InputError(f"the frame cannot be used: {error}") from error
-        self._name_columns(self._own_names)
+        except (NarwhalsError, UnicodeError) as error:
+            raise InputError(f"the frame cannot be used: {' '.join(str(error).split())}") from error
+        self._name_columns(own_names)
 
     def batches(self, names: Sequence[str], numbers: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield the columns in slices."""
@@ -48,11 +48,12 @@ class FrameSource(Source):
         return self._table(self.columns, [name])
 
     def _table(self, columns: Sequence[str], names: Sequence[str]) -> pa.Table:
-        own_names = dict(zip(self.columns, self._own_names, strict=True))
-        frame = self._frame.select([nw.col(own_names[column]) for column in columns])
+        own_names = self.own(columns)
+        frame = self._frame.select([nw.col(own_name) for own_name in own_names])
         frame = frame.collect() if isinstance(frame, nw.LazyFrame) else frame
         arrays = [
-            _to_arrow(frame.get_column(own_names[column]), column, column in names) for column in columns
+            _to_arrow(frame.get_column(own_name), column, column in names)
+            for own_name, column in zip(own_names, columns, strict=True)
         ]
         return pa.table(arrays, names=list(columns))
 
@@ -60,12 +61,13 @@ class FrameSource(Source):
 def _to_arrow(series: Any, column: str, has_names: bool) -> pa.Array | pa.ChunkedArray:
     try:
         return series.to_arrow()
-    except (pa.ArrowException, TypeError) as error:
+    except (pa.ArrowException, TypeError, UnicodeError) as error:
         # Possibly a pandas column of objects of several types, such as 17 and "u17".
         try:
             indices, values = series.to_native().factorize()
         except (AttributeError, TypeError):
-            raise InputError(f"the frame's column {column!r} cannot be read: {error}") from error
+            reason = " ".join(str(error).split())
+            raise InputError(f"the frame's column {column!r} cannot be read: {reason}") from error
     noun = f"name (column {column!r})"
     texts = [as_name(value, noun) if has_names else category(value) or str(value) for value in values]
     return pa.DictionaryArray.from_arrays(

@@ -24,13 +24,16 @@ class ParquetSource(Source):
     def batches(self, names: Sequence[str], numbers: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield the columns batch by batch, with one batch in memory."""
         with self._open() as file:
-            for batch in file.iter_batches(BATCH, columns=[*names, *numbers]):
+            wanted = [*names, *numbers]
+            renamed = dict(zip(self.own(wanted), wanted, strict=True))
+            for batch in file.iter_batches(BATCH, columns=list(renamed)):
+                batch = batch.rename_columns([renamed[name] for name in batch.schema.names])
                 yield convert_batch(batch, names, numbers, self.label)
 
     def read(self, name: str) -> pa.Table:  # noqa: ARG002 (a Parquet file stores its types)
         """Return the whole file."""
         with self._open() as file:
-            return file.read()
+            return file.read().rename_columns(list(self.columns))
 
     @contextmanager
     def _open(self) -> Iterator[pq.ParquetFile]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import pyarrow as pa
 
-from headstart.errors import InputError, UnknownNameError, did_you_mean, listed
+from headstart.errors import InputError, UnknownNameError, argument, did_you_mean, listed
 from headstart.table.names import as_name
 
 BATCH = 1 << 20  # records per batch
@@ -19,7 +20,7 @@ class Source(ABC):
 
     label: str  # the name of the source in messages
     columns: tuple[str, ...]
-    typed = True  # whether the source distinguishes the number 17 from the text "17"
+    own_names: tuple[object, ...]  # the columns as the source itself calls them
 
     @abstractmethod
     def batches(self, names: Sequence[str], numbers: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -33,20 +34,34 @@ class Source(ABC):
         """Return where the record with this number (from 0) is, for messages."""
         return f"record {record + 1}"
 
-    def require(self, column: str, argument: str) -> None:
-        """Raise an error that lists the columns if ``column`` is not one of them."""
+    def require(self, column: str, name: str) -> None:
+        """Raise an error that lists the columns if ``column``, the argument ``name``, is none of them."""
         if column not in self.columns:
             raise UnknownNameError(
-                f"{self.label} has no column {column!r} ({argument}={column!r}); its columns are "
+                f"{self.label} has no column {column!r} ({argument(name, column)}); its columns are "
                 f"{listed(self.columns, 20)}{did_you_mean(column, self.columns)}"
             )
 
-    def _name_columns(self, columns: Iterable[object]) -> None:
-        """Set ``columns``. Two columns with the same name are an error."""
-        self.columns = tuple("" if column == "" else as_name(column, "column name") for column in columns)
+    def own(self, columns: Sequence[str]) -> list[Any]:
+        """Return what the source itself calls these columns."""
+        names = dict(zip(self.columns, self.own_names, strict=True))
+        return [names[column] for column in columns]
+
+    def _name_columns(self, own_names: Iterable[object]) -> None:
+        """Set the columns. Two columns with the same tidy name are an error."""
+        self.own_names = tuple(own_names)
+        self.columns = tuple(map(_column_name, self.own_names))
         repeated = [column for column, count in Counter(self.columns).items() if count > 1]
         if repeated:
-            raise InputError(f"{self.label} has more than one column called {listed(repeated)}")
+            pairs = zip(self.own_names, self.columns, strict=True)
+            written = {str(own) for own, column in pairs if column == repeated[0]}
+            spellings = f" (written as {listed(sorted(written))})" if len(written) > 1 else ""
+            raise InputError(f"{self.label} has more than one column called {repeated[0]!r}{spellings}")
+
+
+def _column_name(column: object) -> str:
+    """Return the tidy name of a column. A column without a name, as pandas writes its index, is ""."""
+    return "" if isinstance(column, str) and not column.strip() else as_name(column, "column name")
 
 
 def convert_batch(

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from headstart.evaluate.splits import FeatureSplit
 from headstart.table import Kind, Kinds, Table
 from headstart.table.inference import resolve_kinds
 from headstart.table.kinds import KindType
 
 
-def hide_scales(table: Table, split: FeatureSplit) -> Table:
+def hide_scales(table: Table, known_features: NDArray[np.int64]) -> Table:
     """Return the table with the centers and scales of real features computed from train features only.
 
     When a table is read, they are computed from all values. The center of a new feature would then
@@ -23,7 +23,7 @@ def hide_scales(table: Table, split: FeatureSplit) -> Table:
     if not real.any():
         return table
     trained = np.zeros(len(real), dtype=bool)
-    trained[split.train] = True
+    trained[known_features] = True
     train = table.with_features(real & trained)
     kinds = np.array(table.kinds, dtype=object)
     if len(train):

@@ -1,0 +1,90 @@
+"""Bringing features with scales of their own to one scale, honestly, for methods that need it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from problem import Context
+from scipy.special import digamma, polygamma
+
+from generality.ordered import Floats
+from generality.trial import Trial, deviations
+from headstart.table.kinds import KindType
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Centre and scale of every known feature, and how those of a new one follow from its context.
+
+    A table of one binary or rating kind is left as it is. Otherwise features of a kind that share a
+    scale get one centre and scale, and reals with scales of their own are standardised each by its own
+    observations. Such a new feature's centre is the mean of its context, shrunk to the typical centre of
+    known features by how much those differ beside its error; the logarithm of its scale likewise.
+    """
+
+    centre: Floats  # (known,)
+    scale: Floats  # (known,)
+    binary: NDArray[np.bool_]  # (known,)
+    new_binary: NDArray[np.bool_]  # (new,)
+    own: bool
+
+    @classmethod
+    def of(cls, trial: Trial) -> Scaling:
+        """As the known features say."""
+        known = trial.known
+        count, values = len(known.features), known.values
+        binary, new_binary = (table.kinds.types == KindType.BINARY for table in (known, trial.new))
+        centre, scale = np.zeros(count), np.ones(count)
+        for group in (binary, ~binary) if trial.one_kind == "real" else ():
+            mine = values[group[known.feature_index]]
+            if len(mine):
+                centre[group], scale[group] = mine.mean(), mine.std() or 1.0
+        if trial.own_scales:
+            means = np.bincount(known.feature_index, values, count) / np.maximum(known.counts, 1)
+            centre, scale = np.where(binary, centre, means), np.where(binary, scale, deviations(known))
+        return cls(centre, scale, binary, new_binary, trial.own_scales)
+
+    def new(self, context: Context) -> tuple[Floats, Floats, Floats]:
+        """Centre, scale and cautious scale of new features given their contexts: (new,) each.
+
+        A scale is not known exactly, and one too large costs more than one too small. Predictions are
+        therefore brought back by the cautious scale, which makes the expected square of the error, in
+        the feature's true standard deviations, least: exp(m - 1.5 v) where log scale is Gaussian (m, v).
+        """
+        centre, scale = np.zeros(context.features), np.ones(context.features)
+        for code in (True, False):
+            if (self.binary == code).any():
+                first = int(np.argmax(self.binary == code))
+                centre[self.new_binary == code] = self.centre[first]
+                scale[self.new_binary == code] = self.scale[first]
+        if not self.own:
+            return centre, scale, scale
+        like, of = ~self.binary, ~self.new_binary
+        number = context.counts[of]
+        mean = np.bincount(context.feature, context.value, context.features) / np.maximum(context.counts, 1)
+        gap = (context.value - mean[context.feature]) ** 2
+        free = np.maximum(number - 1, 1e-9)  # degrees of freedom
+        sample = np.sqrt(np.bincount(context.feature, gap, context.features)[of] / np.maximum(free, 1))
+        typical, spread = _typical(np.log(self.scale[like]))
+        error = polygamma(1, free / 2) / 4  # the variance of the logarithm of a sample's deviation …
+        shift = (digamma(free / 2) - np.log(free / 2)) / 2  # … and its bias
+        weight = spread**2 / (spread**2 + error)
+        said = np.log(np.where(sample > 0, sample, self.scale[like].min())) - shift
+        middle = np.where(number > 1, typical + weight * (said - typical), typical)
+        scale[of] = np.exp(middle)
+        cautious = scale.copy()
+        cautious[of] = np.exp(middle - 1.5 * np.where(number > 1, weight * error, spread**2))
+        # Where a context is one value all over, that value is all that can be said.
+        cautious[of] *= (sample > 0) | (number < 2)
+        usual, wide = _typical(self.centre[like])
+        doubt = scale[of] ** 2 / np.maximum(number, 1e-9)
+        centre[of] = usual + wide**2 / (wide**2 + doubt) * (mean[of] - usual)
+        return centre, scale, cautious
+
+
+def _typical(values: Floats) -> tuple[float, float]:
+    """The median, and the standard deviation around it."""
+    median = float(np.median(values))
+    return median, max(float(np.sqrt(np.mean((values - median) ** 2))), 1e-9)

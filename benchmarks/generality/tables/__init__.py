@@ -1,0 +1,11 @@
+"""The battery's tables by name, each with one line that says what it is."""
+
+from __future__ import annotations
+
+from generality.tables.entry import Entry, described
+from generality.tables.files import FILES
+from generality.tables.rdata import RDATA
+
+TABLES: dict[str, Entry] = {entry.name: entry for entry in (*RDATA, *FILES)}
+
+__all__ = ["TABLES", "Entry", "described"]

@@ -1,0 +1,213 @@
+"""Regression that never confirms itself: a line is predicted from the other lines only."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from headstart.algebra.groups import MAX_COLUMNS, Group, leading_directions
+from headstart.algebra.symmetric import positive, weighted_traces
+
+_MAX_GROUPS = 16  # with a strength of their own; where there are more, the least useful share one
+_PASSES = 3  # over the groups
+_CONSTANT = 1e6  # prior variance of the constant relative to the noise: it is not shrunk
+# Prior variance of what a group contributes, relative to the noise.
+_STRENGTHS = torch.logspace(-3, 2, 16, dtype=torch.float64)
+
+
+class HonestRegression:
+    """y_i = B·[x_i; 1] + residual, where each group of columns has a prior variance, its "strength".
+
+    ``choose`` finds the strengths by the closed-form leave-one-out error, with "not at all" among the
+    choices; ``fit`` finds B and the prediction of every line from all other lines.
+    """
+
+    def __init__(self, groups: list[Group]) -> None:
+        self.groups = groups
+        self.members = [[position] for position in range(len(groups))]  # the original groups in each group
+        self.tried = len(groups)  # also those that come to share one strength
+        self.strengths = torch.zeros(len(groups), dtype=torch.float64)
+        self.gains = torch.zeros(len(groups), dtype=torch.float64)  # share of the error that each removes
+        self.coefficients = torch.zeros(1, 0, dtype=torch.float64)
+
+    # -- strengths --------------------------------------------------------------------------------
+
+    def choose(self, encoded: Tensor, targets: Tensor, weights: Tensor, root: Tensor) -> None:
+        """Choose the strength of each group, one after the other, by the leave-one-out error.
+
+        Errors of ``targets`` (lines, size) are measured as |Δ·root|², so ``root`` (size, size) says what a
+        difference does to predictions; ``weights`` (lines,) say how well a target is known. A group is
+        let in only if it helps more than the best of so many useless groups would help by chance.
+        """
+        if not self.groups:
+            return
+        weights = _relative(weights)
+        goal = targets.double() @ root.double()
+        parts = [group.read(encoded) for group in self.groups]
+        if len(self.groups) > _MAX_GROUPS:
+            parts = self._pool(parts, goal, weights)
+        level = _chance_level(self.tried, len(goal))
+        design = torch.cat([*parts, goal.new_ones(len(goal), 1)], dim=1)
+        owner = torch.cat([torch.full((part.shape[1],), g) for g, part in enumerate(parts)])
+        owner = torch.cat([owner, torch.tensor([-1])])
+        for _ in range(_PASSES):
+            before = self.strengths.clone()
+            for g, part in enumerate(parts):
+                if part.shape[1]:
+                    best = _best_strength(design, owner, self.strengths, g, goal, weights, level)
+                    self.strengths[g], self.gains[g] = best
+            if torch.equal(before, self.strengths):
+                break
+
+    def _pool(self, parts: list[Tensor], goal: Tensor, weights: Tensor) -> list[Tensor]:
+        """Let the groups that say least on their own share one strength from now on."""
+        constant, none = goal.new_ones(len(goal), 1), torch.zeros(1)
+        gains = torch.zeros(len(parts))
+        for g, part in enumerate(parts):
+            if part.shape[1]:
+                owner = torch.tensor([0] * part.shape[1] + [-1])
+                design = torch.cat([part, constant], 1)
+                gains[g] = _best_strength(design, owner, none, 0, goal, weights, torch.zeros(()))[1]
+        order = torch.argsort(gains, descending=True).tolist()
+        own, shared = sorted(order[: _MAX_GROUPS - 1]), sorted(order[_MAX_GROUPS - 1 :])
+        columns = torch.cat([self.groups[g].columns for g in shared])
+        centre = torch.cat([self.groups[g].centre for g in shared])
+        blocks = [self.groups[g].basis for g in shared]
+        basis: Tensor = torch.block_diag(*blocks) / len(shared) ** 0.5  # type: ignore[no-untyped-call]
+        pooled = torch.cat([parts[g] for g in shared], dim=1) / len(shared) ** 0.5
+        if pooled.shape[1] > min(MAX_COLUMNS, len(pooled)):
+            lead = leading_directions(pooled, min(MAX_COLUMNS, len(pooled) - 1))
+            basis, pooled = basis @ lead, pooled @ lead
+        self.groups = [self.groups[g] for g in own] + [Group(columns, centre, basis)]
+        self.members = [self.members[g] for g in own] + [[m for g in shared for m in self.members[g]]]
+        self.strengths = torch.zeros(len(self.groups), dtype=torch.float64)
+        self.gains = torch.zeros(len(self.groups), dtype=torch.float64)
+        return [parts[g] for g in own] + [pooled]
+
+    # -- coefficients -----------------------------------------------------------------------------
+
+    def fit(self, encoded: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """Find the coefficients; returns the prediction of each line from all others: (lines, size).
+
+        ``targets`` is (lines, size), ``weights`` (lines,). The smaller of two equal systems of equations
+        is solved: that of the columns or that of the lines.
+        """
+        weights = _relative(weights)
+        design, ridge = self._design(encoded)
+        goal = targets.double()
+        if design.shape[1] <= len(design):
+            weighted = design * weights[:, None]
+            lower = torch.linalg.cholesky(weighted.T @ design + torch.diag(ridge))
+            self.coefficients = torch.cholesky_solve(weighted.T @ goal, lower)
+            leverage = (torch.linalg.solve_triangular(lower, design.T, upper=False) ** 2).sum(0) * weights
+        else:
+            scale = weights.clamp(min=1e-12).sqrt()[:, None]
+            scaled = scale * design
+            system = (scaled / ridge) @ scaled.T + torch.eye(len(scaled), dtype=scaled.dtype)
+            inverse = torch.cholesky_inverse(torch.linalg.cholesky(system))
+            self.coefficients = (scaled / ridge).T @ (inverse @ (scale * goal))
+            leverage = 1 - inverse.diagonal()
+        residual = goal - design @ self.coefficients
+        loo: Tensor = goal - residual / (1 - leverage.clamp(0, 1 - 1e-6))[:, None]
+        return loo.to(targets.dtype)
+
+    def map(self, width: int) -> tuple[Tensor, Tensor]:
+        """The coefficients as one matrix on encoded metadata, and a constant: (width, size), (size,)."""
+        size = self.coefficients.shape[1]
+        matrix, constant = torch.zeros(width, size, dtype=torch.float64), self.coefficients[-1].clone()
+        start = 0
+        for group, strength in zip(self.groups, self.strengths, strict=True):
+            if strength > 0 and group.width:
+                own = group.basis @ self.coefficients[start : start + group.width]
+                matrix.index_add_(0, group.columns, own)
+                constant -= group.centre @ own
+                start += group.width
+        return matrix, constant
+
+    def _design(self, encoded: Tensor) -> tuple[Tensor, Tensor]:
+        """The columns let in and a constant (lines, columns + 1), and the ridge of each."""
+        parts, ridges = [], []
+        for group, strength in zip(self.groups, self.strengths, strict=True):
+            if strength > 0 and group.width:
+                parts.append(group.read(encoded))
+                ridges.append(torch.full((group.width,), 1.0 / float(strength), dtype=torch.float64))
+        parts.append(torch.ones(len(encoded), 1, dtype=torch.float64))
+        ridges.append(torch.tensor([1 / _CONSTANT], dtype=torch.float64))
+        return torch.cat(parts, 1), torch.cat(ridges)
+
+
+def _relative(weights: Tensor) -> Tensor:
+    return (weights / weights.mean().clamp(min=1e-12)).double()
+
+
+def _chance_level(tried: int, lines: int) -> Tensor:
+    """How many standard errors the best of so many useless groups may well seem to help.
+
+    The largest of n normal numbers is about √(2·log n); of few lines the tails are longer.
+    """
+    normal = (2 * torch.log(torch.tensor(tried + 1.0))).sqrt()
+    return normal * (1 + (normal**2 + 1) / (4 * max(1, lines)))
+
+
+def _best_strength(
+    design: Tensor, owner: Tensor, strengths: Tensor, group: int, goal: Tensor, weights: Tensor, level: Tensor
+) -> tuple[float, float]:
+    """The strength of one group with the least leave-one-out error given the others', and its gain.
+
+    In the eigenvectors of the group's Schur complement every strength costs only a product.
+    """
+    strength_of = strengths[owner.clamp(min=0)]
+    others = (owner == -1) | ((owner != group) & (strength_of > 0))
+    ridge = torch.where(owner == -1, 1 / _CONSTANT, 1 / strength_of.clamp(min=1e-12).double())
+    rest, own = design[:, others], design[:, owner == group]
+    weighted_goal = weights[:, None] * goal
+    lower = torch.linalg.cholesky((rest * weights[:, None]).T @ rest + torch.diag(ridge[others]))
+    half = torch.linalg.solve_triangular(lower, rest.T, upper=False)  # (others, lines)
+    fitted = half.T @ (half @ weighted_goal)
+    leverage = (half**2).sum(0) * weights
+    remaining = own - half.T @ (half @ (weights[:, None] * own))  # what the others leave of the group
+    schur = (own * weights[:, None]).T @ remaining
+    values, turn = torch.linalg.eigh((schur + schur.T) / 2)
+    remaining = remaining @ turn
+    linear = remaining.T @ weighted_goal
+    without = (weights[:, None] * ((goal - fitted) / (1 - leverage).clamp(min=1e-6)[:, None]) ** 2).sum(1)
+    best, gain, least = 0.0, 0.0, without.sum()
+    for strength in _STRENGTHS.tolist():
+        shrunk = 1 / (values.clamp(min=0) + 1 / strength)
+        more = remaining @ (shrunk[:, None] * linear)
+        with_group = leverage + (remaining**2 @ shrunk) * weights
+        residual = (goal - fitted - more) / (1 - with_group).clamp(min=1e-6)[:, None]
+        error = (weights[:, None] * residual**2).sum(1)
+        if error.sum() < least:
+            better = without - error
+            sure = better.sum() / (better.std(correction=0) * len(better) ** 0.5).clamp(min=1e-30)
+            # The best of so many groups correlates by chance with a square of about 2·log(groups) / lines.
+            chance = level**2 / (2 * len(better))
+            if sure > level and better.sum() > chance * without.sum():
+                best, gain, least = strength, float(better.sum() / without.sum()), error.sum()
+    return best, gain
+
+
+def loo_covariance(residual: Tensor, spread: Tensor, weights: Tensor) -> Tensor:
+    """The covariance of heads around their leave-one-out predictions: (size, size).
+
+    ``residual`` (lines, size) are leave-one-out residuals, ``spread`` (size, size) the mean of the heads'
+    own covariances under ``weights`` (lines,). Few lines span few directions: then only the variances
+    are believed.
+    """
+    weights = (weights / weights.sum().clamp(min=1e-12)).double()
+    between = (residual.double() * weights[:, None]).T @ residual.double()
+    lines = float(1 / (weights**2).sum().clamp(min=1e-12))  # the effective number of lines
+    believed = lines / (lines + len(between))
+    between = believed * between + (1 - believed) * torch.diag(between.diagonal())
+    return positive(between + spread.double())
+
+
+def reliability(spread: Tensor, prior: Tensor, metric: Tensor) -> Tensor:
+    """How much of what is believed of each head comes from its own observations, 0 to 1: (features,).
+
+    ``spread`` (features, packed) are the heads' covariances, ``prior`` (size, size) that of a head
+    without observations; both are measured by what they do to predictions (``metric``).
+    """
+    unknown = weighted_traces(spread, metric) / (prior.double() * metric).sum().clamp(min=1e-30)
+    return (1 - unknown).clamp(min=1e-3, max=1.0)

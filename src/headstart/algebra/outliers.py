@@ -1,0 +1,53 @@
+"""Values far beyond all others, brought back to where they can do no harm."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from headstart.table.cells import Cells
+
+_MAX_DISTANCE = 10.0  # robust standard deviations from the median that are still believed
+_SMALL_SAMPLE = 8.0  # of few values the deviation is uncertain: they may lie (1 + this / n) times as far
+_MIN_VALUES = 4  # with fewer values none can be said to be far
+_TO_DEVIATION = 1.4826  # from the median distance to the standard deviation of a normal
+
+
+def tame_outliers(cells: Cells, lines: Tensor) -> Cells:
+    """Bring values of the ``lines`` in a mask back to the farthest value within 10·(1 + 8/n) deviations.
+
+    Distances are taken from the line's median. The deviation is that of the median distance or, if it is
+    larger, the root mean square distance of all but the farthest value, so that a line of zeros and a few
+    counts is left as it is.
+    """
+    chosen = torch.nonzero(lines & (cells.counts >= _MIN_VALUES))[:, 0]
+    if len(chosen) == 0:
+        return cells
+    part = cells.take(chosen)
+    values, counts, owner = part.values.double(), part.counts, part.lines
+    distance = (values - _medians(values, part)[owner]).abs()
+    sums = torch.zeros(len(part), dtype=torch.float64).index_add_(0, owner, distance**2)
+    farthest = sums.new_zeros(len(part)).scatter_reduce_(0, owner, distance**2, "amax")
+    others = ((sums - farthest).clamp(min=0) / (counts - 1)).sqrt()
+    deviation = torch.maximum(_TO_DEVIATION * _medians(distance, part), others)
+    reach = torch.where(deviation > 0, _MAX_DISTANCE * (1 + _SMALL_SAMPLE / counts) * deviation, torch.inf)
+    inside = distance <= reach[owner]
+    if bool(inside.all()):
+        return cells
+    low = sums.new_full((len(part),), torch.inf)
+    low.scatter_reduce_(0, owner[inside], values[inside], "amin")
+    high = sums.new_full((len(part),), -torch.inf)
+    high.scatter_reduce_(0, owner[inside], values[inside], "amax")
+    tamed = torch.minimum(torch.maximum(values, low[owner]), high[owner])
+    changed = cells.values.clone()
+    mask = torch.zeros(len(cells), dtype=torch.bool)
+    mask[chosen] = True
+    changed[mask[cells.lines]] = tamed.to(changed.dtype)  # the chosen lines are in ascending order
+    return Cells(cells.indptr, cells.index, changed, cells.width)
+
+
+def _medians(values: Tensor, cells: Cells) -> Tensor:
+    """The lower median of each line's values: (lines,)."""
+    order = torch.argsort(values)
+    order = order[torch.argsort(cells.lines[order], stable=True)]
+    return values[order][cells.indptr[:-1] + (cells.counts - 1) // 2]

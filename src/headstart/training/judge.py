@@ -1,0 +1,129 @@
+"""The honest judge: candidates are compared on features that are new to everything they were trained on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headstart.adapters.protocol import Adapter
+from headstart.config import Config
+from headstart.core.likelihood import Likelihood
+from headstart.core.predictive import Predictive
+from headstart.table.kinds import KindType
+from headstart.training.calibration import Outcome
+from headstart.training.episodes import predict_targets
+from headstart.training.metatraining import VALIDATION_SHOTS, validation_episodes
+from headstart.training.tasks import Tasks
+
+MIN_FEATURES = 12  # with fewer features there is nothing to hold out
+_FOLD_SHARE = 0.15  # of the features, held out in one fold
+_WANTED = 60  # features held out in all folds together, where there are so many
+_MAX_HELD_OUT = 400
+_MAX_FOLDS = 4
+
+
+class Verdict(Config):
+    """What the judge found of one candidate, by shots."""
+
+    error: tuple[float, ...]  # mean squared error on the models' scale, each feature counting once
+    standard_error: tuple[float, ...]
+
+
+class Judgement(Config):
+    """What was compared, on how many features, and what was chosen."""
+
+    shots: tuple[int, ...]
+    features: int  # held out in all folds together
+    chosen: str
+    candidates: dict[str, Verdict]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Outcomes of one candidate by shots, all folds together."""
+
+    outcomes: dict[int, Outcome]
+
+    def errors(self) -> dict[int, tuple[Tensor, Tensor]]:
+        """By shots, the features that have so many and the squared error of each: two of (features,)."""
+        return {shots: _by_feature(outcome) for shots, outcome in self.outcomes.items()}
+
+    def verdict(self) -> Verdict:
+        """The mean error by shots with its standard error over features."""
+        errors = [each.double() for _, each in self.errors().values()]
+        return Verdict(
+            error=tuple(float(each.mean()) for each in errors),
+            standard_error=tuple(float(each.std(correction=0) / len(each) ** 0.5) for each in errors),
+        )
+
+
+def folds(features: NDArray[np.int64], seed: int) -> list[NDArray[np.int64]]:
+    """Features to hold out, fold by fold: one fold of many features, or several of few."""
+    order = np.random.default_rng(seed + 1).permutation(features)
+    size = int(min(_MAX_HELD_OUT, max(2, round(_FOLD_SHARE * len(order)))))
+    count = int(min(_MAX_FOLDS, max(1, round(_WANTED / size)), len(order) // size))
+    return [np.sort(order[i * size : (i + 1) * size]) for i in range(count)]
+
+
+@torch.no_grad()
+def outcomes_of(
+    adapter: Adapter, likelihood: Likelihood, tasks: Tasks, *, seed: int, all_binary: bool = False
+) -> dict[int, Outcome]:
+    """Predict the targets of held-out features at several numbers of shots.
+
+    A feature is told by its position in ``tasks``, whatever the shots. ``all_binary`` says that values are
+    0 or 1 though they are modelled as numbers.
+    """
+    outcomes = {}
+    for shots, episodes in validation_episodes(tasks, VALIDATION_SHOTS[-1], seed).items():
+        parts, enough = [], torch.nonzero(tasks.batch.shots > shots)[:, 0]
+        folds_of = tasks.fold[enough]
+        of_episode = [enough[folds_of == fold] for fold in torch.unique(folds_of).tolist()]
+        for episode, features in zip(episodes, of_episode, strict=True):
+            predictive = predict_targets(adapter, likelihood, episode)
+            targets = episode.targets
+            binary = torch.full((len(targets.index),), all_binary) | (predictive.kinds == KindType.BINARY)
+            parts.append(Outcome(predictive, targets.values, features[targets.lines], binary))
+        outcomes[shots] = joined(parts)
+    return outcomes
+
+
+def joined(parts: list[Outcome]) -> Outcome:
+    """Put outcomes of different features together."""
+    if len(parts) == 1:
+        return parts[0]
+    predictives = [part.predictive for part in parts]
+    names = ("logits", "variance", "noise", "kinds")
+    tensors = {name: torch.cat([getattr(each, name) for each in predictives]) for name in names}
+    whole = Predictive(**tensors, likelihood=predictives[0].likelihood)
+    rest = ("truth", "feature", "binary")
+    return Outcome(whole, *(torch.cat([getattr(part, name) for part in parts]) for name in rest))
+
+
+def better(candidate: Judged, other: Judged, standard_errors: float) -> bool:
+    """Whether a candidate's error is lower by more than so many standard errors of the difference.
+
+    Features are compared one by one, relative to the mean error at the same number of shots, and each
+    feature counts once: by its mean over shots.
+    """
+    ours, theirs = candidate.errors(), other.errors()
+    count = max(int(features.max()) for features, _ in ours.values()) + 1
+    total, seen = torch.zeros(count, dtype=torch.float64), torch.zeros(count, dtype=torch.float64)
+    for shots in ours.keys() & theirs.keys():
+        (features, mine), (_, yours) = ours[shots], theirs[shots]
+        total[features] += (mine - yours).double() / yours.double().mean().clamp(min=1e-12)
+        seen[features] += 1
+    mean = total[seen > 0] / seen[seen > 0]
+    spread = float(mean.std(correction=0)) / len(mean) ** 0.5
+    return bool(float(mean.mean()) < -standard_errors * spread)
+
+
+def _by_feature(outcome: Outcome) -> tuple[Tensor, Tensor]:
+    """The features there are and the mean squared error of each: two of (features,)."""
+    squared = (outcome.predictive.mean - outcome.truth) ** 2
+    features, owner = torch.unique(outcome.feature, return_inverse=True)
+    return features, torch.bincount(owner, weights=squared.double()) / torch.bincount(owner)

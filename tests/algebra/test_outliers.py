@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headstart.algebra.outliers import tame_outliers
+from headstart.table.cells import Cells
+
+
+def cells_of(lines: list[list[float]]) -> Cells:
+    counts = torch.tensor([0, *(len(line) for line in lines)])
+    values = torch.tensor([value for line in lines for value in line], dtype=torch.float32)
+    index = torch.cat([torch.arange(len(line)) for line in lines])
+    return Cells(counts.cumsum(0), index, values, max(map(len, lines)))
+
+
+def slow(line: list[float]) -> list[float]:
+    """As documented, one line at a time."""
+    values = np.array(line, dtype=np.float64)
+    n = len(values)
+    if n < 4:
+        return line
+    distance = np.abs(values - np.sort(values)[(n - 1) // 2])
+    others = np.sqrt((np.sort(distance)[:-1] ** 2).sum() / (n - 1))
+    deviation = max(1.4826 * np.sort(distance)[(n - 1) // 2], others)
+    if deviation == 0:
+        return line
+    inside = values[distance <= 10 * (1 + 8 / n) * deviation]
+    return np.clip(values, inside.min(), inside.max()).tolist()
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.lists(st.floats(-1e3, 1e3, width=32), min_size=1, max_size=30), min_size=1, max_size=5))
+def test_equals_the_slow_version(lines: list[list[float]]) -> None:
+    tamed = tame_outliers(cells_of(lines), torch.ones(len(lines), dtype=torch.bool))
+    expected = [value for line in lines for value in slow(line)]
+    np.testing.assert_allclose(tamed.values.numpy(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_value_far_off_is_brought_back_and_the_rest_stays() -> None:
+    line = [0.1, -0.3, 0.4, 0.0, 100.0, 0.2, -0.1, 0.3]
+    both = cells_of([line, line])
+    tamed = tame_outliers(both, torch.tensor([True, False]))
+    np.testing.assert_allclose(
+        tamed.values[:8].numpy(), [0.1, -0.3, 0.4, 0.0, 0.4, 0.2, -0.1, 0.3], rtol=1e-6
+    )
+    assert torch.equal(tamed.values[8:], both.values[8:])
+
+
+def test_zeros_and_a_few_counts_are_left_as_they_are() -> None:
+    counts = cells_of([[0.0] * 20 + [1.0, 2.0, 3.0]])
+    assert torch.equal(tame_outliers(counts, torch.tensor([True])).values, counts.values)
