@@ -166,5 +166,5 @@ def test_a_part_with_no_real_to_learn_from_leaves_the_plain_scale():
     table = synthetic_mixed(40, 9)
     real = np.flatnonzero(table.kinds.types == KindType.REAL)
     rest = np.setdiff1d(np.arange(9), real)
-    hidden = hide_scales(table, FeatureSplit(rest, real[:1], real[1:]))
+    hidden = hide_scales(table, FeatureSplit(rest, real[:1], real[1:]).train)
     assert {str(hidden.kinds[j]) for j in real} == {"real:0:1"}
