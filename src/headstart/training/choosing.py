@@ -100,7 +100,8 @@ class Judge:
 
     def _judged(self, recipe: Recipe, adapter: AdapterConfig) -> Judged:
         """The outcomes of a candidate on all folds."""
-        self.reporter.say(f"Judging {adapter.name} ({recipe.binary_link} link) on features held out")
+        link = f" ({recipe.binary_link} link)" if self.all_binary else ""
+        self.reporter.say(f"Judging {adapter.name}{link} on features held out")
         parts = [self._fold(recipe, adapter, number) for number in range(len(self.folds))]
         shots = [k for k in VALIDATION_SHOTS if any(k in part for part in parts)]
         return Judged({k: joined([part[k] for part in parts if k in part]) for k in shots})
