@@ -115,7 +115,7 @@ def test_patience_is_the_best_for_rows_of_which_most_is_hidden(telling: float) -
             ]
             errors[number] += np.mean([m @ metric.numpy() @ m for m in missed])
     assert float(signature.patience) == pytest.approx(choices[errors.argmin()], rel=1e-4)
-    assert telling < 1 or float(signature.patience) < 100
+    assert telling < 1 or float(signature.patience) <= 100.01  # the choices are about 1.8 times apart
     before = signature.patience.clone()
     signature.learn_patience(cells, means, 0 * row_map, metric, generator)
     assert torch.equal(signature.patience, before)  # what predicts nothing teaches nothing
