@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 from headstart.errors import HeadstartError, InputError, ModelFileError, NotFittedError, UnknownNameError
 
 if TYPE_CHECKING:
-    from headstart.adapters import register_adapter
-    from headstart.backbones import register_backbone
     from headstart.model import Headstart, Prediction
     from headstart.table import Kind, Table
 
@@ -25,8 +23,6 @@ __all__ = [
     "Prediction",
     "Table",
     "UnknownNameError",
-    "register_adapter",
-    "register_backbone",
 ]
 
 # Loaded at first use: the command line imports this package too, and its help does not need torch.
@@ -35,8 +31,6 @@ _MODULES = {
     "Kind": "headstart.table",
     "Prediction": "headstart.model",
     "Table": "headstart.table",
-    "register_adapter": "headstart.adapters",
-    "register_backbone": "headstart.backbones",
 }
 
 
