@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -12,8 +12,10 @@ from torch import Tensor
 from headstart.adapters.protocol import Adapter, StreamingAdapter
 from headstart.backbones.protocol import Backbone
 from headstart.core.batch import FeatureBatch
+from headstart.core.heads import Heads
 from headstart.core.knowledge import Knowledge
 from headstart.core.states import RowStates
+from headstart.errors import NumericalError
 from headstart.model.catalogue import Catalogue, Feature
 from headstart.model.settings import Settings
 from headstart.table import Cells, Kind, MetadataSchema, Names
@@ -23,9 +25,12 @@ from headstart.training.calibration import Calibration
 from headstart.training.judge import Judgement
 
 
-@dataclass
+@dataclass(frozen=True)
 class Fitted:
-    """What a model holds after fit; only ``rows``, ``states`` and ``catalogue`` ever change."""
+    """What a model holds after fit. It never changes: a change gives another one that shares the rest.
+
+    So whoever holds one may read it while another thread changes the model.
+    """
 
     settings: Settings  # those that really ran
     rows: Names
@@ -42,13 +47,13 @@ class Fitted:
     middle: Kind | None  # the kind of new reals whose own center and scale are found from their observations
 
     @torch.no_grad()
-    def adapt(self, features: list[Feature]) -> None:
-        """Give these features heads by one pass of the adapter, and keep them."""
-        self.catalogue.put(features, self.adapter.adapt(self.batch_of(features), self.states))
+    def adapted(self, features: list[Feature]) -> Fitted:
+        """Return the model with heads for these features, by one pass of the adapter."""
+        return self._with(features, self.adapter.adapt(self.batch_of(features), self.states))
 
     @torch.no_grad()
-    def observe(self, feature: Feature, rows: NDArray[np.int64], values: NDArray[np.float64]) -> None:
-        """Refine one feature's head: from sums over its observations where the adapter has such."""
+    def observed(self, feature: Feature, rows: NDArray[np.int64], values: NDArray[np.float64]) -> Fitted:
+        """Return the model with one feature refined: from sums over its observations if there are such."""
         after, adapter = feature.observed(rows, values), self.adapter
         kind = self.kinds_of([feature])
         if (
@@ -56,17 +61,38 @@ class Fitted:
             or not bool(adapter.streams(kind))
             or self.is_unscaled(feature)  # its scale changes with every observation
         ):
-            self.adapt([after])
-            return
+            return self.adapted([after])
 
         def evidence(of: Feature) -> Tensor:
             return adapter.evidence(self.batch_of([of]), self.states)
 
-        sums = self.catalogue.evidence.get(feature.name)
-        total = evidence(feature) if sums is None else sums
-        total = total - evidence(feature.among(rows)) + evidence(after.among(rows))
-        heads = adapter.solve(total, self.batch_of([after]))
-        self.catalogue.put([after], heads, [total])
+        sums = self.catalogue.evidence_of(feature.name)
+        before = evidence(feature) if sums is None else sums
+        gone = evidence(feature.among(rows))
+        total = before - gone + evidence(after.among(rows))
+        if _cancelled(before, gone, total):
+            total = evidence(after)
+        return self._with([after], adapter.solve(total, self.batch_of([after])), [total])
+
+    def without(self, name: object) -> Fitted:
+        """Return the model without a feature."""
+        return replace(self, catalogue=self.catalogue.remove(name))
+
+    def with_rows(self, names: list[str], states: RowStates) -> Fitted:
+        """Return the model with these rows too."""
+        return replace(
+            self,
+            rows=Names([*self.rows, *names], "row"),
+            states=RowStates.concatenate([self.states, states]),
+        )
+
+    def _with(self, features: list[Feature], heads: Heads, evidence: list[Tensor] | None = None) -> Fitted:
+        for feature, finite in zip(features, _are_finite(heads), strict=True):
+            if not finite:
+                raise NumericalError(
+                    f"feature {feature.name!r}: its head is not finite; check its values for extreme ones"
+                )
+        return replace(self, catalogue=self.catalogue.put(features, heads, evidence))
 
     def kinds_of(self, features: list[Feature]) -> Tensor:
         """The kinds of features as the model takes them: (features,)."""
@@ -95,3 +121,18 @@ class Fitted:
             self.kinds_of(features),
             torch.tensor([self.is_unscaled(feature) for feature in features]),
         )
+
+
+_MAX_CANCELLATION = 1e3  # times that sums may shrink when observations are taken out of them
+
+
+def _cancelled(before: Tensor, gone: Tensor, after: Tensor) -> bool:
+    """Whether so much was taken out of the sums that what was rounded away beside it would be missed."""
+    largest = torch.maximum(before.abs().max(), gone.abs().max())
+    return not bool(largest <= _MAX_CANCELLATION * after.abs().max())
+
+
+def _are_finite(heads: Heads) -> list[bool]:
+    """Whether all numbers of each head are finite."""
+    parts = [part.view(len(heads), -1).isfinite().all(1) for part in heads.parts()]
+    return torch.stack(parts).all(0).tolist()

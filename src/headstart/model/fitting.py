@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -89,10 +90,11 @@ def _assembled(
     )
     if fixed:
         heads = knowledge.heads.plain(states.activation.shape[1])  # like those that the adapter makes
-        fitted.catalogue.put([features[i] for i in train_features], heads)
+        catalogue = fitted.catalogue.put([features[i] for i in train_features], heads)
+        fitted = replace(fitted, catalogue=catalogue)
     rest = [feature for feature in features if not feature.fixed]
     for start in range(0, len(rest), _FEATURES_AT_ONCE):
-        fitted.adapt(rest[start : start + _FEATURES_AT_ONCE])
+        fitted = fitted.adapted(rest[start : start + _FEATURES_AT_ONCE])
     return fitted
 
 

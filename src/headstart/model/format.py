@@ -188,12 +188,11 @@ def _catalogue(
         strict=True,
     )  # fmt: skip
     heads = Heads(**own)
-    catalogue = Catalogue(heads)
-    catalogue.put([Feature(*each) for each in every], heads)
-    if facts.streams:
-        streamed, heads = catalogue.take(facts.streams)
-        catalogue.put(streamed, heads, list(torch.split(tensors["streams"], 1)))
-    return catalogue
+    catalogue = Catalogue(heads).put([Feature(*each) for each in every], heads)
+    if not facts.streams:
+        return catalogue
+    streamed, heads = catalogue.take(facts.streams)
+    return catalogue.put(streamed, heads, list(torch.split(tensors["streams"], 1)))
 
 
 def _check_counts(

@@ -14,7 +14,6 @@ from headstart.adapters.protocol import AdapterConfig
 from headstart.adapters.registry import adapter_config
 from headstart.backbones.protocol import BackboneConfig
 from headstart.backbones.registry import backbone_config
-from headstart.core.states import RowStates
 from headstart.errors import InputError, NotFittedError
 from headstart.model import folder
 from headstart.model.catalogue import Feature
@@ -45,6 +44,9 @@ MOST_CELLS = 50_000_000  # of one prediction; beyond, memory would be the surpri
 
 class Headstart(Estimator):
     """Predicts the missing values of a sparse table, and takes new features at once.
+
+    Any number of threads may use one model: a reader sees it as it was before or after a change, never in
+    between, and of two changes one waits for the other.
 
     Parameters
     ----------
@@ -120,7 +122,9 @@ class Headstart(Estimator):
             raise InputError(f"fit() takes a Table (see Table.read); got {type(table).__name__}")
         where = None if checkpoint is None else Path(checkpoint)
         reporter = Reporter(self.quiet)
-        self.fitted_ = fit_table(table, self._settings(), reporter, where, resume)
+        fitted = fit_table(table, self._settings(), reporter, where, resume)
+        with self._writing:
+            self.fitted_ = fitted
         reporter.say(str(self.info))
         return self
 
@@ -182,12 +186,13 @@ class Headstart(Estimator):
             ``{name: {"metadata": …, "observations": …, "kind": …}}``, each part as in ``add_feature`` and
             optional.
         """
-        fitted = self._fitted
         given = require_mapping(features, "add_features()", "{'Dune 3': {'observations': …}}")
         unique_names(given, "add_features()", "feature")
-        new = [new_feature(fitted, name, parts) for name, parts in given.items()]
-        if new:
-            fitted.adapt(new)
+        with self._writing:
+            fitted = self._fitted
+            new = [new_feature(fitted, name, parts) for name, parts in given.items()]
+            if new:
+                self.fitted_ = fitted.adapted(new)
 
     def observe(self, name: object, observations: Observations) -> None:
         """Refine a feature by more observations; every other prediction stays as it was.
@@ -199,15 +204,16 @@ class Headstart(Estimator):
         observations : dict
             Values by the names of rows. A row that was observed before gets its new value.
         """
-        fitted = self._fitted
-        feature = fitted.catalogue[name]
-        if feature.fixed:
-            raise InputError(
-                f"feature {feature.name!r} was trained into the backbone, whose heads are fixed with this "
-                "adapter; fit() with adapter='chn-bayes' or 'bayes' to observe any feature further"
-            )
-        rows, values = context_of(feature.name, observations, feature.kind, fitted.rows)
-        fitted.observe(feature, rows, values)
+        with self._writing:
+            fitted = self._fitted
+            feature = fitted.catalogue[name]
+            if feature.fixed:
+                raise InputError(
+                    f"feature {feature.name!r} was trained into the backbone, whose heads are fixed with "
+                    "this adapter; fit() with adapter='chn-bayes' or 'bayes' to observe any feature further"
+                )
+            rows, values = context_of(feature.name, observations, feature.kind, fitted.rows)
+            self.fitted_ = fitted.observed(feature, rows, values)
 
     def suggest(self, name: object, rows: Sequence[Any] | None = None, n: int = 10) -> list[str]:
         """Which rows to observe next: those that together say most about the feature.
@@ -246,7 +252,8 @@ class Headstart(Estimator):
 
     def remove_feature(self, name: object) -> None:
         """Remove a feature; no other prediction changes."""
-        self._fitted.catalogue.remove(name)
+        with self._writing:
+            self.fitted_ = self._fitted.without(name)
 
     # -- rows -------------------------------------------------------------------------------------
 
@@ -258,15 +265,14 @@ class Headstart(Estimator):
         rows : dict
             ``{row: {feature: value}}``; a row may have no observations.
         """
-        fitted = self._fitted
         given = require_mapping(rows, "add_rows()", "{'u99': {'Alien': 5}}")
         names = unique_names(given, "add_rows()", "row")
-        there = [name for name in names if name in fitted.rows]
-        if there:
-            raise InputError(f"row {there[0]!r} is already in the model")
-        states = encode_rows(fitted, given)
-        fitted.rows = Names([*fitted.rows, *names], "row")
-        fitted.states = RowStates.concatenate([fitted.states, states])
+        with self._writing:
+            fitted = self._fitted
+            there = [name for name in names if name in fitted.rows]
+            if there:
+                raise InputError(f"row {there[0]!r} is already in the model")
+            self.fitted_ = fitted.with_rows(names, encode_rows(fitted, given))
 
     # -- prediction -------------------------------------------------------------------------------
 
@@ -296,7 +302,7 @@ class Headstart(Estimator):
         else:
             names = list(fitted.rows) if rows is None else [as_name(row, "row") for row in _as_list(rows)]
             states = fitted.states.take(torch.from_numpy(fitted.rows.positions(names)))
-        wanted = self.features if features is None else _as_list(features)
+        wanted = list(fitted.catalogue) if features is None else _as_list(features)
         if len(names) * len(wanted) > MOST_CELLS:
             raise InputError(
                 f"{len(names)} rows × {len(wanted)} features are too many for one prediction "
@@ -314,7 +320,8 @@ class Headstart(Estimator):
         path : str or Path
             A new folder, or that of an older model, which is replaced in one step.
         """
-        folder.save(self._fitted, Path(path))
+        self._fitted  # noqa: B018 (an error before anything is made)
+        folder.save(lambda: self._fitted, Path(path), owner=self)
 
     @classmethod
     def load(cls, path: str | Path) -> Headstart:
@@ -343,10 +350,14 @@ class Headstart(Estimator):
         """Change a saved model in place: ``with Headstart.updating(path) as model: model.add_feature(…)``.
 
         The model is saved when the block ends without an error. If several processes do so, one waits
-        for the other, and no change is lost.
+        for the other, and no change is lost. Inside the block the model itself may be saved too; any other
+        change of the same folder by this thread raises ``BusyError``, because it would be lost.
         """
-        with folder.updating(Path(path)) as fitted:
-            yield cls._holding(fitted)
+        with folder.updating(Path(path)) as (fitted, lock):
+            model = cls._holding(fitted)
+            lock.owner = model
+            yield model
+            model.save(path)
 
     @classmethod
     def _holding(cls, fitted: Fitted) -> Headstart:
