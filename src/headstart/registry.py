@@ -58,6 +58,12 @@ class Registry(Generic[PartT]):
                 importlib.import_module(f"{self.package}.{module.name}")
             for point in entry_points(group=self.package):
                 self.register(point.load())
+            # In the same order whichever module was imported first.
+            root = self.package.partition(".")[0]
+            own = {name for name, part in self._parts.items() if part.__module__.startswith(f"{root}.")}
+            self._parts = {
+                name: self._parts[name] for name in sorted(self._parts, key=lambda n: (n not in own, n))
+            }
         return self._parts
 
     def __getitem__(self, name: object) -> type[PartT]:

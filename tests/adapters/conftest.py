@@ -62,7 +62,7 @@ def some_cells(kinds: Tensor, counts: Tensor, rows: int, generator: torch.Genera
 
 @pytest.fixture
 def tiny() -> Callable[..., Tiny]:
-    """Builds a tiny world: of the three kinds mixed, or of those given."""
+    """Builds a tiny world: of the three kinds mixed, or of those given; of rows that are vague, or not."""
 
     def build(
         known: tuple[int, ...] = (KindType.BINARY, KindType.RATING, KindType.REAL) * 3,
@@ -71,6 +71,7 @@ def tiny() -> Callable[..., Tiny]:
         dtype: torch.dtype = torch.float32,
         seed: int = 0,
         link: Literal["sigmoid", "identity"] = "sigmoid",
+        vague: bool = False,
     ) -> Tiny:
         generator = torch.Generator().manual_seed(seed)
 
@@ -89,11 +90,14 @@ def tiny() -> Callable[..., Tiny]:
         likelihood = Likelihood(LikelihoodConfig(rating_link=link)).to(dtype)
         with torch.no_grad():
             likelihood.real_log_variance.fill_(-0.5)
+        code, code_std = normal(ROWS, LATENT), normal(ROWS, LATENT).abs()
+        heads = Heads(nn.Parameter(normal(len(known), WIDTH)), nn.Parameter(normal(len(known))))
+        noise, variance = (normal(ROWS).abs() + 0.5, normal(ROWS, WIDTH) ** 2) if vague else (None, None)
         return Tiny(
             Knowledge(
-                states=RowStates(normal(ROWS, LATENT), normal(ROWS, LATENT).abs(), activation),
+                states=RowStates(code, code_std, activation, noise, variance),
                 cells=cells,
-                heads=Heads(nn.Parameter(normal(len(known), WIDTH)), nn.Parameter(normal(len(known)))),
+                heads=heads,
                 metadata=metadata[: len(known)],
                 kinds=kinds,
                 likelihood=likelihood.requires_grad_(False),

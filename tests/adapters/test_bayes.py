@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -14,8 +13,8 @@ from tests.adapters.conftest import Tiny, some_cells
 from headstart.adapters import adapter_config, build_adapter
 from headstart.adapters.chn_bayes import CHNBayes
 from headstart.adapters.closed_form import ClosedFormAdapter
-from headstart.adapters.empirical import empirical_noise, empirical_prior
-from headstart.algebra.symmetric import pack, unpack
+from headstart.adapters.posterior import mixed
+from headstart.algebra.symmetric import unpack
 from headstart.core.batch import FeatureBatch
 from headstart.core.heads import Heads
 from headstart.table.cells import Cells
@@ -49,11 +48,13 @@ def built(name: str, world: Tiny) -> ClosedFormAdapter:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("shots", [(4, 0, 3, 0, 6, 1), (10, 10, 9, 1, 8, 10)])
+@pytest.mark.parametrize("vague", [True, False], ids=["vague rows", "known rows"])
 def test_a_head_is_the_textbooks_posterior(
-    name: str, shots: tuple[int, ...], tiny: Callable[..., Tiny]
+    name: str, shots: tuple[int, ...], vague: bool, tiny: Callable[..., Tiny]
 ) -> None:
-    world = tiny(**GAUSSIAN, shots=shots)
+    world = tiny(**GAUSSIAN, shots=shots, vague=vague)
     adapter = built(name, world)
+    adapter.prior.misleading.zero_()  # metadata is not doubted here
     states = adapter.refine(world.knowledge.states)
     heads = adapter.adapt(world.batch, states)
     priors = adapter.prior_mean(world.batch, adapter.context_sums(world.batch, states)).double().numpy()
@@ -63,13 +64,41 @@ def test_a_head_is_the_textbooks_posterior(
         pull = precision @ priors[n]
         for row, x in world.context(n):
             d = np.r_[states.activation[row].double().numpy(), 1]
-            weight = 1 / float(adapter.prior.log_noise[kind].exp() * states.noise[row])
+            noise = float(adapter.prior.log_noise[kind].exp() * states.noise[row])
+            for k in range(5 if vague else 0):  # what is not known of the row, by what heads usually weigh it
+                noise += float(states.variance[row, k] * adapter.mean_squares[k].clamp(min=0))
+            weight = 1 / noise
             precision, pull = precision + weight * np.outer(d, d), pull + weight * x * d
         found = np.r_[heads.weight[n].numpy(), heads.bias[n].numpy()]
         np.testing.assert_allclose(found, np.linalg.solve(precision, pull), rtol=1e-4, atol=1e-5)
         spread = unpack(heads.covariance[n], adapter.prior.size).numpy()
         np.testing.assert_allclose(spread, np.linalg.inv(precision), rtol=1e-4, atol=1e-5)
         assert float(heads.noise[n]) == pytest.approx(float(adapter.prior.log_noise[kind].exp()))
+
+
+@pytest.mark.parametrize("shots", [(4, 0, 3, 0, 6, 1), (10, 10, 9, 1, 8, 10)])
+def test_a_context_may_show_that_metadata_misleads(shots: tuple[int, ...], tiny: Callable[..., Tiny]) -> None:
+    """Two priors, with metadata and without, weighed by the evidence of the context."""
+    world = tiny(**GAUSSIAN, shots=shots, vague=True)
+    adapter = built("bayes", world)
+    adapter.prior.misleading.fill_(0.3)
+    assert adapter.prior.uses_metadata
+    states = adapter.refine(world.knowledge.states)
+    heads = adapter.adapt(world.batch, states)
+    close(adapter.solve(adapter.evidence(world.batch, states), world.batch), heads)
+    sums = adapter._sums(world.batch, states)
+    root = adapter.prior.root(torch.float64)
+    means = torch.stack(
+        [adapter.prior.mean(world.batch).double(), adapter.prior.plain_mean.double().expand(6, -1)], dim=1
+    )
+    roots = torch.stack([root, adapter.prior.plain_root.double()])
+    mean, covariance = mixed(sums, means, roots, torch.tensor([0.7, 0.3], dtype=torch.float64))
+    found = torch.cat([heads.weight, heads.bias[:, None]], dim=1).double()
+    torch.testing.assert_close(found, mean, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(heads.covariances(6).double(), covariance, rtol=1e-4, atol=1e-5)
+    # Where metadata says nothing, there is nothing to doubt.
+    adapter.prior.base[:-1] = 0
+    assert not adapter._may_doubt()
 
 
 def joined(one: Cells, other: Cells) -> Cells:
@@ -90,7 +119,7 @@ def test_sums_imply_the_heads_add_up_and_are_taken_back(name: str, tiny: Callabl
     states = adapter.refine(world.knowledge.states)
     whole = adapter.evidence(batch, states)
     assert whole.dtype == torch.float64
-    assert bool(adapter.streams(batch.kinds).all())
+    assert torch.equal(adapter.streams(batch.kinds), batch.kinds == KindType.RATING)
     heads = adapter.adapt(batch, states)
     close(adapter.solve(whole, batch), heads)
     # of a batch, only metadata and kinds are read
@@ -112,10 +141,10 @@ def test_sums_imply_the_heads_add_up_and_are_taken_back(name: str, tiny: Callabl
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_only_identity_links_stream(name: str, tiny: Callable[..., Tiny]) -> None:
+def test_only_ratings_of_an_identity_link_stream(name: str, tiny: Callable[..., Tiny]) -> None:
     kinds = torch.tensor([KindType.BINARY, KindType.RATING, KindType.REAL])
-    assert built(name, tiny(link="identity")).streams(kinds).tolist() == [False, True, True]
-    assert built(name, tiny(link="sigmoid")).streams(kinds).tolist() == [False, False, True]
+    assert built(name, tiny(link="identity")).streams(kinds).tolist() == [False, True, False]
+    assert built(name, tiny(link="sigmoid")).streams(kinds).tolist() == [False, False, False]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -156,52 +185,9 @@ def test_learned_activations_come_after_the_backbones(tiny: Callable[..., Tiny])
     assert torch.equal(plain.refine(states).activation, states.activation)
 
 
-@pytest.mark.parametrize("sure", [True, False])
-def test_the_prior_starts_from_a_weighted_ridge(sure: bool, tiny: Callable[..., Tiny]) -> None:
-    world = tiny(link="identity")
-    knowledge = world.knowledge
-    if sure:
-        spread = torch.diag_embed(torch.rand(9, 6, generator=torch.Generator().manual_seed(0)))
-        heads = Heads(knowledge.heads.weight.detach(), knowledge.heads.bias.detach(), pack(spread))
-        knowledge = replace(knowledge, heads=heads)
-    described = torch.cat([knowledge.metadata, torch.ones(9, 1)], dim=1)
-    base, covariance = empirical_prior(knowledge, described)
-
-    theta = np.c_[knowledge.heads.weight.detach().numpy(), knowledge.heads.bias.detach().numpy()].astype(
-        float
-    )
-    counts = np.zeros(9)
-    for j in knowledge.cells.index.tolist():
-        counts[j] += 1
-    share = (counts + 1e-3) ** 0.75 / ((counts + 1e-3) ** 0.75).mean()
-    design = described.double().numpy()
-    gram, right = 0.2 * np.eye(6), np.zeros((6, 6))
-    for weight, line, head in zip(share, design, theta, strict=True):
-        gram = gram + weight * np.outer(line, line)
-        right = right + weight * np.outer(line, head)
-    expected = np.linalg.solve(gram, right)
-    np.testing.assert_allclose(base.numpy(), expected, rtol=1e-3, atol=1e-4)
-    rest = theta - design @ expected
-    left = sum(weight * np.outer(r, r) for weight, r in zip(share, rest, strict=True)) / 9
-    believed = 9 / (9 + 6)
-    left = np.where(np.eye(6, dtype=bool), left, believed * left)
-    if sure:
-        left = left + np.mean([w * s for w, s in zip(share, spread.double().numpy(), strict=True)], axis=0)
-    left = left + (1e-3 * left.diagonal().mean() + 1e-6) * np.eye(6)
-    np.testing.assert_allclose(covariance.numpy(), left, rtol=1e-3, atol=1e-4)
-
-
-def test_the_noise_starts_from_the_backbones_residuals(tiny: Callable[..., Tiny]) -> None:
-    world = tiny(link="identity")
-    found = empirical_noise(world.knowledge)
-    squared: dict[int, list[float]] = {}
-    for j, kind in enumerate(world.knowledge.kinds.tolist()):
-        head = world.knowledge.heads
-        for row, x in world.column(j):
-            output = world.knowledge.states.activation[row] @ head.weight[j] + head.bias[j]
-            squared.setdefault(kind, []).append(float(output - x) ** 2)
-    for kind in (KindType.RATING, KindType.REAL):
-        assert float(found[kind]) == pytest.approx(np.mean(squared[kind]), rel=1e-4)
+def test_nothing_of_the_closed_form_is_meta_trained(tiny: Callable[..., Tiny]) -> None:
+    assert not build_adapter(adapter_config("bayes"), tiny().knowledge).learns
+    assert build_adapter(adapter_config("chn-bayes"), tiny().knowledge).learns
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -210,6 +196,7 @@ def test_heads_are_solved_in_single_while_training_and_in_double_in_use(
 ) -> None:
     world = tiny(**GAUSSIAN)
     adapter = built(name, world)
+    adapter.prior.misleading.zero_()  # metadata is doubted in use only
     for learning in (True, False):  # whether there are gradients does not matter
         with torch.set_grad_enabled(learning):
             assert adapter.eval().dtype == torch.float64

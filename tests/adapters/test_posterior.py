@@ -8,9 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from scipy.stats import multivariate_normal
 from torch import Tensor
 
-from headstart.adapters.posterior import classify, regress, squeezing
+from headstart.adapters.posterior import ContextSums, classify, mixed, regress, squeezing
 
 SIZE = 4
 Array = NDArray[np.float64]
@@ -186,3 +187,47 @@ def test_noise_flattens_a_link_as_mackay_has_it() -> None:
     noise = torch.tensor([0.0, 1.0, 8 / np.pi])
     torch.testing.assert_close(squeezing(noise), 1 / torch.sqrt(1 + torch.pi * noise / 8))
     assert float(squeezing(noise)[2]) == pytest.approx(0.5**0.5)
+
+
+@given(
+    shots=st.lists(st.integers(0, 7), min_size=1, max_size=3),
+    parts=st.integers(1, 3),
+    seed=st.integers(0, 999),
+)
+@settings(max_examples=40, deadline=None)
+def test_a_mixture_is_weighed_by_the_tempered_evidence_of_each_part(
+    shots: list[int], parts: int, seed: int
+) -> None:
+    """By brute force: the density of all values of a context under each part, as one dense normal."""
+    contexts, random = world(shots, seed), np.random.default_rng(seed + 1)
+    means = random.normal(size=(len(shots), parts, SIZE))
+    roots = [random.uniform(0.3, 2) * np.roll(contexts["root"].numpy(), p, 0) for p in range(parts)]
+    roots = [np.linalg.cholesky(root @ root.T) for root in roots]
+    shares = random.dirichlet(np.ones(parts))
+    rows, values, weights = (contexts[name].numpy() for name in ("rows", "values", "weights"))
+    sums = ContextSums(
+        torch.tensor(shots).double(),
+        torch.from_numpy(np.einsum("fk,fki,fkj->fij", weights, rows, rows)),
+        torch.from_numpy(np.einsum("fk,fki->fi", weights * values, rows)),
+        torch.from_numpy((weights * values**2).sum(1)),
+    )
+    mean, covariance = mixed(
+        sums, torch.from_numpy(means), torch.from_numpy(np.stack(roots)), torch.from_numpy(shares)
+    )
+    for n, k in enumerate(shots):
+        a, x, w = rows[n, :k], values[n, :k], weights[n, :k]
+        found, logs = [], []
+        for part in range(parts):
+            prior = roots[part] @ roots[part].T
+            found.append(textbook(a, x, w, means[n, part], roots[part]))
+            spread = a @ prior @ a.T + np.diag(1 / w)
+            density = multivariate_normal(a @ means[n, part], spread).logpdf(x) if k else 0.0
+            logs.append(np.log(shares[part]) + k / (k + 2) * density)
+        belief = np.exp(np.array(logs) - max(logs))
+        belief /= belief.sum()
+        middle = sum(p * m for p, (m, _) in zip(belief, found, strict=True))
+        spread = sum(
+            p * (c + np.outer(m - middle, m - middle)) for p, (m, c) in zip(belief, found, strict=True)
+        )
+        np.testing.assert_allclose(mean[n].numpy(), middle, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(covariance[n].numpy(), spread, rtol=1e-6, atol=1e-6)

@@ -8,6 +8,7 @@ from tests.backbones.conftest import random_cells
 
 from headstart.backbones import BACKBONES, Backbone, backbone_config, build_backbone
 from headstart.backbones.registry import value_grid
+from headstart.core.description import Description
 from headstart.errors import InputError, UnknownNameError
 from headstart.progress import Reporter
 from headstart.table.cells import Cells
@@ -16,6 +17,7 @@ from headstart.training.pretraining import PretrainingConfig, held_out_nll, pret
 
 every_backbone = pytest.mark.parametrize("name", sorted(BACKBONES.parts()))
 FEATURES = 9
+NOTHING = Description(torch.zeros(FEATURES, 0), [])  # is known of the features
 
 
 def built(name: str, cells: Cells) -> Backbone:
@@ -87,7 +89,7 @@ def test_the_same_seed_trains_the_same_backbone_and_it_learns(name: str) -> None
         model = build_backbone(backbone_config(name), kinds, value_grid(cells))
         held = torch.arange(len(cells.index)) % 5 == 0
         before = held_out_nll(model, cells.keep(~held), cells.keep(held))
-        pretrain(model, cells.keep(~held), config, seed=1, reporter=Reporter(quiet=True))
+        pretrain(model, cells.keep(~held), NOTHING, config, seed=1, reporter=Reporter(quiet=True))
         found.append(model)
     after = held_out_nll(model, cells.keep(~held), cells.keep(held))
     assert after < before - 0.1

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from headstart.algebra.symmetric import unpack
 from headstart.backbones import factorisation
 from headstart.backbones.factorisation import Factorisation, FactorisationConfig
-from headstart.backbones.rows import RowPosterior, RowSums
+from headstart.backbones.rows import RowPosterior
+from headstart.backbones.sweeping import FactorisationTraining
+from headstart.core.description import Description
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 
@@ -53,80 +55,133 @@ def made_up(
     return cells, torch.from_numpy(kinds)
 
 
-def described(features: int) -> torch.Tensor:
+def described(features: int) -> Description:
     """Metadata of a label and a number a feature."""
     number = torch.linspace(-1, 1, features)
-    return torch.stack([(torch.arange(features) % 2).to(number.dtype), number], dim=1)
+    return Description.of(torch.stack([(torch.arange(features) % 2).to(number.dtype), number], dim=1), (1, 1))
 
 
-class Watched(Factorisation):
-    """Keeps what a sweep begins with, and the posteriors of rows, which training alone holds."""
+class Watched(FactorisationTraining):
+    """Keeps all there is before the first sweep and after each, and strengths that are given."""
 
-    before: Slow  # all there was when the last sweep began
-    rows: RowPosterior
-    head_prior: tuple[torch.Tensor, torch.Tensor]  # that the last sweep began with
+    given: float | None = None  # the strength of every group of columns; None: as chosen
 
-    def train_by_sweeps(
-        self, cells: Cells, metadata: torch.Tensor, generator: torch.Generator
-    ) -> Iterator[float]:
-        self.taught = cells
-        yield from super().train_by_sweeps(cells, metadata, generator)
-
-    def _start(self, *given: object) -> RowPosterior:
-        self.rows = super()._start(*given)
+    def _start(self) -> RowPosterior:
+        self.kept: list[Slow] = []
+        self.rows = super()._start()
+        self.first_signs = self.backbone.signature(self.cells).numpy().copy()
         return self.rows
 
-    def _head_prior(self, *given: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        self.before = Slow(self, self.taught)
-        self.head_prior = super()._head_prior(*given)
+    def _update_row_prior(self, rows: RowPosterior, *, choosing: bool) -> None:
+        self.rows = rows
+        if self.given is not None:
+            self.row_regression.strengths.fill_(self.given)
+        super()._update_row_prior(rows, choosing=choosing and self.given is None)
+
+    def _head_prior(self, *parts: torch.Tensor, choosing: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.given is not None:
+            self.head_regression.strengths.fill_(self.given)
+        self.head_prior = super()._head_prior(*parts, choosing=choosing and self.given is None)
+        self.kept.append(Slow(self))
         return self.head_prior
 
-    def _posterior(
-        self, cells: Cells, sums: list[RowSums], start: RowPosterior | None, passes: int | None = None
-    ) -> RowPosterior:
-        found = super()._posterior(cells, sums, start, passes)
-        if start is not None:  # not a row that is merely asked about
-            self.rows = found
-        return found
 
-
-def untrained(kinds: torch.Tensor, sweeps: int = 20) -> Watched:
+def untrained(kinds: torch.Tensor, sweeps: int = 20) -> Factorisation:
     torch.manual_seed(0)
     config = FactorisationConfig(latent=LATENT, signature=2, sweeps=sweeps)
-    return Watched(config, kinds, torch.zeros(0))
+    return Factorisation(config, kinds, torch.zeros(0))
 
 
 def sweeping(model: Factorisation, cells: Cells) -> Iterator[float]:
     return model.train_by_sweeps(cells, described(model.features), torch.Generator().manual_seed(0))
 
 
-def swept(kinds: list[int], sweeps: int) -> tuple[Watched, Cells]:
+def watched(model: Factorisation, cells: Cells, given: float | None = None) -> Watched:
+    training = Watched(model, cells, described(model.features), torch.Generator().manual_seed(0))
+    training.given = given
+    return training
+
+
+def swept(kinds: list[int], sweeps: int) -> tuple[Factorisation, Cells]:
     cells, every_kind = made_up(kinds)
     model = untrained(every_kind, sweeps)
     assert len(list(sweeping(model, cells))) == sweeps
     return model, cells
 
 
-class Slow:
-    """What the model holds, in numpy, with each update as its formula reads."""
+def raised(covariance: Array) -> Array:
+    """With the small share of itself and of its mean that is added to every diagonal."""
+    diagonal = covariance.diagonal()
+    return covariance + np.diag(1e-6 * (diagonal + diagonal.mean()) + 1e-12)
 
-    def __init__(self, model: Watched, cells: Cells) -> None:
+
+def honest(
+    columns: Array, groups: list[list[int]], by: Array, strengths: list[float], weights: Array, goal: Array
+) -> tuple[Array, Array]:
+    """Ridge regression: what all lines predict of each line, and what all others predict of it.
+
+    ``by`` says what is centred and how long a group is.
+    """
+    weights = weights / weights.mean()
+    parts, ridge = [np.ones((len(columns), 1))], [1e-6]
+    for group, strength in zip(groups, strengths, strict=True):
+        length = np.sqrt(((by[:, group] - by[:, group].mean(0)) ** 2).sum(1).mean())
+        if strength > 0 and length > 1e-6:
+            parts.append((columns[:, group] - by[:, group].mean(0)) / length)
+            ridge += [1 / strength] * len(group)
+    design = np.concatenate(parts, axis=1)
+
+    def fitted(lines: list[int]) -> Array:
+        gram = np.diag(ridge) + sum(weights[i] * np.outer(design[i], design[i]) for i in lines)
+        return np.linalg.solve(gram, sum(weights[i] * np.outer(design[i], goal[i]) for i in lines))
+
+    every = list(range(len(design)))
+    others = [design[i] @ fitted([j for j in every if j != i]) for i in every]
+    return design @ fitted(every), np.array(others)
+
+
+class Slow:
+    """What the model and its training hold, in numpy, with each update as its formula reads."""
+
+    def __init__(self, training: Watched) -> None:
+        model, cells = training.backbone, training.cells
+        self.read(model, cells)
+        self.mean = training.rows.mean.numpy().copy()
+        self.covariance = training.rows.covariance.numpy().copy()
+        self.exactness = training.rows.exactness.numpy().copy()
+        self.head_means = training.head_prior[0].numpy().copy()
+        self.head_covariance = training.head_prior[1].numpy().copy()
+        self.first_signs = training.first_signs
+        self.row_strengths = training.row_regression.strengths.tolist()
+        self.head_strengths = training.head_regression.strengths.tolist()
+
+    def read(self, model: Factorisation, cells: Cells) -> None:
         self.kinds = model.kinds.numpy()
         self.heads = np.c_[model.weight.detach().numpy(), model.bias.detach().numpy()].copy()
         self.spread = unpack(model.spread, LATENT + 1).numpy().copy()
         self.precision = model.precision.numpy().copy()
-        self.signs = model.signature(cells).numpy()
+        self.head_exactness = model.exactness.numpy().copy()
+        self.signs = model.signature(cells).numpy().copy()
         self.row_prior = self.signs @ model.row_map.numpy()
+        self.row_map = model.row_map.numpy().copy()
         self.row_covariance = model.row_covariance.numpy().copy()
-        given = described(FEATURES).numpy()
-        bend = given * (1 - given)
-        self.described = np.c_[given, bend, bend * (1 - 2 * given), np.ones(FEATURES)]
-        self.mean = model.rows.mean.numpy().copy()
-        self.covariance = model.rows.covariance.numpy().copy()
-        self.exactness = model.rows.exactness.numpy().copy()
+        given = described(FEATURES).numbers.numpy()
+        number = given[:, 1:]
+        bend = number * (1 - number)
+        self.described = np.c_[given, bend, bend * (1 - 2 * number)]  # only the number is bent
         self.observed = list(
             zip(cells.lines.tolist(), cells.index.tolist(), cells.values.tolist(), strict=True)
         )
+
+    @classmethod
+    def of(cls, model: Factorisation, cells: Cells) -> Slow:
+        """Rows as they are before any observation is looked at."""
+        slow = cls.__new__(cls)
+        slow.read(model, cells)
+        slow.mean = slow.row_prior
+        slow.covariance = np.repeat(slow.row_covariance[None], len(cells), axis=0)
+        slow.exactness = np.ones(len(cells))
+        return slow
 
     def row_moment(self, i: int) -> Array:
         """E[(u, 1)(u, 1)ᵀ]."""
@@ -146,7 +201,7 @@ class Slow:
 
     def as_gaussian(self, i: int, j: int, x: float) -> tuple[float, float]:
         if self.kinds[j] != KindType.BINARY:
-            weight = self.precision[self.kinds[j]] * self.exactness[i]
+            weight = self.precision[self.kinds[j]] * self.head_exactness[j] * self.exactness[i]
             return weight, weight * x
         bound = np.sqrt(np.trace(self.row_moment(i) @ self.head_moment(j)))
         return np.tanh(bound / 2) / (2 * bound), x - 0.5
@@ -156,11 +211,12 @@ class Slow:
         for i, j, x in self.observed:
             if self.kinds[j] != KindType.BINARY:
                 seen[i] += 1
-                squared[i] += self.precision[self.kinds[j]] * self.missed(i, j, x)
+                usual = self.precision[self.kinds[j]] * self.head_exactness[j]
+                squared[i] += usual * self.missed(i, j, x)
         self.exactness = seen / squared
 
     def update_rows(self) -> None:
-        inverse = np.linalg.inv(self.row_covariance)
+        inverse = np.linalg.inv(raised(self.row_covariance))
         means, covariances = [], []
         for i in range(len(self.mean)):
             precision, pull = inverse.copy(), inverse @ self.row_prior[i]
@@ -174,15 +230,24 @@ class Slow:
             means.append(covariances[-1] @ pull)
         self.mean, self.covariance = np.array(means), np.array(covariances)
 
-    def update_row_prior(self) -> None:
-        gram = self.signs.T @ self.signs + np.eye(self.signs.shape[1])
-        self.row_map = np.linalg.solve(gram, self.signs.T @ self.mean)
-        rest = self.mean - self.signs @ self.row_map
+    def update_row_prior(self, strengths: list[float]) -> None:
+        groups = [[1], list(range(2, self.signs.shape[1]))]
+        usual = np.ones(len(self.signs))
+        self.row_fit, others = honest(self.signs, groups, self.first_signs, strengths, usual, self.mean)
+        rest = self.mean - others
         total = sum(c + np.outer(r, r) for c, r in zip(self.covariance, rest, strict=True))
-        self.row_covariance = total / len(rest) + 1e-5 * np.eye(LATENT)
+        self.row_covariance = raised(total / len(rest))
+
+    def update_precision(self) -> None:
+        squared: dict[int, list[float]] = {}
+        for i, j, x in self.observed:
+            own = self.head_exactness[j] * self.missed(i, j, x)
+            squared.setdefault(int(self.kinds[j]), []).append(own)
+        for kind in set(squared) - {KindType.BINARY}:
+            self.precision[kind] = 1 / max(np.mean(squared[kind]), 1e-4)
 
     def update_heads(self) -> None:
-        inverse = np.linalg.inv(self.head_covariance)
+        inverse = np.linalg.inv(raised(self.head_covariance))
         heads, spreads = [], []
         for j in range(len(self.heads)):
             precision, pull = inverse.copy(), inverse @ self.head_means[j]
@@ -195,57 +260,106 @@ class Slow:
             heads.append(spreads[-1] @ pull)
         self.heads, self.spread = np.array(heads), np.array(spreads)
 
-    def update_head_prior(self) -> None:
-        counts = np.bincount([j for _, j, _ in self.observed], minlength=len(self.heads)) + 1e-3
-        counts = counts**0.75
-        share = counts / counts.mean()
-        gram, right = 0.2 * np.eye(self.described.shape[1]), np.zeros((self.described.shape[1], LATENT + 1))
-        for weight, line, head in zip(share, self.described, self.heads, strict=True):
-            gram = gram + weight * np.outer(line, line)
-            right = right + weight * np.outer(line, head)
-        self.head_means = self.described @ np.linalg.solve(gram, right)
-        rest = self.heads - self.head_means
-        total = sum(p * (s + np.outer(r, r)) for p, s, r in zip(share, self.spread, rest, strict=True))
-        self.head_covariance = total / len(share) + 1e-5 * np.eye(LATENT + 1)
-
-    def update_precision(self) -> None:
-        squared: dict[int, list[float]] = {}
+    def update_head_exactness(self) -> None:
+        seen, squared = np.full(len(self.heads), 5.0), np.full(len(self.heads), 5.0)
         for i, j, x in self.observed:
-            squared.setdefault(int(self.kinds[j]), []).append(self.missed(i, j, x))
-        for kind in set(squared) - {KindType.BINARY}:
-            self.precision[kind] = 1 / max(np.mean(squared[kind]), 1e-4)
+            seen[j] += 1
+            squared[j] += self.precision[self.kinds[j]] * self.exactness[i] * self.missed(i, j, x)
+        rating = self.kinds == KindType.RATING
+        self.head_exactness = np.where(rating, np.minimum(seen / squared, 1e4), 1.0)
+
+    def update_head_prior(self, strengths: list[float]) -> None:
+        metric = np.mean([self.row_moment(i) for i in range(len(self.mean))], axis=0)
+        usual = np.trace(self.head_covariance @ metric)
+        known = np.array([1 - np.trace(each @ metric) / usual for each in self.spread]).clip(1e-3, 1)
+        _, self.head_means = honest(
+            self.described, [[0], [1], [2, 3]], self.described, strengths, known, self.heads
+        )
+        share = known / known.sum()
+        rest = self.heads - self.head_means
+        between = sum(p * np.outer(r, r) for p, r in zip(share, rest, strict=True))
+        lines = 1 / (share**2).sum()
+        off = 1 - np.eye(LATENT + 1)
+        between = between - off * between * (1 - lines / (lines + LATENT + 1))
+        within = sum(p * each for p, each in zip(share, self.spread, strict=True))
+        self.head_covariance = raised(between + within)
 
 
-def same(found: torch.Tensor, expected: Array) -> None:
-    np.testing.assert_allclose(found.detach().numpy(), expected, rtol=1e-4, atol=1e-5)
+def same(found: torch.Tensor | Array, expected: Array) -> None:
+    numbers = found.detach().numpy() if isinstance(found, torch.Tensor) else found
+    np.testing.assert_allclose(numbers, expected, rtol=1e-4, atol=1e-5)
 
 
 @every_mix
-@pytest.mark.parametrize("sweeps", [0, 3])
-def test_a_sweep_updates_everything_as_the_formulas_read(kinds: list[int], sweeps: int) -> None:
+@pytest.mark.parametrize("sweep", [0, 3, 4])
+@pytest.mark.parametrize("given", [None, 0.3], ids=["strengths as chosen", "every column used"])
+def test_a_sweep_updates_everything_as_the_formulas_read(
+    kinds: list[int], sweep: int, given: float | None
+) -> None:
+    """The fifth sweep also chooses what is worth regressing on."""
     cells, every_kind = made_up(kinds)
-    model = untrained(every_kind)
-    told = list(islice(sweeping(model, cells), sweeps + 1))
-    slow = model.before
-    slow.update_head_prior()
-    same(model.head_prior[0], slow.head_means)
-    same(model.head_prior[1], slow.head_covariance)
+    training = watched(untrained(every_kind), cells, given)
+    told = list(islice(training.sweeps(), sweep + 1))
+    slow, after = training.kept[sweep], training.kept[sweep + 1]
     slow.update_exactness()
     slow.update_rows()
-    same(model.rows.exactness, slow.exactness)
-    same(model.rows.mean, slow.mean)
-    same(model.rows.covariance, slow.covariance)
-    slow.update_row_prior()
-    same(model.row_map, slow.row_map)
-    same(model.row_covariance, slow.row_covariance)
+    same(after.exactness, slow.exactness)
+    same(after.mean, slow.mean)
+    same(after.covariance, slow.covariance)
+    slow.update_row_prior(after.row_strengths)
+    same(slow.signs @ after.row_map, slow.row_fit)
+    same(after.row_covariance, slow.row_covariance)
     slow.update_precision()
-    same(model.precision, slow.precision)
+    same(after.precision, slow.precision)
     slow.update_heads()
-    same(model.weight, slow.heads[:, :-1])
-    same(model.bias, slow.heads[:, -1])
-    same(unpack(model.spread, LATENT + 1), slow.spread)
-    assert len(told) == sweeps + 1
+    same(after.heads, slow.heads)
+    same(after.spread, slow.spread)
+    slow.update_head_exactness()
+    same(after.head_exactness, slow.head_exactness)
+    slow.update_head_prior(after.head_strengths)
+    same(after.head_means, slow.head_means)
+    same(after.head_covariance, slow.head_covariance)
+    assert len(told) == sweep + 1
     assert np.isfinite(told).all()
+
+
+@every_mix
+def test_standardising_changes_the_factors_and_no_prediction(kinds: list[int]) -> None:
+    cells, every_kind = made_up(kinds)
+    model = untrained(every_kind, sweeps=6)
+    training = watched(model, cells, given=0.3)
+    list(islice(training.sweeps(), 5))
+
+    def outputs() -> tuple[Array, Array, Array]:
+        """Means of all outputs, and their second moments by the rows' full covariances."""
+        rows = model.row_posterior(cells)
+        slow = Slow.of(model, cells)
+        slow.mean, slow.covariance = rows.mean.numpy(), rows.covariance.numpy()
+        every = [(i, j) for i in range(ROWS) for j in range(FEATURES)]
+        squares = [np.trace(slow.row_moment(i) @ slow.head_moment(j)) for i, j in every]
+        states = model.states(cells)
+        return model.heads.logits(states.activation).detach().numpy(), np.array(squares), slow.exactness
+
+    assert not np.allclose(model.row_covariance.numpy(), np.eye(LATENT), atol=0.05)
+    before = outputs()
+    training._standardise()
+    for one, other in zip(before, outputs(), strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-4)
+    same(model.row_covariance, np.eye(LATENT))
+    same(model.row_map[0], np.zeros(LATENT))
+    moment = np.mean([Slow.of(model, cells).head_moment(j)[:-1, :-1] for j in range(FEATURES)], axis=0)
+    assert np.abs(moment - np.diag(moment.diagonal())).max() < 1e-4 * moment.diagonal().max()
+    assert (np.diff(moment.diagonal()) <= 1e-9).all()  # the factor that matters most comes first
+
+
+@every_mix
+def test_of_a_row_nobody_knows_an_average_one_is_believed(kinds: list[int]) -> None:
+    model, cells = swept(kinds, sweeps=6)
+    states = model.states(cells)
+    same(states.activation[0], np.zeros(LATENT))  # nothing is known of the first row
+    same(states.variance[0], np.ones(LATENT))
+    assert bool((states.variance[1:] < 1).all())
+    assert float(states.noise[0]) == 1
 
 
 @every_mix
@@ -253,10 +367,7 @@ def test_row_states_are_the_fixed_point_from_the_prior(kinds: list[int]) -> None
     """Some passes of the rows' update, begun at the prior and the usual noise."""
     model, cells = swept(kinds, sweeps=3)
     found = model.states(cells)
-    slow = Slow(model, cells)
-    slow.mean = slow.row_prior
-    slow.covariance = np.repeat(slow.row_covariance[None], ROWS, axis=0)
-    slow.exactness = np.ones(ROWS)
+    slow = Slow.of(model, cells)
     for turn in range(factorisation._BINARY_PASSES if KindType.BINARY in kinds else factorisation._PASSES):
         if turn > 0:
             slow.update_exactness()
@@ -264,7 +375,9 @@ def test_row_states_are_the_fixed_point_from_the_prior(kinds: list[int]) -> None
     same(found.activation, slow.mean)
     same(found.code[:, :LATENT], slow.mean)
     same(found.code_std[:, :LATENT], np.sqrt(slow.covariance.diagonal(axis1=1, axis2=2)))
+    same(found.variance, slow.covariance.diagonal(axis1=1, axis2=2))
     same(found.code[:, LATENT], np.log(slow.exactness))
+    same(found.noise, 1 / slow.exactness)
     same(found.code[:, LATENT + 2 :], slow.signs[:, 1:])
     assert found.code.shape[1] == model.code_size
     same(found.activation[0], slow.row_prior[0])  # of a row of which nothing is known
@@ -304,11 +417,13 @@ def test_sweeps_lower_the_error_on_what_was_kept_back(kinds: list[int]) -> None:
 
 
 def test_a_feature_nobody_observed_gets_the_prior() -> None:
-    model, cells = swept([KindType.RATING], sweeps=2)
-    next(sweeping(model, cells.keep(cells.index != 4)))
-    means, covariance = model.head_prior
-    torch.testing.assert_close(torch.cat([model.weight[4], model.bias[4:5]]), means[4])
-    torch.testing.assert_close(unpack(model.spread[4], LATENT + 1), covariance)
+    cells, kinds = made_up([KindType.RATING])
+    training = watched(untrained(kinds), cells.keep(cells.index != 4), given=0.3)
+    list(islice(training.sweeps(), 3))
+    before, after = training.kept[2:4]
+    same(after.heads[4], before.head_means[4])
+    same(after.spread[4], before.head_covariance)
+    assert after.head_exactness[4] == 1
 
 
 def test_no_observations_at_all_are_survived() -> None:

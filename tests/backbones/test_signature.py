@@ -9,6 +9,7 @@ from tests.backbones.conftest import random_cells
 
 from headstart.backbones.signature import Signature
 from headstart.table.cells import Cells
+from headstart.training.episodes import random_ranks
 
 
 def clustered(rows: int = 60, features: int = 40) -> Cells:
@@ -48,19 +49,76 @@ def test_it_spans_the_leading_singular_vectors(length: int) -> None:
     )
 
 
-def test_a_rows_signature_is_a_loop_over_its_features() -> None:
+def raw(signature: Signature, seen: np.ndarray) -> np.ndarray:
+    """The count's logarithm within the ends, and the mean of the features' vectors times √n."""
+    low, high = signature.ends.tolist()
+    count = min(max(np.log(1 + seen.sum()), low), high)
+    total = np.zeros(signature.length)
+    for j in np.flatnonzero(seen):
+        total += signature.table[j].double().numpy()
+    return np.r_[count, total / np.sqrt(max(1, seen.sum()))]
+
+
+@pytest.mark.parametrize("patience", [1.0, 7.0])
+def test_a_rows_signature_is_a_loop_over_its_features(patience: float) -> None:
     cells = clustered()
+    cells = cells.keep(
+        (cells.lines != 4) & ((cells.lines != 9) | (cells.index % 9 == 0))
+    )  # one empty, one small
     signature = fitted(cells, 5)
+    signature.patience.fill_(patience)
     found = signature(cells)
     assert found.shape == (60, signature.size)
+    every = np.array([raw(signature, seen) for seen in pattern(cells) if seen.any()])
+    centre = every.mean(0)
+    scale = np.maximum(np.maximum(every.std(0, ddof=1), 0.05 * np.abs(every).mean(0)), 1e-3)
+    counts = pattern(cells).sum(1)
+    logarithms = np.log(1 + counts[counts > 0])
+    np.testing.assert_allclose(signature.ends, np.quantile(logarithms, [0.02, 0.98]), rtol=1e-4)
     for row, seen in enumerate(pattern(cells)):
-        total = sum(signature.table[j] for j in np.flatnonzero(seen))
-        expected = total / np.sqrt(seen.sum()) / signature.scale
-        torch.testing.assert_close(found[row, 2:], expected, rtol=1e-4, atol=1e-5)
-    assert bool((found[:, 0] == 1).all())
-    by_count, by_sign = torch.argsort(cells.counts, stable=True), torch.argsort(found[:, 1], stable=True)
-    assert torch.equal(cells.counts[by_count], cells.counts[by_sign])  # the second rises with the count
-    torch.testing.assert_close(found[:, 2:].std(0), torch.ones(5))
+        believed = seen.sum() / (seen.sum() + patience)
+        expected = np.r_[1, believed * (raw(signature, seen) - centre) / scale]
+        np.testing.assert_allclose(found[row].numpy(), expected, rtol=1e-3, atol=1e-4)
+    assert torch.equal(found[4], torch.eye(7)[0])  # of a row nobody knows: exactly the usual row's
+    assert not (found[9, 1:] == 0).any()
+
+
+def test_rows_that_all_observed_alike_are_not_told_apart() -> None:
+    cells = random_cells(30, 12, 1.0, seed=0)
+    found = fitted(cells, 3)(cells)
+    np.testing.assert_allclose(found[:, 1:].numpy(), 0, atol=1e-3)
+
+
+@pytest.mark.parametrize("telling", [0.0, 0.3, 1.0])
+def test_patience_is_the_best_for_rows_of_which_most_is_hidden(telling: float) -> None:
+    """Every choice tried, row by row: the few observations shown against what all of them say."""
+    generator = torch.Generator().manual_seed(1)
+    cells = clustered(90)
+    signature = fitted(cells, 3)
+    row_map = torch.randn(signature.size, 2, generator=generator)
+    row_map[1] = 0.1  # the count says little
+    means = row_map[0] + telling * (signature._differences(cells) @ row_map[1:])
+    means = means + torch.randn(90, 2, generator=generator)
+    metric = torch.tensor([[2.0, 0.3], [0.3, 1.0]])
+    signature.learn_patience(cells, means, row_map, metric, torch.Generator().manual_seed(5))
+    rank = random_ranks(cells, torch.Generator().manual_seed(5))
+    choices, errors = np.logspace(-0.5, 3, 15), np.zeros(15)
+    for count in (1, 2, 4, 8, 16, 32, 64):
+        enough = [row for row, n in enumerate(cells.counts.tolist()) if n >= 2 * count]
+        if len(enough) < 10:
+            break
+        shown = signature._differences(cells.keep(rank < count)).numpy()
+        for number, choice in enumerate(choices):
+            believed = count / (count + choice)
+            missed = [
+                believed * shown[i] @ row_map[1:].numpy() - (means - row_map[0])[i].numpy() for i in enough
+            ]
+            errors[number] += np.mean([m @ metric.numpy() @ m for m in missed])
+    assert float(signature.patience) == pytest.approx(choices[errors.argmin()], rel=1e-4)
+    assert telling < 1 or float(signature.patience) < 100
+    before = signature.patience.clone()
+    signature.learn_patience(cells, means, 0 * row_map, metric, generator)
+    assert torch.equal(signature.patience, before)  # what predicts nothing teaches nothing
 
 
 def test_neither_order_nor_values_matter() -> None:
@@ -80,4 +138,4 @@ def test_small_full_and_empty_tables_give_finite_numbers(rows: int, features: in
     assert found.shape == (rows, 6)
     assert bool(found.isfinite().all())
     assert float(found.abs().max()) < 100
-    assert torch.equal(fitted(cells, 0)(cells), found[:, :2])
+    torch.testing.assert_close(fitted(cells, 0)(cells), found[:, :2], rtol=1e-5, atol=1e-5)

@@ -26,6 +26,7 @@ OUTPUT_VARIANCE, LOG_VARIANCE = 0.07, -0.4
 every_link = pytest.mark.parametrize("link", ["sigmoid", "identity"])
 with_and_without_covariance = pytest.mark.parametrize("sure", [True, False], ids=["covariance", "plain"])
 with_and_without_noise = pytest.mark.parametrize("noisy", [True, False], ids=["row noise", "no row noise"])
+known_and_unknown_rows = pytest.mark.parametrize("vague", [True, False], ids=["vague rows", "known rows"])
 every_mix = pytest.mark.parametrize(
     "kinds",
     [KINDS, *(torch.full((5,), kind) for kind in KindType)],
@@ -41,7 +42,7 @@ class World:
     likelihood: Likelihood
 
 
-def made_up(link: str, sure: bool, noisy: bool, seed: int = 0) -> World:
+def made_up(link: str, sure: bool, noisy: bool, vague: bool = False, seed: int = 0) -> World:
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*size: int) -> torch.Tensor:
@@ -54,7 +55,8 @@ def made_up(link: str, sure: bool, noisy: bool, seed: int = 0) -> World:
     noise = torch.rand(ROWS, generator=generator) + 0.3 if noisy else None
     likelihood = Likelihood(LikelihoodConfig(rating_link=link, output_variance=OUTPUT_VARIANCE))
     likelihood.requires_grad_(False).real_log_variance.fill_(LOG_VARIANCE)
-    states = RowStates(normal(ROWS, 2), torch.ones(ROWS, 2), normal(ROWS, WIDTH), noise)
+    variance = torch.rand(ROWS, WIDTH, generator=generator) if vague else None
+    states = RowStates(normal(ROWS, 2), torch.ones(ROWS, 2), normal(ROWS, WIDTH), noise, variance)
     return World(heads, states, covariances if sure else None, likelihood)
 
 
@@ -106,6 +108,12 @@ def one_cell(world: World, kinds: torch.Tensor, row: int, head: int, link: str) 
         for i in range(WIDTH + 1):
             for j in range(WIDTH + 1):
                 variance += d[i] * float(world.covariances[head, i, j]) * d[j]
+    if world.states.variance is not None:
+        for k in range(WIDTH):  # an uncertain activation is multiplied by a weight that may be uncertain too
+            square = theta[k] ** 2
+            if world.covariances is not None:
+                square += float(world.covariances[head, k, k])
+            variance += square * float(world.states.variance[row, k])
     if world.heads.noise is not None:
         noise = float(world.heads.noise[head])
     else:
@@ -147,11 +155,12 @@ def agree(found: Predictive, at: tuple[int, ...], expected: Cell, value: float, 
 @every_link
 @with_and_without_covariance
 @with_and_without_noise
+@known_and_unknown_rows
 @every_mix
 def test_cells_are_predicted_as_one_at_a_time(
-    link: str, sure: bool, noisy: bool, kinds: torch.Tensor
+    link: str, sure: bool, noisy: bool, vague: bool, kinds: torch.Tensor
 ) -> None:
-    world, cells = made_up(link, sure, noisy), some_cells(kinds)
+    world, cells = made_up(link, sure, noisy, vague), some_cells(kinds)
     found = predict_cells(world.heads, world.states, cells, kinds, world.likelihood)
     losses = found.nll(cells.values)
     assert found.logits.shape == losses.shape == (len(cells.index),)
@@ -164,11 +173,12 @@ def test_cells_are_predicted_as_one_at_a_time(
 @every_link
 @with_and_without_covariance
 @with_and_without_noise
+@known_and_unknown_rows
 @every_mix
 def test_a_grid_is_predicted_as_one_cell_at_a_time(
-    link: str, sure: bool, noisy: bool, kinds: torch.Tensor
+    link: str, sure: bool, noisy: bool, vague: bool, kinds: torch.Tensor
 ) -> None:
-    world = made_up(link, sure, noisy)
+    world = made_up(link, sure, noisy, vague)
     found = predict_grid(world.heads, world.states, kinds, world.likelihood)
     values = torch.rand(ROWS, 5, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     values = torch.where(kinds == KindType.BINARY, values.round(), values)
@@ -185,7 +195,7 @@ def test_a_grid_is_predicted_as_one_cell_at_a_time(
 @every_link
 @with_and_without_covariance
 def test_the_grid_and_the_cells_say_the_same(link: str, sure: bool) -> None:
-    world, cells = made_up(link, sure, noisy=True), some_cells(KINDS)
+    world, cells = made_up(link, sure, noisy=True, vague=True), some_cells(KINDS)
     one = predict_cells(world.heads, world.states, cells, KINDS, world.likelihood)
     other = predict_grid(world.heads, world.states, KINDS, world.likelihood)
     at = (cells.index, cells.lines)
@@ -195,7 +205,7 @@ def test_the_grid_and_the_cells_say_the_same(link: str, sure: bool) -> None:
 
 @with_and_without_covariance
 def test_a_cell_of_a_grid_does_not_hang_on_the_others(sure: bool) -> None:
-    world = made_up("identity", sure, noisy=True)
+    world = made_up("identity", sure, noisy=True, vague=True)
     whole = predict_grid(world.heads, world.states, KINDS, world.likelihood)
     rows, heads = torch.tensor([5, 1]), torch.tensor([4, 0, 2])
     few = predict_grid(world.heads.take(heads), world.states.take(rows), KINDS[heads], world.likelihood)
@@ -206,7 +216,7 @@ def test_a_cell_of_a_grid_does_not_hang_on_the_others(sure: bool) -> None:
 
 @with_and_without_covariance
 def test_parts_that_bound_memory_change_nothing(sure: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    world, cells = made_up("identity", sure, noisy=True), some_cells(KINDS)
+    world, cells = made_up("identity", sure, noisy=True, vague=True), some_cells(KINDS)
     whole = predict_cells(world.heads, world.states, cells, KINDS, world.likelihood)
     monkeypatch.setattr(predictive_module, "_CELLS_AT_ONCE", 2 * ROWS)
     parts = predict_cells(world.heads, world.states, cells, KINDS, world.likelihood)
@@ -216,7 +226,7 @@ def test_parts_that_bound_memory_change_nothing(sure: bool, monkeypatch: pytest.
 
 @with_and_without_covariance
 def test_no_cells_and_no_heads_are_predicted_too(sure: bool) -> None:
-    world, cells = made_up("sigmoid", sure, noisy=True), some_cells(KINDS)
+    world, cells = made_up("sigmoid", sure, noisy=True, vague=True), some_cells(KINDS)
     none = cells.keep(torch.zeros(len(cells.index), dtype=torch.bool))
     found = predict_cells(world.heads, world.states, none, KINDS, world.likelihood)
     assert found.mean.shape == found.std.shape == found.nll(none.values).shape == (0,)
@@ -234,8 +244,8 @@ def test_of_heads_without_a_covariance_the_loss_is_the_likelihoods() -> None:
         torch.testing.assert_close(found.nll(cells.values), expected)
 
 
-def test_heads_that_do_not_know_how_sure_they_are_say_so() -> None:
+def test_heads_without_a_covariance_have_one_of_zeros() -> None:
     heads = made_up("identity", sure=False, noisy=False).heads
-    with pytest.raises(TypeError, match="no covariance"):
-        heads.covariances(WIDTH + 1)
-    assert not heads.mean_covariance(torch.ones(5, 1), WIDTH + 1).any()
+    assert heads.covariances(WIDTH + 1).shape == (len(heads), WIDTH + 1, WIDTH + 1)
+    assert not heads.covariances(WIDTH + 1).any()
+    torch.testing.assert_close(heads.mean_squares(), heads.weight**2)

@@ -10,6 +10,7 @@ from tests.backbones.conftest import random_cells
 
 from headstart.backbones import Backbone, backbone_config, build_backbone
 from headstart.core.batch import FeatureBatch
+from headstart.core.description import Description
 from headstart.core.knowledge import Knowledge
 from headstart.progress import Reporter
 from headstart.table.cells import Cells
@@ -19,13 +20,16 @@ from headstart.training.pretraining import PretrainingConfig, pretrain
 from headstart.training.tasks import cross_fitted_tasks, disjoint_tasks
 
 FEATURES = 20
+NOTHING = Description(torch.zeros(FEATURES, 0), [])  # is known of the features
 
 
 def world(cells: Cells, name: str = "factorisation") -> tuple[FeatureBatch, Backbone, Knowledge]:
     torch.manual_seed(0)
     kinds = torch.full((FEATURES,), KindType.RATING)
     backbone = build_backbone(backbone_config(name), kinds, torch.zeros(0))
-    pretrain(backbone, some_cells(), PretrainingConfig(epochs=1), seed=0, reporter=Reporter(quiet=True))
+    pretrain(
+        backbone, some_cells(), NOTHING, PretrainingConfig(epochs=1), seed=0, reporter=Reporter(quiet=True)
+    )
     none = torch.zeros(FEATURES, 0)
     knowledge = Knowledge(
         backbone.states(cells), cells, backbone.heads.detach(), none, kinds, backbone.likelihood

@@ -17,6 +17,7 @@ from headstart.core.heads import Heads
 from headstart.core.knowledge import Knowledge
 from headstart.core.networks import mlp
 from headstart.core.states import RowStates
+from headstart.table.kinds import KindType
 
 MOST_KEPT = 2**25  # numbers kept of all rows between calls: 128 MiB
 
@@ -49,7 +50,7 @@ class ContextualHypernetwork(Adapter):
         self.g = mlp([config.embedding, *hidden, config.encoding])
         # Where a table mixes kinds, what a feature's kind is says as much as any metadata.
         self.tells_kind = len(set(knowledge.kinds.tolist())) > 1
-        described = knowledge.metadata.shape[1] + 3 * self.tells_kind
+        described = knowledge.metadata.shape[1] + len(KindType) * self.tells_kind
         self.h = mlp([described, *config.metadata_layers, config.metadata_encoding]) if described else None
         joined = config.encoding + (config.metadata_encoding if described else 0)
         self.net = mlp([joined, *config.parameter_layers, width + 1])
@@ -117,4 +118,6 @@ class ContextualHypernetwork(Adapter):
     def _metadata(self, batch: FeatureBatch) -> Tensor:
         if not self.tells_kind:
             return batch.metadata
-        return torch.cat([batch.metadata, F.one_hot(batch.kinds, 3).to(batch.metadata.dtype)], dim=1)
+        return torch.cat(
+            [batch.metadata, F.one_hot(batch.kinds, len(KindType)).to(batch.metadata.dtype)], dim=1
+        )

@@ -36,12 +36,10 @@ def empirical_prior(knowledge: Knowledge, heads: Heads, description: Description
     stacked = stacked_heads(heads)
     size = stacked.shape[1]
     metric = activation_metric(knowledge)
-    spread, weights = torch.zeros(size, size), torch.ones(len(stacked), dtype=torch.float64)
-    if heads.covariance is not None:
-        deviation = stacked - stacked.mean(0)
-        prior = deviation.T @ deviation / max(1, len(deviation)) + unpack(heads.covariance.mean(0), size)
-        weights = reliability(heads.covariance, prior, metric)
-        spread = unpack((weights / weights.sum()).to(stacked.dtype) @ heads.covariance, size)
+    own, deviation = heads.packed_covariance, stacked - stacked.mean(0)
+    prior = deviation.T @ deviation / max(1, len(deviation)) + unpack(own.mean(0), size)
+    weights = reliability(own, prior, metric)
+    spread = unpack((weights / weights.sum()).to(stacked.dtype) @ own, size)
     regression = HonestRegression(make_groups(description.numbers, description.groups))
     regression.choose(description.numbers, stacked, weights, torch.linalg.cholesky(positive(metric)))
     loo_means = regression.fit(description.numbers, stacked, weights)
@@ -95,11 +93,10 @@ def empirical_noise(knowledge: Knowledge) -> Tensor:
     heads = knowledge.heads.detach()
     logits = products_at(states.activation, heads.weight, cells) + heads.bias[cells.index]
     squared = (likelihood.mean(logits, kinds) - cells.values) ** 2
-    if heads.covariance is not None:
-        down, across = triangle(heads.weight.shape[1] + 1)
-        twice = torch.where(down == across, 1.0, 2.0)
-        rows = squares(with_one(states.activation)) * twice
-        squared = squared + products_at(rows, heads.covariance, cells)
+    down, across = triangle(heads.weight.shape[1] + 1)
+    twice = torch.where(down == across, 1.0, 2.0)
+    rows = squares(with_one(states.activation)) * twice
+    squared = squared + products_at(rows, heads.packed_covariance, cells)
     if states.variance is not None:
         squared = squared + products_at(states.variance, heads.mean_squares(), cells)
     if states.noise is not None:

@@ -209,5 +209,5 @@ def reliability(spread: Tensor, prior: Tensor, metric: Tensor) -> Tensor:
     ``spread`` (features, packed) are the heads' covariances, ``prior`` (size, size) that of a head
     without observations; both are measured by what they do to predictions (``metric``).
     """
-    unknown = weighted_traces(spread, metric) / (prior.double() * metric).sum()
+    unknown = weighted_traces(spread, metric) / (prior.double() * metric).sum().clamp(min=1e-30)
     return (1 - unknown).clamp(min=1e-3, max=1.0)

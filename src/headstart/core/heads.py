@@ -39,24 +39,21 @@ class Heads:
         """Apply every head to every row's decoder activation: (rows, features)."""
         return torch.addmm(self.bias, activation, self.weight.T)
 
-    def covariances(self, size: int) -> Tensor:
-        """The covariance matrices of heads that have them: (features, size, size)."""
-        if self.covariance is None:
-            raise TypeError("these heads have no covariance")
-        return unpack(self.covariance, size)
+    @property
+    def packed_covariance(self) -> Tensor:
+        """The covariances, zero where heads have none: (features, packed)."""
+        if self.covariance is not None:
+            return self.covariance
+        size = self.weight.shape[1] + 1
+        return self.weight.new_zeros(len(self), size * (size + 1) // 2)
 
-    def mean_covariance(self, weights: Tensor, size: int) -> Tensor:
-        """The mean of the covariances, weighted (features, 1), zero for heads without: (size, size)."""
-        if self.covariance is None:
-            return self.weight.new_zeros(size, size)
-        return unpack((weights * self.covariance).mean(0), size)
+    def covariances(self, size: int) -> Tensor:
+        """The covariances as matrices: (features, size, size)."""
+        return unpack(self.packed_covariance, size)
 
     def mean_squares(self) -> Tensor:
         """E[w²]: by what an uncertain activation enters the variance of the output: (features, width)."""
-        squares = self.weight**2
-        if self.covariance is None:
-            return squares
-        return squares + diagonals(self.covariance, self.weight.shape[1] + 1)[:, :-1]
+        return self.weight**2 + diagonals(self.packed_covariance, self.weight.shape[1] + 1)[:, :-1]
 
     def plain(self, width: int) -> Heads:
         """Return only w and b, with zeros for activations past those the heads were made for."""

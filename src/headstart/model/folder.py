@@ -142,10 +142,15 @@ def _fitted(path: Path, facts: dict[str, Any], content: bytes) -> Fitted:
 
 def _require_parts(path: Path, facts: dict[str, Any]) -> None:
     """Say which package is missing where a model's backbone or adapter is not there."""
-    for part, registry in (("backbone", BACKBONES), ("adapter", ADAPTERS)):
-        name, package = facts["settings"][part]["name"], facts["packages"][part]
-        if name not in registry:
+    settings = facts["settings"]
+    base = settings["adapter"].get("base")  # of an adapter that fine-tunes what another one gives
+    needed = {"backbone": settings["backbone"], "adapter": settings["adapter"]}
+    needed |= {"base": base} if isinstance(base, dict) else {}
+    for part, own in needed.items():
+        name, package = own["name"], facts["packages"].get(part, "headstart")
+        family = "backbone" if part == "backbone" else "adapter"
+        if not (name in BACKBONES if part == "backbone" else name in ADAPTERS):
             raise ModelFileError(
-                f"{path} needs the {part} {name!r} of the package {package!r}, which is not installed here; "
-                f"install {package} to load this model"
+                f"{path} needs the {family} {name!r} of the package {package!r}, which is not installed here;"
+                f" install {package} to load this model"
             )

@@ -46,7 +46,7 @@ class ModelFacts(Config):
     format: Literal[3] = 3
     weights: str = Field(pattern=r"^weights-[0-9a-f]{16}\.safetensors$")  # so it lies inside the folder
     weights_sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    packages: dict[Literal["backbone", "adapter"], str]  # where these parts come from
+    packages: dict[Literal["backbone", "adapter", "base"], str]  # where these parts come from
     settings: Settings
     kinds: tuple[str, ...]
     metadata: MetadataSchema | None
@@ -70,10 +70,7 @@ def facts_of(fitted: Fitted, weights: str, digest: str) -> ModelFacts:
     return ModelFacts(
         weights=weights,
         weights_sha256=digest,
-        packages={
-            "backbone": BACKBONES.origin(settings.backbone),
-            "adapter": ADAPTERS.origin(settings.chosen_adapter),
-        },
+        packages=_packages(settings),
         settings=settings,
         kinds=[str(kind) for kind in fitted.kinds],
         metadata=fitted.schema,
@@ -89,6 +86,16 @@ def facts_of(fitted: Fitted, weights: str, digest: str) -> ModelFacts:
         streams=list(fitted.catalogue.evidence),
         rows=list(fitted.rows),
     )
+
+
+def _packages(settings: Settings) -> dict[str, str]:
+    """The installed packages that the parts come from."""
+    packages = {
+        "backbone": BACKBONES.origin(settings.backbone),
+        "adapter": ADAPTERS.origin(settings.chosen_adapter),
+    }
+    base = getattr(settings.chosen_adapter, "base", None)
+    return packages if base is None else {**packages, "base": ADAPTERS.origin(base)}
 
 
 def tensors_of(fitted: Fitted) -> dict[str, Tensor]:

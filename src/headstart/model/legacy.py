@@ -74,9 +74,10 @@ def _resolve(settings: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         backbone["latent"] = tensors["backbone/weight"].shape[1]
         backbone["signature"] = tensors["backbone/signature.table"].shape[1]
         backbone["uncertain_rows"] = False
-    if adapter["name"] == "chn-bayes":
-        learned = tensors.get("adapter/phi.2.bias")
-        adapter["activations"] = 0 if learned is None else len(learned)
+    for prefix, own in (("adapter/", adapter), ("adapter/base.", adapter.get("base"))):
+        if isinstance(own, dict) and own["name"] == "chn-bayes":
+            learned = tensors.get(f"{prefix}phi.2.bias")
+            own["activations"] = 0 if learned is None else len(learned)
 
 
 def _new_tensors(tensors: dict[str, Tensor], *, relative: bool) -> dict[str, Tensor]:

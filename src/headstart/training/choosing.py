@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from headstart.adapters.protocol import AdapterConfig
@@ -121,4 +123,6 @@ class Judge:
         held_out = as_modelled(table, recipe.binary_link).with_features(held)
         tasks = disjoint_tasks(feature_batch(held_out, middle), trained.knowledge)
         own, likelihood = trained.adapters["adapter"].adapter, trained.knowledge.likelihood
-        return outcomes_of(own, likelihood, tasks, seed=recipe.random_state, all_binary=self.all_binary)
+        found = outcomes_of(own, likelihood, tasks, seed=recipe.random_state, all_binary=self.all_binary)
+        places = torch.from_numpy(held)  # a feature is told by its position in the table
+        return {shots: replace(each, feature=places[each.feature]) for shots, each in found.items()}

@@ -48,13 +48,13 @@ class Judged:
 
     outcomes: dict[int, Outcome]
 
-    def errors(self) -> dict[int, Tensor]:
-        """The squared error of each feature, by shots: (features,)."""
+    def errors(self) -> dict[int, tuple[Tensor, Tensor]]:
+        """By shots, the features that have so many and the squared error of each: two of (features,)."""
         return {shots: _by_feature(outcome) for shots, outcome in self.outcomes.items()}
 
     def verdict(self) -> Verdict:
         """The mean error by shots with its standard error over features."""
-        errors = [each.double() for each in self.errors().values()]
+        errors = [each.double() for _, each in self.errors().values()]
         return Verdict(
             error=tuple(float(each.mean()) for each in errors),
             standard_error=tuple(float(each.std(correction=0) / len(each) ** 0.5) for each in errors),
@@ -75,16 +75,18 @@ def outcomes_of(
 ) -> dict[int, Outcome]:
     """Predict the targets of held-out features at several numbers of shots.
 
-    ``all_binary`` says that values are 0 or 1 though they are modelled as numbers.
+    A feature is told by its position in ``tasks``, whatever the shots. ``all_binary`` says that values are 0 or 1 though they are modelled as numbers.
     """
     outcomes = {}
     for shots, episodes in validation_episodes(tasks, VALIDATION_SHOTS[-1], seed).items():
-        parts = []
-        for episode in episodes:
+        parts, enough = [], torch.nonzero(tasks.batch.shots > shots)[:, 0]
+        folds_of = tasks.fold[enough]
+        of_episode = [enough[folds_of == fold] for fold in torch.unique(folds_of).tolist()]
+        for episode, features in zip(episodes, of_episode, strict=True):
             predictive = predict_targets(adapter, likelihood, episode)
             targets = episode.targets
             binary = torch.full((len(targets.index),), all_binary) | (predictive.kinds == KindType.BINARY)
-            parts.append(Outcome(predictive, targets.values, targets.lines, binary))
+            parts.append(Outcome(predictive, targets.values, features[targets.lines], binary))
         outcomes[shots] = joined(parts)
     return outcomes
 
@@ -93,16 +95,12 @@ def joined(parts: list[Outcome]) -> Outcome:
     """Put outcomes of different features together."""
     if len(parts) == 1:
         return parts[0]
-    start, features = 0, []
-    for part in parts:
-        features.append(part.feature + start)
-        start += int(part.feature.max()) + 1 if len(part.feature) else 0
     predictives = [part.predictive for part in parts]
     names = ("logits", "variance", "noise", "kinds")
     tensors = {name: torch.cat([getattr(each, name) for each in predictives]) for name in names}
     whole = Predictive(**tensors, likelihood=predictives[0].likelihood)
-    truth, binary = (torch.cat([getattr(part, name) for part in parts]) for name in ("truth", "binary"))
-    return Outcome(whole, truth, torch.cat(features), binary)
+    names = ("truth", "feature", "binary")
+    return Outcome(whole, *(torch.cat([getattr(part, name) for part in parts]) for name in names))
 
 
 def better(candidate: Judged, other: Judged, standard_errors: float) -> bool:
@@ -112,20 +110,19 @@ def better(candidate: Judged, other: Judged, standard_errors: float) -> bool:
     feature counts once: by its mean over shots.
     """
     ours, theirs = candidate.errors(), other.errors()
-    count = max(len(each) for each in ours.values())
+    count = max(int(features.max()) for features, _ in ours.values()) + 1
     total, seen = torch.zeros(count, dtype=torch.float64), torch.zeros(count, dtype=torch.float64)
     for shots in ours.keys() & theirs.keys():
-        difference = (ours[shots] - theirs[shots]).double() / theirs[shots].double().mean().clamp(min=1e-12)
-        total[: len(difference)] += difference
-        seen[: len(difference)] += 1
+        (features, mine), (_, yours) = ours[shots], theirs[shots]
+        total[features] += (mine - yours).double() / yours.double().mean().clamp(min=1e-12)
+        seen[features] += 1
     mean = total[seen > 0] / seen[seen > 0]
     spread = float(mean.std(correction=0)) / len(mean) ** 0.5
     return bool(float(mean.mean()) < -standard_errors * spread)
 
 
-def _by_feature(outcome: Outcome) -> Tensor:
-    """The mean squared error of each feature: (features,)."""
+def _by_feature(outcome: Outcome) -> tuple[Tensor, Tensor]:
+    """The features there are and the mean squared error of each: two of (features,)."""
     squared = (outcome.predictive.mean - outcome.truth) ** 2
-    _, owner = torch.unique(outcome.feature, return_inverse=True)
-    counts = torch.bincount(owner)
-    return torch.bincount(owner, weights=squared.double()) / counts
+    features, owner = torch.unique(outcome.feature, return_inverse=True)
+    return features, torch.bincount(owner, weights=squared.double()) / torch.bincount(owner)

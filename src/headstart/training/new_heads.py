@@ -70,7 +70,7 @@ def with_new_heads(knowledge: Knowledge, tasks: Tasks) -> Knowledge:
         heads = Heads(
             torch.where(kept, own.weight, means[:, :-1]),
             torch.where(squashed, own.bias, means[:, -1]),
-            covariances if own.covariance is None else torch.where(kept, own.covariance, covariances),
+            torch.where(kept, own.packed_covariance, covariances),
             noise.to(means.dtype),
         )
     return replace(knowledge, new_heads=heads)

@@ -1,0 +1,170 @@
+"""Centre and scale of new real features: against numerical integration, and what must hold of any."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import invgamma, multivariate_normal
+
+from headstart.adapters.posterior import ContextSums
+from headstart.adapters.scales import ScalePrior, _cautious_scale, _matching_freedom, _weighted_median
+from headstart.core.knowledge import Scales
+
+SIZE = 3  # two activations and the bias
+COVARIANCE = torch.tensor([[0.5, 0.1], [0.1, 0.3]], dtype=torch.float64)
+
+
+def known(features: int = 30, seed: int = 0) -> Scales:
+    """Scales over three orders of magnitude, and centres within a few of them."""
+    generator = torch.Generator().manual_seed(seed)
+    scale = torch.exp(1.5 * torch.randn(features, generator=generator, dtype=torch.float64))
+    return Scales(scale * torch.randn(features, generator=generator, dtype=torch.float64) + 1, scale)
+
+
+def prepared(scales: Scales, noise: torch.Tensor | None = None) -> ScalePrior:
+    prior = ScalePrior(scales, len(scales.scale))
+    prior.prepare(scales, noise)
+    return prior
+
+
+def contexts(shots: list[int], seed: int = 0) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Activations with a 1, values, and weights of each feature."""
+    random = np.random.default_rng(seed)
+    made = []
+    for k in shots:
+        rows = np.c_[random.normal(size=(k, SIZE - 1)), np.ones(k)]
+        values = random.normal(size=k) + 0.7 * rows[:, 0] + 1
+        made.append((rows, values, random.uniform(0.5, 3, k)))
+    return made
+
+
+def sums_of(made: list[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> ContextSums:
+    parts = [
+        (len(x), np.einsum("k,ki,kj->ij", w, a, a), a.T @ (w * x), float((w * x**2).sum()))
+        for a, x, w in made
+    ]
+    return ContextSums(*(torch.from_numpy(np.array(each, dtype=float)) for each in zip(*parts, strict=True)))
+
+
+def answers(prior: ScalePrior, sums: ContextSums, means: torch.Tensor) -> list[torch.Tensor]:
+    return list(prior.posterior(sums, means, COVARIANCE))
+
+
+def test_features_do_not_hang_on_each_other_but_for_their_usual_pattern() -> None:
+    prior = prepared(known(), torch.linspace(0.5, 2, 30))
+    sums = sums_of(contexts([0, 1, 2, 5, 9]))
+    means = torch.zeros(5, SIZE - 1, dtype=torch.float64)
+    every, order = answers(prior, sums, means), torch.tensor([3, 0, 4, 2, 1])
+    turned = answers(prior, ContextSums(*(part[order] for part in sums)), means[order])
+    alone = [answers(prior, ContextSums(*(part[[i]] for part in sums)), means[[i]]) for i in range(5)]
+    for number, whole in enumerate(every):
+        torch.testing.assert_close(turned[number], whole[order])
+        torch.testing.assert_close(torch.cat([each[number] for each in alone]), whole)
+
+
+@pytest.mark.parametrize("unit", [1e-3, 7.0])
+def test_other_units_change_nothing_but_the_units(unit: float) -> None:
+    scales, noise = known(), torch.linspace(0.5, 2, 30)
+    means = 0.3 * torch.ones(4, SIZE - 1, dtype=torch.float64)
+    made = contexts([0, 1, 3, 20])
+    one = answers(prepared(scales, noise), sums_of(made), means)
+    other_scales = Scales(unit * scales.centre, unit * scales.scale)
+    prior = prepared(other_scales, noise)
+    assert float(prior.centre) == pytest.approx(unit * float(prepared(scales).centre))
+    other = answers(prior, sums_of([(a, unit * x, w) for a, x, w in made]), means)
+    for mine, yours, power in zip(one, other, (1, 2, 2), strict=True):
+        torch.testing.assert_close(yours, unit**power * mine, rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize(("centre", "scale"), [(2.0, 1.0), (40.0, 0.3), (-500.0, 90.0)])
+def test_many_observations_tell_centre_scale_and_noise(centre: float, scale: float) -> None:
+    """Also of a feature unlike all known ones."""
+    random = np.random.default_rng(0)
+    rows = np.c_[random.normal(size=(4000, SIZE - 1)), np.ones(4000)]
+    pattern = np.array([0.8, -0.4])
+    values = centre + scale * (rows[:, :-1] @ pattern + random.normal(size=4000))
+    prior = prepared(known())
+    made = [(rows, values - float(prior.centre), np.ones(4000))]
+    mean, covariance, noise = answers(prior, sums_of(made), torch.zeros(1, SIZE - 1, dtype=torch.float64))
+    assert float(mean[0, -1] + prior.centre) == pytest.approx(centre, abs=0.06 * scale)
+    np.testing.assert_allclose(mean[0, :-1].numpy(), scale * pattern, atol=0.06 * scale)
+    assert float(noise[0]) == pytest.approx(scale**2, rel=0.1)
+    np.testing.assert_allclose(covariance[0].diagonal().numpy(), np.full(SIZE, scale**2 / 4000), rtol=0.15)
+
+
+def integrated(
+    made: tuple[np.ndarray, np.ndarray, np.ndarray], reach: float, freedom: float, square: float
+) -> tuple[float, float, np.ndarray, np.ndarray]:
+    """log p(x), E[s²], and mean and covariance of (s·w, c) by a sum over a fine grid of log s²."""
+    rows, values, weights = made
+    grid = np.linspace(np.log(square) - 12, np.log(square) + 14, 4001)
+    logs = invgamma(freedom / 2, scale=freedom * square / 2).logpdf(np.exp(grid)) + grid
+    prior = np.zeros((SIZE, SIZE))
+    prior[:-1, :-1], prior[-1, -1] = COVARIANCE.numpy(), reach
+    spread = rows @ prior @ rows.T + np.diag(1 / weights)
+    for i, log_square in enumerate(grid):
+        if len(values):
+            logs[i] += multivariate_normal(np.zeros(len(values)), np.exp(log_square) * spread).logpdf(values)
+    belief = np.exp(logs - logs.max())
+    evidence = np.log(belief.sum() * (grid[1] - grid[0])) + logs.max()
+    belief /= belief.sum()
+    gain = prior @ rows.T @ np.linalg.inv(spread) if len(values) else np.zeros((SIZE, 0))
+    expected = float((belief * np.exp(grid)).sum())
+    return evidence, expected, gain @ values, expected * (prior - gain @ rows @ prior)
+
+
+@pytest.mark.parametrize("shots", [0, 1, 4, 12])
+def test_a_part_is_what_numerical_integration_finds(shots: int) -> None:
+    """Without a predicted pattern all is conjugate, so nothing is approximate."""
+    prior = prepared(known())
+    freedoms = torch.linspace(5, 9, len(prior.reach)).double()
+    prior.freedom.copy_(freedoms)  # enough for E[s²] to exist
+    made = contexts([shots], seed=shots)
+    parts = prior._given(sums_of(made), torch.zeros(1, SIZE - 1, dtype=torch.float64), COVARIANCE)
+    found, chosen = [], [0, 1, len(prior.reach) // 2, len(prior.reach) - 2]
+    for part in chosen:
+        numbers = (float(each[part]) for each in (prior.reach, prior.freedom, prior.square))
+        evidence, expected, mean, covariance = integrated(made[0], *numbers)
+        found.append(evidence + float(prior.share[part].log()))
+        np.testing.assert_allclose(float(parts.expected_square[0, part]), expected, rtol=1e-3)
+        np.testing.assert_allclose(parts.mean[0, part].numpy(), mean, rtol=1e-6, atol=1e-8)
+        spread = parts.covariance[0, part] * parts.expected_square[0, part]
+        np.testing.assert_allclose(spread.numpy(), covariance, rtol=1e-3, atol=1e-9)
+    difference = np.array(found) - parts.evidence[0, chosen].numpy()
+    np.testing.assert_allclose(difference, difference[0], atol=1e-3)  # all but a constant of all parts
+
+
+def test_a_predicted_pattern_is_taken_as_large_as_costs_least() -> None:
+    """c·m against s·m, in units of s: (c − s)² / s² is least on average at E[1/s] / E[1/s²]."""
+    for freedom, square in ((3.0, 2.0), (40.0, 0.1)):
+        given = invgamma(freedom / 2, scale=freedom * square / 2)
+        s = np.sqrt(given.ppf((np.arange(200_000) + 0.5) / 200_000))
+        found = float(_cautious_scale(torch.tensor(freedom), torch.tensor(square)))
+        assert found == pytest.approx((1 / s).mean() / (1 / s**2).mean(), rel=1e-3)
+
+
+def test_known_features_are_matched() -> None:
+    scales = known(60)
+    prior = prepared(scales)
+    assert len(prior.reach) == 2 * 6 + 1
+    assert float(prior.share.sum()) == pytest.approx(1)
+    total = lambda centre: float(((scales.centre - centre).abs() / scales.scale).sum())  # noqa: E731
+    assert total(prior.centre) <= min(total(each) for each in scales.centre) + 1e-9
+    for variance in (0.2, 1.0, 5.0):
+        freedom = _matching_freedom(torch.tensor(variance, dtype=torch.float64))
+        drawn = invgamma(float(freedom) / 2).rvs(200_000, random_state=0)
+        assert np.log(drawn).var() == pytest.approx(variance, rel=0.03)
+    assert float(_weighted_median(torch.tensor([3.0, 1.0, 9.0]), torch.tensor([1.0, 1.0, 5.0]))) == 9
+    noise = torch.linspace(0.1, 4, 60)
+    levels = prepared(scales, noise).level.tolist()
+    expected = [np.exp(np.log(part).mean()) for part in np.array_split(noise.double().numpy(), 5)]
+    np.testing.assert_allclose(levels, expected, rtol=1e-5)
+
+
+def test_few_known_features_are_one_part() -> None:
+    prior = prepared(known(3))
+    assert len(prior.reach) == 3
+    sums = sums_of(contexts([0, 1, 6]))
+    for each in answers(prior, sums, torch.zeros(3, SIZE - 1, dtype=torch.float64)):
+        assert bool(each.isfinite().all())
