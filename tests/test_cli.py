@@ -292,7 +292,10 @@ def test_an_interrupted_fit_says_how_to_go_on(folder: Path, tmp_path: Path) -> N
     fitting.send_signal(signal.SIGINT)
     stdout, stderr = fitting.communicate(timeout=120)
     assert fitting.returncode == 130
-    assert stderr == "interrupted; run the same command again to continue (fit: add --resume)\n"
+    expected = "interrupted before any progress was kept; run the same command again to start anew\n"
+    if list(checkpoint.glob("*.safetensors")):
+        expected = "interrupted; run the same command with --resume to continue\n"
+    assert stderr == expected
     assert stdout == ""
     assert not out.exists()
     assert checkpoint.exists()

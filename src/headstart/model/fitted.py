@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.adapters.protocol import Adapter, StreamingAdapter
+from headstart.algebra.symmetric import LinAlgError
 from headstart.backbones.protocol import Backbone
 from headstart.core.batch import FeatureBatch
 from headstart.core.heads import Heads
@@ -49,7 +50,13 @@ class Fitted:
     @torch.no_grad()
     def adapted(self, features: list[Feature]) -> Fitted:
         """Return the model with heads for these features, by one pass of the adapter."""
-        return self._with(features, self.adapter.adapt(self.batch_of(features), self.states))
+        batch = self.batch_of(features)
+        try:
+            heads = self.adapter.adapt(batch, self.states)
+        except LinAlgError:
+            sizes = [float(np.abs(feature.values).max(initial=0)) for feature in features]
+            raise _too_extreme(features[int(np.argmax(sizes))]) from None
+        return self._with(features, heads)
 
     @torch.no_grad()
     def observed(self, feature: Feature, rows: NDArray[np.int64], values: NDArray[np.float64]) -> Fitted:
@@ -89,9 +96,7 @@ class Fitted:
     def _with(self, features: list[Feature], heads: Heads, evidence: list[Tensor] | None = None) -> Fitted:
         for feature, finite in zip(features, _are_finite(heads), strict=True):
             if not finite:
-                raise NumericalError(
-                    f"feature {feature.name!r}: its head is not finite; check its values for extreme ones"
-                )
+                raise _too_extreme(feature)
         return replace(self, catalogue=self.catalogue.put(features, heads, evidence))
 
     def kinds_of(self, features: list[Feature]) -> Tensor:
@@ -130,6 +135,13 @@ def _cancelled(before: Tensor, gone: Tensor, after: Tensor) -> bool:
     """Whether so much was taken out of the sums that what was rounded away beside it would be missed."""
     largest = torch.maximum(before.abs().max(), gone.abs().max())
     return not bool(largest <= _MAX_CANCELLATION * after.abs().max())
+
+
+def _too_extreme(feature: Feature) -> NumericalError:
+    return NumericalError(
+        f"feature {feature.name!r}: its observations or metadata are so extreme that nothing can be computed "
+        "from them; correct them or leave them out"
+    )
 
 
 def _are_finite(heads: Heads) -> list[bool]:

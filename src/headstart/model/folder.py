@@ -38,9 +38,7 @@ def check_place(path: Path) -> None:
     left = {*left_over(path, _OURS)} | {each for each in path.iterdir() if _WEIGHTS.fullmatch(each.name)}
     others = sorted(each.name for each in path.iterdir() if each not in left)
     if others:
-        raise InputError(
-            f"{path} holds other things ({listed(others, 3)}) and no model; name another folder"
-        )
+        raise InputError(f"{path} holds other things ({listed(others, 3)}) and no model; name another folder")
 
 
 def save(fitted: Callable[[], Fitted], path: Path, owner: object = None) -> None:
