@@ -29,7 +29,7 @@ from headstart.cli.options import (
     read_names,
     read_table,
 )
-from headstart.cli.printing import say, show_facts
+from headstart.cli.printing import notes, say, show_facts
 from headstart.errors import InputError
 
 Context = typer.Option(help="CSV or Parquet file with the columns row and value.")
@@ -139,7 +139,7 @@ def observe(
     from headstart.table.readers import read_context
 
     context = read_context(observations, row, value)
-    with Headstart.updating(model) as loaded:
+    with Headstart.updating(model) as loaded, notes():
         loaded.observe(name, context)
     say(f"{name!r} now has {loaded.feature(name).shots} observations")
 

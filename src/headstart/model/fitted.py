@@ -19,10 +19,11 @@ from headstart.core.states import RowStates
 from headstart.errors import NumericalError
 from headstart.model.catalogue import Catalogue, Feature
 from headstart.model.settings import Settings
+from headstart.model.widening import widened
 from headstart.table import Cells, Kind, MetadataSchema, Names
 from headstart.table.cells import offsets
 from headstart.table.kinds import KindType
-from headstart.training.calibration import Calibration
+from headstart.training.calibration import USUAL_LEVEL, Calibration
 from headstart.training.judge import Judgement
 
 
@@ -56,7 +57,7 @@ class Fitted:
         except LinAlgError:
             sizes = [float(np.abs(feature.values).max(initial=0)) for feature in features]
             raise _too_extreme(features[int(np.argmax(sizes))]) from None
-        return self._with(features, heads)
+        return self._with(features, heads, batch)
 
     @torch.no_grad()
     def observed(self, feature: Feature, rows: NDArray[np.int64], values: NDArray[np.float64]) -> Fitted:
@@ -79,7 +80,8 @@ class Fitted:
         total = before - gone + evidence(after.among(rows))
         if _cancelled(before, gone, total):
             total = evidence(after)
-        return self._with([after], adapter.solve(total, self.batch_of([after])), [total])
+        batch = self.batch_of([after])
+        return self._with([after], adapter.solve(total, batch), batch, [total])
 
     def without(self, name: object) -> Fitted:
         """Return the model without a feature."""
@@ -93,11 +95,19 @@ class Fitted:
             states=RowStates.concatenate([self.states, states]),
         )
 
-    def _with(self, features: list[Feature], heads: Heads, evidence: list[Tensor] | None = None) -> Fitted:
+    def _with(
+        self,
+        features: list[Feature],
+        heads: Heads,
+        batch: FeatureBatch,
+        evidence: list[Tensor] | None = None,
+    ) -> Fitted:
         for feature, finite in zip(features, _are_finite(heads), strict=True):
             if not finite:
                 raise _too_extreme(feature)
-        return replace(self, catalogue=self.catalogue.put(features, heads, evidence))
+        factors = self.calibration.factor(batch.shots, batch.kinds)[:, USUAL_LEVEL]
+        honest = widened(heads, batch, self.states, factors, self.knowledge.likelihood)
+        return replace(self, catalogue=self.catalogue.put(features, honest, evidence))
 
     def kinds_of(self, features: list[Feature]) -> Tensor:
         """The kinds of features as the model takes them: (features,)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from headstart.adapters.protocol import AdapterConfig
 from headstart.adapters.registry import adapter_config
 from headstart.backbones.protocol import BackboneConfig
 from headstart.backbones.registry import backbone_config
-from headstart.errors import InputError, NotFittedError
+from headstart.errors import InputError, NotFittedError, SurpriseWarning
 from headstart.model import folder
 from headstart.model.catalogue import Feature
 from headstart.model.estimator import Estimator
@@ -33,6 +34,7 @@ from headstart.model.predicting import predict_features
 from headstart.model.prediction import Prediction
 from headstart.model.settings import Settings
 from headstart.model.suggestion import most_telling
+from headstart.model.surprise import surprise
 from headstart.progress import Reporter
 from headstart.table import Kind, Names, Table
 from headstart.table.names import as_name
@@ -203,6 +205,12 @@ class Headstart(Estimator):
             A feature of the model.
         observations : dict
             Values by the names of rows. A row that was observed before gets its new value.
+
+        Warns
+        -----
+        SurpriseWarning
+            If a value lies more than 8 standard deviations from what was expected. It is taken, and
+            intervals widen.
         """
         with self._writing:
             fitted = self._fitted
@@ -213,7 +221,11 @@ class Headstart(Estimator):
                     "this adapter; fit() with adapter='chn-bayes' or 'bayes' to observe any feature further"
                 )
             rows, values = context_of(feature.name, observations, feature.kind, fitted.rows)
-            self.fitted_ = fitted.observed(feature, rows, values)
+            after = fitted.observed(feature, rows, values)
+            surprising = surprise(fitted, feature, rows, values)
+            if surprising is not None:  # before the change: a filter may make it an error
+                warnings.warn(surprising, SurpriseWarning, stacklevel=2)
+            self.fitted_ = after
 
     def suggest(self, name: object, rows: Sequence[Any] | None = None, n: int = 10) -> list[str]:
         """Which rows to observe next: those that together say most about the feature.
