@@ -12,6 +12,8 @@ from headstart.model.predicting import predict_features
 from headstart.model.widening import SURPRISING
 from headstart.table.kinds import KindType
 
+_SMALL_SAMPLE = 8.0
+
 
 def surprise(
     fitted: Fitted, feature: Feature, rows: NDArray[np.int64], values: NDArray[np.float64]
@@ -25,9 +27,11 @@ def surprise(
     mean, std = expected.mean[:, 0], expected.std[:, 0]
     distance = np.abs(values - mean) / np.maximum(std, np.finfo(float).tiny)
     worst = int(distance.argmax())
-    if distance[worst] <= SURPRISING:
+    # Of few values the scale is uncertain, if it is found from them.
+    limit = SURPRISING * (1 + _SMALL_SAMPLE / max(1, feature.shots) * fitted.is_unscaled(feature))
+    if distance[worst] <= limit:
         return None
-    count = int((distance > SURPRISING).sum())
+    count = int((distance > limit).sum())
     others = f", and {count - 1} more like it" if count > 1 else ""
     return (
         f"feature {feature.name!r}: the value {values[worst]:g} at row {names[worst]!r} lies "
