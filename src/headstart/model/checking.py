@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from headstart.adapters.protocol import StreamingAdapter
 from headstart.errors import InputError, listed
 from headstart.table import Kind, Kinds
 from headstart.table.kinds import KindType
@@ -20,6 +21,7 @@ from headstart.training.calibration import LEVELS
 if TYPE_CHECKING:
     from headstart.core.knowledge import Knowledge
     from headstart.core.states import RowStates
+    from headstart.model.fitted import Fitted
     from headstart.model.format import ModelFacts
 
 Groups = dict[str, dict[str, Tensor]]
@@ -62,6 +64,13 @@ def check_tensors(groups: Groups) -> None:
                 raise InputError(f"its tensor {full!r} has numbers that are not finite")
             if name in _NOT_NEGATIVE and group not in _OF_PARTS and bool((tensor < 0).any()):
                 raise InputError(f"its tensor {full!r} has negative numbers")
+    for name, twin in (
+        ("kinds", groups["knowledge"].get("kinds")),
+        ("grid", groups["backbone_grid"].get("")),
+    ):
+        own = groups["backbone"].get(name)
+        if own is not None and (twin is None or not torch.equal(own, twin)):
+            raise InputError(f"its {name} are not those of its backbone")
     for group, forms in _FORMS.items():
         if group in groups or group not in ("streams", "knowledge/scales"):
             missing = set(forms) - _OPTIONAL - set(groups.get(group, {}))
@@ -107,8 +116,21 @@ def check_counts(facts: ModelFacts, knowledge: Knowledge, states: RowStates, gro
     wrong += [] if _contexts_agree(facts, groups["contexts"], rows) else ["contexts"]
     if wrong:
         raise InputError(f"its {listed(wrong)} do not agree with the weights")
-    if not facts.kinds:
-        raise InputError("it names no kind")
+    if not facts.kinds or not {"backbone", "adapter"} <= set(facts.packages):
+        raise InputError("it does not say its kinds, or where its parts come from")
+
+
+@torch.no_grad()
+def check_sums(fitted: Fitted) -> None:
+    """Refuse sums that are not the adapter's."""
+    for name, sums in fitted.catalogue.evidence.items():
+        nothing = fitted.batch_of([fitted.catalogue[name].among(np.zeros(0, dtype=np.int64))])
+        adapter = fitted.adapter
+        if not isinstance(adapter, StreamingAdapter) or not bool(adapter.streams(nothing.kinds)):
+            raise InputError(f"it has sums of feature {name!r}, whose adapter keeps none")
+        if sums.shape != adapter.evidence(nothing, fitted.states).shape:
+            raise InputError(f"its sums of feature {name!r} are not those of its adapter")
+        return  # all have the same shape: they come from one tensor
 
 
 def _contexts_agree(facts: ModelFacts, contexts: dict[str, Tensor], rows: int) -> bool:

@@ -22,7 +22,7 @@ from headstart.core.knowledge import Knowledge, Scales
 from headstart.core.states import RowStates
 from headstart.errors import InputError
 from headstart.model.catalogue import Catalogue, Feature
-from headstart.model.checking import check_counts, check_tensors, made
+from headstart.model.checking import check_counts, check_sums, check_tensors, made
 from headstart.model.fitted import Fitted
 from headstart.model.settings import Settings
 from headstart.table import Cells, Kind, MetadataSchema, Names
@@ -172,7 +172,7 @@ def fitted_from(facts: ModelFacts, tensors: dict[str, Tensor], *, prepare: bool 
     if prepare:
         adapter.prepare()
     adapter.load_state_dict(learned, strict=not prepare)
-    return Fitted(
+    fitted = Fitted(
         settings=settings,
         rows=_names(facts.rows, "row"),
         states=states,
@@ -187,6 +187,8 @@ def fitted_from(facts: ModelFacts, tensors: dict[str, Tensor], *, prepare: bool 
         judgement=facts.judgement,
         middle=None if facts.middle is None else Kind.parse(facts.middle),
     )
+    check_sums(fitted)
+    return fitted
 
 
 def _catalogue(
