@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.faults.models import ROWS, fresh, table
 
 from headstart.errors import BusyError, InputError
 from headstart.model import Headstart
 from headstart.training import loop
+from tests.faults.models import ROWS, fresh, table
 
 THREADS, SECONDS = 8, 3.0
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable
-from copy import deepcopy
-from dataclasses import fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from headstart.adapters.protocol import StreamingAdapter
 from headstart.errors import InputError, listed
@@ -89,6 +90,7 @@ def _check_form(name: str, tensor: Tensor, form: tuple[torch.dtype, int] | None)
 
 def check_counts(facts: ModelFacts, knowledge: Knowledge, states: RowStates, groups: Groups) -> None:
     """Refuse a model whose names, counts and tensors do not agree."""
+    _check_names(facts)
     cells, own = knowledge.cells, groups["features"]
     features, rows = len(facts.features.names), len(facts.rows)
     width = sum(column.width for column in facts.metadata.columns) if facts.metadata else 0
@@ -118,6 +120,17 @@ def check_counts(facts: ModelFacts, knowledge: Knowledge, states: RowStates, gro
         raise InputError(f"its {listed(wrong)} do not agree with the weights")
     if not facts.kinds or not {"backbone", "adapter"} <= set(facts.packages):
         raise InputError("it does not say its kinds, or where its parts come from")
+
+
+def _check_names(facts: ModelFacts) -> None:
+    for what, names in (
+        ("row", facts.rows),
+        ("feature", facts.features.names),
+        ("feature", facts.backbone_features),
+    ):
+        name, count = next(iter(Counter(names).most_common(1)), ("", 0))
+        if count > 1:
+            raise InputError(f"{what} {name!r} is there twice")
 
 
 @torch.no_grad()
@@ -190,40 +203,44 @@ def _triangle(size: int) -> int:
     return size * (size + 1) // 2
 
 
-def made(make: Callable[[Any], Module], given: Any, tensors: dict[str, Tensor]) -> Module:
-    """Make a backbone or an adapter for these tensors, which must be of its own shapes and precisions.
+def made(make: Callable[[], Module], tensors: dict[str, Tensor], size: int) -> Module:
+    """Make a backbone or an adapter for these tensors, which must be of its own precisions.
 
-    Shapes are compared first on a part without memory, because settings may ask for any amount of it. A
-    part that cannot be made so is compared when its tensors are loaded.
+    All that it allocates is filled from a file of ``size`` numbers, so it may not ask for much more.
     """
-    try:
-        with torch.device("meta"):
-            without_memory = make(_without_memory(given)).state_dict()
-    except (RuntimeError, NotImplementedError):  # its constructor computes with numbers
-        without_memory = {}
-    _check_same(tensors, without_memory, "shape")
-    part = make(given)
-    _check_same(tensors, part.state_dict(), "dtype")
+    with _Bounded(max(_ALWAYS_POSSIBLE, 4 * size)):
+        part = make()
+    own = part.state_dict()
+    for name in tensors.keys() & own.keys():
+        there, wanted = tensors[name].dtype, own[name].dtype
+        if there != wanted:
+            raise InputError(f"its tensor {name!r} is {there}, not {wanted}")
     return part
 
 
-def _check_same(tensors: dict[str, Tensor], own: dict[str, Tensor], what: str) -> None:
-    for name in tensors.keys() & own.keys():
-        there, wanted = getattr(tensors[name], what), getattr(own[name], what)
-        if there != wanted:
-            raise InputError(f"its tensor {name!r} has the {what} {there}, not {wanted}")
+class _Bounded(TorchFunctionMode):
+    """Refuses to allocate more numbers at a time than a limit: settings may ask for any amount."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self.limit = limit
+
+    def __torch_function__(self, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+        named = kwargs or {}
+        if func in _ALLOCATING:
+            sizes = _whole_numbers([args, named.get("size", ())])
+            square = func is torch.eye and len(sizes) == 1
+            if math.prod(sizes) ** (2 if square else 1) > self.limit:
+                raise InputError(f"its settings ask for a tensor of the sizes {listed(sizes)}")
+        return func(*args, **named)
 
 
-def _without_memory(given: Any) -> Any:
-    """The same with tensors that have a shape but no numbers, at any depth; indices and kinds stay."""
-    if isinstance(given, Tensor):
-        return given.to("meta") if given.is_floating_point() else given
-    if isinstance(given, nn.Module):
-        return deepcopy(given).to("meta")
-    if isinstance(given, tuple):
-        return tuple(_without_memory(each) for each in given)
-    if is_dataclass(given) and not isinstance(given, type):
-        return replace(
-            given, **{each.name: _without_memory(getattr(given, each.name)) for each in fields(given)}
-        )
-    return given
+_ALLOCATING = {torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn, torch.eye,
+               torch.arange, torch.tril_indices}  # fmt: skip
+_ALWAYS_POSSIBLE = 2**24  # numbers
+
+
+def _whole_numbers(given: Any) -> list[int]:
+    if isinstance(given, int):
+        return [given]
+    return [n for each in given for n in _whole_numbers(each)] if isinstance(given, (tuple, list)) else []

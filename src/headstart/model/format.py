@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
-from functools import partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -20,7 +18,6 @@ from headstart.config import Config
 from headstart.core.heads import Heads
 from headstart.core.knowledge import Knowledge, Scales
 from headstart.core.states import RowStates
-from headstart.errors import InputError
 from headstart.model.catalogue import Catalogue, Feature
 from headstart.model.checking import check_counts, check_sums, check_tensors, made
 from headstart.model.fitted import Fitted
@@ -147,10 +144,13 @@ def fitted_from(facts: ModelFacts, tensors: dict[str, Tensor], *, prepare: bool 
         parts.setdefault(group, {})[rest] = value
     check_tensors(parts)
     settings, own = facts.settings, parts["knowledge"]
+    size = sum(tensor.numel() for tensor in tensors.values())
     backbone = made(
-        lambda given: BACKBONES.part_of(settings.backbone)(settings.backbone, *given),
-        (own["kinds"], tensors["backbone_grid"]),
+        lambda: BACKBONES.part_of(settings.backbone)(
+            settings.backbone, own["kinds"], tensors["backbone_grid"]
+        ),
         parts["backbone"],
+        size,
     )
     backbone.load_state_dict(parts["backbone"])
     backbone.eval().requires_grad_(False)
@@ -168,13 +168,13 @@ def fitted_from(facts: ModelFacts, tensors: dict[str, Tensor], *, prepare: bool 
     states = RowStates(**parts["states"])
     check_counts(facts, knowledge, states, parts)
     learned = parts.get("adapter", {})
-    adapter = made(partial(new_adapter, settings.chosen_adapter), knowledge, learned)
+    adapter = made(lambda: new_adapter(settings.chosen_adapter, knowledge), learned, size)
     if prepare:
         adapter.prepare()
     adapter.load_state_dict(learned, strict=not prepare)
     fitted = Fitted(
         settings=settings,
-        rows=_names(facts.rows, "row"),
+        rows=Names(facts.rows, "row"),
         states=states,
         schema=facts.metadata,
         kinds=tuple(Kind.parse(kind) for kind in facts.kinds),
@@ -183,7 +183,7 @@ def fitted_from(facts: ModelFacts, tensors: dict[str, Tensor], *, prepare: bool 
         adapter=adapter.eval().requires_grad_(False),
         calibration=Calibration(**parts["calibration"]),
         catalogue=_catalogue(facts, parts, tensors),
-        backbone_features=_names(facts.backbone_features, "feature"),
+        backbone_features=Names(facts.backbone_features, "feature"),
         judgement=facts.judgement,
         middle=None if facts.middle is None else Kind.parse(facts.middle),
     )
@@ -200,7 +200,6 @@ def _catalogue(
     rows = [part.numpy() for part in torch.split(contexts["rows"], counts)]
     values = [part.numpy() for part in torch.split(contexts["values"], counts)]
     kinds = [Kind.parse(kind) for kind in facts.features.kinds]
-    _names(facts.features.names, "feature")
     every = zip(
         facts.features.names, kinds, facts.features.in_backbone, facts.features.shots, metadata, rows, values,
         strict=True,
@@ -211,13 +210,6 @@ def _catalogue(
         return catalogue
     streamed, heads = catalogue.take(facts.streams)
     return catalogue.put(streamed, heads, list(torch.split(tensors["streams"], 1)))
-
-
-def _names(names: tuple[str, ...], what: str) -> Names:
-    if len(set(names)) < len(names):
-        twice = next(name for name, count in Counter(names).items() if count > 1)
-        raise InputError(f"{what} {twice!r} is there twice")
-    return Names(names, what)
 
 
 def _stacked(lines: list[NDArray[np.float32]], width: int) -> Tensor:
