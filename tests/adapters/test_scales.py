@@ -51,10 +51,10 @@ def answers(prior: ScalePrior, sums: ContextSums, means: torch.Tensor) -> list[t
     return list(prior.posterior(sums, means, COVARIANCE))
 
 
-def test_features_do_not_hang_on_each_other_but_for_their_usual_pattern() -> None:
+def test_features_do_not_hang_on_each_other() -> None:
     prior = prepared(known(), torch.linspace(0.5, 2, 30))
     sums = sums_of(contexts([0, 1, 2, 5, 9]))
-    means = torch.zeros(5, SIZE - 1, dtype=torch.float64)
+    means = torch.linspace(-2, 2, 10, dtype=torch.float64).view(5, SIZE - 1)
     every, order = answers(prior, sums, means), torch.tensor([3, 0, 4, 2, 1])
     turned = answers(prior, ContextSums(*(part[order] for part in sums)), means[order])
     alone = [answers(prior, ContextSums(*(part[[i]] for part in sums)), means[[i]]) for i in range(5)]

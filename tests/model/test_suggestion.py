@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from tests.model.conftest import QUICK, ratings_table
+from tests.model.conftest import CLOSED, ratings_table
 
 from headstart.algebra.symmetric import forms, pack
 from headstart.core.heads import Heads
@@ -144,7 +144,7 @@ def test_binary_features_get_suggestions() -> None:
             "value": (table.values > 3).astype(float),
         }
     )
-    model = Headstart(**QUICK).fit(Table.read(frame, kinds="binary"))
+    model = Headstart(**CLOSED).fit(Table.read(frame, kinds="binary"))
     model.add_feature("new", observations={"u1": 1})
     found = model.suggest("new", n=4)
     assert len(set(found)) == 4

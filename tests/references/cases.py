@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pyarrow as pa
+
 from headstart.datasets.synthetic import synthetic_mixed, synthetic_responses
 from headstart.model import Headstart
+from headstart.model.prediction import Prediction
 from headstart.table import Table
 from tests.model.conftest import ratings_table
 
@@ -74,3 +77,37 @@ def predictions(model: Headstart) -> Iterator[tuple[str, list[list[float]], list
     yield said("added", rows, ["none", "some"])
     model.observe("some", {rows[3]: low, rows[0]: low})
     yield said("observed", rows, ["some"])
+
+
+def folder_model(settings: dict[str, Any]) -> Headstart:
+    """A model as small as can be, with a feature added: what folders of each format hold."""
+    model = Headstart(**{**QUICK, **settings}, quiet=True).fit(small_table())
+    model.add_feature("new", metadata={"genre": "a"}, observations={"u1": 5, "u2": 2, "u3": 4})
+    model.observe("new", {"u6": 1})
+    return model
+
+
+def small_table() -> Table:
+    """Sixteen rows of eight features with a label each."""
+    whole = ratings_table(16, 9)
+    names = [f"f{j}" for j in range(1, 9)]
+    kept = [(i, j, v) for i, j, v in zip(whole.row_index, whole.feature_index, whole.values, strict=True)
+            if whole.features[j] in names]  # fmt: skip
+    observations = pa.table(
+        {
+            "row": [whole.rows[i] for i, _, _ in kept],
+            "feature": [whole.features[j] for _, j, _ in kept],
+            "value": [float(value) for _, _, value in kept],
+        }
+    )
+    metadata = pa.table({"feature": names, "genre": list("abacabca")})
+    return Table.read(observations, metadata=metadata, kinds="rating:1:5")
+
+
+def folder_answers(model: Headstart) -> dict[str, Prediction]:
+    """What a loaded model says of rows it knows and of a stranger, and as it is observed further."""
+    answers = {"known": model.predict(), "stranger": model.predict({"x": {"f1": 5, "f2": 1}})}
+    model.observe("new", {"u4": 2, "u1": 3})
+    model.add_feature("newer", metadata={"genre": "b"}, observations={"u5": 2})
+    answers["later"] = model.predict(features=["new", "newer"])
+    return answers

@@ -1,13 +1,23 @@
-"""Write the stored predictions anew: ``python -m tests.references.make``. Say in the commit why."""
+"""Write what is stored anew, and say in the commit why.
+
+``python -m tests.references.make`` writes the predictions. ``python -m tests.references.make folders`` writes
+the folders of today's format instead; those of earlier formats can only be written by earlier versions.
+"""
 
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 from pathlib import Path
+from typing import Any
 
-from tests.references.cases import CASES, fitted, predictions
+from headstart.model import Headstart
+from headstart.model.format import FORMAT
+from tests.references.cases import CASES, fitted, folder_answers, folder_model, predictions
 
 STORED = Path(__file__).parent / "predictions.json"
+FOLDERS = Path(__file__).parent / "folders"
 
 
 def main() -> None:
@@ -21,5 +31,27 @@ def main() -> None:
     STORED.write_text("{\n" + lines + "\n}\n")
 
 
+def make_folders() -> None:
+    """Save small models, and what they answer once they are loaded."""
+    smallest: dict[str, Any] = {"name": "pvae", "embedding": 2, "set_size": 2, "encoder_layers": [2],
+                                "latent": 2, "decoder_layers": [2]}  # fmt: skip
+    for name, settings in {
+        f"format-{FORMAT}": {"backbone": {"name": "factorisation", "latent": 2, "signature": 1}},
+        f"format-{FORMAT}-chn": {
+            "backbone": smallest,
+            "adapter": {"name": "chn", "encoding": 2, "metadata_encoding": 2, "hidden": 2},
+        },
+    }.items():
+        folder = FOLDERS / name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder_model(settings).save(folder)
+        answers = folder_answers(Headstart.load(folder))
+        facts = {
+            part: {"mean": each.mean.tolist(), "std": each.std.tolist()} for part, each in answers.items()
+        }
+        (FOLDERS / f"{name}.json").write_text(json.dumps(facts))
+        print(name)
+
+
 if __name__ == "__main__":
-    main()
+    make_folders() if sys.argv[1:] == ["folders"] else main()

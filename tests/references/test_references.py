@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 
 from headstart.model import Headstart
-from tests.references.cases import CASES, fitted, predictions
-from tests.references.make import STORED
-
-FOLDERS = Path(__file__).parent / "folders"
+from tests.references.cases import CASES, fitted, folder_answers, predictions
+from tests.references.make import FOLDERS, STORED
 
 TOLERANCE = 1e-5  # rounding differs between processors, and training carries it on
 
@@ -26,17 +24,13 @@ def test_predictions_are_as_stored(case: str) -> None:
         np.testing.assert_allclose(std, stored[name]["std"], rtol=TOLERANCE, atol=TOLERANCE, err_msg=name)
 
 
-@pytest.mark.parametrize("folder", ["format-1", "format-2", "format-2-chn"])
-def test_models_of_earlier_formats_predict_as_they_did(folder: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("folder", ["format-1", "format-2", "format-2-chn", "format-3", "format-3-chn"])
+def test_saved_models_of_every_format_predict_as_they_did(folder: str, tmp_path: Path) -> None:
     stored = json.loads((FOLDERS / f"{folder}.json").read_text())
     shutil.copytree(FOLDERS / folder, tmp_path / "m")
     model = Headstart.load(tmp_path / "m")
     model.save(tmp_path / "m")  # in today's format
     for each in (model, Headstart.load(tmp_path / "m")):
-        answers = {"known": each.predict(), "stranger": each.predict({"x": {"f1": 5, "f2": 1}})}
-        each.observe("new", {"u4": 2, "u1": 3})
-        each.add_feature("newer", metadata={"genre": "b"}, observations={"u5": 2})
-        answers["later"] = each.predict(features=["new", "newer"])
-        for name, found in answers.items():
+        for name, found in folder_answers(each).items():
             np.testing.assert_allclose(found.mean, stored[name]["mean"], rtol=1e-6, err_msg=name)
             np.testing.assert_allclose(found.std, stored[name]["std"], rtol=1e-6, err_msg=name)

@@ -7,17 +7,20 @@ from typing import Literal
 import numpy as np
 import pytest
 import torch
+from scipy.stats import norm
 
 from headstart.adapters.protocol import Adapter, AdapterConfig
 from headstart.core.batch import FeatureBatch
 from headstart.core.heads import Heads
 from headstart.core.knowledge import Knowledge
 from headstart.core.likelihood import Likelihood, LikelihoodConfig
+from headstart.core.predictive import Predictive
 from headstart.core.states import RowStates
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 from headstart.training import calibration
-from headstart.training.calibration import QUANTILE, Calibration
+from headstart.training.calibration import LEVELS, USUAL_LEVEL, Calibration, Outcome
+from headstart.training.judge import outcomes_of
 from headstart.training.metatraining import VALIDATION_SHOTS
 from headstart.training.tasks import disjoint_tasks
 
@@ -59,9 +62,16 @@ def row_noise() -> torch.Tensor:
     return torch.linspace(0.5, 2, ROWS)
 
 
+def measured(adapter: Adapter, knowledge: Knowledge, batch: FeatureBatch) -> Calibration:
+    outcomes = outcomes_of(adapter, knowledge.likelihood, disjoint_tasks(batch, knowledge), seed=0)
+    return Calibration.fit(outcomes, VALIDATION_SHOTS, by_level=adapter.gives_uncertainty)
+
+
 @pytest.mark.parametrize("shape", ["normal", "heavy", "skewed"])
-@pytest.mark.parametrize("much", [0.2, 1.0, 5.0])
-def test_intervals_come_to_hold_nine_in_ten(shape: str, much: float, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("much", [0.4, 1.0, 3.0])
+def test_intervals_of_every_level_come_to_hold_what_they_say(
+    shape: str, much: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(calibration, "_FEATURES_TO_BELIEVE", 0)  # as if features were without number
     random = np.random.default_rng(0)
     size = (30, ROWS)
@@ -75,25 +85,29 @@ def test_intervals_come_to_hold_nine_in_ten(shape: str, much: float, monkeypatch
     kinds = torch.tensor([KindType.RATING, KindType.REAL] * 15)
     knowledge, batch = world(values, kinds, row_noise())
     adapter = Claims(ClaimsConfig(), knowledge)
-    found = Calibration.fit(adapter, knowledge.likelihood, disjoint_tasks(batch, knowledge), seed=0)
+    found = measured(adapter, knowledge, batch)
     for shots in (0, 1, 7, 128, 5000):
-        factor = found.factor(torch.full((30,), shots), kinds)
-        covered = values.abs() <= QUANTILE * factor[:, None] * own
-        assert float(covered.double().mean()) == pytest.approx(0.9, abs=0.01)
-        if shape == "normal":
-            assert float(factor.mean()) == pytest.approx(much, rel=0.05)
+        factors = found.factor(torch.full((30,), shots), kinds)
+        assert factors.shape == (30, len(LEVELS))
+        for level, factor in zip(LEVELS, factors.T, strict=True):
+            covered = values.abs() <= norm.ppf(0.5 + level / 2) * factor[:, None] * own
+            if (factor > 0.2).all() and (factor < 5).all():  # nothing is corrected further than that
+                assert float(covered.double().mean()) == pytest.approx(level, abs=0.01)
+            if shape == "normal":
+                assert float(factor.mean()) == pytest.approx(much, rel=0.05)
 
 
-def test_few_features_are_believed_little(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_features_are_believed_little() -> None:
     """Heads that claim far too little: the more features show it, the more their claims are widened."""
     generator, factors = torch.Generator().manual_seed(0), []
     for features in (1, 4, 16, 64):
         values = 4 * CLAIMED * torch.randn(features, ROWS, generator=generator) * row_noise().sqrt()
         kinds = torch.full((features,), KindType.RATING)
         knowledge, batch = world(values, kinds, row_noise())
-        adapter, tasks = Claims(ClaimsConfig(), knowledge), disjoint_tasks(batch, knowledge)
-        found = Calibration.fit(adapter, knowledge.likelihood, tasks, seed=0)
-        factors.append(float(found.factor(torch.zeros(1), kinds[:1])))
+        found = measured(Claims(ClaimsConfig(), knowledge), knowledge, batch)
+        factors.append(float(found.factor(torch.zeros(1), kinds[:1])[0, USUAL_LEVEL]))
+        expected = 4 ** (features / (features + 10))  # so many features count half
+        assert factors[-1] == pytest.approx(expected, rel=0.1)
     assert 1 < factors[0] < factors[1] < factors[2] < factors[3] < 4.2
 
 
@@ -107,28 +121,91 @@ def test_heads_that_claim_nothing_get_the_spread_that_was_measured() -> None:
         knowledge.likelihood.real_log_variance.fill_(0.7)
     adapter = Claims(ClaimsConfig(), knowledge)
     adapter.gives_uncertainty = False
-    found = Calibration.fit(adapter, knowledge.likelihood, disjoint_tasks(batch, knowledge), seed=0)
+    found = measured(adapter, knowledge, batch)
     # The factor multiplies the standard deviation that the likelihood has, to make that of the errors.
-    told = found.factor(torch.full((30,), 4), kinds) * knowledge.likelihood.noise(kinds).detach().sqrt()
-    torch.testing.assert_close(told[:2], torch.tensor([0.2, 3.0]), rtol=0.05, atol=0)
+    likely = knowledge.likelihood.noise(kinds).detach().sqrt()
+    told = found.factor(torch.full((30,), 4), kinds) * likely[:, None]
+    torch.testing.assert_close(
+        told[:2], torch.tensor([[0.2], [3.0]]).expand(-1, len(LEVELS)), rtol=0.05, atol=0
+    )
     for place, kind in ((0, KindType.RATING), (1, KindType.REAL)):
         likely = knowledge.likelihood.noise(kinds[place]).detach()
         spread = float((values[place::3].square().mean() / likely).sqrt())
-        assert found.factors[kind].tolist() == pytest.approx([spread] * len(VALIDATION_SHOTS), rel=0.05)
+        np.testing.assert_allclose(found.factors[kind].numpy(), spread, rtol=0.05)
     assert bool((found.factors[KindType.BINARY] == 1).all())
 
 
 def test_between_measured_shots_it_is_interpolated_in_their_logarithm() -> None:
-    marks = torch.tensor(VALIDATION_SHOTS)
-    numbers = torch.rand(3, len(marks), generator=torch.Generator().manual_seed(0)) + 0.5
-    made_up = Calibration(marks, numbers)
+    marks, generator = torch.tensor(VALIDATION_SHOTS), torch.Generator().manual_seed(0)
+    numbers = torch.rand(3, len(marks), len(LEVELS), generator=generator) + 0.5
+    slopes, shifts = torch.rand(2, len(marks), generator=generator) + 0.5
+    made_up = Calibration(marks, numbers, slopes, shifts)
     for kind in (KindType.BINARY, KindType.RATING, KindType.REAL):
         at = torch.full((len(marks),), kind)
         torch.testing.assert_close(made_up.factor(marks, at), numbers[kind])
     asked = torch.tensor([3, 6, 11, 50, 127, 129, 100_000])
-    expected = np.interp(np.log1p(asked.numpy()), np.log1p(marks.numpy()), numbers[KindType.REAL].numpy())
+
+    def between(column: torch.Tensor) -> np.ndarray:
+        return np.interp(np.log1p(asked.numpy()), np.log1p(marks.numpy()), column.numpy())
+
     found = made_up.factor(asked, torch.full((len(asked),), KindType.REAL))
-    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5)
+    for level in range(len(LEVELS)):
+        np.testing.assert_allclose(
+            found[:, level].numpy(), between(numbers[KindType.REAL, :, level]), rtol=1e-5
+        )
+    chance = torch.rand(5, len(asked), generator=generator) * 0.8 + 0.1
+    logit = np.log(chance.numpy() / (1 - chance.numpy())) * between(slopes) + between(shifts)
+    corrected = made_up.probability(chance, asked).numpy()
+    np.testing.assert_allclose(corrected, 1 / (1 + np.exp(-logit)), rtol=1e-4)
+
+
+def test_a_calibration_of_nothing_changes_nothing() -> None:
+    none = Calibration.none(VALIDATION_SHOTS)
+    shots = torch.tensor([0, 3, 500])
+    assert bool((none.factor(shots, torch.tensor([0, 1, 2])) == 1).all())
+    chance = torch.tensor([[0.2, 0.5, 0.9]])
+    torch.testing.assert_close(none.probability(chance, shots), chance)
+
+
+def tossed(features: int, slope: float, shift: float, number: bool, seed: int = 0) -> Outcome:
+    """Predictions of binary values whose true logit is slope × the predicted one + shift."""
+    random = np.random.default_rng(seed)
+    logits = random.normal(size=features * ROWS)
+    truth = random.random(len(logits)) < 1 / (1 + np.exp(-(slope * logits + shift)))
+    logits = torch.from_numpy(logits)
+    nothing, kind = torch.zeros_like(logits), KindType.RATING if number else KindType.BINARY
+    likelihood = Likelihood(LikelihoodConfig(rating_link="identity"))
+    output = torch.sigmoid(logits) if number else logits
+    kinds = torch.full(logits.shape, kind)
+    feature = torch.arange(features).repeat_interleave(ROWS)
+    predictive = Predictive(output, nothing, nothing + 0.1, kinds, likelihood)
+    if not number:
+        predictive = Predictive(output, nothing, nothing, kinds, likelihood)
+    return Outcome(predictive, torch.from_numpy(truth).double(), feature, torch.ones_like(feature).bool())
+
+
+@pytest.mark.parametrize("number", [False, True], ids=["logistic", "0 and 1 as numbers"])
+@pytest.mark.parametrize(("slope", "shift"), [(1.0, 0.0), (0.5, 0.7), (2.0, -1.0)])
+def test_probabilities_are_put_right(
+    slope: float, shift: float, number: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcome = tossed(40, slope, shift, number)
+    marks = (0, 4)
+    drawn = Calibration.fit({0: outcome}, marks, by_level=True)
+    assert float(drawn.slopes[0]) == pytest.approx(slope**0.8, rel=0.1)  # 40 features are believed 40 / 50
+    assert float(drawn.shifts[0]) == pytest.approx(0.8 * shift, abs=0.06)
+    assert torch.equal(drawn.slopes[:1], drawn.slopes[1:])  # what was measured last still holds
+    monkeypatch.setattr(calibration, "_FEATURES_TO_BELIEVE", 0)
+    found = Calibration.fit({0: outcome}, marks, by_level=True)
+    assert float(found.slopes[0]) == pytest.approx(slope, rel=0.06)
+    assert float(found.shifts[0]) == pytest.approx(shift, abs=0.06)
+    chance = found.probability(outcome.predictive.mean, torch.zeros(len(outcome.truth)))
+    for low in np.arange(0.1, 0.9, 0.1):  # what is said with a probability comes true as often
+        inside = (chance > low) & (chance <= low + 0.1)
+        if int(inside.sum()) > 200:
+            often = float(outcome.truth[inside].mean())
+            assert often == pytest.approx(float(chance[inside].mean()), abs=0.08)
+    assert bool((found.factors == 1).all())  # a binary value has no interval to widen
 
 
 def test_where_no_feature_has_so_many_shots_the_last_measure_holds() -> None:
@@ -136,8 +213,7 @@ def test_where_no_feature_has_so_many_shots_the_last_measure_holds() -> None:
     kinds = torch.full((6,), KindType.RATING)
     knowledge, batch = world(values, kinds, row_noise())
     few = batch.observing(batch.cells.keep(batch.cells.index < 10))
-    adapter = Claims(ClaimsConfig(), knowledge)
-    found = Calibration.fit(adapter, knowledge.likelihood, disjoint_tasks(few, knowledge), seed=0)
+    found = measured(Claims(ClaimsConfig(), knowledge), knowledge, few)
     last = VALIDATION_SHOTS.index(8)
     assert bool((found.factors[KindType.RATING, last:] == found.factors[KindType.RATING, last]).all())
     assert bool(found.factors.isfinite().all())

@@ -25,7 +25,7 @@ from headstart.training.tasks import cross_fitted_tasks
 
 
 def test_the_user_overrules_what_suits_an_adapter_but_not_what_it_is(tiny: Callable[..., Tiny]) -> None:
-    adapter = build_adapter(adapter_config("bayes"), tiny().knowledge)
+    adapter = build_adapter(adapter_config("chn-bayes"), tiny().knowledge)
     suits: dict[str, Any] = adapter.meta_defaults
     plain = MetaTrainingConfig().filled(adapter)
     for name, value in suits.items():
@@ -61,7 +61,7 @@ def test_an_epoch_sees_every_feature_once_each_with_rows_that_do_not_know_it(
         return loss(adapter, likelihood, episode)
 
     monkeypatch.setattr(metatraining, "episode_loss", spy)
-    adapter = build_adapter(adapter_config("bayes"), knowledge)
+    adapter = build_adapter(adapter_config("chn-bayes"), knowledge)
     config = MetaTrainingConfig(epochs=3, batch_size=4).filled(adapter)
     meta_train(adapter, knowledge, teaching, validation, config, seed=0, reporter=Reporter(quiet=True))
     every = sorted(teaching.batch.metadata[:, 0].long().tolist())

@@ -52,6 +52,7 @@ def test_a_folds_rows_are_encoded_with_its_features_masked(name: str) -> None:
         expected = backbone.states(knowledge.cells, hidden=found.fold == fold)
         assert torch.equal(states.code, expected.code)
         assert torch.equal(states.activation, expected.activation)
+    assert torch.equal(found.batch.positions, torch.arange(FEATURES))  # so that priors leave each out
     shares = found.split()
     assert [states for _, states in shares] == list(found.states)
     assert sum(len(part) for part, _ in shares) == FEATURES

@@ -117,11 +117,11 @@ class ClosedFormAdapter(StreamingAdapter):
         root, none = self.prior.root(self.dtype), batch.kinds[:0]
         heads, order = [self._heads(prior_mean[:0], root.expand(0, -1, -1), none)], [none]  # may be empty
         apart = self.knowledge.likelihood.squashes(batch.kinds) + 2 * (batch.kinds == KindType.BINARY)
-        if batch.unscaled is not None:
-            apart = apart + 4 * batch.unscaled
+        unscaled = batch.unscaled
+        apart = apart + 4 * unscaled
         for group in blocks(batch.shots, self.prior.size, apart):
             order.append(group)
-            if batch.unscaled is not None and bool(batch.unscaled[group[0]]):
+            if bool(unscaled[group[0]]):
                 heads.append(self._unscaled_heads(batch.take(group), states, prior_mean[group], root))
                 continue
             mean, covariance = self._posterior(batch.take(group), states, prior_mean[group], root)
@@ -152,16 +152,19 @@ class ClosedFormAdapter(StreamingAdapter):
         self, batch: FeatureBatch, states: RowStates, prior_mean: Tensor, root: Tensor
     ) -> Heads:
         """Heads of reals whose centre and scale are found from their contexts, in units that all share."""
-        if self.scale_prior is None:
+        if self.scale_prior is None or batch.units is None:
             mean, covariance = self._posterior(batch, states, prior_mean, root)
             return self._heads(mean, covariance, batch.kinds)
-        centre = self.scale_prior.centre
-        sums = self._sums(batch.observing(replace(batch.cells, values=batch.cells.values - centre)), states)
+        zero, one = batch.units[:, :1], batch.units[:, 1:]
+        lines, centre = batch.cells.lines, self.scale_prior.centre
+        shared = zero[lines, 0] + one[lines, 0] * batch.cells.values.double() - centre
+        sums = self._sums(batch.observing(replace(batch.cells, values=shared)), states)
         covariance = positive((root @ root.T).double()[:-1, :-1])
         mean, covariance, noise = self.scale_prior.posterior(sums, prior_mean[:, :-1].double(), covariance)
-        mean[:, -1] += centre
-        heads = self._heads(mean, covariance, batch.kinds)
-        return replace(heads, noise=self.prior.noise(batch.kinds) * noise.to(heads.bias.dtype))
+        mean[:, -1] += centre - zero[:, 0]
+        heads = self._heads(mean / one, covariance / one[:, :, None] ** 2, batch.kinds)
+        own_noise = self.prior.noise(batch.kinds) * (noise / one[:, 0] ** 2).to(heads.bias.dtype)
+        return replace(heads, noise=own_noise)
 
     def _may_doubt(self) -> bool:
         """Whether a context may show that metadata misleads: only where metadata is all there is to doubt."""

@@ -114,8 +114,7 @@ class ScalePrior(nn.Module):
         return middle, (weights[:, :, None, None] * spread).sum(1), (weights * noise).sum(1)
 
     def _given(self, sums: ContextSums, means: Tensor, covariance: Tensor) -> _Parts:
-        usual = means.mean(0)
-        loose = self._precision(torch.linalg.inv(covariance + usual[:, None] * usual))
+        loose = self._precision(torch.linalg.inv(covariance + means[:, :, None] * means[:, None, :]))
         lower = torch.linalg.cholesky(sums.total[:, None] + loose)
         explained = torch.linalg.solve_triangular(lower, sums.linear[:, None, :, None], upper=False)[..., 0]
         unexplained = (sums.squares[:, None] - (explained**2).sum(-1)).clamp(min=0)
@@ -130,7 +129,7 @@ class ScalePrior(nn.Module):
             + self.freedom / 2 * (self.freedom * self.square / 2).log()
             - torch.lgamma(self.freedom / 2)
         )
-        tight = self._precision(torch.linalg.inv(covariance))
+        tight = self._precision(torch.linalg.inv(covariance)[None])
         shifted = torch.cat([means, means.new_zeros(len(means), 1)], 1)[:, None]
         shifted = shifted * _cautious_scale(freedom, square)[:, :, None]
         precision = sums.total[:, None] + tight
@@ -141,11 +140,11 @@ class ScalePrior(nn.Module):
         return _Parts(evidence, square, mean.view(shifted.shape), spread.view(precision.shape), expected)
 
     def _precision(self, of_weights: Tensor) -> Tensor:
-        """The prior precision of (w, c) in units of s, for each part: (parts, size, size)."""
-        size = len(of_weights) + 1
-        precision = of_weights.new_zeros(len(self.reach), size, size)
-        precision[:, :-1, :-1] = of_weights
-        precision[:, -1, -1] = 1 / self.reach
+        """The prior precision of (w, c) in units of s, for each part: (features or 1, parts, size, size)."""
+        size = of_weights.shape[-1] + 1
+        precision = of_weights.new_zeros(len(of_weights), len(self.reach), size, size)
+        precision[:, :, :-1, :-1] = of_weights[:, None]
+        precision[:, :, -1, -1] = 1 / self.reach
         return precision
 
 

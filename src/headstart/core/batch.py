@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from headstart.table.cells import Cells
@@ -20,11 +21,18 @@ class FeatureBatch:
     cells: Cells
     metadata: Tensor  # (features, metadata width); width 0 where there is none
     kinds: Tensor  # (features,): the kind of each
-    unscaled: Tensor | None = None  # (features,): whether centre and scale are yet to be found; None: no
+    # (features, 2): where a feature's zero lies, and how long its one is, in units that all real features
+    # share, if its own centre and scale are yet to be found; 0 and 0 if they are known. None: all known.
+    units: Tensor | None = None
     positions: Tensor | None = None  # (features,): of the backbone's own features, when treated as new
 
     def __len__(self) -> int:
         return len(self.kinds)
+
+    @property
+    def unscaled(self) -> Tensor:
+        """Whether each feature's own centre and scale are yet to be found: (features,)."""
+        return torch.zeros_like(self.kinds, dtype=torch.bool) if self.units is None else self.units[:, 1] > 0
 
     @property
     def shots(self) -> Tensor:
@@ -33,11 +41,9 @@ class FeatureBatch:
 
     def take(self, features: Tensor) -> FeatureBatch:
         """Return these features, in this order."""
-        unscaled, positions = (
-            None if part is None else part[features] for part in (self.unscaled, self.positions)
-        )
+        units, positions = (None if part is None else part[features] for part in (self.units, self.positions))
         return FeatureBatch(
-            self.cells.take(features), self.metadata[features], self.kinds[features], unscaled, positions
+            self.cells.take(features), self.metadata[features], self.kinds[features], units, positions
         )
 
     def observing(self, cells: Cells) -> FeatureBatch:

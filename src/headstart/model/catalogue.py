@@ -31,6 +31,7 @@ class Feature:
     metadata: NDArray[np.float32]  # encoded
     rows: NDArray[np.int64]  # the context of an adapter's head; empty for one of the backbone's own
     values: NDArray[np.float64]  # in the data's own units
+    finds_scale: bool = False  # whether its center and scale are found from its observations
 
     @property
     def fixed(self) -> bool:

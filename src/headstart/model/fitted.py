@@ -62,12 +62,12 @@ class Fitted:
     @torch.no_grad()
     def observed(self, feature: Feature, rows: NDArray[np.int64], values: NDArray[np.float64]) -> Fitted:
         """Return the model with one feature refined: from sums over its observations if there are such."""
-        after, adapter = feature.observed(rows, values), self.adapter
+        after, adapter = self.with_own_units(feature.observed(rows, values)), self.adapter
         kind = self.kinds_of([feature])
         if (
             not isinstance(adapter, StreamingAdapter)
             or not bool(adapter.streams(kind))
-            or self.is_unscaled(feature)  # its scale changes with every observation
+            or feature.finds_scale  # it changes with every observation
         ):
             return self.adapted([after])
 
@@ -117,9 +117,28 @@ class Fitted:
             types = [KindType.RATING if kind == KindType.BINARY else kind for kind in types]
         return torch.tensor(types, dtype=torch.int64)
 
-    def is_unscaled(self, feature: Feature) -> bool:
-        """Whether a feature's own center and scale are found from its observations."""
-        return not feature.in_backbone and feature.kind == self.middle
+    def with_own_units(self, feature: Feature) -> Feature:
+        """Return a feature that finds its scale in units that fit its observations, whatever their size.
+
+        The units only keep numbers exact: the scale itself is found by the adapter.
+        """
+        if not feature.finds_scale or self.middle is None or len(feature.values) == 0:
+            return feature
+        values = feature.values
+        center, spread = float(values.mean()), float(values.std())
+        if len(values) >= _FEWEST_OUTLIERS and spread > 0:
+            # One value far off must not cost the others their digits in single precision.
+            center = float(np.median(values))
+            distance = np.abs(values - center)
+            spread = max(float(np.median(distance)), _MOST_DIGITS * float(distance.max()))
+        scale = spread if spread > 1e-12 * abs(center) else abs(center) or self.middle.span
+        return replace(feature, kind=Kind.real(center, scale))
+
+    def _units_of(self, feature: Feature) -> tuple[float, float]:
+        if not feature.finds_scale or self.middle is None:
+            return 0.0, 0.0
+        zero = (feature.kind.offset - self.middle.offset) / self.middle.span
+        return zero, feature.kind.span / self.middle.span
 
     def batch_of(self, features: list[Feature]) -> FeatureBatch:
         """Turn features and their contexts into what adapters read."""
@@ -134,10 +153,12 @@ class Fitted:
             ),
             torch.from_numpy(np.stack([feature.metadata for feature in features])),
             self.kinds_of(features),
-            torch.tensor([self.is_unscaled(feature) for feature in features]),
+            torch.tensor([self._units_of(feature) for feature in features], dtype=torch.float64),
         )
 
 
+_FEWEST_OUTLIERS = 4  # values of which one can be told to be far off
+_MOST_DIGITS = 1e-15  # the least units relative to the value furthest off, whose square must be possible
 _MAX_CANCELLATION = 1e3  # times that sums may shrink when observations are taken out of them
 
 

@@ -38,6 +38,7 @@ class FeatureFacts(Config):
     kinds: tuple[str, ...]
     in_backbone: tuple[bool, ...]
     shots: tuple[Annotated[int, Field(ge=0)], ...]
+    finds_scale: tuple[bool, ...]
 
 
 class ModelFacts(Config):
@@ -79,6 +80,7 @@ def facts_of(fitted: Fitted, weights: str, digest: str) -> ModelFacts:
             kinds=[str(feature.kind) for feature in features],
             in_backbone=[feature.in_backbone for feature in features],
             shots=[feature.shots for feature in features],
+            finds_scale=[feature.finds_scale for feature in features],
         ),
         backbone_features=list(fitted.backbone_features),
         judgement=fitted.judgement,
@@ -202,7 +204,7 @@ def _catalogue(
     kinds = [Kind.parse(kind) for kind in facts.features.kinds]
     every = zip(
         facts.features.names, kinds, facts.features.in_backbone, facts.features.shots, metadata, rows, values,
-        strict=True,
+        facts.features.finds_scale, strict=True,
     )  # fmt: skip
     heads = Heads(**own)
     catalogue = Catalogue(heads).put([Feature(*each) for each in every], heads)

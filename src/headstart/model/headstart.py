@@ -258,7 +258,7 @@ class Headstart(Estimator):
             raise InputError(f"suggest() takes a whole number n from 1 up; got {n!r}")
         names = list(fitted.rows) if rows is None else [as_name(row, "row") for row in _as_list(rows)]
         places = np.setdiff1d(fitted.rows.positions(names), features[0].rows)
-        candidates, kind = torch.from_numpy(places), features[0].kind.type
+        candidates, kind = torch.from_numpy(places), int(fitted.kinds_of(features))
         chosen = most_telling(heads, fitted.states, candidates, kind, int(n), fitted.knowledge.likelihood)
         return [fitted.rows[place] for place in chosen]
 

@@ -104,7 +104,9 @@ def new_feature(fitted: Fitted, given: object, parts: object) -> Feature:
     kind = _kind_of(fitted, name, said.get("kind"))
     rows, values = context_of(name, observations, kind, fitted.rows)
     metadata = _encoded_metadata(fitted, name, said.get("metadata"))
-    return Feature(name, kind, False, len(rows), metadata, rows, values)
+    finds_scale = fitted.middle is not None and kind == fitted.middle
+    feature = Feature(name, kind, False, len(rows), metadata, rows, values, finds_scale)
+    return fitted.with_own_units(feature)
 
 
 def _encoded_metadata(fitted: Fitted, name: str, given: object) -> NDArray[np.float32]:

@@ -50,6 +50,7 @@ def upgraded(facts: dict[str, Any], tensors: dict[str, Tensor]) -> tuple[dict[st
             "kinds": features["kinds"],
             "in_backbone": features["encoded"] if "encoded" in features else features["trained"],
             "shots": features["shots"],
+            "finds_scale": [False] * len(features["shots"]),
         },
         "backbone_features": facts["encoded"],
         "judgement": None,

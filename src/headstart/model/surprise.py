@@ -28,7 +28,7 @@ def surprise(
     distance = np.abs(values - mean) / np.maximum(std, np.finfo(float).tiny)
     worst = int(distance.argmax())
     # Of few values the scale is uncertain, if it is found from them.
-    limit = SURPRISING * (1 + _SMALL_SAMPLE / max(1, feature.shots) * fitted.is_unscaled(feature))
+    limit = SURPRISING * (1 + _SMALL_SAMPLE / max(1, feature.shots) * feature.finds_scale)
     if distance[worst] <= limit:
         return None
     count = int((distance > limit).sum())

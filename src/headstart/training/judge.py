@@ -75,7 +75,8 @@ def outcomes_of(
 ) -> dict[int, Outcome]:
     """Predict the targets of held-out features at several numbers of shots.
 
-    A feature is told by its position in ``tasks``, whatever the shots. ``all_binary`` says that values are 0 or 1 though they are modelled as numbers.
+    A feature is told by its position in ``tasks``, whatever the shots. ``all_binary`` says that values are
+    0 or 1 though they are modelled as numbers.
     """
     outcomes = {}
     for shots, episodes in validation_episodes(tasks, VALIDATION_SHOTS[-1], seed).items():
@@ -99,8 +100,8 @@ def joined(parts: list[Outcome]) -> Outcome:
     names = ("logits", "variance", "noise", "kinds")
     tensors = {name: torch.cat([getattr(each, name) for each in predictives]) for name in names}
     whole = Predictive(**tensors, likelihood=predictives[0].likelihood)
-    names = ("truth", "feature", "binary")
-    return Outcome(whole, *(torch.cat([getattr(part, name) for part in parts]) for name in names))
+    rest = ("truth", "feature", "binary")
+    return Outcome(whole, *(torch.cat([getattr(part, name) for part in parts]) for name in rest))
 
 
 def better(candidate: Judged, other: Judged, standard_errors: float) -> bool:

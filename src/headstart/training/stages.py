@@ -86,12 +86,15 @@ def feature_batch(table: Table, middle: Kind | None = None) -> FeatureBatch:
 
     ``middle`` is the real kind of features whose own center and scale are yet to be found.
     """
-    unscaled = None if middle is None else torch.tensor([kind == middle for kind in table.kinds])
+    units = None
+    if middle is not None:
+        lengths = torch.tensor([float(kind == middle) for kind in table.kinds], dtype=torch.float64)
+        units = torch.stack([torch.zeros_like(lengths), lengths], dim=1)
     return FeatureBatch(
         table.cells().transpose(),
         torch.from_numpy(table.encoded_metadata()),
         torch.from_numpy(table.kinds.types),
-        unscaled,
+        units,
     )
 
 

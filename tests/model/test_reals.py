@@ -1,0 +1,200 @@
+"""Real features with centres and scales of their own, values far off, and rows nobody knows."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from tests.model.conftest import CLOSED, able, ratings_table
+
+from headstart.model import Headstart
+from headstart.table import Table
+
+ROWS, FEATURES = 80, 24
+NAMES = [f"u{i}" for i in range(ROWS)]
+
+
+def numbers(seed: int = 0) -> np.ndarray:
+    """Patterns of two hidden traits with some noise: (rows, 30 columns), each of unit scale."""
+    random = np.random.default_rng(seed)
+    columns = random.normal(size=(ROWS, 2)) @ random.normal(size=(2, 30))
+    return columns + 0.4 * random.normal(size=columns.shape)
+
+
+def scales() -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(1)
+    scale = 10 ** random.uniform(-2, 3, 30)
+    return scale * random.normal(size=30), scale
+
+
+def columns() -> np.ndarray:
+    centre, scale = scales()
+    return centre + scale * numbers()
+
+
+def table_of(values: np.ndarray) -> Table:
+    frame = {"row": NAMES} | {f"lab{j:02}": values[:, j] for j in range(values.shape[1])}
+    return Table.read(pa.table(frame), kinds="real")
+
+
+@cache
+def fitted() -> Headstart:
+    return Headstart(**CLOSED).fit(table_of(columns()[:, :FEATURES]))
+
+
+def observed(values: np.ndarray, rows: list[int]) -> dict[str, float]:
+    return {NAMES[i]: float(values[i]) for i in rows}
+
+
+@pytest.mark.parametrize("shots", [0, 1, 2])
+def test_a_new_one_needs_no_scale_and_hardly_any_observations(shots: int) -> None:
+    model = fitted()
+    for j in range(FEATURES, 30):
+        own = columns()[:, j]
+        model.add_feature("new", observations=observed(own, list(range(shots))))
+        found = model.predict(features=["new"])
+        model.remove_feature("new")
+        assert np.isfinite(found.mean).all()
+        assert (found.std > 0).all()
+        low, high = found.interval(0.9)
+        assert (low < high).all()
+        if shots:  # of one value it is known at least about where it lies
+            assert abs(found.mean.mean() - own[:shots].mean()) < 5 * found.std.mean()
+    assert model.feature("lab03").finds_scale is False
+
+
+@pytest.mark.parametrize("unit", [1e-9, 1.0, 1e9])
+def test_order_and_streaming_do_not_matter_whatever_the_size(unit: float) -> None:
+    """Sixty observations: all at once, backwards, and two and then one by one."""
+    model, own = fitted(), unit * columns()[:, FEATURES]
+    rows = list(range(60))
+    model.add_feature("at once", observations=observed(own, rows))
+    model.add_feature("backwards", observations=observed(own, rows[::-1]))
+    model.add_feature("slow", observations=observed(own, rows[:2]))
+    for i in rows[2:]:
+        model.observe("slow", observed(own, [i]))
+    names = ["at once", "backwards", "slow"]
+    found = model.predict(features=names)
+    low, high = found.interval(0.9)
+    for name in names:
+        model.remove_feature(name)
+    for numbers in (found.mean, found.std):
+        np.testing.assert_allclose(numbers[:, 1], numbers[:, 0], rtol=1e-5)
+        np.testing.assert_allclose(numbers[:, 2], numbers[:, 0], rtol=1e-4, atol=1e-5 * own.std())
+    errors = found.mean[60:, 0] - own[60:]
+    assert np.sqrt(np.mean(errors**2)) < 0.8 * own.std()
+    covered = (low[60:, 0] <= own[60:]) & (own[60:] <= high[60:, 0])
+    assert covered.mean() >= 0.7
+
+
+def test_intervals_of_new_ones_hold_and_narrow() -> None:
+    model, widths = fitted(), []
+    for shots in (1, 4, 16, 40):
+        covered, relative = [], []
+        for j in range(FEATURES, 30):
+            own = columns()[:, j]
+            model.add_feature("new", observations=observed(own, list(range(shots))))
+            found = model.predict(NAMES[40:], ["new"])
+            model.remove_feature("new")
+            low, high = (end[:, 0] for end in found.interval(0.9))
+            covered += ((low <= own[40:]) & (own[40:] <= high)).tolist()
+            relative.append(np.median(high - low) / own.std())
+        assert np.mean(covered) > 0.75
+        widths.append(np.median(relative))
+    assert widths == sorted(widths, reverse=True)
+
+
+def test_many_observations_give_a_features_own_scale() -> None:
+    model, own = fitted(), columns()[:, FEATURES + 2]
+    model.add_feature("new", observations=observed(own, list(range(ROWS))))
+    found = model.predict(features=["new"])
+    model.remove_feature("new")
+    assert np.corrcoef(found.mean[:, 0], own)[0, 1] > 0.8
+    assert found.mean.mean() == pytest.approx(own.mean(), abs=0.1 * own.std())
+
+
+def test_saved_ones_go_on_finding_their_scale(tmp_path: Path) -> None:
+    model, own = fitted(), columns()[:, FEATURES + 1]
+    model.add_feature("new", observations=observed(own, [0, 1, 2]))
+    model.add_feature("said", kind="real:5:2", observations={"u1": 7.0})
+    model.save(tmp_path / "m")
+    copy = Headstart.load(tmp_path / "m")
+    for each in (model, copy):
+        each.observe("new", observed(own, [3, 4]))
+        each.add_feature("newer", observations=observed(own, [5]))
+    one, other = model.predict(), copy.predict()
+    assert np.array_equal(one.mean, other.mean)
+    assert np.array_equal(one.std, other.std)
+    assert str(copy.feature("said").kind) == "real:5:2"
+    for name in ("new", "said", "newer"):
+        model.remove_feature(name)
+
+
+def test_reals_that_share_a_scale_are_not_searched_for_one() -> None:
+    model = Headstart(**CLOSED).fit(table_of(50 + 5 * numbers()[:, :8]))
+    model.add_feature("new", observations={"u1": 47.0})
+    assert model.feature("new").kind == model.feature("lab00").kind
+    assert not model.feature("new").finds_scale
+
+
+def test_one_value_far_off_hardly_moves_any_other_prediction() -> None:
+    """A hundred of its feature's standard deviations off, when fitting and when observing."""
+    clean, spoilt = columns()[:, :FEATURES], columns()[:, :FEATURES].copy()
+    spoilt[7, 3] += 100 * clean[:, 3].std()
+    one, other = fitted(), Headstart(**CLOSED).fit(table_of(spoilt))
+    before, after = one.predict(features=list(other.features)), other.predict()
+    assert list(before.features) == list(after.features)
+    moved = np.abs(before.mean - after.mean) / clean.std(axis=0)
+    assert np.median(moved) < 0.05
+    others = np.arange(ROWS) != 7
+    assert moved[others].max() < 0.6
+    own = columns()[:, FEATURES]
+    for number, far in enumerate((0.0, 100.0)):
+        given = observed(own, list(range(20)))
+        given["u5"] += far * own.std()
+        one.add_feature(f"new {number}", observations=given)
+    found = one.predict(features=["new 0", "new 1"])
+    for number in range(2):
+        one.remove_feature(f"new {number}")
+    assert np.abs(found.mean[:, 0] - found.mean[:, 1]).max() < 1.0 * own.std()
+    assert found.std[:, 1].mean() < 3 * found.std[:, 0].mean()
+
+
+@pytest.mark.parametrize("make", [able, fitted])
+def test_a_row_nobody_knows_is_an_average_one_and_less_sure(make) -> None:  # type: ignore[no-untyped-def]
+    model = make()
+    features = [name for name in model.features if model.feature(name).in_backbone]
+    blank = model.predict({"blank": {}}, features)
+    every = model.predict(features=features)
+    scale = every.mean.std(axis=0)
+    assert (np.abs(blank.mean[0] - every.mean.mean(axis=0)) < 0.35 * scale + 0.05).mean() > 0.9
+    assert (blank.std[0] > np.median(every.std, axis=0)).all()
+    assert blank.std.mean() > 1.1 * np.median(every.std, axis=0).mean()
+    total = np.sqrt(scale**2 + np.median(every.std, axis=0) ** 2)  # as rows differ, and their noise
+    np.testing.assert_allclose(np.median(blank.std[0] / total), 1, atol=0.25)
+    some = {name: every.mean[3, column] for column, name in enumerate(features[:6])}
+    assert model.predict({"some": some}, features).std.mean() < blank.std.mean()
+
+
+def test_rows_of_few_observations_are_drawn_to_the_average() -> None:
+    """By how much a model gains over an average row, with more and more observations of a row."""
+    table = ratings_table(200, 60)
+    model, errors = able(), []
+    for shots in (0, 1, 4, 16):
+        squared = []
+        for row in range(0, 200, 5):
+            mine = np.flatnonzero(table.row_index == row)
+            random = np.random.default_rng(row).permutation(mine)
+            seen, asked = random[:shots], random[20:]
+            given = {table.features[table.feature_index[n]]: table.values[n] for n in seen}
+            names = [table.features[table.feature_index[n]] for n in asked]
+            mean = model.predict({"x": given}, names).mean[0]
+            squared += list((mean - table.values[asked]) ** 2)
+        errors.append(np.mean(squared))
+    assert errors == sorted(errors, reverse=True)
+    usual = [np.mean(table.values[table.feature_index == j]) for j in range(60)]
+    constant = np.mean((np.array(usual)[table.feature_index] - table.values) ** 2)
+    assert errors[0] < 1.1 * constant

@@ -1,0 +1,248 @@
+"""The honest judge: what is held out is new to everything, and candidates are compared fairly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.model.conftest import ratings_table
+
+from headstart.adapters.registry import adapter_config
+from headstart.core.likelihood import Likelihood, LikelihoodConfig
+from headstart.core.predictive import Predictive
+from headstart.datasets import synthetic_diagnoses, synthetic_mixed
+from headstart.progress import Reporter
+from headstart.table import Table
+from headstart.table.kinds import KindType
+from headstart.training import choosing, judge
+from headstart.training.calibration import Outcome
+from headstart.training.choosing import Judge, train_best
+from headstart.training.judge import Judged, better, folds, joined, outcomes_of
+from headstart.training.metatraining import VALIDATION_SHOTS
+from headstart.training.recipe import Recipe, Trained, as_modelled, train
+from headstart.training.stages import feature_batch
+from headstart.training.tasks import cross_fitted_tasks
+
+QUIET = Reporter(quiet=True)
+
+
+def nowhere(_: str) -> Path | None:
+    return None
+
+
+@given(st.integers(4, 3000), st.integers(0, 5))
+@settings(max_examples=60, deadline=None)
+def test_folds_are_disjoint_and_leave_most_features(features: int, seed: int) -> None:
+    names = 3 * np.arange(features) + 7  # any positions
+    found = folds(names, seed)
+    every = np.concatenate(found)
+    assert len(set(every.tolist())) == len(every)
+    assert set(every.tolist()) <= set(names.tolist())
+    assert 1 <= len(found) <= 4
+    assert len(every) <= 0.6 * features + 8
+    for fold in found:
+        assert 2 <= len(fold) <= max(2, 0.15 * features + 1)
+        assert len(fold) <= 400
+        assert (np.diff(fold) > 0).all()
+    assert len(every) >= min(40, 0.5 * features - 4)  # as many as can be had
+    for one, other in zip(found, folds(names, seed), strict=True):
+        assert np.array_equal(one, other)
+
+
+def outcome(features: list[int], errors: list[list[float]]) -> Outcome:
+    """Predictions off by these errors, for each feature."""
+    feature = torch.tensor([name for name, own in zip(features, errors, strict=True) for _ in own])
+    off = torch.tensor([error for own in errors for error in own])
+    kinds = torch.full(off.shape, KindType.RATING)
+    likelihood = Likelihood(LikelihoodConfig(rating_link="identity"))
+    predictive = Predictive(0.5 + off, torch.zeros_like(off), torch.ones_like(off), kinds, likelihood)
+    return Outcome(predictive, torch.full(off.shape, 0.5), feature, torch.zeros_like(off).bool())
+
+
+def slow_better(candidate: Judged, other: Judged, standard_errors: float) -> bool:
+    """One feature after the other, by its name."""
+    by_feature: dict[int, list[float]] = {}
+    for shots in candidate.outcomes:
+        means = []
+        for judged in (candidate, other):
+            of = judged.outcomes[shots]
+            squared: dict[int, list[float]] = {}
+            for name, x, y in zip(
+                of.feature.tolist(), of.predictive.mean.tolist(), of.truth.tolist(), strict=True
+            ):
+                squared.setdefault(name, []).append((x - y) ** 2)
+            means.append({name: np.mean(each) for name, each in squared.items()})
+        mine, yours = means
+        usual = np.mean(list(yours.values()))
+        for name in mine:
+            by_feature.setdefault(name, []).append((mine[name] - yours[name]) / usual)
+    every = [np.mean(each) for each in by_feature.values()]
+    return bool(np.mean(every) < -standard_errors * np.std(every) / np.sqrt(len(every)))
+
+
+@given(seed=st.integers(0, 9999), margin=st.sampled_from([0.0, 0.5, 1.0, 2.0]))
+@settings(max_examples=80, deadline=None)
+def test_candidates_are_compared_feature_by_feature(seed: int, margin: float) -> None:
+    """Whichever features have enough observations for how many shots, and in whatever order."""
+    random = np.random.default_rng(seed)
+    made: list[dict[int, Outcome]] = [{}, {}]
+    names = random.permutation(40)[:8]
+    for shots in (0, 1, 4):
+        there = [int(n) for n in names if random.random() < 1 - shots / 8] or [int(names[0])]
+        counts = random.integers(1, 4, len(there))
+        for number, each in enumerate(made):
+            off = [list(random.normal(size=n) * (1 - 0.1 * number)) for n in counts]
+            each[shots] = outcome(there, off)
+    one, two = Judged(made[0]), Judged(made[1])
+    for candidate, other in ((one, two), (two, one)):
+        assert better(candidate, other, margin) == slow_better(candidate, other, margin)
+    assert not better(one, one, 0.0)
+
+
+def test_outcomes_of_different_features_are_put_together() -> None:
+    one, other = outcome([3, 9], [[0.1, 0.2], [0.3]]), outcome([4], [[-1.0, 0.5]])
+    whole = joined([one, other])
+    assert whole.feature.tolist() == [3, 3, 9, 4, 4]
+    assert whole.features == 3
+    torch.testing.assert_close(whole.predictive.mean, torch.cat([one.predictive.mean, other.predictive.mean]))
+    torch.testing.assert_close(whole.truth, torch.cat([one.truth, other.truth]))
+    assert joined([one]) is one
+    verdict = Judged({0: whole, 4: one}).verdict()
+    errors = [[(0.01 + 0.04) / 2, (1 + 0.25) / 2, 0.09], [(0.01 + 0.04) / 2, 0.09]]
+    np.testing.assert_allclose(verdict.error, [np.mean(each) for each in errors], rtol=1e-5)
+    spread = [np.std(each) / np.sqrt(len(each)) for each in errors]
+    np.testing.assert_allclose(verdict.standard_error, spread, rtol=1e-5)
+
+
+def test_a_feature_keeps_its_name_at_every_number_of_shots() -> None:
+    """Told by the values: every feature has its own."""
+    table = ratings_table(40, 12)
+    every = np.arange(12)
+    trained = train(table, every, every, Recipe(), {"a": adapter_config("mean")}, reporter=QUIET,
+                    checkpoint=nowhere)  # fmt: skip
+    batch = feature_batch(table)
+    batch = batch.observing(batch.cells.keep(batch.cells.index < 10 + 2 * batch.cells.lines))
+    values = batch.cells.lines.float() / 11
+    named = batch.observing(type(batch.cells)(batch.cells.indptr, batch.cells.index, values, 40))
+    tasks = cross_fitted_tasks(named, trained.backbone, trained.knowledge, seed=0)
+    found = outcomes_of(trained.adapters["a"].adapter, trained.knowledge.likelihood, tasks, seed=0)
+    assert len(found) >= 3
+    for shots, each in found.items():
+        assert sorted(set(each.feature.tolist())) == torch.nonzero(named.shots > shots)[:, 0].tolist()
+        torch.testing.assert_close(each.truth, each.feature.float() / 11)
+
+
+def real_table(seed: int, changed: np.ndarray | None = None) -> Table:
+    """Reals with scales of their own; the columns in ``changed`` hold something else altogether."""
+    random = np.random.default_rng(seed)
+    taste = random.normal(size=(40, 2))
+    columns = taste @ random.normal(size=(2, 14)) + 0.3 * random.normal(size=(40, 14))
+    columns = 10.0 ** np.arange(-3, 4, 0.5) * (columns + random.normal(size=14))
+    for j in [] if changed is None else changed:
+        columns[:, j] = 1e5 * random.exponential(size=40)
+    frame = {"row": [f"u{i}" for i in range(40)]} | {f"f{j:02}": columns[:, j] for j in range(14)}
+    return Table.read(pa.table(frame), kinds="real")
+
+
+def changed_ratings(held: np.ndarray | None = None) -> Table:
+    table = ratings_table(50, 14)
+    values = table.values.copy()
+    if held is not None:
+        mine = np.isin(table.feature_index, held)
+        values[mine] = 6 - values[mine]
+    return replace(table, values=values)
+
+
+@pytest.mark.parametrize("make", [lambda held=None: real_table(0, held), changed_ratings])
+@pytest.mark.parametrize("adapter", ["bayes", "chn-bayes"])
+def test_what_is_held_out_is_hidden_from_backbone_and_adapter(
+    make: Callable[..., Table], adapter: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Trained] = []
+
+    def spy(*given: object, **named: object) -> Trained:
+        seen.append(train(*given, **named))  # type: ignore[arg-type]
+        return seen[-1]
+
+    monkeypatch.setattr(choosing, "train", spy)
+    recipe = Recipe(metatraining={"epochs": 2})
+    outcomes = []
+    held = folds(np.arange(14), seed=0)[1]
+    for table in (make(), make(held)):
+        honest = Judge(table, np.arange(14), QUIET, nowhere)
+        assert np.array_equal(honest.folds[1], held)
+        outcomes.append(honest._fold(recipe, adapter_config(adapter), 1))
+    one, other = seen
+    for mine, yours in (
+        (one.backbone, other.backbone),
+        (one.adapters["adapter"].adapter, other.adapters["adapter"].adapter),
+    ):
+        theirs = yours.state_dict()
+        for name, value in mine.state_dict().items():
+            assert torch.equal(value, theirs[name]), name
+    assert torch.equal(one.knowledge.states.activation, other.knowledge.states.activation)
+    assert not torch.equal(outcomes[0][0].truth, outcomes[1][0].truth)
+    mean = [each[0].predictive.mean for each in outcomes]
+    assert torch.equal(*mean)  # without observations nothing can be told of them
+    assert set(outcomes[0][0].feature.tolist()) == set(held.tolist())
+
+
+def test_the_judges_choice_is_trained_on_everything() -> None:
+    table = changed_ratings()
+    trained, recipe, judgement = train_best(
+        table, np.arange(14), Recipe(), reporter=QUIET, checkpoint=nowhere
+    )
+    assert judgement.chosen == "bayes"
+    assert recipe == Recipe()
+    assert trained.backbone.features == 14
+    assert set(judgement.candidates) == {"bayes"}
+    assert judgement.features == sum(len(fold) for fold in folds(np.arange(14), seed=0))
+    assert judgement.shots == tuple(k for k in VALIDATION_SHOTS if k in judgement.shots)
+    assert len(judgement.candidates["bayes"].error) == len(judgement.shots)
+    calibration = trained.adapters["adapter"].calibration
+    assert bool((calibration.factors[KindType.RATING] != 1).any())
+
+
+def test_too_few_features_are_not_judged() -> None:
+    table = ratings_table(40, 11)
+    _, _, judgement = train_best(table, np.arange(11), Recipe(), reporter=QUIET, checkpoint=nowhere)
+    assert (judgement.features, judgement.chosen, judgement.candidates) == (0, "bayes", {})
+
+
+def test_networks_are_judged_where_there_are_many_features(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choosing, "MIN_FEATURES_TO_META_TRAIN", 14)
+    monkeypatch.setattr(judge, "_MAX_FOLDS", 1)  # is enough here
+    table = changed_ratings()
+    recipe = Recipe(metatraining={"epochs": 1})
+    for margin, chosen in ((-np.inf, "chn-bayes"), (np.inf, "bayes")):
+        monkeypatch.setattr(choosing, "_MARGIN", margin)
+        _, adapter, judgement, _ = Judge(table, np.arange(14), QUIET, nowhere).choose(recipe)
+        assert judgement.chosen == adapter.name == chosen
+        assert set(judgement.candidates) == {"bayes", "chn-bayes"}
+
+
+def test_binary_tables_are_also_tried_as_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judge, "_MAX_FOLDS", 1)
+    table = synthetic_diagnoses(60, 14)
+    recipe, _, judgement, calibration = Judge(table, np.arange(14), QUIET, nowhere).choose(Recipe())
+    assert set(judgement.candidates) == {"bayes", "bayes, 0 and 1 as numbers"}
+    assert (recipe.binary_link == "identity") == (judgement.chosen == "bayes, 0 and 1 as numbers")
+    assert calibration is not None
+    assert bool((calibration.factors == 1).all())  # binary values have probabilities, not intervals
+
+
+def test_only_a_table_of_nothing_but_binary_features_is_taken_as_numbers() -> None:
+    binary, mixed = synthetic_diagnoses(30, 6), synthetic_mixed(30, 9)
+    assert as_modelled(binary, "logistic") is binary
+    assert as_modelled(mixed, "identity") is mixed
+    numbers = as_modelled(binary, "identity")
+    assert {str(kind) for kind in numbers.kinds} == {"rating:0:1"}
+    assert torch.equal(numbers.cells().values, binary.cells().values)
+    assert numbers.features == binary.features

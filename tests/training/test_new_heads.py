@@ -1,0 +1,80 @@
+"""Heads of known features as if they were new: against a loop over features and their observations."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from tests.training.test_tasks import FEATURES, some_cells, world
+
+from headstart.adapters.empirical import empirical_noise, empirical_prior, mean_squared_weights
+from headstart.core.description import Description
+from headstart.core.heads import Heads
+from headstart.core.knowledge import Knowledge
+from headstart.training.new_heads import with_new_heads
+from headstart.training.tasks import Tasks, cross_fitted_tasks, disjoint_tasks
+
+
+def slow(knowledge: Knowledge, tasks: Tasks) -> Heads:
+    """Four rounds: heads from rows that know nothing of them, then the noise that these leave."""
+    heads, by_feature = knowledge.heads.detach(), knowledge.cells.transpose()
+    size = heads.weight.shape[1] + 1
+    usual = float(empirical_noise(knowledge)[1])
+    noise = np.full(FEATURES, usual)
+    for _ in range(4):
+        prior = empirical_prior(knowledge, heads, Description(torch.zeros(FEATURES, 0), []))
+        precision = np.linalg.inv(prior.covariance.double().numpy())
+        squares = mean_squared_weights(knowledge, heads).double().numpy()
+        means, covariances = np.zeros((FEATURES, size)), np.zeros((FEATURES, size, size))
+        variance, counts = np.zeros(FEATURES), by_feature.counts.double().numpy()
+        for j in range(FEATURES):
+            states = tasks.states[int(tasks.fold[j])]
+            cells = by_feature.take(torch.tensor([j]))
+            seen = list(zip(cells.index.tolist(), cells.values.double().tolist(), strict=True))
+            total, linear = precision.copy(), precision @ prior.loo_means[j].double().numpy()
+            for row, x in seen:
+                d = np.r_[states.activation[row].double().numpy(), 1]
+                own = noise[j] * float(states.noise[row])
+                other = float(states.variance[row].double().numpy() @ squares)
+                total, linear = total + np.outer(d, d) / (own + other), linear + x * d / (own + other)
+            covariances[j] = np.linalg.inv(total)
+            means[j] = covariances[j] @ linear
+            for row, x in seen:
+                d = np.r_[states.activation[row].double().numpy(), 1]
+                own = noise[j] * float(states.noise[row])
+                other = float(states.variance[row].double().numpy() @ squares)
+                error = (x - d @ means[j]) ** 2 + d @ covariances[j] @ d
+                share = own / (own + other)  # of an error that is the observation's own
+                variance[j] += (share * other + share**2 * error) / float(states.noise[row]) / len(seen)
+        overall = (variance * counts).sum() / counts.sum()
+        noise = (5 * overall + counts * variance) / (5 + counts)
+        down, across = np.tril_indices(size)
+        heads = Heads(
+            *(
+                torch.from_numpy(part).float()
+                for part in (means[:, :-1], means[:, -1], covariances[:, down, across], noise)
+            )
+        )
+    return heads
+
+
+def test_each_head_comes_from_rows_that_know_nothing_of_it() -> None:
+    batch, backbone, knowledge = world(some_cells())
+    tasks = cross_fitted_tasks(batch, backbone, knowledge, seed=0)
+    found = with_new_heads(knowledge, tasks)
+    for one, other in zip(found.new_heads.parts(), slow(knowledge, tasks).parts(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+    assert found.heads is knowledge.heads
+    assert float(found.new_heads.noise.mean()) > float(empirical_noise(knowledge)[1])  # it was too small
+
+
+@pytest.mark.parametrize("name", ["pvae"])
+def test_behind_a_logistic_link_heads_stay(name: str) -> None:
+    batch, backbone, knowledge = world(some_cells(), name)
+    tasks = cross_fitted_tasks(batch, backbone, knowledge, seed=0)
+    assert with_new_heads(knowledge, tasks).new_heads is None
+
+
+def test_features_that_were_never_hidden_say_nothing_of_new_ones() -> None:
+    batch, _, knowledge = world(some_cells())
+    assert with_new_heads(knowledge, disjoint_tasks(batch, knowledge)).new_heads is None
