@@ -73,7 +73,7 @@ def fit(
     check_place(out)
     settings = Settings(
         backbone=backbone_config(backbone),
-        adapter=adapter_config(adapter, seed),
+        adapter=adapter if adapter == "auto" else adapter_config(adapter, seed),
         meta_share=meta_share,
         random_state=seed,
     )

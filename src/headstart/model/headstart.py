@@ -398,11 +398,7 @@ class Headstart(Estimator):
 
     def _adapter(self) -> AdapterConfig | Literal["auto"]:
         if isinstance(self.adapter, str) and self.adapter == "auto":
-            if self.meta_share is None:
-                return "auto"
-            raise InputError(
-                "meta_share goes with an adapter of your choice, as adapter='chn'; not with 'auto'"
-            )
+            return "auto"
         return adapter_config(self.adapter, seed=self.random_state)
 
     def _settings(self) -> Settings:
