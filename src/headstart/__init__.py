@@ -5,7 +5,17 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from headstart.errors import HeadstartError, InputError, ModelFileError, NotFittedError, UnknownNameError
+from headstart.errors import (
+    BusyError,
+    HeadstartError,
+    InputError,
+    ModelFileError,
+    NotFittedError,
+    NumericalError,
+    StorageError,
+    SurpriseWarning,
+    UnknownNameError,
+)
 
 if TYPE_CHECKING:
     from headstart.model import Headstart, Prediction
@@ -14,13 +24,17 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"  # the only place; the package's metadata is read from here
 
 __all__ = [
+    "BusyError",
     "Headstart",
     "HeadstartError",
     "InputError",
     "Kind",
     "ModelFileError",
     "NotFittedError",
+    "NumericalError",
     "Prediction",
+    "StorageError",
+    "SurpriseWarning",
     "Table",
     "UnknownNameError",
 ]

@@ -25,6 +25,22 @@ class ModelFileError(HeadstartError):
     """A saved model or checkpoint is missing, damaged, or has a newer format."""
 
 
+class BusyError(HeadstartError):
+    """Another process, or this very thread, is at work on the folder. Nothing was changed."""
+
+
+class StorageError(HeadstartError, OSError):
+    """The disk refused to write or read a file. What was there before is still there."""
+
+
+class NumericalError(InputError):
+    """The numbers given, or the settings, are such that the computation breaks down. Nothing was changed."""
+
+
+class SurpriseWarning(UserWarning):
+    """An observation lies far outside what the model held possible. It was taken all the same."""
+
+
 class NotFittedError(HeadstartError, ValueError, AttributeError):
     """The model was used before ``fit``. It has the same base classes as scikit-learn's NotFittedError."""
 

@@ -93,6 +93,8 @@ class Registry(Generic[PartT]):
     def origin(self, settings: Config) -> str:
         """The installed package that a part comes from, to be named where the part is missing."""
         module = self.part_of(settings).__module__.partition(".")[0]
+        if module == __name__.partition(".")[0]:
+            return module  # most parts are; to look it up costs more than to save a small model
         return packages_distributions().get(module, [module])[0]
 
 

@@ -2,39 +2,121 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save
 from torch import Tensor
 
-from headstart.errors import ModelFileError
+from headstart.errors import ModelFileError, StorageError
 
-try:
-    import fcntl
-except ImportError:  # not a POSIX system
-    fcntl = None  # type: ignore[assignment]
+_PARTIAL = re.compile(r"\.(?P<name>.+)\.[a-z0-9_]{8}\.partial")  # as ``partial_file`` names them
+_ADVICE = {
+    errno.ENOSPC: "the disk is full; free some space, or name a place on another disk",
+    errno.EDQUOT: "your quota is used up; free some space, or name a place on another disk",
+    errno.EFBIG: "files may not become so large there; name a place on another disk",
+    errno.EROFS: "the disk is read-only; name a place on another disk",
+    errno.EACCES: "you may not write there; change the permissions, or name another place",
+    errno.EPERM: "you may not write there; change the permissions, or name another place",
+    errno.ENAMETOOLONG: "the name is too long; name another place",
+    errno.ENOTDIR: "a part of the path is a file, not a folder; name another place",
+}
+_NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)  # of file systems that cannot sync a folder
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file atomically: after a crash the old file or the new file is there, never a part."""
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
+    """Write a file atomically: after a crash the old file or the new file is there, never a part.
+
+    When it returns, the new file survives a power failure. An error of the disk raises ``StorageError``.
+    """
+    with partial_file(path) as temporary, temporary.open("wb") as file:
+        file.write(content)
+
+
+@contextmanager
+def partial_file(path: Path) -> Iterator[Path]:
+    """Give a file beside ``path`` to write to, which takes its place when the block ends without an error."""
+    temporary: Path | None = None
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
+        with storing(path):
+            handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
+            os.close(handle)
+            temporary = Path(name)
+            yield temporary
+            sync(temporary)
+            os.chmod(temporary, 0o666 & ~_umask())
+            os.replace(temporary, path)
+            sync_folder(path.parent)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def storing(path: Path) -> Iterator[None]:
+    """Turn errors of the disk inside the block into ones that name the path and say what to do."""
+    try:
+        yield
+    except StorageError:
+        raise
+    except OSError as error:
+        _refuse(path, error)
+
+
+def _refuse(path: Path, error: OSError) -> NoReturn:
+    reason = error.strerror or str(error)
+    advice = _ADVICE.get(error.errno or 0, "what was there before is unchanged")
+    refusal = StorageError(f"{path} cannot be written ({reason}): {advice}")
+    refusal.errno = error.errno
+    raise refusal from error
+
+
+def sync(path: Path) -> None:
+    """Wait until the content of a file is on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk; without it a power failure may undo a rename."""
+    if os.name != "posix":
+        return  # folders cannot be opened there
+    try:
+        sync(folder)
+    except OSError as error:
+        if error.errno not in _NO_SYNC:
+            raise
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, so that they survive a power failure."""
+    with storing(folder):
+        missing = [each for each in (folder, *folder.parents) if not each.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+        for each in missing:
+            sync_folder(each.parent)
+
+
+def left_over(folder: Path, ours: re.Pattern[str]) -> list[Path]:
+    """The unfinished files of writers that were killed, of files whose names match ``ours``.
+
+    Only who holds the folder's lock knows that no writer is at work on them.
+    """
+    partial = ((path, _PARTIAL.fullmatch(path.name)) for path in folder.iterdir())
+    return [path for path, match in partial if match and ours.fullmatch(match["name"]) and path.is_file()]
 
 
 def _umask() -> int:
@@ -44,32 +126,34 @@ def _umask() -> int:
     return mask
 
 
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold an exclusive lock on a folder. On systems without ``fcntl`` there is no lock."""
-    if fcntl is None:
-        yield
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
-
-
 def write_json(path: Path, facts: Any) -> None:
     """Write indented JSON, atomically."""
     write_bytes(path, (json.dumps(facts, indent=1, ensure_ascii=False) + "\n").encode())
 
 
-def read_json(path: Path) -> Any:
-    """Read JSON. A missing or damaged file raises ``ModelFileError``."""
+def read_own(path: Path) -> bytes:
+    """Read a file that is really in its folder: not a link to another place, nor a pipe or a device."""
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        with open(os.open(path, flags | getattr(os, "O_BINARY", 0)), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise ModelFileError(f"{path} is not a file")
+            return file.read()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise ModelFileError(f"{path} is a link to another place; copy the file itself there") from None
+        raise ModelFileError(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+def read_json(path: Path) -> Any:
+    """Read JSON. A missing or damaged file, or a link to another place, raises ``ModelFileError``."""
+    try:
+        return json.loads(read_own(path).decode())
     except FileNotFoundError:
         raise ModelFileError(f"{path} does not exist") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError: neither UTF-8 nor JSON
         raise ModelFileError(f"{path} cannot be read: {error}") from None
 
 

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+
+from headstart import Headstart, HeadstartError, Table
 from tests.faults.bad_commands import FILES as COMMAND_FILES
 from tests.faults.bad_commands import command_cases
 from tests.faults.bad_python import python_cases
 from tests.faults.bad_tables import FILES, frame_cases
 from tests.test_cli import run
-
-from headstart import Headstart, HeadstartError, Table
 
 
 def made_up_table() -> Table:

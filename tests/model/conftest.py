@@ -57,18 +57,12 @@ def able() -> Headstart:
 
 @pytest.fixture
 def fresh() -> Callable[..., Headstart]:
-    """A fitted model of one's own to change: the trained parts are shared, the catalogue is not."""
+    """A fitted model of one's own to change: what was trained is shared, and never changes."""
 
     def build(backbone: str = "pvae", adapter: str = "chn", meta_share: float | None = None) -> Headstart:
-        from copy import copy
-
         trained = able() if adapter == "able" else fitted(backbone, adapter, meta_share)
         model = Headstart(**trained.get_params())
-        model.fitted_ = copy(trained.fitted_)
-        features, heads = trained.fitted_.catalogue.take(trained.features)
-        catalogue = type(trained.fitted_.catalogue)(heads)
-        catalogue.put(features, heads)
-        model.fitted_.catalogue = catalogue
+        model.fitted_ = trained.fitted_
         return model
 
     return build

@@ -33,10 +33,10 @@ def test_heads_are_found_by_name_however_many_come_and_go() -> None:
     for number in range(400):
         name = f"f{int(random.integers(150))}"
         if name in expected and random.random() < 0.4:
-            catalogue.remove(name)
+            catalogue = catalogue.remove(name)
             del expected[name]
         else:
-            catalogue.put([feature(name)], head(float(number)))
+            catalogue = catalogue.put([feature(name)], head(float(number)))
             expected[name] = float(number)
         assert set(catalogue) == set(expected)
     names = list(expected)
@@ -50,14 +50,14 @@ def test_heads_are_found_by_name_however_many_come_and_go() -> None:
 def test_sums_belong_to_the_head_they_were_put_with() -> None:
     catalogue = Catalogue(head(0.0))
     sums = [torch.tensor([[1.0]]), torch.tensor([[2.0]])]
-    catalogue.put([feature("a"), feature("b")], head(1.0, 2.0), sums)
-    catalogue.put([feature("c")], head(3.0))
+    catalogue = catalogue.put([feature("a"), feature("b")], head(1.0, 2.0), sums)
+    catalogue = catalogue.put([feature("c")], head(3.0))
     assert {name: float(each) for name, each in catalogue.evidence.items()} == {"a": 1.0, "b": 2.0}
-    catalogue.put([feature("a")], head(4.0))  # another head, of which there are no sums
+    catalogue = catalogue.put([feature("a")], head(4.0))  # another head, of which there are no sums
     assert set(catalogue.evidence) == {"b"}
-    catalogue.put([feature("b")], head(5.0), [torch.tensor([[6.0]])])
+    catalogue = catalogue.put([feature("b")], head(5.0), [torch.tensor([[6.0]])])
     assert float(catalogue.evidence["b"]) == 6.0
-    catalogue.remove("b")
+    catalogue = catalogue.remove("b")
     assert not catalogue.evidence
     with pytest.raises(TypeError):
         catalogue.evidence["a"] = sums[0]  # type: ignore[index]

@@ -216,17 +216,23 @@ WRONG: dict[str, tuple[Callable[[Facts, Tensors], object], str]] = {
     "a kind too few": (lambda facts, _: facts["features"]["kinds"].pop(), "model.json is damaged"),
     "a backbone feature too few": (
         lambda facts, _: facts["backbone_features"].pop(),
-        disagree("features of the backbone", "observations"),
+        disagree("features of the backbone", "observations", "contexts"),
     ),
     "a feature's sums too many": (lambda facts, _: facts["streams"].append("f1"), "model.json is damaged"),
     "a context's row unknown": (out_of_range("contexts/rows"), disagree("contexts")),
     "a context's row below none": (negative("contexts/rows"), disagree("contexts")),
     "a context too long": (out_of_range("contexts/counts"), disagree("contexts")),
     "a context's value missing": (shorter("contexts/values"), disagree("contexts")),
-    "a context's value not a number": (not_a_number("contexts/values"), disagree("finite numbers")),
+    "a context's value not a number": (
+        not_a_number("contexts/values"),
+        "'contexts/values' has numbers that are not finite",
+    ),
     "an observation of no feature": (out_of_range("knowledge/index"), disagree("observations")),
     "an observation's value missing": (shorter("knowledge/values"), disagree("observations")),
-    "a row's code not a number": (not_a_number("states/code"), disagree("finite numbers")),
+    "a row's code not a number": (
+        not_a_number("states/code"),
+        "'states/code' has numbers that are not finite",
+    ),
     "a head too few": (shorter("features/bias"), disagree("features")),
     "a row's state too few": (shorter("knowledge/states/code"), disagree("rows")),
     "a tensor of the adapter missing": (

@@ -136,7 +136,7 @@ def test_a_predictions_spread_is_the_heads_and_the_rows_together(fresh: Fresh) -
 def test_a_spread_where_heads_claim_none_is_the_likelihoods_times_the_calibration(
     fresh: Fresh, backbone: str
 ) -> None:
-    """Whatever the row: such heads know nothing of rows, and a rating's noise adds to its value."""
+    """A rating's noise adds to its value, and what a backbone says of its rows."""
     model = fresh(backbone, "mean")
     model.add_feature("new", observations={"u1": 5, "u2": 1, "u3": 4})
     fitted = model.fitted_
@@ -146,7 +146,14 @@ def test_a_spread_where_heads_claim_none_is_the_likelihoods_times_the_calibratio
         feature = model.feature(name)
         kind = torch.tensor([feature.kind.type])
         factor = float(fitted.calibration.factor(torch.tensor([feature.shots]), kind)[0, USUAL_LEVEL])
-        np.testing.assert_allclose(found.std[:, column], 4 * factor * likely, rtol=1e-5)
+        weight = fitted.catalogue.take([name])[1].weight[0]
+        for row in (0, 7, 30):
+            variance = likely**2
+            if backbone == "factorisation":  # the only one that says how noisy and uncertain its rows are
+                variance *= float(fitted.states.noise[row])
+                for k, vague in enumerate(fitted.states.variance[row].tolist()):
+                    variance += float(weight[k]) ** 2 * vague
+            assert found.std[row, column] == pytest.approx(4 * factor * variance**0.5, rel=1e-4)
 
 
 REFUSED = {

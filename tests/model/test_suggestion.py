@@ -91,12 +91,6 @@ def test_of_two_rows_alike_not_both_come_first(kind: int) -> None:
     assert not {best, twin} <= set(chosen)
 
 
-def test_nothing_is_suggested_by_a_head_that_does_not_know() -> None:
-    heads, states = world(0)
-    with pytest.raises(TypeError, match="no covariance"):
-        most_telling(Heads(heads.weight, heads.bias), states, torch.arange(3), KindType.RATING, 1, IDENTITY)
-
-
 def test_suggestions_are_rows_not_observed_yet_and_change_nothing(fresh: Fresh) -> None:
     model = fresh("factorisation", "chn-bayes")
     model.add_feature("new", observations={"u1": 5, "u2": 1})

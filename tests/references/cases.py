@@ -12,6 +12,7 @@ from headstart.model import Headstart
 from headstart.model.prediction import Prediction
 from headstart.table import Table
 from tests.model.conftest import ratings_table
+from tests.model.test_reals import columns, table_of
 
 QUICK: dict[str, Any] = {"pretraining": {"epochs": 3}, "metatraining": {"epochs": 2}}
 SMALL = {"name": "pvae", "embedding": 8, "set_size": 8, "encoder_layers": [16], "latent": 4,
@@ -21,14 +22,19 @@ TABLES: dict[str, Callable[[], Table]] = {
     "ratings": lambda: ratings_table(40, 16),
     "binary": lambda: synthetic_responses(60, 20, 0.5),
     "mixed": lambda: synthetic_mixed(60, 18, 0.6),
+    "reals": lambda: table_of(columns()[:, :14]),
 }
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "default ratings": ("ratings", {}),
     "default binary": ("binary", {}),
     "default mixed": ("mixed", {}),
+    "default reals": ("reals", {}),
     "bayes ratings": ("ratings", {"adapter": "bayes"}),
     "bayes binary": ("binary", {"adapter": "bayes"}),
+    "chn-bayes ratings": ("ratings", {"adapter": "chn-bayes"}),
+    "chn-bayes binary": ("binary", {"adapter": "chn-bayes"}),
+    "chn-bayes mixed": ("mixed", {"adapter": "chn-bayes"}),
     "knn factorisation": ("ratings", {"adapter": "knn-5"}),
     "chn-bayes pvae": ("ratings", {"backbone": SMALL, "adapter": "chn-bayes"}),
     "chn pvae": ("ratings", {"backbone": SMALL, "adapter": "chn"}),

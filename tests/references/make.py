@@ -10,7 +10,6 @@ import json
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
 
 from headstart.model import Headstart
 from headstart.model.format import FORMAT
@@ -33,14 +32,13 @@ def main() -> None:
 
 def make_folders() -> None:
     """Save small models, and what they answer once they are loaded."""
-    smallest: dict[str, Any] = {"name": "pvae", "embedding": 2, "set_size": 2, "encoder_layers": [2],
-                                "latent": 2, "decoder_layers": [2]}  # fmt: skip
+    smallest = {"name": "pvae", "embedding": 3, "set_size": 4, "encoder_layers": [5], "latent": 3,
+                "decoder_layers": [4]}  # fmt: skip
+    chn = {"name": "chn", "embedding": 4, "encoding": 4, "context_layers": [6], "metadata_encoding": 3,
+           "metadata_layers": [4], "parameter_layers": [6]}  # fmt: skip
     for name, settings in {
         f"format-{FORMAT}": {"backbone": {"name": "factorisation", "latent": 2, "signature": 1}},
-        f"format-{FORMAT}-chn": {
-            "backbone": smallest,
-            "adapter": {"name": "chn", "encoding": 2, "metadata_encoding": 2, "hidden": 2},
-        },
+        f"format-{FORMAT}-chn": {"backbone": smallest, "adapter": chn},
     }.items():
         folder = FOLDERS / name
         shutil.rmtree(folder, ignore_errors=True)

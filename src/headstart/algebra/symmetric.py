@@ -7,6 +7,9 @@ from functools import cache
 import torch
 from torch import Tensor
 
+# What torch raises if a matrix cannot be factorised.
+LinAlgError: type[RuntimeError] = torch.linalg.LinAlgError  # type: ignore[attr-defined]
+
 
 @cache
 def triangle(size: int) -> tuple[Tensor, Tensor]:

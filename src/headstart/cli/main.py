@@ -29,7 +29,7 @@ class _Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as error:
-            raise _InterruptedError from error
+            raise _InterruptedError(str(error)) from error
 
 
 app = typer.Typer(
@@ -85,8 +85,7 @@ def main() -> None:
     except HeadstartError as error:
         _fail(str(error), error)
     except (_InterruptedError, KeyboardInterrupt) as error:
-        message = "interrupted; run the same command again to continue (fit: add --resume)"
-        _stop(Text(message), error, status=130)
+        _stop(Text(str(error) or "interrupted; run the same command again"), error, status=130)
     except (OSError, MemoryError) as error:
         _fail(f"{type(error).__name__}: {error}", error)
     except Exception as error:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,7 +32,7 @@ from headstart.cli.options import (
     read_names,
     read_table,
 )
-from headstart.cli.printing import say, show_facts
+from headstart.cli.printing import notes, say, show_facts
 from headstart.errors import InputError
 
 Context = typer.Option(help="CSV or Parquet file with the columns row and value.")
@@ -56,6 +57,9 @@ def fit(
     meta_share: MetaShare = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same model.", min=0)] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted fit.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace a model even if what was added to it since is lost.")
+    ] = False,
     quiet: Quiet = False,
 ) -> None:
     """Train a model on a table of observations.
@@ -66,7 +70,9 @@ def fit(
     from headstart.adapters.registry import adapter_config
     from headstart.backbones.registry import backbone_config
     from headstart.model import Headstart
+    from headstart.model.checkpoint import discard, working_in
     from headstart.model.folder import check_place
+    from headstart.model.replacing import require_no_loss
     from headstart.model.settings import Settings
     from headstart.training.choosing import AUTO
 
@@ -87,12 +93,17 @@ def fit(
     )
     if not quiet:
         say(table.describe())
+    if not force:
+        require_no_loss(out, table)
     place = out.resolve()  # gives "." a name
     checkpoint = place.with_name(place.name + ".checkpoint")
-    _note_checkpoint(checkpoint, resume)
-    model.fit(table, checkpoint=checkpoint, resume=resume)
-    model.save(out)
-    shutil.rmtree(checkpoint)
+    with _resumable(checkpoint), working_in(checkpoint):
+        _note_checkpoint(checkpoint, resume)
+        model.fit(table, checkpoint=checkpoint, resume=resume)
+        if not force:
+            require_no_loss(out, table)  # others may have changed it in the meantime
+        model.save(out)
+        discard(checkpoint)
     say(f"saved {out}: {len(model.features)} features, {len(model.rows)} rows")
 
 
@@ -147,7 +158,7 @@ def observe(
     from headstart.table.sources import TextFormat
 
     context = read_context(observations, row, value, TextFormat(separator, decimal, encoding))
-    with Headstart.updating(model) as loaded:
+    with Headstart.updating(model) as loaded, notes():
         loaded.observe(name, context)
     say(f"{name!r} now has {loaded.feature(name).shots} observations")
 
@@ -188,6 +199,21 @@ def info(model: Model) -> None:
             ("latest", ", ".join(f"{feature.name} ({feature.shots} shots)" for feature in added[-3:])),
         ]
     )
+
+
+@contextmanager
+def _resumable(checkpoint: Path) -> Iterator[None]:
+    """Say after Ctrl-C whether there is anything to continue with."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        from headstart.model.checkpoint import is_resumable
+
+        if is_resumable(checkpoint):
+            raise KeyboardInterrupt("interrupted; run the same command with --resume to continue") from None
+        raise KeyboardInterrupt(
+            "interrupted before any progress was kept; run the same command again to start anew"
+        ) from None
 
 
 def _note_checkpoint(checkpoint: Path, resume: bool) -> None:

@@ -110,8 +110,11 @@ def _write(table: pa.Table, out: Path) -> None:
     import pyarrow.csv
     import pyarrow.parquet
 
-    if out.suffix.lower() == ".parquet":
-        pa.parquet.write_table(table, out)
-        return
-    plain = table.set_column(0, "row", table["row"].cast(pa.string()))
-    pa.csv.write_csv(plain.set_column(1, "feature", plain["feature"].cast(pa.string())), out)
+    from headstart.storage import partial_file
+
+    with partial_file(out.resolve()) as partial:  # a link stays a link
+        if out.suffix.lower() == ".parquet":
+            pa.parquet.write_table(table, partial)
+            return
+        plain = table.set_column(0, "row", table["row"].cast(pa.string()))
+        pa.csv.write_csv(plain.set_column(1, "feature", plain["feature"].cast(pa.string())), partial)

@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from rich.console import Console
 from rich.table import Column
 from rich.table import Table as Grid
 from rich.text import Text
 
+from headstart.errors import SurpriseWarning
+
 
 def say(message: str | Text, stderr: bool = False) -> None:
     """Print a message; long lines are left to the terminal to wrap."""
     text = Text(message) if isinstance(message, str) else message
     Console(stderr=stderr).print(text, soft_wrap=True, highlight=False)
+
+
+@contextmanager
+def notes() -> Iterator[None]:
+    """Print the warnings about surprising observations inside the block as notes."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", SurpriseWarning)
+        yield
+    for warning in caught:
+        if issubclass(warning.category, SurpriseWarning):
+            say(f"note: {warning.message}", stderr=True)
+        else:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
 
 
 def show(header: Sequence[str], lines: Iterable[Sequence[str | Text]], title: str | None = None) -> None:

@@ -26,6 +26,11 @@ class RowStates:
         noise, variance = (None if part is None else part[rows] for part in (self.noise, self.variance))
         return RowStates(self.code[rows], self.code_std[rows], self.activation[rows], noise, variance)
 
+    def parts(self) -> list[Tensor]:
+        """All that there is of the states, as tensors of one entry a row."""
+        every = (self.code, self.code_std, self.activation, self.noise, self.variance)
+        return [part for part in every if part is not None]
+
     @classmethod
     def concatenate(cls, parts: list[RowStates]) -> RowStates:
         """Join batches of rows into one."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -52,72 +55,121 @@ class Feature:
         return replace(self, shots=len(rows), rows=rows, values=values)
 
 
+class _Entry(NamedTuple):
+    feature: Feature
+    slot: int  # of its head in the store
+    evidence: Tensor | None  # the sums that the head rests on, if they are kept
+
+
+class _Store:
+    """Heads in arrays with room for more. A slot is written once, before anyone knows of it."""
+
+    def __init__(self, heads: Heads, room: int) -> None:
+        self.heads = heads.detach().grown(room)
+        self.used = len(heads)
+
+    def claimed(self, count: int) -> range | None:
+        """So many slots that no one else writes to, or None if there is no room left."""
+        with _CLAIMING:
+            if self.used + count > len(self.heads):
+                return None
+            self.used += count
+            return range(self.used - count, self.used)
+
+    def write(self, slots: range, heads: Heads) -> None:
+        for held, given in zip(self.heads.parts(), heads.detach().parts(), strict=True):
+            held[slots.start : slots.stop] = given
+
+
+_CLAIMING = threading.Lock()  # one for all stores, because a lock of their own could not be copied
+_MIN_ROOM = 64
+
+
 class Catalogue(Mapping[str, Feature]):
-    """Features by name, and their heads in arrays that grow; no head moves when another is added."""
+    """Features by name, and their heads; it never changes.
+
+    ``put`` and ``remove`` return another catalogue, so that whoever reads this one is not disturbed. The
+    two share what they have in common: heads lie in arrays to which only new ones are written, and of the
+    names only the recent ones are copied, so that a change costs little however many features there are.
+    """
 
     def __init__(self, heads: Heads) -> None:
         """``heads`` shows what the heads to come are made of; none of them is kept."""
-        self._features: dict[str, tuple[Feature, int]] = {}
-        self._heads = heads.take(torch.zeros(0, dtype=torch.int64)).detach()
-        self._free: list[int] = []
-        self._evidence: dict[str, Tensor] = {}
+        self._base: dict[str, _Entry] = {}
+        self._recent: dict[str, _Entry] = {}  # come before those of the same name in the base
+        self._store = _Store(heads.take(torch.zeros(0, dtype=torch.int64)), 0)
 
     @property
     def evidence(self) -> Mapping[str, Tensor]:
         """By name, the sums that a streaming adapter's heads rest on, of features observed further."""
-        return MappingProxyType(self._evidence)
+        entries = ((name, self._find(name).evidence) for name in self)
+        return MappingProxyType({name: sums for name, sums in entries if sums is not None})
+
+    def evidence_of(self, name: str) -> Tensor | None:
+        """The sums that one feature's head rests on, if they are kept."""
+        return self._find(name).evidence
 
     def __len__(self) -> int:
-        return len(self._features)
+        return len(self._base) + sum(name not in self._base for name in self._recent)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._features)
+        yield from self._base
+        yield from (name for name in self._recent if name not in self._base)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._features
+        return name in self._recent or name in self._base
 
     def __getitem__(self, name: object) -> Feature:
-        return self._find(name)[0]
+        return self._find(name).feature
 
-    def _find(self, name: object) -> tuple[Feature, int]:
+    def _find(self, name: object) -> _Entry:
         key = as_name(name, "feature")
-        try:
-            return self._features[key]
-        except KeyError:
-            hint = did_you_mean(key, self._features if len(self) <= 20_000 else ())
-            raise UnknownNameError(f"unknown feature {key!r}{hint}") from None
+        entry = self._recent.get(key) or self._base.get(key)
+        if entry is None:
+            hint = did_you_mean(key, self if len(self) <= 20_000 else ())
+            raise UnknownNameError(f"unknown feature {key!r}{hint}")
+        return entry
 
     def take(self, names: Iterable[object]) -> tuple[list[Feature], Heads]:
         """Return features and their heads, in this order."""
-        pairs = [self._find(name) for name in names]
-        slots = torch.tensor([slot for _, slot in pairs], dtype=torch.int64)
-        return [feature for feature, _ in pairs], self._heads.take(slots)
+        entries = [self._find(name) for name in names]
+        slots = torch.tensor([entry.slot for entry in entries], dtype=torch.int64)
+        return [entry.feature for entry in entries], self._store.heads.take(slots)
 
-    def put(self, features: list[Feature], heads: Heads, evidence: list[Tensor] | None = None) -> None:
-        """Add features, or replace those of the same name, with the sums that their heads rest on, if any."""
-        slots = [self._slot_for(feature.name) for feature in features]
-        where = torch.tensor(slots, dtype=torch.int64)
-        for held, given in zip(self._heads.parts(), heads.detach().parts(), strict=True):
-            held[where] = given
-        for feature, slot in zip(features, slots, strict=True):
-            self._features[feature.name] = (feature, slot)
-            self._evidence.pop(feature.name, None)  # it was that of the head before
-        for feature, sums in zip(features, evidence or [], strict=evidence is not None):
-            self._evidence[feature.name] = sums
+    def put(self, features: list[Feature], heads: Heads, evidence: list[Tensor] | None = None) -> Catalogue:
+        """Return a catalogue with these features too, or in the place of those of the same name.
 
-    def remove(self, name: object) -> None:
-        """Forget a feature; its place is used again by the next one added."""
-        feature, slot = self._find(name)
-        del self._features[feature.name]
-        self._evidence.pop(feature.name, None)
-        self._free.append(slot)
+        ``evidence`` are the sums that their heads rest on, if any.
+        """
+        after = copy(self)
+        slots = self._store.claimed(len(features))
+        if slots is None:
+            after._move(len(features))
+            slots = range(after._store.used, after._store.used + len(features))
+            after._store.used = slots.stop
+        after._store.write(slots, heads)
+        sums = [None] * len(features) if evidence is None else evidence
+        new = {
+            feature.name: _Entry(feature, slot, own)
+            for feature, slot, own in zip(features, slots, sums, strict=True)
+        }
+        after._recent = {**after._recent, **new}
+        if len(after._recent) ** 2 > len(after._base):
+            after._base, after._recent = {**after._base, **after._recent}, {}
+        return after
 
-    def _slot_for(self, name: str) -> int:
-        if name in self._features:
-            return self._features[name][1]
-        if not self._free:
-            taken = len(self._heads)
-            more = max(64, taken)  # doubling keeps the cost of an addition constant on average
-            self._heads = self._heads.grown(more)
-            self._free = list(range(taken + more - 1, taken - 1, -1))
-        return self._free.pop()
+    def remove(self, name: object) -> Catalogue:
+        """Return a catalogue without this feature."""
+        after, gone = copy(self), self._find(name).feature.name
+        after._base = {key: self._find(key) for key in self if key != gone}
+        after._recent = {}
+        return after
+
+    def _move(self, more: int) -> None:
+        """Move the heads to a store of their own, where there is room for as many again."""
+        _, heads = self.take(self)
+        entries = {name: self._find(name) for name in self}
+        # With room for as many as there are, the cost of a change is constant on average.
+        self._store = _Store(heads, max(_MIN_ROOM, len(entries), more))
+        self._base = {name: entry._replace(slot=slot) for slot, (name, entry) in enumerate(entries.items())}
+        self._recent = {}

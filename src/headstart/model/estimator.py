@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import threading
 from typing import Any, Self
 
 from headstart.errors import UnknownNameError, did_you_mean
@@ -11,8 +12,21 @@ from headstart.errors import UnknownNameError, did_you_mean
 class Estimator:
     """Base of a model whose constructor only stores its arguments, each in an attribute of the same name.
 
-    ``sklearn.base.clone`` and other tools of scikit-learn that read or set parameters work with it.
+    ``sklearn.base.clone`` and other tools of scikit-learn that read or set parameters work with it. Each
+    model has a lock for those who change it; a copy has its own.
     """
+
+    _writing: threading.RLock
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        """Give every model its lock, however it is made; a constructor may be another one."""
+        model = super().__new__(cls)
+        model._writing = threading.RLock()
+        return model
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the lock, which can be neither copied nor pickled."""
+        return {name: value for name, value in vars(self).items() if name != "_writing"}
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:  # noqa: ARG002 (scikit-learn passes it)
         """Return the constructor's parameters by name.

@@ -10,23 +10,30 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.adapters.protocol import Adapter, StreamingAdapter
+from headstart.algebra.symmetric import LinAlgError
 from headstart.backbones.protocol import Backbone
 from headstart.core.batch import FeatureBatch
+from headstart.core.heads import Heads
 from headstart.core.knowledge import Knowledge
 from headstart.core.states import RowStates
+from headstart.errors import NumericalError
 from headstart.model.catalogue import Catalogue, Feature
 from headstart.model.settings import Settings
+from headstart.model.widening import widened
 from headstart.table import Cells, Kind, MetadataSchema, Names
 from headstart.table.cells import offsets
 from headstart.table.encoders import EncoderLike
 from headstart.table.kinds import KindType
-from headstart.training.calibration import Calibration
+from headstart.training.calibration import USUAL_LEVEL, Calibration
 from headstart.training.judge import Judgement
 
 
-@dataclass
+@dataclass(frozen=True)
 class Fitted:
-    """What a model holds after fit; only ``rows``, ``states``, ``catalogue`` and ``encoders`` ever change."""
+    """What a model holds after fit. It never changes: a change gives another one that shares the rest.
+
+    So whoever holds one may read it while another thread changes the model.
+    """
 
     settings: Settings  # those that really ran
     rows: Names
@@ -44,13 +51,19 @@ class Fitted:
     encoders: dict[str, EncoderLike] = field(default_factory=dict)  # of metadata columns; never saved
 
     @torch.no_grad()
-    def adapt(self, features: list[Feature]) -> None:
-        """Give these features heads by one pass of the adapter, and keep them."""
-        self.catalogue.put(features, self.adapter.adapt(self.batch_of(features), self.states))
+    def adapted(self, features: list[Feature]) -> Fitted:
+        """Return the model with heads for these features, by one pass of the adapter."""
+        batch = self.batch_of(features)
+        try:
+            heads = self.adapter.adapt(batch, self.states)
+        except LinAlgError:
+            sizes = [float(np.abs(feature.values).max(initial=0)) for feature in features]
+            raise _too_extreme(features[int(np.argmax(sizes))]) from None
+        return self._with(features, heads, batch)
 
     @torch.no_grad()
-    def observe(self, feature: Feature, rows: NDArray[np.int64], values: NDArray[np.float64]) -> None:
-        """Refine one feature's head: from sums over its observations where the adapter has such."""
+    def observed(self, feature: Feature, rows: NDArray[np.int64], values: NDArray[np.float64]) -> Fitted:
+        """Return the model with one feature refined: from sums over its observations if there are such."""
         after, adapter = self.with_own_units(feature.observed(rows, values)), self.adapter
         kind = self.kinds_of([feature])
         if (
@@ -58,17 +71,45 @@ class Fitted:
             or not bool(adapter.streams(kind))
             or feature.finds_scale  # it changes with every observation
         ):
-            self.adapt([after])
-            return
+            return self.adapted([after])
 
         def evidence(of: Feature) -> Tensor:
             return adapter.evidence(self.batch_of([of]), self.states)
 
-        sums = self.catalogue.evidence.get(feature.name)
-        total = evidence(feature) if sums is None else sums
-        total = total - evidence(feature.among(rows)) + evidence(after.among(rows))
-        heads = adapter.solve(total, self.batch_of([after]))
-        self.catalogue.put([after], heads, [total])
+        sums = self.catalogue.evidence_of(feature.name)
+        before = evidence(feature) if sums is None else sums
+        gone = evidence(feature.among(rows))
+        total = before - gone + evidence(after.among(rows))
+        if _cancelled(before, gone, total):
+            total = evidence(after)
+        batch = self.batch_of([after])
+        return self._with([after], adapter.solve(total, batch), batch, [total])
+
+    def without(self, name: object) -> Fitted:
+        """Return the model without a feature."""
+        return replace(self, catalogue=self.catalogue.remove(name))
+
+    def with_rows(self, names: list[str], states: RowStates) -> Fitted:
+        """Return the model with these rows too."""
+        return replace(
+            self,
+            rows=Names([*self.rows, *names], "row"),
+            states=RowStates.concatenate([self.states, states]),
+        )
+
+    def _with(
+        self,
+        features: list[Feature],
+        heads: Heads,
+        batch: FeatureBatch,
+        evidence: list[Tensor] | None = None,
+    ) -> Fitted:
+        for feature, finite in zip(features, _are_finite(heads), strict=True):
+            if not finite:
+                raise _too_extreme(feature)
+        factors = self.calibration.factor(batch.shots, batch.kinds)[:, USUAL_LEVEL]
+        honest = widened(heads, batch, self.states, factors, self.knowledge.likelihood)
+        return replace(self, catalogue=self.catalogue.put(features, honest, evidence))
 
     def kinds_of(self, features: list[Feature]) -> Tensor:
         """The kinds of features as the model takes them: (features,)."""
@@ -85,7 +126,13 @@ class Fitted:
         """
         if not feature.finds_scale or self.middle is None or len(feature.values) == 0:
             return feature
-        center, spread = float(feature.values.mean()), float(feature.values.std())
+        values = feature.values
+        center, spread = float(values.mean()), float(values.std())
+        if len(values) >= _FEWEST_OUTLIERS and spread > 0:
+            # One value far off must not cost the others their digits in single precision.
+            center = float(np.median(values))
+            distance = np.abs(values - center)
+            spread = max(float(np.median(distance)), _MOST_DIGITS * float(distance.max()))
         scale = spread if spread > 1e-12 * abs(center) else abs(center) or self.middle.span
         return replace(feature, kind=Kind.real(center, scale))
 
@@ -110,3 +157,27 @@ class Fitted:
             self.kinds_of(features),
             torch.tensor([self._units_of(feature) for feature in features], dtype=torch.float64),
         )
+
+
+_FEWEST_OUTLIERS = 4  # values of which one can be told to be far off
+_MOST_DIGITS = 1e-15  # the least units relative to the value furthest off, whose square must be possible
+_MAX_CANCELLATION = 1e3  # times that sums may shrink when observations are taken out of them
+
+
+def _cancelled(before: Tensor, gone: Tensor, after: Tensor) -> bool:
+    """Whether so much was taken out of the sums that what was rounded away beside it would be missed."""
+    largest = torch.maximum(before.abs().max(), gone.abs().max())
+    return not bool(largest <= _MAX_CANCELLATION * after.abs().max())
+
+
+def _too_extreme(feature: Feature) -> NumericalError:
+    return NumericalError(
+        f"feature {feature.name!r}: its observations or metadata are so extreme that nothing can be computed "
+        "from them; correct them or leave them out"
+    )
+
+
+def _are_finite(heads: Heads) -> list[bool]:
+    """Whether all numbers of each head are finite."""
+    parts = [part.view(len(heads), -1).isfinite().all(1) for part in heads.parts()]
+    return torch.stack(parts).all(0).tolist()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +13,13 @@ import torch
 from numpy.typing import NDArray
 
 from headstart.adapters.protocol import StreamingAdapter
-from headstart.errors import InputError
+from headstart.algebra.symmetric import LinAlgError
+from headstart.errors import InputError, NumericalError
 from headstart.model.catalogue import Catalogue, Feature
+from headstart.model.checkpoint import open_checkpoint, part_file, working_in
 from headstart.model.fitted import Fitted
 from headstart.model.settings import Settings
 from headstart.progress import Reporter
-from headstart.storage import read_json, write_json
 from headstart.table import Table
 from headstart.training.choosing import train_best
 from headstart.training.judge import Judgement
@@ -32,15 +34,31 @@ def fit_table(
     table: Table, settings: Settings, reporter: Reporter, checkpoint: Path | None, resume: bool
 ) -> Fitted:
     """Train backbone and adapter by the recipe, and give every feature of the table a head."""
-    train_features, meta_features = part_features(table, settings.meta_share, settings.random_state)
-    if checkpoint is not None:
-        open_checkpoint(checkpoint, table, settings, resume)
+    parts = part_features(table, settings.meta_share, settings.random_state)
+    table.cells()  # an error if there are values that cannot be computed with, before anything is made
     if table.schema is not None:
         reporter.say(f"metadata: {table.schema.describe()}")
+    try:
+        if checkpoint is None:
+            return _trained(table, parts, settings, reporter, lambda _: None)
+        with working_in(checkpoint):
+            open_checkpoint(checkpoint, table, settings, resume)
+            return _trained(table, parts, settings, reporter, partial(part_file, checkpoint))
+    except LinAlgError as error:
+        raise NumericalError(
+            f"training broke down ({str(error).split(':')[0]}): the numbers became too large or too much "
+            "alike; look for extreme values in the table, lower the learning_rate, or take another adapter"
+        ) from error
 
-    def place(part: str) -> Path | None:
-        return None if checkpoint is None else checkpoint / f"{part}.safetensors"
 
+def _trained(
+    table: Table,
+    parts: tuple[NDArray[np.int64], NDArray[np.int64]],
+    settings: Settings,
+    reporter: Reporter,
+    place: Callable[[str], Path | None],
+) -> Fitted:
+    train_features, meta_features = parts
     if settings.adapter == "auto":
         trained, recipe, judgement = train_best(
             table, train_features, settings, reporter=reporter, checkpoint=place
@@ -92,10 +110,11 @@ def _assembled(
     )
     if fixed:
         heads = knowledge.heads.plain(states.activation.shape[1])  # like those that the adapter makes
-        fitted.catalogue.put([features[i] for i in train_features], heads)
+        catalogue = fitted.catalogue.put([features[i] for i in train_features], heads)
+        fitted = replace(fitted, catalogue=catalogue)
     rest = [feature for feature in features if not feature.fixed]
     for start in range(0, len(rest), _FEATURES_AT_ONCE):
-        fitted.adapt(rest[start : start + _FEATURES_AT_ONCE])
+        fitted = fitted.adapted(rest[start : start + _FEATURES_AT_ONCE])
     return fitted
 
 
@@ -131,22 +150,3 @@ def features_of(table: Table, in_backbone: set[int], *, fixed: bool) -> list[Fea
         held = slice(0, 0) if fixed and i in in_backbone else slice(ends[i] - count, ends[i])
         features.append(Feature(name, kind, i in in_backbone, count, metadata[i], rows[held], values[held]))
     return features
-
-
-def open_checkpoint(folder: Path, table: Table, settings: Settings, resume: bool) -> None:
-    """Make the folder ready: continue with what it holds, or start anew."""
-    mark = folder / "fit.json"
-    facts = {"table": table.fingerprint(), "settings": json.loads(settings.model_dump_json())}
-    if resume and mark.exists():
-        if read_json(mark) != facts:
-            raise InputError(
-                f"{folder} holds the checkpoint of a fit with other data or settings; "
-                "resume with the same ones, or start anew without resume"
-            )
-        return
-    if mark.exists():
-        shutil.rmtree(folder)
-    elif folder.exists() and any(folder.iterdir()):
-        raise InputError(f"{folder} is not empty and holds no checkpoint; name another folder")
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(mark, facts)

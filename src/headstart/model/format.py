@@ -18,8 +18,8 @@ from headstart.config import Config
 from headstart.core.heads import Heads
 from headstart.core.knowledge import Knowledge, Scales
 from headstart.core.states import RowStates
-from headstart.errors import InputError, listed
 from headstart.model.catalogue import Catalogue, Feature
+from headstart.model.checking import check_counts, check_sums, check_tensors, made
 from headstart.model.fitted import Fitted
 from headstart.model.settings import Settings
 from headstart.table import Cells, Kind, MetadataSchema, Names
@@ -144,8 +144,16 @@ def fitted_from(facts: ModelFacts, tensors: dict[str, Tensor], *, prepare: bool 
     for name, value in tensors.items():
         group, _, rest = name.rpartition("/") if name.startswith("knowledge/") else name.partition("/")
         parts.setdefault(group, {})[rest] = value
+    check_tensors(parts)
     settings, own = facts.settings, parts["knowledge"]
-    backbone = BACKBONES.part_of(settings.backbone)(settings.backbone, own["kinds"], tensors["backbone_grid"])
+    size = sum(tensor.numel() for tensor in tensors.values())
+    backbone = made(
+        lambda: BACKBONES.part_of(settings.backbone)(
+            settings.backbone, own["kinds"], tensors["backbone_grid"]
+        ),
+        parts["backbone"],
+        size,
+    )
     backbone.load_state_dict(parts["backbone"])
     backbone.eval().requires_grad_(False)
     features = len(facts.backbone_features)
@@ -160,14 +168,15 @@ def fitted_from(facts: ModelFacts, tensors: dict[str, Tensor], *, prepare: bool 
         Scales(**parts["knowledge/scales"]) if "knowledge/scales" in parts else None,
     )
     states = RowStates(**parts["states"])
-    _check_counts(facts, knowledge, states, parts)
-    adapter = new_adapter(settings.chosen_adapter, knowledge)
+    check_counts(facts, knowledge, states, parts)
+    learned = parts.get("adapter", {})
+    adapter = made(lambda: new_adapter(settings.chosen_adapter, knowledge), learned, size)
     if prepare:
         adapter.prepare()
-    adapter.load_state_dict(parts.get("adapter", {}), strict=not prepare)
-    return Fitted(
+    adapter.load_state_dict(learned, strict=not prepare)
+    fitted = Fitted(
         settings=settings,
-        rows=_names(facts.rows, "row"),
+        rows=Names(facts.rows, "row"),
         states=states,
         schema=facts.metadata,
         kinds=tuple(Kind.parse(kind) for kind in facts.kinds),
@@ -176,10 +185,12 @@ def fitted_from(facts: ModelFacts, tensors: dict[str, Tensor], *, prepare: bool 
         adapter=adapter.eval().requires_grad_(False),
         calibration=Calibration(**parts["calibration"]),
         catalogue=_catalogue(facts, parts, tensors),
-        backbone_features=_names(facts.backbone_features, "feature"),
+        backbone_features=Names(facts.backbone_features, "feature"),
         judgement=facts.judgement,
         middle=None if facts.middle is None else Kind.parse(facts.middle),
     )
+    check_sums(fitted)
+    return fitted
 
 
 def _catalogue(
@@ -191,55 +202,16 @@ def _catalogue(
     rows = [part.numpy() for part in torch.split(contexts["rows"], counts)]
     values = [part.numpy() for part in torch.split(contexts["values"], counts)]
     kinds = [Kind.parse(kind) for kind in facts.features.kinds]
-    _names(facts.features.names, "feature")
     every = zip(
         facts.features.names, kinds, facts.features.in_backbone, facts.features.shots, metadata, rows, values,
         facts.features.finds_scale, strict=True,
     )  # fmt: skip
     heads = Heads(**own)
-    catalogue = Catalogue(heads)
-    catalogue.put([Feature(*each) for each in every], heads)
-    if facts.streams:
-        streamed, heads = catalogue.take(facts.streams)
-        catalogue.put(streamed, heads, list(torch.split(tensors["streams"], 1)))
-    return catalogue
-
-
-def _check_counts(
-    facts: ModelFacts, knowledge: Knowledge, states: RowStates, parts: dict[str, dict[str, Tensor]]
-) -> None:
-    """Refuse a model whose names, counts and tensors do not agree."""
-    contexts, cells = parts["contexts"], knowledge.cells
-    features, rows = len(facts.features.names), len(facts.rows)
-    agree = {
-        "rows": len(states) == rows and len(knowledge.states) == len(cells) <= rows,
-        "features": all(len(part) == features for part in parts["features"].values()),
-        "features of the backbone": all(
-            len(each) == len(facts.backbone_features)
-            for each in (knowledge.heads, knowledge.metadata, knowledge.kinds)
-        ),
-        "observations": _within(cells.index, cells.width) and int(cells.indptr[-1]) == len(cells.values),
-        "contexts": _within(contexts["rows"], rows)
-        and int(contexts["counts"].sum()) == len(contexts["rows"]) == len(contexts["values"])
-        and len(contexts["counts"]) == features,
-        "finite numbers": all(
-            bool(part.isfinite().all()) for part in (states.code, states.activation, contexts["values"])
-        ),
-    }
-    wrong = [what for what, right in agree.items() if not right]
-    if wrong:
-        raise InputError(f"its {listed(wrong)} do not agree with the weights")
-
-
-def _within(index: Tensor, limit: int) -> bool:
-    return len(index) == 0 or (int(index.min()) >= 0 and int(index.max()) < limit)
-
-
-def _names(names: tuple[str, ...], what: str) -> Names:
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise InputError(f"{what} {twice!r} is there twice")
-    return Names(names, what)
+    catalogue = Catalogue(heads).put([Feature(*each) for each in every], heads)
+    if not facts.streams:
+        return catalogue
+    streamed, heads = catalogue.take(facts.streams)
+    return catalogue.put(streamed, heads, list(torch.split(tensors["streams"], 1)))
 
 
 def _stacked(lines: list[NDArray[np.float32]], width: int) -> Tensor:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,8 +16,7 @@ from headstart.adapters.protocol import AdapterConfig
 from headstart.adapters.registry import adapter_config
 from headstart.backbones.protocol import BackboneConfig
 from headstart.backbones.registry import backbone_config
-from headstart.core.states import RowStates
-from headstart.errors import InputError, NotFittedError, argument, worded
+from headstart.errors import InputError, NotFittedError, SurpriseWarning, argument, worded
 from headstart.model import folder
 from headstart.model.catalogue import Feature
 from headstart.model.estimator import Estimator
@@ -34,6 +35,7 @@ from headstart.model.predicting import predict_features
 from headstart.model.prediction import Prediction
 from headstart.model.settings import Settings
 from headstart.model.suggestion import most_telling
+from headstart.model.surprise import surprise
 from headstart.progress import Reporter
 from headstart.table import Kind, Names, Table
 from headstart.table.encoders import EncoderLike
@@ -46,6 +48,9 @@ MOST_CELLS = 50_000_000  # of one prediction; beyond, memory would be the surpri
 
 class Headstart(Estimator):
     """Predicts the missing values of a sparse table, and takes new features at once.
+
+    Any number of threads may use one model: a reader sees it as it was before or after a change, never in
+    between, and of two changes one waits for the other.
 
     Parameters
     ----------
@@ -121,7 +126,9 @@ class Headstart(Estimator):
             raise InputError(f"fit() takes a Table (see Table.read); got {type(table).__name__}")
         where = None if checkpoint is None else Path(checkpoint)
         reporter = Reporter(self.quiet)
-        self.fitted_ = fit_table(table, self._settings(), reporter, where, resume)
+        fitted = fit_table(table, self._settings(), reporter, where, resume)
+        with self._writing:
+            self.fitted_ = fitted
         reporter.say(str(self.info))
         return self
 
@@ -183,11 +190,12 @@ class Headstart(Estimator):
             ``{name: {"metadata": …, "observations": …, "kind": …}}``, each part as in ``add_feature`` and
             optional.
         """
-        fitted = self._fitted
         given = require_mapping(features, "add_features()", "{'Dune 3': {'observations': …}}")
         unique_names(given, "add_features()", "feature")
-        if new := new_features(fitted, given):
-            fitted.adapt(new)
+        with self._writing:
+            fitted = self._fitted
+            if new := new_features(fitted, given):
+                self.fitted_ = fitted.adapted(new)
 
     def observe(self, name: object, observations: Observations) -> None:
         """Refine a feature by more observations; every other prediction stays as it was.
@@ -198,16 +206,27 @@ class Headstart(Estimator):
             A feature of the model.
         observations : dict
             Values by the names of rows. A row that was observed before gets its new value.
+
+        Warns
+        -----
+        SurpriseWarning
+            If a value lies more than 8 standard deviations from what was expected. It is taken, and
+            intervals widen.
         """
-        fitted = self._fitted
-        feature = fitted.catalogue[name]
-        if feature.fixed:
-            raise InputError(
-                f"feature {feature.name!r} was trained into the backbone, whose heads are fixed with this "
-                "adapter; fit() with adapter='chn-bayes' or 'bayes' to observe any feature further"
-            )
-        rows, values = context_of(feature.name, observations, feature.kind, fitted.rows)
-        fitted.observe(feature, rows, values)
+        with self._writing:
+            fitted = self._fitted
+            feature = fitted.catalogue[name]
+            if feature.fixed:
+                raise InputError(
+                    f"feature {feature.name!r} was trained into the backbone, whose heads are fixed with "
+                    f"this adapter; fit with {argument('adapter', 'bayes')} to observe any feature further"
+                )
+            rows, values = context_of(feature.name, observations, feature.kind, fitted.rows)
+            after = fitted.observed(feature, rows, values)
+            surprising = surprise(fitted, feature, rows, values)
+            if surprising is not None:  # before the change: a filter may make it an error
+                warnings.warn(surprising, SurpriseWarning, stacklevel=2)
+            self.fitted_ = after
 
     def suggest(self, name: object, rows: Sequence[Any] | None = None, n: int = 10) -> list[str]:
         """Which rows to observe next: those that together say most about the feature.
@@ -233,8 +252,8 @@ class Headstart(Estimator):
         features, heads = fitted.catalogue.take([name])
         if not fitted.adapter.gives_uncertainty:
             raise InputError(
-                "suggest() needs an adapter that knows how sure it is; fit() with adapter='chn-bayes' "
-                "or 'bayes'"
+                f"{worded('suggest()', 'headstart suggest')} needs an adapter that knows how sure it is; "
+                f"fit with {argument('adapter', 'bayes')}"
             )
         if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
             raise InputError(f"suggest() takes a whole number n from 1 up; got {n!r}")
@@ -246,7 +265,8 @@ class Headstart(Estimator):
 
     def remove_feature(self, name: object) -> None:
         """Remove a feature; no other prediction changes."""
-        self._fitted.catalogue.remove(name)
+        with self._writing:
+            self.fitted_ = self._fitted.without(name)
 
     # -- rows -------------------------------------------------------------------------------------
 
@@ -258,15 +278,14 @@ class Headstart(Estimator):
         rows : dict
             ``{row: {feature: value}}``; a row may have no observations.
         """
-        fitted = self._fitted
         given = require_mapping(rows, "add_rows()", "{'u99': {'Alien': 5}}")
         names = unique_names(given, "add_rows()", "row")
-        there = [name for name in names if name in fitted.rows]
-        if there:
-            raise InputError(f"row {there[0]!r} is already in the model")
-        states = encode_rows(fitted, given)
-        fitted.rows = Names([*fitted.rows, *names], "row")
-        fitted.states = RowStates.concatenate([fitted.states, states])
+        with self._writing:
+            fitted = self._fitted
+            there = [name for name in names if name in fitted.rows]
+            if there:
+                raise InputError(f"row {there[0]!r} is already in the model")
+            self.fitted_ = fitted.with_rows(names, encode_rows(fitted, given))
 
     # -- prediction -------------------------------------------------------------------------------
 
@@ -296,7 +315,7 @@ class Headstart(Estimator):
         else:
             names = list(fitted.rows) if rows is None else [as_name(row, "row") for row in _as_list(rows)]
             states = fitted.states.take(torch.from_numpy(fitted.rows.positions(names)))
-        wanted = self.features if features is None else _as_list(features)
+        wanted = list(fitted.catalogue) if features is None else _as_list(features)
         if len(names) * len(wanted) > MOST_CELLS:
             raise InputError(
                 f"{len(names)} rows × {len(wanted)} features are too many for one prediction "
@@ -314,7 +333,8 @@ class Headstart(Estimator):
         path : str or Path
             A new folder, or that of an older model, which is replaced in one step.
         """
-        folder.save(self._fitted, Path(path))
+        self._fitted  # noqa: B018 (an error before anything is made)
+        folder.save(lambda: self._fitted, Path(path), owner=self)
 
     @classmethod
     def load(cls, path: str | Path, encoders: Mapping[str, EncoderLike] | None = None) -> Headstart:
@@ -355,13 +375,14 @@ class Headstart(Estimator):
         InputError
             If a column does not exist or takes no encoder; the model is unchanged then.
         """
-        fitted = self._fitted
         given = require_mapping(encoders, "encoders", "{'poster': function}")
-        if given and fitted.schema is None:
-            raise InputError("the model was fitted without metadata and takes no encoders")
-        if fitted.schema is not None:
-            fitted.schema.check_encoders(given)
-        fitted.encoders = {**fitted.encoders, **given}
+        with self._writing:
+            fitted = self._fitted
+            if given and fitted.schema is None:
+                raise InputError("the model was fitted without metadata and takes no encoders")
+            if fitted.schema is not None:
+                fitted.schema.check_encoders(given)
+            self.fitted_ = replace(fitted, encoders={**fitted.encoders, **given})
 
     @classmethod
     @contextmanager
@@ -371,12 +392,16 @@ class Headstart(Estimator):
         """Change a saved model in place: ``with Headstart.updating(path) as model: model.add_feature(…)``.
 
         The model is saved when the block ends without an error. If several processes do so, one waits
-        for the other, and no change is lost. ``encoders`` is as in ``set_encoders``.
+        for the other, and no change is lost. Inside the block the model itself may be saved too; any other
+        change of the same folder by this thread raises ``BusyError``, because it would be lost.
+        ``encoders`` is as in ``set_encoders``.
         """
-        with folder.updating(Path(path)) as fitted:
+        with folder.updating(Path(path)) as (fitted, lock):
             model = cls._holding(fitted)
+            lock.owner = model
             model.set_encoders(encoders or {})
             yield model
+            model.save(path)
 
     @classmethod
     def _holding(cls, fitted: Fitted) -> Headstart:
@@ -405,12 +430,7 @@ class Headstart(Estimator):
 
     def _adapter(self) -> AdapterConfig | Literal["auto"]:
         if isinstance(self.adapter, str) and self.adapter == "auto":
-            if self.meta_share is None:
-                return "auto"
-            raise InputError(
-                f"{worded('meta_share', '--meta-share')} goes with an adapter of your choice, "
-                f"as {argument('adapter', 'chn')}; not with 'auto'"
-            )
+            return "auto"
         return adapter_config(self.adapter, seed=self.random_state)
 
     def _settings(self) -> Settings:

@@ -10,12 +10,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from headstart.algebra.symmetric import LinAlgError
 from headstart.core.states import RowStates
-from headstart.errors import InputError, UnknownNameError, argument, did_you_mean, worded
+from headstart.errors import InputError, NumericalError, UnknownNameError, argument, did_you_mean, worded
 from headstart.model.catalogue import Feature
 from headstart.model.fitted import Fitted
 from headstart.table import Cells, Kind, Kinds, Names
 from headstart.table.kinds import KIND_NAMES, KindType
+from headstart.table.limits import require_carried
 from headstart.table.names import as_name, spelled
 
 Observations = Mapping[Any, float]
@@ -90,6 +92,8 @@ def _check_values(
             f"{what}: the value {values[first]:g} at {names[first]!r} is not {kinds[first].allowed} "
             f"(kind {kinds[first]}){advice}"
         )
+    scaled = kinds.scale(values, np.arange(len(values)))
+    require_carried(values, scaled, lambda i: f"{what} at {names[i]!r}")
 
 
 def new_features(fitted: Fitted, given: Mapping[Any, object]) -> list[Feature]:
@@ -212,5 +216,17 @@ def encode_rows(fitted: Fitted, rows: Mapping[Any, object]) -> RowStates:
         len(rows),
         len(fitted.backbone_features),
     )
-    with torch.no_grad():
-        return fitted.adapter.refine(fitted.backbone.states(cells))
+    try:
+        with torch.no_grad():
+            states = fitted.adapter.refine(fitted.backbone.states(cells))
+        finite = torch.stack([part.view(len(rows), -1).isfinite().all(1) for part in states.parts()]).all(0)
+    except LinAlgError:
+        finite = torch.zeros(len(rows), dtype=torch.bool)
+    if not bool(finite.all()):
+        sizes = torch.zeros(len(rows)).index_add_(0, cells.lines, cells.values.abs())
+        worst = list(rows)[int(torch.where(finite, -1.0, sizes).argmax())]
+        raise NumericalError(
+            f"row {worst!r}: its observations are so extreme that nothing can be computed from them; "
+            "correct them or leave them out"
+        )
+    return states

@@ -20,6 +20,7 @@ from headstart.table.encoders import EncoderLike
 from headstart.table.fingerprint import fingerprint
 from headstart.table.inference import KindsLike
 from headstart.table.kinds import Kinds
+from headstart.table.limits import require_carried
 from headstart.table.metadata import MetadataSchema
 from headstart.table.names import Names
 from headstart.table.readers import Columns, Form
@@ -204,6 +205,11 @@ class Table:
         Cells
             One line per row, with positions of features and values on the models' scale.
 
+        Raises
+        ------
+        InputError
+            If a value is too large to compute with.
+
         Examples
         --------
         >>> table = Table.read(pa.table({"row": ["a", "b"], "feature": ["x", "y"], "value": [1, 5]}))
@@ -211,9 +217,14 @@ class Table:
         tensor([0., 1.])
         """
         per_row = torch.from_numpy(np.bincount(self.row_index, minlength=len(self.rows)))
-        scaled = self.kinds.scale(self.values, self.feature_index).astype(np.float32)
+        scaled = self.kinds.scale(self.values, self.feature_index)
+        require_carried(self.values, scaled, self._where)
         index = torch.from_numpy(self.feature_index.copy())
-        return Cells(offsets(per_row), index, torch.from_numpy(scaled), len(self.features))
+        return Cells(offsets(per_row), index, torch.from_numpy(scaled).float(), len(self.features))
+
+    def _where(self, observation: int) -> str:
+        row, feature = self.row_index[observation], self.feature_index[observation]
+        return f"row {self.rows[row]!r}, feature {self.features[feature]!r}"
 
     def encoded_metadata(self) -> NDArray[np.float32]:
         """Return each feature's metadata as numbers: (features, width); width 0 without metadata."""

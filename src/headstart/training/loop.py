@@ -15,8 +15,9 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from headstart.algebra.symmetric import LinAlgError
 from headstart.config import Config
-from headstart.errors import InputError
+from headstart.errors import NumericalError
 from headstart.progress import Reporter
 from headstart.storage import pack, read_tensors, write_bytes
 
@@ -138,27 +139,39 @@ class Loop:
             for group in self.optimizer.param_groups:
                 group["lr"] = self.config.learning_rate * (0.02 + 0.49 * (1 + math.cos(math.pi * progress)))
         total, count = torch.zeros(()), 0
-        with torch.random.fork_rng(devices=[]):  # dropout draws from the global generator only
-            torch.manual_seed(self.seed + self.epoch)
-            for loss in losses(self.generator):
-                self.optimizer.zero_grad(set_to_none=True)
-                loss.backward()  # type: ignore[no-untyped-call]
-                if self.config.max_grad_norm is not None:
-                    nn.utils.clip_grad_norm_(self.module.parameters(), self.config.max_grad_norm)
-                self.optimizer.step()
-                total, count = total + loss.detach(), count + 1
+        try:
+            with torch.random.fork_rng(devices=[]):  # dropout draws from the global generator only
+                torch.manual_seed(self.seed + self.epoch)
+                for loss in losses(self.generator):
+                    self.optimizer.zero_grad(set_to_none=True)
+                    loss.backward()  # type: ignore[no-untyped-call]
+                    if self.config.max_grad_norm is not None:
+                        nn.utils.clip_grad_norm_(self.module.parameters(), self.config.max_grad_norm)
+                    self.optimizer.step()
+                    total, count = total + loss.detach(), count + 1
+        except LinAlgError as error:
+            raise self._broken(self.epoch + 1) from error
         mean = float(total) / max(count, 1)
         if not math.isfinite(mean):
-            raise InputError(
-                f"{self.title}: the loss is no longer finite at epoch {self.epoch + 1}; try a lower "
-                f"learning_rate than {self.config.learning_rate:g}"
-            )
+            raise self._broken(self.epoch + 1)
         return mean
+
+    def _broken(self, epoch: int) -> NumericalError:
+        return NumericalError(
+            f"{self.title}: the loss is no longer finite at epoch {epoch}; try a lower "
+            f"learning_rate than {self.config.learning_rate:g}"
+        )
 
     def _validate(self, validate: Callable[[], float]) -> float:
         self.module.eval()
-        with torch.no_grad():
-            return validate()
+        try:
+            with torch.no_grad():
+                score = validate()
+        except LinAlgError as error:
+            raise self._broken(self.epoch) from error
+        if math.isnan(score):
+            raise self._broken(self.epoch)
+        return score
 
     def _keep_if_best(self, score: float) -> None:
         if score < self.best_score:

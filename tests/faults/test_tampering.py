@@ -1,0 +1,275 @@
+"""Whatever is done to the files of a saved model: it loads as it was, or it is said to be damaged."""
+
+from __future__ import annotations
+
+import builtins
+import hashlib
+import json
+import os
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from headstart import storage
+from headstart.errors import ModelFileError
+from headstart.model import Headstart
+from headstart.model.format import checksum
+from tests.faults.models import fresh
+
+KINDS = ("rating", "real", "binary")
+FLIPS = 1000
+Facts = dict[str, Any]
+Tensors = dict[str, torch.Tensor]
+
+
+def saved(place: Path, kind: str = "rating") -> Path:
+    model = fresh(kind)
+    model.add_feature("new", observations={"u1": 1, "u2": 1, "u3": 1})
+    model.observe("new", {"u4": 1})
+    model.save(place)
+    return place
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_flipped_bit_changes_nothing_or_is_said(kind: str, tmp_path: Path) -> None:
+    """1,000 bits of ``model.json`` over all models, one at a time."""
+    index = saved(tmp_path / "m", kind) / "model.json"
+    content, chance = index.read_bytes(), random.Random(KINDS.index(kind))
+    expected = Headstart.load(index.parent).predict()
+    loaded = 0
+    for _ in range(FLIPS // len(KINDS) + 1):
+        changed = bytearray(content)
+        place = chance.randrange(len(changed))
+        changed[place] ^= 1 << chance.randrange(8)
+        index.write_bytes(bytes(changed))
+        try:
+            found = Headstart.load(index.parent).predict()
+        except ModelFileError:
+            continue
+        loaded += 1
+        assert (found.rows, found.features, found.kinds) == (expected.rows, expected.features, expected.kinds)
+        assert np.array_equal(found.mean, expected.mean)
+        assert np.array_equal(found.std, expected.std)
+    assert loaded < FLIPS / 10  # most bits of the file count
+
+
+def rewritten(place: Path, change: Callable[[Facts, Tensors], object]) -> None:
+    """Change facts and tensors, with every digest as it should be."""
+    index, weights = place / "model.json", next(place.glob("weights-*"))
+    facts, tensors = json.loads(index.read_text()), storage.unpack(weights.read_bytes())
+    del facts["checksum"]
+    change(facts, tensors)
+    weights.unlink()
+    content = storage.pack(tensors)
+    facts["weights_sha256"] = hashlib.sha256(content).hexdigest()
+    facts["weights"] = f"weights-{facts['weights_sha256'][:16]}.safetensors"
+    (place / facts["weights"]).write_bytes(content)
+    index.write_text(json.dumps({**facts, "checksum": checksum(facts)}))
+
+
+def fact(path: str, value: object) -> Callable[[Facts, Tensors], None]:
+    """Set a fact, such as ``features.shots.0``."""
+
+    def change(facts: Facts, _: Tensors) -> None:
+        *parents, last = path.split(".")
+        part: Any = facts
+        for name in parents:
+            part = part[int(name) if isinstance(part, list) else name]
+        part[int(last) if isinstance(part, list) else last] = value
+
+    return change
+
+
+def number(name: str, value: float, place: int = 0) -> Callable[[Facts, Tensors], None]:
+    def change(_: Facts, tensors: Tensors) -> None:
+        tensors[name].view(-1)[place] = value
+
+    return change
+
+
+def tensor(name: str, made: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Facts, Tensors], None]:
+    def change(_: Facts, tensors: Tensors) -> None:
+        tensors[name] = made(tensors[name]).contiguous()
+
+    return change
+
+
+NAN, INF = float("nan"), float("inf")
+MADE: dict[str, Callable[[Facts, Tensors], object]] = {
+    "no features": lambda facts, _: facts.pop("features"),
+    "no rows": lambda facts, _: facts.pop("rows"),
+    "no settings": lambda facts, _: facts.pop("settings"),
+    "no kinds": fact("kinds", []),
+    "a fact too many": fact("comment", "hello"),
+    "another format": fact("format", 4),
+    "an older format": fact("format", 2),
+    "a format of text": fact("format", "3"),
+    "negative shots": fact("features.shots.0", -3),
+    "more shots than observations": fact("features.shots.16", 7),
+    "fewer shots than observations": fact("features.shots.0", 1),
+    "shots of half": fact("features.shots.0", 1.5),
+    "an impossible kind": fact("features.kinds.0", "rating:5:1"),
+    "a kind of nothing": fact("features.kinds.0", ""),
+    "a kind that its values do not have": fact("features.kinds.0", "binary"),
+    "a rating of other ends": fact("features.kinds.0", "rating:4:5"),
+    "a row twice": fact("rows.0", "u2"),
+    "a row without a name": fact("rows.0", ""),
+    "a row that is a number": fact("rows.0", 7),
+    "a feature twice": fact("features.names.0", "f1"),
+    "a feature of the backbone under another name": fact("features.names.0", "renamed"),
+    "a backbone's feature twice": fact("backbone_features.0", "f1"),
+    "sums of an unknown feature": fact("streams", ["nobody"]),
+    "sums too many": fact("streams", ["new", "f1"]),
+    "the adapter left open": fact("settings.adapter", "auto"),
+    "an unknown adapter": fact("settings.adapter.name", "best"),
+    "an unknown backbone": fact("settings.backbone.name", "deep"),
+    "a backbone of other sizes": fact("settings.backbone.latent", 3),
+    "a backbone of any size": fact("settings.backbone.latent", 10**9),
+    "a signature of any size": fact("settings.backbone.signature", 10**12),
+    "an unknown setting": fact("settings.backbone.depth", 3),
+    "no packages": fact("packages", {}),
+    "a middle that is no kind": fact("middle", "center"),
+    "a judgement of nothing": fact("judgement", {}),
+    "in the backbone, which does not read it": fact("features.in_backbone.16", True),
+    "a weight that is no number": number("features/weight", NAN),
+    "a covariance that is no number": number("features/covariance", NAN, 5),
+    "an infinite bias": number("backbone/bias", INF),
+    "an adapter that is no number": number("adapter/prior.base", NAN),
+    "a calibration that is no number": number("calibration/factors", NAN),
+    "a negative calibration": number("calibration/factors", -1.0),
+    "a negative noise": number("features/noise", -1.0),
+    "sums that are no number": number("streams", NAN, 2),
+    "rows of a context out of order": tensor("contexts/rows", lambda rows: rows.flip(0)),
+    "a context's row twice": number("contexts/rows", 0, 1),
+    "an impossible value": number("contexts/values", 99.0),
+    "observations that end before they begin": number("knowledge/indptr", 5, 0),
+    "a kind of no number": number("knowledge/kinds", 9),
+    "weights of double precision": tensor("features/weight", lambda each: each.double()),
+    "weights of half precision": tensor("backbone/weight", lambda each: each.half()),
+    "rows of a context as fractions": tensor("contexts/rows", lambda each: each.double()),
+    "sums of single precision": tensor("streams", lambda each: each.float()),
+    "sums of another width": tensor("streams", lambda each: each[:, :-1]),
+    "heads of another width": tensor("features/weight", lambda each: each[:, :-1]),
+    "covariances of another width": tensor("features/covariance", lambda each: each[:, :-2]),
+    "metadata it does not have": tensor("features/metadata", lambda each: torch.ones(len(each), 2)),
+    "a head too many": tensor("features/bias", lambda each: torch.cat([each, each[:1]])),
+    "a tensor of an unknown part": lambda _, tensors: tensors.update({"more/of": torch.zeros(1)}),
+    "a tensor of an unknown name": lambda _, tensors: tensors.update({"contexts/more": torch.zeros(1)}),
+    "a scalar for a table": tensor("knowledge/metadata", lambda _: torch.zeros(())),
+    "no states": lambda _, tensors: tensors.pop("states/code"),
+    "no grid": lambda _, tensors: tensors.pop("backbone_grid"),
+    "no contexts": lambda _, tensors: [tensors.pop(name) for name in list(tensors) if "contexts" in name],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved(tmp_path_factory.mktemp("tampering") / "m")
+
+
+@pytest.mark.parametrize("how", MADE)
+def test_tampering_with_right_digests_is_said(how: str, original: Path, tmp_path: Path) -> None:
+    place = Path(shutil.copytree(original, tmp_path / "m"))
+    rewritten(place, lambda *_: None)
+    assert Headstart.load(place).features == Headstart.load(original).features
+    rewritten(place, MADE[how])
+    with pytest.raises(ModelFileError, match=str(place)):
+        Headstart.load(place)
+
+
+def with_link(place: Path, outside: Path, name: str) -> None:
+    shutil.move(place / name, outside / name)
+    (place / name).symlink_to(outside / name)
+
+
+def with_hard_path(place: Path, outside: Path, where: str) -> None:
+    index, weights = place / "model.json", next(place.glob("weights-*"))
+    shutil.move(weights, outside / weights.name)
+    facts = json.loads(index.read_text())
+    del facts["checksum"]
+    facts["weights"] = where.format(outside=outside, name=weights.name)
+    index.write_text(json.dumps({**facts, "checksum": checksum(facts)}))
+
+
+def swapped(place: Path, outside: Path) -> None:
+    """The weights of another model under the name of this one's."""
+    other = saved(outside / "other", "real")
+    shutil.copy(next(other.glob("weights-*")), next(place.glob("weights-*")))
+
+
+def swapped_index(place: Path, outside: Path) -> None:
+    shutil.copy(saved(outside / "other", "real") / "model.json", place / "model.json")
+
+
+def of_bytes(content: bytes) -> Callable[[Path, Path], None]:
+    return lambda place, _: (place / "model.json").write_bytes(content) and None  # type: ignore[return-value]
+
+
+def pipe(place: Path, _: Path) -> None:
+    weights = next(place.glob("weights-*"))
+    weights.unlink()
+    os.mkfifo(weights)
+
+
+def folder_of_weights(place: Path, _: Path) -> None:
+    weights = next(place.glob("weights-*"))
+    weights.unlink()
+    weights.mkdir()
+
+
+FILES: dict[str, Callable[[Path, Path], None]] = {
+    "weights linked from outside": lambda place, out: with_link(place, out, next(place.glob("w*")).name),
+    "index linked from outside": lambda place, out: with_link(place, out, "model.json"),
+    "a path above": lambda place, out: with_hard_path(place, out, "../{name}"),
+    "a full path": lambda place, out: with_hard_path(place, out, "{outside}/{name}"),
+    "a path through itself": lambda place, out: with_hard_path(place, out, "../outside/{name}"),
+    "no path": lambda place, out: with_hard_path(place, out, ""),
+    "swapped weights": swapped,
+    "swapped index": swapped_index,
+    "a pipe": pipe,
+    "a folder for a file": folder_of_weights,
+    "nothing": of_bytes(b""),
+    "not JSON": of_bytes(b"{"),
+    "not text": of_bytes(b"\xff\xfe\x00"),
+    "a list": of_bytes(b"[3]"),
+    "deeper than any stack": of_bytes(b"[" * 100_000),
+    "a number without end": of_bytes(b'{"format": ' + b"9" * 10_000 + b"}"),
+    "half a character": of_bytes(b'{"format": 3, "rows": ["\\ud800"], "checksum": ""}'),
+}
+
+
+@pytest.mark.parametrize("how", FILES)
+def test_tampering_with_files_is_said_and_nothing_outside_is_read(
+    how: str, original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, outside = Path(shutil.copytree(original, tmp_path / "m")), tmp_path / "outside"
+    outside.mkdir()
+    FILES[how](place, outside)
+    opened: list[str] = []
+    real_open, real_os_open = builtins.open, os.open
+
+    def spy(path: Any, *args: Any, **named: Any) -> Any:
+        opened.append(str(path))
+        return real_open(path, *args, **named)
+
+    def spy_os(path: Any, *args: Any, **named: Any) -> int:
+        handle = real_os_open(path, *args, **named)
+        opened.append(os.path.realpath(f"/proc/self/fd/{handle}") if os.path.exists("/proc") else str(path))
+        return handle
+
+    monkeypatch.setattr(builtins, "open", spy)
+    monkeypatch.setattr(os, "open", spy_os)
+    with pytest.raises(ModelFileError):
+        Headstart.load(place)
+    monkeypatch.undo()
+    assert not [path for path in opened if path.startswith(str(outside))]
+
+
+def test_there_are_enough_tamperings() -> None:
+    assert len(MADE) + len(FILES) >= 50
