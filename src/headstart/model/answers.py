@@ -1,0 +1,99 @@
+"""The verbs that ask a fitted model; none of them changes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from headstart.errors import InputError, argument, worded
+from headstart.model.base import FittedModel
+from headstart.model.intake import Observations, encode_rows, unique_names
+from headstart.model.predicting import predict_features
+from headstart.model.prediction import Prediction
+from headstart.model.suggestion import most_telling
+from headstart.table import Names
+from headstart.table.names import as_name
+
+MOST_CELLS = 50_000_000  # of one prediction; beyond, memory would be the surprise
+
+
+class Answers(FittedModel):
+    """Predicting and suggesting. A reader sees the model as it was when the call began."""
+
+    def predict(
+        self,
+        rows: Sequence[Any] | Mapping[Any, Observations] | None = None,
+        features: Sequence[Any] | None = None,
+    ) -> Prediction:
+        """Predict rows × features.
+
+        Parameters
+        ----------
+        rows : list or dict, default=None
+            Names of rows; all by default. Or ``{name: {feature: value}}``: such a row is predicted from
+            exactly these observations, and is not kept.
+        features : list, default=None
+            Names of features; all by default.
+
+        Returns
+        -------
+        Prediction
+            Mean, standard deviation and intervals of every cell.
+        """
+        fitted = self._fitted
+        if isinstance(rows, Mapping):
+            names, states = unique_names(rows, "predict()", "row"), encode_rows(fitted, rows)
+        else:
+            names = list(fitted.rows) if rows is None else [as_name(row, "row") for row in _as_list(rows)]
+            states = fitted.states.take(torch.from_numpy(fitted.rows.positions(names)))
+        wanted = list(fitted.catalogue) if features is None else _as_list(features)
+        if len(names) * len(wanted) > MOST_CELLS:
+            raise InputError(
+                f"{len(names)} rows × {len(wanted)} features are too many for one prediction "
+                f"(at most {MOST_CELLS:,} cells); ask for fewer rows or features at a time"
+            )
+        return predict_features(fitted, Names(names, "row"), states, wanted)
+
+    def suggest(self, name: object, rows: Sequence[Any] | None = None, n: int = 10) -> list[str]:
+        """Which rows to observe next: those that together say most about the feature.
+
+        Each row is chosen given those before it, by how much it lowers the mean variance of the
+        feature's predictions over all rows.
+
+        Parameters
+        ----------
+        name : str or int
+            A feature of the model.
+        rows : list, default=None
+            The rows to choose from; all by default. Rows already observed are left out.
+        n : int, default=10
+            How many rows to choose.
+
+        Returns
+        -------
+        list of str
+            The names of the rows, best first.
+        """
+        fitted = self._fitted
+        features, heads = fitted.catalogue.take([name])
+        if not fitted.adapter.gives_uncertainty:
+            raise InputError(
+                f"{worded('suggest()', 'headstart suggest')} needs an adapter that knows how sure it is; "
+                f"fit with {argument('adapter', 'bayes')}"
+            )
+        if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
+            raise InputError(f"suggest() takes a whole number n from 1 up; got {n!r}")
+        names = list(fitted.rows) if rows is None else [as_name(row, "row") for row in _as_list(rows)]
+        places = np.setdiff1d(fitted.rows.positions(names), features[0].rows)
+        candidates, kind = torch.from_numpy(places), int(fitted.kinds_of(features))
+        chosen = most_telling(heads, fitted.states, candidates, kind, int(n), fitted.knowledge.likelihood)
+        return [fitted.rows[place] for place in chosen]
+
+
+def _as_list(names: Any) -> list[Any]:
+    """A single name is a list of one; a string is never a list of letters."""
+    single = isinstance(names, str) or np.isscalar(names)
+    return [names] if single else list(names)

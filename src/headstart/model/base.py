@@ -1,0 +1,44 @@
+"""What every verb of a model starts from: the parts that fit made."""
+
+from __future__ import annotations
+
+from headstart.errors import NotFittedError
+from headstart.model.catalogue import Feature
+from headstart.model.estimator import Estimator
+from headstart.model.fitted import Fitted
+from headstart.model.info import ModelInfo, info_of
+from headstart.table import Names
+
+
+class FittedModel(Estimator):
+    """A model that may be fitted, and what can be looked up in it."""
+
+    fitted_: Fitted
+
+    @property
+    def info(self) -> ModelInfo:
+        """What was chosen, what each metadata column contributes, and the error to expect by shots."""
+        return info_of(self._fitted)
+
+    @property
+    def features(self) -> list[str]:
+        """The names of all features the model predicts."""
+        return list(self._fitted.catalogue)
+
+    @property
+    def rows(self) -> Names:
+        """The names of the rows the model knows."""
+        return self._fitted.rows
+
+    def feature(self, name: object) -> Feature:
+        """What the model holds of one feature: its kind, shots and context."""
+        return self._fitted.catalogue[name]
+
+    @property
+    def _fitted(self) -> Fitted:
+        try:
+            return self.fitted_
+        except AttributeError:
+            raise NotFittedError(
+                "this model is not fitted yet; call fit(table) or Headstart.load(path)"
+            ) from None

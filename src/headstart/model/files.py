@@ -1,0 +1,110 @@
+"""The verbs that write a model to a folder and read it back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Self
+
+from headstart.errors import InputError
+from headstart.model import folder
+from headstart.model.base import FittedModel
+from headstart.model.fitted import Fitted
+from headstart.model.intake import require_mapping
+from headstart.table.encoders import EncoderLike
+
+
+class Files(FittedModel):
+    """Saving, loading and changing in place. A folder always holds a whole model."""
+
+    def save(self, path: str | Path) -> None:
+        """Write the model to a folder.
+
+        Parameters
+        ----------
+        path : str or Path
+            A new folder, or that of an older model, which is replaced in one step.
+        """
+        self._fitted  # noqa: B018 (an error before anything is made)
+        folder.save(lambda: self._fitted, Path(path), owner=self)
+
+    @classmethod
+    def load(cls, path: str | Path, encoders: Mapping[str, EncoderLike] | None = None) -> Self:
+        """Read a saved model.
+
+        Parameters
+        ----------
+        path : str or Path
+            The folder of the model.
+        encoders : dict, default=None
+            What encodes metadata columns of new features, as in ``set_encoders``.
+
+        Returns
+        -------
+        Headstart
+            A model that predicts exactly what the saved one did.
+
+        Raises
+        ------
+        ModelFileError
+            If the folder is missing, damaged, of a newer format, or needs a package that is not there.
+        """
+        model = cls._holding(folder.load(Path(path)))
+        model.set_encoders(encoders or {})
+        return model
+
+    def set_encoders(self, encoders: Mapping[str, EncoderLike]) -> None:
+        """Give the model what encodes the metadata of new features and is not saved with it.
+
+        Parameters
+        ----------
+        encoders : dict
+            For a column of the type custom, its function, as in ``Table.read``. For a text column, the
+            folder of its sentence encoder, if it is not where it was when the model was fitted.
+
+        Raises
+        ------
+        InputError
+            If a column does not exist or takes no encoder; the model is unchanged then.
+        """
+        given = require_mapping(encoders, "encoders", "{'poster': function}")
+        with self._writing:
+            fitted = self._fitted
+            if given and fitted.schema is None:
+                raise InputError("the model was fitted without metadata and takes no encoders")
+            if fitted.schema is not None:
+                fitted.schema.check_encoders(given)
+            self.fitted_ = replace(fitted, encoders={**fitted.encoders, **given})
+
+    @classmethod
+    @contextmanager
+    def updating(cls, path: str | Path, encoders: Mapping[str, EncoderLike] | None = None) -> Iterator[Self]:
+        """Change a saved model in place: ``with Headstart.updating(path) as model: model.add_feature(…)``.
+
+        The model is saved when the block ends without an error. If several processes do so, one waits
+        for the other, and no change is lost. Inside the block the model itself may be saved too; any other
+        change of the same folder by this thread raises ``BusyError``, because it would be lost.
+        ``encoders`` is as in ``set_encoders``.
+        """
+        with folder.updating(Path(path)) as (fitted, lock):
+            model = cls._holding(fitted)
+            lock.owner = model
+            model.set_encoders(encoders or {})
+            yield model
+            model.save(path)
+
+    @classmethod
+    def _holding(cls, fitted: Fitted) -> Self:
+        settings = fitted.settings
+        model = cls(
+            settings.backbone,
+            settings.adapter,
+            settings.pretraining,
+            settings.metatraining,
+            settings.meta_share,
+            settings.random_state,
+        )
+        model.fitted_ = fitted
+        return model
