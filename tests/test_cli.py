@@ -166,8 +166,8 @@ BENCHMARK = ("benchmark", "{f}/nowhere.csv", "--out", "{f}/x")
             "must be NAME=TYPE, such as year=category; got 'year'",
         ),
         ([*EARLY, "{f}/ratings.csv"], "{f}/ratings.csv is a file; a model is saved as a folder"),
-        ([*EARLY, "{f}"], "{f} holds other things and no model; name another folder"),
-        ([*EARLY, "."], ". holds other things and no model; name another folder"),
+        ([*EARLY, "{f}"], "{f} holds other things ('empty.txt', "),
+        ([*EARLY, "."], "more) and no model; name another folder"),
         ([*FIT, "--kind", "binary"], "must be 0 or 1 (the feature's kind is binary)"),
         ([*FIT, "--form", "broad"], "form must be 'auto', 'long' or 'wide'; got 'broad'"),
         (

@@ -307,7 +307,7 @@ def test_an_interrupted_fit_resumes_to_the_same_model(
 
 def test_a_folder_of_something_else_is_not_taken_for_a_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("precious")
-    with pytest.raises(InputError, match="is not empty .* and holds no checkpoint"):
+    with pytest.raises(InputError, match=r"is not empty .* and holds no checkpoint"):
         Headstart(**QUICK).fit(ratings_table(), checkpoint=tmp_path)
     assert (tmp_path / "thesis.txt").read_text() == "precious"
 

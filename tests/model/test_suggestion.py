@@ -156,7 +156,7 @@ def test_bad_questions_are_refused(fresh: Fresh) -> None:
         model.suggest("f99")
     with pytest.raises(UnknownNameError, match="unknown row 'u99'"):
         model.suggest("f1", ["u1", "u99"])
-    with pytest.raises(InputError, match="adapter='chn-bayes'"):
+    with pytest.raises(InputError, match="adapter='bayes'"):
         fresh("pvae", "chn").suggest("f1")
-    with pytest.raises(InputError, match="adapter='chn-bayes'"):
+    with pytest.raises(InputError, match="adapter='bayes'"):
         fresh("factorisation", "knn-5").suggest("f1")

@@ -17,7 +17,7 @@ from headstart.adapters.protocol import AdapterConfig, StreamingAdapter
 from headstart.adapters.scales import ScalePrior
 from headstart.algebra.outliers import tame_outliers
 from headstart.algebra.padding import blocks, padded
-from headstart.algebra.sparse import segment_sum
+from headstart.algebra.sparse import all_equal, segment_sum
 from headstart.algebra.symmetric import pack, positive, squares, unpack, with_one
 from headstart.core.batch import FeatureBatch
 from headstart.core.heads import Heads
@@ -162,6 +162,10 @@ class ClosedFormAdapter(StreamingAdapter):
         covariance = positive((root @ root.T).double()[:-1, :-1])
         mean, covariance, noise = self.scale_prior.posterior(sums, prior_mean[:, :-1].double(), covariance)
         mean[:, -1] += centre - zero[:, 0]
+        # Numbers drawn from a continuum are never equal: where all are, that value is all that they say.
+        alike, first = all_equal(batch.cells)
+        mean[alike, :-1] = 0.0
+        mean[alike, -1] = one[alike, 0] * first[alike].double()
         heads = self._heads(mean / one, covariance / one[:, :, None] ** 2, batch.kinds)
         own_noise = self.prior.noise(batch.kinds) * (noise / one[:, 0] ** 2).to(heads.bias.dtype)
         return replace(heads, noise=own_noise)

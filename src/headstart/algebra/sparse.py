@@ -139,3 +139,11 @@ def products_at(left: Tensor, right: Tensor, cells: Cells) -> Tensor:
         return dense.view(-1).index_select(0, cells.lines * len(right) + cells.index)
     result: Tensor = _SampledProduct.apply(left, right, cells)  # type: ignore[no-untyped-call]
     return result
+
+
+def all_equal(cells: Cells) -> tuple[Tensor, Tensor]:
+    """Whether each line has two or more values, all of them equal, and the first: two of (lines,)."""
+    values = torch.cat([cells.values, cells.values.new_zeros(1)])
+    first = values[cells.indptr[:-1]]
+    different = (cells.values != first[cells.lines]).to(cells.values.dtype)
+    return (cells.counts > 1) & (segment_sum(different[:, None], cells.indptr)[:, 0] == 0), first

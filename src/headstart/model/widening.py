@@ -23,7 +23,7 @@ def widened(
 ) -> Heads:
     """Make heads less sure of themselves if some of their own observations lie far from what they predict.
 
-    Their variances are multiplied by 1 + Σ 64·log(z² / 64) / (n + 5), the sum over the observations whose
+    Their variances are multiplied by 1 + Σ 8·log(z² / 64) / (n + 5), the sum over the observations whose
     distance z is more than 8 standard deviations; so other heads do not change at all, and one wrong value
     is not believed more the further it lies. ``factors`` (features,) are those of the calibration.
     """
@@ -38,7 +38,7 @@ def widened(
     which = torch.unique(batch.cells.lines[far])
     part = batch.take(which)
     squares = _squares(heads.take(which), part, states, factors[which], likelihood)
-    excess = SURPRISING**2 * (squares / SURPRISING**2).clamp(min=1).log()
+    excess = SURPRISING * (squares / SURPRISING**2).clamp(min=1).log()
     total = excess.new_zeros(len(which)).index_add_(0, part.cells.lines, excess)
     ratio = heads.noise.new_ones(len(heads))
     ratio[which] = (1 + total / (part.shots + _USUAL_SHOTS)).to(ratio.dtype)
