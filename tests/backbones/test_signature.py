@@ -89,7 +89,7 @@ def test_rows_that_all_observed_alike_are_not_told_apart() -> None:
     np.testing.assert_allclose(found[:, 1:].numpy(), 0, atol=1e-3)
 
 
-@pytest.mark.parametrize("telling", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("telling", [0.0, 0.3, 1.0, 3.0])
 def test_patience_is_the_best_for_rows_of_which_most_is_hidden(telling: float) -> None:
     """Every choice tried, row by row: the few observations shown against what all of them say."""
     generator = torch.Generator().manual_seed(1)
@@ -115,7 +115,7 @@ def test_patience_is_the_best_for_rows_of_which_most_is_hidden(telling: float) -
             ]
             errors[number] += np.mean([m @ metric.numpy() @ m for m in missed])
     assert float(signature.patience) == pytest.approx(choices[errors.argmin()], rel=1e-4)
-    assert telling < 1 or float(signature.patience) <= 100.01  # the choices are about 1.8 times apart
+    assert telling < 3 or float(signature.patience) < 50  # what is telling is believed early
     before = signature.patience.clone()
     signature.learn_patience(cells, means, 0 * row_map, metric, generator)
     assert torch.equal(signature.patience, before)  # what predicts nothing teaches nothing

@@ -15,7 +15,6 @@ from headstart.adapters.posterior import ContextSums, classify, mixed, posterior
 from headstart.adapters.prior import HeadPrior
 from headstart.adapters.protocol import AdapterConfig, StreamingAdapter
 from headstart.adapters.scales import ScalePrior
-from headstart.algebra.outliers import tame_outliers
 from headstart.algebra.padding import blocks, padded
 from headstart.algebra.sparse import all_equal, segment_sum
 from headstart.algebra.symmetric import pack, positive, squares, unpack, with_one
@@ -25,6 +24,7 @@ from headstart.core.knowledge import Knowledge
 from headstart.core.networks import mlp
 from headstart.core.states import RowStates
 from headstart.table.kinds import KindType
+from headstart.table.outliers import tame_outliers
 
 _MANY = 1000  # features from which networks are trained longer
 _WIDEST_NOISE = 3.0  # |log| of a row's noise relative to the usual

@@ -108,6 +108,11 @@ class Factorisation(SweptBackbone):
         noise = 1 / (self.precision[self.kinds] * self.exactness)
         return Heads(self.weight, self.bias, self.spread, noise)
 
+    @property
+    def has_two_values(self) -> bool:
+        """Whether numbers take two values only: then the mean alone says how exact they are."""
+        return len(self.grid) == 2
+
     # -- rows -------------------------------------------------------------------------------------
 
     def batch_states(self, cells: Cells) -> RowStates:
@@ -167,6 +172,8 @@ class Factorisation(SweptBackbone):
 
     def _exactness(self, now: RowPosterior, sums: list[RowSums]) -> Tensor:
         """How exact each row's ratings and reals are, shrunk to the usual: (rows,)."""
+        if self.has_two_values:
+            return torch.ones_like(now.exactness)
         moments = now.moments()
         counts = sum((each.counts for each in sums), torch.zeros(len(moments)))
         squared = sum((each.squared_errors(now, moments) for each in sums), torch.zeros(len(moments)))

@@ -164,12 +164,9 @@ class FactorisationTraining:
         self._update_exactness(total, weighted, weights)
 
     def _update_exactness(self, total: Tensor, weighted: Tensor, weights: Tensor) -> None:
-        """How exact each feature's observations are, shrunk to the usual; for ratings only.
-
-        Where there are but two values, the mean alone says how exact they are.
-        """
+        """How exact each feature's observations are, shrunk to the usual; for ratings only."""
         backbone, by_feature = self.backbone, self.by_feature
-        if len(backbone.grid) == 2:
+        if backbone.has_two_values:
             return
         values = segment_sum((weights * by_feature.values**2)[:, None], by_feature.indptr)[:, 0]
         expected = (total * unpack(backbone.second_moments(), self.size)).sum((1, 2))

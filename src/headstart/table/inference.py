@@ -14,10 +14,10 @@ from headstart.table.grids import few_distinct, on_grid
 from headstart.table.kinds import Kind, Kinds, KindType
 from headstart.table.names import Names
 from headstart.table.pasting import kinds_to_paste, pasted
+from headstart.table.scales import real_scales
 
 KindsLike = str | Kind | Mapping[str, str | Kind] | Mapping[str | None, str | Kind] | None
 
-ROUNDING = 4 * np.finfo(np.float64).eps  # a smaller spread, relative to the values, is no spread
 UNDECIDED = -1  # in place of a KindType: the kind of the feature is not decided yet
 
 
@@ -202,45 +202,18 @@ def _compute_rating_limits(
 
 
 def _compute_real_scales(arrays: _KindArrays, index: NDArray[np.int64], values: NDArray[np.float64]) -> bool:
-    """Set missing centers and scales of reals. Return whether all of them share one pair.
-
-    Features of similar center and scale share one pair; otherwise each feature has its own.
-    """
+    """Set missing centers and scales of reals. Return whether all of them share one pair."""
     mask = (arrays.types == KindType.REAL) & np.isnan(arrays.second)
     selected = mask[index]
     if not selected.any():
         arrays.assign(mask, Kind.real())
         return True
-    count, index, values = len(mask), index[selected], values[selected]
-    number = np.bincount(index, minlength=count)
-    # Sums of values near 0 are exact enough also if the values are large and their spread is small.
-    first = np.zeros(count)
-    first[index[::-1]] = values[::-1]
-    with np.errstate(over="ignore", invalid="ignore"):  # values that are too large are found at the end
-        mean = first + np.bincount(index, values - first[index], count) / np.maximum(number, 1)
-        squares = np.bincount(index, (values - mean[index]) ** 2, count)
-    deviation = np.sqrt(squares / np.maximum(number, 1))
-    deviation[deviation <= ROUNDING * np.abs(mean)] = 0.0  # a constant feature, up to rounding
-    # The deviation of two or three values says little: if possible, compare features with five or more.
-    compared = number >= min(5, number.max())
-    deviations = deviation[compared & (deviation > 0)]
-    pooled = np.sqrt(squares.sum() / number.sum())
-    similar = bool(
-        (np.abs(mean[compared] - np.median(mean[compared])) <= 10 * pooled).all()
-        and (len(deviations) == 0 or (np.abs(np.log10(deviations / np.median(deviations))) <= 1).all())
-    )
-    if similar:
-        center = float(values[0] + (values - values[0]).mean())
-        scale = float((values - center).std())
-        scale = scale if scale > ROUNDING * abs(center) else abs(center) or 1.0
-        arrays.assign(mask, Kind.real(center, scale))
-    else:
-        observed = mask & (number > 0)
-        magnitude = np.where(np.abs(mean) > 0, np.abs(mean), 1.0)
-        arrays.first[observed] = mean[observed]
-        arrays.second[observed] = np.where(deviation > 0, deviation, magnitude)[observed]
-        arrays.assign(mask & ~observed, arrays.median_real(observed))
-    return similar
+    index = index[selected]
+    center, scale, shared = real_scales(index, values[selected], len(mask))
+    observed = mask & (np.bincount(index, minlength=len(mask)) > 0)
+    arrays.first[observed], arrays.second[observed] = center[observed], scale[observed]
+    arrays.assign(mask & ~observed, arrays.median_real(observed))
+    return shared
 
 
 def _most_common(arrays: _KindArrays, observed: NDArray[np.bool_], shared: bool) -> Kind:

@@ -8,7 +8,6 @@ import torch
 
 from headstart.adapters.protocol import Adapter, AdapterConfig
 from headstart.adapters.registry import ADAPTERS, build_adapter
-from headstart.algebra.outliers import tame_outliers
 from headstart.backbones.protocol import Backbone, BackboneConfig
 from headstart.backbones.registry import build_backbone, value_grid
 from headstart.core.batch import FeatureBatch
@@ -18,6 +17,7 @@ from headstart.progress import Reporter
 from headstart.table import Kind, Kinds, Table
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
+from headstart.table.outliers import tame_outliers
 from headstart.training.metatraining import MetaTrainingConfig, meta_train
 from headstart.training.pretraining import PretrainingConfig, pretrain
 from headstart.training.tasks import Tasks

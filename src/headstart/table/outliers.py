@@ -26,17 +26,14 @@ def tame_outliers(cells: Cells, lines: Tensor) -> Cells:
     part = cells.take(chosen)
     values, counts, owner = part.values.double(), part.counts, part.lines
     distance = (values - _medians(values, part)[owner]).abs()
-    sums = torch.zeros(len(part), dtype=torch.float64).index_add_(0, owner, distance**2)
-    farthest = sums.new_zeros(len(part)).scatter_reduce_(0, owner, distance**2, "amax")
-    others = ((sums - farthest).clamp(min=0) / (counts - 1)).sqrt()
-    deviation = torch.maximum(_TO_DEVIATION * _medians(distance, part), others)
+    deviation = torch.maximum(_TO_DEVIATION * _medians(distance, part), _deviation_of_others(distance, part))
     reach = torch.where(deviation > 0, _MAX_DISTANCE * (1 + _SMALL_SAMPLE / counts) * deviation, torch.inf)
     inside = distance <= reach[owner]
     if bool(inside.all()):
         return cells
-    low = sums.new_full((len(part),), torch.inf)
+    low = deviation.new_full((len(part),), torch.inf)
     low.scatter_reduce_(0, owner[inside], values[inside], "amin")
-    high = sums.new_full((len(part),), -torch.inf)
+    high = deviation.new_full((len(part),), -torch.inf)
     high.scatter_reduce_(0, owner[inside], values[inside], "amax")
     tamed = torch.minimum(torch.maximum(values, low[owner]), high[owner])
     changed = cells.values.clone()
@@ -44,6 +41,17 @@ def tame_outliers(cells: Cells, lines: Tensor) -> Cells:
     mask[chosen] = True
     changed[mask[cells.lines]] = tamed.to(changed.dtype)  # the chosen lines are in ascending order
     return Cells(cells.indptr, cells.index, changed, cells.width)
+
+
+def _deviation_of_others(distance: Tensor, cells: Cells) -> Tensor:
+    """The root mean square distance of all but the farthest value of each line: (lines,)."""
+    owner, squared = cells.lines, distance**2
+    farthest = squared.new_zeros(len(cells)).scatter_reduce_(0, owner, squared, "amax")
+    # Small distances beside a very large one would be lost if it were added first and then subtracted.
+    far = squared == farthest[owner]
+    sums = farthest.new_zeros(len(cells)).index_add_(0, owner, torch.where(far, 0.0, squared))
+    ties = farthest.new_zeros(len(cells)).index_add_(0, owner, far.to(squared.dtype)) - 1
+    return ((sums + ties * farthest) / (cells.counts - 1)).sqrt()
 
 
 def _medians(values: Tensor, cells: Cells) -> Tensor:
