@@ -77,6 +77,14 @@ def batch_of(knowledge: Knowledge, positions: torch.Tensor | None) -> FeatureBat
     return FeatureBatch(knowledge.cells.transpose(), knowledge.metadata, knowledge.kinds, positions=positions)
 
 
+def unevenly_observed(knowledge: Knowledge) -> Knowledge:
+    """With fewer and fewer observations from the first feature to the last."""
+    generator = torch.Generator().manual_seed(3)
+    chance = torch.linspace(1.0, 0.1, FEATURES)[knowledge.cells.index]
+    kept = torch.rand(len(chance), generator=generator) < chance
+    return replace(knowledge, cells=knowledge.cells.keep(kept))
+
+
 def slow_weights(knowledge: Knowledge) -> tuple[np.ndarray, np.ndarray]:
     """How much of each head comes from its own observations, and the metric of predictions."""
     states = knowledge.states
@@ -146,6 +154,50 @@ def test_a_known_feature_treated_as_new_gets_what_the_others_predict(mixed: bool
     assert float(prior.corrections.abs().max()) > 1e-2
     covariance = prior.root(torch.float64) @ prior.root(torch.float64).T
     assert covariance.shape == (WIDTH + 1 + learned,) * 2
+
+
+@pytest.mark.parametrize("described", [True, False])
+def test_much_observed_features_count_more_for_new_ones(described: bool) -> None:
+    knowledge = unevenly_observed(world())
+    prior = prepared(
+        knowledge if described else replace(knowledge, metadata=knowledge.metadata[:, :0], widths=())
+    )
+    weights = torch.from_numpy(slow_weights(knowledge)[0]) * knowledge.table_shots
+    theta = stacked_heads(knowledge.heads).double()
+    plain = sum(w * head for w, head in zip(weights, theta, strict=True)) / weights.sum()
+    torch.testing.assert_close(prior.plain_mean.double(), plain, rtol=1e-4, atol=1e-5)
+    description = Description.of(knowledge.metadata, WIDTHS).with_bends(prior.bends) if described else None
+    if description is not None:
+        regression = empirical_prior(
+            knowledge, knowledge.heads, description, knowledge.table_shots
+        ).regression
+        expected = slow_loo(regression, description.numbers, theta, weights).float()
+        found = prior.mean(batch_of(knowledge, torch.arange(FEATURES)))
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_of_known_features_it_is_known_how_much_observed_they_are() -> None:
+    """The bias of heads rises with the number of observations: a regression with that column finds it."""
+    knowledge = unevenly_observed(world())
+    popularity = knowledge.table_shots.log1p()[:, None]
+    heads = replace(knowledge.heads, bias=knowledge.heads.bias + 4 * popularity[:, 0])
+    knowledge = replace(knowledge, heads=heads)
+    prior = prepared(knowledge)
+    plain = Description.of(knowledge.metadata, WIDTHS).with_bends(prior.bends)
+    batch = batch_of(knowledge, None)
+    known = replace(batch, known=torch.arange(FEATURES))
+    theta, weights = stacked_heads(heads).double(), torch.from_numpy(slow_weights(knowledge)[0])
+    for description, found in (
+        (plain.with_more(popularity), prior.mean(known)),
+        (Description(popularity, [torch.tensor([0])]), prior.mean_without_metadata(known)),
+    ):
+        regression = empirical_prior(knowledge, heads, description).regression
+        assert float(regression.strengths[-1]) > 0
+        expected = slow_loo(regression, description.numbers, theta, weights).float()
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+    mixed = replace(batch, known=torch.where(torch.arange(FEATURES) % 2 == 0, torch.arange(FEATURES), -1))
+    expected = torch.where((mixed.known >= 0)[:, None], prior.mean(known), prior.mean(batch))
+    assert torch.equal(prior.mean(mixed), expected)
 
 
 def test_gains_are_told_by_metadata_column() -> None:

@@ -168,7 +168,9 @@ class Slow:
         given = described(FEATURES).numbers.numpy()
         number = given[:, 1:]
         bend = number * (1 - number)
-        self.described = np.c_[given, bend, bend * (1 - 2 * number)]  # only the number is bent
+        counts = np.bincount(cells.index.numpy(), minlength=FEATURES)
+        # Only the number is bent.
+        self.described = np.c_[given, bend, bend * (1 - 2 * number), np.log1p(counts)].astype(given.dtype)
         self.observed = list(
             zip(cells.lines.tolist(), cells.index.tolist(), cells.values.tolist(), strict=True)
         )
@@ -273,7 +275,7 @@ class Slow:
         usual = np.trace(self.head_covariance @ metric)
         known = np.array([1 - np.trace(each @ metric) / usual for each in self.spread]).clip(1e-3, 1)
         _, self.head_means = honest(
-            self.described, [[0], [1], [2, 3]], self.described, strengths, known, self.heads
+            self.described, [[0], [1], [2, 3], [4]], self.described, strengths, known, self.heads
         )
         share = known / known.sum()
         rest = self.heads - self.head_means

@@ -138,7 +138,7 @@ class ClosedFormAdapter(StreamingAdapter):
         noise = self._noise(states, batch).to(root.dtype)
         identity = not bool(self.knowledge.likelihood.squashes(kind))
         if identity and self._may_doubt():
-            return self._doubting(self._sums(batch, states), prior_mean)
+            return self._doubting(self._sums(batch, states), prior_mean, batch)
         if identity:
             return regress(rows, values, padded(1 / noise, cells), prior_mean, root)
         if int(kind) == KindType.BINARY:
@@ -175,9 +175,9 @@ class ClosedFormAdapter(StreamingAdapter):
         possible = not self.training and self.prior.learned == 0 and bool(self.prior.misleading > 0)
         return possible and self.prior.uses_metadata
 
-    def _doubting(self, sums: ContextSums, prior_mean: Tensor) -> tuple[Tensor, Tensor]:
+    def _doubting(self, sums: ContextSums, prior_mean: Tensor, batch: FeatureBatch) -> tuple[Tensor, Tensor]:
         """The posterior where the evidence of the context says whether to follow the metadata."""
-        plain = self.prior.plain_mean.double().expand_as(prior_mean)
+        plain = self.prior.mean_without_metadata(batch).double()
         means = torch.stack([prior_mean.double(), plain], dim=1)
         roots = torch.stack([self.prior.root(torch.float64), self.prior.plain_root.double()])
         misleading = self.prior.misleading
@@ -246,7 +246,7 @@ class ClosedFormAdapter(StreamingAdapter):
         sums = self._parted(kept, count[:, 0])
         prior_mean = self.prior_mean(batch, further).to(evidence.dtype)
         if self._may_doubt():
-            mean, covariance = self._doubting(sums, prior_mean)
+            mean, covariance = self._doubting(sums, prior_mean, batch)
             return self._heads(mean, covariance, batch.kinds)
         root = self.prior.root(evidence.dtype)
         residual = sums.linear - (sums.total @ prior_mean[:, :, None])[:, :, 0]

@@ -31,14 +31,21 @@ class EmpiricalPrior:
     regression: HonestRegression
 
 
-def empirical_prior(knowledge: Knowledge, heads: Heads, description: Description) -> EmpiricalPrior:
-    """Regress heads (w, b) of the backbone's features on what describes these features."""
+def empirical_prior(
+    knowledge: Knowledge, heads: Heads, description: Description, importance: Tensor | None = None
+) -> EmpiricalPrior:
+    """Regress heads (w, b) of the backbone's features on what describes these features.
+
+    A feature counts by what its observations say of its head, and by its ``importance`` (features,).
+    """
     stacked = stacked_heads(heads)
     size = stacked.shape[1]
     metric = activation_metric(knowledge)
     own, deviation = heads.packed_covariance, stacked - stacked.mean(0)
     prior = deviation.T @ deviation / max(1, len(deviation)) + unpack(own.mean(0), size)
     weights = reliability(own, prior, metric)
+    if importance is not None:
+        weights = weights * (importance / importance.mean()).double()
     spread = unpack((weights / weights.sum()).to(stacked.dtype) @ own, size)
     regression = HonestRegression(make_groups(description.numbers, description.groups))
     regression.choose(description.numbers, stacked, weights, torch.linalg.cholesky(positive(metric)))

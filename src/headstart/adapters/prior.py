@@ -19,8 +19,10 @@ class HeadPrior(nn.Module):
 
     A head has ``size`` numbers: one weight per activation of the backbone, one per learned activation
     (``learned``, after those), and the bias. The regression on metadata is honest: each group of columns
-    has a strength chosen by leave-one-out, "not at all" included, and a known feature that is treated as
-    new gets the mean that the *other* features predict.
+    has a strength chosen by leave-one-out, "not at all" included, and a known feature gets the mean that
+    the *other* features predict. In the regression for new features, known ones count by their number of
+    observations: errors are made on observations. Of a known feature it is also known how much observed
+    it is, which says something of it where rows choose what they observe.
     """
 
     def __init__(self, knowledge: Knowledge, learned: int = 0) -> None:
@@ -44,6 +46,9 @@ class HeadPrior(nn.Module):
         self.register_buffer("plain_root", torch.eye(self.size))
         self.misleading: Tensor  # share of features, before any is observed, whose metadata misleads
         self.register_buffer("misleading", torch.tensor(0.25, dtype=torch.float64))
+        # What the other features predict of each known one: as metadata says, and without it.
+        self.known_means: Tensor
+        self.register_buffer("known_means", torch.zeros(len(knowledge.kinds), 2, self.size))
         self.gains: Tensor  # the share of the error of predicted heads that each metadata column removes
         self.register_buffer("gains", torch.zeros(len(knowledge.widths)))
         # By how much the others' prediction of each known feature differs from the fitted one.
@@ -61,7 +66,8 @@ class HeadPrior(nn.Module):
         if self.tells_kind:
             one_hot = nn.functional.one_hot(knowledge.kinds, len(KindType))
             description = description.with_more(one_hot.to(description.numbers.dtype))
-        prior = empirical_prior(knowledge, heads, description)
+        counts = knowledge.table_shots
+        prior = empirical_prior(knowledge, heads, description, counts)
         self.base.copy_(self._widened(torch.cat([prior.matrix, prior.constant[None]])))
         fitted = self.describe(knowledge.metadata, knowledge.kinds) @ self.base
         self.corrections.copy_(self._widened(prior.loo_means) - fitted)
@@ -72,7 +78,11 @@ class HeadPrior(nn.Module):
         self.root_diagonal.copy_(root.diagonal().log())
         self.root_lower.copy_(root.tril(-1))
         self.log_noise.copy_(noise.log())
-        plain = empirical_prior(knowledge, heads, Description(knowledge.metadata[:, :0], []))
+        none = Description(knowledge.metadata[:, :0], [])
+        plain = empirical_prior(knowledge, heads, none, counts)
+        for part, known in enumerate((description, none)):
+            popular = known.with_more(counts.log1p()[:, None])
+            self.known_means[:, part] = self._widened(empirical_prior(knowledge, heads, popular).loo_means)
         self.misleading.copy_(misleading_share(heads, prior, plain))
         self.plain_mean.copy_(self._widened(plain.constant[None])[0])
         self.plain_root.copy_(self._root_of(plain.covariance, usual))
@@ -92,7 +102,19 @@ class HeadPrior(nn.Module):
     def mean(self, batch: FeatureBatch) -> Tensor:
         """The prior mean of each head: (features, size)."""
         mean = self.describe(batch.metadata, batch.kinds) @ self.base
-        return mean if batch.positions is None else mean + self.corrections[batch.positions]
+        if batch.positions is not None:
+            mean = mean + self.corrections[batch.positions]
+        return self._as_known(mean, batch, 0)
+
+    def mean_without_metadata(self, batch: FeatureBatch) -> Tensor:
+        """The prior mean of each head if its metadata says nothing: (features, size)."""
+        return self._as_known(self.plain_mean.expand(len(batch), -1), batch, 1)
+
+    def _as_known(self, mean: Tensor, batch: FeatureBatch, part: int) -> Tensor:
+        if batch.known is None:
+            return mean
+        known = self.known_means[batch.known.clamp(min=0), part].to(mean.dtype)
+        return torch.where((batch.known >= 0)[:, None], known, mean)
 
     def root(self, dtype: torch.dtype) -> Tensor:
         """The lower triangular root of a head's prior covariance: (size, size)."""

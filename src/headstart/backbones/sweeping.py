@@ -39,7 +39,9 @@ class FactorisationTraining:
         self.by_feature = cells.transpose()
         # The transposed cells hold the observations in another order: this is where each of them stood.
         self.order = torch.argsort(cells.index, stable=True)
-        self.description = description.with_bends(description.bendable())
+        # Much observed features are other than rarely observed ones.
+        popularity = self.by_feature.counts.to(description.numbers.dtype).log1p()[:, None]
+        self.description = description.with_bends(description.bendable()).with_more(popularity)
         self.latent, self.size = backbone.latent, backbone.latent + 1
 
     @torch.no_grad()

@@ -25,6 +25,9 @@ class FeatureBatch:
     # share, if its own centre and scale are yet to be found; 0 and 0 if they are known. None: all known.
     units: Tensor | None = None
     positions: Tensor | None = None  # (features,): of the backbone's own features, when treated as new
+    known: Tensor | None = (
+        None  # (features,): of the backbone's own, taken as such; −1 for new. None: all new
+    )
 
     def __len__(self) -> int:
         return len(self.kinds)
@@ -41,9 +44,12 @@ class FeatureBatch:
 
     def take(self, features: Tensor) -> FeatureBatch:
         """Return these features, in this order."""
-        units, positions = (None if part is None else part[features] for part in (self.units, self.positions))
+        optional = (self.units, self.positions, self.known)
         return FeatureBatch(
-            self.cells.take(features), self.metadata[features], self.kinds[features], units, positions
+            self.cells.take(features),
+            self.metadata[features],
+            self.kinds[features],
+            *(None if part is None else part[features] for part in optional),
         )
 
     def observing(self, cells: Cells) -> FeatureBatch:

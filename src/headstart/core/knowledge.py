@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
+import torch
 from torch import Tensor
 
 from headstart.core.heads import Heads
@@ -37,3 +39,8 @@ class Knowledge:
     def __post_init__(self) -> None:
         if not self.widths and self.metadata.shape[1]:  # metadata of unknown origin is one column
             object.__setattr__(self, "widths", (self.metadata.shape[1],))
+
+    @cached_property
+    def table_shots(self) -> Tensor:
+        """How many observations each feature has: (features,)."""
+        return torch.bincount(self.cells.index, minlength=len(self.kinds)).to(torch.float32)

@@ -156,7 +156,17 @@ class Fitted:
             torch.from_numpy(np.stack([feature.metadata for feature in features])),
             self.kinds_of(features),
             torch.tensor([self._units_of(feature) for feature in features], dtype=torch.float64),
+            known=self._known(features),
         )
+
+    def _known(self, features: list[Feature]) -> Tensor:
+        """The positions of features among the backbone's own; −1 for others: (features,)."""
+        positions = torch.full((len(features),), -1)
+        known = [i for i, feature in enumerate(features) if feature.in_backbone]
+        if known:
+            names = [features[i].name for i in known]
+            positions[known] = torch.from_numpy(self.backbone_features.positions(names))
+        return positions
 
 
 _FEWEST_OUTLIERS = 4  # values of which one can be told to be far off

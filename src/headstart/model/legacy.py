@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headstart.core.description import bent
+from headstart.table.kinds import KindType
 from headstart.training.calibration import LEVELS
 
 _MARKS = (0, 1, 2, 4, 8, 16, 32, 64, 128)  # the numbers of shots that calibrations were measured at
@@ -107,8 +109,19 @@ def _new_tensors(tensors: dict[str, Tensor], *, relative: bool) -> dict[str, Ten
             size, width = len(new[f"{prefix}prior.root_lower"]), tensors["knowledge/metadata"].shape[1]
             new[f"{prefix}prior.misleading"] = torch.zeros((), dtype=torch.float64)
             new[f"{prefix}prior.bends"] = torch.ones(width, dtype=torch.bool)  # all columns were bent
+            base, metadata = new[f"{prefix}prior.base"], tensors["knowledge/metadata"]
+            means = _prior_means(base, metadata, new["backbone/kinds"])
+            new[f"{prefix}prior.known_means"] = means[:, None].repeat(1, 2, 1)
             new[f"{prefix}mean_squares"] = torch.zeros(size - 1)  # the uncertainty of rows was in ``doubt``
     return new
+
+
+def _prior_means(base: Tensor, metadata: Tensor, kinds: Tensor) -> Tensor:
+    """What metadata, its bends and perhaps the kind predicted of each known feature's head."""
+    parts = [bent(metadata, torch.ones(metadata.shape[1], dtype=torch.bool))]
+    if len(base) > parts[0].shape[1] + 1:
+        parts.append(torch.nn.functional.one_hot(kinds, len(KindType)).to(metadata.dtype))
+    return torch.cat([*parts, metadata.new_ones(len(metadata), 1)], dim=1) @ base
 
 
 def _upgrade_factorisation(tensors: dict[str, Tensor]) -> None:

@@ -37,7 +37,7 @@ def with_new_heads(knowledge: Knowledge, tasks: Tasks) -> Knowledge:
     if bool(squashed.all()) or len(tasks.states) < 2:
         return knowledge
     plain = Description.of(knowledge.metadata, knowledge.widths)
-    description = plain.with_bends(plain.bendable())
+    description = plain.with_bends(plain.bendable()).with_more(knowledge.table_shots.log1p()[:, None])
     own = knowledge.heads.detach()
     by_feature = knowledge.cells.transpose()
     counts = by_feature.counts.double()
