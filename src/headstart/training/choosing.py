@@ -25,7 +25,7 @@ from headstart.training.tasks import disjoint_tasks
 
 AUTO: Literal["auto"] = "auto"  # in place of an adapter: leaves the choice to the judge
 CLOSED_FORM, TRAINED = "bayes", "chn-bayes"
-MIN_FEATURES_TO_META_TRAIN = 300  # with fewer, networks have too little to learn from, and to be judged by
+MIN_FEATURES_TO_META_TRAIN = 1000  # with fewer, networks learned nothing that the closed form did not have
 _MARGIN = 1.0  # standard errors by which networks must beat the closed form
 
 
