@@ -70,7 +70,7 @@ def slow_better(candidate: Judged, other: Judged, standard_errors: float) -> boo
     """One feature after the other, by its name."""
     by_feature: dict[int, list[float]] = {}
     for shots in candidate.outcomes:
-        means = []
+        totals = []
         for judged in (candidate, other):
             of = judged.outcomes[shots]
             squared: dict[int, list[float]] = {}
@@ -78,13 +78,12 @@ def slow_better(candidate: Judged, other: Judged, standard_errors: float) -> boo
                 of.feature.tolist(), of.predictive.mean.tolist(), of.truth.tolist(), strict=True
             ):
                 squared.setdefault(name, []).append((x - y) ** 2)
-            means.append({name: np.mean(each) for name, each in squared.items()})
-        mine, yours = means
-        usual = np.mean(list(yours.values()))
+            totals.append({name: sum(each) for name, each in squared.items()})
+        mine, yours = totals
         for name in mine:
-            by_feature.setdefault(name, []).append((mine[name] - yours[name]) / usual)
-    every = [np.mean(each) for each in by_feature.values()]
-    return bool(np.mean(every) < -standard_errors * np.std(every) / np.sqrt(len(every)))
+            by_feature.setdefault(name, []).append((mine[name] - yours[name]) / sum(yours.values()))
+    every = [sum(each) for each in by_feature.values()]
+    return bool(sum(every) < -standard_errors * np.std(every) * np.sqrt(len(every)))
 
 
 @given(seed=st.integers(0, 9999), margin=st.sampled_from([0.0, 0.5, 1.0, 2.0]))
@@ -115,10 +114,12 @@ def test_outcomes_of_different_features_are_put_together() -> None:
     torch.testing.assert_close(whole.truth, torch.cat([one.truth, other.truth]))
     assert joined([one]) is one
     verdict = Judged({0: whole, 4: one}).verdict()
-    errors = [[(0.01 + 0.04) / 2, (1 + 0.25) / 2, 0.09], [(0.01 + 0.04) / 2, 0.09]]
-    np.testing.assert_allclose(verdict.error, [np.mean(each) for each in errors], rtol=1e-5)
-    spread = [np.std(each) / np.sqrt(len(each)) for each in errors]
-    np.testing.assert_allclose(verdict.standard_error, spread, rtol=1e-5)
+    errors = [[[0.01, 0.04], [1, 0.25], [0.09]], [[0.01, 0.04], [0.09]]]
+    means = [np.mean([error for own in each for error in own]) for each in errors]
+    np.testing.assert_allclose(verdict.error, means, rtol=1e-5)
+    for mean, each, found in zip(means, errors, verdict.standard_error, strict=True):
+        apart = sum((sum(own) - mean * len(own)) ** 2 for own in each)
+        assert found == pytest.approx(np.sqrt(apart) / sum(len(own) for own in each), rel=1e-5)
 
 
 def test_a_feature_keeps_its_name_at_every_number_of_shots() -> None:

@@ -27,6 +27,7 @@ from headstart.table.kinds import KindType
 from headstart.table.outliers import tame_outliers
 
 _MANY = 1000  # features from which networks are trained longer
+_EPOCH_FEATURES = 2000
 _WIDEST_NOISE = 3.0  # |log| of a row's noise relative to the usual
 
 
@@ -77,7 +78,9 @@ class ClosedFormAdapter(StreamingAdapter):
         many = features >= _MANY
         return {
             "epochs": 30 if many else 15,
-            "batch_size": max(48, features // 70),  # so an epoch has about 70 steps, however many there are
+            # More features in an epoch cost time and change little; it has about 70 steps at most.
+            "epoch_features": _EPOCH_FEATURES,
+            "batch_size": max(48, min(features, _EPOCH_FEATURES) // 70),
             "learning_rate": 2e-3,
             "schedule": "cosine",
             "weight_decay": 0.0,

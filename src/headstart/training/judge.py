@@ -29,8 +29,8 @@ _MAX_FOLDS = 4
 class Verdict(Config):
     """What the judge found of one candidate, by shots."""
 
-    error: tuple[float, ...]  # mean squared error on the models' scale, each feature counting once
-    standard_error: tuple[float, ...]
+    error: tuple[float, ...]  # mean squared error of observations, on the models' scale
+    standard_error: tuple[float, ...]  # over features
 
 
 class Judgement(Config):
@@ -43,21 +43,48 @@ class Judgement(Config):
 
 
 @dataclass(frozen=True)
+class FeatureErrors:
+    """The errors of some features at one number of shots."""
+
+    features: Tensor  # (features,)
+    squared: Tensor  # (features,): sums of squared errors
+    counts: Tensor  # (features,): of observations
+
+    @classmethod
+    def of(cls, outcome: Outcome) -> FeatureErrors:
+        """Sum up the errors of each feature there is."""
+        squared = (outcome.predictive.mean - outcome.truth) ** 2
+        features, owner = torch.unique(outcome.feature, return_inverse=True)
+        return cls(features, torch.bincount(owner, weights=squared.double()), torch.bincount(owner))
+
+    @property
+    def mean(self) -> float:
+        """The mean squared error of all observations."""
+        return float(self.squared.sum() / self.counts.sum())
+
+    @property
+    def standard_error(self) -> float:
+        """That of the mean, as of a ratio of two sums over features."""
+        apart = self.squared - self.mean * self.counts
+        return float((apart**2).sum().sqrt() / self.counts.sum())
+
+
+@dataclass(frozen=True)
 class Judged:
     """Outcomes of one candidate by shots, all folds together."""
 
     outcomes: dict[int, Outcome]
 
-    def errors(self) -> dict[int, tuple[Tensor, Tensor]]:
-        """By shots, the features that have so many and the squared error of each: two of (features,)."""
-        return {shots: _by_feature(outcome) for shots, outcome in self.outcomes.items()}
+    def errors(self) -> dict[int, FeatureErrors]:
+        """By shots, the errors of the features that have so many."""
+        return {shots: FeatureErrors.of(outcome) for shots, outcome in self.outcomes.items()}
 
     def verdict(self) -> Verdict:
         """The mean error by shots with its standard error over features."""
-        errors = [each.double() for _, each in self.errors().values()]
+        errors = self.errors().values()
         return Verdict(
-            error=tuple(float(each.mean()) for each in errors),
-            standard_error=tuple(float(each.std(correction=0) / len(each) ** 0.5) for each in errors),
+            error=tuple(each.mean for each in errors),
+            standard_error=tuple(each.standard_error for each in errors),
         )
 
 
@@ -107,23 +134,17 @@ def joined(parts: list[Outcome]) -> Outcome:
 def better(candidate: Judged, other: Judged, standard_errors: float) -> bool:
     """Whether a candidate's error is lower by more than so many standard errors of the difference.
 
-    Features are compared one by one, relative to the mean error at the same number of shots, and each
-    feature counts once: by its mean over shots.
+    Every observation counts alike, relative to the total error at the same number of shots. The error of
+    the difference is found from its spread over features, because those of one feature err together.
     """
     ours, theirs = candidate.errors(), other.errors()
-    count = max(int(features.max()) for features, _ in ours.values()) + 1
-    total, seen = torch.zeros(count, dtype=torch.float64), torch.zeros(count, dtype=torch.float64)
+    count = max(int(each.features.max()) for each in ours.values()) + 1
+    gains = torch.zeros(count, dtype=torch.float64)
+    seen = torch.zeros(count, dtype=torch.bool)
     for shots in ours.keys() & theirs.keys():
-        (features, mine), (_, yours) = ours[shots], theirs[shots]
-        total[features] += (mine - yours).double() / yours.double().mean().clamp(min=1e-12)
-        seen[features] += 1
-    mean = total[seen > 0] / seen[seen > 0]
-    spread = float(mean.std(correction=0)) / len(mean) ** 0.5
-    return bool(float(mean.mean()) < -standard_errors * spread)
-
-
-def _by_feature(outcome: Outcome) -> tuple[Tensor, Tensor]:
-    """The features there are and the mean squared error of each: two of (features,)."""
-    squared = (outcome.predictive.mean - outcome.truth) ** 2
-    features, owner = torch.unique(outcome.feature, return_inverse=True)
-    return features, torch.bincount(owner, weights=squared.double()) / torch.bincount(owner)
+        mine, yours = ours[shots], theirs[shots]
+        gains[mine.features] += (yours.squared - mine.squared) / yours.squared.sum().clamp(min=1e-12)
+        seen[mine.features] = True
+    gains = gains[seen]
+    spread = float(gains.std(correction=0)) * len(gains) ** 0.5
+    return bool(float(gains.sum()) > standard_errors * spread)

@@ -41,6 +41,7 @@ class MetaTrainingConfig(LoopConfig):
     max_shots: int = Field(32, ge=0)
     max_targets: int | None = Field(None, ge=1)  # of a feature in one episode; None: all
     weighting: float | None = Field(None, ge=0, le=1)  # see feature_weights; None: every target alike
+    epoch_features: int | None = Field(None, ge=1)  # how many features an epoch draws at most; None: all
     validation_share: float = Field(0.1, gt=0, lt=1)  # share of features kept back to stop in time
 
     def filled(self, adapter: Adapter) -> MetaTrainingConfig:
@@ -73,7 +74,7 @@ def meta_train(
         return draw_episode(batch, states, shots, generator, config.max_targets, weights)
 
     def losses(generator: torch.Generator) -> Iterator[Tensor]:
-        order = teaching[torch.randperm(len(teaching), generator=generator)]
+        order = teaching[torch.randperm(len(teaching), generator=generator)][: config.epoch_features]
         for features in _batches(tasks, order, config, generator):
             batch, states = tasks.batch.take(features), tasks.states[int(tasks.fold[features[0]])]
             shots = draw_shots(batch, config.max_shots, generator, config.shots)
