@@ -179,11 +179,11 @@ def test_what_is_held_out_is_hidden_from_backbone_and_adapter(
     for table in (make(), make(held)):
         honest = Judge(table, np.arange(14), QUIET, nowhere)
         assert np.array_equal(honest.folds[1], held)
-        outcomes.append(honest._fold(recipe, adapter_config(adapter), 1))
+        outcomes.append(honest._fold(recipe, (adapter_config(adapter),), 1)[adapter])
     one, other = seen
     for mine, yours in (
         (one.backbone, other.backbone),
-        (one.adapters["adapter"].adapter, other.adapters["adapter"].adapter),
+        (one.adapters[adapter].adapter, other.adapters[adapter].adapter),
     ):
         theirs = yours.state_dict()
         for name, value in mine.state_dict().items():

@@ -77,18 +77,19 @@ class Judge:
         if len(self.features) < MIN_FEATURES:
             nothing = Judgement(shots=(), features=0, chosen=CLOSED_FORM, candidates={})
             return recipe, closed, nothing, None
-        judged = {CLOSED_FORM: self._judged(recipe, closed)}
+        networks = adapter_config(TRAINED)
+        # Where there is no link to choose first, both share one training of the backbone.
+        judged = self._judged(recipe, closed, *([networks] if many and not self.all_binary else []))
         chosen, adapter = CLOSED_FORM, closed
         if self.all_binary:
             name, numbers = f"{CLOSED_FORM}, 0 and 1 as numbers", recipe.revised(binary_link="identity")
-            judged[name] = self._judged(numbers, closed)
+            judged[name] = self._judged(numbers, closed)[CLOSED_FORM]
             if better(judged[name], judged[chosen], 0.0):
                 chosen, recipe = name, numbers
-        if many:
-            networks = adapter_config(TRAINED)
-            judged[TRAINED] = self._judged(recipe, networks)
-            if better(judged[TRAINED], judged[chosen], _MARGIN):
-                chosen, adapter = TRAINED, networks
+            if many:
+                judged |= self._judged(recipe, networks)
+        if many and better(judged[TRAINED], judged[chosen], _MARGIN):
+            chosen, adapter = TRAINED, networks
         winner = judged[chosen]
         judgement = Judgement(
             shots=tuple(winner.outcomes),
@@ -98,32 +99,49 @@ class Judge:
         )
         return recipe, adapter, judgement, Calibration.fit(winner.outcomes, VALIDATION_SHOTS, by_level=True)
 
-    def _judged(self, recipe: Recipe, adapter: AdapterConfig) -> Judged:
-        """The outcomes of a candidate on all folds."""
+    def _judged(self, recipe: Recipe, *adapters: AdapterConfig) -> dict[str, Judged]:
+        """The outcomes of candidates on all folds, by name."""
         link = f" ({recipe.binary_link} link)" if self.all_binary else ""
-        self.reporter.say(f"Judging {adapter.name}{link} on features held out")
-        parts = [self._fold(recipe, adapter, number) for number in range(len(self.folds))]
-        shots = [k for k in VALIDATION_SHOTS if any(k in part for part in parts)]
-        return Judged({k: joined([part[k] for part in parts if k in part]) for k in shots})
+        names = " and ".join(adapter.name for adapter in adapters)
+        self.reporter.say(f"Judging {names}{link} on features held out")
+        folds = [self._fold(recipe, adapters, number) for number in range(len(self.folds))]
+        found = {}
+        for adapter in adapters:
+            parts = [fold[adapter.name] for fold in folds]
+            shots = [k for k in VALIDATION_SHOTS if any(k in part for part in parts)]
+            found[adapter.name] = Judged({k: joined([part[k] for part in parts if k in part]) for k in shots})
+        return found
 
-    def _fold(self, recipe: Recipe, adapter: AdapterConfig, number: int) -> dict[int, Outcome]:
+    def _fold(
+        self, recipe: Recipe, adapters: tuple[AdapterConfig, ...], number: int
+    ) -> dict[str, dict[int, Outcome]]:
         held = self.folds[number]
         rest = np.setdiff1d(self.features, held)
         table = hide_scales(self.table, rest)
-        part = f"judge-{adapter.name}-{recipe.binary_link}-{number}"
+        part = "-".join(["judge", *(adapter.name for adapter in adapters), recipe.binary_link, str(number)])
         trained = train(
             table,
             rest,
             rest,
             recipe,
-            {"adapter": adapter},
+            {adapter.name: adapter for adapter in adapters},
             reporter=self.reporter,
             checkpoint=lambda name: self.checkpoint(f"{part}-{name}"),
         )
         middle = table.kinds.take(rest).middle_real()
         held_out = as_modelled(table, recipe.binary_link).with_features(held)
         tasks = disjoint_tasks(feature_batch(held_out, middle), trained.knowledge)
-        own, likelihood = trained.adapters["adapter"].adapter, trained.knowledge.likelihood
-        found = outcomes_of(own, likelihood, tasks, seed=recipe.random_state, all_binary=self.all_binary)
         places = torch.from_numpy(held)  # a feature is told by its position in the table
-        return {shots: replace(each, feature=places[each.feature]) for shots, each in found.items()}
+        found = {}
+        for name, own in trained.adapters.items():
+            outcomes = outcomes_of(
+                own.adapter,
+                trained.knowledge.likelihood,
+                tasks,
+                seed=recipe.random_state,
+                all_binary=self.all_binary,
+            )
+            found[name] = {
+                shots: replace(each, feature=places[each.feature]) for shots, each in outcomes.items()
+            }
+        return found
