@@ -18,6 +18,13 @@ def triangle(size: int) -> tuple[Tensor, Tensor]:
     return down, across
 
 
+@cache
+def _on_diagonal(size: int) -> Tensor:
+    """Where the diagonal lies in a packed matrix."""
+    ends = torch.arange(1, size + 1)
+    return ends * (ends + 1) // 2 - 1
+
+
 def pack(matrices: Tensor) -> Tensor:
     """(…, size, size) to (…, size·(size + 1)/2).
 
@@ -44,16 +51,27 @@ def squares(vectors: Tensor) -> Tensor:
 
 
 def forms(vectors: Tensor, packed: Tensor) -> Tensor:
-    """vᵀ·M·v of every vector (n, size) with every packed matrix (m, …), as one product: (n, m)."""
-    down, across = triangle(vectors.shape[-1])
+    """vᵀ·M·v of every vector (n, size) with every packed matrix (m, …): (n, m).
+
+    Of many matrices it is one product with all squares of a vector. Writing these squares costs more
+    than a product with each matrix if there are few.
+    """
+    size = vectors.shape[-1]
+    if len(vectors) > 1 and 0 < len(packed) <= size // 2:
+        return torch.stack([form(vectors, matrix) for matrix in unpack(packed, size)], dim=1)
+    down, across = triangle(size)
     twice = torch.where(down == across, 1.0, 2.0).to(vectors.dtype)  # what is off the diagonal counts twice
     return (squares(vectors) * twice) @ packed.T
 
 
+def form(vectors: Tensor, matrix: Tensor) -> Tensor:
+    """vᵀ·M·v of every vector (n, size) with one matrix (size, size): (n,)."""
+    return ((vectors @ matrix) * vectors).sum(1)
+
+
 def diagonals(packed: Tensor, size: int) -> Tensor:
     """The diagonals of packed matrices: (…, size)."""
-    down, across = triangle(size)
-    return packed[..., down == across]
+    return packed.index_select(-1, _on_diagonal(size))
 
 
 def weighted_traces(packed: Tensor, metric: Tensor) -> Tensor:

@@ -16,13 +16,14 @@ from headstart.model.changes import Changes
 from headstart.model.files import Files
 from headstart.model.fitting import fit_table
 from headstart.model.settings import Settings
+from headstart.model.verbs import Verbs
 from headstart.progress import Reporter
 from headstart.table import Table
 from headstart.training.metatraining import MetaTrainingConfig
 from headstart.training.pretraining import PretrainingConfig
 
 
-class Headstart(Answers, Changes, Files):
+class Headstart(Answers, Verbs, Changes, Files):
     """Predicts the missing values of a sparse table, and takes new features at once.
 
     Any number of threads may use one model: a reader sees it as it was before or after a change, never in

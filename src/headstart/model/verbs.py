@@ -1,0 +1,153 @@
+"""The verbs that rank, compare and explain; none of them changes the model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from headstart.core.states import RowStates
+from headstart.errors import InputError
+from headstart.model.audience import audience
+from headstart.model.base import FittedModel
+from headstart.model.fitted import Fitted
+from headstart.model.frames import as_mapping, as_rows, is_observations
+from headstart.model.intake import as_list, encode_rows, unique_names, whole_number
+from headstart.model.ranking import Ranking
+from headstart.model.recommending import Asker, recommend
+from headstart.model.scoring import By, Criterion
+from headstart.table.names import as_name
+
+
+class Verbs(FittedModel):
+    """Recommending, finding an audience, finding what is alike, explaining and evaluating."""
+
+    def recommend(
+        self,
+        rows: Any,
+        n: int = 10,
+        features: Sequence[Any] | None = None,
+        exclude_observed: bool = True,
+        by: By = "mean",
+        *,
+        quantile: float = 0.9,
+        mixed_kinds: bool = False,
+        level: float = 0.9,
+    ) -> Any:
+        """Rank features for a row, best first.
+
+        Features are read block by block, so that many rows can be asked for at once.
+
+        Parameters
+        ----------
+        rows : str, int, list or dict
+            The name of a row, or a list of names. Or a row's observations ``{feature: value}``, or
+            ``{name: {feature: value}}`` for several such rows, which are not kept.
+        n : int, default=10
+            How many features to name; fewer if there are not so many.
+        features : list, default=None
+            The features to choose from; all by default.
+        exclude_observed : bool, default=True
+            Whether to leave out the features whose context holds the row.
+        by : {"mean", "upper", "information"}, default="mean"
+            By the expected value; by an upper quantile of the value, which prefers what is uncertain (of a
+            binary feature, by that of its probability); or by how much an observation would tell about the
+            row, each feature given those before it.
+        quantile : float, default=0.9
+            The quantile that ``by="upper"`` takes, calibrated as intervals are.
+        mixed_kinds : bool, default=False
+            Whether to compare features of different kinds or units, on the models' scale: a rating from 0 at
+            its low end to 1 at its high end, a real in scales from its center, a probability as it is.
+            Without it they are refused. Information can always be compared.
+        level : float, default=0.9
+            The probability that each interval contains the value.
+
+        Returns
+        -------
+        Ranking or dict of str to Ranking
+            The features, best first; by the names of rows where several are given.
+        """
+        fitted, criterion = self._fitted, Criterion(by, quantile)
+        askers, states, several = _askers(fitted, rows)
+        if not askers:
+            raise InputError("recommend() needs a row; give its name or its observations")
+        found = recommend(
+            fitted,
+            askers,
+            states,
+            whole_number(n, "recommend()"),
+            None if features is None else as_list(features),
+            criterion,
+            exclude_observed=exclude_observed,
+            mixed_kinds=mixed_kinds,
+            level=level,
+        )
+        return {ranking.of: ranking for ranking in found} if several else found[0]
+
+    def audience(
+        self,
+        feature: object,
+        n: int = 10,
+        rows: Sequence[Any] | None = None,
+        exclude_observed: bool = True,
+        by: By = "mean",
+        *,
+        quantile: float = 0.9,
+        level: float = 0.9,
+    ) -> Ranking:
+        """Rank rows for a feature, best first: whom to show a new film, whom to give a new question.
+
+        Parameters
+        ----------
+        feature : str or int
+            A feature of the model.
+        n : int, default=10
+            How many rows to name; fewer if there are not so many.
+        rows : list, default=None
+            The rows to choose from; all by default.
+        exclude_observed : bool, default=True
+            Whether to leave out the rows that the feature's context holds.
+        by : {"mean", "upper", "information"}, default="mean"
+            As in ``recommend``; by information the rows are those that ``suggest`` names.
+        quantile, level : float, default=0.9
+            As in ``recommend``.
+
+        Returns
+        -------
+        Ranking
+            The rows, best first.
+        """
+        return audience(
+            self._fitted,
+            feature,
+            whole_number(n, "audience()"),
+            None if rows is None else as_list(rows),
+            Criterion(by, quantile),
+            exclude_observed=exclude_observed,
+            level=level,
+        )
+
+
+_GUEST = "this row"
+
+
+def _askers(fitted: Fitted, rows: Any) -> tuple[list[Asker], RowStates, bool]:
+    """The rows that are asked for, their states, and whether there may be several of them."""
+    if not is_observations(rows):
+        single = isinstance(rows, str) or np.isscalar(rows)
+        names = [as_name(row, "row") for row in as_list(rows)]
+        positions = fitted.rows.positions(names)
+        states = fitted.states.take(torch.from_numpy(positions))
+        return [Asker(name, int(at)) for name, at in zip(names, positions, strict=True)], states, not single
+    rows = as_rows(rows, "recommend()") if _is_long(rows) else as_mapping(rows, "recommend()")
+    several = bool(rows) and all(is_observations(each) for each in rows.values())
+    own = {row: as_mapping(each, f"row {row!r}") for row, each in (rows if several else {_GUEST: rows}).items()}
+    names, states = unique_names(own, "recommend()", "row"), encode_rows(fitted, own)
+    given = [tuple(as_name(each, "feature") for each in observed) for observed in own.values()]
+    return [Asker(name, None, each) for name, each in zip(names, given, strict=True)], states, several
+
+
+def _is_long(rows: object) -> bool:
+    return "row" in getattr(rows, "columns", ()) or "row" in getattr(rows, "column_names", ())
