@@ -50,23 +50,26 @@ def squares(vectors: Tensor) -> Tensor:
     return vectors.index_select(1, down) * vectors.index_select(1, across)
 
 
-def forms(vectors: Tensor, packed: Tensor) -> Tensor:
-    """vᵀ·M·v of every vector (n, size) with every packed matrix (m, …): (n, m).
+def forms(vectors: Tensor, packed: Tensor, spread: Tensor | None = None) -> Tensor:
+    """vᵀ·M·v of every vector (n, size) with every packed matrix (m, …), as one product: (n, m).
 
-    Of many matrices it is one product with all squares of a vector. Writing these squares costs more
-    than a product with each matrix if there are few.
+    ``spread`` (n, up to size) are variances of the vectors' first entries: then it is the expected form.
     """
-    size = vectors.shape[-1]
-    if len(vectors) > 1 and 0 < len(packed) <= size // 2:
-        return torch.stack([form(vectors, matrix) for matrix in unpack(packed, size)], dim=1)
-    down, across = triangle(size)
+    down, across = triangle(vectors.shape[-1])
     twice = torch.where(down == across, 1.0, 2.0).to(vectors.dtype)  # what is off the diagonal counts twice
-    return (squares(vectors) * twice) @ packed.T
+    squared = squares(vectors) * twice
+    if spread is not None:
+        squared[:, _on_diagonal(vectors.shape[-1])[: spread.shape[1]]] += spread
+    return squared @ packed.T
 
 
-def form(vectors: Tensor, matrix: Tensor) -> Tensor:
-    """vᵀ·M·v of every vector (n, size) with one matrix (size, size): (n,)."""
-    return ((vectors @ matrix) * vectors).sum(1)
+def affine_form(vectors: Tensor, matrix: Tensor) -> Tensor:
+    """[v; 1]ᵀ·M·[v; 1] of every vector (n, size − 1) with one matrix (size, size): (n,).
+
+    Where there are few matrices this costs far less than writing all squares of each vector.
+    """
+    products = torch.addmm(2 * matrix[-1, :-1], vectors, matrix[:-1, :-1])
+    return (products * vectors).sum(1) + matrix[-1, -1]
 
 
 def diagonals(packed: Tensor, size: int) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from headstart.algebra.padding import forms_at
 from headstart.algebra.sparse import products_at
-from headstart.algebra.symmetric import forms, with_one
+from headstart.algebra.symmetric import affine_form, diagonals, forms, unpack, with_one
 from headstart.core.heads import Heads
 from headstart.core.likelihood import Likelihood
 from headstart.core.states import RowStates
@@ -109,11 +109,22 @@ def grid_logits(heads: Heads, states: RowStates, dtype: torch.dtype = torch.floa
 
 
 def grid_variance(heads: Heads, states: RowStates, dtype: torch.dtype = torch.float64) -> Tensor:
-    """The variance of every head's output at every row, because both are uncertain: (rows, heads)."""
-    variance = states.activation.new_zeros(len(states), len(heads), dtype=dtype)
-    if heads.covariance is not None:
-        vectors, covariance = with_one(states.activation.to(dtype)), heads.covariance.to(dtype)
-        variance = forms(vectors, covariance).clamp(min=0)
-    if states.variance is not None:
-        variance = variance + states.variance.to(dtype) @ heads.mean_squares().to(dtype).T
-    return variance
+    """The variance of every head's output at every row, because both are uncertain: (rows, heads).
+
+    It is [d; 1]ᵀ·C·[d; 1] + Σ v·(w² + C's diagonal), where v is the variance of the row's activation d.
+    """
+    activation, size = states.activation.to(dtype), heads.weight.shape[1] + 1
+    doubt = None if states.variance is None else states.variance.to(dtype)
+    variance = activation.new_zeros(len(states), len(heads))
+    if doubt is not None:
+        variance = doubt @ (heads.weight.to(dtype) ** 2).T
+    if heads.covariance is None:
+        return variance
+    packed = heads.covariance.to(dtype)
+    if len(activation) > 1 and 0 < len(heads) <= size // 2:  # few heads: no need to write all squares
+        own = torch.stack([affine_form(activation, matrix) for matrix in unpack(packed, size)], dim=1)
+        if doubt is not None:
+            own = own + doubt @ diagonals(packed, size)[:, :-1].T
+    else:
+        own = forms(with_one(activation), packed, doubt)
+    return variance + own.clamp(min=0)

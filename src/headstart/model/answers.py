@@ -48,8 +48,10 @@ class Answers(FittedModel):
         rows = as_rows(rows, "predict()")
         if isinstance(rows, Mapping):
             names, states = unique_names(rows, "predict()", "row"), encode_rows(fitted, rows)
+        elif rows is None:
+            names, states = fitted.rows, fitted.states
         else:
-            names = list(fitted.rows) if rows is None else [as_name(row, "row") for row in as_list(rows)]
+            names = [as_name(row, "row") for row in as_list(rows)]
             states = fitted.states.take(torch.from_numpy(fitted.rows.positions(names)))
         wanted = list(fitted.catalogue) if features is None else as_list(features)
         if len(names) * len(wanted) > MOST_CELLS:
@@ -57,7 +59,7 @@ class Answers(FittedModel):
                 f"{len(names)} rows × {len(wanted)} features are too many for one prediction "
                 f"(at most {MOST_CELLS:,} cells); ask for fewer rows or features at a time"
             )
-        return predict_features(fitted, Names(names, "row"), states, wanted)
+        return predict_features(fitted, Names(names, "row") if rows is not None else names, states, wanted)
 
     def suggest(self, name: object, rows: Sequence[Any] | None = None, n: int = 10) -> list[str]:
         """Which rows to observe next: those that together say most about the feature.

@@ -23,6 +23,8 @@ from headstart.model.suggestion import telling
 from headstart.table import Names
 from headstart.table.names import as_name
 
+_ROWS_AT_ONCE = 1 << 14  # whose activations stay in the cache
+
 
 @torch.no_grad()
 def audience(
@@ -87,7 +89,7 @@ def _highest(
         found = scores(fitted, criterion, feature, states, torch.float32)[:, 0]
         return torch.where(hidden[part], -torch.inf, found)[None]
 
-    (near,) = leading(score, 1, len(walk), n)
+    (near,) = leading(score, 1, len(walk), n, _ROWS_AT_ONCE)
     some = np.sort(walk[near.numpy()])
     exact = scores(fitted, criterion, feature, fitted.states.take(torch.from_numpy(some)))[:, 0].numpy()
     order = np.argsort(-exact, kind="stable")[:n]

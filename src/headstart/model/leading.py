@@ -12,14 +12,17 @@ _ROUNDING = 1e-5  # of scores in single precision, relative to the largest, by f
 _CELLS_AT_ONCE = 1 << 21
 
 
-def leading(score: Callable[[slice], Tensor], lines: int, total: int, n: int) -> list[Tensor]:
+def leading(
+    score: Callable[[slice], Tensor], lines: int, total: int, n: int, at_once: int | None = None
+) -> list[Tensor]:
     """Return, for each line, the candidates that may be among its ``n`` best, in no order.
 
     ``score`` gives the scores of a slice of the ``total`` candidates in single precision, (lines, …), −∞
     for one that is left out. Only a running choice is kept. A candidate is returned if it could be among
-    the best once rounding is taken into account, however many there are.
+    the best once rounding is taken into account, however many there are. ``at_once`` is the length of the
+    slices; by default as many as memory allows.
     """
-    at_once = max(1024, _CELLS_AT_ONCE // max(1, lines))
+    at_once = at_once or max(1024, _CELLS_AT_ONCE // max(1, lines))
     parts = [slice(start, min(start + at_once, total)) for start in range(0, total, at_once)]
     values = torch.zeros(lines, 0)
     index = torch.zeros(lines, 0, dtype=torch.int64)

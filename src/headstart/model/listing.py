@@ -72,6 +72,22 @@ class Listing:
         grown._write(recent)
         return grown
 
+    @cached_property
+    def present(self) -> NDArray[np.int64]:
+        """The slots in use, in ascending order."""
+        return np.flatnonzero(self.places >= 0)
+
+    @cached_property
+    def odd(self) -> int | None:
+        """``unlike`` of all features."""
+        return self.unlike(self.present)
+
+    def unlike(self, slots: NDArray[np.int64]) -> int | None:
+        """The first of these slots whose feature has another kind or other units than the first of all."""
+        kinds = np.stack([each[slots] for each in (self.types, self.offsets, self.spans)])
+        differ = (kinds != kinds[:, :1]).any(axis=0)
+        return int(slots[differ.argmax()]) if differ.any() else None
+
     def observed_by(self, row: int) -> NDArray[np.int64]:
         """The slots of the features whose context holds this row, in ascending order."""
         slots = (self.base or self)._held_by(row)

@@ -20,7 +20,7 @@ from headstart.model.listing import Listing
 from headstart.model.predicting import predict_features
 from headstart.model.ranking import Ranking
 from headstart.model.scoring import Candidates, Criterion, require_alike, scores
-from headstart.model.suggestion import greedy
+from headstart.model.suggestion import Weights, greedy
 from headstart.table import Names
 
 _ROWS_AT_ONCE = 256
@@ -77,7 +77,7 @@ Chosen = tuple[NDArray[np.int64], NDArray[np.float64]]
 
 def _slots_of(fitted: Fitted, listing: Listing, features: Sequence[Any] | None) -> NDArray[np.int64]:
     if features is None:
-        return np.flatnonzero(listing.places >= 0)
+        return listing.present
     return np.unique(np.array(fitted.catalogue.slots(features), dtype=np.int64))
 
 
@@ -111,15 +111,14 @@ def _highest(
     """The slots of the highest scores for each row, with their scores in double precision."""
     everything = 3 * len(slots) > len(listing.places)  # then all heads are read as they lie
     walk = np.arange(len(listing.places)) if everything else slots
-    allowed = np.zeros(len(listing.places), dtype=bool)
-    allowed[slots] = True
-    never = torch.from_numpy(~allowed[walk])
+    never = None if len(walk) == len(slots) else torch.from_numpy(~np.isin(walk, slots))
     lines, hidden = _hidden(walk, left_out)
 
     def score(part: slice) -> Tensor:
         where = part if everything else torch.from_numpy(walk[part])
         found = scores(fitted, criterion, Candidates.at(fitted, listing, where), states, torch.float32)
-        found[:, never[part]] = -torch.inf
+        if never is not None:
+            found[:, never[part]] = -torch.inf
         begin, end = np.searchsorted(hidden, [part.start, part.stop])
         found[lines[begin:end], hidden[begin:end] - part.start] = -torch.inf
         return found
@@ -127,9 +126,8 @@ def _highest(
     chosen = []
     for line, near in enumerate(leading(score, len(states), len(walk), n)):
         some = walk[near.numpy()]
-        exact = scores(
-            fitted, criterion, Candidates.at(fitted, listing, torch.from_numpy(some)), states.take(slice(line, line + 1))
-        )[0].numpy()
+        candidates, one = Candidates.at(fitted, listing, torch.from_numpy(some)), slice(line, line + 1)
+        exact = scores(fitted, criterion, candidates, states.take(one))[0].numpy()
         order = np.lexsort((listing.places[some], -exact))[:n]
         chosen.append((some[order], exact[order]))
     return chosen
@@ -167,19 +165,16 @@ def _most_informative(
             f"{argument('by', 'information')} needs a backbone that knows how sure it is of rows; fit with "
             f"{argument('backbone', 'factorisation')}"
         )
-    every = _second_moment_of_weights(fitted, np.flatnonzero(listing.places >= 0))
+    every = _second_moment_of_weights(fitted, listing.present)
     found = []
     for line, hidden in enumerate(left_out):
         some = np.setdiff1d(slots, hidden)
         where = torch.from_numpy(some[np.argsort(listing.places[some], kind="stable")])
         one = states.take(slice(line, line + 1))
         noise = _noise_of_answers(fitted, listing, where, one)
-
-        def vectors(part: slice, where: Tensor = where) -> Tensor:
-            return fitted.catalogue.stored(where[part]).weight.double()
-
         covariance = torch.diag(one.variance[0].double())  # type: ignore[index]
-        chosen, gains = greedy(vectors, noise, covariance, every, n)
+        weights = Weights(fitted.catalogue.stored(where).weight)
+        chosen, gains = greedy(weights, noise, covariance, every, n)
         found.append((where.numpy()[chosen], np.array(gains)))
     return found
 

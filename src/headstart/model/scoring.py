@@ -109,14 +109,14 @@ def _normal_quantile(quantile: float) -> float:
 
 def require_alike(listing: Listing, slots: NDArray[np.int64], what: str) -> None:
     """Refuse features whose values cannot be compared, because their kinds or units differ."""
-    kinds = np.stack([listing.types[slots], listing.offsets[slots], listing.spans[slots]])
-    differ = (kinds != kinds[:, :1]).any(axis=0)
-    if differ.any():
-        first, other = (listing.features[slots[i]] for i in (0, int(np.flatnonzero(differ)[0])))
-        assert first is not None
-        assert other is not None
-        raise InputError(
-            f"{what} compares values of one kind, but {first.name!r} is {first.kind} and {other.name!r} is "
-            f"{other.kind}; name features of one kind ({argument('features')}), or compare on a common scale "
-            f"({worded('mixed_kinds=True', '--mixed-kinds')})"
-        )
+    odd = listing.odd if slots is listing.present else listing.unlike(slots)
+    if odd is None:
+        return
+    first, other = listing.features[slots[0]], listing.features[odd]
+    assert first is not None
+    assert other is not None
+    raise InputError(
+        f"{what} compares values of one kind, but {first.name!r} is {first.kind} and {other.name!r} is "
+        f"{other.kind}; name features of one kind ({argument('features')}), or compare on a common scale "
+        f"({worded('mixed_kinds=True', '--mixed-kinds')})"
+    )

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from headstart.algebra.symmetric import form, with_one
+from headstart.algebra.symmetric import affine_form, with_one
 from headstart.core.heads import Heads
 from headstart.core.likelihood import Likelihood
 from headstart.core.moments import second_moment
 from headstart.core.predictive import predict_grid
 from headstart.core.states import RowStates
 
-_AT_ONCE = 4096  # vectors that are brought to double precision together, so that they stay in the cache
+_AT_ONCE = 8192  # vectors whose products are computed together, so that they stay in the cache
+_NEAR = 16  # candidates that are compared in double precision
+_REFRESH = 64  # choices after which the forms are computed anew
 
 
 @torch.no_grad()
@@ -41,59 +43,113 @@ def telling(
     which the mean variance over all rows falls most; then C is changed, and the next one chosen.
     """
     covariance = heads.covariances(states.activation.shape[1] + 1)[0].double()
-    everyone = torch.equal(candidates, torch.arange(len(states)))  # then nothing needs to be copied
-    noise = _observation_noise(heads, states if everyone else states.take(candidates), kind, likelihood)
-    activation = states.activation if everyone else states.activation.index_select(0, candidates)
-
-    def vectors(part: slice) -> Tensor:
-        return with_one(activation[part].double())
-
+    # Where all are candidates nothing needs to be copied.
+    everyone = torch.equal(candidates, torch.arange(len(states)))
+    asked = states if everyone else states.take(candidates)
+    noise = _observation_noise(heads, asked, kind, likelihood)
     # The mean variance over all rows is the trace of C·usual.
-    return greedy(vectors, noise, covariance, second_moment(states), n)
+    return greedy(_Rows(asked.activation), noise, covariance, second_moment(states), n)
+
+
+class Vectors(Protocol):
+    """The vectors along which observations see the unknown."""
+
+    def exact(self, places: Tensor) -> Tensor:
+        """Some of the vectors, in double precision: (places, size)."""
+
+    def forms(self, part: slice, matrices: list[Tensor]) -> list[Tensor]:
+        """aᵀ·M·a of a slice of the vectors, in single precision: one (n,) per matrix."""
+
+    def products(self, part: slice, sides: Tensor) -> Tensor:
+        """A slice of the vectors times ``sides`` (size, k), in single precision: (n, k)."""
+
+
+class _Rows(Vectors):
+    """Rows' activations with a 1, which is never written."""
+
+    def __init__(self, activation: Tensor) -> None:
+        self.activation = activation
+
+    def exact(self, places: Tensor) -> Tensor:
+        return with_one(self.activation[places].double())
+
+    def forms(self, part: slice, matrices: list[Tensor]) -> list[Tensor]:
+        rows = self.activation[part]
+        return [affine_form(rows, matrix.to(rows.dtype)) for matrix in matrices]
+
+    def products(self, part: slice, sides: Tensor) -> Tensor:
+        sides = sides.to(self.activation.dtype)
+        return torch.addmm(sides[-1], self.activation[part], sides[:-1])
+
+
+class Weights(Vectors):
+    """The weights of heads, as they see a row's activation."""
+
+    def __init__(self, weight: Tensor) -> None:
+        self.weight = weight
+
+    def exact(self, places: Tensor) -> Tensor:
+        """Some of the weights, in double precision."""
+        return self.weight[places].double()
+
+    def forms(self, part: slice, matrices: list[Tensor]) -> list[Tensor]:
+        """wᵀ·M·w of a slice of the weights."""
+        some = self.weight[part]
+        return [((some @ matrix.to(some.dtype)) * some).sum(1) for matrix in matrices]
+
+    def products(self, part: slice, sides: Tensor) -> Tensor:
+        """A slice of the weights times ``sides``."""
+        return self.weight[part] @ sides.to(self.weight.dtype)
 
 
 @torch.no_grad()
 def greedy(
-    vectors: Callable[[slice], Tensor], noise: Tensor, covariance: Tensor, usual: Tensor, n: int
+    vectors: Vectors, noise: Tensor, covariance: Tensor, usual: Tensor, n: int
 ) -> tuple[list[int], list[float]]:
     """Choose up to ``n`` observations, each by how far it lowers tr(C·usual) given those before it.
 
     Observation i sees the unknown, of ``covariance`` C (size, size), along the vector a_i with a noise of
-    variance ``noise`` (candidates,). ``vectors`` gives some of the a_i in double precision. An observation
-    lowers the trace by aᵀ·C·usual·C·a / (s + aᵀ·C·a). Both forms are kept for all candidates. A choice
-    changes C by rank one and the forms by two products, so that no further matrix product is needed.
+    variance ``noise`` (candidates,). It lowers the trace by aᵀ·C·usual·C·a / (s + aᵀ·C·a). Both forms are
+    kept for all candidates in single precision. A choice changes C by rank one and the forms by products
+    with two vectors, so that no further matrix product is needed. The leading candidates are compared in
+    double precision.
     """
-    parts = [slice(start, start + _AT_ONCE) for start in range(0, len(noise), _AT_ONCE)]
-    told, uncertain = noise.new_empty(2, len(noise))
-    for part in parts:
-        rows = vectors(part)
-        told[part] = form(rows, covariance @ usual @ covariance)
-        uncertain[part] = form(rows, covariance)
+    count = len(noise)
+    parts = [slice(start, min(start + _AT_ONCE, count)) for start in range(0, count, _AT_ONCE)]
+    told, uncertain, quiet = noise.new_empty(3, count, dtype=torch.float32)
+    quiet.copy_(noise)
     chosen: list[int] = []
     gains: list[float] = []
-    left = torch.ones(len(noise), dtype=torch.bool)
-    for _ in range(min(n, len(noise))):
-        gain = torch.where(left, told / (noise + uncertain), -torch.inf)
-        best = int(gain.argmax())
-        left[best] = False
-        chosen.append(best)
-        gains.append(float(gain[best]))
-        if len(chosen) == n:
-            break
-        gained = covariance @ vectors(slice(best, best + 1))[0]
-        total = noise[best] + uncertain[best]
-        both = torch.stack([gained, covariance @ (usual @ gained)], dim=1)
-        spread = gained @ usual @ gained
-        for part in parts:
-            along, across = (vectors(part) @ both).T
-            told[part] += along * (along * (spread / total) - 2 * across) / total
-            uncertain[part] -= along**2 / total
-        covariance = covariance - torch.outer(gained, gained) / total
+    while len(chosen) < min(n, count):
+        if len(chosen) % _REFRESH == 0:  # so that rounding does not add up
+            both = [covariance @ usual @ covariance, covariance]
+            for part in parts:
+                told[part], uncertain[part] = vectors.forms(part, both)
+        told[chosen] = -torch.inf
+        near = torch.topk(told / (quiet + uncertain), min(_NEAR, count - len(chosen))).indices.sort().values
+        some = vectors.exact(near)
+        products = some @ covariance
+        total = noise[near] + (products * some).sum(1)
+        exact = ((products @ usual) * products).sum(1) / total
+        best = int(exact.argmax())
+        chosen.append(int(near[best]))
+        gains.append(float(exact[best]))
+        gained = products[best]
+        sides = torch.stack([gained, covariance @ (usual @ gained)], dim=1)
+        spread = float(gained @ usual @ gained / total[best])
+        for part in parts if len(chosen) < n and len(chosen) % _REFRESH else []:
+            along, across = vectors.products(part, sides).unbind(1)
+            told[part] += along * (along * spread - 2 * across) / float(total[best])
+            uncertain[part] -= along**2 / float(total[best])
+        covariance = covariance - torch.outer(gained, gained) / total[best]
     return chosen, gains
 
 
 def _observation_noise(heads: Heads, states: RowStates, kind: int, likelihood: Likelihood) -> Tensor:
     """The variance of an observation about the output of one head, at each row: (rows,)."""
+    if heads.noise is not None and not bool(likelihood.squashes(torch.tensor(kind))):
+        usual = heads.noise.double()
+        return usual.expand(len(states)) if states.noise is None else usual * states.noise.double()
     certain, known = replace(heads, covariance=None), replace(states, variance=None)  # neither is needed
     grid = predict_grid(certain, known, torch.tensor([kind]), likelihood)
     return grid.output_noise()[:, 0].contiguous()
