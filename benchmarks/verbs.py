@@ -42,7 +42,7 @@ def main() -> None:
     torch.set_num_threads(1)
     facts: dict[str, dict[str, float]] = {}
     for model, pairs in (
-        (wide := made(200, given.features, given.width), over_features(wide)),
+        (wide := made(20_000, given.features, given.width), over_features(wide)),
         (long := made(given.rows, 100, given.width), over_rows(long)),
     ):
         del model
@@ -122,14 +122,19 @@ def over_rows(model: Headstart) -> dict[str, tuple[Question, Question]]:
             ((part @ matrix.to(dtype)) * part).sum(1) for part in map(dtype_of(dtype), rows.split(4096))
         ]
 
+    def forms() -> object:
+        """What 10 choices need: two forms of each row, then two products for each further choice."""
+        single = form(torch.float32)
+        return single(), single(), [torch.mv(rows, weight) for _ in range(2 * 9)]
+
     return {
         "audience, by mean": (lambda: model.audience("f7", 10), lambda: rows @ weight),
         "audience, by upper quantile": (
             lambda: model.audience("f7", 10, by="upper"),
             form(torch.float32),
         ),
-        "suggest, 1 row": (lambda: model.suggest("f7", n=1), form(torch.float64)),
-        "suggest, 10 rows": (lambda: model.suggest("f7", n=10), form(torch.float64)),
+        "suggest, 1 row": (lambda: model.suggest("f7", n=1), form(torch.float32)),
+        "suggest, 10 rows": (lambda: model.suggest("f7", n=10), forms),
         "predict, all rows x one feature": (lambda: model.predict(features=["f7"]), form(torch.float64)),
     }
 

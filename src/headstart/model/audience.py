@@ -77,7 +77,7 @@ def _highest(
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """The rows of the highest scores, and these in the data's units."""
     kinds = torch.tensor([own.kind.type])
-    feature = Candidates(heads, kinds, fitted.modelled(kinds), torch.tensor([own.shots]))
+    feature = Candidates(heads, kinds, fitted.modelled(kinds), torch.tensor([own.shots]), kinds)
     everyone = 3 * len(candidates) > len(fitted.rows)  # then all rows are read as they lie
     walk = np.arange(len(fitted.rows)) if everyone else candidates
     never = np.ones(len(fitted.rows), dtype=bool)

@@ -78,6 +78,11 @@ class Listing:
         return np.flatnonzero(self.places >= 0)
 
     @cached_property
+    def kinds(self) -> NDArray[np.int64]:
+        """The types of kinds that there are."""
+        return np.unique(self.types[self.present])
+
+    @cached_property
     def odd(self) -> int | None:
         """``unlike`` of all features."""
         return self.unlike(self.present)

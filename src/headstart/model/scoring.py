@@ -49,13 +49,15 @@ class Candidates:
     types: Tensor  # (features,): the kinds of features, as given
     modelled: Tensor  # (features,): as the model takes them
     shots: Tensor  # (features,)
+    kinds: Tensor  # those that may be among ``types``
 
     @classmethod
     def at(cls, fitted: Fitted, listing: Listing, slots: Tensor | slice) -> Candidates:
         """The features whose heads are stored in these slots."""
         types = torch.from_numpy(listing.types)[slots]
         shots = torch.from_numpy(listing.shots)[slots]
-        return cls(fitted.catalogue.stored(slots), types, fitted.modelled(types), shots)
+        kinds = torch.from_numpy(listing.kinds)
+        return cls(fitted.catalogue.stored(slots), types, fitted.modelled(types), shots, kinds)
 
 
 def scores(
@@ -72,8 +74,7 @@ def scores(
     its probability instead, as far as head and row are uncertain.
     """
     likelihood, modelled = fitted.knowledge.likelihood, candidates.modelled
-    binary = candidates.types == KindType.BINARY
-    if criterion.by == "mean" and not bool(likelihood.squashes(modelled).any()):
+    if criterion.by == "mean" and not bool(likelihood.squashes(fitted.modelled(candidates.kinds)).any()):
         found = grid_logits(candidates.heads, states, dtype)
     else:
         predictive = predict_grid(candidates.heads, states, modelled, likelihood, dtype)
@@ -85,8 +86,10 @@ def scores(
                 predictive.logits + likely, torch.zeros_like(likely), predictive.noise, modelled
             )[0]
             factor = _factor_at(fitted, candidates, 2 * criterion.quantile - 1).to(dtype)
-            found = torch.where(binary, upper, found + reach * factor * predictive.std)
-    if bool(binary.any()):
+            values = found + reach * factor * predictive.std
+            found = torch.where(candidates.types == KindType.BINARY, upper, values)
+    if KindType.BINARY in candidates.kinds:
+        binary = candidates.types == KindType.BINARY
         chances = fitted.calibration.probability(found[:, binary].clamp(0, 1), candidates.shots[binary])
         found = found.clone()
         found[:, binary] = chances.to(dtype)

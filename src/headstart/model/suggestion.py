@@ -43,12 +43,18 @@ def telling(
     which the mean variance over all rows falls most; then C is changed, and the next one chosen.
     """
     covariance = heads.covariances(states.activation.shape[1] + 1)[0].double()
-    # Where all are candidates nothing needs to be copied.
-    everyone = torch.equal(candidates, torch.arange(len(states)))
-    asked = states if everyone else states.take(candidates)
-    noise = _observation_noise(heads, asked, kind, likelihood)
-    # The mean variance over all rows is the trace of C·usual.
-    return greedy(_Rows(asked.activation), noise, covariance, second_moment(states), n)
+    usual = second_moment(states)  # the mean variance over all rows is the trace of C·usual
+    if 3 * len(candidates) < len(states):
+        asked = states.take(candidates)
+        noise = _observation_noise(heads, asked, kind, likelihood)
+        return greedy(_Rows(asked.activation), noise, covariance, usual, n)
+    # Most rows are candidates: it is cheaper to pass over the others than to copy.
+    barred = torch.ones(len(states), dtype=torch.bool)
+    barred[candidates] = False
+    noise = _observation_noise(heads, states, kind, likelihood)
+    chosen, gains = greedy(_Rows(states.activation), noise, covariance, usual, n, barred)
+    place = torch.full((len(states),), -1).index_copy_(0, candidates, torch.arange(len(candidates)))
+    return place[torch.tensor(chosen, dtype=torch.int64)].tolist(), gains
 
 
 class Vectors(Protocol):
@@ -60,8 +66,8 @@ class Vectors(Protocol):
     def forms(self, part: slice, matrices: list[Tensor]) -> list[Tensor]:
         """aᵀ·M·a of a slice of the vectors, in single precision: one (n,) per matrix."""
 
-    def products(self, part: slice, sides: Tensor) -> Tensor:
-        """A slice of the vectors times ``sides`` (size, k), in single precision: (n, k)."""
+    def products(self, part: slice, sides: Tensor) -> list[Tensor]:
+        """A slice of the vectors times ``sides`` (k, size), in single precision: k of (n,)."""
 
 
 class _Rows(Vectors):
@@ -77,9 +83,9 @@ class _Rows(Vectors):
         rows = self.activation[part]
         return [affine_form(rows, matrix.to(rows.dtype)) for matrix in matrices]
 
-    def products(self, part: slice, sides: Tensor) -> Tensor:
-        sides = sides.to(self.activation.dtype)
-        return torch.addmm(sides[-1], self.activation[part], sides[:-1])
+    def products(self, part: slice, sides: Tensor) -> list[Tensor]:
+        sides, rows = sides.to(self.activation.dtype), self.activation[part]
+        return [torch.mv(rows, side[:-1]) + side[-1] for side in sides]  # far faster than one thin product
 
 
 class Weights(Vectors):
@@ -97,14 +103,19 @@ class Weights(Vectors):
         some = self.weight[part]
         return [((some @ matrix.to(some.dtype)) * some).sum(1) for matrix in matrices]
 
-    def products(self, part: slice, sides: Tensor) -> Tensor:
+    def products(self, part: slice, sides: Tensor) -> list[Tensor]:
         """A slice of the weights times ``sides``."""
-        return self.weight[part] @ sides.to(self.weight.dtype)
+        return [torch.mv(self.weight[part], side) for side in sides.to(self.weight.dtype)]
 
 
 @torch.no_grad()
 def greedy(
-    vectors: Vectors, noise: Tensor, covariance: Tensor, usual: Tensor, n: int
+    vectors: Vectors,
+    noise: Tensor,
+    covariance: Tensor,
+    usual: Tensor,
+    n: int,
+    barred: Tensor | None = None,
 ) -> tuple[list[int], list[float]]:
     """Choose up to ``n`` observations, each by how far it lowers tr(C·usual) given those before it.
 
@@ -112,33 +123,38 @@ def greedy(
     variance ``noise`` (candidates,). It lowers the trace by aᵀ·C·usual·C·a / (s + aᵀ·C·a). Both forms are
     kept for all candidates in single precision. A choice changes C by rank one and the forms by products
     with two vectors, so that no further matrix product is needed. The leading candidates are compared in
-    double precision.
+    double precision. None of those in the mask ``barred`` (candidates,) is chosen.
     """
     count = len(noise)
+    most = min(n, count if barred is None else count - int(barred.sum()))
     parts = [slice(start, min(start + _AT_ONCE, count)) for start in range(0, count, _AT_ONCE)]
     told, uncertain, quiet = noise.new_empty(3, count, dtype=torch.float32)
     quiet.copy_(noise)
     chosen: list[int] = []
     gains: list[float] = []
-    while len(chosen) < min(n, count):
+    while len(chosen) < most:
         if len(chosen) % _REFRESH == 0:  # so that rounding does not add up
             both = [covariance @ usual @ covariance, covariance]
             for part in parts:
                 told[part], uncertain[part] = vectors.forms(part, both)
-        told[chosen] = -torch.inf
-        near = torch.topk(told / (quiet + uncertain), min(_NEAR, count - len(chosen))).indices.sort().values
+            if barred is not None:
+                told[barred] = -torch.inf
+            told[chosen] = -torch.inf
+        near = torch.topk(told / (quiet + uncertain), min(_NEAR, count)).indices
+        near = near[told[near] > -torch.inf].sort().values
         some = vectors.exact(near)
         products = some @ covariance
         total = noise[near] + (products * some).sum(1)
         exact = ((products @ usual) * products).sum(1) / total
         best = int(exact.argmax())
         chosen.append(int(near[best]))
+        told[chosen[-1]] = -torch.inf
         gains.append(float(exact[best]))
         gained = products[best]
-        sides = torch.stack([gained, covariance @ (usual @ gained)], dim=1)
+        sides = torch.stack([gained, covariance @ (usual @ gained)])
         spread = float(gained @ usual @ gained / total[best])
-        for part in parts if len(chosen) < n and len(chosen) % _REFRESH else []:
-            along, across = vectors.products(part, sides).unbind(1)
+        for part in parts if len(chosen) < most and len(chosen) % _REFRESH else []:
+            along, across = vectors.products(part, sides)
             told[part] += along * (along * spread - 2 * across) / float(total[best])
             uncertain[part] -= along**2 / float(total[best])
         covariance = covariance - torch.outer(gained, gained) / total[best]
