@@ -20,6 +20,11 @@ def is_observations(given: object) -> bool:
     return isinstance(given, Mapping) or _native(given) is not None
 
 
+def is_frame(given: object) -> bool:
+    """Whether this is a data frame of some library."""
+    return isinstance(_native(given), nw.DataFrame)
+
+
 def as_mapping(given: object, what: str) -> object:
     """Return a Series or frame as a mapping of names to values; anything else as it is.
 

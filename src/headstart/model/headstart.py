@@ -15,6 +15,7 @@ from headstart.model.answers import Answers
 from headstart.model.changes import Changes
 from headstart.model.files import Files
 from headstart.model.fitting import fit_table
+from headstart.model.frames import is_frame
 from headstart.model.settings import Settings
 from headstart.model.verbs import Verbs
 from headstart.progress import Reporter
@@ -82,13 +83,14 @@ class Headstart(Answers, Verbs, Changes, Files):
         self.random_state = random_state
         self.quiet = quiet
 
-    def fit(self, table: Table, *, checkpoint: str | Path | None = None, resume: bool = False) -> Headstart:
+    def fit(self, table: Any, *, checkpoint: str | Path | None = None, resume: bool = False) -> Headstart:
         """Train on a table.
 
         Parameters
         ----------
-        table : Table
-            The observations, kinds and metadata to learn from; see ``Table.read``.
+        table : Table or frame
+            The observations, kinds and metadata to learn from; see ``Table.read``. A pandas, polars or
+            pyarrow frame is read by it with its defaults: the columns row, feature and value, or the wide form.
         checkpoint : str or Path, default=None
             A folder in which training keeps its progress, so that an interrupted fit can be resumed.
         resume : bool, default=False
@@ -100,7 +102,9 @@ class Headstart(Answers, Verbs, Changes, Files):
             The model itself.
         """
         if not isinstance(table, Table):
-            raise InputError(f"fit() takes a Table (see Table.read); got {type(table).__name__}")
+            if not is_frame(table):
+                raise InputError(f"fit() takes a Table (see Table.read); got {type(table).__name__}")
+            table = Table.read(table, quiet=self.quiet)
         where = None if checkpoint is None else Path(checkpoint)
         reporter = Reporter(self.quiet)
         fitted = fit_table(table, self._settings(), reporter, where, resume)
