@@ -107,9 +107,12 @@ class Fitted:
         for feature, finite in zip(features, _are_finite(heads), strict=True):
             if not finite:
                 raise _too_extreme(feature)
+        return replace(self, catalogue=self.catalogue.put(features, self.honest(heads, batch), evidence))
+
+    def honest(self, heads: Heads, batch: FeatureBatch) -> Heads:
+        """Heads as the model keeps them: less sure of themselves where their observations surprise."""
         factors = self.calibration.factor(batch.shots, batch.kinds)[:, USUAL_LEVEL]
-        honest = widened(heads, batch, self.states, factors, self.knowledge.likelihood)
-        return replace(self, catalogue=self.catalogue.put(features, honest, evidence))
+        return widened(heads, batch, self.states, factors, self.knowledge.likelihood)
 
     def kinds_of(self, features: list[Feature]) -> Tensor:
         """The kinds of features as the model takes them: (features,)."""

@@ -9,15 +9,21 @@ import numpy as np
 import torch
 
 from headstart.core.states import RowStates
-from headstart.errors import InputError
+from headstart.errors import InputError, worded
 from headstart.model.audience import audience
 from headstart.model.base import FittedModel
+from headstart.evaluate.results import Results
+from headstart.model.evaluating import On, evaluate
+from headstart.model.explaining import GUEST, explain
+from headstart.model.explanation import Explanation
 from headstart.model.fitted import Fitted
-from headstart.model.frames import as_mapping, as_rows, is_observations
+from headstart.model.frames import as_mapping, as_rows, is_frame, is_observations
 from headstart.model.intake import as_list, encode_rows, unique_names, whole_number
 from headstart.model.ranking import Ranking
 from headstart.model.recommending import Asker, recommend
 from headstart.model.scoring import By, Criterion
+from headstart.model.similarity import Similar, similar
+from headstart.table import Table
 from headstart.table.names import as_name
 
 
@@ -129,8 +135,85 @@ class Verbs(FittedModel):
             level=level,
         )
 
+    def similar(self, feature: object, n: int = 10) -> Similar:
+        """Find the features that are most alike, as their predictions go.
 
-_GUEST = "this row"
+        Two features are alike if the rows for which one is predicted high are those for which the other is:
+        the correlation of their outputs over the rows of the model. Units and kinds do not matter.
+
+        Parameters
+        ----------
+        feature : str or int
+            A feature of the model.
+        n : int, default=10
+            How many features to name; fewer if there are not so many.
+
+        Returns
+        -------
+        Similar
+            The features, the most alike first, with their similarities.
+        """
+        return similar(self._fitted, feature, whole_number(n, "similar()"))
+
+    def explain(self, row: Any, feature: object) -> Explanation:
+        """Say which observations and which metadata made a prediction, as contributions that add up.
+
+        Parameters
+        ----------
+        row : str, int or dict
+            The name of a row, or a row's observations ``{feature: value}``, which are not kept.
+        feature : str or int
+            A feature of the model.
+
+        Returns
+        -------
+        Explanation
+            The baseline, and what each observation of the row, each metadata column of the feature and the
+            feature's own observations add to it.
+
+        Raises
+        ------
+        InputError
+            If the backbone or the adapter is not a closed form, or the model does not hold the row's
+            observations.
+        """
+        return explain(self._fitted, row, feature)
+
+    def evaluate(
+        self,
+        table: Any,
+        shots: Sequence[int] = (0, 1, 2, 4, 8, 16, 32),
+        *,
+        on: On | None = None,
+        random_state: int = 0,
+    ) -> Results:
+        """Measure this very model on observations that it has not seen; it does not change.
+
+        Parameters
+        ----------
+        table : Table or frame
+            Observations of rows that the model knows; other rows are left out and counted. Features that the
+            model does not know are tested as new ones, with contexts of ``shots`` observations. Of features
+            that it knows, the cells that it has not observed are predicted as they are.
+        shots : sequence of int, default=(0, 1, 2, 4, 8, 16, 32)
+            The numbers of shots of new features. Observations beyond the largest are the targets, the same
+            at every number; a feature without any is left out and counted.
+        on : {"features", "cells"}, default=None
+            What to test; by default the features that the model does not know, if there are any.
+        random_state : int, default=0
+            Decides which observations are contexts.
+
+        Returns
+        -------
+        Results
+            Metrics by shots (``results.curves("rmse")``, ``results.to_markdown()``) and facts about what was
+            tested (``results.data``). On cells there is one number of shots, the median of the features'.
+        """
+        if not isinstance(table, Table):
+            if not is_frame(table):
+                raise InputError(f"evaluate() takes a Table or a frame; got {type(table).__name__}")
+            table = Table.read(table, quiet=True)
+        return evaluate(self._fitted, table, shots, on, random_state, worded("evaluate()", "evaluate"))
 
 
 def _askers(fitted: Fitted, rows: Any) -> tuple[list[Asker], RowStates, bool]:
@@ -143,7 +226,7 @@ def _askers(fitted: Fitted, rows: Any) -> tuple[list[Asker], RowStates, bool]:
         return [Asker(name, int(at)) for name, at in zip(names, positions, strict=True)], states, not single
     rows = as_rows(rows, "recommend()") if _is_long(rows) else as_mapping(rows, "recommend()")
     several = bool(rows) and all(is_observations(each) for each in rows.values())
-    own = {row: as_mapping(each, f"row {row!r}") for row, each in (rows if several else {_GUEST: rows}).items()}
+    own = {row: as_mapping(each, f"row {row!r}") for row, each in (rows if several else {GUEST: rows}).items()}
     names, states = unique_names(own, "recommend()", "row"), encode_rows(fitted, own)
     given = [tuple(as_name(each, "feature") for each in observed) for observed in own.values()]
     return [Asker(name, None, each) for name, each in zip(names, given, strict=True)], states, several
