@@ -54,7 +54,9 @@ def test_every_kind_adds_up(kind: str) -> None:
     for feature in ("f0", "f1", "new"):
         added_up(model, "u3", feature)
     units = {model.explain("u3", feature).unit for feature in model.features}
-    assert units == {"real": {"data units"}, "binary": {"log-odds"}, "mixed": {"data units", "log-odds"}}[kind]
+    assert (
+        units == {"real": {"data units"}, "binary": {"log-odds"}, "mixed": {"data units", "log-odds"}}[kind]
+    )
 
 
 @pytest.mark.parametrize("kind", ["real", "binary", "mixed"])
@@ -137,7 +139,7 @@ def test_an_explanation_can_be_read(fresh: Fresh) -> None:
     assert told.to_pandas().columns.tolist() == ["source", "name", "given", "value"]
     axes = told.plot(5)
     assert len(axes.patches) == 6
-    assert [text.get_text() for text in axes.get_yticklabels()][0].startswith("baseline")
+    assert axes.get_yticklabels()[0].get_text().startswith("baseline")
 
 
 def test_what_cannot_be_explained_is_said(fresh: Fresh) -> None:

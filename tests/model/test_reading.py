@@ -24,9 +24,8 @@ Fresh = Callable[..., Headstart]
 
 def said(mean: float, std: float, kind: Kind, reach: list[float] | None = None) -> Prediction:
     numbers = np.array([[mean]]), np.array([[std]])
-    return Prediction(
-        Names(["u"], "row"), Names(["f"], "feature"), Kinds([kind]), *numbers, None if reach is None else np.array([reach])
-    )  # fmt: skip
+    factors = None if reach is None else np.array([reach])
+    return Prediction(Names(["u"], "row"), Names(["f"], "feature"), Kinds([kind]), *numbers, factors)
 
 
 def test_quantiles_are_the_ends_of_intervals(fresh: Fresh) -> None:

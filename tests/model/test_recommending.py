@@ -217,7 +217,7 @@ def test_bad_questions_are_refused(fresh: Fresh) -> None:
         model.recommend({"f99": 3})
     with pytest.raises(InputError, match="needs a row"):
         model.recommend([])
-    with pytest.raises(InputError, match="must be one of.*did you mean 'upper'"):
+    with pytest.raises(InputError, match=r"must be one of.*did you mean 'upper'"):
         model.recommend("u1", by="uper")  # type: ignore[arg-type]
     for quantile in (0.4, 1.0, "x", True):
         with pytest.raises(InputError, match="quantile"):

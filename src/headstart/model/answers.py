@@ -47,11 +47,12 @@ class Answers(FittedModel):
         fitted = self._fitted
         rows = as_rows(rows, "predict()")
         if isinstance(rows, Mapping):
-            names, states = unique_names(rows, "predict()", "row"), encode_rows(fitted, rows)
+            names = Names(unique_names(rows, "predict()", "row"), "row")
+            states = encode_rows(fitted, rows)
         elif rows is None:
             names, states = fitted.rows, fitted.states
         else:
-            names = [as_name(row, "row") for row in as_list(rows)]
+            names = Names([as_name(row, "row") for row in as_list(rows)], "row")
             states = fitted.states.take(torch.from_numpy(fitted.rows.positions(names)))
         wanted = list(fitted.catalogue) if features is None else as_list(features)
         if len(names) * len(wanted) > MOST_CELLS:
@@ -59,7 +60,7 @@ class Answers(FittedModel):
                 f"{len(names)} rows × {len(wanted)} features are too many for one prediction "
                 f"(at most {MOST_CELLS:,} cells); ask for fewer rows or features at a time"
             )
-        return predict_features(fitted, Names(names, "row") if rows is not None else names, states, wanted)
+        return predict_features(fitted, names, states, wanted)
 
     def suggest(self, name: object, rows: Sequence[Any] | None = None, n: int = 10) -> list[str]:
         """Which rows to observe next: those that together say most about the feature.

@@ -54,9 +54,7 @@ def audience(
     return Ranking(own.name, "row", criterion.by, tuple(names), score, mean, std, low, high, level)
 
 
-def candidate_rows(
-    fitted: Fitted, rows: Sequence[Any] | None, seen: NDArray[np.int64]
-) -> NDArray[np.int64]:
+def candidate_rows(fitted: Fitted, rows: Sequence[Any] | None, seen: NDArray[np.int64]) -> NDArray[np.int64]:
     """The positions of the rows given, or of all, without those ``seen``, in ascending order."""
     if rows is None:
         wanted = np.ones(len(fitted.rows), dtype=bool)

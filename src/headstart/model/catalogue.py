@@ -117,7 +117,11 @@ class Catalogue(Mapping[str, Feature]):
             gone = [base[name].slot for name in recent if name in base]
             news = itertools.count(len(base))
             over = [
-                Listed(each.feature, each.slot, int(listing.places[base[name].slot]) if name in base else next(news))
+                Listed(
+                    each.feature,
+                    each.slot,
+                    int(listing.places[base[name].slot]) if name in base else next(news),
+                )
                 for name, each in recent.items()
             ]
             self._overlaid = (recent, listing.overlaid(over, gone))

@@ -97,7 +97,9 @@ def _on_features(
     likelihood = fitted.knowledge.likelihood
     runs = score_heads(name, heads, fitted.states, likelihood, test, fitted.calibration, {})
     facts = {**facts, "tested": len(test), "left_out": test.left_out}
-    return Results(data=facts, settings={"methods": [name], "shots": list(test.shots), "seed": seed}, runs=runs)
+    return Results(
+        data=facts, settings={"methods": [name], "shots": list(test.shots), "seed": seed}, runs=runs
+    )
 
 
 def _kinds_of(fitted: Fitted, table: Table) -> Kinds:
@@ -153,11 +155,11 @@ def _on_cells(
     kinds = np.array([feature.kind.type for feature in features])[columns[cells]]
     shots = np.array([feature.shots for feature in features])[columns[cells]]
     name, usual = fitted.settings.chosen_adapter.name, int(np.median(shots))
-    found = score(values[cells], np.concatenate(means), columns[cells], kinds, np.concatenate(stds))
+    scored = score(values[cells], np.concatenate(means), columns[cells], kinds, np.concatenate(stds))
     runs = [
         Run(split=0, method=name, shots=usual, metric=metric, value=each.value, features=each.features,
             targets=each.targets)
-        for metric, each in found.items()
+        for metric, each in scored.items()
     ]  # fmt: skip
     facts = {**facts, "tested": len(cells), "left_out": len(values) - len(cells)}
     return Results(data=facts, settings={"methods": [name], "shots": [usual]}, runs=runs)

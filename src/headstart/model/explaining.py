@@ -125,8 +125,8 @@ def _prior_heads(
 ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     """Heads without observations, of average and of the feature's own metadata, and what columns change.
 
-    Each is (size,): the weights, then the bias. What the columns of ``bayes`` change adds up to the difference
-    of the two heads. A hypernetwork reads all columns together, beside that.
+    Each is (size,): weights, then the bias. What the columns of ``bayes`` change adds up to the difference
+    of the two heads. A hypernetwork reads all columns together beside that.
     """
     batch = fitted.batch_of([own.among(own.rows[:0])])
     usual = fitted.knowledge.metadata.mean(0, keepdim=True)

@@ -77,7 +77,7 @@ def _native(given: object) -> nw.DataFrame[Any] | nw.Series[Any] | None:
         frame = nw.from_native(given, allow_series=True)  # type: ignore[call-overload]
     except TypeError:
         return None
-    return frame.collect() if isinstance(frame, nw.LazyFrame) else frame  # type: ignore[no-any-return]
+    return frame.collect() if isinstance(frame, nw.LazyFrame) else frame
 
 
 def _columns(frame: nw.DataFrame[Any], what: str) -> tuple[str, str]:

@@ -90,7 +90,7 @@ class Headstart(Answers, Verbs, Changes, Files):
         ----------
         table : Table or frame
             The observations, kinds and metadata to learn from; see ``Table.read``. A pandas, polars or
-            pyarrow frame is read by it with its defaults: the columns row, feature and value, or the wide form.
+            pyarrow frame is read with its defaults: the columns row, feature and value, or the wide form.
         checkpoint : str or Path, default=None
             A folder in which training keeps its progress, so that an interrupted fit can be resumed.
         resume : bool, default=False

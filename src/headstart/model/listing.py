@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -134,7 +134,7 @@ class Listing:
 _ARRAYS = ("places", "types", "offsets", "spans", "shots", "fixed")
 
 
-def _grown(array: NDArray[np.generic], more: int) -> NDArray[np.generic]:
+def _grown(array: NDArray[Any], more: int) -> NDArray[Any]:
     return np.concatenate([array, np.full(more, -1).astype(array.dtype)])
 
 

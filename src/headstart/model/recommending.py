@@ -65,7 +65,7 @@ def recommend(
         for line, (asker, (chosen, score)) in enumerate(zip(askers[part], found, strict=True), start=start):
             if criterion.by != "information" and not mixed_kinds:
                 score = score * listing.spans[chosen] + listing.offsets[chosen]
-            names = [listing.features[slot].name for slot in chosen]  # type: ignore[union-attr]
+            names = [listing.features[slot].name for slot in chosen]
             one = states.take(slice(line, line + 1))
             rankings.append(_ranking_of_features(fitted, asker.name, one, names, score, criterion, level))
     return rankings
@@ -85,7 +85,7 @@ def require_contexts(listing: Listing, slots: NDArray[np.int64]) -> None:
     """Refuse to leave out what is observed where that is not known."""
     fixed = slots[listing.fixed[slots]]
     if len(fixed):
-        name = listing.features[fixed[0]].name  # type: ignore[union-attr]
+        name = listing.features[fixed[0]].name
         raise InputError(
             f"feature {name!r} was trained into the backbone, and the model does not hold which rows "
             f"observed it; {worded('pass exclude_observed=False', 'use --include-observed')}, or fit with "

@@ -83,7 +83,7 @@ def similar(fitted: Fitted, name: object, n: int) -> Similar:
     (near,) = leading(score, 1, len(absent), n, _AT_ONCE)
     exact = correlation(near, torch.float64).clamp(-1, 1).numpy()
     order = np.lexsort((listing.places[near.numpy()], -exact))[:n]
-    names = [listing.features[i].name for i in near.numpy()[order]]  # type: ignore[union-attr]
+    names = [listing.features[i].name for i in near.numpy()[order]]
     return Similar(own.name, tuple(names), exact[order])
 
 

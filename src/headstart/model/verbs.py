@@ -10,9 +10,9 @@ import torch
 
 from headstart.core.states import RowStates
 from headstart.errors import InputError, worded
+from headstart.evaluate.results import Results
 from headstart.model.audience import audience
 from headstart.model.base import FittedModel
-from headstart.evaluate.results import Results
 from headstart.model.evaluating import On, evaluate
 from headstart.model.explaining import GUEST, explain
 from headstart.model.explanation import Explanation
@@ -226,10 +226,11 @@ def _askers(fitted: Fitted, rows: Any) -> tuple[list[Asker], RowStates, bool]:
         return [Asker(name, int(at)) for name, at in zip(names, positions, strict=True)], states, not single
     rows = as_rows(rows, "recommend()") if _is_long(rows) else as_mapping(rows, "recommend()")
     several = bool(rows) and all(is_observations(each) for each in rows.values())
-    own = {row: as_mapping(each, f"row {row!r}") for row, each in (rows if several else {GUEST: rows}).items()}
+    given: dict[Any, Any] = dict(rows) if several else {GUEST: rows}
+    own: dict[Any, Any] = {row: as_mapping(each, f"row {row!r}") for row, each in given.items()}
     names, states = unique_names(own, "recommend()", "row"), encode_rows(fitted, own)
-    given = [tuple(as_name(each, "feature") for each in observed) for observed in own.values()]
-    return [Asker(name, None, each) for name, each in zip(names, given, strict=True)], states, several
+    observed = [tuple(as_name(each, "feature") for each in observations) for observations in own.values()]
+    return [Asker(name, None, each) for name, each in zip(names, observed, strict=True)], states, several
 
 
 def _is_long(rows: object) -> bool:

@@ -52,7 +52,7 @@ class VectorColumn(Column):
 
     def decode(self, numbers: Encoded) -> list[float] | None:
         """Return the vector, in single precision; None if it is missing."""
-        return (numbers * self.scale).tolist() if numbers.any() else None  # type: ignore[no-any-return]
+        return (numbers * self.scale).tolist() if numbers.any() else None
 
     @classmethod
     def convert(cls, name: str, column: pa.Array) -> pa.Array:
