@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+
 from headstart.errors import NotFittedError
 from headstart.model.estimator import Estimator
 from headstart.model.fitted import Fitted
 from headstart.model.info import ModelInfo, info_of
 from headstart.model.known_feature import KnownFeature
 from headstart.table import Names
+
+LOG = logging.getLogger("headstart")  # what a service wants to know; silent unless it listens
 
 
 class FittedModel(Estimator):

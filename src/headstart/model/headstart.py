@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -12,6 +13,7 @@ from headstart.backbones.protocol import BackboneConfig
 from headstart.backbones.registry import backbone_config
 from headstart.errors import InputError
 from headstart.model.answers import Answers
+from headstart.model.base import LOG
 from headstart.model.changes import Changes
 from headstart.model.files import Files
 from headstart.model.fitting import fit_table
@@ -107,9 +109,12 @@ class Headstart(Answers, Verbs, Changes, Files):
             table = Table.read(table, quiet=self.quiet)
         where = None if checkpoint is None else Path(checkpoint)
         reporter = Reporter(self.quiet)
+        start = time.monotonic()
+        LOG.info("fitting %d rows and %d features", len(table.rows), len(table.features))
         fitted = fit_table(table, self._settings(), reporter, where, resume)
         with self._writing:
             self.fitted_ = fitted
+        LOG.info("fitted %s in %.1f s", fitted.settings.chosen_adapter.name, time.monotonic() - start)
         reporter.say(str(self.info))
         return self
 
