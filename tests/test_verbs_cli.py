@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from tests.model.conftest import CLOSED, able, ratings_table
-from tests.test_cli import run
 
 from headstart.model import Headstart
+from tests.model.conftest import CLOSED, able, ratings_table
+from tests.test_cli import run
 
 
 @pytest.fixture(scope="module")
@@ -67,9 +67,8 @@ def test_audience(saved: Path, tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / "who.parquet")["row"].to_pylist() == list(
         model.audience("Dune, 3", 4).names
     )
-    lines = json.loads(
-        asked("audience", saved, "Dune, 3", "-n", 2, "--rows", "u1,u4,u5", "--by", "information", "--format", "json")
-    )  # fmt: skip
+    few = ("-n", 2, "--rows", "u1,u4,u5", "--by", "information", "--format", "json")
+    lines = json.loads(asked("audience", saved, "Dune, 3", *few))
     assert [line["row"] for line in lines] == list(
         model.audience("Dune, 3", 2, ["u1", "u4", "u5"], by="information").names
     )
@@ -146,7 +145,7 @@ def test_predictions_in_every_format(saved: Path, tmp_path: Path) -> None:
         (["recommend", "{m}"], "name rows, or give --new-rows"),
         (["recommend", "{m}", "nobody"], "unknown row 'nobody'"),
         (["recommend", "{m}", "u1", "--by", "most"], "--by must be one of"),
-        (["recommend", "{m}", "u1", "--by", "upper", "--quantile", "2"], "--quantile must be a number from 0.5"),
+        (["recommend", "{m}", "u1", "--quantile", "2"], "--quantile must be a number from 0.5"),
         (["recommend", "{m}", "u1", "--level", "2"], "between 0 and 1"),
         (["audience", "{m}", "f999"], "unknown feature 'f999'"),
         (["similar", "{m}", "f999"], "unknown feature 'f999'"),
@@ -160,10 +159,10 @@ def test_predictions_in_every_format(saved: Path, tmp_path: Path) -> None:
         (["evaluate", "{m}", "{t}"], "the model knows none of the rows"),
         (["fit", "{t}", "--out", "x", "--set", "epochs=3"], "--set must be SECTION.NAME=VALUE"),
         (["fit", "{t}", "--out", "x", "--set", "pretrainin.epochs=3"], "did you mean 'pretraining'?"),
-        (["fit", "{t}", "--out", "x", "--set", "pretraining.epoch=3"], "no setting 'epoch'; did you mean 'epochs'?"),
+        (["fit", "{t}", "--out", "x", "--set", "pretraining.epoch=3"], "did you mean 'epochs'?"),
         (["fit", "{t}", "--out", "x", "--set", "backbone.latent=0"], "setting 'latent'"),
         (["fit", "{t}", "--out", "x", "--set", "adapter.encoding=3"], "goes with an adapter of your choice"),
-        (["fit", "{t}", "--out", "x", "--set", "backbone.latent=2", "--set", "backbone.latent=3"], "twice; keep one"),
+        (["fit", "{t}", "--out", "x", *2 * ("--set", "backbone.latent=2")], "latent twice; keep one"),
     ],
 )  # fmt: skip
 def test_errors_are_one_clear_line(saved: Path, tmp_path: Path, arguments: list[str], message: str) -> None:
@@ -215,6 +214,6 @@ def test_what_a_service_wants_to_know_is_logged(
         Headstart(**CLOSED).fit(ratings_table(rows=20, features=6))
     said = [record.getMessage() for record in caplog.records if record.name == "headstart"]
     assert [record.levelname for record in caplog.records if "observed" in record.getMessage()] == ["DEBUG"]
-    for part in ("loaded", "added 1 features", "observed 1 values of feature 'new'", "added 1 rows",
-                 "removed feature 'new'", "saved", "fitting 20 rows and 6 features", "fitted bayes in"):  # fmt: skip
+    parts = ["loaded", "added 1 features", "observed 1 values of feature 'new'", "added 1 rows", "saved"]
+    for part in [*parts, "removed feature 'new'", "fitting 20 rows and 6 features", "fitted bayes in"]:
         assert any(part in message for message in said), part
