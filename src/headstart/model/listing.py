@@ -83,6 +83,11 @@ class Listing:
         return np.unique(self.types[self.present])
 
     @cached_property
+    def any_fixed(self) -> bool:
+        """Whether any head is the backbone's own."""
+        return bool(self.fixed[self.present].any())
+
+    @cached_property
     def odd(self) -> int | None:
         """``unlike`` of all features."""
         return self.unlike(self.present)

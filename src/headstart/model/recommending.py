@@ -83,7 +83,7 @@ def _slots_of(fitted: Fitted, listing: Listing, features: Sequence[Any] | None) 
 
 def require_contexts(listing: Listing, slots: NDArray[np.int64]) -> None:
     """Refuse to leave out what is observed where that is not known."""
-    fixed = slots[listing.fixed[slots]]
+    fixed = slots[listing.fixed[slots]] if listing.any_fixed else NONE
     if len(fixed):
         name = listing.features[fixed[0]].name
         raise InputError(
@@ -109,13 +109,16 @@ def _highest(
     left_out: Sequence[NDArray[np.int64]],
 ) -> list[Chosen]:
     """The slots of the highest scores for each row, with their scores in double precision."""
-    everything = 3 * len(slots) > len(listing.places)  # then all heads are read as they lie
-    walk = np.arange(len(listing.places)) if everything else slots
-    never = None if len(walk) == len(slots) else torch.from_numpy(~np.isin(walk, slots))
+    total = len(listing.places)
+    walk = None if 3 * len(slots) > total else slots  # None: all heads are read as they lie
+    never = None
+    if walk is None and len(slots) < total:
+        never = torch.ones(total, dtype=torch.bool)
+        never[torch.from_numpy(slots)] = False
     lines, hidden = _hidden(walk, left_out)
 
     def score(part: slice) -> Tensor:
-        where = part if everything else torch.from_numpy(walk[part])
+        where = part if walk is None else torch.from_numpy(walk[part])
         found = scores(fitted, criterion, Candidates.at(fitted, listing, where), states, torch.float32)
         if never is not None:
             found[:, never[part]] = -torch.inf
@@ -124,8 +127,9 @@ def _highest(
         return found
 
     chosen = []
-    for line, near in enumerate(leading(score, len(states), len(walk), n)):
-        some = walk[near.numpy()]
+    found = leading(score, len(states), total if walk is None else len(walk), n)
+    for line, near in enumerate(found):
+        some = near.numpy() if walk is None else walk[near.numpy()]
         candidates, one = Candidates.at(fitted, listing, torch.from_numpy(some)), slice(line, line + 1)
         exact = scores(fitted, criterion, candidates, states.take(one))[0].numpy()
         order = np.lexsort((listing.places[some], -exact))[:n]
@@ -134,16 +138,18 @@ def _highest(
 
 
 def _hidden(
-    walk: NDArray[np.int64], left_out: Sequence[NDArray[np.int64]]
+    walk: NDArray[np.int64] | None, left_out: Sequence[NDArray[np.int64]]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """What each line leaves out, as lines and places in the ascending ``walk``, in the order of places."""
     lines = np.repeat(np.arange(len(left_out)), [len(each) for each in left_out])
-    slots = np.concatenate([*left_out, NONE])
-    places = np.searchsorted(walk, slots)
-    inside = places < len(walk)
-    inside[inside] = walk[places[inside]] == slots[inside]
-    order = np.argsort(places[inside], kind="stable")
-    return lines[inside][order], places[inside][order]
+    places = np.concatenate([*left_out, NONE])
+    if walk is not None:
+        slots, places = places, np.searchsorted(walk, places)
+        inside = places < len(walk)
+        inside[inside] = walk[places[inside]] == slots[inside]
+        lines, places = lines[inside], places[inside]
+    order = np.argsort(places, kind="stable")
+    return lines[order], places[order]
 
 
 def _most_informative(

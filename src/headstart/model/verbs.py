@@ -74,6 +74,15 @@ class Verbs(FittedModel):
         -------
         Ranking or dict of str to Ranking
             The features, best first; by the names of rows where several are given.
+
+        Examples
+        --------
+        >>> from headstart import Headstart
+        >>> from headstart.datasets import synthetic_ratings
+        >>> table = synthetic_ratings(rows=60, features=20, density=0.5)
+        >>> model = Headstart(adapter="bayes", quiet=True).fit(table)
+        >>> len(model.recommend(table.rows[0], n=3)), len(model.audience(table.features[0], n=5))
+        (3, 5)
         """
         fitted, criterion = self._fitted, Criterion(by, quantile)
         askers, states, several = _askers(fitted, rows)
