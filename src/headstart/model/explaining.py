@@ -64,7 +64,9 @@ def explain(fitted: Fitted, row: Any, feature: object) -> Explanation:
     ]
     together = (bare - average) - sum(columns.values(), torch.zeros_like(bare))
     found.append(Contribution("metadata", "all columns together", None, float(together @ middle)))
-    found.append(Contribution("context", f"{own.shots} observations", None, float((head - bare) @ middle)))
+    found.append(
+        Contribution("context", f"{own.name}: {own.shots} observations", None, float((head - bare) @ middle))
+    )
     baseline = float(average[:-1] @ usual + average[-1])
     kept = [each for each in found if each.source == "observation" or abs(each.value) > _ROUNDING]
     return _in_units(fitted, asked, own, baseline, kept)

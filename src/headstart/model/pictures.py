@@ -39,6 +39,8 @@ def plot_explanation(explanation: Explanation, most: int, ax: Any) -> Any:
     for part in parts:
         ax.barh(at, part.value, left=value, color=_UP if part.value >= 0 else _DOWN)
         value, at = value + part.value, at + 1
+    ax.use_sticky_edges = False  # or the first and last bar would lie on the frame
+    ax.margins(x=0.08)
     ends = (0, explanation.baseline), (at, explanation.output)
     for place, end in ends:
         ax.plot([end], [place], "D", color=_INK, markersize=6)

@@ -221,7 +221,8 @@ class Verbs(FittedModel):
         if not isinstance(table, Table):
             if not is_frame(table):
                 raise InputError(f"evaluate() takes a Table or a frame; got {type(table).__name__}")
-            table = Table.read(table, quiet=True)
+            kinds = self._fitted.kinds  # what is held out must not be inferred to be of another kind
+            table = Table.read(table, quiet=True, kinds=str(kinds[0]) if len(kinds) == 1 else None)
         return evaluate(self._fitted, table, shots, on, random_state, worded("evaluate()", "evaluate"))
 
 
