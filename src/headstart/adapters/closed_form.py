@@ -170,6 +170,11 @@ class ClosedFormAdapter(StreamingAdapter):
         own_noise = self.prior.noise(batch.kinds) * (noise / one[:, 0] ** 2).to(heads.bias.dtype)
         return replace(heads, noise=own_noise)
 
+    @property
+    def doubts_metadata(self) -> bool:
+        """Whether a prior without metadata has a share in every head."""
+        return self._may_doubt()
+
     def _may_doubt(self) -> bool:
         """Whether a context may show that metadata misleads: only where metadata is all there is to doubt."""
         possible = not self.training and self.prior.learned == 0 and bool(self.prior.misleading > 0)

@@ -138,11 +138,11 @@ class Factorisation(SweptBackbone):
         """The posterior of rows given what their observations add up to, from a start if there is one."""
         prior = inverse(self.row_covariance)
         mean = self.signature(cells) @ self.row_map
-        binary = bool((self.kinds == KindType.BINARY).any())
+        binary = self._any_binary
         now = start or RowPosterior(
             mean, self.row_covariance.expand(len(cells), -1, -1), mean.new_ones(len(cells))
         )
-        for turn in range(passes or (_BINARY_PASSES if binary else _PASSES)):
+        for turn in range(passes or self.passes):
             exact = now.exactness if turn == 0 and start is None else self._exactness(now, sums)
             total = mean.new_zeros(len(cells), self.latent + 1, self.latent + 1)
             linear = mean.new_zeros(len(cells), self.latent + 1)
@@ -156,6 +156,15 @@ class Factorisation(SweptBackbone):
             linear = linear[:, :-1] - total[:, :-1, -1]
             now = RowPosterior(*solved(prior + total[:, :-1, :-1], mean @ prior + linear), exact)
         return now
+
+    @property
+    def _any_binary(self) -> bool:
+        return bool((self.kinds == KindType.BINARY).any())
+
+    @property
+    def passes(self) -> int:
+        """How many passes of the fixed point a row's posterior takes."""
+        return _BINARY_PASSES if self._any_binary else _PASSES
 
     def row_sums(self, cells: Cells) -> list[RowSums]:
         """What a row's ratings and reals add up to, one for each of the two kinds there is."""

@@ -33,6 +33,7 @@ from headstart.cli.options import (
     read_table,
 )
 from headstart.cli.printing import notes, say, show_facts
+from headstart.cli.training import Set, read_settings
 from headstart.errors import InputError
 
 Context = typer.Option(help="CSV or Parquet file with the columns row and value.")
@@ -55,6 +56,7 @@ def fit(
     backbone: BackboneName = "factorisation",
     adapter: Annotated[str, typer.Option(help="Method that makes the heads of new features.")] = "auto",
     meta_share: MetaShare = None,
+    settings: Set = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same model.", min=0)] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted fit.")] = False,
     force: Annotated[
@@ -75,17 +77,32 @@ def fit(
     from headstart.model.replacing import require_no_loss
     from headstart.model.settings import Settings
     from headstart.training.choosing import AUTO
+    from headstart.training.metatraining import MetaTrainingConfig
+    from headstart.training.pretraining import PretrainingConfig
 
     # Check the options before the table is read, because reading and training can take long.
     check_place(out)
-    settings = Settings(
-        backbone=backbone_config(backbone),
-        adapter=AUTO if adapter == AUTO else adapter_config(adapter, seed),
+    own = read_settings(settings)
+    if adapter == AUTO and own["adapter"]:
+        raise InputError(
+            "--set adapter.… goes with an adapter of your choice, as --adapter chn; not with auto"
+        )
+    checked = Settings(
+        backbone=backbone_config(backbone).revised(**own["backbone"]),
+        adapter=AUTO if adapter == AUTO else adapter_config(adapter, seed).revised(**own["adapter"]),
+        pretraining=PretrainingConfig.of(own["pretraining"]),
+        metatraining=MetaTrainingConfig.of(own["metatraining"]),
         meta_share=meta_share,
         random_state=seed,
     )
     model = Headstart(
-        settings.backbone, settings.adapter, meta_share=meta_share, random_state=seed, quiet=quiet
+        checked.backbone,
+        checked.adapter,
+        checked.pretraining,
+        checked.metatraining,
+        meta_share=meta_share,
+        random_state=seed,
+        quiet=quiet,
     )
     columns, text = (row, feature, value), (separator, decimal, encoding)
     table = read_table(
@@ -104,7 +121,8 @@ def fit(
             require_no_loss(out, table)  # others may have changed it in the meantime
         model.save(out)
         discard(checkpoint)
-    say(f"saved {out}: {len(model.features)} features, {len(model.rows)} rows")
+    if not quiet:
+        say(f"saved {out}: {len(model.features)} features, {len(model.rows)} rows")
 
 
 def add(
@@ -120,6 +138,7 @@ def add(
     separator: Separator = None,
     decimal: Decimal = None,
     encoding: Encoding = None,
+    quiet: Quiet = False,
 ) -> None:
     """Add a new feature to a model, from its metadata and first observations, if there are any.
 
@@ -136,7 +155,8 @@ def add(
     with Headstart.updating(model) as loaded:
         loaded.add_feature(name, metadata=description, observations=context, kind=kind)
     added = loaded.feature(name)
-    say(f"added {added.name!r} ({added.kind}) with {added.shots} observations")
+    if not quiet:
+        say(f"added {added.name!r} ({added.kind}) with {added.shots} observations")
 
 
 def observe(
@@ -148,6 +168,7 @@ def observe(
     separator: Separator = None,
     decimal: Decimal = None,
     encoding: Encoding = None,
+    quiet: Quiet = False,
 ) -> None:
     """Add observations of a feature. A row that was observed before gets its new value.
 
@@ -160,7 +181,8 @@ def observe(
     context = read_context(observations, row, value, TextFormat(separator, decimal, encoding))
     with Headstart.updating(model) as loaded, notes():
         loaded.observe(name, context)
-    say(f"{name!r} now has {loaded.feature(name).shots} observations")
+    if not quiet:
+        say(f"{name!r} now has {loaded.feature(name).shots} observations")
 
 
 def suggest(

@@ -80,7 +80,7 @@ MetadataTypes = Annotated[
 ]
 BackboneName = Annotated[str, typer.Option("--backbone", help="factorisation, pvae or feedforward.")]
 NAMES_HELP = "A name, several names separated by commas, or a file with one name per line. Can be repeated."
-Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print no progress and no messages.")]
 
 
 def read_table(
@@ -118,6 +118,27 @@ def read_table(
         decimal=decimal,
         encoding=encoding,
     )
+
+
+def read_rows(
+    path: Path,
+    columns: tuple[str | None, str | None, str | None],
+    text: tuple[str | None, str | None, str | None],
+) -> dict[str, dict[str, float]]:
+    """Read the observations of rows that are not in a model, as {row: {feature: value}}."""
+    table = read_table(path, None, columns, ["real"], "long", "error", None, text, quiet=True)
+    rows: dict[str, dict[str, float]] = {name: {} for name in table.rows}
+    for row, feature, value in zip(table.row_index, table.feature_index, table.values.tolist(), strict=True):
+        rows[table.rows[row]][table.features[feature]] = value
+    return rows
+
+
+def whole_numbers(text: str, option: str) -> list[int]:
+    """Read whole numbers that are separated by commas."""
+    try:
+        return [int(part) for part in parts(text)]
+    except ValueError:
+        raise InputError(f"{option} must be whole numbers separated by commas; got {text!r}") from None
 
 
 def parts(text: str) -> list[str]:

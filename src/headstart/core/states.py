@@ -21,8 +21,8 @@ class RowStates:
     def __len__(self) -> int:
         return len(self.code)
 
-    def take(self, rows: Tensor) -> RowStates:
-        """Return the states of these rows."""
+    def take(self, rows: Tensor | slice) -> RowStates:
+        """Return the states of these rows; those of a slice are not copied."""
         noise, variance = (None if part is None else part[rows] for part in (self.noise, self.variance))
         return RowStates(self.code[rows], self.code_std[rows], self.activation[rows], noise, variance)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from headstart.core.heads import Heads
 from headstart.errors import UnknownNameError, did_you_mean
+from headstart.model.listing import Listed, Listing
 from headstart.table.kinds import Kind
 from headstart.table.names import as_name
 
@@ -98,6 +100,40 @@ class Catalogue(Mapping[str, Feature]):
         self._base: dict[str, _Entry] = {}
         self._recent: dict[str, _Entry] = {}  # come before those of the same name in the base
         self._store = _Store(heads.take(torch.zeros(0, dtype=torch.int64)), 0)
+        self._listed: tuple[dict[str, _Entry], Listing] | None = None  # of the base
+        self._overlaid: tuple[dict[str, _Entry], Listing] | None = None  # of the base with the recent ones
+
+    @property
+    def listing(self) -> Listing:
+        """All features as arrays, in the order in which their heads are stored."""
+        base, recent = self._base, self._recent
+        if self._listed is None or self._listed[0] is not base:
+            entries = enumerate(base.values())
+            self._listed = (base, Listing.of([Listed(each.feature, each.slot, i) for i, each in entries]))
+        listing = self._listed[1]
+        if not recent:
+            return listing
+        if self._overlaid is None or self._overlaid[0] is not recent or self._overlaid[1].base is not listing:
+            gone = [base[name].slot for name in recent if name in base]
+            news = itertools.count(len(base))
+            over = [
+                Listed(
+                    each.feature,
+                    each.slot,
+                    int(listing.places[base[name].slot]) if name in base else next(news),
+                )
+                for name, each in recent.items()
+            ]
+            self._overlaid = (recent, listing.overlaid(over, gone))
+        return self._overlaid[1]
+
+    def slots(self, names: Iterable[object]) -> list[int]:
+        """Where the heads of these features are stored."""
+        return [self._find(name).slot for name in names]
+
+    def stored(self, slots: Tensor | slice) -> Heads:
+        """The heads in these slots; those of a slice are not copied."""
+        return self._store.heads.take(slots)
 
     @property
     def evidence(self) -> Mapping[str, Tensor]:

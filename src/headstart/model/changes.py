@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from headstart.errors import InputError, SurpriseWarning, argument
-from headstart.model.base import FittedModel
+from headstart.model.base import LOG, FittedModel
 from headstart.model.intake import (
     Observations,
     context_of,
@@ -67,6 +67,8 @@ class Changes(FittedModel):
             fitted = self._fitted
             if new := new_features(fitted, given):
                 self.fitted_ = fitted.adapted(new)
+                LOG.info("added %d features", len(new))
+                LOG.debug("added %s", [feature.name for feature in new])
 
     def observe(self, name: object, observations: Observations) -> None:
         """Refine a feature by more observations; every other prediction stays as it was.
@@ -98,11 +100,13 @@ class Changes(FittedModel):
             if surprising is not None:  # before the change: a filter may make it an error
                 warnings.warn(surprising, SurpriseWarning, stacklevel=2)
             self.fitted_ = after
+            LOG.debug("observed %d values of feature %r", len(values), feature.name)
 
     def remove_feature(self, name: object) -> None:
         """Remove a feature; no other prediction changes."""
         with self._writing:
             self.fitted_ = self._fitted.without(name)
+            LOG.info("removed feature %r", name)
 
     def add_rows(self, rows: Mapping[Any, Observations]) -> None:
         """Add new rows by name, so that they can be predicted and observed like any other.
@@ -120,3 +124,4 @@ class Changes(FittedModel):
             if there:
                 raise InputError(f"row {there[0]!r} is already in the model")
             self.fitted_ = fitted.with_rows(names, encode_rows(fitted, given))
+            LOG.info("added %d rows", len(names))

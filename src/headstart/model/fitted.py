@@ -107,17 +107,23 @@ class Fitted:
         for feature, finite in zip(features, _are_finite(heads), strict=True):
             if not finite:
                 raise _too_extreme(feature)
+        return replace(self, catalogue=self.catalogue.put(features, self.honest(heads, batch), evidence))
+
+    def honest(self, heads: Heads, batch: FeatureBatch) -> Heads:
+        """Heads as the model keeps them: less sure of themselves where their observations surprise."""
         factors = self.calibration.factor(batch.shots, batch.kinds)[:, USUAL_LEVEL]
-        honest = widened(heads, batch, self.states, factors, self.knowledge.likelihood)
-        return replace(self, catalogue=self.catalogue.put(features, honest, evidence))
+        return widened(heads, batch, self.states, factors, self.knowledge.likelihood)
 
     def kinds_of(self, features: list[Feature]) -> Tensor:
         """The kinds of features as the model takes them: (features,)."""
+        return self.modelled(torch.tensor([feature.kind.type for feature in features], dtype=torch.int64))
+
+    def modelled(self, types: Tensor) -> Tensor:
+        """Types of kinds as the model takes them: like ``types``."""
         as_numbers = self.settings.binary_link == "identity" and KindType.BINARY not in self.knowledge.kinds
-        types = [feature.kind.type for feature in features]
-        if as_numbers:
-            types = [KindType.RATING if kind == KindType.BINARY else kind for kind in types]
-        return torch.tensor(types, dtype=torch.int64)
+        if not as_numbers:
+            return types
+        return torch.where(types == KindType.BINARY, int(KindType.RATING), types)
 
     def with_own_units(self, feature: Feature) -> Feature:
         """Return a feature that finds its scale in units that fit its observations, whatever their size.

@@ -15,19 +15,20 @@ from headstart.core.states import RowStates
 from headstart.errors import InputError, NumericalError, UnknownNameError, argument, did_you_mean, worded
 from headstart.model.catalogue import Feature
 from headstart.model.fitted import Fitted
+from headstart.model.frames import as_mapping
 from headstart.table import Cells, Kind, Kinds, Names
 from headstart.table.kinds import KIND_NAMES, KindType
 from headstart.table.limits import require_carried
 from headstart.table.names import as_name, spelled
 
-Observations = Mapping[Any, float]
+Observations = Any  # Mapping[Any, float], or a Series or frame (``frames.as_mapping``)
 PARTS = ("metadata", "observations", "kind")
 _NUMBERS = (bool, int, float, np.bool_, np.integer, np.floating)
 
 
 def numbers(observations: object, what: str) -> tuple[list[str], NDArray[np.float64]]:
-    """Part a mapping of name → value into names and finite numbers."""
-    given = require_mapping(observations, f"{what}: observations", "{'u17': 5}")
+    """Part a mapping of name → value, or a Series or frame, into names and finite numbers."""
+    given = require_mapping(as_mapping(observations, what), f"{what}: observations", "{'u17': 5}")
     names = unique_names(given, what)
     for name, value in zip(names, given.values(), strict=True):
         if not isinstance(value, _NUMBERS):
@@ -42,6 +43,19 @@ def numbers(observations: object, what: str) -> tuple[list[str], NDArray[np.floa
             f"{what}: the value at {names[where]!r} is {values[where]}; leave unknown values out"
         )
     return names, values
+
+
+def as_list(names: Any) -> list[Any]:
+    """A single name is a list of one; a string is never a list of letters."""
+    single = isinstance(names, str) or np.isscalar(names)
+    return [names] if single else list(names)
+
+
+def whole_number(n: object, what: str) -> int:
+    """How many are asked for: a whole number from 1 up."""
+    if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
+        raise InputError(f"{what} takes a whole number n from 1 up; got {n!r}")
+    return int(n)
 
 
 def require_mapping(given: object, what: str, example: str) -> Mapping[Any, Any]:
