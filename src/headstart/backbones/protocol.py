@@ -110,3 +110,21 @@ class SweptBackbone(Backbone):
         Yields after each of the ``sweeps``, every parameter updated once, how far predictions are off:
         a standard deviation, 0 where unknown.
         """
+
+
+class OpenBackbone(Backbone):
+    """A backbone that can describe rows by any heads, also by those of features it was not built for.
+
+    The model then lets a row's state follow what the row observes of any feature. A backbone that is not
+    open describes rows by its own features alone.
+    """
+
+    @abstractmethod
+    def states_by(self, cells: Cells, heads: Heads, kinds: Tensor, own: Tensor) -> RowStates:
+        """The states of rows whose observations have these heads instead of the backbone's own.
+
+        ``cells`` has one line per row, and its ``index`` points at ``heads``, which know their covariance
+        and noise; ``kinds`` (heads,) are their kinds. ``own`` (heads,) is the position of each among the
+        backbone's features, -1 for a feature that is not among them. ``states(cells)`` is the same as
+        ``states_by`` with the backbone's own heads.
+        """

@@ -48,7 +48,7 @@ class Answers(FittedModel):
             names, states = unique_names(rows, "predict()", "row"), encode_rows(fitted, rows)
         else:
             names = list(fitted.rows) if rows is None else [as_name(row, "row") for row in _as_list(rows)]
-            states = fitted.states.take(torch.from_numpy(fitted.rows.positions(names)))
+            states = fitted.roster.take(fitted.rows.positions(names))
         wanted = list(fitted.catalogue) if features is None else _as_list(features)
         if len(names) * len(wanted) > MOST_CELLS:
             raise InputError(

@@ -18,6 +18,7 @@ from headstart.errors import InputError, NumericalError
 from headstart.model.catalogue import Catalogue, Feature
 from headstart.model.checkpoint import open_checkpoint, part_file, working_in
 from headstart.model.fitted import Fitted
+from headstart.model.roster import Roster
 from headstart.model.settings import Settings
 from headstart.progress import Reporter
 from headstart.table import Table
@@ -79,8 +80,8 @@ def _assembled(
     train_features: NDArray[np.int64],
     judgement: Judgement | None,
 ) -> Fitted:
-    backbone, knowledge, own = trained.backbone, trained.knowledge, trained.adapters["adapter"]
-    adapter = own.adapter
+    backbone, knowledge, part = trained.backbone, trained.knowledge, trained.adapters["adapter"]
+    adapter, own = part.adapter, table.features.take(train_features)
     # An adapter that takes any number of observations makes every head; what it makes can be refined.
     fixed = not isinstance(adapter, StreamingAdapter)
     features = features_of(table, set(train_features.tolist()), fixed=fixed)
@@ -92,18 +93,17 @@ def _assembled(
         settings=settings.revised(
             backbone=backbone.config,
             adapter=adapter.config,
-            metatraining=own.metatraining or settings.metatraining,
+            metatraining=part.metatraining or settings.metatraining,
         ),
-        rows=table.rows,
-        states=states,
+        roster=Roster(table.rows, states),
         schema=table.schema,
         kinds=tuple(kind for kind, _ in Counter(table.kinds).most_common()),
         backbone=backbone,
         knowledge=knowledge,
         adapter=adapter,
-        calibration=own.calibration,
-        catalogue=Catalogue(sample),
-        backbone_features=table.features.take(train_features),
+        calibration=part.calibration,
+        catalogue=Catalogue(sample, own),
+        backbone_features=own,
         judgement=judgement,
         middle=table.kinds.take(train_features).middle_real(),
         encoders=dict(table.encoders),

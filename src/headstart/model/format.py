@@ -21,6 +21,7 @@ from headstart.core.states import RowStates
 from headstart.model.catalogue import Catalogue, Feature
 from headstart.model.checking import check_counts, check_sums, check_tensors, made
 from headstart.model.fitted import Fitted
+from headstart.model.roster import Roster
 from headstart.model.settings import Settings
 from headstart.table import Cells, Kind, MetadataSchema, Names
 from headstart.training.calibration import Calibration
@@ -85,7 +86,7 @@ def facts_of(fitted: Fitted, weights: str, digest: str) -> ModelFacts:
         backbone_features=list(fitted.backbone_features),
         judgement=fitted.judgement,
         middle=None if fitted.middle is None else str(fitted.middle),
-        streams=list(fitted.catalogue.evidence),
+        streams=list(fitted.catalogue.evidence_at(fitted.roster.epoch)),
         rows=list(fitted.rows),
     )
 
@@ -128,8 +129,8 @@ def tensors_of(fitted: Fitted) -> dict[str, Tensor]:
         parts["knowledge/scales"] = knowledge.scales
     for prefix, part in parts.items():
         tensors |= {f"{prefix}/{name}": value for name, value in vars(part).items() if value is not None}
-    if fitted.catalogue.evidence:
-        tensors["streams"] = torch.cat(list(fitted.catalogue.evidence.values()))
+    if sums := fitted.catalogue.evidence_at(fitted.roster.epoch):
+        tensors["streams"] = torch.cat(list(sums.values()))
     tensors |= {f"backbone/{name}": value for name, value in fitted.backbone.state_dict().items()}
     tensors |= {f"adapter/{name}": value for name, value in fitted.adapter.state_dict().items()}
     return {name: value.clone() for name, value in tensors.items()}  # tensors in a file share no memory
@@ -176,8 +177,7 @@ def fitted_from(facts: ModelFacts, tensors: dict[str, Tensor], *, prepare: bool 
     adapter.load_state_dict(learned, strict=not prepare)
     fitted = Fitted(
         settings=settings,
-        rows=Names(facts.rows, "row"),
-        states=states,
+        roster=Roster(Names(facts.rows, "row"), states),
         schema=facts.metadata,
         kinds=tuple(Kind.parse(kind) for kind in facts.kinds),
         backbone=backbone,
@@ -207,7 +207,9 @@ def _catalogue(
         facts.features.finds_scale, strict=True,
     )  # fmt: skip
     heads = Heads(**own)
-    catalogue = Catalogue(heads).put([Feature(*each) for each in every], heads)
+    catalogue = Catalogue(heads, Names(facts.backbone_features, "feature")).put(
+        [Feature(*each) for each in every], heads
+    )
     if not facts.streams:
         return catalogue
     streamed, heads = catalogue.take(facts.streams)

@@ -15,6 +15,7 @@ from headstart.model.answers import Answers
 from headstart.model.changes import Changes
 from headstart.model.files import Files
 from headstart.model.fitting import fit_table
+from headstart.model.living import Living
 from headstart.model.settings import Settings
 from headstart.progress import Reporter
 from headstart.table import Table
@@ -22,7 +23,7 @@ from headstart.training.metatraining import MetaTrainingConfig
 from headstart.training.pretraining import PretrainingConfig
 
 
-class Headstart(Answers, Changes, Files):
+class Headstart(Answers, Changes, Living, Files):
     """Predicts the missing values of a sparse table, and takes new features at once.
 
     Any number of threads may use one model: a reader sees it as it was before or after a change, never in

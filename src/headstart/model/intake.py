@@ -7,15 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from headstart.algebra.symmetric import LinAlgError
 from headstart.core.states import RowStates
-from headstart.errors import InputError, NumericalError, UnknownNameError, argument, did_you_mean, worded
+from headstart.errors import InputError, UnknownNameError, argument, did_you_mean, worded
 from headstart.model.catalogue import Feature
+from headstart.model.describing import RowCells, described
 from headstart.model.fitted import Fitted
-from headstart.table import Cells, Kind, Kinds, Names
+from headstart.model.roster import Told
+from headstart.table import Kind, Kinds, Names
 from headstart.table.kinds import KIND_NAMES, KindType
 from headstart.table.limits import require_carried
 from headstart.table.names import as_name, spelled
@@ -190,43 +190,20 @@ def _none_of(fitted: Fitted) -> str:
     return f"not among those the model was fitted on ({there})"
 
 
-def encode_rows(fitted: Fitted, rows: Mapping[Any, object]) -> RowStates:
-    """The states of new rows; observations of features the backbone does not read are checked, not used."""
-    lines: list[int] = []
-    observed: list[Feature] = []
-    parts: list[NDArray[np.float64]] = []
-    for line, (row, observations) in enumerate(rows.items()):
+def rows_of(fitted: Fitted, rows: Mapping[Any, object]) -> RowCells:
+    """What new rows observed, checked."""
+    told = []
+    for row, observations in rows.items():
         what = f"row {row!r}"
         names, values = numbers(observations, what)
         features = [fitted.catalogue[name] for name in names]
         _check_values(values, names, Kinds([feature.kind for feature in features]), what)
-        lines += [line] * len(names)
-        observed += features
-        parts.append(values)
-    read = np.array([feature.in_backbone for feature in observed], dtype=bool)
-    kinds = Kinds([feature.kind for feature in observed])
-    scaled = kinds.scale(np.concatenate([*parts, np.zeros(0)]), np.arange(len(observed)))[read]
-    positions = fitted.backbone_features.positions(
-        [feature.name for feature in observed if feature.in_backbone]
-    )
-    cells = Cells.from_pairs(
-        torch.tensor(lines, dtype=torch.int64)[torch.from_numpy(read)],
-        torch.from_numpy(positions),
-        torch.from_numpy(scaled).float(),
-        len(rows),
-        len(fitted.backbone_features),
-    )
-    try:
-        with torch.no_grad():
-            states = fitted.adapter.refine(fitted.backbone.states(cells))
-        finite = torch.stack([part.view(len(rows), -1).isfinite().all(1) for part in states.parts()]).all(0)
-    except LinAlgError:
-        finite = torch.zeros(len(rows), dtype=torch.bool)
-    if not bool(finite.all()):
-        sizes = torch.zeros(len(rows)).index_add_(0, cells.lines, cells.values.abs())
-        worst = list(rows)[int(torch.where(finite, -1.0, sizes).argmax())]
-        raise NumericalError(
-            f"row {worst!r}: its observations are so extreme that nothing can be computed from them; "
-            "correct them or leave them out"
-        )
-    return states
+        places = np.array([fitted.catalogue.number(name) for name in names], dtype=np.int64)
+        order = np.argsort(places)
+        told.append(Told(places[order], values[order]))
+    return RowCells.of(told)
+
+
+def encode_rows(fitted: Fitted, rows: Mapping[Any, object]) -> RowStates:
+    """The states of new rows."""
+    return described(fitted, rows_of(fitted, rows), [str(row) for row in rows])

@@ -1,0 +1,186 @@
+"""What a model knows of rows, from what they observed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headstart.algebra.symmetric import LinAlgError, pack, unpack
+from headstart.backbones.protocol import OpenBackbone
+from headstart.core.heads import Heads
+from headstart.core.states import RowStates
+from headstart.errors import NumericalError
+from headstart.model.fitted import Fitted
+from headstart.model.roster import Told
+from headstart.table import Cells
+from headstart.table.cells import offsets
+from headstart.table.kinds import KindType
+
+_AT_ONCE = 2**16  # observations whose heads are brought to a row's own form at a time
+
+
+class RowCells(NamedTuple):
+    """Observations of some rows: for each its line, the number of its feature and its value, line by line."""
+
+    counts: NDArray[np.int64]  # (lines,)
+    numbers: NDArray[np.int64]  # (n,): of features, ascending within a line
+    values: NDArray[np.float64]  # (n,): in the data's own units
+
+    def told(self) -> list[Told]:
+        """What each line holds."""
+        ends = np.cumsum(self.counts)[:-1]
+        parts = zip(np.split(self.numbers, ends), np.split(self.values, ends), strict=True)
+        return [Told(*part) for part in parts]
+
+    @classmethod
+    def of(cls, told: list[Told]) -> RowCells:
+        """The observations of these rows, one after the other."""
+        counts = np.array([len(each.numbers) for each in told], dtype=np.int64)
+        numbers = np.concatenate([np.zeros(0, np.int64), *(each.numbers for each in told)])
+        return cls(counts, numbers, np.concatenate([np.zeros(0), *(each.values for each in told)]))
+
+    def joined(
+        self, lines: NDArray[np.int64], numbers: NDArray[np.int64], values: NDArray[np.float64]
+    ) -> RowCells:
+        """Return them with more observations, in any order; one of the same cell replaces the earlier one."""
+        every = np.concatenate([np.repeat(np.arange(len(self.counts)), self.counts), lines])
+        both, all_values = np.concatenate([self.numbers, numbers]), np.concatenate([self.values, values])
+        order = np.lexsort((np.arange(len(both)), both, every))
+        last = np.ones(len(order), dtype=bool)
+        last[:-1] = (np.diff(every[order]) != 0) | (np.diff(both[order]) != 0)
+        kept = order[last]
+        return RowCells(np.bincount(every[kept], minlength=len(self.counts)), both[kept], all_values[kept])
+
+
+def told_of(fitted: Fitted, row: int) -> Told:
+    """What the state of a known row rests on."""
+    told = fitted.roster.told(row)
+    if told is not None:
+        return told
+    cells = fitted.knowledge.cells
+    if row >= len(cells):  # of a model saved before such rows kept what they observed
+        return Told(np.zeros(0, np.int64), np.zeros(0))
+    held = slice(int(cells.indptr[row]), int(cells.indptr[row + 1]))
+    numbers = cells.index[held].numpy()
+    facts = fitted.catalogue.facts(numbers)
+    return Told(numbers, facts[:, 1] + facts[:, 2] * cells.values[held].numpy().astype(np.float64))
+
+
+def describes_by_any(fitted: Fitted) -> bool:
+    """Whether rows are described by features added after fit too."""
+    return isinstance(fitted.backbone, OpenBackbone) and fitted.adapter.gives_uncertainty
+
+
+@torch.no_grad()
+def described(fitted: Fitted, given: RowCells, names: list[str]) -> RowStates:
+    """The states of rows that observed this; ``names`` are for messages.
+
+    Each observation is read by the present head of its feature: the backbone's own as long as nothing has
+    been observed of the feature since fit. What cannot be read, of features that are no longer there or
+    that the backbone does not know and cannot learn of, is left out.
+    """
+    slots = fitted.catalogue.slots(given.numbers)
+    own_features = len(fitted.backbone_features)
+    by_any = describes_by_any(fitted)
+    read = slots >= 0 if by_any else (slots >= 0) & (given.numbers < own_features)
+    lines = np.repeat(np.arange(len(given.counts)), given.counts)[read]
+    numbers, slots = given.numbers[read], slots[read]
+    facts = fitted.catalogue.facts(numbers)
+    scaled = torch.from_numpy((given.values[read] - facts[:, 1]) / facts[:, 2]).float()
+    counts = torch.from_numpy(np.bincount(lines, minlength=len(given.counts)))
+    cells = Cells(offsets(counts), torch.from_numpy(numbers), scaled, own_features)
+    try:
+        if not by_any or bool(facts[:, 3].all()):  # all as fitted: the backbone itself reads them
+            states = fitted.backbone.states(cells)
+        else:
+            states = _by_heads(fitted, cells, slots, facts)
+        states = fitted.adapter.refine(states)
+        finite = torch.stack([part.view(len(names), -1).isfinite().all(1) for part in states.parts()]).all(0)
+    except LinAlgError:
+        finite = torch.zeros(len(names), dtype=torch.bool)
+    if not bool(finite.all()):
+        sizes = torch.zeros(len(names)).index_add_(0, cells.lines, cells.values.abs())
+        worst = names[int(torch.where(finite, -1.0, sizes).argmax())]
+        raise NumericalError(
+            f"row {worst!r}: its observations are so extreme that nothing can be computed from them; "
+            "correct them or leave them out"
+        )
+    return states
+
+
+def _by_heads(
+    fitted: Fitted, cells: Cells, slots: NDArray[np.int64], facts: NDArray[np.float64]
+) -> RowStates:
+    """The states of rows whose observations are read by the heads of the catalogue."""
+    backbone = fitted.backbone
+    if not isinstance(backbone, OpenBackbone):
+        raise TypeError(f"{backbone.config.name} describes rows by its own features only")
+    latent, numbers = backbone.activation_size, cells.index.numpy()
+    types = torch.from_numpy(facts[:, 0].astype(np.int64))
+    as_numbers = fitted.settings.binary_link == "identity" and KindType.BINARY not in fitted.knowledge.kinds
+    kinds = torch.where(types == KindType.BINARY, int(KindType.RATING), types) if as_numbers else types
+    if fitted.roster.width == latent:
+        unique, first, inverse = np.unique(numbers, return_index=True, return_inverse=True)
+        heads = _mixed(fitted, unique, fitted.catalogue.heads_at(slots[first]), facts[first, 3] > 0)
+        few = replace(cells, index=torch.from_numpy(inverse), width=len(unique))
+        return backbone.states_by(few, heads, kinds[torch.from_numpy(first)], _own(fitted, unique))
+    # Learned activations are functions of a row's code, so they are taken as its own features tell them;
+    # what a head makes of them is then a constant, another one for every row.
+    inside = torch.from_numpy(numbers < backbone.features)
+    known = fitted.adapter.refine(backbone.states(cells.keep(inside))).activation[:, latent:]
+    parts = []
+    for start, stop in _blocks(cells.indptr):
+        part, held = (
+            cells.take(torch.arange(start, stop)),
+            slice(int(cells.indptr[start]), int(cells.indptr[stop])),
+        )
+        heads = _folded(fitted.catalogue.heads_at(slots[held]), known[start:stop][part.lines], latent)
+        heads = _mixed(fitted, numbers[held], heads, facts[held, 3] > 0)
+        each = replace(part, index=torch.arange(len(part.index)), width=len(part.index))
+        parts.append(backbone.states_by(each, heads, kinds[held], _own(fitted, numbers[held])))
+    return RowStates.concatenate(parts)
+
+
+def _blocks(indptr: Tensor) -> list[tuple[int, int]]:
+    """Stretches of lines with not too many observations each."""
+    marks = torch.div(indptr[1:], _AT_ONCE, rounding_mode="floor")
+    ends = [*(torch.nonzero(marks.diff())[:, 0] + 1).tolist(), len(indptr) - 1]
+    return list(zip([0, *ends[:-1]], ends, strict=True))
+
+
+def _mixed(fitted: Fitted, numbers: NDArray[np.int64], heads: Heads, as_fitted: NDArray[np.bool_]) -> Heads:
+    """The given heads, but for features that are as fitted the backbone's own."""
+    if not as_fitted.any():
+        return heads
+    where = torch.from_numpy(as_fitted)
+    own = fitted.knowledge.heads.take(torch.from_numpy(numbers[as_fitted]))
+    changed = []
+    for part, other in zip(heads.parts(), own.parts(), strict=True):
+        part = part.clone()
+        part[where] = other.to(part.dtype)
+        changed.append(part)
+    return Heads(*changed)
+
+
+def _own(fitted: Fitted, numbers: NDArray[np.int64]) -> Tensor:
+    """The positions of features among the backbone's, which are their numbers; -1 of others."""
+    return torch.from_numpy(np.where(numbers < len(fitted.backbone_features), numbers, -1))
+
+
+def _folded(heads: Heads, learned: Tensor, latent: int) -> Heads:
+    """Heads of the first activations only, given the values of the others (heads, learned).
+
+    w₂·φ becomes part of the bias: (w₁, b + w₂·φ) = A·(w₁, w₂, b), and the covariance A·C·Aᵀ.
+    """
+    size = heads.weight.shape[1] + 1
+    turn = heads.weight.new_zeros(len(heads), latent + 1, size)
+    turn[:, torch.arange(latent), torch.arange(latent)] = 1.0
+    turn[:, latent, latent:-1], turn[:, latent, -1] = learned, 1.0
+    covariance = turn @ unpack(heads.packed_covariance, size) @ turn.mT
+    bias = heads.bias + (heads.weight[:, latent:] * learned).sum(1)
+    return Heads(heads.weight[:, :latent], bias, pack(covariance), heads.noise)
