@@ -323,3 +323,36 @@ def test_learned_activations_do_not_stand_in_the_way() -> None:
     model.observe([("x", "f2", 5), ("y", "new", 1), ("u3", "new", 2)])
     assert np.isfinite(model.predict(["x", "y"]).mean).all()
     assert model.predict(["x"], ["f5"]).mean != model.predict(["y"], ["f5"]).mean
+
+
+def test_a_saved_model_goes_on_living(fresh: Fresh, tmp_path: Path) -> None:
+    model = fresh(adapter="able")
+    model.add_feature("new", observations={"u1": 5, "u2": 3})
+    model.add_feature("gone", observations={"u1": 5})
+    model.add_rows({"x": {"f1": 4, "new": 2, "gone": 1}})
+    model.observe([("u1", "f1", 5), ("x", "f2", 1), ("u3", "new", 4), ("u3", "gone", 4)])
+    model.observe("f9", {"x": 4})
+    model.remove_feature("gone")
+    model.save(tmp_path / "m")
+    loaded = Headstart.load(tmp_path / "m")
+    rows, features = list(model.rows), list(model.features)
+    assert same(model.predict(), loaded.predict(), rows, features)
+    for each in (model, loaded):
+        each.observe([("u3", "f1", 1), ("x", "new", 5)])
+        each.remove_row("u9")
+    one, other = model.predict(), loaded.predict()
+    np.testing.assert_allclose(one.mean, other.mean, rtol=1e-6)
+    np.testing.assert_allclose(one.std, other.std, rtol=1e-6)
+
+
+def test_what_a_removed_feature_told_does_not_come_back(fresh: Fresh) -> None:
+    model, other = fresh(adapter="able"), fresh(adapter="able")
+    for each in (model, other):
+        each.add_rows({"x": {"f1": 4}})
+    model.add_feature("new", observations={"u1": 5, "u2": 3})
+    model.observe([("x", "new", 1)])
+    model.remove_feature("new")
+    for each in (model, other):
+        each.add_feature("new", observations={"u1": 5, "u2": 3})
+        each.observe([("x", "f2", 3)], update="rows")
+    assert same(model.predict(), other.predict(), ["x"], ["f5", "new"])

@@ -136,7 +136,7 @@ class Catalogue(Mapping[str, Feature]):
         """The number of a feature, by which rows hold what they observed of it."""
         return self._find(name).number
 
-    def slots(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    def slots(self, numbers: NDArray[np.int64] | slice) -> NDArray[np.int64]:
         """Where the heads of features lie, by number; -1 of features that are no longer there."""
         return self._slots[numbers]
 

@@ -46,6 +46,7 @@ _FORMS = {
                     "shifts": (_SINGLE, 1)},
     "backbone_grid": {"": (_SINGLE, 1)},
     "streams": {"": (_DOUBLE, 2)},
+    "told": {"rows": (_INT, 1), "counts": (_INT, 1), "features": (_INT, 1), "values": (_DOUBLE, 1)},
 }  # fmt: skip
 _OPTIONAL = {"covariance", "noise", "variance"}
 _OF_PARTS = ("backbone", "adapter")
@@ -73,7 +74,7 @@ def check_tensors(groups: Groups) -> None:
         if own is not None and (twin is None or not torch.equal(own, twin)):
             raise InputError(f"its {name} are not those of its backbone")
     for group, forms in _FORMS.items():
-        if group in groups or group not in ("streams", "knowledge/scales"):
+        if group in groups or group not in ("streams", "knowledge/scales", "told"):
             missing = set(forms) - _OPTIONAL - set(groups.get(group, {}))
             if missing:
                 raise InputError(f"its tensors {listed(sorted(missing))} of {group!r} are missing")
@@ -111,6 +112,7 @@ def check_counts(facts: ModelFacts, knowledge: Knowledge, states: RowStates, gro
         and _ascends(cells.indptr)
         and int(cells.indptr[-1]) == len(cells.values) == len(cells.index),
         "sums": len(facts.streams) == len(groups.get("streams", {}).get("", ())),
+        "observations of rows": "told" not in groups or _tells(groups["told"], rows, features),
         "calibration": _calibrates(groups["calibration"]),
         "judgement": facts.judgement is None or _judges(facts.judgement),
     }
@@ -170,6 +172,18 @@ def _contexts_agree(facts: ModelFacts, contexts: dict[str, Tensor], rows: int) -
         return False
     small = np.abs(kinds.scale(values, line.numpy())) <= LARGEST
     return bool(small.all()) and not bool(kinds.impossible(values, line.numpy()).any())
+
+
+def _tells(told: dict[str, Tensor], rows: int, features: int) -> bool:
+    """Whether rows are told of known features, each row and each of its features once, in order."""
+    if len(told["counts"]) != len(told["rows"]) or bool((told["counts"] < 0).any()):
+        return False
+    lines = torch.repeat_interleave(told["rows"], told["counts"])
+    if not len(lines) == len(told["features"]) == len(told["values"]):
+        return False
+    within = _within(told["rows"], rows) and _within(told["features"], features)
+    keys = lines * max(1, features) + told["features"]
+    return within and bool((told["rows"].diff() > 0).all()) and bool((keys.diff() > 0).all())
 
 
 def _calibrates(tensors: dict[str, Tensor]) -> bool:

@@ -21,8 +21,8 @@ from headstart.core.states import RowStates
 from headstart.model.catalogue import Catalogue, Feature
 from headstart.model.checking import check_counts, check_sums, check_tensors, made
 from headstart.model.fitted import Fitted
-from headstart.model.roster import Roster
 from headstart.model.settings import Settings
+from headstart.model.told import roster_from, told_tensors
 from headstart.table import Cells, Kind, MetadataSchema, Names
 from headstart.training.calibration import Calibration
 from headstart.training.judge import Judgement
@@ -40,6 +40,8 @@ class FeatureFacts(Config):
     in_backbone: tuple[bool, ...]
     shots: tuple[Annotated[int, Field(ge=0)], ...]
     finds_scale: tuple[bool, ...]
+    # Those of the backbone that were observed after fit. None in a model saved before this was kept.
+    observed_since: tuple[bool, ...] | None = None
 
 
 class ModelFacts(Config):
@@ -82,6 +84,7 @@ def facts_of(fitted: Fitted, weights: str, digest: str) -> ModelFacts:
             in_backbone=[feature.in_backbone for feature in features],
             shots=[feature.shots for feature in features],
             finds_scale=[feature.finds_scale for feature in features],
+            observed_since=[feature.observed_since for feature in features],
         ),
         backbone_features=list(fitted.backbone_features),
         judgement=fitted.judgement,
@@ -131,6 +134,7 @@ def tensors_of(fitted: Fitted) -> dict[str, Tensor]:
         tensors |= {f"{prefix}/{name}": value for name, value in vars(part).items() if value is not None}
     if sums := fitted.catalogue.evidence_at(fitted.roster.epoch):
         tensors["streams"] = torch.cat(list(sums.values()))
+    tensors |= told_tensors(fitted)
     tensors |= {f"backbone/{name}": value for name, value in fitted.backbone.state_dict().items()}
     tensors |= {f"adapter/{name}": value for name, value in fitted.adapter.state_dict().items()}
     return {name: value.clone() for name, value in tensors.items()}  # tensors in a file share no memory
@@ -175,16 +179,17 @@ def fitted_from(facts: ModelFacts, tensors: dict[str, Tensor], *, prepare: bool 
     if prepare:
         adapter.prepare()
     adapter.load_state_dict(learned, strict=not prepare)
+    catalogue = _catalogue(facts, parts, tensors, knowledge)
     fitted = Fitted(
         settings=settings,
-        roster=Roster(Names(facts.rows, "row"), states),
+        roster=roster_from(facts, states, parts.get("told"), catalogue),
         schema=facts.metadata,
         kinds=tuple(Kind.parse(kind) for kind in facts.kinds),
         backbone=backbone,
         knowledge=knowledge,
         adapter=adapter.eval().requires_grad_(False),
         calibration=Calibration(**parts["calibration"]),
-        catalogue=_catalogue(facts, parts, tensors),
+        catalogue=catalogue,
         backbone_features=Names(facts.backbone_features, "feature"),
         judgement=facts.judgement,
         middle=None if facts.middle is None else Kind.parse(facts.middle),
@@ -194,7 +199,7 @@ def fitted_from(facts: ModelFacts, tensors: dict[str, Tensor], *, prepare: bool 
 
 
 def _catalogue(
-    facts: ModelFacts, parts: dict[str, dict[str, Tensor]], tensors: dict[str, Tensor]
+    facts: ModelFacts, parts: dict[str, dict[str, Tensor]], tensors: dict[str, Tensor], knowledge: Knowledge
 ) -> Catalogue:
     own, contexts = parts["features"], parts["contexts"]
     metadata = own.pop("metadata").numpy()
@@ -204,7 +209,7 @@ def _catalogue(
     kinds = [Kind.parse(kind) for kind in facts.features.kinds]
     every = zip(
         facts.features.names, kinds, facts.features.in_backbone, facts.features.shots, metadata, rows, values,
-        facts.features.finds_scale, strict=True,
+        facts.features.finds_scale, _observed_since(facts, knowledge), strict=True,
     )  # fmt: skip
     heads = Heads(**own)
     catalogue = Catalogue(heads, Names(facts.backbone_features, "feature")).put(
@@ -214,6 +219,19 @@ def _catalogue(
         return catalogue
     streamed, heads = catalogue.take(facts.streams)
     return catalogue.put(streamed, heads, list(torch.split(tensors["streams"], 1)))
+
+
+def _observed_since(facts: ModelFacts, knowledge: Knowledge) -> list[bool]:
+    """Which features of the backbone were observed after fit; of older models, as far as can be told."""
+    features = facts.features
+    if features.observed_since is not None:
+        return list(features.observed_since)
+    counts = torch.bincount(knowledge.cells.index, minlength=len(facts.backbone_features)).tolist()
+    fitted_on, streamed = dict(zip(facts.backbone_features, counts, strict=True)), set(facts.streams)
+    every = zip(features.names, features.in_backbone, features.shots, strict=True)
+    return [
+        inside and (name in streamed or shots != fitted_on.get(name, shots)) for name, inside, shots in every
+    ]
 
 
 def _stacked(lines: list[NDArray[np.float32]], width: int) -> Tensor:

@@ -81,6 +81,12 @@ class Roster:
         after.epoch = self.epoch + 1
         return after
 
+    def told_anew(self, told: dict[int, Told]) -> Roster:
+        """Return a roster in which the states of these rows are the same and rest on these observations."""
+        after = self._copied()
+        after._tell(told)
+        return after
+
     def added(self, names: Sequence[str], states: RowStates, told: Sequence[Told]) -> Roster:
         """Return a roster with further rows."""
         after = self._copied()
