@@ -356,3 +356,58 @@ def test_what_a_removed_feature_told_does_not_come_back(fresh: Fresh) -> None:
         each.add_feature("new", observations={"u1": 5, "u2": 3})
         each.observe([("x", "f2", 3)], update="rows")
     assert same(model.predict(), other.predict(), ["x"], ["f5", "new"])
+
+
+def test_the_table_holds_all_and_can_be_fitted_again(fresh: Fresh, tmp_path: Path) -> None:
+    model = fresh(adapter="able")
+    model.add_feature("new", metadata={"genre": "drama", "year": 2001}, observations={"u1": 5, "u2": 3})
+    model.add_rows({"x": {"f1": 4, "new": 2}, "empty": {}})
+    model.observe([("u1", "f1", 5), ("x", "f2", 1)])
+    model.observe("f3", {"x": 4})
+    model.remove_row("u9")
+    model.remove_feature("f8")
+    model.save(tmp_path / "m")
+    for each in (model, Headstart.load(tmp_path / "m")):
+        table = each.table()
+        assert list(table.rows) == list(each.rows)
+        assert list(table.features) == list(each.features)
+        assert table.observations_of("new") == {"u1": 5, "u2": 3, "x": 2}
+        assert table.observations_of("f1")["u1"] == 5
+        assert table.observations_of("f1")["x"] == 4
+        assert table.observations_of("f3")["x"] == 4
+        line = table.metadata.slice(table.features.position("new"), 1).to_pylist()[0]
+        assert line == {"genre": "drama", "year": 2001}
+        assert table.schema.describe() == "genre: category, year: number"
+    again = Headstart.load(tmp_path / "m")
+    again.quiet = True
+    before = list(again.features)
+    again.refit()
+    assert sorted(again.features) == sorted(before)
+    assert "empty" in again.rows
+    assert again.feature("new").in_backbone
+
+
+def test_a_table_is_what_it_was_before_anything_changed(fresh: Fresh) -> None:
+    from tests.model.conftest import ratings_table
+
+    for backbone, adapter in (("factorisation", "bayes"), ("factorisation", "chn")):
+        table = fresh(backbone, adapter).table()
+        given = ratings_table()
+        for name in given.features:
+            found, held = table.observations_of(name), given.observations_of(name)
+            assert found.keys() == held.keys()
+            np.testing.assert_allclose(list(found.values()), [held[row] for row in found], rtol=1e-6)
+
+
+def test_a_model_saved_before_says_what_it_cannot_do() -> None:
+    from tests.references.make import FOLDERS
+
+    model = Headstart.load(FOLDERS / "format-3")
+    row, feature = model.rows[0], model.features[0]
+    before = model.predict([row]).mean
+    model.observe([(row, feature, model.predict([row], [feature]).mean[0, 0])], update="rows")
+    assert np.isfinite(model.predict([row]).mean - before).all()
+    if model.fitted_.schema is not None:
+        with pytest.raises(InputError, match="saved before metadata was kept"):
+            model.table()
+    assert len(model.table(metadata=False)) > 0

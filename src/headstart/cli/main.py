@@ -15,7 +15,7 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from headstart import __version__
-from headstart.cli import benchmark, demo, fetch, models, predict, reproduce
+from headstart.cli import benchmark, demo, fetch, models, predict, reproduce, rows
 from headstart.cli.printing import say
 from headstart.errors import HeadstartError, command_line
 
@@ -47,6 +47,10 @@ app.command("predict")(predict.predict)
 app.command("observe")(models.observe)
 app.command("suggest")(models.suggest)
 app.command("info")(models.info)
+app.command("add-rows")(rows.add_rows)
+app.command("remove")(rows.remove)
+app.command("export")(rows.export)
+app.command("refit")(rows.refit)
 app.command("benchmark")(benchmark.benchmark)
 app.command("demo")(demo.demo)
 app.command("fetch")(fetch.fetch)

@@ -57,7 +57,7 @@ def predict(
     if rows is not None and new_rows is not None:
         raise InputError("give either --rows or --new-rows, not both")
     if out is not None:
-        _check_file(out)
+        check_file(out)
     loaded = Headstart.load(model)
     wanted: Any = read_names(rows, loaded.rows, "--rows")
     if new_rows is not None:
@@ -96,13 +96,14 @@ def _show(table: pa.Table, level: float) -> None:
         say(f"… and {len(table) - _MAX_LINES} more; use --out FILE to write all of them")
 
 
-def _check_file(out: Path) -> None:
+def check_file(out: Path, option: str = "--out") -> None:
+    """Refuse a place to which no CSV or Parquet file can be written."""
     if out.suffix.lower() not in (".csv", ".parquet"):
-        raise InputError(f"--out must end in .csv or .parquet; got {out.name!r}")
+        raise InputError(f"{option} must end in .csv or .parquet; got {out.name!r}")
     if not out.parent.is_dir():
-        raise InputError(f"--out {out}: the folder {out.parent} does not exist; create it first")
+        raise InputError(f"{option} {out}: the folder {out.parent} does not exist; create it first")
     if out.is_dir():
-        raise InputError(f"--out {out} is a folder; name a file in it")
+        raise InputError(f"{option} {out} is a folder; name a file in it")
 
 
 def _write(table: pa.Table, out: Path) -> None:

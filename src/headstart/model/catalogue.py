@@ -32,6 +32,7 @@ class Feature:
     rows: NDArray[np.int64]  # the context of an adapter's head; empty for one of the backbone's own
     values: NDArray[np.float64]  # in the data's own units
     finds_scale: bool = False  # whether its center and scale are found from its observations
+    record: Mapping[str, object] | None = None  # its metadata as it was given; None if that was not kept
     observed_since: bool = False  # whether it was observed after fit; rows then read its present head
 
     @property

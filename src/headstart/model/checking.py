@@ -46,9 +46,11 @@ _FORMS = {
                     "shifts": (_SINGLE, 1)},
     "backbone_grid": {"": (_SINGLE, 1)},
     "streams": {"": (_DOUBLE, 2)},
+    "records": {"": (torch.uint8, 1)},
     "told": {"rows": (_INT, 1), "counts": (_INT, 1), "features": (_INT, 1), "values": (_DOUBLE, 1)},
 }  # fmt: skip
 _OPTIONAL = {"covariance", "noise", "variance"}
+_OPTIONAL_GROUPS = ("streams", "knowledge/scales", "told", "records")
 _OF_PARTS = ("backbone", "adapter")
 _NOT_NEGATIVE = ("code_std", "noise", "variance")
 
@@ -74,7 +76,7 @@ def check_tensors(groups: Groups) -> None:
         if own is not None and (twin is None or not torch.equal(own, twin)):
             raise InputError(f"its {name} are not those of its backbone")
     for group, forms in _FORMS.items():
-        if group in groups or group not in ("streams", "knowledge/scales", "told"):
+        if group in groups or group not in _OPTIONAL_GROUPS:
             missing = set(forms) - _OPTIONAL - set(groups.get(group, {}))
             if missing:
                 raise InputError(f"its tensors {listed(sorted(missing))} of {group!r} are missing")
@@ -183,7 +185,7 @@ def _tells(told: dict[str, Tensor], rows: int, features: int) -> bool:
         return False
     within = _within(told["rows"], rows) and _within(told["features"], features)
     keys = lines * max(1, features) + told["features"]
-    return within and bool((told["rows"].diff() > 0).all()) and bool((keys.diff() > 0).all())
+    return within and all(bool((numbers.diff() > 0).all()) for numbers in (told["rows"], keys))
 
 
 def _calibrates(tensors: dict[str, Tensor]) -> bool:
@@ -194,10 +196,9 @@ def _calibrates(tensors: dict[str, Tensor]) -> bool:
 
 
 def _judges(judgement: Any) -> bool:
-    verdict = judgement.candidates.get(judgement.chosen)
-    return not judgement.candidates or (
-        verdict is not None and len(verdict.error) == len(verdict.standard_error) == len(judgement.shots)
-    )
+    verdict, shots = judgement.candidates.get(judgement.chosen), len(judgement.shots)
+    fits = verdict is not None and len(verdict.error) == len(verdict.standard_error) == shots
+    return fits or not judgement.candidates
 
 
 def _within(index: Tensor, limit: int) -> bool:

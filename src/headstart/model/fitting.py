@@ -144,9 +144,21 @@ def features_of(table: Table, in_backbone: set[int], *, fixed: bool) -> list[Fea
     ends = np.cumsum(table.counts)
     rows, values = table.row_index[order].astype(np.int64), table.values[order]
     metadata = table.encoded_metadata()
+    records = [{}] * len(table.features) if table.metadata is None else table.metadata.to_pylist()
     features = []
     for i, (name, kind) in enumerate(zip(table.features, table.kinds, strict=True)):
         count = int(table.counts[i])
         held = slice(0, 0) if fixed and i in in_backbone else slice(ends[i] - count, ends[i])
-        features.append(Feature(name, kind, i in in_backbone, count, metadata[i], rows[held], values[held]))
+        features.append(
+            Feature(
+                name,
+                kind,
+                i in in_backbone,
+                count,
+                metadata[i],
+                rows[held],
+                values[held],
+                record={key: value for key, value in records[i].items() if value is not None},
+            )
+        )
     return features

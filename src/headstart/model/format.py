@@ -21,6 +21,7 @@ from headstart.core.states import RowStates
 from headstart.model.catalogue import Catalogue, Feature
 from headstart.model.checking import check_counts, check_sums, check_tensors, made
 from headstart.model.fitted import Fitted
+from headstart.model.records import record_tensors, records_from
 from headstart.model.settings import Settings
 from headstart.model.told import roster_from, told_tensors
 from headstart.table import Cells, Kind, MetadataSchema, Names
@@ -134,7 +135,7 @@ def tensors_of(fitted: Fitted) -> dict[str, Tensor]:
         tensors |= {f"{prefix}/{name}": value for name, value in vars(part).items() if value is not None}
     if sums := fitted.catalogue.evidence_at(fitted.roster.epoch):
         tensors["streams"] = torch.cat(list(sums.values()))
-    tensors |= told_tensors(fitted)
+    tensors |= told_tensors(fitted) | record_tensors(fitted)
     tensors |= {f"backbone/{name}": value for name, value in fitted.backbone.state_dict().items()}
     tensors |= {f"adapter/{name}": value for name, value in fitted.adapter.state_dict().items()}
     return {name: value.clone() for name, value in tensors.items()}  # tensors in a file share no memory
@@ -209,7 +210,8 @@ def _catalogue(
     kinds = [Kind.parse(kind) for kind in facts.features.kinds]
     every = zip(
         facts.features.names, kinds, facts.features.in_backbone, facts.features.shots, metadata, rows, values,
-        facts.features.finds_scale, _observed_since(facts, knowledge), strict=True,
+        facts.features.finds_scale, records_from(tensors.get("records"), len(counts)),
+        _observed_since(facts, knowledge), strict=True,
     )  # fmt: skip
     heads = Heads(**own)
     catalogue = Catalogue(heads, Names(facts.backbone_features, "feature")).put(

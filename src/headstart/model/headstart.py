@@ -109,6 +109,15 @@ class Headstart(Answers, Changes, Living, Files):
         reporter.say(str(self.info))
         return self
 
+    def refit(self, *, checkpoint: str | Path | None = None, resume: bool = False) -> Headstart:
+        """Fit anew on everything the model holds, with the same settings; names stay the same.
+
+        Whoever reads the model meanwhile sees it as it was; changes wait. The parameters are those of
+        ``fit``.
+        """
+        with self._writing:
+            return self.fit(self.table(), checkpoint=checkpoint, resume=resume)
+
     def _adapter(self) -> AdapterConfig | Literal["auto"]:
         if isinstance(self.adapter, str) and self.adapter == "auto":
             return "auto"

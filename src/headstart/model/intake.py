@@ -16,6 +16,7 @@ from headstart.model.describing import RowCells, described
 from headstart.model.fitted import Fitted
 from headstart.model.roster import Told
 from headstart.table import Kind, Kinds, Names
+from headstart.table.columns.column import is_missing
 from headstart.table.kinds import KIND_NAMES, KindType
 from headstart.table.limits import require_carried
 from headstart.table.names import as_name, spelled
@@ -104,7 +105,13 @@ def new_features(fitted: Fitted, given: Mapping[Any, object]) -> list[Feature]:
         for feature, parts in zip(features, given.values(), strict=True)
     }
     encoded = _encoded_metadata(fitted, records)
-    return [replace(feature, metadata=line) for feature, line in zip(features, encoded, strict=True)]
+    every = zip(features, encoded, records.values(), strict=True)
+    return [replace(feature, metadata=line, record=_as_given(own)) for feature, line, own in every]
+
+
+def _as_given(record: Mapping[Any, object]) -> dict[str, object]:
+    """The metadata under the tidy names of its columns, without what is missing."""
+    return {as_name(key, "column name"): value for key, value in record.items() if not is_missing(value)}
 
 
 def _new_feature(fitted: Fitted, given: object, parts: object) -> Feature:

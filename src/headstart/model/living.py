@@ -8,11 +8,13 @@ from typing import Any
 
 from headstart.errors import InputError, SurpriseWarning
 from headstart.model.base import FittedModel
+from headstart.model.exporting import table_of
 from headstart.model.intake import Observations, context_of, require_mapping, unique_names
 from headstart.model.observing import Observed, Update, observed, require_possible
 from headstart.model.population import added_rows, without_row
 from headstart.model.surprise import surprise
 from headstart.model.triples import read_triples, triples_of
+from headstart.table import Table
 from headstart.table.names import as_name
 from headstart.table.readers import Columns
 from headstart.table.sources import TextFormat
@@ -126,6 +128,21 @@ class Living(FittedModel):
         with self._writing:
             fitted = self._fitted
             self.fitted_ = without_row(fitted, fitted.rows.position(name))
+
+    def table(self, *, metadata: bool = True) -> Table:
+        """Everything the model holds, as a table ready for the next ``fit``.
+
+        Parameters
+        ----------
+        metadata : bool, default=True
+            Whether the table has the metadata of the features.
+
+        Returns
+        -------
+        Table
+            All rows, features and observations: those of the table it was fitted on and those since.
+        """
+        return table_of(self._fitted, metadata=metadata)
 
     def rename_row(self, name: object, to: object) -> None:
         """Give a row another name; no prediction changes.

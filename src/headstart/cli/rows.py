@@ -1,0 +1,156 @@
+"""Commands that change rows, and that write out or fit anew what a model holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headstart.cli.options import (
+    Decimal,
+    Encoding,
+    FeatureColumn,
+    Model,
+    Quiet,
+    RowColumn,
+    Separator,
+    ValueColumn,
+    read_names,
+    read_table,
+)
+from headstart.cli.printing import notes, say
+from headstart.errors import InputError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def add_rows(
+    model: Model,
+    observations: Annotated[
+        Path, typer.Argument(help="CSV or Parquet file with the columns row, feature and value.")
+    ],
+    update: Annotated[
+        str, typer.Option(help="rows: only describe the new rows. both: also refine the features.")
+    ] = "rows",
+    row: RowColumn = None,
+    feature: FeatureColumn = None,
+    value: ValueColumn = None,
+    separator: Separator = None,
+    decimal: Decimal = None,
+    encoding: Encoding = None,
+) -> None:
+    """Add new rows to a model, with what they observed. A line without a value adds a row that is empty.
+
+    Example: [bold]headstart add-rows films.headstart new.csv --row user --feature film --value stars[/bold]
+    """
+    from headstart.model import Headstart
+
+    columns, text = (row, feature, value), (separator, decimal, encoding)
+    table = read_table(observations, None, columns, ["real"], "long", "error", None, text, quiet=True)
+    given: dict[str, dict[str, float]] = {name: {} for name in table.rows}
+    for at, of, number in zip(table.row_index, table.feature_index, table.values.tolist(), strict=True):
+        given[table.rows[at]][table.features[of]] = number
+    with Headstart.updating(model) as loaded:
+        loaded.add_rows(given, update=update)  # type: ignore[arg-type]  # checked there
+    say(f"added {len(given)} rows; the model has {len(loaded.rows)}")
+
+
+def remove(
+    model: Model,
+    features: Annotated[
+        list[str] | None, typer.Option("--features", help="Features to remove, as in predict.")
+    ] = None,
+    rows: Annotated[
+        list[str] | None,
+        typer.Option("--rows", help="Rows to remove, with all that they observed."),
+    ] = None,
+) -> None:
+    """Remove features or rows. What a row observed leaves the features, too.
+
+    Example: [bold]headstart remove films.headstart --rows u17[/bold]
+    """
+    from headstart.model import Headstart
+
+    if features is None and rows is None:
+        raise InputError("name what to remove: --features or --rows")
+    with Headstart.updating(model) as loaded:
+        gone_features = read_names(features, loaded.features, "--features") or []
+        gone_rows = read_names(rows, loaded.rows, "--rows") or []
+        for name in gone_features:
+            loaded.remove_feature(name)
+        for name in gone_rows:
+            loaded.remove_row(name)
+    say(f"removed {len(gone_features)} features and {len(gone_rows)} rows")
+
+
+def export(
+    model: Model,
+    out: Annotated[Path, typer.Option("--out", help="CSV or Parquet file for the observations.")],
+    metadata_out: Annotated[
+        Path | None, typer.Option("--metadata-out", help="CSV or Parquet file for the features' metadata.")
+    ] = None,
+) -> None:
+    """Write all observations that a model holds to a file, in the long form, ready for the next fit.
+
+    Example: [bold]headstart export films.headstart --out ratings.parquet --metadata-out films.parquet[/bold]
+    """
+    from headstart.cli.predict import check_file
+    from headstart.model import Headstart
+    from headstart.model.exporting import long_form, metadata_lines
+
+    check_file(out, "--out")
+    if metadata_out is not None:
+        check_file(metadata_out, "--metadata-out")
+    table = Headstart.load(model).table(metadata=metadata_out is not None)
+    if metadata_out is not None:
+        if table.metadata is None:
+            raise InputError("the model has no metadata; leave out --metadata-out")
+        _write(metadata_lines(table), metadata_out)
+    _write(long_form(table), out)
+    kinds = {str(kind) for kind in table.kinds}
+    hint = f"; fit it with --kind {kinds.pop()}" if len(kinds) == 1 else ""
+    say(f"wrote {len(table)} observations of {len(table.rows)} rows and {len(table.features)} features{hint}")
+
+
+def refit(
+    model: Model,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder for the new model. By default the old one is replaced."),
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Fit a model anew on everything it holds, with the same settings and names.
+
+    Example: [bold]headstart refit films.headstart[/bold]
+    """
+    from headstart.model import Headstart
+    from headstart.model.folder import check_place
+
+    if out is not None:
+        check_place(out)
+        loaded = Headstart.load(model)
+        loaded.quiet = quiet
+        with notes():
+            loaded.refit().save(out)
+    else:
+        with Headstart.updating(model) as loaded, notes():  # so that no change meanwhile is lost
+            loaded.quiet = quiet
+            loaded.refit()
+    say(f"fitted {out or model}: {len(loaded.features)} features, {len(loaded.rows)} rows")
+
+
+def _write(table: pa.Table, out: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    from headstart.storage import partial_file
+
+    with partial_file(out.resolve()) as partial:
+        if out.suffix.lower() == ".parquet":
+            pa.parquet.write_table(table, partial)
+        else:
+            pa.csv.write_csv(table, partial)
