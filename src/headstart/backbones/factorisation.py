@@ -20,6 +20,7 @@ from headstart.backbones.sweeping import FactorisationTraining
 from headstart.core.description import Description
 from headstart.core.heads import Heads
 from headstart.core.likelihood import LikelihoodConfig
+from headstart.core.row_prior import RowBelief
 from headstart.core.states import RowStates
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
@@ -114,15 +115,24 @@ class Factorisation(SweptBackbone, OpenBackbone):
         """The code holds the factors and all else that is known of a row; heads read the factors."""
         return self._states(self.row_posterior(cells), self.signature(cells))
 
+    def prior_means(self, cells: Cells) -> Tensor:
+        """What the signature says of rows: (rows, latent)."""
+        means: Tensor = self.signature(cells) @ self.row_map
+        return means
+
     @torch.no_grad()
-    def states_by(self, cells: Cells, heads: Heads, kinds: Tensor, own: Tensor) -> RowStates:
+    def states_by(
+        self, cells: Cells, heads: Heads, kinds: Tensor, own: Tensor, belief: RowBelief | None = None
+    ) -> RowStates:
         """The same closed form by other heads; the signature knows the backbone's own features only."""
         readings, positions = Readings.of(heads, kinds), own[cells.index]
         known = replace(cells, index=positions, width=self.features).keep(positions >= 0)
         parts = []
         for part in torch.split(torch.arange(len(cells)), 1024):
             few, signature = cells.take(part), self.signature(known.take(part))
-            posterior = self.posterior_from(few, readings, readings.sums(few), signature, None)
+            own_belief = None if belief is None else belief.take(part)
+            sums = readings.sums(few)
+            posterior = self.posterior_from(few, readings, sums, signature, None, belief=own_belief)
             parts.append(self._states(posterior, signature))
         return RowStates.concatenate(parts) if parts else self.batch_states(known)
 
@@ -155,13 +165,14 @@ class Factorisation(SweptBackbone, OpenBackbone):
         signature: Tensor,
         start: RowPosterior | None,
         passes: int | None = None,
+        belief: RowBelief | None = None,
     ) -> RowPosterior:
         """The posterior of rows given what their observations add up to, from a start if there is one."""
-        prior = inverse(self.row_covariance)
-        mean = signature @ self.row_map
-        now = start or RowPosterior(
-            mean, self.row_covariance.expand(len(cells), -1, -1), mean.new_ones(len(cells))
-        )
+        covariance, mean = self.row_covariance, signature @ self.row_map
+        if belief is not None:
+            covariance, mean = belief.covariance, mean + belief.shift
+        prior = inverse(covariance)
+        now = start or RowPosterior(mean, covariance.expand(len(cells), -1, -1), mean.new_ones(len(cells)))
         for turn in range(passes or (_BINARY_PASSES if readings.binary else _PASSES)):
             exact = now.exactness if turn == 0 and start is None else self._exactness(now, sums)
             total = mean.new_zeros(len(cells), self.latent + 1, self.latent + 1)

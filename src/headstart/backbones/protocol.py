@@ -13,6 +13,7 @@ from headstart.config import Config
 from headstart.core.description import Description
 from headstart.core.heads import Heads
 from headstart.core.likelihood import Likelihood, LikelihoodConfig
+from headstart.core.row_prior import RowBelief
 from headstart.core.states import RowStates
 from headstart.table.cells import Cells
 
@@ -120,11 +121,20 @@ class OpenBackbone(Backbone):
     """
 
     @abstractmethod
-    def states_by(self, cells: Cells, heads: Heads, kinds: Tensor, own: Tensor) -> RowStates:
+    def prior_means(self, cells: Cells) -> Tensor:
+        """What is believed of rows' activations before the values of their observations: (rows, width).
+
+        The prior covariance is the identity.
+        """
+
+    @abstractmethod
+    def states_by(
+        self, cells: Cells, heads: Heads, kinds: Tensor, own: Tensor, belief: RowBelief | None = None
+    ) -> RowStates:
         """The states of rows whose observations have these heads instead of the backbone's own.
 
         ``cells`` has one line per row, and its ``index`` points at ``heads``, which know their covariance
         and noise; ``kinds`` (heads,) are their kinds. ``own`` (heads,) is the position of each among the
         backbone's features, -1 for a feature that is not among them. ``states(cells)`` is the same as
-        ``states_by`` with the backbone's own heads.
+        ``states_by`` with the backbone's own heads. ``belief`` is what else is known of these rows.
         """

@@ -25,6 +25,7 @@ from headstart.cli.options import (
     Observations,
     Quiet,
     RowColumn,
+    RowMetadata,
     Separator,
     TableKind,
     ValueColumn,
@@ -42,6 +43,7 @@ def fit(
     observations: Observations,
     out: Annotated[Path, typer.Option("--out", help="Folder to save the model to.")],
     metadata: Metadata = None,
+    row_metadata: RowMetadata = None,
     row: RowColumn = None,
     feature: FeatureColumn = None,
     value: ValueColumn = None,
@@ -89,7 +91,16 @@ def fit(
     )
     columns, text = (row, feature, value), (separator, decimal, encoding)
     table = read_table(
-        observations, metadata, columns, kind, form, duplicates, metadata_type, text, quiet=quiet
+        observations,
+        metadata,
+        columns,
+        kind,
+        form,
+        duplicates,
+        metadata_type,
+        text,
+        quiet=quiet,
+        row_metadata=row_metadata,
     )
     if not quiet:
         say(table.describe())

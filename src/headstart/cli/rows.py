@@ -31,6 +31,9 @@ def add_rows(
     observations: Annotated[
         Path, typer.Argument(help="CSV or Parquet file with the columns row, feature and value.")
     ],
+    metadata: Annotated[
+        Path | None, typer.Option(help="CSV or Parquet file of the new rows' metadata, one line per row.")
+    ] = None,
     update: Annotated[
         str, typer.Option(help="rows: only describe the new rows. both: also refine the features.")
     ] = "rows",
@@ -52,8 +55,16 @@ def add_rows(
     given: dict[str, dict[str, float]] = {name: {} for name in table.rows}
     for at, of, number in zip(table.row_index, table.feature_index, table.values.tolist(), strict=True):
         given[table.rows[at]][table.features[of]] = number
+    lines = None
+    if metadata is not None:
+        from headstart.table.sources import TextFormat, open_source
+        from headstart.table.tidying import read_metadata
+
+        source = open_source(metadata, (row or "row",), TextFormat(separator, decimal, encoding))
+        names, described = read_metadata(source, row or "row", "row")
+        lines = dict(zip(names, described.to_pylist(), strict=True))
     with Headstart.updating(model) as loaded:
-        loaded.add_rows(given, update=update)  # type: ignore[arg-type]  # checked there
+        loaded.add_rows(given, lines, update=update)  # type: ignore[arg-type]  # checked there
     say(f"added {len(given)} rows; the model has {len(loaded.rows)}")
 
 

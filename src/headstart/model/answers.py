@@ -10,7 +10,8 @@ import torch
 
 from headstart.errors import InputError, argument, worded
 from headstart.model.base import FittedModel
-from headstart.model.intake import Observations, encode_rows, unique_names
+from headstart.model.given import unique_names
+from headstart.model.intake import Observations, encode_rows
 from headstart.model.predicting import predict_features
 from headstart.model.prediction import Prediction
 from headstart.model.suggestion import most_telling

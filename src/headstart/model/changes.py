@@ -7,7 +7,8 @@ from typing import Any
 
 from headstart.errors import InputError
 from headstart.model.base import FittedModel
-from headstart.model.intake import Observations, new_features, require_mapping, unique_names
+from headstart.model.given import require_mapping, unique_names
+from headstart.model.intake import Observations, new_features
 from headstart.table import Kind
 from headstart.table.names import as_name
 

@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from headstart.adapters.protocol import StreamingAdapter
 from headstart.errors import InputError, listed
+from headstart.model.told import tells
 from headstart.table import Kind, Kinds
 from headstart.table.kinds import KindType
 from headstart.table.limits import LARGEST
@@ -47,10 +48,13 @@ _FORMS = {
     "backbone_grid": {"": (_SINGLE, 1)},
     "streams": {"": (_DOUBLE, 2)},
     "records": {"": (torch.uint8, 1)},
+    "rows": {"metadata": (_SINGLE, 2), "records": (torch.uint8, 1)},
+    "row_prior": {"matrix": (_SINGLE, 2), "constant": (_SINGLE, 1), "covariance": (_SINGLE, 2),
+                  "bends": (torch.bool, 1), "gains": (_SINGLE, 1)},
     "told": {"rows": (_INT, 1), "counts": (_INT, 1), "features": (_INT, 1), "values": (_DOUBLE, 1)},
 }  # fmt: skip
 _OPTIONAL = {"covariance", "noise", "variance"}
-_OPTIONAL_GROUPS = ("streams", "knowledge/scales", "told", "records")
+_OPTIONAL_GROUPS = {"streams", "knowledge/scales", "told", "records", "rows", "row_prior"}
 _OF_PARTS = ("backbone", "adapter")
 _NOT_NEGATIVE = ("code_std", "noise", "variance")
 
@@ -86,9 +90,8 @@ def _check_form(name: str, tensor: Tensor, form: tuple[torch.dtype, int] | None)
     if form is None:
         raise InputError(f"it has a tensor {name!r} of no known part")
     if (tensor.dtype, tensor.ndim) != form:
-        raise InputError(
-            f"its tensor {name!r} is {tensor.dtype} of {tensor.ndim} dimensions, not {form[0]} of {form[1]}"
-        )
+        there = f"{tensor.dtype} of {tensor.ndim} dimensions"
+        raise InputError(f"its tensor {name!r} is {there}, not {form[0]} of {form[1]}")
 
 
 def check_counts(facts: ModelFacts, knowledge: Knowledge, states: RowStates, groups: Groups) -> None:
@@ -114,7 +117,7 @@ def check_counts(facts: ModelFacts, knowledge: Knowledge, states: RowStates, gro
         and _ascends(cells.indptr)
         and int(cells.indptr[-1]) == len(cells.values) == len(cells.index),
         "sums": len(facts.streams) == len(groups.get("streams", {}).get("", ())),
-        "observations of rows": "told" not in groups or _tells(groups["told"], rows, features),
+        "observations of rows": "told" not in groups or tells(groups["told"], rows, features),
         "calibration": _calibrates(groups["calibration"]),
         "judgement": facts.judgement is None or _judges(facts.judgement),
     }
@@ -163,29 +166,20 @@ def _contexts_agree(facts: ModelFacts, contexts: dict[str, Tensor], rows: int) -
     ):
         return False
     line = torch.repeat_interleave(torch.arange(len(counts)), counts)
-    if bool(((line.diff() == 0) & (index.diff() <= 0)).any()):
-        return False
+    repeated = (line.diff() == 0) & (index.diff() <= 0)
     kinds = Kinds([Kind.parse(kind) for kind in facts.features.kinds])
     known, values = set(facts.backbone_features), contexts["values"].numpy()
-    if len(kinds) != len(counts) or not all(
-        name in known or not inside
-        for name, inside in zip(facts.features.names, facts.features.in_backbone, strict=True)
+    if (
+        bool(repeated.any())
+        or len(kinds) != len(counts)
+        or not all(
+            name in known or not inside
+            for name, inside in zip(facts.features.names, facts.features.in_backbone, strict=True)
+        )
     ):
         return False
     small = np.abs(kinds.scale(values, line.numpy())) <= LARGEST
     return bool(small.all()) and not bool(kinds.impossible(values, line.numpy()).any())
-
-
-def _tells(told: dict[str, Tensor], rows: int, features: int) -> bool:
-    """Whether rows are told of known features, each row and each of its features once, in order."""
-    if len(told["counts"]) != len(told["rows"]) or bool((told["counts"] < 0).any()):
-        return False
-    lines = torch.repeat_interleave(told["rows"], told["counts"])
-    if not len(lines) == len(told["features"]) == len(told["values"]):
-        return False
-    within = _within(told["rows"], rows) and _within(told["features"], features)
-    keys = lines * max(1, features) + told["features"]
-    return within and all(bool((numbers.diff() > 0).all()) for numbers in (told["rows"], keys))
 
 
 def _calibrates(tensors: dict[str, Tensor]) -> bool:

@@ -13,6 +13,7 @@ from torch import Tensor
 from headstart.algebra.symmetric import LinAlgError, pack, unpack
 from headstart.backbones.protocol import OpenBackbone
 from headstart.core.heads import Heads
+from headstart.core.row_prior import RowBelief
 from headstart.core.states import RowStates
 from headstart.errors import NumericalError
 from headstart.model.fitted import Fitted
@@ -77,12 +78,14 @@ def describes_by_any(fitted: Fitted) -> bool:
 
 
 @torch.no_grad()
-def described(fitted: Fitted, given: RowCells, names: list[str]) -> RowStates:
-    """The states of rows that observed this; ``names`` are for messages.
+def described(
+    fitted: Fitted, given: RowCells, names: list[str], metadata: NDArray[np.float32] | None = None
+) -> RowStates:
+    """The states of rows that observed this and have this ``metadata`` (rows, width), encoded.
 
     Each observation is read by the present head of its feature: the backbone's own as long as nothing has
     been observed of the feature since fit. What cannot be read, of features that are no longer there or
-    that the backbone does not know and cannot learn of, is left out.
+    that the backbone does not know and cannot learn of, is left out. ``names`` are for messages.
     """
     slots = fitted.catalogue.slots(given.numbers)
     own_features = len(fitted.backbone_features)
@@ -95,10 +98,11 @@ def described(fitted: Fitted, given: RowCells, names: list[str]) -> RowStates:
     counts = torch.from_numpy(np.bincount(lines, minlength=len(given.counts)))
     cells = Cells(offsets(counts), torch.from_numpy(numbers), scaled, own_features)
     try:
-        if not by_any or bool(facts[:, 3].all()):  # all as fitted: the backbone itself reads them
-            states = fitted.backbone.states(cells)
+        belief = _belief(fitted, len(names), metadata)
+        if belief is None and (not by_any or bool(facts[:, 3].all())):
+            states = fitted.backbone.states(cells)  # all is as fitted: the backbone itself reads it
         else:
-            states = _by_heads(fitted, cells, slots, facts)
+            states = _by_heads(fitted, cells, slots, facts, belief)
         states = fitted.adapter.refine(states)
         finite = torch.stack([part.view(len(names), -1).isfinite().all(1) for part in states.parts()]).all(0)
     except LinAlgError:
@@ -114,7 +118,11 @@ def described(fitted: Fitted, given: RowCells, names: list[str]) -> RowStates:
 
 
 def _by_heads(
-    fitted: Fitted, cells: Cells, slots: NDArray[np.int64], facts: NDArray[np.float64]
+    fitted: Fitted,
+    cells: Cells,
+    slots: NDArray[np.int64],
+    facts: NDArray[np.float64],
+    belief: RowBelief | None,
 ) -> RowStates:
     """The states of rows whose observations are read by the heads of the catalogue."""
     backbone = fitted.backbone
@@ -128,7 +136,7 @@ def _by_heads(
         unique, first, inverse = np.unique(numbers, return_index=True, return_inverse=True)
         heads = _mixed(fitted, unique, fitted.catalogue.heads_at(slots[first]), facts[first, 3] > 0)
         few = replace(cells, index=torch.from_numpy(inverse), width=len(unique))
-        return backbone.states_by(few, heads, kinds[torch.from_numpy(first)], _own(fitted, unique))
+        return backbone.states_by(few, heads, kinds[torch.from_numpy(first)], _own(fitted, unique), belief)
     # Learned activations are functions of a row's code, so they are taken as its own features tell them;
     # what a head makes of them is then a constant, another one for every row.
     inside = torch.from_numpy(numbers < backbone.features)
@@ -142,8 +150,17 @@ def _by_heads(
         heads = _folded(fitted.catalogue.heads_at(slots[held]), known[start:stop][part.lines], latent)
         heads = _mixed(fitted, numbers[held], heads, facts[held, 3] > 0)
         each = replace(part, index=torch.arange(len(part.index)), width=len(part.index))
-        parts.append(backbone.states_by(each, heads, kinds[held], _own(fitted, numbers[held])))
+        here = None if belief is None else belief.take(torch.arange(start, stop))
+        parts.append(backbone.states_by(each, heads, kinds[held], _own(fitted, numbers[held]), here))
     return RowStates.concatenate(parts)
+
+
+def _belief(fitted: Fitted, rows: int, metadata: NDArray[np.float32] | None) -> RowBelief | None:
+    """What the metadata of rows says of them; where none is given, what missing metadata says."""
+    held = fitted.row_metadata
+    if held is None or held.prior is None:
+        return None
+    return held.belief(held.schema.encode([{}] * rows) if metadata is None else metadata)
 
 
 def _blocks(indptr: Tensor) -> list[tuple[int, int]]:
@@ -159,6 +176,8 @@ def _mixed(fitted: Fitted, numbers: NDArray[np.int64], heads: Heads, as_fitted: 
         return heads
     where = torch.from_numpy(as_fitted)
     own = fitted.knowledge.heads.take(torch.from_numpy(numbers[as_fitted]))
+    if as_fitted.all():
+        return own
     changed = []
     for part, other in zip(heads.parts(), own.parts(), strict=True):
         part = part.clone()

@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 from headstart.errors import InputError, worded
 from headstart.model.describing import RowCells
 from headstart.model.fitted import Fitted
+from headstart.model.given import as_array, as_text
 from headstart.table import Kinds, MetadataSchema, Names, Table
-from headstart.table.columns.column import is_missing
-from headstart.table.columns.labels import SEPARATOR
 from headstart.table.sorting import sort_observations
 
 
@@ -38,6 +37,7 @@ def table_of(fitted: Fitted, *, metadata: bool = True) -> Table:
     ordered = sort_observations(rows * max(1, len(names)) + index, values, len(names))
     last = np.ones(len(values), dtype=bool)
     last[:-1] = (np.diff(ordered.row_index) != 0) | (np.diff(ordered.feature_index) != 0)
+    lines = None if fitted.row_metadata is None else fitted.row_metadata.lines
     described = _metadata(fitted) if metadata and fitted.schema is not None else None
     return Table(
         fitted.rows,
@@ -49,6 +49,16 @@ def table_of(fitted: Fitted, *, metadata: bool = True) -> Table:
         described,
         None if described is None else _schema(fitted, described),
         encoders=fitted.encoders if described is not None else {},
+        row_metadata=lines if metadata else None,
+        row_schema=_row_schema(fitted, lines) if metadata and lines is not None else None,
+    )
+
+
+def _row_schema(fitted: Fitted, lines: pa.Table) -> MetadataSchema | None:
+    if fitted.row_metadata is None:
+        return None
+    return MetadataSchema.fit(
+        lines, {column.name: column.spec for column in fitted.row_metadata.schema.columns}
     )
 
 
@@ -114,21 +124,6 @@ def metadata_lines(table: Table) -> pa.Table:
     for name, column in zip(described.column_names, described.columns, strict=True):
         nested = pa.types.is_list(column.type)
         columns[name] = (
-            pa.array([_text(each) for each in column.to_pylist()], pa.string()) if nested else column
+            pa.array([as_text(each) for each in column.to_pylist()], pa.string()) if nested else column
         )
     return pa.table(columns)
-
-
-def as_array(values: list[object]) -> pa.Array:
-    """A column of values as they were given; what Arrow does not know becomes text."""
-    try:
-        return pa.array(values, from_pandas=True)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
-        return pa.array([_text(value) for value in values], pa.string())
-
-
-def _text(value: object) -> str | None:
-    """A value as text; labels may be given as a list here and as one text there."""
-    if isinstance(value, (list, tuple, set)):
-        return SEPARATOR.join(map(str, value))
-    return None if is_missing(value) else str(value)

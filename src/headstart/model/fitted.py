@@ -19,6 +19,7 @@ from headstart.core.states import RowStates
 from headstart.errors import NumericalError
 from headstart.model.catalogue import Catalogue, Feature
 from headstart.model.roster import Roster
+from headstart.model.row_metadata import RowMetadata
 from headstart.model.settings import Settings
 from headstart.model.widening import widened
 from headstart.table import Cells, Kind, MetadataSchema, Names
@@ -49,6 +50,7 @@ class Fitted:
     judgement: Judgement | None  # how it was chosen, where the judge chose
     middle: Kind | None  # the kind of new reals whose own center and scale are found from their observations
     encoders: dict[str, EncoderLike] = field(default_factory=dict)  # of metadata columns; never saved
+    row_metadata: RowMetadata | None = None  # and what it says of rows
 
     @property
     def rows(self) -> Names:

@@ -21,7 +21,7 @@ from headstart.core.states import RowStates
 from headstart.model.catalogue import Catalogue, Feature
 from headstart.model.checking import check_counts, check_sums, check_tensors, made
 from headstart.model.fitted import Fitted
-from headstart.model.records import record_tensors, records_from
+from headstart.model.records import record_tensors, records_from, row_metadata_from, row_metadata_tensors
 from headstart.model.settings import Settings
 from headstart.model.told import roster_from, told_tensors
 from headstart.table import Cells, Kind, MetadataSchema, Names
@@ -61,6 +61,7 @@ class ModelFacts(Config):
     middle: str | None  # the kind of new reals whose own center and scale are yet to be found
     streams: tuple[Name, ...]  # the features whose sums are kept
     rows: tuple[Name, ...]
+    row_metadata: MetadataSchema | None = None
 
 
 def checksum(facts: dict[str, Any]) -> str:
@@ -92,6 +93,7 @@ def facts_of(fitted: Fitted, weights: str, digest: str) -> ModelFacts:
         middle=None if fitted.middle is None else str(fitted.middle),
         streams=list(fitted.catalogue.evidence_at(fitted.roster.epoch)),
         rows=list(fitted.rows),
+        row_metadata=None if fitted.row_metadata is None else fitted.row_metadata.schema,
     )
 
 
@@ -135,7 +137,7 @@ def tensors_of(fitted: Fitted) -> dict[str, Tensor]:
         tensors |= {f"{prefix}/{name}": value for name, value in vars(part).items() if value is not None}
     if sums := fitted.catalogue.evidence_at(fitted.roster.epoch):
         tensors["streams"] = torch.cat(list(sums.values()))
-    tensors |= told_tensors(fitted) | record_tensors(fitted)
+    tensors |= told_tensors(fitted) | record_tensors(fitted) | row_metadata_tensors(fitted)
     tensors |= {f"backbone/{name}": value for name, value in fitted.backbone.state_dict().items()}
     tensors |= {f"adapter/{name}": value for name, value in fitted.adapter.state_dict().items()}
     return {name: value.clone() for name, value in tensors.items()}  # tensors in a file share no memory
@@ -194,6 +196,7 @@ def fitted_from(facts: ModelFacts, tensors: dict[str, Tensor], *, prepare: bool 
         backbone_features=Names(facts.backbone_features, "feature"),
         judgement=facts.judgement,
         middle=None if facts.middle is None else Kind.parse(facts.middle),
+        row_metadata=row_metadata_from(facts, parts, backbone.activation_size),
     )
     check_sums(fitted)
     return fitted

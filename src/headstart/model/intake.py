@@ -14,12 +14,13 @@ from headstart.errors import InputError, UnknownNameError, argument, did_you_mea
 from headstart.model.catalogue import Feature
 from headstart.model.describing import RowCells, described
 from headstart.model.fitted import Fitted
+from headstart.model.given import require_mapping, tidy_keys, unique_names
 from headstart.model.roster import Told
 from headstart.table import Kind, Kinds, Names
 from headstart.table.columns.column import is_missing
 from headstart.table.kinds import KIND_NAMES, KindType
 from headstart.table.limits import require_carried
-from headstart.table.names import as_name, spelled
+from headstart.table.names import as_name
 
 Observations = Mapping[Any, float]
 PARTS = ("metadata", "observations", "kind")
@@ -43,25 +44,6 @@ def numbers(observations: object, what: str) -> tuple[list[str], NDArray[np.floa
             f"{what}: the value at {names[where]!r} is {values[where]}; leave unknown values out"
         )
     return names, values
-
-
-def require_mapping(given: object, what: str, example: str) -> Mapping[Any, Any]:
-    """Refuse anything that does not map names to something."""
-    if not isinstance(given, Mapping):
-        raise InputError(f"{what} must map names to values, as {example}; got {type(given).__name__}")
-    return given
-
-
-def unique_names(given: Mapping[Any, Any], what: str, of: str = "name") -> list[str]:
-    """The keys as names of rows or features; 1 and "1" are one name, so both at once are refused."""
-    names: dict[str, object] = {}
-    for key in given:
-        name = as_name(key, of)
-        if name in names:
-            both = f"{spelled(names[name])} and {spelled(key)}"
-            raise InputError(f"{what}: {name!r} is given twice, as {both}; keep one")
-        names[name] = key
-    return list(names)
 
 
 def context_of(
@@ -152,7 +134,7 @@ def _encoded_metadata(fitted: Fitted, records: Mapping[str, Mapping[str, object]
         return np.zeros((len(records), 0), dtype=np.float32)
     try:
         columns = [column.name for column in fitted.schema.columns]
-        tidy = [_tidy_keys(record, columns) for record in records.values()]
+        tidy = [tidy_keys(record, columns) for record in records.values()]
         return fitted.schema.encode(tidy, fitted.encoders)
     except InputError as error:
         if len(records) > 1:  # find the feature that it is about
@@ -160,17 +142,6 @@ def _encoded_metadata(fitted: Fitted, records: Mapping[str, Mapping[str, object]
                 _encoded_metadata(fitted, {name: record})
             raise
         raise type(error)(f"feature {next(iter(records))!r}: {error}") from None
-
-
-def _tidy_keys(metadata: Mapping[Any, object], columns: list[str]) -> dict[Any, object]:
-    """The metadata by tidy names of columns; what is no name is left to the schema to refuse."""
-    tidy: dict[Any, object] = {}
-    for key, value in metadata.items():
-        column = as_name(key, "column name") if isinstance(key, str) and key not in columns else key
-        if column in tidy:
-            raise InputError(f"metadata {column!r} is given twice, in two spellings; keep one")
-        tidy[column] = value
-    return tidy
 
 
 def _kind_of(fitted: Fitted, name: str, given: object) -> Kind:

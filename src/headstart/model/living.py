@@ -9,7 +9,8 @@ from typing import Any
 from headstart.errors import InputError, SurpriseWarning
 from headstart.model.base import FittedModel
 from headstart.model.exporting import table_of
-from headstart.model.intake import Observations, context_of, require_mapping, unique_names
+from headstart.model.given import require_mapping, unique_names
+from headstart.model.intake import Observations, context_of
 from headstart.model.observing import Observed, Update, observed, require_possible
 from headstart.model.population import added_rows, without_row
 from headstart.model.surprise import surprise
@@ -92,13 +93,21 @@ class Living(FittedModel):
             self.fitted_ = after
         return said
 
-    def add_rows(self, rows: Mapping[Any, Observations], *, update: Update = "rows") -> None:
+    def add_rows(
+        self,
+        rows: Mapping[Any, Observations],
+        metadata: Mapping[Any, Mapping[str, Any]] | None = None,
+        *,
+        update: Update = "rows",
+    ) -> None:
         """Add new rows by name, so that they can be predicted and observed like any other.
 
         Parameters
         ----------
         rows : dict
             ``{row: {feature: value}}``; a row may have no observations.
+        metadata : dict, default=None
+            ``{row: {column: value}}`` of these rows, if the table of the fit had row metadata.
         update : {"rows", "both"}, default="rows"
             Whether the observations only describe the new rows, or also refine the features in them. With
             "rows" no other prediction changes.
@@ -112,7 +121,7 @@ class Living(FittedModel):
             there = [name for name in names if name in fitted.rows]
             if there:
                 raise InputError(f"row {there[0]!r} is already in the model")
-            self.fitted_ = added_rows(fitted, names, given, teach=update == "both")
+            self.fitted_ = added_rows(fitted, names, given, metadata, teach=update == "both")
 
     def remove_row(self, name: object) -> None:
         """Remove a row, and its observations from every feature.

@@ -87,7 +87,8 @@ def observed(fitted: Fitted, given: Triples, update: str) -> tuple[Fitted, Obser
 def _with_rows(fitted: Fitted, given: Triples, rows: NDArray[np.int64]) -> Fitted:
     known = RowCells.of([told_of(fitted, int(row)) for row in rows])
     cells = known.joined(np.searchsorted(rows, given.rows), given.numbers, given.values)
-    states = described(fitted, cells, [fitted.rows[row] for row in rows])
+    metadata = None if fitted.row_metadata is None else fitted.row_metadata.encoded[rows]
+    states = described(fitted, cells, [fitted.rows[row] for row in rows], metadata)
     return replace(fitted, roster=fitted.roster.put(rows, states, cells.told()))
 
 

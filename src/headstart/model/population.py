@@ -16,18 +16,32 @@ from headstart.model.describing import described
 from headstart.model.fitted import Fitted
 from headstart.model.intake import rows_of
 from headstart.model.observing import require_possible, with_features
+from headstart.model.row_metadata import encoded_rows
 
 
-def added_rows(fitted: Fitted, names: list[str], given: Mapping[Any, object], *, teach: bool) -> Fitted:
+def added_rows(
+    fitted: Fitted,
+    names: list[str],
+    given: Mapping[Any, object],
+    metadata: Mapping[Any, Any] | None,
+    *,
+    teach: bool,
+) -> Fitted:
     """Return the model with new rows; their observations also refine the features if ``teach``."""
+    records, encoded = encoded_rows(fitted.row_metadata, names, metadata)
     cells = rows_of(fitted, given)
     by_number = fitted.catalogue.by_number() if teach else {}
     features = [by_number[number] for number in np.unique(cells.numbers).tolist()] if teach else []
     if teach:
         require_possible(fitted, features, "both")
-    states = described(fitted, cells, names)
+    held = fitted.row_metadata
+    states = described(fitted, cells, names, None if held is None else encoded)
     first = len(fitted.rows)
-    fitted = fitted.with_roster(fitted.roster.added(names, states, cells.told()))
+    fitted = replace(
+        fitted,
+        roster=fitted.roster.added(names, states, cells.told()),
+        row_metadata=None if held is None else held.added(records, encoded),
+    )
     if not features:
         return fitted
     rows = first + np.repeat(np.arange(len(names)), cells.counts)
@@ -58,8 +72,14 @@ def without_row(fitted: Fitted, row: int) -> Fitted:
         knowledge = replace(knowledge, cells=knowledge.cells.take(kept), states=knowledge.states.take(kept))
         adapter = copy(adapter)
         adapter.knowledge = knowledge
+    held = fitted.row_metadata
     after = replace(
-        fitted, roster=fitted.roster.without(row), catalogue=catalogue, knowledge=knowledge, adapter=adapter
+        fitted,
+        roster=fitted.roster.without(row),
+        catalogue=catalogue,
+        knowledge=knowledge,
+        adapter=adapter,
+        row_metadata=None if held is None else held.without(row),
     )
     changed = [after.catalogue[feature.name] for feature, held in zip(features, holding, strict=True) if held]
     return with_features(after, [after.with_own_units(feature) for feature in changed])

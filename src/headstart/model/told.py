@@ -56,3 +56,18 @@ def roster_from(
         order = np.argsort(mine)
         held[row] = Told(mine[order], given.numpy()[order])
     return roster.told_anew(held)
+
+
+def tells(told: dict[str, Tensor], rows: int, features: int) -> bool:
+    """Whether rows are told of known features, each row and each of its features once, in order."""
+    if len(told["counts"]) != len(told["rows"]) or bool((told["counts"] < 0).any()):
+        return False
+    lines = torch.repeat_interleave(told["rows"], told["counts"])
+    within = all(
+        bool(((told[name] >= 0) & (told[name] < limit)).all())
+        for name, limit in (("rows", rows), ("features", features))
+    )
+    if not within or not len(lines) == len(told["features"]) == len(told["values"]):
+        return False
+    keys = lines * max(1, features) + told["features"]
+    return all(bool((numbers.diff() > 0).all()) for numbers in (told["rows"], keys))
