@@ -411,3 +411,53 @@ def test_a_model_saved_before_says_what_it_cannot_do() -> None:
         with pytest.raises(InputError, match="saved before metadata was kept"):
             model.table()
     assert len(model.table(metadata=False)) > 0
+
+
+def test_staleness_tells_what_was_foreseen_from_what_was_not(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    taste, trait = random.normal(size=(200, 2)), random.normal(size=(2, 30))
+    values = taste @ trait + 0.4 * random.normal(size=(200, 30))
+    seen = random.random((200, 30)) < 0.5
+
+    def triples(mask: np.ndarray, numbers: np.ndarray) -> list[tuple[str, str, float]]:
+        return [(f"u{i}", f"f{j}", numbers[i, j]) for i, j in np.argwhere(mask)]
+
+    rows, features, given = zip(*triples(seen, values), strict=True)
+    frame = pa.table({"row": rows, "feature": features, "value": given})
+    model = Headstart(**CLOSED).fit(Table.read(frame, kinds="real"))
+    assert str(model.staleness()) == "nothing was observed since fit"
+    later = ~seen & (random.random((200, 30)) < 0.4)
+    calm, moved = Headstart(**CLOSED), Headstart(**CLOSED)
+    calm.fitted_ = moved.fitted_ = model.fitted_
+    calm.observe(triples(later, values))
+    turned = (taste @ -trait) + 0.4 * random.normal(size=(200, 30))  # the world is another one
+    with pytest.warns(UserWarning, match="standard deviations"):
+        moved.observe(triples(later, turned))
+    same_world, other_world = calm.staleness(), moved.staleness()
+    assert same_world.observations == other_world.observations == later.sum()
+    assert not same_world.refit, str(same_world)
+    assert other_world.refit
+    assert other_world.excess > same_world.excess + 0.5
+    assert "a refit is likely to pay" in str(other_world)
+    moved.save(tmp_path / "m")
+    assert Headstart.load(tmp_path / "m").staleness() == other_world
+
+
+def test_excess_is_likelihood_less_entropy() -> None:
+    from headstart.core.likelihood import Likelihood, LikelihoodConfig
+    from headstart.core.predictive import Predictive
+    from headstart.model.staleness import excess_of
+
+    likelihood = Likelihood(LikelihoodConfig(rating_link="identity"))
+    kinds = torch.tensor([0, 1, 2])
+    predictive = Predictive(
+        torch.tensor([0.7, 0.4, -1.0]), torch.full((3,), 0.1), torch.full((3,), 0.2), kinds, likelihood
+    )
+    values = torch.tensor([1.0, 0.9, 0.5])
+    found = excess_of(predictive, values, torch.ones(3)).detach().numpy()
+    p, m, s = float(predictive.mean[0]), predictive.mean.detach().numpy(), predictive.std.detach().numpy()
+    entropy = -p * np.log(p) - (1 - p) * np.log(1 - p)
+    assert found[0] == pytest.approx(-np.log(p) - entropy, rel=1e-4)
+    for i in (1, 2):
+        nll = 0.5 * ((values[i] - m[i]) / s[i]) ** 2 + np.log(s[i]) + 0.5 * np.log(2 * np.pi)
+        assert found[i] == pytest.approx(float(nll - np.log(s[i]) - 0.5 * np.log(2 * np.pi * np.e)), rel=1e-4)

@@ -129,7 +129,12 @@ class Factorisation(SweptBackbone, OpenBackbone):
         known = replace(cells, index=positions, width=self.features).keep(positions >= 0)
         parts = []
         for part in torch.split(torch.arange(len(cells)), 1024):
-            few, signature = cells.take(part), self.signature(known.take(part))
+            all_of = len(part) == len(cells)
+            few, signature = (
+                (cells, self.signature(known))
+                if all_of
+                else (cells.take(part), self.signature(known.take(part)))
+            )
             own_belief = None if belief is None else belief.take(part)
             sums = readings.sums(few)
             posterior = self.posterior_from(few, readings, sums, signature, None, belief=own_belief)

@@ -21,6 +21,7 @@ from headstart.model.catalogue import Catalogue, Feature
 from headstart.model.roster import Roster
 from headstart.model.row_metadata import RowMetadata
 from headstart.model.settings import Settings
+from headstart.model.staleness import NOTHING, Arrived
 from headstart.model.widening import widened
 from headstart.table import Cells, Kind, MetadataSchema, Names
 from headstart.table.cells import offsets
@@ -51,6 +52,7 @@ class Fitted:
     middle: Kind | None  # the kind of new reals whose own center and scale are found from their observations
     encoders: dict[str, EncoderLike] = field(default_factory=dict)  # of metadata columns; never saved
     row_metadata: RowMetadata | None = None  # and what it says of rows
+    arrived: Arrived = NOTHING  # how well was foreseen what was observed since fit
 
     @property
     def rows(self) -> Names:

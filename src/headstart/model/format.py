@@ -23,6 +23,7 @@ from headstart.model.checking import check_counts, check_sums, check_tensors, ma
 from headstart.model.fitted import Fitted
 from headstart.model.records import record_tensors, records_from, row_metadata_from, row_metadata_tensors
 from headstart.model.settings import Settings
+from headstart.model.staleness import NOTHING, Arrived
 from headstart.model.told import roster_from, told_tensors
 from headstart.table import Cells, Kind, MetadataSchema, Names
 from headstart.training.calibration import Calibration
@@ -62,6 +63,7 @@ class ModelFacts(Config):
     streams: tuple[Name, ...]  # the features whose sums are kept
     rows: tuple[Name, ...]
     row_metadata: MetadataSchema | None = None
+    arrived: Arrived = NOTHING  # how well was foreseen what was observed since fit
 
 
 def checksum(facts: dict[str, Any]) -> str:
@@ -94,6 +96,7 @@ def facts_of(fitted: Fitted, weights: str, digest: str) -> ModelFacts:
         streams=list(fitted.catalogue.evidence_at(fitted.roster.epoch)),
         rows=list(fitted.rows),
         row_metadata=None if fitted.row_metadata is None else fitted.row_metadata.schema,
+        arrived=fitted.arrived,
     )
 
 
@@ -197,6 +200,7 @@ def fitted_from(facts: ModelFacts, tensors: dict[str, Tensor], *, prepare: bool 
         judgement=facts.judgement,
         middle=None if facts.middle is None else Kind.parse(facts.middle),
         row_metadata=row_metadata_from(facts, parts, backbone.activation_size),
+        arrived=facts.arrived,
     )
     check_sums(fitted)
     return fitted

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from headstart.errors import InputError, SurpriseWarning
@@ -13,6 +14,7 @@ from headstart.model.given import require_mapping, unique_names
 from headstart.model.intake import Observations, context_of
 from headstart.model.observing import Observed, Update, observed, require_possible
 from headstart.model.population import added_rows, without_row
+from headstart.model.staleness import Staleness, staleness_of
 from headstart.model.surprise import surprise
 from headstart.model.triples import read_triples, triples_of
 from headstart.table import Table
@@ -87,10 +89,10 @@ class Living(FittedModel):
                 after, said = fitted.observed(held, rows, values), Observed(len(rows), (held.name,), ())
             else:
                 after, said = observed(fitted, given, side)
-            surprising = surprise(fitted, given)
+            surprising, arrived = surprise(fitted, given)
             if surprising is not None:  # before the change: a filter may make it an error
                 warnings.warn(surprising, SurpriseWarning, stacklevel=2)
-            self.fitted_ = after
+            self.fitted_ = replace(after, arrived=arrived)
         return said
 
     def add_rows(
@@ -152,6 +154,20 @@ class Living(FittedModel):
             All rows, features and observations: those of the table it was fitted on and those since.
         """
         return table_of(self._fitted, metadata=metadata)
+
+    def staleness(self) -> Staleness:
+        """Whether a refit would pay, from how well the model foresaw what was observed since ``fit``.
+
+        Each observation is judged by the model as it was just before it was taken: its negative
+        log-likelihood, less what the model itself expected of it.
+
+        Returns
+        -------
+        Staleness
+            The mean excess with its standard error, how much arrived, and whether to refit.
+        """
+        fitted = self._fitted
+        return staleness_of(fitted.arrived, len(fitted.knowledge.cells.index))
 
     def rename_row(self, name: object, to: object) -> None:
         """Give a row another name; no prediction changes.

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.core.predictive import Predictive, predict_cells
 from headstart.model.fitted import Fitted
+from headstart.model.staleness import Arrived, excess_of
 from headstart.model.triples import Triples
 from headstart.model.widening import SURPRISING
 from headstart.table import Cells
@@ -18,12 +20,29 @@ _SMALL_SAMPLE = 8.0
 
 
 @torch.no_grad()
-def surprise(fitted: Fitted, given: Triples) -> str | None:
-    """What to say of observations before they are made, or None if they are within what was expected."""
-    binary = np.array([feature.kind.type == KindType.BINARY for feature in given.features], dtype=bool)
-    if binary.all() or not len(given.values):  # 0 and 1 are always possible
-        return None
+def surprise(fitted: Fitted, given: Triples) -> tuple[str | None, Arrived]:
+    """What to say of observations before they are made, if anything, and how well they were foreseen."""
+    if not len(given.values):
+        return None, fitted.arrived
     predictive, factor, order = _expected(fitted, given)
+    kinds = [feature.kind for feature in given.features]
+    offset, span = (np.array([getattr(kind, part) for kind in kinds])[given.places[order]]
+                    for part in ("offset", "span"))  # fmt: skip
+    scaled = torch.from_numpy((given.values[order] - offset) / span)
+    arrived = fitted.arrived.joined(excess_of(predictive, scaled, factor))
+    binary = np.array([feature.kind.type == KindType.BINARY for feature in given.features], dtype=bool)
+    said = None if binary.all() else _said(fitted, given, predictive, factor, order, binary)
+    return said, arrived  # of binary ones nothing is said: 0 and 1 are always possible
+
+
+def _said(
+    fitted: Fitted,
+    given: Triples,
+    predictive: Predictive,
+    factor: Tensor,
+    order: NDArray[np.int64],
+    binary: NDArray[np.bool_],
+) -> str | None:
     lines = given.places[order]
     kinds = [feature.kind for feature in given.features]
     offset, span = (np.array([getattr(kind, part) for kind in kinds])[lines] for part in ("offset", "span"))
@@ -48,7 +67,7 @@ def surprise(fitted: Fitted, given: Triples) -> str | None:
     )
 
 
-def _expected(fitted: Fitted, given: Triples) -> tuple[Predictive, Tensor, np.ndarray]:
+def _expected(fitted: Fitted, given: Triples) -> tuple[Predictive, Tensor, NDArray[np.int64]]:
     """The predictive of the observations, the factors of their calibration, and their order in both."""
     features, heads = fitted.catalogue.take([feature.name for feature in given.features])
     kinds = fitted.kinds_of(features)
