@@ -48,8 +48,8 @@ def main() -> None:
         "observations": len(table), "adapter": given.adapter, "threads": torch.get_num_threads(),
     }  # fmt: skip
     if given.skip != "features":
-        results["features"] = new_features(table, given.adapter)
-        print(results["features"], flush=True)
+        results["rows known by new features"] = new_features(table, given.adapter)
+        print(results["rows known by new features"], flush=True)
     if given.skip != "stream":
         results["stream"] = stream(table, given.adapter, given.steps, given.blocks)
     (given.out / f"living-{given.set}.json").write_text(json.dumps(results, indent=1) + "\n")
@@ -75,7 +75,7 @@ def frame(table: Table, cells: NDArray[np.int64]) -> pa.Table:
 
 
 def errors(model: Headstart, table: Table, cells: NDArray[np.int64]) -> dict[str, float]:
-    """The root of the mean squared error at these cells, and their mean negative log-likelihood."""
+    """The root of the mean squared error at these cells of features that the model knows."""
     known = np.array([name in model.fitted_.catalogue for name in table.features])
     cells = cells[known[table.feature_index[cells]]]
     names = [name for name, there in zip(table.features, known, strict=True) if there]
@@ -115,10 +115,16 @@ def stream(table: Table, adapter: str, steps: int, blocks: int) -> list[dict[str
         began = time.perf_counter()
         refit = Headstart(adapter=adapter, quiet=True).fit(part(table, seen))
         fitting = time.perf_counter() - began
-        rmse = {name: errors(model, table, np.flatnonzero(test))["rmse"]
-                for name, model in (("living", living), ("refit", refit))}  # fmt: skip
-        found.append({"share": step / steps, "frozen": frozen, **rmse, "living / refit": rmse["living"] / rmse["refit"],
-                      "ms per observation": 1e3 * took / len(cells), "seconds of refit": fitting})  # fmt: skip
+        cells_held = np.flatnonzero(test)
+        rmse = {
+            "living": errors(living, table, cells_held)["rmse"],
+            "refit": errors(refit, table, cells_held)["rmse"],
+        }
+        found.append({
+            "share": step / steps, "frozen": frozen, **rmse,
+            "living / refit": rmse["living"] / rmse["refit"],
+            "ms per observation": 1e3 * took / len(cells), "seconds of refit": fitting,
+        })  # fmt: skip
         print(found[-1], flush=True)
     return found
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from headstart.algebra.sparse import bag
 from headstart.algebra.symmetric import inverse, pack, solved, squares, unpack
+from headstart.backbones.one_row import one_row_posterior
 from headstart.backbones.protocol import BackboneConfig, OpenBackbone, SweptBackbone
 from headstart.backbones.registry import register_backbone
 from headstart.backbones.rows import NOISE_SHOTS, Readings, RowPosterior, RowSums
@@ -125,21 +126,27 @@ class Factorisation(SweptBackbone, OpenBackbone):
         self, cells: Cells, heads: Heads, kinds: Tensor, own: Tensor, belief: RowBelief | None = None
     ) -> RowStates:
         """The same closed form by other heads; the signature knows the backbone's own features only."""
-        readings, positions = Readings.of(heads, kinds), own[cells.index]
+        positions = own[cells.index]
         known = replace(cells, index=positions, width=self.features).keep(positions >= 0)
-        parts = []
+        if len(cells) == 1 and not bool((kinds == KindType.BINARY).any()):
+            return self._one_row(cells, known, heads, belief)
+        readings, parts = Readings.of(heads, kinds), []
         for part in torch.split(torch.arange(len(cells)), 1024):
-            all_of = len(part) == len(cells)
-            few, signature = (
-                (cells, self.signature(known))
-                if all_of
-                else (cells.take(part), self.signature(known.take(part)))
-            )
+            few, signature = cells.take(part), self.signature(known.take(part))
             own_belief = None if belief is None else belief.take(part)
             sums = readings.sums(few)
             posterior = self.posterior_from(few, readings, sums, signature, None, belief=own_belief)
             parts.append(self._states(posterior, signature))
         return RowStates.concatenate(parts) if parts else self.batch_states(known)
+
+    def _one_row(self, cells: Cells, known: Cells, heads: Heads, belief: RowBelief | None) -> RowStates:
+        signature = self.signature(known)
+        covariance, mean = self.row_covariance, signature @ self.row_map
+        if belief is not None:
+            covariance, mean = belief.covariance, mean + belief.shift
+        read = heads.take(cells.index)
+        posterior = one_row_posterior(mean, inverse(covariance), covariance, read, cells.values, _PASSES)
+        return self._states(posterior, signature)
 
     def _states(self, posterior: RowPosterior, signature: Tensor) -> RowStates:
         variance = posterior.covariance.diagonal(dim1=1, dim2=2)
