@@ -44,7 +44,7 @@ app = typer.Typer(
 app.command("fit")(models.fit)
 app.command("add")(models.add)
 app.command("predict")(predict.predict)
-app.command("observe")(models.observe)
+app.command("observe")(rows.observe)
 app.command("suggest")(models.suggest)
 app.command("info")(models.info)
 app.command("add-rows")(rows.add_rows)

@@ -1,4 +1,4 @@
-"""Commands that create, change and describe a model: fit, add, observe, suggest, info."""
+"""Commands that create, change and describe a model: fit, add, suggest, info."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from headstart.cli.options import (
     read_names,
     read_table,
 )
-from headstart.cli.printing import notes, say, show_facts
+from headstart.cli.printing import say, show_facts
 from headstart.errors import InputError
 
 Context = typer.Option(help="CSV or Parquet file with the columns row and value.")
@@ -148,54 +148,6 @@ def add(
         loaded.add_feature(name, metadata=description, observations=context, kind=kind)
     added = loaded.feature(name)
     say(f"added {added.name!r} ({added.kind}) with {added.shots} observations")
-
-
-def observe(
-    model: Model,
-    observations: Annotated[
-        Path,
-        typer.Option(help="CSV or Parquet file with the columns row and value, and feature without NAME."),
-    ],
-    name: Annotated[
-        str | None,
-        typer.Argument(help="Name of the feature. Without it the file says the feature of each line."),
-    ] = None,
-    row: RowColumn = None,
-    feature: FeatureColumn = None,
-    value: ValueColumn = None,
-    update: Annotated[
-        str | None,
-        typer.Option(
-            help="What to update: both, features or rows.", show_default="features with NAME, otherwise both"
-        ),
-    ] = None,
-    separator: Separator = None,
-    decimal: Decimal = None,
-    encoding: Encoding = None,
-) -> None:
-    """Add observations of a feature, or of any rows and features. What was observed before is replaced.
-
-    With NAME only this feature is refined; without it the rows in the file are updated, too.
-
-    Example: [bold]headstart observe films.headstart "Dune 3" --observations new_ratings.csv[/bold]
-    """
-    from headstart.model import Headstart
-    from headstart.table.readers import read_context
-    from headstart.table.sources import TextFormat
-
-    text = TextFormat(separator, decimal, encoding)
-    side: Any = update  # checked by observe()
-    if name is None:
-        with Headstart.updating(model) as loaded, notes():
-            said = loaded.observe(observations, row=row, feature=feature, value=value, update=side, text=text)
-        say(str(said))
-        return
-    if feature is not None:
-        raise InputError(f"--feature names a column; leave it out, because all observations are of {name!r}")
-    context = read_context(observations, row, value, text)
-    with Headstart.updating(model) as loaded, notes():
-        loaded.observe(name, context, update=side)
-    say(f"{name!r} now has {loaded.feature(name).shots} observations")
 
 
 def suggest(
