@@ -25,7 +25,8 @@ from headstart.algebra.symmetric import squares, unpack
 from headstart.core.heads import Heads
 from headstart.core.states import RowStates
 from headstart.datasets import synthetic_ratings
-from headstart.model.catalogue import Catalogue, Feature
+from headstart.model.catalogue import Catalogue
+from headstart.model.feature import Feature
 from headstart.table import Kind, Names
 
 Question = Callable[[], object]

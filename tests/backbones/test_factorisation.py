@@ -448,3 +448,26 @@ def test_training_leaves_nothing_behind_but_parameters_and_buffers() -> None:
     assert set(vars(one)) == held
     for name, value in one.state_dict().items():
         assert torch.equal(value, other.state_dict()[name])
+
+
+def test_one_row_is_what_it_is_among_others() -> None:
+    """A single row has a form of its own, which must give the same numbers."""
+    from headstart.core.row_prior import RowBelief
+
+    torch.manual_seed(0)
+    kinds = torch.tensor([1, 1, 2, 2, 1])
+    backbone = Factorisation(FactorisationConfig(latent=3, signature=2), kinds, torch.zeros(0))
+    backbone.row_map.copy_(0.3 * torch.randn(4, 3))
+    heads, own = backbone.heads.detach(), torch.tensor([0, 1, -1, 3, -1])
+    cells = Cells.from_pairs(
+        torch.tensor([0, 0, 0, 1, 1]), torch.tensor([0, 2, 4, 1, 3]), torch.rand(5), 3, 5
+    )
+    belief = RowBelief(torch.randn(3, 3), 0.5 * torch.eye(3))
+    for believed in (None, belief):
+        every = backbone.states_by(cells, heads, kinds, own, believed)
+        for row in range(3):
+            at = torch.tensor([row])
+            mine = None if believed is None else believed.take(at)
+            one = backbone.states_by(cells.take(at), heads, kinds, own, mine)
+            for part, whole in zip(one.parts(), every.parts(), strict=True):
+                torch.testing.assert_close(part, whole[at], rtol=1e-4, atol=1e-5)

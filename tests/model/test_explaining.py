@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -153,8 +155,14 @@ def test_what_cannot_be_explained_is_said(fresh: Fresh) -> None:
     with pytest.raises(InputError, match="is not from 1 to 5"):
         model.explain({"f1": 9}, "f2")
     model.add_rows({"late": {"f1": 5}})
+    late, before = model.rows.position("late"), model.fitted_
+    roster = copy(before.roster)
+    roster._base = roster._recent = {}  # as models saved before such rows kept what they observed
+    model.fitted_ = replace(before, roster=roster)
+    assert roster.told(late) is None
     with pytest.raises(InputError, match=r"added after fit.*pass them as"):
         model.explain("late", "f1")
+    model.fitted_ = before
     model.remove_feature("f1")
     assert any(each.name == "f1" and each.given is None for each in model.explain("u0", "f2")) == (
         "u0" in ratings_table(rows=200, features=60).observations_of("f1")

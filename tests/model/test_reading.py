@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 
 import numpy as np
@@ -84,8 +85,12 @@ def test_observations_and_metadata_of_a_feature_are_as_they_were_given(fresh: Fr
         assert model.feature(name).metadata == given
     model.add_feature("new", {"year": 2031, "genre": "opera"}, {"u3": 2, "u1": 4})
     assert model.feature("new").observations == {"u1": 4, "u3": 2}
-    assert model.feature("new").metadata == {"year": 2031}  # a genre that the model does not know
-    assert repr(model.feature("new")) == "'new' (rating:1:5), 2 observations; year: 2031"
+    assert model.feature("new").metadata == {"year": 2031, "genre": "opera"}
+    shown = "'new' (rating:1:5), 2 observations; year: 2031, genre: opera"
+    assert repr(model.feature("new")) == shown
+    # A file of before holds the numbers only: they know no genre that the model does not know.
+    held = model.fitted_.catalogue["new"]
+    assert replace(held, record=None).readable(model.fitted_.schema) == {"year": 2031}
     assert Headstart(**CLOSED).fit(mixed_table("real")).feature("f1").metadata == {}
 
 

@@ -1,4 +1,4 @@
-"""Commands that create, change and describe a model: fit, add, observe, suggest, info."""
+"""Commands that create, change and describe a model: fit, add, suggest, info."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from headstart.cli.options import (
     Observations,
     Quiet,
     RowColumn,
+    RowMetadata,
     Separator,
     TableKind,
     ValueColumn,
@@ -32,7 +33,7 @@ from headstart.cli.options import (
     read_names,
     read_table,
 )
-from headstart.cli.printing import notes, say, show_facts
+from headstart.cli.printing import say, show_facts
 from headstart.cli.training import Set, read_settings
 from headstart.errors import InputError
 
@@ -43,6 +44,7 @@ def fit(
     observations: Observations,
     out: Annotated[Path, typer.Option("--out", help="Folder to save the model to.")],
     metadata: Metadata = None,
+    row_metadata: RowMetadata = None,
     row: RowColumn = None,
     feature: FeatureColumn = None,
     value: ValueColumn = None,
@@ -106,7 +108,16 @@ def fit(
     )
     columns, text = (row, feature, value), (separator, decimal, encoding)
     table = read_table(
-        observations, metadata, columns, kind, form, duplicates, metadata_type, text, quiet=quiet
+        observations,
+        metadata,
+        columns,
+        kind,
+        form,
+        duplicates,
+        metadata_type,
+        text,
+        quiet=quiet,
+        row_metadata=row_metadata,
     )
     if not quiet:
         say(table.describe())
@@ -157,32 +168,6 @@ def add(
     added = loaded.feature(name)
     if not quiet:
         say(f"added {added.name!r} ({added.kind}) with {added.shots} observations")
-
-
-def observe(
-    model: Model,
-    name: Annotated[str, typer.Argument(help="Name of the feature.", show_default=False)],
-    observations: Annotated[Path, Context],
-    row: RowColumn = None,
-    value: ValueColumn = None,
-    separator: Separator = None,
-    decimal: Decimal = None,
-    encoding: Encoding = None,
-    quiet: Quiet = False,
-) -> None:
-    """Add observations of a feature. A row that was observed before gets its new value.
-
-    Example: [bold]headstart observe films.headstart "Dune 3" --observations new_ratings.csv[/bold]
-    """
-    from headstart.model import Headstart
-    from headstart.table.readers import read_context
-    from headstart.table.sources import TextFormat
-
-    context = read_context(observations, row, value, TextFormat(separator, decimal, encoding))
-    with Headstart.updating(model) as loaded, notes():
-        loaded.observe(name, context)
-    if not quiet:
-        say(f"{name!r} now has {loaded.feature(name).shots} observations")
 
 
 def suggest(

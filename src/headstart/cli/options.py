@@ -21,6 +21,9 @@ Model = Annotated[Path, typer.Argument(help="Folder of a saved model.", show_def
 Metadata = Annotated[
     Path | None, typer.Option("--metadata", help="CSV or Parquet file of metadata, one line per feature.")
 ]
+RowMetadata = Annotated[
+    Path | None, typer.Option("--row-metadata", help="CSV or Parquet file of metadata, one line per row.")
+]
 MetaShare = Annotated[
     float | None,
     typer.Option(
@@ -94,6 +97,7 @@ def read_table(
     text: tuple[str | None, str | None, str | None],
     *,
     quiet: bool,
+    row_metadata: Path | None = None,
 ) -> Table:
     """Read a table as the options say.
 
@@ -106,6 +110,7 @@ def read_table(
     return Table.read(
         observations,
         metadata=metadata,
+        row_metadata=row_metadata,
         row=row,
         feature=feature,
         value=value,

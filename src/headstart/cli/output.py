@@ -93,8 +93,8 @@ class Destination:
         return buffer.getvalue()
 
 
-def destination(out: str | None, form: str | None, quiet: bool) -> Destination:
-    """Check what ``--out`` and ``--format`` say, before any work."""
+def destination(out: str | None, form: str | None, quiet: bool, option: str = "--out") -> Destination:
+    """Check what ``--out`` (or another option) and ``--format`` say, before any work."""
     if form is not None and form not in FORMATS:
         raise InputError(f"--format must be table, json or csv; got {form!r}{did_you_mean(form, FORMATS)}")
     if out is None or out == "-":
@@ -104,9 +104,9 @@ def destination(out: str | None, form: str | None, quiet: bool) -> Destination:
     if form == "table":
         raise InputError("--format table is for the screen; write csv, json or a .parquet file")
     if form is None and suffix not in ("csv", "parquet", "json"):
-        raise InputError(f"--out must end in .csv or .parquet; got {path.name!r} (.json and - serve too)")
+        raise InputError(f"{option} must end in .csv or .parquet; got {path.name!r} (.json and - serve too)")
     if not path.parent.is_dir():
-        raise InputError(f"--out {path}: the folder {path.parent} does not exist; create it first")
+        raise InputError(f"{option} {path}: the folder {path.parent} does not exist; create it first")
     if path.is_dir():
-        raise InputError(f"--out {path} is a folder; name a file in it")
+        raise InputError(f"{option} {path} is a folder; name a file in it")
     return Destination(path, form or suffix, quiet)

@@ -11,7 +11,8 @@ from headstart.errors import InputError, argument, worded
 from headstart.model.audience import candidate_rows
 from headstart.model.base import FittedModel
 from headstart.model.frames import as_rows
-from headstart.model.intake import Observations, as_list, encode_rows, unique_names, whole_number
+from headstart.model.given import as_list, unique_names, whole_number
+from headstart.model.intake import Observations, encode_rows
 from headstart.model.predicting import predict_features
 from headstart.model.prediction import Prediction
 from headstart.model.suggestion import most_telling
@@ -53,7 +54,7 @@ class Answers(FittedModel):
             names, states = fitted.rows, fitted.states
         else:
             names = Names([as_name(row, "row") for row in as_list(rows)], "row")
-            states = fitted.states.take(torch.from_numpy(fitted.rows.positions(names)))
+            states = fitted.roster.take(fitted.rows.positions(names))
         wanted = list(fitted.catalogue) if features is None else as_list(features)
         if len(names) * len(wanted) > MOST_CELLS:
             raise InputError(
@@ -90,7 +91,8 @@ class Answers(FittedModel):
                 f"fit with {argument('adapter', 'bayes')}"
             )
         whole_number(n, "suggest()")
-        places = candidate_rows(fitted, None if rows is None else as_list(rows), features[0].rows)
+        seen = fitted.observers(features[0])
+        places = candidate_rows(fitted, None if rows is None else as_list(rows), seen)
         candidates, kind = torch.from_numpy(places), int(fitted.kinds_of(features))
         chosen = most_telling(heads, fitted.states, candidates, kind, int(n), fitted.knowledge.likelihood)
         return [fitted.rows[place] for place in chosen]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from headstart.core.heads import Heads
 from headstart.errors import InputError, argument
-from headstart.model.catalogue import Feature
+from headstart.model.feature import Feature
 from headstart.model.fitted import Fitted
 from headstart.model.leading import leading
 from headstart.model.predicting import predict_features
@@ -41,7 +41,7 @@ def audience(
     (own,), heads = fitted.catalogue.take([feature])
     if exclude_observed:
         require_contexts(fitted.catalogue.listing, np.array(fitted.catalogue.slots([feature])))
-    everyone = candidate_rows(fitted, rows, own.rows if exclude_observed else NONE)
+    everyone = candidate_rows(fitted, rows, fitted.observers(own) if exclude_observed else NONE)
     if criterion.by == "information":
         places, score = _most_informative(fitted, heads, own, everyone, n)
     else:

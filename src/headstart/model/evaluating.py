@@ -91,7 +91,7 @@ def _on_features(
     def heads(context: FeatureBatch) -> Heads:
         parts = [context.take(part) for part in torch.split(torch.arange(len(context)), _FEATURES_AT_ONCE)]
         return Heads.concatenate(
-            [fitted.honest(fitted.adapter.adapt(part, fitted.states), part) for part in parts]
+            [fitted.honest(fitted.adapter.adapt(part, fitted.states), part, fitted.states) for part in parts]
         )
 
     likelihood = fitted.knowledge.likelihood
@@ -135,14 +135,14 @@ def _on_cells(
     facts: dict[str, Any],
     what: str,
 ) -> Results:
-    """The errors of the heads as they are, at cells that their contexts do not hold."""
+    """The errors of the heads as they are, at cells that neither they nor the rows have observed."""
     features = [fitted.catalogue[name] for name in table.features]
     order = np.argsort(columns, kind="stable")
     ends = np.searchsorted(columns[order], np.arange(len(features) + 1))
     means, stds, kept = [], [], []
     for column, feature in enumerate(features):
         own = order[ends[column] : ends[column + 1]]
-        own = own[~np.isin(rows[own], feature.rows)]
+        own = own[~np.isin(rows[own], fitted.observers(feature))]
         states = fitted.states.take(torch.from_numpy(rows[own]))
         names = Names([str(i) for i in range(len(own))], "row")
         found = predict_features(fitted, names, states, [feature.name])

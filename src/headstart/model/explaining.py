@@ -12,16 +12,18 @@ from torch import Tensor
 from headstart.adapters.closed_form import ClosedFormAdapter
 from headstart.backbones.explaining import row_parts
 from headstart.backbones.factorisation import Factorisation
+from headstart.backbones.rows import Readings
 from headstart.core.batch import FeatureBatch
 from headstart.core.states import RowStates
 from headstart.errors import InputError, argument, worded
-from headstart.model.catalogue import Feature
+from headstart.model.describing import RowReading, described, reading_of, told_of
 from headstart.model.explanation import Contribution, Explanation
+from headstart.model.feature import Feature
 from headstart.model.fitted import Fitted
 from headstart.model.frames import is_observations
-from headstart.model.intake import encode_rows, numbers
+from headstart.model.intake import rows_of
 from headstart.model.predicting import predict_features
-from headstart.table import Cells, Names
+from headstart.table import Names
 from headstart.table.names import as_name
 
 _ROUNDING = 1e-6  # of an output on the models' scale: smaller remainders are not shown
@@ -34,7 +36,7 @@ class _Row:
 
     name: str
     state: RowStates  # of this one row
-    cells: Cells  # one line: the row's observations of the backbone's features
+    reading: RowReading
 
 
 @torch.no_grad()
@@ -45,19 +47,22 @@ def explain(fitted: Fitted, row: Any, feature: object) -> Explanation:
     own, asked = known[0], _row(fitted, row)
     head = _joined(heads.weight[0], heads.bias[0])
     average, bare, columns = _prior_heads(fitted, adapter, own)
-    parts = row_parts(backbone, asked.cells)
+    read = asked.reading
+    readings = Readings.of(read.heads, read.kinds)
+    parts = row_parts(backbone, read.cells, readings, read.known, read.belief)
     activation = asked.state.activation[0].double()
-    nothing = asked.cells.keep(torch.zeros_like(asked.cells.index, dtype=torch.bool))
+    nothing = read.known.keep(torch.zeros_like(read.known.index, dtype=torch.bool))
     usual = adapter.refine(backbone.states(nothing)).activation[0].double()
     # Row and head multiply: of what they do together each is given half.
     side = (head + average)[:-1] / 2
     middle = torch.cat([(activation + usual) / 2, torch.ones(1, dtype=torch.float64)])
     latent = backbone.latent
     learned = (activation - usual) - _padded(parts.total - parts.baseline, len(activation))
-    found = _observed(fitted, asked.cells, parts.observations @ side[:latent])
+    found = _observed(fitted, read, parts.observations @ side[:latent])
     found.append(Contribution("choice", "", None, float(parts.choice @ side[:latent])))
+    found.append(Contribution("row metadata", "", None, float(parts.metadata @ side[:latent])))
     found.append(Contribution("row", "", None, float(learned @ side)))
-    values = _decoded(fitted, own)
+    values = own.readable(fitted.schema)
     found += [
         Contribution("metadata", name, values.get(name), float(change @ middle))
         for name, change in columns.items()
@@ -86,39 +91,32 @@ def _closed_forms(fitted: Fitted) -> tuple[Factorisation, ClosedFormAdapter]:
 
 def _row(fitted: Fitted, row: Any) -> _Row:
     if is_observations(row):
-        names, values = numbers(row, GUEST)
-        states = encode_rows(fitted, {GUEST: row})
-        features = [fitted.catalogue[name] for name in names]
-        read = [i for i, feature in enumerate(features) if feature.in_backbone]
-        places = fitted.backbone_features.positions([features[i].name for i in read])
-        scaled = [features[i].kind.scale(float(values[i])) for i in read]
-        cells = Cells.from_pairs(
-            torch.zeros(len(read), dtype=torch.int64),
-            torch.from_numpy(places),
-            torch.tensor(scaled, dtype=torch.float32),
-            1,
-            len(fitted.backbone_features),
-        )
-        return _Row(GUEST, states, cells)
+        given = rows_of(fitted, {GUEST: row})
+        state = described(fitted, given, [GUEST])
+        return _Row(GUEST, state, reading_of(fitted, given.told()[0]))
     name = as_name(row, "row")
     place = fitted.rows.position(name)
-    if place >= len(fitted.knowledge.cells):
+    told = fitted.roster.told(place)
+    if told is None and place >= len(fitted.knowledge.cells):
         raise InputError(
-            f"row {name!r} was added after fit, and its observations are not kept; "
+            f"row {name!r} was added after fit to a model whose format did not keep its observations; "
             f"{worded('pass them as {feature: value}', 'explain a row of the table')}"
         )
-    state = fitted.states.take(slice(place, place + 1))
-    return _Row(name, state, fitted.knowledge.cells.take(torch.tensor([place])))
+    held = fitted.row_metadata
+    metadata = None if held is None else held.encoded[[place]]
+    reading = reading_of(fitted, told_of(fitted, place), metadata, as_fitted=told is None)
+    return _Row(name, fitted.roster.take(np.array([place])), reading)
 
 
-def _observed(fitted: Fitted, cells: Cells, values: Tensor) -> list[Contribution]:
+def _observed(fitted: Fitted, read: RowReading, values: Tensor) -> list[Contribution]:
     """What each observation of the row adds, the largest first."""
     found = []
-    for at, scaled, value in zip(cells.index.tolist(), cells.values.tolist(), values.tolist(), strict=True):
-        name = fitted.backbone_features[at]
-        kind = fitted.catalogue[name].kind if name in fitted.catalogue else None  # it may have been removed
-        given = None if kind is None else float(np.round(scaled * kind.span + kind.offset, 6))
-        found.append(Contribution("observation", name, given, value))
+    names = fitted.catalogue.names_by_number(read.numbers)
+    for name, number, given, value in zip(
+        names, read.numbers.tolist(), read.values.tolist(), values.tolist(), strict=True
+    ):
+        shown = None if name is None else float(np.round(given, 6))  # it may have been removed
+        found.append(Contribution("observation", name or fitted.backbone_features[number], shown, value))
     return sorted(found, key=lambda each: -abs(each.value))
 
 
@@ -176,10 +174,6 @@ def _in_units(
         scaled.append(Contribution("link", "", None, mean - output))
         output = mean
     return Explanation(row.name, own.name, "data units", baseline, output, mean, tuple(scaled))
-
-
-def _decoded(fitted: Fitted, own: Feature) -> dict[str, object]:
-    return {} if fitted.schema is None else fitted.schema.decode(own.metadata)
 
 
 def _joined(weight: Tensor, bias: Tensor) -> Tensor:

@@ -8,11 +8,12 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-Source = Literal["observation", "choice", "row", "metadata", "context", "link", "others"]
+Source = Literal["observation", "choice", "row metadata", "row", "metadata", "context", "link", "others"]
 _TITLES: dict[Source, str] = {
     "observation": "what the row observed",
     "choice": "which features the row observed",
-    "row": "what is learned of the row beside its factors",
+    "row metadata": "the row's metadata",
+    "row": "what else is known of the row",
     "metadata": "the feature's metadata",
     "context": "the feature's own observations",
     "link": "from output to prediction",
@@ -28,8 +29,9 @@ class Contribution:
     ----------
     source : str
         Where it comes from: an ``"observation"`` of the row, the ``"choice"`` of features that the row
-        observed, learned activations of the ``"row"``, a ``"metadata"`` column of the feature, its
-        ``"context"``, or the ``"link"`` (calibration, and the ends of a rating).
+        observed, the ``"row metadata"``, what else is known of the ``"row"`` (activations that the adapter
+        learned; heads that have changed since the row was read by them), a ``"metadata"`` column of the
+        feature, its ``"context"``, or the ``"link"`` (calibration, and the ends of a rating).
     name : str
         The feature that was observed, or the metadata column; otherwise empty.
     given : object

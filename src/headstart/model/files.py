@@ -12,7 +12,7 @@ from headstart.errors import InputError
 from headstart.model import folder
 from headstart.model.base import LOG, FittedModel
 from headstart.model.fitted import Fitted
-from headstart.model.intake import require_mapping
+from headstart.model.given import require_mapping
 from headstart.table.encoders import EncoderLike
 
 

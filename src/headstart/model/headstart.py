@@ -18,6 +18,7 @@ from headstart.model.changes import Changes
 from headstart.model.files import Files
 from headstart.model.fitting import fit_table
 from headstart.model.frames import is_frame
+from headstart.model.living import Living
 from headstart.model.settings import Settings
 from headstart.model.verbs import Verbs
 from headstart.progress import Reporter
@@ -26,7 +27,7 @@ from headstart.training.metatraining import MetaTrainingConfig
 from headstart.training.pretraining import PretrainingConfig
 
 
-class Headstart(Answers, Verbs, Changes, Files):
+class Headstart(Answers, Verbs, Changes, Living, Files):
     """Predicts the missing values of a sparse table, and takes new features at once.
 
     Any number of threads may use one model: a reader sees it as it was before or after a change, never in
@@ -117,6 +118,15 @@ class Headstart(Answers, Verbs, Changes, Files):
         LOG.info("fitted %s in %.1f s", fitted.settings.chosen_adapter.name, time.monotonic() - start)
         reporter.say(str(self.info))
         return self
+
+    def refit(self, *, checkpoint: str | Path | None = None, resume: bool = False) -> Headstart:
+        """Fit anew on everything the model holds, with the same settings; names stay the same.
+
+        Whoever reads the model meanwhile sees it as it was; changes wait. The parameters are those of
+        ``fit``.
+        """
+        with self._writing:
+            return self.fit(self.table(), checkpoint=checkpoint, resume=resume)
 
     def _adapter(self) -> AdapterConfig | Literal["auto"]:
         if isinstance(self.adapter, str) and self.adapter == "auto":

@@ -7,19 +7,22 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from headstart.algebra.symmetric import LinAlgError
 from headstart.core.states import RowStates
-from headstart.errors import InputError, NumericalError, UnknownNameError, argument, did_you_mean, worded
-from headstart.model.catalogue import Feature
+from headstart.errors import InputError, UnknownNameError, argument, did_you_mean, worded
+from headstart.model.describing import described
+from headstart.model.feature import Feature
 from headstart.model.fitted import Fitted
 from headstart.model.frames import as_mapping
-from headstart.table import Cells, Kind, Kinds, Names
+from headstart.model.given import require_mapping, tidy_keys, unique_names
+from headstart.model.roster import Told
+from headstart.model.row_cells import RowCells
+from headstart.table import Kind, Kinds, Names
+from headstart.table.columns.column import is_missing
 from headstart.table.kinds import KIND_NAMES, KindType
 from headstart.table.limits import require_carried
-from headstart.table.names import as_name, spelled
+from headstart.table.names import as_name
 
 Observations = Any  # Mapping[Any, float], or a Series or frame (``frames.as_mapping``)
 PARTS = ("metadata", "observations", "kind")
@@ -43,38 +46,6 @@ def numbers(observations: object, what: str) -> tuple[list[str], NDArray[np.floa
             f"{what}: the value at {names[where]!r} is {values[where]}; leave unknown values out"
         )
     return names, values
-
-
-def as_list(names: Any) -> list[Any]:
-    """A single name is a list of one; a string is never a list of letters."""
-    single = isinstance(names, str) or np.isscalar(names)
-    return [names] if single else list(names)
-
-
-def whole_number(n: object, what: str) -> int:
-    """How many are asked for: a whole number from 1 up."""
-    if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
-        raise InputError(f"{what} takes a whole number n from 1 up; got {n!r}")
-    return int(n)
-
-
-def require_mapping(given: object, what: str, example: str) -> Mapping[Any, Any]:
-    """Refuse anything that does not map names to something."""
-    if not isinstance(given, Mapping):
-        raise InputError(f"{what} must map names to values, as {example}; got {type(given).__name__}")
-    return given
-
-
-def unique_names(given: Mapping[Any, Any], what: str, of: str = "name") -> list[str]:
-    """The keys as names of rows or features; 1 and "1" are one name, so both at once are refused."""
-    names: dict[str, object] = {}
-    for key in given:
-        name = as_name(key, of)
-        if name in names:
-            both = f"{spelled(names[name])} and {spelled(key)}"
-            raise InputError(f"{what}: {name!r} is given twice, as {both}; keep one")
-        names[name] = key
-    return list(names)
 
 
 def context_of(
@@ -118,7 +89,13 @@ def new_features(fitted: Fitted, given: Mapping[Any, object]) -> list[Feature]:
         for feature, parts in zip(features, given.values(), strict=True)
     }
     encoded = _encoded_metadata(fitted, records)
-    return [replace(feature, metadata=line) for feature, line in zip(features, encoded, strict=True)]
+    every = zip(features, encoded, records.values(), strict=True)
+    return [replace(feature, metadata=line, record=_as_given(own)) for feature, line, own in every]
+
+
+def _as_given(record: Mapping[Any, object]) -> dict[str, object]:
+    """The metadata under the tidy names of its columns, without what is missing."""
+    return {as_name(key, "column name"): value for key, value in record.items() if not is_missing(value)}
 
 
 def _new_feature(fitted: Fitted, given: object, parts: object) -> Feature:
@@ -159,7 +136,7 @@ def _encoded_metadata(fitted: Fitted, records: Mapping[str, Mapping[str, object]
         return np.zeros((len(records), 0), dtype=np.float32)
     try:
         columns = [column.name for column in fitted.schema.columns]
-        tidy = [_tidy_keys(record, columns) for record in records.values()]
+        tidy = [tidy_keys(record, columns) for record in records.values()]
         return fitted.schema.encode(tidy, fitted.encoders)
     except InputError as error:
         if len(records) > 1:  # find the feature that it is about
@@ -167,17 +144,6 @@ def _encoded_metadata(fitted: Fitted, records: Mapping[str, Mapping[str, object]
                 _encoded_metadata(fitted, {name: record})
             raise
         raise type(error)(f"feature {next(iter(records))!r}: {error}") from None
-
-
-def _tidy_keys(metadata: Mapping[Any, object], columns: list[str]) -> dict[Any, object]:
-    """The metadata by tidy names of columns; what is no name is left to the schema to refuse."""
-    tidy: dict[Any, object] = {}
-    for key, value in metadata.items():
-        column = as_name(key, "column name") if isinstance(key, str) and key not in columns else key
-        if column in tidy:
-            raise InputError(f"metadata {column!r} is given twice, in two spellings; keep one")
-        tidy[column] = value
-    return tidy
 
 
 def _kind_of(fitted: Fitted, name: str, given: object) -> Kind:
@@ -204,43 +170,20 @@ def _none_of(fitted: Fitted) -> str:
     return f"not among those the model was fitted on ({there})"
 
 
-def encode_rows(fitted: Fitted, rows: Mapping[Any, object]) -> RowStates:
-    """The states of new rows; observations of features the backbone does not read are checked, not used."""
-    lines: list[int] = []
-    observed: list[Feature] = []
-    parts: list[NDArray[np.float64]] = []
-    for line, (row, observations) in enumerate(rows.items()):
+def rows_of(fitted: Fitted, rows: Mapping[Any, object]) -> RowCells:
+    """What new rows observed, checked."""
+    told = []
+    for row, observations in rows.items():
         what = f"row {row!r}"
         names, values = numbers(observations, what)
         features = [fitted.catalogue[name] for name in names]
         _check_values(values, names, Kinds([feature.kind for feature in features]), what)
-        lines += [line] * len(names)
-        observed += features
-        parts.append(values)
-    read = np.array([feature.in_backbone for feature in observed], dtype=bool)
-    kinds = Kinds([feature.kind for feature in observed])
-    scaled = kinds.scale(np.concatenate([*parts, np.zeros(0)]), np.arange(len(observed)))[read]
-    positions = fitted.backbone_features.positions(
-        [feature.name for feature in observed if feature.in_backbone]
-    )
-    cells = Cells.from_pairs(
-        torch.tensor(lines, dtype=torch.int64)[torch.from_numpy(read)],
-        torch.from_numpy(positions),
-        torch.from_numpy(scaled).float(),
-        len(rows),
-        len(fitted.backbone_features),
-    )
-    try:
-        with torch.no_grad():
-            states = fitted.adapter.refine(fitted.backbone.states(cells))
-        finite = torch.stack([part.view(len(rows), -1).isfinite().all(1) for part in states.parts()]).all(0)
-    except LinAlgError:
-        finite = torch.zeros(len(rows), dtype=torch.bool)
-    if not bool(finite.all()):
-        sizes = torch.zeros(len(rows)).index_add_(0, cells.lines, cells.values.abs())
-        worst = list(rows)[int(torch.where(finite, -1.0, sizes).argmax())]
-        raise NumericalError(
-            f"row {worst!r}: its observations are so extreme that nothing can be computed from them; "
-            "correct them or leave them out"
-        )
-    return states
+        places = np.array([fitted.catalogue.number(name) for name in names], dtype=np.int64)
+        order = np.argsort(places)
+        told.append(Told(places[order], values[order]))
+    return RowCells.of(told)
+
+
+def encode_rows(fitted: Fitted, rows: Mapping[Any, object]) -> RowStates:
+    """The states of new rows."""
+    return described(fitted, rows_of(fitted, rows), [str(row) for row in rows])

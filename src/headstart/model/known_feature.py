@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from headstart.model.catalogue import Feature
+from headstart.model.feature import Feature
 from headstart.table import Kind, MetadataSchema, Names
 
 
@@ -81,12 +81,13 @@ class KnownFeature:
 
     @property
     def metadata(self) -> dict[str, object]:
-        """Its metadata by column, decoded from the numbers that the model keeps.
+        """Its metadata by column, as it was given; missing values are left out.
 
-        A number is as exact as single precision. Categories and labels that the model did not keep, missing
-        values, and columns that cannot be decoded (text, custom) are left out.
+        A model saved before this was kept has the encoded numbers only. Decoded from them, a number is as
+        exact as single precision, and what cannot be decoded (text, custom, categories that the model did
+        not know) is left out.
         """
-        return {} if self._schema is None else self._schema.decode(self._feature.metadata)
+        return self._feature.readable(self._schema)
 
     @property
     def encoded(self) -> NDArray[np.float32]:

@@ -96,7 +96,12 @@ def require_contexts(listing: Listing, slots: NDArray[np.int64]) -> None:
 def _observed(fitted: Fitted, listing: Listing, asker: Asker) -> NDArray[np.int64]:
     if asker.position is None:
         return np.unique(np.array(fitted.catalogue.slots(asker.given), dtype=np.int64))
-    return listing.observed_by(asker.position)
+    held = listing.observed_by(asker.position)
+    told = fitted.roster.told(asker.position)
+    if told is None:
+        return held
+    own = fitted.catalogue.slots_by_number(told.numbers)
+    return np.union1d(held, own[own >= 0])
 
 
 def _highest(

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from headstart.core.states import RowStates
 from headstart.errors import InputError, worded
@@ -18,7 +17,8 @@ from headstart.model.explaining import GUEST, explain
 from headstart.model.explanation import Explanation
 from headstart.model.fitted import Fitted
 from headstart.model.frames import as_mapping, as_rows, is_frame, is_observations
-from headstart.model.intake import as_list, encode_rows, unique_names, whole_number
+from headstart.model.given import as_list, unique_names, whole_number
+from headstart.model.intake import encode_rows
 from headstart.model.ranking import Ranking
 from headstart.model.recommending import Asker, recommend
 from headstart.model.scoring import By, Criterion
@@ -56,7 +56,7 @@ class Verbs(FittedModel):
         features : list, default=None
             The features to choose from; all by default.
         exclude_observed : bool, default=True
-            Whether to leave out the features whose context holds the row.
+            Whether to leave out the features that the row observed.
         by : {"mean", "upper", "information"}, default="mean"
             By the expected value; by an upper quantile of the value, which prefers what is uncertain (of a
             binary feature, by that of its probability); or by how much an observation would tell about the
@@ -123,7 +123,7 @@ class Verbs(FittedModel):
         rows : list, default=None
             The rows to choose from; all by default.
         exclude_observed : bool, default=True
-            Whether to leave out the rows that the feature's context holds.
+            Whether to leave out the rows that observed the feature.
         by : {"mean", "upper", "information"}, default="mean"
             As in ``recommend``; by information the rows are those that ``suggest`` names.
         quantile, level : float, default=0.9
@@ -232,7 +232,7 @@ def _askers(fitted: Fitted, rows: Any) -> tuple[list[Asker], RowStates, bool]:
         single = isinstance(rows, str) or np.isscalar(rows)
         names = [as_name(row, "row") for row in as_list(rows)]
         positions = fitted.rows.positions(names)
-        states = fitted.states.take(torch.from_numpy(positions))
+        states = fitted.roster.take(positions)
         return [Asker(name, int(at)) for name, at in zip(names, positions, strict=True)], states, not single
     rows = as_rows(rows, "recommend()") if _is_long(rows) else as_mapping(rows, "recommend()")
     several = bool(rows) and all(is_observations(each) for each in rows.values())
