@@ -11,9 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from headstart.algebra.symmetric import unpack
-from headstart.backbones import factorisation
 from headstart.backbones.factorisation import Factorisation, FactorisationConfig
-from headstart.backbones.rows import RowPosterior
+from headstart.backbones.rows import BINARY_PASSES, PASSES, RowPosterior
 from headstart.backbones.sweeping import FactorisationTraining
 from headstart.core.description import Description
 from headstart.table.cells import Cells
@@ -370,7 +369,7 @@ def test_row_states_are_the_fixed_point_from_the_prior(kinds: list[int]) -> None
     model, cells = swept(kinds, sweeps=3)
     found = model.states(cells)
     slow = Slow.of(model, cells)
-    for turn in range(factorisation._BINARY_PASSES if KindType.BINARY in kinds else factorisation._PASSES):
+    for turn in range(BINARY_PASSES if KindType.BINARY in kinds else PASSES):
         if turn > 0:
             slow.update_exactness()
         slow.update_rows()

@@ -16,7 +16,7 @@ from headstart.cli.options import (
     Separator,
     ValueColumn,
     read_names,
-    read_table,
+    read_rows,
 )
 from headstart.cli.output import Format, Quiet, destination
 from headstart.cli.printing import notes, say
@@ -99,11 +99,7 @@ def add_rows(
     """
     from headstart.model import Headstart
 
-    columns, text = (row, feature, value), (separator, decimal, encoding)
-    table = read_table(observations, None, columns, ["real"], "long", "error", None, text, quiet=True)
-    given: dict[str, dict[str, float]] = {name: {} for name in table.rows}
-    for at, of, number in zip(table.row_index, table.feature_index, table.values.tolist(), strict=True):
-        given[table.rows[at]][table.features[of]] = number
+    given = read_rows(observations, (row, feature, value), (separator, decimal, encoding))
     lines = None
     if metadata is not None:
         from headstart.table.sources import TextFormat, open_source

@@ -38,6 +38,11 @@ class Feature:
             return dict(self.record)
         return {} if schema is None else schema.decode(self.metadata)
 
+    def holds(self, row: int) -> bool:
+        """Whether its context holds the row at this position."""
+        at = int(np.searchsorted(self.rows, row))
+        return at < len(self.rows) and int(self.rows[at]) == row
+
     def observed(self, rows: NDArray[np.int64], values: NDArray[np.float64]) -> Feature:
         """Return the feature with these observations added, a row's later value replacing an earlier one."""
         fresh = ~np.isin(self.rows, rows)

@@ -13,6 +13,8 @@ from headstart.table.columns.column import is_missing
 from headstart.table.columns.labels import SEPARATOR
 from headstart.table.names import as_name, spelled
 
+NUMBERS = (bool, int, float, np.bool_, np.integer, np.floating)  # the types of values that are taken
+
 
 def require_mapping(given: object, what: str, example: str) -> Mapping[Any, Any]:
     """Refuse anything that does not map names to something."""

@@ -15,7 +15,7 @@ from headstart.model.describing import described
 from headstart.model.feature import Feature
 from headstart.model.fitted import Fitted
 from headstart.model.frames import as_mapping
-from headstart.model.given import require_mapping, tidy_keys, unique_names
+from headstart.model.given import NUMBERS, require_mapping, tidy_keys, unique_names
 from headstart.model.roster import Told
 from headstart.model.row_cells import RowCells
 from headstart.table import Kind, Kinds, Names
@@ -26,7 +26,6 @@ from headstart.table.names import as_name
 
 Observations = Any  # Mapping[Any, float], or a Series or frame (``frames.as_mapping``)
 PARTS = ("metadata", "observations", "kind")
-_NUMBERS = (bool, int, float, np.bool_, np.integer, np.floating)
 
 
 def numbers(observations: object, what: str) -> tuple[list[str], NDArray[np.float64]]:
@@ -34,7 +33,7 @@ def numbers(observations: object, what: str) -> tuple[list[str], NDArray[np.floa
     given = require_mapping(as_mapping(observations, what), f"{what}: observations", "{'u17': 5}")
     names = unique_names(given, what)
     for name, value in zip(names, given.values(), strict=True):
-        if not isinstance(value, _NUMBERS):
+        if not isinstance(value, NUMBERS):
             raise InputError(f"{what}: the value at {name!r} must be a number; got {value!r}")
     try:
         values = np.array(list(given.values()), dtype=np.float64)

@@ -101,7 +101,7 @@ class Listing:
         """The slots of the features whose context holds this row, in ascending order."""
         slots = (self.base or self)._held_by(row)
         slots = slots[self.places[slots] >= 0]
-        further = [each.slot for each in self.recent if _holds(each.feature, row)]
+        further = [each.slot for each in self.recent if each.feature.holds(row)]
         return np.union1d(slots, np.array(further, dtype=np.int64))
 
     def _held_by(self, row: int) -> NDArray[np.int64]:
@@ -140,8 +140,3 @@ _ARRAYS = ("places", "types", "offsets", "spans", "shots", "fixed")
 
 def _grown(array: NDArray[Any], more: int) -> NDArray[Any]:
     return np.concatenate([array, np.full(more, -1).astype(array.dtype)])
-
-
-def _holds(feature: Feature, row: int) -> bool:
-    at = int(np.searchsorted(feature.rows, row))
-    return at < len(feature.rows) and int(feature.rows[at]) == row

@@ -80,7 +80,7 @@ def observed(fitted: Fitted, given: Triples, update: str) -> tuple[Fitted, Obser
     if len(rows):
         fitted = _with_rows(fitted, given, rows)
     if features:
-        fitted = with_features(fitted, _observed_features(fitted, given))
+        fitted = with_features(fitted, observed_features(fitted, given))
     names = tuple(fitted.rows[row] for row in rows)
     return fitted, Observed(len(given.values), tuple(feature.name for feature in features), names)
 
@@ -93,7 +93,8 @@ def _with_rows(fitted: Fitted, given: Triples, rows: NDArray[np.int64]) -> Fitte
     return replace(fitted, roster=fitted.roster.put(rows, states, cells.told()))
 
 
-def _observed_features(fitted: Fitted, given: Triples) -> list[Feature]:
+def observed_features(fitted: Fitted, given: Triples) -> list[Feature]:
+    """The features with these observations, whose rows are in order, taken too; without heads yet."""
     order = np.argsort(given.places, kind="stable")  # rows stay in order within a feature
     ends = np.cumsum(np.bincount(given.places, minlength=len(given.features)))[:-1]
     rows, values = np.split(given.rows[order], ends), np.split(given.values[order], ends)

@@ -16,8 +16,9 @@ from headstart.model.describing import described
 from headstart.model.feature import Feature
 from headstart.model.fitted import Fitted
 from headstart.model.intake import rows_of
-from headstart.model.observing import require_possible, with_features
+from headstart.model.observing import observed_features, require_possible, with_features
 from headstart.model.row_metadata import encoded_rows
+from headstart.model.triples import Triples
 
 
 def added_rows(
@@ -46,12 +47,9 @@ def added_rows(
     if not features:
         return fitted
     rows = first + np.repeat(np.arange(len(names)), cells.counts)
-    order = np.argsort(cells.numbers, kind="stable")
-    _, counts = np.unique(cells.numbers, return_counts=True)
-    ends = np.cumsum(counts)[:-1]
-    parts = zip(features, np.split(rows[order], ends), np.split(cells.values[order], ends), strict=True)
-    after = [fitted.with_own_units(feature.observed(own, values)) for feature, own, values in parts]
-    return with_features(fitted, after)
+    _, places = np.unique(cells.numbers, return_inverse=True)
+    taken = Triples(rows, features, places, cells.numbers, cells.values)
+    return with_features(fitted, observed_features(fitted, taken))
 
 
 def without_row(fitted: Fitted, row: int) -> Fitted:
@@ -65,7 +63,7 @@ def without_row(fitted: Fitted, row: int) -> Fitted:
             "or fit again without the row"
         )
     features = list(fitted.catalogue.values())
-    holding = np.array([_holds(feature, row) for feature in features], dtype=bool)
+    holding = np.array([feature.holds(row) for feature in features], dtype=bool)
     catalogue = _moved_up(fitted, features, row)
     knowledge, adapter = fitted.knowledge, fitted.adapter
     if fitted_on:
@@ -86,17 +84,12 @@ def without_row(fitted: Fitted, row: int) -> Fitted:
     return with_features(after, [after.with_own_units(feature) for feature in changed])
 
 
-def _holds(feature: Feature, row: int) -> bool:
-    place = int(np.searchsorted(feature.rows, row))
-    return place < len(feature.rows) and int(feature.rows[place]) == row
-
-
 def _moved_up(fitted: Fitted, features: list[Feature], row: int) -> Catalogue:
     """The catalogue whose contexts are those of a roster without this row."""
     by_feature = fitted.knowledge.cells.transpose()
     after = {}
     for feature in features:
-        if _holds(feature, row):
+        if feature.holds(row):
             feature = feature.among(feature.rows[feature.rows != row])
             if feature.in_backbone and row >= by_feature.width:  # perhaps it is again as it was fitted
                 position = fitted.backbone_features.position(feature.name)

@@ -12,14 +12,13 @@ from numpy.typing import NDArray
 from headstart.errors import InputError, UnknownNameError, did_you_mean, listed, worded
 from headstart.model.feature import Feature
 from headstart.model.fitted import Fitted
+from headstart.model.given import NUMBERS
 from headstart.table import Kinds, Names
 from headstart.table.limits import require_carried
 from headstart.table.names import MAX_SUGGESTIONS, as_name
 from headstart.table.readers import Columns, choose_form, read_long
 from headstart.table.sorting import sort_observations
 from headstart.table.sources import TextFormat, open_source
-
-_NUMBERS = (bool, int, float, np.bool_, np.integer, np.floating)
 
 
 class Triples(NamedTuple):
@@ -67,7 +66,7 @@ def _of_list(given: Sequence[Any]) -> tuple[list[Any], list[Any], NDArray[np.flo
             )
     values = np.empty(len(given))
     for place, (row, feature, value) in enumerate(given):
-        if not isinstance(value, _NUMBERS):
+        if not isinstance(value, NUMBERS):
             raise InputError(f"row {row!r}, feature {feature!r}: the value must be a number; got {value!r}")
         try:
             values[place] = value
