@@ -94,7 +94,10 @@ class Living(FittedModel):
             if surprising is not None:  # before the change: a filter may make it an error
                 warnings.warn(surprising, SurpriseWarning, stacklevel=2)
             self.fitted_ = replace(after, arrived=arrived)
-            LOG.debug("observed: %s", said)
+            if one:
+                LOG.debug("observed %d values of feature %r", said.observations, held.name)
+            else:
+                LOG.debug("observed: %s", said)
         return said
 
     def add_rows(
