@@ -133,12 +133,12 @@ class ClosedFormAdapter(StreamingAdapter):
     ) -> tuple[Tensor, Tensor]:
         """Condition the prior on contexts of one kind of link."""
         cells, kind = batch.cells, batch.kinds[:1]
-        rows = padded(with_one(states.activation.index_select(0, cells.index)).to(root.dtype), cells)
-        values = padded(cells.values.to(root.dtype), cells)
-        noise = self._noise(states, batch).to(root.dtype)
         identity = not bool(self.knowledge.likelihood.squashes(kind))
         if identity and self._may_doubt():
             return self._doubting(self._sums(batch, states), prior_mean, batch)
+        rows = padded(with_one(states.activation.index_select(0, cells.index)).to(root.dtype), cells)
+        values = padded(cells.values.to(root.dtype), cells)
+        noise = self._noise(states, batch).to(root.dtype)
         if identity:
             return regress(rows, values, padded(1 / noise, cells), prior_mean, root)
         if int(kind) == KindType.BINARY:

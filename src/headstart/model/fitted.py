@@ -83,13 +83,8 @@ class Fitted:
     @torch.no_grad()
     def observed(self, feature: Feature, rows: NDArray[np.int64], values: NDArray[np.float64]) -> Fitted:
         """Return the model with one feature refined: from sums over its observations if there are such."""
-        after, adapter = self.with_own_units(feature.observed(rows, values)), self.adapter
-        kind = self.kinds_of([feature])
-        if (
-            not isinstance(adapter, StreamingAdapter)
-            or not bool(adapter.streams(kind))
-            or feature.finds_scale  # it changes with every observation
-        ):
+        after, adapter = self.with_own_units(feature.observed(rows, values)), self._streaming(feature)
+        if adapter is None:
             return self.adapted([after])
 
         def evidence(of: Feature) -> Tensor:
@@ -103,6 +98,23 @@ class Fitted:
             total = evidence(after)
         batch, states = self._read_by([after])
         return self._with([after], adapter.solve(total, batch), batch, states, [total])
+
+    @torch.no_grad()
+    def refined(self, feature: Feature) -> Fitted:
+        """Return the model with one feature's head made anew, from sums over its observations if possible."""
+        adapter = self._streaming(feature)
+        if adapter is None:
+            return self.adapted([feature])
+        batch, states = self._read_by([feature])
+        total = adapter.evidence(batch, states)
+        return self._with([feature], adapter.solve(total, batch), batch, states, [total])
+
+    def _streaming(self, feature: Feature) -> StreamingAdapter | None:
+        """The adapter, if it makes this feature's head from sums over observations."""
+        adapter = self.adapter
+        if not isinstance(adapter, StreamingAdapter) or feature.finds_scale:  # it changes with every one
+            return None
+        return adapter if bool(adapter.streams(self.kinds_of([feature]))) else None
 
     def with_roster(self, roster: Roster) -> Fitted:
         """Return the model with these rows instead."""

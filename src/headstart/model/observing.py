@@ -104,6 +104,8 @@ def observed_features(fitted: Fitted, given: Triples) -> list[Feature]:
 
 def with_features(fitted: Fitted, features: list[Feature]) -> Fitted:
     """Return the model with the heads of these features computed from all that they observed."""
+    if len(features) == 1:
+        return fitted.refined(features[0])
     for start in range(0, len(features), _FEATURES_AT_ONCE):
         fitted = fitted.adapted(features[start : start + _FEATURES_AT_ONCE])
     return fitted
