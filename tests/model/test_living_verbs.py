@@ -17,6 +17,7 @@ from tests.model.test_row_metadata import fitted as with_row_metadata
 
 from headstart.errors import InputError
 from headstart.model import Headstart
+from headstart.model.replacing import lost_without
 
 Fresh = Callable[..., Headstart]
 
@@ -228,3 +229,15 @@ def test_cells_that_rows_observed_are_not_evaluated(fresh: Fresh) -> None:
     model.add_rows({"late": {"f1": 5, "f2": 1}})
     frame = pd.DataFrame({"row": ["late"] * 3, "feature": ["f1", "f2", "f3"], "value": [5, 1, 3]})
     assert model.evaluate(frame).data["tested"] == 1
+
+
+def test_what_rows_observed_is_not_replaced_unsaid(fresh: Fresh, tmp_path: Path) -> None:
+    model, table = fresh(adapter="able"), ratings_table(rows=200, features=60)
+    model.save(tmp_path / "m")
+    assert lost_without(tmp_path / "m", table) == []
+    cells = observed(model)
+    new = [("u1", name, 3) for name in model.features if ("u1", name) not in cells][:2]
+    model.observe(new, update="rows")
+    model.save(tmp_path / "m")
+    assert lost_without(tmp_path / "m", table) == ["2 observations"]
+    assert lost_without(tmp_path / "m", model.table()) == []

@@ -92,7 +92,10 @@ def _metadata(fitted: Fitted) -> pa.Table:
     if any(feature.record is None for feature in features):
         raise InputError(
             "this model was saved before metadata was kept as it was given, so it cannot be written out; "
-            + worded("table(metadata=False) leaves it out", "--no-metadata leaves it out")
+            + worded(
+                "table(metadata=False) leaves it out",
+                "leave out --metadata-out, or fit again from your own files",
+            )
         )
     schema = fitted.schema
     columns = [] if schema is None else [column.name for column in schema.columns]
