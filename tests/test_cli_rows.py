@@ -65,3 +65,34 @@ def test_a_model_is_written_out_and_fitted_again(model: Path, tmp_path: Path) ->
     quiet = run("refit", model, "--out", tmp_path / "again", "--quiet")
     assert (quiet.returncode, quiet.stdout) == (0, ""), quiet.stderr
     assert sorted(Headstart.load(tmp_path / "again").features) == sorted(able().features)
+
+
+def test_commands_are_silent_or_write_to_standard_output(model: Path, tmp_path: Path) -> None:
+    for name, text in {"new": "x,f1,5", "more": "x,f3,4", "one": "u1,f1,5"}.items():
+        (tmp_path / f"{name}.csv").write_text(f"row,feature,value\n{text}\n")
+    (tmp_path / "named.csv").write_text("row,value\nu2,4\n")
+    for arguments in (
+        ("add-rows", model, tmp_path / "new.csv"),
+        ("observe", model, "--observations", tmp_path / "more.csv"),
+        ("observe", model, "f1", "--observations", tmp_path / "named.csv"),
+    ):
+        said = run(*arguments, "--quiet")
+        assert (said.returncode, said.stdout) == (0, ""), said.stderr
+    asked = run("recommend", model, "x", "-n", "60", "--format", "csv", "--quiet")
+    assert asked.returncode == 0, asked.stderr
+    named = asked.stdout
+    assert '"f2"' in named
+    assert '"f1"' not in named  # observed when it was added
+    assert '"f3"' not in named
+    told = run("explain", model, "x", "f2", "--format", "csv", "--quiet")
+    assert told.returncode == 0, told.stderr
+    assert '"observation","f1"' in told.stdout
+    removed = run("remove", model, "--rows", "x", "--quiet")
+    assert (removed.returncode, removed.stdout) == (0, ""), removed.stderr
+    wrote = run("export", model, "--out", "-", "--quiet")
+    lines = wrote.stdout.splitlines()
+    assert lines[0] == '"row","feature","value"'
+    assert len(lines) == 1 + len(Headstart.load(model).table())
+    refused = run("export", model, "--out", tmp_path / "a.csv", "--metadata-out", tmp_path / "b.txt")
+    assert refused.returncode == 1
+    assert "--metadata-out must end in" in refused.stderr
