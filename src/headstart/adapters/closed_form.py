@@ -134,7 +134,7 @@ class ClosedFormAdapter(StreamingAdapter):
         """Condition the prior on contexts of one kind of link."""
         cells, kind = batch.cells, batch.kinds[:1]
         identity = not bool(self.knowledge.likelihood.squashes(kind))
-        if identity and self._may_doubt():
+        if identity and self.doubts_metadata:
             return self._doubting(self._sums(batch, states), prior_mean, batch)
         rows = padded(with_one(states.activation.index_select(0, cells.index)).to(root.dtype), cells)
         values = padded(cells.values.to(root.dtype), cells)
@@ -172,10 +172,6 @@ class ClosedFormAdapter(StreamingAdapter):
 
     @property
     def doubts_metadata(self) -> bool:
-        """Whether a prior without metadata has a share in every head."""
-        return self._may_doubt()
-
-    def _may_doubt(self) -> bool:
         """Whether a context may show that metadata misleads: only where metadata is all there is to doubt."""
         possible = not self.training and self.prior.learned == 0 and bool(self.prior.misleading > 0)
         return possible and self.prior.uses_metadata
@@ -254,7 +250,7 @@ class ClosedFormAdapter(StreamingAdapter):
         count, kept, further = evidence.tensor_split([1, size * (size + 1) // 2 + size + 2], dim=1)
         sums = self._parted(kept, count[:, 0])
         prior_mean = self.prior_mean(batch, further).to(evidence.dtype)
-        if self._may_doubt():
+        if self.doubts_metadata:
             mean, covariance = self._doubting(sums, prior_mean, batch)
             return self._heads(mean, covariance, batch.kinds)
         root = self.prior.root(evidence.dtype)
