@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,8 @@ from headstart.errors import (
 if TYPE_CHECKING:
     from headstart.model import Headstart, Prediction
     from headstart.table import Kind, Table
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # silent unless the application listens
 
 __version__ = "0.1.0"  # the only place; the package's metadata is read from here
 

@@ -11,9 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from headstart.algebra.symmetric import unpack
-from headstart.backbones import factorisation
 from headstart.backbones.factorisation import Factorisation, FactorisationConfig
-from headstart.backbones.rows import RowPosterior
+from headstart.backbones.rows import BINARY_PASSES, PASSES, RowPosterior
 from headstart.backbones.sweeping import FactorisationTraining
 from headstart.core.description import Description
 from headstart.table.cells import Cells
@@ -370,7 +369,7 @@ def test_row_states_are_the_fixed_point_from_the_prior(kinds: list[int]) -> None
     model, cells = swept(kinds, sweeps=3)
     found = model.states(cells)
     slow = Slow.of(model, cells)
-    for turn in range(factorisation._BINARY_PASSES if KindType.BINARY in kinds else factorisation._PASSES):
+    for turn in range(BINARY_PASSES if KindType.BINARY in kinds else PASSES):
         if turn > 0:
             slow.update_exactness()
         slow.update_rows()
@@ -448,3 +447,26 @@ def test_training_leaves_nothing_behind_but_parameters_and_buffers() -> None:
     assert set(vars(one)) == held
     for name, value in one.state_dict().items():
         assert torch.equal(value, other.state_dict()[name])
+
+
+def test_one_row_is_what_it_is_among_others() -> None:
+    """A single row has a form of its own, which must give the same numbers."""
+    from headstart.core.row_prior import RowBelief
+
+    torch.manual_seed(0)
+    kinds = torch.tensor([1, 1, 2, 2, 1])
+    backbone = Factorisation(FactorisationConfig(latent=3, signature=2), kinds, torch.zeros(0))
+    backbone.row_map.copy_(0.3 * torch.randn(4, 3))
+    heads, own = backbone.heads.detach(), torch.tensor([0, 1, -1, 3, -1])
+    cells = Cells.from_pairs(
+        torch.tensor([0, 0, 0, 1, 1]), torch.tensor([0, 2, 4, 1, 3]), torch.rand(5), 3, 5
+    )
+    belief = RowBelief(torch.randn(3, 3), 0.5 * torch.eye(3))
+    for believed in (None, belief):
+        every = backbone.states_by(cells, heads, kinds, own, believed)
+        for row in range(3):
+            at = torch.tensor([row])
+            mine = None if believed is None else believed.take(at)
+            one = backbone.states_by(cells.take(at), heads, kinds, own, mine)
+            for part, whole in zip(one.parts(), every.parts(), strict=True):
+                torch.testing.assert_close(part, whole[at], rtol=1e-4, atol=1e-5)

@@ -8,7 +8,8 @@ import torch
 
 from headstart.core.heads import Heads
 from headstart.errors import UnknownNameError
-from headstart.model.catalogue import Catalogue, Feature
+from headstart.model.catalogue import Catalogue
+from headstart.model.feature import Feature
 from headstart.table.kinds import Kind
 
 WIDTH = 2

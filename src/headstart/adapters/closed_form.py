@@ -136,12 +136,12 @@ class ClosedFormAdapter(StreamingAdapter):
     ) -> tuple[Tensor, Tensor]:
         """Condition the prior on contexts of one kind of link."""
         cells, kind = batch.cells, batch.kinds[:1]
+        identity = not bool(self.knowledge.likelihood.squashes(kind))
+        if identity and self.doubts_metadata:
+            return self._doubting(self._sums(batch, states), prior_mean, batch)
         rows = padded(with_one(states.activation.index_select(0, cells.index)).to(root.dtype), cells)
         values = padded(cells.values.to(root.dtype), cells)
         noise = self._noise(states, batch).to(root.dtype)
-        identity = not bool(self.knowledge.likelihood.squashes(kind))
-        if identity and self._may_doubt():
-            return self._doubting(self._sums(batch, states), prior_mean, batch)
         if identity:
             return regress(rows, values, padded(1 / noise, cells), prior_mean, root)
         if int(kind) == KindType.BINARY:
@@ -173,7 +173,8 @@ class ClosedFormAdapter(StreamingAdapter):
         own_noise = self.prior.noise(batch.kinds) * (noise / one[:, 0] ** 2).to(heads.bias.dtype)
         return replace(heads, noise=own_noise)
 
-    def _may_doubt(self) -> bool:
+    @property
+    def doubts_metadata(self) -> bool:
         """Whether a context may show that metadata misleads: only where metadata is all there is to doubt."""
         possible = not self.training and self.prior.learned == 0 and bool(self.prior.misleading > 0)
         return possible and self.prior.uses_metadata
@@ -191,6 +192,10 @@ class ClosedFormAdapter(StreamingAdapter):
         cells = batch.cells
         rows = with_one(states.activation.index_select(0, cells.index)).double()
         weights, values = 1 / self._noise(states, batch).double(), cells.values.double()
+        if len(batch) == 1:  # as one product of matrices, which is faster than many of vectors
+            weighted = weights[:, None] * rows
+            total, linear = (weighted.T @ rows)[None], (values @ weighted)[None]
+            return ContextSums(batch.shots.double(), total, linear, (weights * values**2).sum()[None])
         linear = rows * (weights * values)[:, None]
         each = torch.cat([squares(rows) * weights[:, None], linear, (weights * values**2)[:, None]], dim=1)
         return self._parted(segment_sum(each, cells.indptr), batch.shots)
@@ -248,7 +253,7 @@ class ClosedFormAdapter(StreamingAdapter):
         count, kept, further = evidence.tensor_split([1, size * (size + 1) // 2 + size + 2], dim=1)
         sums = self._parted(kept, count[:, 0])
         prior_mean = self.prior_mean(batch, further).to(evidence.dtype)
-        if self._may_doubt():
+        if self.doubts_metadata:
             mean, covariance = self._doubting(sums, prior_mean, batch)
             return self._heads(mean, covariance, batch.kinds)
         root = self.prior.root(evidence.dtype)

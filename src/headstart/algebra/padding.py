@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from headstart.algebra.symmetric import unpack
+from headstart.algebra.symmetric import unpack, with_one
 from headstart.table.cells import Cells
 
 _BUDGET = 1 << 22  # numbers in one block
@@ -49,13 +49,14 @@ def forms_at(matrices: Tensor, vectors: Tensor, cells: Cells) -> Tensor:
     ``matrices`` is (lines, packed), ``vectors`` (width, size − 1).
     """
     size = vectors.shape[1] + 1
+    if len(cells) == 1:  # one product of matrices; parting a single line into blocks would cost more
+        near = with_one(vectors.index_select(0, cells.index))
+        return ((near @ unpack(matrices, size)[0]) * near).sum(1)
     values, order = [vectors.new_zeros(0)], [torch.zeros(0, dtype=torch.int64)]
     where = torch.arange(len(cells.index))
     for group in blocks(cells.counts, size):
         part = Cells(cells.indptr, where, cells.values, len(where)).take(group)  # remembers its origin
-        near = vectors.index_select(0, cells.index[part.index])
-        near = torch.cat([near, near.new_ones(len(near), 1)], dim=1)
-        block = padded(near, part)
+        block = padded(with_one(vectors.index_select(0, cells.index[part.index])), part)
         forms = ((block @ unpack(matrices[group], size)) * block).sum(2)
         values.append(forms[part.lines, places(part)])
         order.append(part.index)

@@ -57,6 +57,9 @@ def bag(table: Tensor, cells: Cells, weights: Tensor | None = None) -> Tensor:
     The same as ``embedding_bag(mode="sum")`` with ``weights`` (n,) if given; as products of sparse
     and dense matrices both directions run about 1.4 times faster on a CPU.
     """
+    if len(cells) == 1 and not torch.is_grad_enabled():  # one line needs no sparse matrix
+        picked = table.index_select(0, cells.index)
+        return picked.sum(0, keepdim=True) if weights is None else weights[None] @ picked
     result: Tensor = _Bag.apply(table, cells, weights)  # type: ignore[no-untyped-call]
     return result
 
@@ -75,6 +78,8 @@ class _SegmentSum(torch.autograd.Function):
 
 def segment_sum(hidden: Tensor, indptr: Tensor) -> Tensor:
     """Sum ``hidden`` (n, size) over each line's stretch ``indptr[i]:indptr[i+1]``: (lines, size)."""
+    if len(indptr) == 2 and not torch.is_grad_enabled():
+        return hidden.sum(0, keepdim=True)
     result: Tensor = _SegmentSum.apply(hidden, indptr)  # type: ignore[no-untyped-call]
     return result
 

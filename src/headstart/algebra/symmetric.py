@@ -18,6 +18,13 @@ def triangle(size: int) -> tuple[Tensor, Tensor]:
     return down, across
 
 
+@cache
+def _on_diagonal(size: int) -> Tensor:
+    """Where the diagonal lies in a packed matrix."""
+    ends = torch.arange(1, size + 1)
+    return ends * (ends + 1) // 2 - 1
+
+
 def pack(matrices: Tensor) -> Tensor:
     """(…, size, size) to (…, size·(size + 1)/2).
 
@@ -43,17 +50,31 @@ def squares(vectors: Tensor) -> Tensor:
     return vectors.index_select(1, down) * vectors.index_select(1, across)
 
 
-def forms(vectors: Tensor, packed: Tensor) -> Tensor:
-    """vᵀ·M·v of every vector (n, size) with every packed matrix (m, …), as one product: (n, m)."""
+def forms(vectors: Tensor, packed: Tensor, spread: Tensor | None = None) -> Tensor:
+    """vᵀ·M·v of every vector (n, size) with every packed matrix (m, …), as one product: (n, m).
+
+    ``spread`` (n, up to size) are variances of the vectors' first entries: then it is the expected form.
+    """
     down, across = triangle(vectors.shape[-1])
     twice = torch.where(down == across, 1.0, 2.0).to(vectors.dtype)  # what is off the diagonal counts twice
-    return (squares(vectors) * twice) @ packed.T
+    squared = squares(vectors) * twice
+    if spread is not None:
+        squared[:, _on_diagonal(vectors.shape[-1])[: spread.shape[1]]] += spread
+    return squared @ packed.T
+
+
+def affine_form(vectors: Tensor, matrix: Tensor) -> Tensor:
+    """[v; 1]ᵀ·M·[v; 1] of every vector (n, size − 1) with one matrix (size, size): (n,).
+
+    Where there are few matrices this costs far less than writing all squares of each vector.
+    """
+    products = torch.addmm(2 * matrix[-1, :-1], vectors, matrix[:-1, :-1])
+    return (products * vectors).sum(1) + matrix[-1, -1]
 
 
 def diagonals(packed: Tensor, size: int) -> Tensor:
     """The diagonals of packed matrices: (…, size)."""
-    down, across = triangle(size)
-    return packed[..., down == across]
+    return packed.index_select(-1, _on_diagonal(size))
 
 
 def weighted_traces(packed: Tensor, metric: Tensor) -> Tensor:

@@ -1,12 +1,19 @@
 """Backbones: base models that give a row its code and activation. Every module here is found by itself."""
 
-from headstart.backbones.protocol import Backbone, BackboneConfig, SweptBackbone, TrainedBackbone
+from headstart.backbones.protocol import (
+    Backbone,
+    BackboneConfig,
+    OpenBackbone,
+    SweptBackbone,
+    TrainedBackbone,
+)
 from headstart.backbones.registry import BACKBONES, backbone_config, build_backbone, register_backbone
 
 __all__ = [
     "BACKBONES",
     "Backbone",
     "BackboneConfig",
+    "OpenBackbone",
     "SweptBackbone",
     "TrainedBackbone",
     "backbone_config",

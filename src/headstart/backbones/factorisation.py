@@ -10,21 +10,22 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from headstart.algebra.sparse import bag, products_at, segment_sum
-from headstart.algebra.symmetric import inverse, pack, solved, squares, triangle, unpack
-from headstart.backbones.protocol import BackboneConfig, SweptBackbone
+from headstart.algebra.sparse import bag
+from headstart.algebra.symmetric import inverse, pack, solved, squares, unpack
+from headstart.backbones.one_row import one_row_posterior
+from headstart.backbones.protocol import BackboneConfig, OpenBackbone, SweptBackbone
 from headstart.backbones.registry import register_backbone
-from headstart.backbones.rows import NOISE_SHOTS, RowPosterior, RowSums
+from headstart.backbones.rows import NOISE_SHOTS, PASSES, Readings, RowPosterior, RowSums
 from headstart.backbones.signature import Signature
 from headstart.backbones.sweeping import FactorisationTraining
 from headstart.core.description import Description
 from headstart.core.heads import Heads
 from headstart.core.likelihood import LikelihoodConfig
+from headstart.core.row_prior import RowBelief
 from headstart.core.states import RowStates
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 
-_PASSES, _BINARY_PASSES = 3, 5  # of the fixed point between a row's factors and its observations' weights
 _LARGE = 20_000  # features from which a smaller factorisation is the default, for memory
 
 
@@ -62,7 +63,7 @@ class FactorisationConfig(BackboneConfig):
 
 
 @register_backbone
-class Factorisation(SweptBackbone):
+class Factorisation(SweptBackbone, OpenBackbone):
     """x_ij ~ u_i·v_j + b_j with Gaussian u and (v, b), every posterior with its full covariance.
 
     Given the features' posteriors, a row's is the closed form of Bayesian linear regression, so rows
@@ -117,58 +118,92 @@ class Factorisation(SweptBackbone):
 
     def batch_states(self, cells: Cells) -> RowStates:
         """The code holds the factors and all else that is known of a row; heads read the factors."""
-        posterior = self.row_posterior(cells)
+        return self._states(self.row_posterior(cells), self.signature(cells))
+
+    def prior_means(self, cells: Cells) -> Tensor:
+        """What the signature says of rows: (rows, latent)."""
+        means: Tensor = self.signature(cells) @ self.row_map
+        return means
+
+    @torch.no_grad()
+    def states_by(
+        self, cells: Cells, heads: Heads, kinds: Tensor, own: Tensor, belief: RowBelief | None = None
+    ) -> RowStates:
+        """The same closed form by other heads; the signature knows the backbone's own features only."""
+        positions = own[cells.index]
+        known = replace(cells, index=positions, width=self.features).keep(positions >= 0)
+        if len(cells) == 1 and not bool((kinds == KindType.BINARY).any()):
+            return self._one_row(cells, known, heads, belief)
+        readings, parts = Readings.of(heads, kinds), []
+        for part in torch.split(torch.arange(len(cells)), 1024):
+            few, signature = cells.take(part), self.signature(known.take(part))
+            own_belief = None if belief is None else belief.take(part)
+            sums = readings.sums(few)
+            posterior = self.posterior_from(few, readings, sums, signature, None, belief=own_belief)
+            parts.append(self._states(posterior, signature))
+        return RowStates.concatenate(parts) if parts else self.batch_states(known)
+
+    def _one_row(self, cells: Cells, known: Cells, heads: Heads, belief: RowBelief | None) -> RowStates:
+        signature = self.signature(known)
+        covariance, mean = self.row_covariance, signature @ self.row_map
+        if belief is not None:
+            covariance, mean = belief.covariance, mean + belief.shift
+        read = heads.take(cells.index)
+        passes = 1 if self.has_two_values else PASSES  # further ones only ask how exact the row is
+        posterior = one_row_posterior(mean, inverse(covariance), covariance, read, cells.values, passes)
+        return self._states(posterior, signature)
+
+    def _states(self, posterior: RowPosterior, signature: Tensor) -> RowStates:
         variance = posterior.covariance.diagonal(dim1=1, dim2=2)
         std = variance.sqrt()
         certainty = torch.stack([posterior.exactness.log(), 1 - 2 * std.mean(1)], dim=1)
-        code = torch.cat([posterior.mean, certainty, self.signature(cells)[:, 1:]], dim=1)
+        code = torch.cat([posterior.mean, certainty, signature[:, 1:]], dim=1)
         exact = std.new_zeros(len(std), code.shape[1] - self.latent)
         states = RowStates(code, torch.cat([std, exact], dim=1), posterior.mean)
         if not self.config.uncertain_rows:
             return states
         return replace(states, noise=1 / posterior.exactness, variance=variance)
 
+    def readings(self) -> Readings:
+        """The backbone's own heads, as rows are read by them."""
+        precision = self.precision[self.kinds] * self.exactness
+        return Readings(self.stacked_heads(), self.second_moments(), self.kinds, precision)
+
     def row_posterior(self, cells: Cells, passes: int | None = None) -> RowPosterior:
         """The posterior of each row's factors given the features': a few passes of a fixed point."""
-        return self.posterior_from(cells, self.row_sums(cells), None, passes)
+        readings = self.readings()
+        return self.posterior_from(cells, readings, readings.sums(cells), self.signature(cells), None, passes)
 
     def posterior_from(
-        self, cells: Cells, sums: list[RowSums], start: RowPosterior | None, passes: int | None = None
+        self,
+        cells: Cells,
+        readings: Readings,
+        sums: list[RowSums],
+        signature: Tensor,
+        start: RowPosterior | None,
+        passes: int | None = None,
+        belief: RowBelief | None = None,
     ) -> RowPosterior:
         """The posterior of rows given what their observations add up to, from a start if there is one."""
-        prior = inverse(self.row_covariance)
-        mean = self.signature(cells) @ self.row_map
-        binary = bool((self.kinds == KindType.BINARY).any())
-        now = start or RowPosterior(
-            mean, self.row_covariance.expand(len(cells), -1, -1), mean.new_ones(len(cells))
-        )
-        for turn in range(passes or (_BINARY_PASSES if binary else _PASSES)):
+        covariance, mean = self.row_covariance, signature @ self.row_map
+        if belief is not None:
+            covariance, mean = belief.covariance, mean + belief.shift
+        prior = inverse(covariance)
+        now = start or RowPosterior(mean, covariance.expand(len(cells), -1, -1), mean.new_ones(len(cells)))
+        for turn in range(passes or readings.passes):
             exact = now.exactness if turn == 0 and start is None else self._exactness(now, sums)
             total = mean.new_zeros(len(cells), self.latent + 1, self.latent + 1)
             linear = mean.new_zeros(len(cells), self.latent + 1)
             for each in sums:
                 total += exact[:, None, None] * each.total
                 linear += exact[:, None] * each.linear
-            if binary:
-                weights, signs = self.logistic_bound(cells, now)
-                total += unpack(bag(self.second_moments(), cells, weights), self.latent + 1)
-                linear += bag(self.stacked_heads(), cells, signs)
+            if readings.binary:
+                weights, signs = readings.logistic_bound(cells, now)
+                total += unpack(bag(readings.second, cells, weights), self.latent + 1)
+                linear += bag(readings.heads, cells, signs)
             linear = linear[:, :-1] - total[:, :-1, -1]
             now = RowPosterior(*solved(prior + total[:, :-1, :-1], mean @ prior + linear), exact)
         return now
-
-    def row_sums(self, cells: Cells) -> list[RowSums]:
-        """What a row's ratings and reals add up to, one for each of the two kinds there is."""
-        kinds, second, heads = self.kinds[cells.index], self.second_moments(), self.stacked_heads()
-        sums = []
-        for kind in sorted(set(self.kinds.tolist()) - {KindType.BINARY}):
-            weights = self.precision[kind] * self.exactness[cells.index] * (kinds == kind)
-            squared = torch.stack([weights * cells.values**2, (kinds == kind).to(weights.dtype)], dim=1)
-            both = segment_sum(squared, cells.indptr)
-            total = unpack(bag(second, cells, weights), self.latent + 1)
-            linear = bag(heads, cells, weights * cells.values)
-            sums.append(RowSums(kind, both[:, 1], both[:, 0], linear, total))
-        return sums
 
     def _exactness(self, now: RowPosterior, sums: list[RowSums]) -> Tensor:
         """How exact each row's ratings and reals are, shrunk to the usual: (rows,)."""
@@ -178,15 +213,6 @@ class Factorisation(SweptBackbone):
         counts = sum((each.counts for each in sums), torch.zeros(len(moments)))
         squared = sum((each.squared_errors(now, moments) for each in sums), torch.zeros(len(moments)))
         return (NOISE_SHOTS + counts) / (NOISE_SHOTS + squared.clamp(min=0))
-
-    def logistic_bound(self, cells: Cells, now: RowPosterior) -> tuple[Tensor, Tensor]:
-        """Binary observations as Gaussian ones: weight, and weight × value; 0 for others: two of (n,)."""
-        binary = (self.kinds[cells.index] == KindType.BINARY).to(now.mean.dtype)
-        down, across = triangle(self.latent + 1)
-        twice = torch.where(down == across, 1.0, 2.0)
-        squared = products_at(pack(now.moments()) * twice, self.second_moments(), cells)
-        bound = squared.clamp(min=1e-6).sqrt()  # the root of E[(u·v + b)²] makes the bound tightest
-        return binary * torch.tanh(bound / 2) / (2 * bound), binary * (cells.values - 0.5)
 
     def train_by_sweeps(
         self, cells: Cells, description: Description, generator: torch.Generator

@@ -13,6 +13,7 @@ from headstart.config import Config
 from headstart.core.description import Description
 from headstart.core.heads import Heads
 from headstart.core.likelihood import Likelihood, LikelihoodConfig
+from headstart.core.row_prior import RowBelief
 from headstart.core.states import RowStates
 from headstart.table.cells import Cells
 
@@ -109,4 +110,31 @@ class SweptBackbone(Backbone):
 
         Yields after each of the ``sweeps``, every parameter updated once, how far predictions are off:
         a standard deviation, 0 where unknown.
+        """
+
+
+class OpenBackbone(Backbone):
+    """A backbone that can describe rows by any heads, also by those of features it was not built for.
+
+    The model then lets a row's state follow what the row observes of any feature. A backbone that is not
+    open describes rows by its own features alone.
+    """
+
+    @abstractmethod
+    def prior_means(self, cells: Cells) -> Tensor:
+        """What is believed of rows' activations before the values of their observations: (rows, width).
+
+        The prior covariance is the identity.
+        """
+
+    @abstractmethod
+    def states_by(
+        self, cells: Cells, heads: Heads, kinds: Tensor, own: Tensor, belief: RowBelief | None = None
+    ) -> RowStates:
+        """The states of rows whose observations have these heads instead of the backbone's own.
+
+        ``cells`` has one line per row, and its ``index`` points at ``heads``, which know their covariance
+        and noise; ``kinds`` (heads,) are their kinds. ``own`` (heads,) is the position of each among the
+        backbone's features, -1 for a feature that is not among them. ``states(cells)`` is the same as
+        ``states_by`` with the backbone's own heads. ``belief`` is what else is known of these rows.
         """

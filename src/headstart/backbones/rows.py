@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from headstart.algebra.symmetric import with_one
+from headstart.algebra.sparse import bag, products_at, segment_sum
+from headstart.algebra.symmetric import pack, squares, triangle, unpack, with_one
+from headstart.core.heads import Heads
+from headstart.table.cells import Cells
+from headstart.table.kinds import KindType
 
 # The noise of a row or feature is believed as if so many observations had shown the usual one.
 NOISE_SHOTS = 5.0
+PASSES, BINARY_PASSES = 3, 5
 
 
 @dataclass(frozen=True)
@@ -26,6 +32,59 @@ class RowPosterior:
         moments = mean[:, :, None] * mean[:, None, :]
         moments[:, :-1, :-1] += self.covariance
         return moments
+
+
+@dataclass(frozen=True)
+class Readings:
+    """The heads by which rows are read: all that the posterior of a row needs of the features it observed."""
+
+    heads: Tensor  # (features, latent + 1): the means of (v, b)
+    second: Tensor  # (features, packed): E[(v, b)(v, b)ᵀ]
+    kinds: Tensor  # (features,)
+    precision: Tensor  # (features,): of an observation that is not binary, at a row of usual exactness
+
+    @classmethod
+    def of(cls, heads: Heads, kinds: Tensor) -> Readings:
+        """Read rows by heads that know their covariance and noise."""
+        stacked = torch.cat([heads.weight, heads.bias[:, None]], dim=1)
+        noise = torch.ones_like(heads.bias) if heads.noise is None else heads.noise
+        return cls(stacked, heads.packed_covariance + squares(stacked), kinds, 1 / noise)
+
+    @property
+    def size(self) -> int:
+        """The length of a head with its bias."""
+        return int(self.heads.shape[1])
+
+    @property
+    def binary(self) -> bool:
+        """Whether any of the features is binary."""
+        return bool((self.kinds == KindType.BINARY).any())
+
+    @property
+    def passes(self) -> int:
+        """How many passes the fixed point between a row's factors and its observations' weights takes."""
+        return BINARY_PASSES if self.binary else PASSES
+
+    def sums(self, cells: Cells) -> list[RowSums]:
+        """What a row's ratings and reals add up to, one for each of the two kinds there is."""
+        kinds, sums = self.kinds[cells.index], []
+        for kind in sorted(set(self.kinds.tolist()) - {KindType.BINARY}):
+            weights = self.precision[cells.index] * (kinds == kind)
+            squared = torch.stack([weights * cells.values**2, (kinds == kind).to(weights.dtype)], dim=1)
+            both = segment_sum(squared, cells.indptr)
+            total = unpack(bag(self.second, cells, weights), self.size)
+            linear = bag(self.heads, cells, weights * cells.values)
+            sums.append(RowSums(kind, both[:, 1], both[:, 0], linear, total))
+        return sums
+
+    def logistic_bound(self, cells: Cells, now: RowPosterior) -> tuple[Tensor, Tensor]:
+        """Binary observations as Gaussian ones: weight, and weight × value; 0 for others: two of (n,)."""
+        binary = (self.kinds[cells.index] == KindType.BINARY).to(now.mean.dtype)
+        down, across = triangle(self.size)
+        twice = torch.where(down == across, 1.0, 2.0)
+        squared = products_at(pack(now.moments()) * twice, self.second, cells)
+        bound = squared.clamp(min=1e-6).sqrt()  # the root of E[(u·v + b)²] makes the bound tightest
+        return binary * torch.tanh(bound / 2) / (2 * bound), binary * (cells.values - 0.5)
 
 
 @dataclass(frozen=True)

@@ -61,8 +61,9 @@ class FactorisationTraining:
         prior_means, prior_covariance = self._head_prior(rows.moments(), prior_covariance, choosing=False)
         for turn in range(1, backbone.sweeps + 1):
             choosing = turn % _CHOOSING == 0
-            sums = backbone.row_sums(cells)
-            rows = backbone.posterior_from(cells, sums, rows, passes=1)
+            readings = backbone.readings()
+            sums = readings.sums(cells)
+            rows = backbone.posterior_from(cells, readings, sums, backbone.signature(cells), rows, passes=1)
             self._update_row_prior(rows, choosing=choosing)
             moments = rows.moments()
             error = self._update_precision(rows, moments, sums)
@@ -152,7 +153,7 @@ class FactorisationTraining:
         weights = backbone.precision[kinds] * backbone.exactness[cells.index] * rows.exactness[cells.lines]
         linear = weights * cells.values
         if bool((backbone.kinds == KindType.BINARY).any()):
-            bound, signs = backbone.logistic_bound(cells, rows)
+            bound, signs = backbone.readings().logistic_bound(cells, rows)
             binary = kinds == KindType.BINARY
             weights, linear = torch.where(binary, bound, weights), torch.where(binary, signs, linear)
         weights, linear = weights[self.order], linear[self.order]

@@ -25,9 +25,9 @@ from headstart.cli.options import (
     ValueColumn,
     parts,
     read_table,
+    whole_numbers,
 )
 from headstart.cli.printing import say, show
-from headstart.errors import InputError
 
 Out = Annotated[Path, typer.Option("--out", help="Folder for the results. Finished splits in it are kept.")]
 Methods = Annotated[str, typer.Option(help="Names separated by commas, or 'all' for every method.")]
@@ -77,7 +77,7 @@ def benchmark(
 
     config = BenchmarkConfig(
         methods=tuple(adapter_names() if methods == "all" else parts(methods)),
-        shots=tuple(_whole_numbers(shots, "--shots")),
+        shots=tuple(whole_numbers(shots, "--shots")),
         splits=splits,
         seed=seed,
         test_share=test_share,
@@ -98,10 +98,3 @@ def benchmark(
             show(("method", *map(str, shown.shots)), lines, title=shown.title)
     picture = "kshot.png, " if (out / "kshot.png").exists() else ""
     say(f"wrote {out}/results.json, {picture}report.html and results.md")
-
-
-def _whole_numbers(text: str, option: str) -> list[int]:
-    try:
-        return [int(part) for part in parts(text)]
-    except ValueError:
-        raise InputError(f"{option} must be whole numbers separated by commas; got {text!r}") from None

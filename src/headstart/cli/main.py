@@ -15,7 +15,7 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from headstart import __version__
-from headstart.cli import benchmark, demo, fetch, models, predict, reproduce
+from headstart.cli import asking, benchmark, demo, fetch, looking, models, predict, reproduce, rows
 from headstart.cli.printing import say
 from headstart.errors import HeadstartError, command_line
 
@@ -35,7 +35,7 @@ class _Commands(TyperGroup):
 app = typer.Typer(
     cls=_Commands,
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     help="Predict a brand-new column of a sparse table at once, from few observations or none.\n\n"
@@ -44,9 +44,20 @@ app = typer.Typer(
 app.command("fit")(models.fit)
 app.command("add")(models.add)
 app.command("predict")(predict.predict)
-app.command("observe")(models.observe)
+app.command("observe")(rows.observe)
 app.command("suggest")(models.suggest)
+app.command("recommend")(asking.recommend)
+app.command("audience")(asking.audience)
+app.command("similar")(asking.similar)
+app.command("explain")(asking.explain)
+app.command("features")(looking.features)
+app.command("rows")(looking.rows)
 app.command("info")(models.info)
+app.command("add-rows")(rows.add_rows)
+app.command("remove")(rows.remove)
+app.command("export")(rows.export)
+app.command("refit")(rows.refit)
+app.command("evaluate")(looking.evaluate)
 app.command("benchmark")(benchmark.benchmark)
 app.command("demo")(demo.demo)
 app.command("fetch")(fetch.fetch)

@@ -1,4 +1,4 @@
-"""Commands that create, change and describe a model: fit, add, observe, suggest, info."""
+"""Commands that create, change and describe a model: fit, add, suggest, info."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from headstart.cli.options import (
     Observations,
     Quiet,
     RowColumn,
+    RowMetadata,
     Separator,
     TableKind,
     ValueColumn,
@@ -32,7 +33,8 @@ from headstart.cli.options import (
     read_names,
     read_table,
 )
-from headstart.cli.printing import notes, say, show_facts
+from headstart.cli.printing import say, show_facts
+from headstart.cli.training import Set, read_settings
 from headstart.errors import InputError
 
 Context = typer.Option(help="CSV or Parquet file with the columns row and value.")
@@ -42,6 +44,7 @@ def fit(
     observations: Observations,
     out: Annotated[Path, typer.Option("--out", help="Folder to save the model to.")],
     metadata: Metadata = None,
+    row_metadata: RowMetadata = None,
     row: RowColumn = None,
     feature: FeatureColumn = None,
     value: ValueColumn = None,
@@ -55,6 +58,7 @@ def fit(
     backbone: BackboneName = "factorisation",
     adapter: Annotated[str, typer.Option(help="Method that makes the heads of new features.")] = "auto",
     meta_share: MetaShare = None,
+    settings: Set = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same model.", min=0)] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted fit.")] = False,
     force: Annotated[
@@ -75,21 +79,45 @@ def fit(
     from headstart.model.replacing import require_no_loss
     from headstart.model.settings import Settings
     from headstart.training.choosing import AUTO
+    from headstart.training.metatraining import MetaTrainingConfig
+    from headstart.training.pretraining import PretrainingConfig
 
     # Check the options before the table is read, because reading and training can take long.
     check_place(out)
-    settings = Settings(
-        backbone=backbone_config(backbone),
-        adapter=AUTO if adapter == AUTO else adapter_config(adapter, seed),
+    own = read_settings(settings)
+    if adapter == AUTO and own["adapter"]:
+        raise InputError(
+            "--set adapter.… goes with an adapter of your choice, as --adapter chn; not with auto"
+        )
+    checked = Settings(
+        backbone=backbone_config(backbone).revised(**own["backbone"]),
+        adapter=AUTO if adapter == AUTO else adapter_config(adapter, seed).revised(**own["adapter"]),
+        pretraining=PretrainingConfig.of(own["pretraining"]),
+        metatraining=MetaTrainingConfig.of(own["metatraining"]),
         meta_share=meta_share,
         random_state=seed,
     )
     model = Headstart(
-        settings.backbone, settings.adapter, meta_share=meta_share, random_state=seed, quiet=quiet
+        checked.backbone,
+        checked.adapter,
+        checked.pretraining,
+        checked.metatraining,
+        meta_share=meta_share,
+        random_state=seed,
+        quiet=quiet,
     )
     columns, text = (row, feature, value), (separator, decimal, encoding)
     table = read_table(
-        observations, metadata, columns, kind, form, duplicates, metadata_type, text, quiet=quiet
+        observations,
+        metadata,
+        columns,
+        kind,
+        form,
+        duplicates,
+        metadata_type,
+        text,
+        quiet=quiet,
+        row_metadata=row_metadata,
     )
     if not quiet:
         say(table.describe())
@@ -104,7 +132,8 @@ def fit(
             require_no_loss(out, table)  # others may have changed it in the meantime
         model.save(out)
         discard(checkpoint)
-    say(f"saved {out}: {len(model.features)} features, {len(model.rows)} rows")
+    if not quiet:
+        say(f"saved {out}: {len(model.features)} features, {len(model.rows)} rows")
 
 
 def add(
@@ -120,6 +149,7 @@ def add(
     separator: Separator = None,
     decimal: Decimal = None,
     encoding: Encoding = None,
+    quiet: Quiet = False,
 ) -> None:
     """Add a new feature to a model, from its metadata and first observations, if there are any.
 
@@ -136,31 +166,8 @@ def add(
     with Headstart.updating(model) as loaded:
         loaded.add_feature(name, metadata=description, observations=context, kind=kind)
     added = loaded.feature(name)
-    say(f"added {added.name!r} ({added.kind}) with {added.shots} observations")
-
-
-def observe(
-    model: Model,
-    name: Annotated[str, typer.Argument(help="Name of the feature.", show_default=False)],
-    observations: Annotated[Path, Context],
-    row: RowColumn = None,
-    value: ValueColumn = None,
-    separator: Separator = None,
-    decimal: Decimal = None,
-    encoding: Encoding = None,
-) -> None:
-    """Add observations of a feature. A row that was observed before gets its new value.
-
-    Example: [bold]headstart observe films.headstart "Dune 3" --observations new_ratings.csv[/bold]
-    """
-    from headstart.model import Headstart
-    from headstart.table.readers import read_context
-    from headstart.table.sources import TextFormat
-
-    context = read_context(observations, row, value, TextFormat(separator, decimal, encoding))
-    with Headstart.updating(model) as loaded, notes():
-        loaded.observe(name, context)
-    say(f"{name!r} now has {loaded.feature(name).shots} observations")
+    if not quiet:
+        say(f"added {added.name!r} ({added.kind}) with {added.shots} observations")
 
 
 def suggest(

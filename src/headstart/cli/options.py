@@ -21,6 +21,9 @@ Model = Annotated[Path, typer.Argument(help="Folder of a saved model.", show_def
 Metadata = Annotated[
     Path | None, typer.Option("--metadata", help="CSV or Parquet file of metadata, one line per feature.")
 ]
+RowMetadata = Annotated[
+    Path | None, typer.Option("--row-metadata", help="CSV or Parquet file of metadata, one line per row.")
+]
 MetaShare = Annotated[
     float | None,
     typer.Option(
@@ -80,7 +83,7 @@ MetadataTypes = Annotated[
 ]
 BackboneName = Annotated[str, typer.Option("--backbone", help="factorisation, pvae or feedforward.")]
 NAMES_HELP = "A name, several names separated by commas, or a file with one name per line. Can be repeated."
-Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print no progress and no messages.")]
 
 
 def read_table(
@@ -94,6 +97,7 @@ def read_table(
     text: tuple[str | None, str | None, str | None],
     *,
     quiet: bool,
+    row_metadata: Path | None = None,
 ) -> Table:
     """Read a table as the options say.
 
@@ -106,6 +110,7 @@ def read_table(
     return Table.read(
         observations,
         metadata=metadata,
+        row_metadata=row_metadata,
         row=row,
         feature=feature,
         value=value,
@@ -118,6 +123,27 @@ def read_table(
         decimal=decimal,
         encoding=encoding,
     )
+
+
+def read_rows(
+    path: Path,
+    columns: tuple[str | None, str | None, str | None],
+    text: tuple[str | None, str | None, str | None],
+) -> dict[str, dict[str, float]]:
+    """Read the observations of rows that are not in a model, as {row: {feature: value}}."""
+    table = read_table(path, None, columns, ["real"], "long", "error", None, text, quiet=True)
+    rows: dict[str, dict[str, float]] = {name: {} for name in table.rows}
+    for row, feature, value in zip(table.row_index, table.feature_index, table.values.tolist(), strict=True):
+        rows[table.rows[row]][table.features[feature]] = value
+    return rows
+
+
+def whole_numbers(text: str, option: str) -> list[int]:
+    """Read whole numbers that are separated by commas."""
+    try:
+        return [int(part) for part in parts(text)]
+    except ValueError:
+        raise InputError(f"{option} must be whole numbers separated by commas; got {text!r}") from None
 
 
 def parts(text: str) -> list[str]:

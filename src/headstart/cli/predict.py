@@ -17,22 +17,19 @@ from headstart.cli.options import (
     Separator,
     ValueColumn,
     read_names,
-    read_table,
+    read_rows,
 )
-from headstart.cli.printing import say, show
+from headstart.cli.output import MAX_LINES, Destination, Format, Out, Quiet, destination
+from headstart.cli.printing import show
 from headstart.errors import InputError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headstart.table import Table
-
-_MAX_LINES = 50  # more are not printed
-
 
 def predict(
     model: Model,
-    out: Annotated[Path | None, typer.Option("--out", help="CSV or Parquet file to write.")] = None,
+    out: Out = None,
     rows: Annotated[list[str] | None, typer.Option(help=NAMES_HELP)] = None,
     features: Annotated[list[str] | None, typer.Option(help=NAMES_HELP)] = None,
     new_rows: Annotated[
@@ -45,6 +42,8 @@ def predict(
     separator: Separator = None,
     decimal: Decimal = None,
     encoding: Encoding = None,
+    form: Format = None,
+    quiet: Quiet = False,
 ) -> None:
     """Predict the values of rows at features. By default all rows and features are predicted.
 
@@ -56,31 +55,20 @@ def predict(
 
     if rows is not None and new_rows is not None:
         raise InputError("give either --rows or --new-rows, not both")
-    if out is not None:
-        _check_file(out)
+    place = destination(out, form, quiet)
     loaded = Headstart.load(model)
     wanted: Any = read_names(rows, loaded.rows, "--rows")
     if new_rows is not None:
-        columns, text = (row, feature, value), (separator, decimal, encoding)
-        table = read_table(new_rows, None, columns, ["real"], "long", "error", None, text, quiet=True)
-        wanted = _by_row(table)
+        wanted = read_rows(new_rows, (row, feature, value), (separator, decimal, encoding))
     prediction = loaded.predict(wanted, read_names(features, loaded.features, "--features"))
     lines = prediction.to_arrow(level)
-    if out is None:
-        _show(lines, level)
-        return
-    _write(lines, out)
-    say(f"wrote {len(lines)} predictions to {out}")
+    if place.path is None and place.format == "table":
+        _show(lines, level, place)
+    else:
+        place.write(lines)
 
 
-def _by_row(table: Table) -> dict[str, dict[str, float]]:
-    rows: dict[str, dict[str, float]] = {name: {} for name in table.rows}
-    for row, feature, value in zip(table.row_index, table.feature_index, table.values.tolist(), strict=True):
-        rows[table.rows[row]][table.features[feature]] = value
-    return rows
-
-
-def _show(table: pa.Table, level: float) -> None:
+def _show(table: pa.Table, level: float, place: Destination) -> None:
     lines = [
         (
             line["row"],
@@ -89,32 +77,8 @@ def _show(table: pa.Table, level: float) -> None:
             f"{line['std']:.3f}",
             f"{line['low']:.2f} – {line['high']:.2f}",
         )
-        for line in table.slice(0, _MAX_LINES).to_pylist()
+        for line in table.slice(0, MAX_LINES).to_pylist()
     ]
     show(("row", "feature", "mean", "std", f"{level:.0%} interval"), lines)
-    if len(table) > _MAX_LINES:
-        say(f"… and {len(table) - _MAX_LINES} more; use --out FILE to write all of them")
-
-
-def _check_file(out: Path) -> None:
-    if out.suffix.lower() not in (".csv", ".parquet"):
-        raise InputError(f"--out must end in .csv or .parquet; got {out.name!r}")
-    if not out.parent.is_dir():
-        raise InputError(f"--out {out}: the folder {out.parent} does not exist; create it first")
-    if out.is_dir():
-        raise InputError(f"--out {out} is a folder; name a file in it")
-
-
-def _write(table: pa.Table, out: Path) -> None:
-    import pyarrow as pa
-    import pyarrow.csv
-    import pyarrow.parquet
-
-    from headstart.storage import partial_file
-
-    with partial_file(out.resolve()) as partial:  # a link stays a link
-        if out.suffix.lower() == ".parquet":
-            pa.parquet.write_table(table, partial)
-            return
-        plain = table.set_column(0, "row", table["row"].cast(pa.string()))
-        pa.csv.write_csv(plain.set_column(1, "feature", plain["feature"].cast(pa.string())), partial)
+    if len(table) > MAX_LINES:
+        place.say(f"… and {len(table) - MAX_LINES} more; use --out FILE to write all of them")

@@ -27,8 +27,8 @@ class Heads:
     def __len__(self) -> int:
         return len(self.bias)
 
-    def take(self, features: Tensor) -> Heads:
-        """Return the heads at these positions."""
+    def take(self, features: Tensor | slice) -> Heads:
+        """Return the heads at these positions; those of a slice are not copied."""
         return self._each(lambda part: part[features])
 
     def detach(self) -> Heads:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from headstart.algebra.padding import forms_at
 from headstart.algebra.sparse import products_at
-from headstart.algebra.symmetric import forms
+from headstart.algebra.symmetric import affine_form, diagonals, forms, unpack, with_one
 from headstart.core.heads import Heads
 from headstart.core.likelihood import Likelihood
 from headstart.core.states import RowStates
@@ -80,20 +80,51 @@ def predict_cells(
     return Predictive(logits, variance, noise, kinds, likelihood)
 
 
-def predict_grid(heads: Heads, states: RowStates, kinds: Tensor, likelihood: Likelihood) -> Predictive:
-    """The predictive of every row at every head: (rows, heads), in double precision.
+def predict_grid(
+    heads: Heads,
+    states: RowStates,
+    kinds: Tensor,
+    likelihood: Likelihood,
+    dtype: torch.dtype = torch.float64,
+) -> Predictive:
+    """The predictive of every row at every head: (rows, heads), by default in double precision.
 
     In double precision the numbers of a cell do not depend on which other cells are asked for with it.
     """
-    activation = states.activation.double()
-    logits = torch.addmm(heads.bias.double(), activation, heads.weight.double().T)
-    noise = (likelihood.noise(kinds) if heads.noise is None else heads.noise).double().expand_as(logits)
+    logits = grid_logits(heads, states, dtype)
+    noise = (likelihood.noise(kinds) if heads.noise is None else heads.noise).to(dtype).expand_as(logits)
     if states.noise is not None:
-        noise = noise * states.noise.double()[:, None]
-    variance = torch.zeros_like(logits)
-    if heads.covariance is not None:
-        one = activation.new_ones(len(activation), 1)
-        variance = forms(torch.cat([activation, one], dim=1), heads.covariance.double()).clamp(min=0)
-    if states.variance is not None:
-        variance = variance + states.variance.double() @ heads.mean_squares().double().T
-    return Predictive(logits, variance, noise, kinds, likelihood)
+        noise = noise * states.noise.to(dtype)[:, None]
+    return Predictive(logits, grid_variance(heads, states, dtype), noise, kinds, likelihood)
+
+
+def grid_logits(heads: Heads, states: RowStates, dtype: torch.dtype = torch.float64) -> Tensor:
+    """The mean output of every head at every row: (rows, heads)."""
+    activation, weight, bias = (part.to(dtype) for part in (states.activation, heads.weight, heads.bias))
+    if len(activation) == 1:  # a product with one vector reads the weights as they lie
+        return torch.addmv(bias, weight, activation[0])[None]
+    if len(weight) == 1:
+        return (activation @ weight[0] + bias)[:, None]
+    return torch.addmm(bias, activation, weight.T)
+
+
+def grid_variance(heads: Heads, states: RowStates, dtype: torch.dtype = torch.float64) -> Tensor:
+    """The variance of every head's output at every row, because both are uncertain: (rows, heads).
+
+    It is [d; 1]ᵀ·C·[d; 1] + Σ v·(w² + C's diagonal), where v is the variance of the row's activation d.
+    """
+    activation, size = states.activation.to(dtype), heads.weight.shape[1] + 1
+    doubt = None if states.variance is None else states.variance.to(dtype)
+    variance = activation.new_zeros(len(states), len(heads))
+    if doubt is not None:
+        variance = doubt @ (heads.weight.to(dtype) ** 2).T
+    if heads.covariance is None:
+        return variance
+    packed = heads.covariance.to(dtype)
+    if len(activation) > 1 and 0 < len(heads) <= size // 2:  # few heads: no need to write all squares
+        own = torch.stack([affine_form(activation, matrix) for matrix in unpack(packed, size)], dim=1)
+        if doubt is not None:
+            own = own + doubt @ diagonals(packed, size)[:, :-1].T
+    else:
+        own = forms(with_one(activation), packed, doubt)
+    return variance + own.clamp(min=0)

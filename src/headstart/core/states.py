@@ -21,15 +21,26 @@ class RowStates:
     def __len__(self) -> int:
         return len(self.code)
 
-    def take(self, rows: Tensor) -> RowStates:
-        """Return the states of these rows."""
-        noise, variance = (None if part is None else part[rows] for part in (self.noise, self.variance))
-        return RowStates(self.code[rows], self.code_std[rows], self.activation[rows], noise, variance)
+    def take(self, rows: Tensor | slice) -> RowStates:
+        """Return the states of these rows; those of a slice are not copied."""
+        return self._each(lambda part: part[rows])
 
     def parts(self) -> list[Tensor]:
         """All that there is of the states, as tensors of one entry a row."""
         every = (self.code, self.code_std, self.activation, self.noise, self.variance)
         return [part for part in every if part is not None]
+
+    def detach(self) -> RowStates:
+        """Return the same numbers, cut off from any gradient."""
+        return self._each(lambda part: part.detach())
+
+    def grown(self, more: int) -> RowStates:
+        """Return the states with so many empty ones after them."""
+        return self._each(lambda part: torch.cat([part, part.new_zeros(more, *part.shape[1:])]))
+
+    def _each(self, change) -> RowStates:  # type: ignore[no-untyped-def]
+        noise, variance = (None if part is None else change(part) for part in (self.noise, self.variance))
+        return RowStates(change(self.code), change(self.code_std), change(self.activation), noise, variance)
 
     @classmethod
     def concatenate(cls, parts: list[RowStates]) -> RowStates:

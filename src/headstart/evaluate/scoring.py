@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 
@@ -10,6 +11,7 @@ from headstart.adapters.protocol import Adapter
 from headstart.core.batch import FeatureBatch
 from headstart.core.heads import Heads
 from headstart.core.knowledge import Knowledge
+from headstart.core.likelihood import Likelihood
 from headstart.core.states import RowStates
 from headstart.evaluate.kshot import KShotTest
 from headstart.evaluate.metrics import score
@@ -31,13 +33,28 @@ def score_adapter(
     split: int = 0,
 ) -> list[Run]:
     """Score one method at every number of shots. Without a calibration, intervals are not scored."""
-    truth, lines, kinds = test.truth, test.lines.numpy(), test.kinds.numpy()
     with torch.no_grad():
         states = adapter.refine(knowledge.states)
+    heads = partial(_heads, adapter, states=states)
+    return score_heads(method, heads, states, knowledge.likelihood, test, calibration, times, split)
+
+
+def score_heads(
+    method: str,
+    heads: Callable[[FeatureBatch], Heads],
+    states: RowStates,
+    likelihood: Likelihood,
+    test: KShotTest,
+    calibration: Calibration | None,
+    times: Mapping[int, Timing],
+    split: int = 0,
+) -> list[Run]:
+    """Score what makes heads of contexts at every number of shots; ``states`` are as the heads read them."""
+    truth, lines, kinds = test.truth, test.lines.numpy(), test.kinds.numpy()
     runs = []
     for shots in test.shots:
         context = test.context(shots)
-        predictive = test.predict(_heads(adapter, context, states), states, knowledge.likelihood)
+        predictive = test.predict(heads(context), states, likelihood)
         mean, std = predictive.mean, None
         if calibration is not None:
             factor = calibration.factor(context.shots, context.kinds)[test.lines, USUAL_LEVEL]

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
 from headstart.errors import InputError, argument, worded
+from headstart.model.audience import candidate_rows
 from headstart.model.base import FittedModel
-from headstart.model.intake import Observations, encode_rows, unique_names
+from headstart.model.frames import as_rows
+from headstart.model.given import as_list, unique_names, whole_number
+from headstart.model.intake import Observations, encode_rows
 from headstart.model.predicting import predict_features
 from headstart.model.prediction import Prediction
 from headstart.model.suggestion import most_telling
@@ -25,7 +27,7 @@ class Answers(FittedModel):
 
     def predict(
         self,
-        rows: Sequence[Any] | Mapping[Any, Observations] | None = None,
+        rows: Sequence[Any] | Mapping[Any, Observations] | Any | None = None,
         features: Sequence[Any] | None = None,
     ) -> Prediction:
         """Predict rows × features.
@@ -33,8 +35,8 @@ class Answers(FittedModel):
         Parameters
         ----------
         rows : list or dict, default=None
-            Names of rows; all by default. Or ``{name: {feature: value}}``: such a row is predicted from
-            exactly these observations, and is not kept.
+            Names of rows; all by default. Or ``{name: {feature: value}}``, or a frame with the columns row,
+            feature and value: such a row is predicted from exactly these observations, and is not kept.
         features : list, default=None
             Names of features; all by default.
 
@@ -44,18 +46,22 @@ class Answers(FittedModel):
             Mean, standard deviation and intervals of every cell.
         """
         fitted = self._fitted
+        rows = as_rows(rows, "predict()")
         if isinstance(rows, Mapping):
-            names, states = unique_names(rows, "predict()", "row"), encode_rows(fitted, rows)
+            names = Names(unique_names(rows, "predict()", "row"), "row")
+            states = encode_rows(fitted, rows)
+        elif rows is None:
+            names, states = fitted.rows, fitted.states
         else:
-            names = list(fitted.rows) if rows is None else [as_name(row, "row") for row in _as_list(rows)]
-            states = fitted.states.take(torch.from_numpy(fitted.rows.positions(names)))
-        wanted = list(fitted.catalogue) if features is None else _as_list(features)
+            names = Names([as_name(row, "row") for row in as_list(rows)], "row")
+            states = fitted.roster.take(fitted.rows.positions(names))
+        wanted = list(fitted.catalogue) if features is None else as_list(features)
         if len(names) * len(wanted) > MOST_CELLS:
             raise InputError(
                 f"{len(names)} rows × {len(wanted)} features are too many for one prediction "
                 f"(at most {MOST_CELLS:,} cells); ask for fewer rows or features at a time"
             )
-        return predict_features(fitted, Names(names, "row"), states, wanted)
+        return predict_features(fitted, names, states, wanted)
 
     def suggest(self, name: object, rows: Sequence[Any] | None = None, n: int = 10) -> list[str]:
         """Which rows to observe next: those that together say most about the feature.
@@ -84,16 +90,9 @@ class Answers(FittedModel):
                 f"{worded('suggest()', 'headstart suggest')} needs an adapter that knows how sure it is; "
                 f"fit with {argument('adapter', 'bayes')}"
             )
-        if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
-            raise InputError(f"suggest() takes a whole number n from 1 up; got {n!r}")
-        names = list(fitted.rows) if rows is None else [as_name(row, "row") for row in _as_list(rows)]
-        places = np.setdiff1d(fitted.rows.positions(names), features[0].rows)
+        whole_number(n, "suggest()")
+        seen = fitted.observers(features[0])
+        places = candidate_rows(fitted, None if rows is None else as_list(rows), seen)
         candidates, kind = torch.from_numpy(places), int(fitted.kinds_of(features))
         chosen = most_telling(heads, fitted.states, candidates, kind, int(n), fitted.knowledge.likelihood)
         return [fitted.rows[place] for place in chosen]
-
-
-def _as_list(names: Any) -> list[Any]:
-    """A single name is a list of one; a string is never a list of letters."""
-    single = isinstance(names, str) or np.isscalar(names)
-    return [names] if single else list(names)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+
 from headstart.errors import NotFittedError
-from headstart.model.catalogue import Feature
 from headstart.model.estimator import Estimator
 from headstart.model.fitted import Fitted
 from headstart.model.info import ModelInfo, info_of
+from headstart.model.known_feature import KnownFeature
 from headstart.table import Names
+
+LOG = logging.getLogger("headstart")  # what a service wants to know; silent unless it listens
 
 
 class FittedModel(Estimator):
@@ -30,9 +34,10 @@ class FittedModel(Estimator):
         """The names of the rows the model knows."""
         return self._fitted.rows
 
-    def feature(self, name: object) -> Feature:
-        """What the model holds of one feature: its kind, shots and context."""
-        return self._fitted.catalogue[name]
+    def feature(self, name: object) -> KnownFeature:
+        """What the model holds of one feature: its kind, shots, observations and metadata."""
+        fitted = self._fitted
+        return KnownFeature(fitted.catalogue[name], fitted.rows, fitted.schema)
 
     @property
     def _fitted(self) -> Fitted:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -16,72 +16,20 @@ from torch import Tensor
 
 from headstart.core.heads import Heads
 from headstart.errors import UnknownNameError, did_you_mean
-from headstart.table.kinds import Kind
-from headstart.table.names import as_name
-
-
-@dataclass(frozen=True)
-class Feature:
-    """What a model holds of one feature besides its head."""
-
-    name: str
-    kind: Kind
-    in_backbone: bool  # whether the backbone reads it
-    shots: int  # how many observations its head rests on
-    metadata: NDArray[np.float32]  # encoded
-    rows: NDArray[np.int64]  # the context of an adapter's head; empty for one of the backbone's own
-    values: NDArray[np.float64]  # in the data's own units
-    finds_scale: bool = False  # whether its center and scale are found from its observations
-
-    @property
-    def fixed(self) -> bool:
-        """Whether its head is the backbone's own, made from observations that are not at hand."""
-        return len(self.rows) < self.shots
-
-    def observed(self, rows: NDArray[np.int64], values: NDArray[np.float64]) -> Feature:
-        """Return the feature with these observations added, a row's later value replacing an earlier one."""
-        fresh = ~np.isin(self.rows, rows)
-        every = np.concatenate([self.rows[fresh], rows])
-        numbers = np.concatenate([self.values[fresh], values])
-        order = np.argsort(every)  # a head must not depend on the order observations came in
-        return self._holding(every[order], numbers[order])
-
-    def among(self, rows: NDArray[np.int64]) -> Feature:
-        """Return the feature with only its observations at these rows."""
-        kept = np.isin(self.rows, rows)
-        return self._holding(self.rows[kept], self.values[kept])
-
-    def _holding(self, rows: NDArray[np.int64], values: NDArray[np.float64]) -> Feature:
-        return replace(self, shots=len(rows), rows=rows, values=values)
+from headstart.model.feature import Feature
+from headstart.model.listing import Listed, Listing
+from headstart.model.store import Store
+from headstart.table.names import Names, as_name
 
 
 class _Entry(NamedTuple):
     feature: Feature
     slot: int  # of its head in the store
     evidence: Tensor | None  # the sums that the head rests on, if they are kept
+    epoch: int  # of the roster, from whose states the sums were made
+    number: int  # which stays the same as long as the feature is there, and is never given again
 
 
-class _Store:
-    """Heads in arrays with room for more. A slot is written once, before anyone knows of it."""
-
-    def __init__(self, heads: Heads, room: int) -> None:
-        self.heads = heads.detach().grown(room)
-        self.used = len(heads)
-
-    def claimed(self, count: int) -> range | None:
-        """So many slots that no one else writes to, or None if there is no room left."""
-        with _CLAIMING:
-            if self.used + count > len(self.heads):
-                return None
-            self.used += count
-            return range(self.used - count, self.used)
-
-    def write(self, slots: range, heads: Heads) -> None:
-        for held, given in zip(self.heads.parts(), heads.detach().parts(), strict=True):
-            held[slots.start : slots.stop] = given
-
-
-_CLAIMING = threading.Lock()  # one for all stores, because a lock of their own could not be copied
 _MIN_ROOM = 64
 
 
@@ -93,21 +41,68 @@ class Catalogue(Mapping[str, Feature]):
     names only the recent ones are copied, so that a change costs little however many features there are.
     """
 
-    def __init__(self, heads: Heads) -> None:
-        """``heads`` shows what the heads to come are made of; none of them is kept."""
+    def __init__(self, heads: Heads, own: Names | None = None) -> None:
+        """``heads`` shows what the heads to come are made of; none of them is kept.
+
+        ``own`` are the features of the backbone: their positions there are their numbers.
+        """
         self._base: dict[str, _Entry] = {}
         self._recent: dict[str, _Entry] = {}  # come before those of the same name in the base
-        self._store = _Store(heads.take(torch.zeros(0, dtype=torch.int64)), 0)
+        self._store = Store(heads.take(torch.zeros(0, dtype=torch.int64)), 0)
+        self._own = Names([], "feature") if own is None else own
+        self._slots = np.full(len(self._own), -1)  # by number; -1 of a feature that is not there
+        # By number: kind, offset and span of the scale, whether as fitted.
+        self._facts = np.zeros((len(self._own), 4))
+        self._listed: tuple[dict[str, _Entry], Listing] | None = None  # of the base
+        self._overlaid: tuple[dict[str, _Entry], Listing] | None = None  # of the base with the recent ones
+
+    @property
+    def listing(self) -> Listing:
+        """All features as arrays, in the order in which their heads are stored."""
+        base, recent = self._base, self._recent
+        if self._listed is None or self._listed[0] is not base:
+            entries = enumerate(base.values())
+            self._listed = (base, Listing.of([Listed(each.feature, each.slot, i) for i, each in entries]))
+        listing = self._listed[1]
+        if not recent:
+            return listing
+        if self._overlaid is None or self._overlaid[0] is not recent or self._overlaid[1].base is not listing:
+            gone = [base[name].slot for name in recent if name in base]
+            news = itertools.count(len(base))
+            over = [
+                Listed(
+                    each.feature,
+                    each.slot,
+                    int(listing.places[base[name].slot]) if name in base else next(news),
+                )
+                for name, each in recent.items()
+            ]
+            self._overlaid = (recent, listing.overlaid(over, gone))
+        return self._overlaid[1]
+
+    def slots(self, names: Iterable[object]) -> list[int]:
+        """Where the heads of these features are stored."""
+        return [self._find(name).slot for name in names]
+
+    def stored(self, slots: Tensor | slice) -> Heads:
+        """The heads in these slots; those of a slice are not copied."""
+        return self._store.take(slots)
 
     @property
     def evidence(self) -> Mapping[str, Tensor]:
         """By name, the sums that a streaming adapter's heads rest on, of features observed further."""
-        entries = ((name, self._find(name).evidence) for name in self)
-        return MappingProxyType({name: sums for name, sums in entries if sums is not None})
+        return self.evidence_at(None)
 
-    def evidence_of(self, name: str) -> Tensor | None:
-        """The sums that one feature's head rests on, if they are kept."""
-        return self._find(name).evidence
+    def evidence_at(self, epoch: int | None) -> Mapping[str, Tensor]:
+        """By name, the sums made from the states of this epoch of the roster; of any if it is None."""
+        entries = ((name, self._find(name)) for name in self)
+        kept = ((name, entry) for name, entry in entries if epoch is None or entry.epoch == epoch)
+        return MappingProxyType({name: e.evidence for name, e in kept if e.evidence is not None})
+
+    def evidence_of(self, name: str, epoch: int) -> Tensor | None:
+        """The sums that one feature's head rests on, if they are kept and no row's state changed since."""
+        entry = self._find(name)
+        return entry.evidence if entry.epoch == epoch else None
 
     def __len__(self) -> int:
         return len(self._base) + sum(name not in self._base for name in self._recent)
@@ -134,12 +129,40 @@ class Catalogue(Mapping[str, Feature]):
         """Return features and their heads, in this order."""
         entries = [self._find(name) for name in names]
         slots = torch.tensor([entry.slot for entry in entries], dtype=torch.int64)
-        return [entry.feature for entry in entries], self._store.heads.take(slots)
+        return [entry.feature for entry in entries], self._store.take(slots)
 
-    def put(self, features: list[Feature], heads: Heads, evidence: list[Tensor] | None = None) -> Catalogue:
+    def number(self, name: object) -> int:
+        """The number of a feature, by which rows hold what they observed of it."""
+        return self._find(name).number
+
+    def slots_by_number(self, numbers: NDArray[np.int64] | slice) -> NDArray[np.int64]:
+        """Where the heads of features lie, by number; -1 of features that are no longer there."""
+        return self._slots[numbers]
+
+    def facts(self, numbers: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The kind, the offset and span of the scale of features, and whether they are as fitted, by number.
+
+        A feature of the backbone is as fitted while nothing is observed of it after ``fit``: (n, 4).
+        """
+        return self._facts[numbers]
+
+    def names_by_number(self, numbers: NDArray[np.int64]) -> list[str | None]:
+        """The names of features, by number; None of features that are no longer there."""
+        own = len(self._own)
+        later = self.by_number() if bool((numbers >= own).any()) else {}
+        there = (number if self._slots[number] >= 0 else None for number in numbers.tolist())
+        return [n if n is None else self._own[n] if n < own else later[n].name for n in there]
+
+    def by_number(self) -> dict[int, Feature]:
+        """All features by their numbers."""
+        return {entry.number: entry.feature for entry in (self._find(name) for name in self)}
+
+    def put(
+        self, features: list[Feature], heads: Heads, evidence: list[Tensor] | None = None, epoch: int = 0
+    ) -> Catalogue:
         """Return a catalogue with these features too, or in the place of those of the same name.
 
-        ``evidence`` are the sums that their heads rest on, if any.
+        ``evidence`` are the sums that their heads rest on, if any, made from the states of this ``epoch``.
         """
         after = copy(self)
         slots = self._store.claimed(len(features))
@@ -149,20 +172,66 @@ class Catalogue(Mapping[str, Feature]):
             after._store.used = slots.stop
         after._store.write(slots, heads)
         sums = [None] * len(features) if evidence is None else evidence
+        numbers = self._numbers(features)
         new = {
-            feature.name: _Entry(feature, slot, own)
-            for feature, slot, own in zip(features, slots, sums, strict=True)
+            feature.name: _Entry(feature, slot, own, epoch, number)
+            for feature, slot, own, number in zip(features, slots, sums, numbers, strict=True)
         }
+        more = max(0, max(numbers, default=-1) + 1 - len(after._slots))
+        after._slots = np.concatenate([after._slots, np.full(more, -1)])
+        after._slots[numbers] = slots
+        facts = np.array([_facts_of(feature) for feature in features]).reshape(-1, 4)
+        if more or not np.array_equal(after._facts[numbers], facts):  # usually they stay the same
+            after._facts = np.concatenate([after._facts, np.zeros((more, 4))])
+            after._facts[numbers] = facts
         after._recent = {**after._recent, **new}
         if len(after._recent) ** 2 > len(after._base):
             after._base, after._recent = {**after._base, **after._recent}, {}
         return after
 
+    def _numbers(self, features: list[Feature]) -> list[int]:
+        """Keep the numbers of features that are there, and give new ones to others."""
+        numbers, following = [], len(self._slots)
+        for feature in features:
+            entry = self._recent.get(feature.name) or self._base.get(feature.name)
+            if entry is not None:
+                numbers.append(entry.number)
+            elif feature.in_backbone:
+                numbers.append(self._own.position(feature.name))
+            else:
+                numbers.append(following)
+                following += 1
+        return numbers
+
     def remove(self, name: object) -> Catalogue:
         """Return a catalogue without this feature."""
-        after, gone = copy(self), self._find(name).feature.name
-        after._base = {key: self._find(key) for key in self if key != gone}
+        after, gone = copy(self), self._find(name)
+        after._base = {key: self._find(key) for key in self if key != gone.feature.name}
         after._recent = {}
+        after._slots = self._slots.copy()
+        after._slots[gone.number] = -1
+        return after
+
+    def with_contexts(self, features: Mapping[str, Feature]) -> Catalogue:
+        """Return a catalogue with the same heads of features that have other contexts; sums are dropped."""
+        after = copy(self)
+        every = ((name, self._find(name)) for name in self)
+        after._base = {name: e._replace(feature=features[name], evidence=None) for name, e in every}
+        after._recent = {}
+        numbers = [entry.number for entry in after._base.values()]
+        after._facts = self._facts.copy()
+        after._facts[numbers] = [_facts_of(entry.feature) for entry in after._base.values()]
+        return after
+
+    def renamed(self, name: object, other: str, own: Names) -> Catalogue:
+        """Return a catalogue in which a feature has another name; ``own`` are the backbone's names then."""
+        after, entry = copy(self), self._find(name)
+        changed = entry._replace(feature=replace(entry.feature, name=other))
+        every = (self._find(key) for key in self)
+        after._base = {
+            each.feature.name: each for each in (changed if old is entry else old for old in every)
+        }
+        after._recent, after._own = {}, own
         return after
 
     def _move(self, more: int) -> None:
@@ -170,6 +239,13 @@ class Catalogue(Mapping[str, Feature]):
         _, heads = self.take(self)
         entries = {name: self._find(name) for name in self}
         # With room for as many as there are, the cost of a change is constant on average.
-        self._store = _Store(heads, max(_MIN_ROOM, len(entries), more))
+        self._store = Store(heads, max(_MIN_ROOM, len(entries), more))
         self._base = {name: entry._replace(slot=slot) for slot, (name, entry) in enumerate(entries.items())}
         self._recent = {}
+        self._slots = np.full_like(self._slots, -1)
+        self._slots[[entry.number for entry in entries.values()]] = np.arange(len(entries))
+
+
+def _facts_of(feature: Feature) -> tuple[float, float, float, float]:
+    kind, as_fitted = feature.kind, feature.in_backbone and not feature.observed_since
+    return float(kind.type), kind.offset, kind.span, float(as_fitted)

@@ -1,28 +1,20 @@
-"""The verbs that change a fitted model."""
+"""The verbs that change the features of a fitted model."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from headstart.errors import InputError, SurpriseWarning, argument
-from headstart.model.base import FittedModel
-from headstart.model.intake import (
-    Observations,
-    context_of,
-    encode_rows,
-    new_features,
-    require_mapping,
-    unique_names,
-)
-from headstart.model.surprise import surprise
+from headstart.errors import InputError
+from headstart.model.base import LOG, FittedModel
+from headstart.model.given import require_mapping, unique_names
+from headstart.model.intake import Observations, new_features
 from headstart.table import Kind
 from headstart.table.names import as_name
 
 
 class Changes(FittedModel):
-    """Adding, observing and removing. Each either happens as a whole or raises and changes nothing."""
+    """Adding, renaming and removing features. Each happens as a whole, or raises and changes nothing."""
 
     def add_feature(
         self,
@@ -67,56 +59,31 @@ class Changes(FittedModel):
             fitted = self._fitted
             if new := new_features(fitted, given):
                 self.fitted_ = fitted.adapted(new)
-
-    def observe(self, name: object, observations: Observations) -> None:
-        """Refine a feature by more observations; every other prediction stays as it was.
-
-        Parameters
-        ----------
-        name : str or int
-            A feature of the model.
-        observations : dict
-            Values by the names of rows. A row that was observed before gets its new value.
-
-        Warns
-        -----
-        SurpriseWarning
-            If a value lies more than 8 standard deviations from what was expected. It is taken, and
-            intervals widen.
-        """
-        with self._writing:
-            fitted = self._fitted
-            feature = fitted.catalogue[name]
-            if feature.fixed:
-                raise InputError(
-                    f"feature {feature.name!r} was trained into the backbone, whose heads are fixed with "
-                    f"this adapter; fit with {argument('adapter', 'bayes')} to observe any feature further"
-                )
-            rows, values = context_of(feature.name, observations, feature.kind, fitted.rows)
-            after = fitted.observed(feature, rows, values)
-            surprising = surprise(fitted, feature, rows, values)
-            if surprising is not None:  # before the change: a filter may make it an error
-                warnings.warn(surprising, SurpriseWarning, stacklevel=2)
-            self.fitted_ = after
+                LOG.info("added %d features", len(new))
+                LOG.debug("added %s", [feature.name for feature in new])
 
     def remove_feature(self, name: object) -> None:
         """Remove a feature; no other prediction changes."""
         with self._writing:
             self.fitted_ = self._fitted.without(name)
+            LOG.info("removed feature %r", name)
 
-    def add_rows(self, rows: Mapping[Any, Observations]) -> None:
-        """Add new rows by name, so that they can be predicted and observed like any other.
+    def rename_feature(self, name: object, to: object) -> None:
+        """Give a feature another name; no prediction changes.
 
         Parameters
         ----------
-        rows : dict
-            ``{row: {feature: value}}``; a row may have no observations.
+        name : str or int
+            A feature of the model.
+        to : str or int
+            Its name from now on; no feature may have it yet.
         """
-        given = require_mapping(rows, "add_rows()", "{'u99': {'Alien': 5}}")
-        names = unique_names(given, "add_rows()", "row")
+        other = as_name(to, "feature")
         with self._writing:
             fitted = self._fitted
-            there = [name for name in names if name in fitted.rows]
-            if there:
-                raise InputError(f"row {there[0]!r} is already in the model")
-            self.fitted_ = fitted.with_rows(names, encode_rows(fitted, given))
+            feature = fitted.catalogue[name]
+            taken = other in fitted.catalogue or other in fitted.backbone_features
+            if taken and other != feature.name:
+                raise InputError(f"feature {other!r} is already in the model, or was in the table of its fit")
+            self.fitted_ = fitted.renamed(feature, other)
+            LOG.info("renamed feature %r to %r", feature.name, other)

@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from headstart.adapters.protocol import StreamingAdapter
 from headstart.errors import InputError, listed
+from headstart.model.told import tells
 from headstart.table import Kind, Kinds
 from headstart.table.kinds import KindType
 from headstart.table.limits import LARGEST
@@ -46,8 +47,14 @@ _FORMS = {
                     "shifts": (_SINGLE, 1)},
     "backbone_grid": {"": (_SINGLE, 1)},
     "streams": {"": (_DOUBLE, 2)},
+    "records": {"": (torch.uint8, 1)},
+    "rows": {"metadata": (_SINGLE, 2), "records": (torch.uint8, 1)},
+    "row_prior": {"matrix": (_SINGLE, 2), "constant": (_SINGLE, 1), "covariance": (_SINGLE, 2),
+                  "bends": (torch.bool, 1), "gains": (_SINGLE, 1)},
+    "told": {"rows": (_INT, 1), "counts": (_INT, 1), "features": (_INT, 1), "values": (_DOUBLE, 1)},
 }  # fmt: skip
 _OPTIONAL = {"covariance", "noise", "variance"}
+_OPTIONAL_GROUPS = {"streams", "knowledge/scales", "told", "records", "rows", "row_prior"}
 _OF_PARTS = ("backbone", "adapter")
 _NOT_NEGATIVE = ("code_std", "noise", "variance")
 
@@ -73,7 +80,7 @@ def check_tensors(groups: Groups) -> None:
         if own is not None and (twin is None or not torch.equal(own, twin)):
             raise InputError(f"its {name} are not those of its backbone")
     for group, forms in _FORMS.items():
-        if group in groups or group not in ("streams", "knowledge/scales"):
+        if group in groups or group not in _OPTIONAL_GROUPS:
             missing = set(forms) - _OPTIONAL - set(groups.get(group, {}))
             if missing:
                 raise InputError(f"its tensors {listed(sorted(missing))} of {group!r} are missing")
@@ -83,9 +90,8 @@ def _check_form(name: str, tensor: Tensor, form: tuple[torch.dtype, int] | None)
     if form is None:
         raise InputError(f"it has a tensor {name!r} of no known part")
     if (tensor.dtype, tensor.ndim) != form:
-        raise InputError(
-            f"its tensor {name!r} is {tensor.dtype} of {tensor.ndim} dimensions, not {form[0]} of {form[1]}"
-        )
+        there = f"{tensor.dtype} of {tensor.ndim} dimensions"
+        raise InputError(f"its tensor {name!r} is {there}, not {form[0]} of {form[1]}")
 
 
 def check_counts(facts: ModelFacts, knowledge: Knowledge, states: RowStates, groups: Groups) -> None:
@@ -111,6 +117,7 @@ def check_counts(facts: ModelFacts, knowledge: Knowledge, states: RowStates, gro
         and _ascends(cells.indptr)
         and int(cells.indptr[-1]) == len(cells.values) == len(cells.index),
         "sums": len(facts.streams) == len(groups.get("streams", {}).get("", ())),
+        "observations of rows": "told" not in groups or tells(groups["told"], rows, features),
         "calibration": _calibrates(groups["calibration"]),
         "judgement": facts.judgement is None or _judges(facts.judgement),
     }
@@ -159,13 +166,16 @@ def _contexts_agree(facts: ModelFacts, contexts: dict[str, Tensor], rows: int) -
     ):
         return False
     line = torch.repeat_interleave(torch.arange(len(counts)), counts)
-    if bool(((line.diff() == 0) & (index.diff() <= 0)).any()):
-        return False
+    repeated = (line.diff() == 0) & (index.diff() <= 0)
     kinds = Kinds([Kind.parse(kind) for kind in facts.features.kinds])
     known, values = set(facts.backbone_features), contexts["values"].numpy()
-    if len(kinds) != len(counts) or not all(
-        name in known or not inside
-        for name, inside in zip(facts.features.names, facts.features.in_backbone, strict=True)
+    if (
+        bool(repeated.any())
+        or len(kinds) != len(counts)
+        or not all(
+            name in known or not inside
+            for name, inside in zip(facts.features.names, facts.features.in_backbone, strict=True)
+        )
     ):
         return False
     small = np.abs(kinds.scale(values, line.numpy())) <= LARGEST
@@ -180,10 +190,9 @@ def _calibrates(tensors: dict[str, Tensor]) -> bool:
 
 
 def _judges(judgement: Any) -> bool:
-    verdict = judgement.candidates.get(judgement.chosen)
-    return not judgement.candidates or (
-        verdict is not None and len(verdict.error) == len(verdict.standard_error) == len(judgement.shots)
-    )
+    verdict, shots = judgement.candidates.get(judgement.chosen), len(judgement.shots)
+    fits = verdict is not None and len(verdict.error) == len(verdict.standard_error) == shots
+    return fits or not judgement.candidates
 
 
 def _within(index: Tensor, limit: int) -> bool:

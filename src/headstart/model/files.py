@@ -10,9 +10,9 @@ from typing import Self
 
 from headstart.errors import InputError
 from headstart.model import folder
-from headstart.model.base import FittedModel
+from headstart.model.base import LOG, FittedModel
 from headstart.model.fitted import Fitted
-from headstart.model.intake import require_mapping
+from headstart.model.given import require_mapping
 from headstart.table.encoders import EncoderLike
 
 
@@ -29,6 +29,7 @@ class Files(FittedModel):
         """
         self._fitted  # noqa: B018 (an error before anything is made)
         folder.save(lambda: self._fitted, Path(path), owner=self)
+        LOG.info("saved %s", path)
 
     @classmethod
     def load(cls, path: str | Path, encoders: Mapping[str, EncoderLike] | None = None) -> Self:
@@ -53,6 +54,7 @@ class Files(FittedModel):
         """
         model = cls._holding(folder.load(Path(path)))
         model.set_encoders(encoders or {})
+        LOG.info("loaded %s: %d rows, %d features", path, len(model.rows), len(model._fitted.catalogue))
         return model
 
     def set_encoders(self, encoders: Mapping[str, EncoderLike]) -> None:

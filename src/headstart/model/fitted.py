@@ -17,8 +17,12 @@ from headstart.core.heads import Heads
 from headstart.core.knowledge import Knowledge
 from headstart.core.states import RowStates
 from headstart.errors import NumericalError
-from headstart.model.catalogue import Catalogue, Feature
+from headstart.model.catalogue import Catalogue
+from headstart.model.feature import Feature
+from headstart.model.roster import Roster
+from headstart.model.row_metadata import RowMetadata
 from headstart.model.settings import Settings
+from headstart.model.staleness import NOTHING, Arrived
 from headstart.model.widening import widened
 from headstart.table import Cells, Kind, MetadataSchema, Names
 from headstart.table.cells import offsets
@@ -36,8 +40,7 @@ class Fitted:
     """
 
     settings: Settings  # those that really ran
-    rows: Names
-    states: RowStates  # as the adapter's heads read them
+    roster: Roster  # the rows, with their states as the adapter's heads read them
     schema: MetadataSchema | None
     kinds: tuple[Kind, ...]  # of the table it was fitted on, the most usual first
     backbone: Backbone
@@ -49,75 +52,129 @@ class Fitted:
     judgement: Judgement | None  # how it was chosen, where the judge chose
     middle: Kind | None  # the kind of new reals whose own center and scale are found from their observations
     encoders: dict[str, EncoderLike] = field(default_factory=dict)  # of metadata columns; never saved
+    row_metadata: RowMetadata | None = None  # and what it says of rows
+    arrived: Arrived = NOTHING  # how well was foreseen what was observed since fit
+
+    @property
+    def rows(self) -> Names:
+        """The names of the rows."""
+        return self.roster.names
+
+    @property
+    def states(self) -> RowStates:
+        """The states of all rows, as the adapter's heads read them."""
+        return self.roster.states
+
+    def observers(self, feature: Feature) -> NDArray[np.int64]:
+        """The rows that observed a feature, as its head or their own states know, in order."""
+        return np.union1d(feature.rows, self.roster.tellers(self.catalogue.number(feature.name)))
 
     @torch.no_grad()
     def adapted(self, features: list[Feature]) -> Fitted:
         """Return the model with heads for these features, by one pass of the adapter."""
-        batch = self.batch_of(features)
+        batch, states = self._read_by(features)
         try:
-            heads = self.adapter.adapt(batch, self.states)
+            heads = self.adapter.adapt(batch, states)
         except LinAlgError:
             sizes = [float(np.abs(feature.values).max(initial=0)) for feature in features]
             raise _too_extreme(features[int(np.argmax(sizes))]) from None
-        return self._with(features, heads, batch)
+        return self._with(features, heads, batch, states)
 
     @torch.no_grad()
     def observed(self, feature: Feature, rows: NDArray[np.int64], values: NDArray[np.float64]) -> Fitted:
         """Return the model with one feature refined: from sums over its observations if there are such."""
-        after, adapter = self.with_own_units(feature.observed(rows, values)), self.adapter
-        kind = self.kinds_of([feature])
-        if (
-            not isinstance(adapter, StreamingAdapter)
-            or not bool(adapter.streams(kind))
-            or feature.finds_scale  # it changes with every observation
-        ):
+        after, adapter = self.with_own_units(feature.observed(rows, values)), self._streaming(feature)
+        if adapter is None:
             return self.adapted([after])
 
         def evidence(of: Feature) -> Tensor:
-            return adapter.evidence(self.batch_of([of]), self.states)
+            return adapter.evidence(*self._read_by([of]))
 
-        sums = self.catalogue.evidence_of(feature.name)
+        sums = self.catalogue.evidence_of(feature.name, self.roster.epoch)
         before = evidence(feature) if sums is None else sums
         gone = evidence(feature.among(rows))
         total = before - gone + evidence(after.among(rows))
         if _cancelled(before, gone, total):
             total = evidence(after)
-        batch = self.batch_of([after])
-        return self._with([after], adapter.solve(total, batch), batch, [total])
+        batch, states = self._read_by([after])
+        return self._with([after], adapter.solve(total, batch), batch, states, [total])
+
+    @torch.no_grad()
+    def refined(self, feature: Feature) -> Fitted:
+        """Return the model with one feature's head made anew, from sums over its observations if possible."""
+        adapter = self._streaming(feature)
+        if adapter is None:
+            return self.adapted([feature])
+        batch, states = self._read_by([feature])
+        total = adapter.evidence(batch, states)
+        return self._with([feature], adapter.solve(total, batch), batch, states, [total])
+
+    def _streaming(self, feature: Feature) -> StreamingAdapter | None:
+        """The adapter, if it makes this feature's head from sums over observations."""
+        adapter = self.adapter
+        if not isinstance(adapter, StreamingAdapter) or feature.finds_scale:  # it changes with every one
+            return None
+        return adapter if bool(adapter.streams(self.kinds_of([feature]))) else None
+
+    def with_roster(self, roster: Roster) -> Fitted:
+        """Return the model with these rows instead."""
+        return replace(self, roster=roster)
 
     def without(self, name: object) -> Fitted:
         """Return the model without a feature."""
         return replace(self, catalogue=self.catalogue.remove(name))
 
-    def with_rows(self, names: list[str], states: RowStates) -> Fitted:
-        """Return the model with these rows too."""
-        return replace(
-            self,
-            rows=Names([*self.rows, *names], "row"),
-            states=RowStates.concatenate([self.states, states]),
-        )
+    def renamed(self, feature: Feature, name: str) -> Fitted:
+        """Return the model in which a feature has another name."""
+        own = self.backbone_features
+        if feature.in_backbone:
+            own = Names([name if each == feature.name else each for each in own], "feature")
+        return replace(self, catalogue=self.catalogue.renamed(feature.name, name, own), backbone_features=own)
 
     def _with(
         self,
         features: list[Feature],
         heads: Heads,
         batch: FeatureBatch,
+        states: RowStates,
         evidence: list[Tensor] | None = None,
     ) -> Fitted:
         for feature, finite in zip(features, _are_finite(heads), strict=True):
             if not finite:
                 raise _too_extreme(feature)
+        catalogue = self.catalogue.put(
+            features, self.honest(heads, batch, states), evidence, self.roster.epoch
+        )
+        return replace(self, catalogue=catalogue)
+
+    def honest(self, heads: Heads, batch: FeatureBatch, states: RowStates) -> Heads:
+        """Heads as the model keeps them: less sure of themselves where their observations surprise."""
         factors = self.calibration.factor(batch.shots, batch.kinds)[:, USUAL_LEVEL]
-        honest = widened(heads, batch, self.states, factors, self.knowledge.likelihood)
-        return replace(self, catalogue=self.catalogue.put(features, honest, evidence))
+        return widened(heads, batch, states, factors, self.knowledge.likelihood)
+
+    def _read_by(self, features: list[Feature]) -> tuple[FeatureBatch, RowStates]:
+        """Features as adapters read them, and the states that their contexts point at.
+
+        Of one feature only the states of its own rows are gathered: all of them would cost more.
+        """
+        batch = self.batch_of(features)
+        if len(features) > 1 or not isinstance(self.adapter, StreamingAdapter):
+            return batch, self.states
+        here = replace(
+            batch.cells, index=torch.arange(batch.cells.index.numel()), width=len(features[0].rows)
+        )
+        return batch.observing(here), self.roster.take(features[0].rows)
 
     def kinds_of(self, features: list[Feature]) -> Tensor:
         """The kinds of features as the model takes them: (features,)."""
+        return self.modelled(torch.tensor([feature.kind.type for feature in features], dtype=torch.int64))
+
+    def modelled(self, types: Tensor) -> Tensor:
+        """Types of kinds as the model takes them: like ``types``."""
         as_numbers = self.settings.binary_link == "identity" and KindType.BINARY not in self.knowledge.kinds
-        types = [feature.kind.type for feature in features]
-        if as_numbers:
-            types = [KindType.RATING if kind == KindType.BINARY else kind for kind in types]
-        return torch.tensor(types, dtype=torch.int64)
+        if not as_numbers:
+            return types
+        return torch.where(types == KindType.BINARY, int(KindType.RATING), types)
 
     def with_own_units(self, feature: Feature) -> Feature:
         """Return a feature that finds its scale in units that fit its observations, whatever their size.

@@ -14,16 +14,24 @@ from numpy.typing import NDArray
 
 from headstart.adapters.protocol import StreamingAdapter
 from headstart.algebra.symmetric import LinAlgError
+from headstart.backbones.protocol import Backbone, OpenBackbone
+from headstart.backbones.registry import BACKBONES
+from headstart.core.knowledge import Knowledge
+from headstart.core.states import RowStates
 from headstart.errors import InputError, NumericalError
-from headstart.model.catalogue import Catalogue, Feature
+from headstart.model.catalogue import Catalogue
 from headstart.model.checkpoint import open_checkpoint, part_file, working_in
+from headstart.model.feature import Feature
 from headstart.model.fitted import Fitted
+from headstart.model.roster import Roster
+from headstart.model.row_metadata import RowMetadata
 from headstart.model.settings import Settings
 from headstart.progress import Reporter
 from headstart.table import Table
 from headstart.training.choosing import train_best
 from headstart.training.judge import Judgement
 from headstart.training.recipe import Trained, as_modelled, train
+from headstart.training.row_prior import fit_row_prior
 from headstart.training.stages import feature_batch
 
 MIN_FEATURES = 4
@@ -36,6 +44,12 @@ def fit_table(
     """Train backbone and adapter by the recipe, and give every feature of the table a head."""
     parts = part_features(table, settings.meta_share, settings.random_state)
     table.cells()  # an error if there are values that cannot be computed with, before anything is made
+    part = BACKBONES.part_of(settings.backbone)
+    if table.row_metadata is not None and not issubclass(part, OpenBackbone):
+        raise InputError(
+            f"the backbone {settings.backbone.name!r} has no prior of rows that metadata could move; "
+            "fit without row metadata, or with the factorisation"
+        )
     if table.schema is not None:
         reporter.say(f"metadata: {table.schema.describe()}")
     try:
@@ -79,34 +93,35 @@ def _assembled(
     train_features: NDArray[np.int64],
     judgement: Judgement | None,
 ) -> Fitted:
-    backbone, knowledge, own = trained.backbone, trained.knowledge, trained.adapters["adapter"]
-    adapter = own.adapter
+    backbone, knowledge, part = trained.backbone, trained.knowledge, trained.adapters["adapter"]
+    adapter, own = part.adapter, table.features.take(train_features)
     # An adapter that takes any number of observations makes every head; what it makes can be refined.
     fixed = not isinstance(adapter, StreamingAdapter)
     features = features_of(table, set(train_features.tolist()), fixed=fixed)
+    described = _row_metadata(table, backbone, knowledge)
     with torch.no_grad():
-        states = adapter.refine(knowledge.states)
+        states = adapter.refine(_believed(knowledge, backbone, described))
         modelled = as_modelled(table, settings.binary_link)
         sample = adapter.adapt(feature_batch(modelled.with_features(train_features[:1])), states)
     fitted = Fitted(
         settings=settings.revised(
             backbone=backbone.config,
             adapter=adapter.config,
-            metatraining=own.metatraining or settings.metatraining,
+            metatraining=part.metatraining or settings.metatraining,
         ),
-        rows=table.rows,
-        states=states,
+        roster=Roster(table.rows, states),
         schema=table.schema,
         kinds=tuple(kind for kind, _ in Counter(table.kinds).most_common()),
         backbone=backbone,
         knowledge=knowledge,
         adapter=adapter,
-        calibration=own.calibration,
-        catalogue=Catalogue(sample),
-        backbone_features=table.features.take(train_features),
+        calibration=part.calibration,
+        catalogue=Catalogue(sample, own),
+        backbone_features=own,
         judgement=judgement,
         middle=table.kinds.take(train_features).middle_real(),
         encoders=dict(table.encoders),
+        row_metadata=described,
     )
     if fixed:
         heads = knowledge.heads.plain(states.activation.shape[1])  # like those that the adapter makes
@@ -116,6 +131,25 @@ def _assembled(
     for start in range(0, len(rest), _FEATURES_AT_ONCE):
         fitted = fitted.adapted(rest[start : start + _FEATURES_AT_ONCE])
     return fitted
+
+
+def _row_metadata(table: Table, backbone: Backbone, knowledge: Knowledge) -> RowMetadata | None:
+    """The metadata of the table's rows, and what it says of them."""
+    if table.row_metadata is None or table.row_schema is None or not isinstance(backbone, OpenBackbone):
+        return None
+    encoded = table.encoded_row_metadata()
+    widths = tuple(column.width for column in table.row_schema.columns)
+    prior = fit_row_prior(backbone, knowledge, torch.from_numpy(encoded), widths)
+    return RowMetadata(table.row_schema, encoded, table.row_metadata, prior)
+
+
+def _believed(knowledge: Knowledge, backbone: Backbone, described: RowMetadata | None) -> RowStates:
+    """The states of the table's rows, given what their metadata says of them."""
+    if described is None or described.prior is None or not isinstance(backbone, OpenBackbone):
+        return knowledge.states
+    own = torch.arange(len(knowledge.kinds))
+    belief = described.belief(described.encoded)
+    return backbone.states_by(knowledge.cells, knowledge.heads, knowledge.kinds, own, belief)
 
 
 def part_features(
@@ -144,9 +178,21 @@ def features_of(table: Table, in_backbone: set[int], *, fixed: bool) -> list[Fea
     ends = np.cumsum(table.counts)
     rows, values = table.row_index[order].astype(np.int64), table.values[order]
     metadata = table.encoded_metadata()
+    records = [{}] * len(table.features) if table.metadata is None else table.metadata.to_pylist()
     features = []
     for i, (name, kind) in enumerate(zip(table.features, table.kinds, strict=True)):
         count = int(table.counts[i])
         held = slice(0, 0) if fixed and i in in_backbone else slice(ends[i] - count, ends[i])
-        features.append(Feature(name, kind, i in in_backbone, count, metadata[i], rows[held], values[held]))
+        features.append(
+            Feature(
+                name,
+                kind,
+                i in in_backbone,
+                count,
+                metadata[i],
+                rows[held],
+                values[held],
+                record={key: value for key, value in records[i].items() if value is not None},
+            )
+        )
     return features

@@ -18,10 +18,14 @@ from headstart.config import Config
 from headstart.core.heads import Heads
 from headstart.core.knowledge import Knowledge, Scales
 from headstart.core.states import RowStates
-from headstart.model.catalogue import Catalogue, Feature
+from headstart.model.catalogue import Catalogue
 from headstart.model.checking import check_counts, check_sums, check_tensors, made
+from headstart.model.feature import Feature
 from headstart.model.fitted import Fitted
+from headstart.model.records import record_tensors, records_from, row_metadata_from, row_metadata_tensors
 from headstart.model.settings import Settings
+from headstart.model.staleness import NOTHING, Arrived
+from headstart.model.told import roster_from, told_tensors
 from headstart.table import Cells, Kind, MetadataSchema, Names
 from headstart.training.calibration import Calibration
 from headstart.training.judge import Judgement
@@ -39,6 +43,8 @@ class FeatureFacts(Config):
     in_backbone: tuple[bool, ...]
     shots: tuple[Annotated[int, Field(ge=0)], ...]
     finds_scale: tuple[bool, ...]
+    # Those of the backbone that were observed after fit. None in a model saved before this was kept.
+    observed_since: tuple[bool, ...] | None = None
 
 
 class ModelFacts(Config):
@@ -57,6 +63,8 @@ class ModelFacts(Config):
     middle: str | None  # the kind of new reals whose own center and scale are yet to be found
     streams: tuple[Name, ...]  # the features whose sums are kept
     rows: tuple[Name, ...]
+    row_metadata: MetadataSchema | None = None
+    arrived: Arrived = NOTHING  # how well was foreseen what was observed since fit
 
 
 def checksum(facts: dict[str, Any]) -> str:
@@ -81,12 +89,15 @@ def facts_of(fitted: Fitted, weights: str, digest: str) -> ModelFacts:
             in_backbone=[feature.in_backbone for feature in features],
             shots=[feature.shots for feature in features],
             finds_scale=[feature.finds_scale for feature in features],
+            observed_since=[feature.observed_since for feature in features],
         ),
         backbone_features=list(fitted.backbone_features),
         judgement=fitted.judgement,
         middle=None if fitted.middle is None else str(fitted.middle),
-        streams=list(fitted.catalogue.evidence),
+        streams=list(fitted.catalogue.evidence_at(fitted.roster.epoch)),
         rows=list(fitted.rows),
+        row_metadata=None if fitted.row_metadata is None else fitted.row_metadata.schema,
+        arrived=fitted.arrived,
     )
 
 
@@ -128,8 +139,9 @@ def tensors_of(fitted: Fitted) -> dict[str, Tensor]:
         parts["knowledge/scales"] = knowledge.scales
     for prefix, part in parts.items():
         tensors |= {f"{prefix}/{name}": value for name, value in vars(part).items() if value is not None}
-    if fitted.catalogue.evidence:
-        tensors["streams"] = torch.cat(list(fitted.catalogue.evidence.values()))
+    if sums := fitted.catalogue.evidence_at(fitted.roster.epoch):
+        tensors["streams"] = torch.cat(list(sums.values()))
+    tensors |= told_tensors(fitted) | record_tensors(fitted) | row_metadata_tensors(fitted)
     tensors |= {f"backbone/{name}": value for name, value in fitted.backbone.state_dict().items()}
     tensors |= {f"adapter/{name}": value for name, value in fitted.adapter.state_dict().items()}
     return {name: value.clone() for name, value in tensors.items()}  # tensors in a file share no memory
@@ -174,27 +186,29 @@ def fitted_from(facts: ModelFacts, tensors: dict[str, Tensor], *, prepare: bool 
     if prepare:
         adapter.prepare()
     adapter.load_state_dict(learned, strict=not prepare)
+    catalogue = _catalogue(facts, parts, tensors, knowledge)
     fitted = Fitted(
         settings=settings,
-        rows=Names(facts.rows, "row"),
-        states=states,
+        roster=roster_from(facts, states, parts.get("told"), catalogue),
         schema=facts.metadata,
         kinds=tuple(Kind.parse(kind) for kind in facts.kinds),
         backbone=backbone,
         knowledge=knowledge,
         adapter=adapter.eval().requires_grad_(False),
         calibration=Calibration(**parts["calibration"]),
-        catalogue=_catalogue(facts, parts, tensors),
+        catalogue=catalogue,
         backbone_features=Names(facts.backbone_features, "feature"),
         judgement=facts.judgement,
         middle=None if facts.middle is None else Kind.parse(facts.middle),
+        row_metadata=row_metadata_from(facts, parts, backbone.activation_size),
+        arrived=facts.arrived,
     )
     check_sums(fitted)
     return fitted
 
 
 def _catalogue(
-    facts: ModelFacts, parts: dict[str, dict[str, Tensor]], tensors: dict[str, Tensor]
+    facts: ModelFacts, parts: dict[str, dict[str, Tensor]], tensors: dict[str, Tensor], knowledge: Knowledge
 ) -> Catalogue:
     own, contexts = parts["features"], parts["contexts"]
     metadata = own.pop("metadata").numpy()
@@ -204,14 +218,30 @@ def _catalogue(
     kinds = [Kind.parse(kind) for kind in facts.features.kinds]
     every = zip(
         facts.features.names, kinds, facts.features.in_backbone, facts.features.shots, metadata, rows, values,
-        facts.features.finds_scale, strict=True,
+        facts.features.finds_scale, records_from(tensors.get("records"), len(counts)),
+        _observed_since(facts, knowledge), strict=True,
     )  # fmt: skip
     heads = Heads(**own)
-    catalogue = Catalogue(heads).put([Feature(*each) for each in every], heads)
+    catalogue = Catalogue(heads, Names(facts.backbone_features, "feature")).put(
+        [Feature(*each) for each in every], heads
+    )
     if not facts.streams:
         return catalogue
     streamed, heads = catalogue.take(facts.streams)
     return catalogue.put(streamed, heads, list(torch.split(tensors["streams"], 1)))
+
+
+def _observed_since(facts: ModelFacts, knowledge: Knowledge) -> list[bool]:
+    """Which features of the backbone were observed after fit; of older models, as far as can be told."""
+    features = facts.features
+    if features.observed_since is not None:
+        return list(features.observed_since)
+    counts = torch.bincount(knowledge.cells.index, minlength=len(facts.backbone_features)).tolist()
+    fitted_on, streamed = dict(zip(facts.backbone_features, counts, strict=True)), set(facts.streams)
+    every = zip(features.names, features.in_backbone, features.shots, strict=True)
+    return [
+        inside and (name in streamed or shots != fitted_on.get(name, shots)) for name, inside, shots in every
+    ]
 
 
 def _stacked(lines: list[NDArray[np.float32]], width: int) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -12,17 +13,21 @@ from headstart.backbones.protocol import BackboneConfig
 from headstart.backbones.registry import backbone_config
 from headstart.errors import InputError
 from headstart.model.answers import Answers
+from headstart.model.base import LOG
 from headstart.model.changes import Changes
 from headstart.model.files import Files
 from headstart.model.fitting import fit_table
+from headstart.model.frames import is_frame
+from headstart.model.living import Living
 from headstart.model.settings import Settings
+from headstart.model.verbs import Verbs
 from headstart.progress import Reporter
 from headstart.table import Table
 from headstart.training.metatraining import MetaTrainingConfig
 from headstart.training.pretraining import PretrainingConfig
 
 
-class Headstart(Answers, Changes, Files):
+class Headstart(Answers, Verbs, Changes, Living, Files):
     """Predicts the missing values of a sparse table, and takes new features at once.
 
     Any number of threads may use one model: a reader sees it as it was before or after a change, never in
@@ -81,13 +86,14 @@ class Headstart(Answers, Changes, Files):
         self.random_state = random_state
         self.quiet = quiet
 
-    def fit(self, table: Table, *, checkpoint: str | Path | None = None, resume: bool = False) -> Headstart:
+    def fit(self, table: Any, *, checkpoint: str | Path | None = None, resume: bool = False) -> Headstart:
         """Train on a table.
 
         Parameters
         ----------
-        table : Table
-            The observations, kinds and metadata to learn from; see ``Table.read``.
+        table : Table or frame
+            The observations, kinds and metadata to learn from; see ``Table.read``. A pandas, polars or
+            pyarrow frame is read with its defaults: the columns row, feature and value, or the wide form.
         checkpoint : str or Path, default=None
             A folder in which training keeps its progress, so that an interrupted fit can be resumed.
         resume : bool, default=False
@@ -99,14 +105,28 @@ class Headstart(Answers, Changes, Files):
             The model itself.
         """
         if not isinstance(table, Table):
-            raise InputError(f"fit() takes a Table (see Table.read); got {type(table).__name__}")
+            if not is_frame(table):
+                raise InputError(f"fit() takes a Table (see Table.read); got {type(table).__name__}")
+            table = Table.read(table, quiet=self.quiet)
         where = None if checkpoint is None else Path(checkpoint)
         reporter = Reporter(self.quiet)
+        start = time.monotonic()
+        LOG.info("fitting %d rows and %d features", len(table.rows), len(table.features))
         fitted = fit_table(table, self._settings(), reporter, where, resume)
         with self._writing:
             self.fitted_ = fitted
+        LOG.info("fitted %s in %.1f s", fitted.settings.chosen_adapter.name, time.monotonic() - start)
         reporter.say(str(self.info))
         return self
+
+    def refit(self, *, checkpoint: str | Path | None = None, resume: bool = False) -> Headstart:
+        """Fit anew on everything the model holds, with the same settings; names stay the same.
+
+        Whoever reads the model meanwhile sees it as it was; changes wait. The parameters are those of
+        ``fit``.
+        """
+        with self._writing:
+            return self.fit(self.table(), checkpoint=checkpoint, resume=resume)
 
     def _adapter(self) -> AdapterConfig | Literal["auto"]:
         if isinstance(self.adapter, str) and self.adapter == "auto":

@@ -7,30 +7,33 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from headstart.algebra.symmetric import LinAlgError
 from headstart.core.states import RowStates
-from headstart.errors import InputError, NumericalError, UnknownNameError, argument, did_you_mean, worded
-from headstart.model.catalogue import Feature
+from headstart.errors import InputError, UnknownNameError, argument, did_you_mean, worded
+from headstart.model.describing import described
+from headstart.model.feature import Feature
 from headstart.model.fitted import Fitted
-from headstart.table import Cells, Kind, Kinds, Names
+from headstart.model.frames import as_mapping
+from headstart.model.given import NUMBERS, require_mapping, tidy_keys, unique_names
+from headstart.model.roster import Told
+from headstart.model.row_cells import RowCells
+from headstart.table import Kind, Kinds, Names
+from headstart.table.columns.column import is_missing
 from headstart.table.kinds import KIND_NAMES, KindType
 from headstart.table.limits import require_carried
-from headstart.table.names import as_name, spelled
+from headstart.table.names import as_name
 
-Observations = Mapping[Any, float]
+Observations = Any  # Mapping[Any, float], or a Series or frame (``frames.as_mapping``)
 PARTS = ("metadata", "observations", "kind")
-_NUMBERS = (bool, int, float, np.bool_, np.integer, np.floating)
 
 
 def numbers(observations: object, what: str) -> tuple[list[str], NDArray[np.float64]]:
-    """Part a mapping of name → value into names and finite numbers."""
-    given = require_mapping(observations, f"{what}: observations", "{'u17': 5}")
+    """Part a mapping of name → value, or a Series or frame, into names and finite numbers."""
+    given = require_mapping(as_mapping(observations, what), f"{what}: observations", "{'u17': 5}")
     names = unique_names(given, what)
     for name, value in zip(names, given.values(), strict=True):
-        if not isinstance(value, _NUMBERS):
+        if not isinstance(value, NUMBERS):
             raise InputError(f"{what}: the value at {name!r} must be a number; got {value!r}")
     try:
         values = np.array(list(given.values()), dtype=np.float64)
@@ -42,25 +45,6 @@ def numbers(observations: object, what: str) -> tuple[list[str], NDArray[np.floa
             f"{what}: the value at {names[where]!r} is {values[where]}; leave unknown values out"
         )
     return names, values
-
-
-def require_mapping(given: object, what: str, example: str) -> Mapping[Any, Any]:
-    """Refuse anything that does not map names to something."""
-    if not isinstance(given, Mapping):
-        raise InputError(f"{what} must map names to values, as {example}; got {type(given).__name__}")
-    return given
-
-
-def unique_names(given: Mapping[Any, Any], what: str, of: str = "name") -> list[str]:
-    """The keys as names of rows or features; 1 and "1" are one name, so both at once are refused."""
-    names: dict[str, object] = {}
-    for key in given:
-        name = as_name(key, of)
-        if name in names:
-            both = f"{spelled(names[name])} and {spelled(key)}"
-            raise InputError(f"{what}: {name!r} is given twice, as {both}; keep one")
-        names[name] = key
-    return list(names)
 
 
 def context_of(
@@ -104,7 +88,13 @@ def new_features(fitted: Fitted, given: Mapping[Any, object]) -> list[Feature]:
         for feature, parts in zip(features, given.values(), strict=True)
     }
     encoded = _encoded_metadata(fitted, records)
-    return [replace(feature, metadata=line) for feature, line in zip(features, encoded, strict=True)]
+    every = zip(features, encoded, records.values(), strict=True)
+    return [replace(feature, metadata=line, record=_as_given(own)) for feature, line, own in every]
+
+
+def _as_given(record: Mapping[Any, object]) -> dict[str, object]:
+    """The metadata under the tidy names of its columns, without what is missing."""
+    return {as_name(key, "column name"): value for key, value in record.items() if not is_missing(value)}
 
 
 def _new_feature(fitted: Fitted, given: object, parts: object) -> Feature:
@@ -145,7 +135,7 @@ def _encoded_metadata(fitted: Fitted, records: Mapping[str, Mapping[str, object]
         return np.zeros((len(records), 0), dtype=np.float32)
     try:
         columns = [column.name for column in fitted.schema.columns]
-        tidy = [_tidy_keys(record, columns) for record in records.values()]
+        tidy = [tidy_keys(record, columns) for record in records.values()]
         return fitted.schema.encode(tidy, fitted.encoders)
     except InputError as error:
         if len(records) > 1:  # find the feature that it is about
@@ -153,17 +143,6 @@ def _encoded_metadata(fitted: Fitted, records: Mapping[str, Mapping[str, object]
                 _encoded_metadata(fitted, {name: record})
             raise
         raise type(error)(f"feature {next(iter(records))!r}: {error}") from None
-
-
-def _tidy_keys(metadata: Mapping[Any, object], columns: list[str]) -> dict[Any, object]:
-    """The metadata by tidy names of columns; what is no name is left to the schema to refuse."""
-    tidy: dict[Any, object] = {}
-    for key, value in metadata.items():
-        column = as_name(key, "column name") if isinstance(key, str) and key not in columns else key
-        if column in tidy:
-            raise InputError(f"metadata {column!r} is given twice, in two spellings; keep one")
-        tidy[column] = value
-    return tidy
 
 
 def _kind_of(fitted: Fitted, name: str, given: object) -> Kind:
@@ -190,43 +169,20 @@ def _none_of(fitted: Fitted) -> str:
     return f"not among those the model was fitted on ({there})"
 
 
-def encode_rows(fitted: Fitted, rows: Mapping[Any, object]) -> RowStates:
-    """The states of new rows; observations of features the backbone does not read are checked, not used."""
-    lines: list[int] = []
-    observed: list[Feature] = []
-    parts: list[NDArray[np.float64]] = []
-    for line, (row, observations) in enumerate(rows.items()):
+def rows_of(fitted: Fitted, rows: Mapping[Any, object]) -> RowCells:
+    """What new rows observed, checked."""
+    told = []
+    for row, observations in rows.items():
         what = f"row {row!r}"
         names, values = numbers(observations, what)
         features = [fitted.catalogue[name] for name in names]
         _check_values(values, names, Kinds([feature.kind for feature in features]), what)
-        lines += [line] * len(names)
-        observed += features
-        parts.append(values)
-    read = np.array([feature.in_backbone for feature in observed], dtype=bool)
-    kinds = Kinds([feature.kind for feature in observed])
-    scaled = kinds.scale(np.concatenate([*parts, np.zeros(0)]), np.arange(len(observed)))[read]
-    positions = fitted.backbone_features.positions(
-        [feature.name for feature in observed if feature.in_backbone]
-    )
-    cells = Cells.from_pairs(
-        torch.tensor(lines, dtype=torch.int64)[torch.from_numpy(read)],
-        torch.from_numpy(positions),
-        torch.from_numpy(scaled).float(),
-        len(rows),
-        len(fitted.backbone_features),
-    )
-    try:
-        with torch.no_grad():
-            states = fitted.adapter.refine(fitted.backbone.states(cells))
-        finite = torch.stack([part.view(len(rows), -1).isfinite().all(1) for part in states.parts()]).all(0)
-    except LinAlgError:
-        finite = torch.zeros(len(rows), dtype=torch.bool)
-    if not bool(finite.all()):
-        sizes = torch.zeros(len(rows)).index_add_(0, cells.lines, cells.values.abs())
-        worst = list(rows)[int(torch.where(finite, -1.0, sizes).argmax())]
-        raise NumericalError(
-            f"row {worst!r}: its observations are so extreme that nothing can be computed from them; "
-            "correct them or leave them out"
-        )
-    return states
+        places = np.array([fitted.catalogue.number(name) for name in names], dtype=np.int64)
+        order = np.argsort(places)
+        told.append(Told(places[order], values[order]))
+    return RowCells.of(told)
+
+
+def encode_rows(fitted: Fitted, rows: Mapping[Any, object]) -> RowStates:
+    """The states of new rows."""
+    return described(fitted, rows_of(fitted, rows), [str(row) for row in rows])

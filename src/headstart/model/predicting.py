@@ -29,7 +29,8 @@ def predict_features(fitted: Fitted, rows: Names, states: RowStates, names: Sequ
     factors = fitted.calibration.factor(shots, types).double()
     factor = factors[:, USUAL_LEVEL]
     mean, std = np.empty((2, len(rows), len(features)))
-    for part in torch.split(torch.arange(len(rows)), _ROWS_AT_ONCE):
+    for start in range(0, len(rows), _ROWS_AT_ONCE):
+        part = slice(start, start + _ROWS_AT_ONCE)
         predictive = predict_grid(heads, states.take(part), types, fitted.knowledge.likelihood)
         mean[part] = predictive.mean.float().numpy()
         std[part] = (factor * predictive.std.float()).float().numpy()

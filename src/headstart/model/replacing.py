@@ -8,6 +8,7 @@ import torch
 
 from headstart.errors import InputError, ModelFileError, listed
 from headstart.model import folder
+from headstart.model.exporting import table_of
 from headstart.table import Table
 
 
@@ -48,11 +49,14 @@ def lost_without(path: Path, table: Table) -> list[str]:
     if rows:
         lost.append(f"{len(rows)} rows ({listed(rows, 3)})")
     fitted_on = torch.bincount(fitted.knowledge.cells.index, minlength=len(known)).tolist()
+    held = table_of(fitted, metadata=False)  # what rows observed, too
+    held_counts, counts = held.counts, table.counts
     observations = 0
     for name, count in zip(fitted.backbone_features, fitted_on, strict=True):
-        if name in fitted.catalogue and fitted.catalogue[name].shots > count:
-            there = int(table.counts[table.features.position(name)]) if name in table.features else 0
-            observations += max(0, fitted.catalogue[name].shots - max(count, there))
+        if name in fitted.catalogue:
+            has = int(held_counts[held.features.position(name)])
+            there = int(counts[table.features.position(name)]) if name in table.features else 0
+            observations += max(0, has - max(count, there))
     if observations:
         lost.append(f"{observations} observations")
     return lost

@@ -1,44 +1,171 @@
-"""Which observations of a feature would tell most about it."""
+"""Which observations would tell most about a feature, or about a row."""
 
 from __future__ import annotations
+
+from dataclasses import replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from headstart.algebra.symmetric import affine_form, with_one
 from headstart.core.heads import Heads
 from headstart.core.likelihood import Likelihood
+from headstart.core.moments import second_moment
 from headstart.core.predictive import predict_grid
 from headstart.core.states import RowStates
+
+_AT_ONCE = 8192  # vectors whose products are computed together, so that they stay in the cache
+_NEAR = 16  # candidates that are compared in double precision
+_REFRESH = 64  # choices after which the forms are computed anew
 
 
 @torch.no_grad()
 def most_telling(
     heads: Heads, states: RowStates, candidates: Tensor, kind: int, n: int, likelihood: Likelihood
 ) -> list[int]:
-    """Choose up to ``n`` of the ``candidates`` (rows of ``states``), best first.
+    """Choose up to ``n`` of the ``candidates`` (rows of ``states``), best first; see ``telling``."""
+    chosen, _ = telling(heads, states, candidates, kind, n, likelihood)
+    return candidates[torch.tensor(chosen, dtype=torch.int64)].tolist()
 
-    ``heads`` holds one head, with its covariance.
+
+@torch.no_grad()
+def telling(
+    heads: Heads, states: RowStates, candidates: Tensor, kind: int, n: int, likelihood: Likelihood
+) -> tuple[list[int], list[float]]:
+    """Choose up to ``n`` of the ``candidates`` (rows of ``states``), best first, with what each adds.
+
+    ``heads`` holds one head, with its covariance. Returned are places among the candidates, and by how much
+    each lowers the mean variance over all rows.
 
     Observing row i changes the head's covariance C to C − C·a·aᵀ·C / (s + aᵀ·C·a), where a is the
     row's activation with a 1 and s its noise, whatever the value is. The row chosen is the one for
     which the mean variance over all rows falls most; then C is changed, and the next one chosen.
     """
-    every = states.activation.double()
-    every = torch.cat([every, every.new_ones(len(every), 1)], dim=1)
-    covariance = heads.covariances(every.shape[1])[0].double()
-    usual = every.T @ every / len(every)  # mean variance over all rows is the trace of C·usual
-    rows = every[candidates]
-    noise = predict_grid(heads, states.take(candidates), torch.tensor([kind]), likelihood).output_noise()[
-        :, 0
-    ]
+    covariance = heads.covariances(states.activation.shape[1] + 1)[0].double()
+    usual = second_moment(states)  # the mean variance over all rows is the trace of C·usual
+    if 3 * len(candidates) < len(states):
+        asked = states.take(candidates)
+        noise = _observation_noise(heads, asked, kind, likelihood)
+        return greedy(_Rows(asked.activation), noise, covariance, usual, n)
+    # Most rows are candidates: it is cheaper to pass over the others than to copy.
+    barred = torch.ones(len(states), dtype=torch.bool)
+    barred[candidates] = False
+    noise = _observation_noise(heads, states, kind, likelihood)
+    chosen, gains = greedy(_Rows(states.activation), noise, covariance, usual, n, barred)
+    place = torch.full((len(states),), -1).index_copy_(0, candidates, torch.arange(len(candidates)))
+    return place[torch.tensor(chosen, dtype=torch.int64)].tolist(), gains
+
+
+class Vectors(Protocol):
+    """The vectors along which observations see the unknown."""
+
+    def exact(self, places: Tensor) -> Tensor:
+        """Some of the vectors, in double precision: (places, size)."""
+
+    def forms(self, part: slice, matrices: list[Tensor]) -> list[Tensor]:
+        """aᵀ·M·a of a slice of the vectors, in single precision: one (n,) per matrix."""
+
+    def products(self, part: slice, sides: Tensor) -> list[Tensor]:
+        """A slice of the vectors times ``sides`` (k, size), in single precision: k of (n,)."""
+
+
+class _Rows(Vectors):
+    """Rows' activations with a 1, which is never written."""
+
+    def __init__(self, activation: Tensor) -> None:
+        self.activation = activation
+
+    def exact(self, places: Tensor) -> Tensor:
+        return with_one(self.activation[places].double())
+
+    def forms(self, part: slice, matrices: list[Tensor]) -> list[Tensor]:
+        rows = self.activation[part]
+        return [affine_form(rows, matrix.to(rows.dtype)) for matrix in matrices]
+
+    def products(self, part: slice, sides: Tensor) -> list[Tensor]:
+        sides, rows = sides.to(self.activation.dtype), self.activation[part]
+        return [torch.mv(rows, side[:-1]) + side[-1] for side in sides]  # far faster than one thin product
+
+
+class Weights(Vectors):
+    """The weights of heads, as they see a row's activation."""
+
+    def __init__(self, weight: Tensor) -> None:
+        self.weight = weight
+
+    def exact(self, places: Tensor) -> Tensor:
+        """Some of the weights, in double precision."""
+        return self.weight[places].double()
+
+    def forms(self, part: slice, matrices: list[Tensor]) -> list[Tensor]:
+        """wᵀ·M·w of a slice of the weights."""
+        some = self.weight[part]
+        return [((some @ matrix.to(some.dtype)) * some).sum(1) for matrix in matrices]
+
+    def products(self, part: slice, sides: Tensor) -> list[Tensor]:
+        """A slice of the weights times ``sides``."""
+        return [torch.mv(self.weight[part], side) for side in sides.to(self.weight.dtype)]
+
+
+@torch.no_grad()
+def greedy(
+    vectors: Vectors,
+    noise: Tensor,
+    covariance: Tensor,
+    usual: Tensor,
+    n: int,
+    barred: Tensor | None = None,
+) -> tuple[list[int], list[float]]:
+    """Choose up to ``n`` observations, each by how far it lowers tr(C·usual) given those before it.
+
+    Observation i sees the unknown, of ``covariance`` C (size, size), along the vector a_i with a noise of
+    variance ``noise`` (candidates,). It lowers the trace by aᵀ·C·usual·C·a / (s + aᵀ·C·a). Both forms are
+    kept for all candidates in single precision. A choice changes C by rank one and the forms by products
+    with two vectors, so that no further matrix product is needed. The leading candidates are compared in
+    double precision. None of those in the mask ``barred`` (candidates,) is chosen.
+    """
+    count = len(noise)
+    most = min(n, count if barred is None else count - int(barred.sum()))
+    parts = [slice(start, min(start + _AT_ONCE, count)) for start in range(0, count, _AT_ONCE)]
+    told, uncertain, quiet = noise.new_empty(3, count, dtype=torch.float32)
+    quiet.copy_(noise)
     chosen: list[int] = []
-    left = torch.ones(len(candidates), dtype=torch.bool)
-    for _ in range(min(n, len(candidates))):
-        products = rows @ covariance
-        gain = ((products @ usual) * products).sum(1) / (noise + (products * rows).sum(1))
-        best = int(torch.where(left, gain, -torch.inf).argmax())
-        left[best] = False
-        chosen.append(int(candidates[best]))
+    gains: list[float] = []
+    while len(chosen) < most:
+        if len(chosen) % _REFRESH == 0:  # so that rounding does not add up
+            both = [covariance @ usual @ covariance, covariance]
+            for part in parts:
+                told[part], uncertain[part] = vectors.forms(part, both)
+            if barred is not None:
+                told[barred] = -torch.inf
+            told[chosen] = -torch.inf
+        near = torch.topk(told / (quiet + uncertain), min(_NEAR, count)).indices
+        near = near[told[near] > -torch.inf].sort().values
+        some = vectors.exact(near)
+        products = some @ covariance
+        total = noise[near] + (products * some).sum(1)
+        exact = ((products @ usual) * products).sum(1) / total
+        best = int(exact.argmax())
+        chosen.append(int(near[best]))
+        told[chosen[-1]] = -torch.inf
+        gains.append(float(exact[best]))
         gained = products[best]
-        covariance = covariance - torch.outer(gained, gained) / (noise[best] + gained @ rows[best])
-    return chosen
+        sides = torch.stack([gained, covariance @ (usual @ gained)])
+        spread = float(gained @ usual @ gained / total[best])
+        for part in parts if len(chosen) < most and len(chosen) % _REFRESH else []:
+            along, across = vectors.products(part, sides)
+            told[part] += along * (along * spread - 2 * across) / float(total[best])
+            uncertain[part] -= along**2 / float(total[best])
+        covariance = covariance - torch.outer(gained, gained) / total[best]
+    return chosen, gains
+
+
+def _observation_noise(heads: Heads, states: RowStates, kind: int, likelihood: Likelihood) -> Tensor:
+    """The variance of an observation about the output of one head, at each row: (rows,)."""
+    if heads.noise is not None and not bool(likelihood.squashes(torch.tensor(kind))):
+        usual = heads.noise.double()
+        return usual.expand(len(states)) if states.noise is None else usual * states.noise.double()
+    certain, known = replace(heads, covariance=None), replace(states, variance=None)  # neither is needed
+    grid = predict_grid(certain, known, torch.tensor([kind]), likelihood)
+    return grid.output_noise()[:, 0].contiguous()

@@ -39,15 +39,19 @@ class TableParts(NamedTuple):
     schema: MetadataSchema | None
     notes: tuple[str, ...]
     encoders: dict[str, EncoderLike]
+    row_metadata: pa.Table | None
+    row_schema: MetadataSchema | None
 
 
 def assemble(
     observations: object,
     metadata: object,
+    row_metadata: object,
     columns: Columns,
     form: Form,
     kinds: KindsLike,
     metadata_types: Mapping[str, str] | None,
+    row_metadata_types: Mapping[str, str] | None,
     duplicates: str,
     text: TextFormat,
     encoders: Mapping[str, EncoderLike] | None,
@@ -67,11 +71,15 @@ def assemble(
     lines: pa.Table | None = None
     if metadata is not None:
         described, lines = read_metadata(open_source(metadata, (feature,), text), feature)
+    known_rows: list[str] = []
+    row_lines: pa.Table | None = None
+    if row_metadata is not None:
+        known_rows, row_lines = read_metadata(open_source(row_metadata, (row,), text), row, "row")
     form = choose_form(source, form, columns, described)
     described = described or []
     unsorted = read_long(source, row, feature, value) if form == "long" else read_wide(source, row)
     notes = [*unsorted.notes, *(_compare_features(unsorted.features, described) if lines is not None else ())]
-    rows = Names(sorted_names(unsorted.rows), "row")
+    rows = Names(sorted_names([*unsorted.rows, *known_rows]), "row")
     features = Names(sorted_names([*unsorted.features, *described]), "feature")
     keys, values, spellings = _keys(unsorted, rows, features), unsorted.values, unsorted.spellings
     del unsorted  # sorting needs the most memory
@@ -94,8 +102,32 @@ def assemble(
     elif types or functions:
         given = argument("metadata_types" if types else "encoders")
         raise InputError(f"{given} was given, but there are no columns of metadata to apply it to")
-    parts = TableParts(rows, features, resolved, *ordered, aligned, schema, tuple(notes), functions)
+    described_rows = _row_metadata(known_rows, row_lines, rows, row_metadata_types or {}, reporter)
+    if described_rows[1] is not None:
+        notes.append(f"row metadata columns read as {described_rows[1].describe()}")
+    parts = TableParts(
+        rows, features, resolved, *ordered, aligned, schema, tuple(notes), functions, *described_rows
+    )
     return parts, vectors
+
+
+def _row_metadata(
+    known: list[str], lines: pa.Table | None, rows: Names, types: Mapping[str, str], reporter: Reporter
+) -> tuple[pa.Table | None, MetadataSchema | None]:
+    """The metadata of rows in their order, and how it is encoded."""
+    types = _tidy_keys(types, "row_metadata_types must map columns to types, as {'age': 'number'}")
+    if lines is None or not lines.num_columns:
+        if types:
+            raise InputError(
+                f"{argument('row_metadata_types')} was given, but there are no columns of row metadata"
+            )
+        return None, None
+    if any(kind == "custom" for kind in types.values()):
+        raise InputError("row metadata has no columns of the type custom; give numbers instead")
+    aligned = align(known, lines, rows)
+    used = [name for name in aligned.column_names if types.get(name) != "ignore"]
+    check_finite(aligned.select(used), rows)
+    return aligned, MetadataSchema.fit_encoded(aligned, types, {}, reporter)[0]
 
 
 def _check_arguments(kinds: KindsLike, duplicates: str) -> None:

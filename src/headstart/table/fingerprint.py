@@ -19,9 +19,11 @@ def fingerprint(table: Table) -> str:
         digest.update(repr(list(names)).encode())
     for array in (table.row_index, table.feature_index, table.values):
         digest.update(np.ascontiguousarray(array).data)
-    if table.metadata is not None:
-        digest.update(str(table.schema and table.schema.model_dump_json()).encode())
-        for column in table.metadata.columns:
+    for schema, metadata in ((table.schema, table.metadata), (table.row_schema, table.row_metadata)):
+        if metadata is None:
+            continue
+        digest.update(str(schema and schema.model_dump_json()).encode())
+        for column in metadata.columns:
             # Nulls are separate, because the bytes that Arrow stores in their place are arbitrary.
             digest.update(column.is_null().to_numpy(zero_copy_only=False).tobytes())
             digest.update(_serialize(column.drop_null()))

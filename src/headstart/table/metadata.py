@@ -176,6 +176,19 @@ class MetadataSchema(Config):
             parts.append(column.encode_values(values, encoder, Reporter(quiet=True)))
         return _joined(parts, len(records))
 
+    def decode(self, line: NDArray[np.float32]) -> dict[str, object]:
+        """Return what can be read back from the numbers of one feature, by column.
+
+        >>> films = pa.table({"year": [1979, 1985], "genres": [["Horror", "Sci-Fi"], ["Drama"]]})
+        >>> schema = MetadataSchema.fit(films)
+        >>> schema.decode(schema.encode([{"year": 1982, "genres": ["Drama", "Western"]}])[0])
+        {'year': 1982, 'genres': ['Drama']}
+        """
+        ends = np.cumsum([column.width for column in self.columns]).tolist()
+        parts = zip(self.columns, np.split(line, ends[:-1]), strict=True) if self.columns else ()
+        decoded = {column.name: column.decode(part) for column, part in parts}
+        return {name: value for name, value in decoded.items() if value is not None}
+
     def describe(self) -> str:
         """Return the names and types of the columns as text."""
         return ", ".join(column.describe() for column in self.columns)

@@ -52,6 +52,10 @@ class Table:
         What was inferred or skipped while reading.
     encoders : mapping of str to callable
         The functions that encode the metadata columns of the type custom.
+    row_metadata : pyarrow.Table, optional
+        One line per row, in the order of ``rows``. Missing values are null.
+    row_schema : MetadataSchema, optional
+        How the metadata of rows is encoded as numbers.
 
     Examples
     --------
@@ -71,6 +75,8 @@ class Table:
     schema: MetadataSchema | None = None
     notes: tuple[str, ...] = ()
     encoders: Mapping[str, EncoderLike] = field(default_factory=dict)
+    row_metadata: pa.Table | None = None
+    row_schema: MetadataSchema | None = None
 
     def __post_init__(self) -> None:
         for name, dtype in (("row_index", np.int64), ("feature_index", np.int64), ("values", np.float64)):
@@ -87,12 +93,14 @@ class Table:
         observations: object,
         *,
         metadata: object = None,
+        row_metadata: object = None,
         row: str | None = None,
         feature: str | None = None,
         value: str | None = None,
         form: Form = "auto",
         kinds: KindsLike = None,
         metadata_types: Mapping[str, str] | None = None,
+        row_metadata_types: Mapping[str, str] | None = None,
         duplicates: Literal["error", "last", "mean"] = "error",
         encoders: Mapping[str, EncoderLike] | None = None,
         quiet: bool = False,
@@ -112,6 +120,9 @@ class Table:
         metadata : path or frame, optional
             One line per feature, with the feature's name in the column ``feature``. Features without
             observations become features of the table, too.
+        row_metadata : path or frame, optional
+            One line per row, with the row's name in the column ``row``. Rows without observations become
+            rows of the table, too.
         row, feature, value : str, optional
             The names of the columns, "row", "feature" and "value" by default. A column that is named must
             exist; ``feature`` may be a column of the metadata only, if the observations are wide.
@@ -126,6 +137,8 @@ class Table:
             ``text`` is encoded by the default sentence encoder if it is on this machine, and as hashed
             words otherwise; ``text:MODEL`` names a sentence encoder or its folder, and ``text:128``
             hashes into 128 numbers. Other types are inferred.
+        row_metadata_types : mapping of str to str, optional
+            The types of row metadata columns, as ``metadata_types``; there is no type custom for them.
         duplicates : {"error", "last", "mean"}, default="error"
             What to do if one (row, feature) has several different values.
         encoders : mapping of str to callable, optional
@@ -166,10 +179,12 @@ class Table:
         parts, vectors = assemble(
             observations,
             metadata,
+            row_metadata,
             Columns(row, feature, value),
             form,
             kinds,
             metadata_types,
+            row_metadata_types,
             duplicates,
             TextFormat(separator, decimal, encoding),
             encoders,
@@ -231,6 +246,12 @@ class Table:
         if self.metadata is None or self.schema is None:
             return np.zeros((len(self.features), 0), np.float32)
         return self.schema.encode_table(self.metadata, self.encoders, self._vectors)
+
+    def encoded_row_metadata(self) -> NDArray[np.float32]:
+        """Return each row's metadata as numbers: (rows, width); width 0 without row metadata."""
+        if self.row_metadata is None or self.row_schema is None:
+            return np.zeros((len(self.rows), 0), np.float32)
+        return self.row_schema.encode_table(self.row_metadata)
 
     @cached_property
     def _vectors(self) -> dict[str, NDArray[np.float32]]:
@@ -371,6 +392,8 @@ class Table:
             if self.schema
             else "metadata: none",
         ]
+        if self.row_schema is not None:
+            lines.append(f"row metadata: {self.row_schema.describe()}")
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
     def __repr__(self) -> str:
@@ -390,6 +413,9 @@ class Table:
             and self.schema == other.schema
             and (self.metadata is None) == (other.metadata is None)
             and (self.metadata is None or self.metadata.equals(other.metadata))
+            and self.row_schema == other.row_schema
+            and (self.row_metadata is None) == (other.row_metadata is None)
+            and (self.row_metadata is None or self.row_metadata.equals(other.row_metadata))
         )
 
     def __hash__(self) -> int:

@@ -24,11 +24,11 @@ def tidy(table: pa.Table) -> pa.Table:
     return pa.table(columns, names=table.column_names)
 
 
-def read_metadata(source: Source, feature: str) -> tuple[list[str], pa.Table]:
-    """Return the names of features, each once, and a table with one line of metadata per name."""
-    source.require(feature, "feature")
+def read_metadata(source: Source, feature: str, noun: str = "feature") -> tuple[list[str], pa.Table]:
+    """Return the names of features (or rows), each once, and a table with one line of metadata per name."""
+    source.require(feature, noun)
     table = source.read(feature)
-    numbering = NameNumbering("feature")
+    numbering = NameNumbering(noun)
     column = table.column(feature).combine_chunks()
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()

@@ -34,6 +34,10 @@ class CategoryColumn(Column):
         """Encode one-hot: (n, categories)."""
         return multi_hot(np.arange(len(column)), column, self.values, len(column))
 
+    def decode(self, numbers: Encoded) -> str | None:
+        """Return the category, None if it is missing or unknown."""
+        return self.values[int(numbers.argmax())] if len(numbers) and numbers.max() > 0.5 else None
+
     @classmethod
     def convert(cls, name: str, column: pa.Array) -> pa.Array:
         """Accept texts, numbers and booleans."""

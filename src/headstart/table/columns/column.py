@@ -107,6 +107,10 @@ class Column(Config, ABC):
         shown = repr(value) if len(repr(value)) <= 60 else repr(value)[:60] + "…"
         return InputError(f"metadata {name!r} must be {cls.expected}; got {prefix}{shown}")
 
+    def decode(self, numbers: Encoded) -> object | None:  # noqa: ARG002
+        """Return the value that these numbers (width,) encode; None if it is missing or cannot be told."""
+        return None
+
     def describe(self) -> str:
         """Return name and type: ``year: number``."""
         return f"{self.name}: {self.spec}"

@@ -50,6 +50,10 @@ class LabelsColumn(Column):
         """Encode multi-hot: (n, labels)."""
         return multi_hot(*_flatten(column), self.values, len(column))
 
+    def decode(self, numbers: Encoded) -> list[str] | None:
+        """Return the labels that are known, None if there are none."""
+        return [self.values[i] for i in np.flatnonzero(numbers > 0.5)] or None
+
     @classmethod
     def convert(cls, name: str, column: pa.Array) -> pa.Array:
         """Accept lists of texts or numbers, and texts with the separator."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -48,6 +48,25 @@ class ScaledColumn(Column):
         inside = np.clip(scaled, 0.0, 1.0)
         scaled = inside + np.tanh(scaled - inside)
         return np.stack([scaled, ~valid][: self.width], axis=1).astype(np.float32)
+
+    def decode(self, numbers: Encoded) -> object | None:
+        """Return the value as exactly as single precision tells; None if it is missing.
+
+        A missing value of a column that has all of them looks like the mean.
+        """
+        if self.missing and numbers[1] > 0.5:
+            return None
+        scaled = float(numbers[0])
+        inside = min(max(scaled, 0.0), 1.0)
+        beyond = max(-0.999999, min(0.999999, scaled - inside))
+        span = (self.high - self.low) or 1.0
+        value = self.low + span * (inside + math.atanh(beyond))
+        return self._value(value, 1e-6 * max(span, abs(value) * 1e-6))
+
+    def _value(self, number: float, resolution: float) -> object:
+        """Return the number as a value of the column, without digits below the resolution."""
+        short = round(number, max(0, -math.floor(math.log10(resolution)) - 1))
+        return int(short) if short.is_integer() else short
 
     @classmethod
     def _floats(cls, values: pa.Array) -> NDArray[np.float64]:
@@ -107,6 +126,10 @@ class DateColumn(ScaledColumn):
             return time.astimezone(UTC).replace(tzinfo=None) if time.tzinfo else time
         except (AttributeError, ValueError, OverflowError):  # OverflowError: near the years 1 and 9999
             raise cls.refusal(name, value) from None
+
+    def _value(self, number: float, resolution: float) -> datetime:
+        day = timedelta(days=round(number) if resolution > 1e-5 else number)
+        return datetime(1970, 1, 1) + day
 
     @classmethod
     def _floats(cls, values: pa.Array) -> NDArray[np.float64]:

@@ -50,6 +50,10 @@ class VectorColumn(Column):
         result[valid] = values.reshape(int(valid.sum()), self.size) / self.scale
         return result
 
+    def decode(self, numbers: Encoded) -> list[float] | None:
+        """Return the vector, in single precision; None if it is missing."""
+        return (numbers * self.scale).tolist() if numbers.any() else None
+
     @classmethod
     def convert(cls, name: str, column: pa.Array) -> pa.Array:
         """Accept lists of finite numbers."""

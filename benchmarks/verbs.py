@@ -1,0 +1,162 @@
+"""How far are recommend, audience, suggest and predict from the bare products that they need?
+
+    python benchmarks/verbs.py --features 100000 --rows 1000000 --width 64 --out verbs.json
+
+A model of made-up heads and states is asked; beside each question the bare product of the same tensors is
+timed, alternating with it in one run. Printed and written: the least of the times of each in milliseconds,
+because other work on the machine only adds to them, and their ratio. Products are in the precision that the
+question is answered in.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from headstart import Headstart
+from headstart.algebra.symmetric import squares, unpack
+from headstart.core.heads import Heads
+from headstart.core.states import RowStates
+from headstart.datasets import synthetic_ratings
+from headstart.model.catalogue import Catalogue
+from headstart.model.feature import Feature
+from headstart.table import Kind, Names
+
+Question = Callable[[], object]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--features", type=int, default=100_000)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--width", type=int, default=64, help="activations of a row")
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    facts: dict[str, dict[str, float]] = {}
+    for model, pairs in (
+        (wide := made(20_000, given.features, given.width), over_features(wide)),
+        (long := made(given.rows, 100, given.width), over_rows(long)),
+    ):
+        del model
+        for name, (question, bare) in pairs.items():
+            facts[name] = measured(question, bare, given.repeats)
+            print(f"{name:44} {facts[name]['ms']:9.1f} ms  bare {facts[name]['bare_ms']:9.1f} ms  "
+                  f"ratio {facts[name]['ratio']:.2f}")  # fmt: skip
+    if given.out is not None:
+        settings = {"features": given.features, "rows": given.rows, "width": given.width, "threads": 1}
+        given.out.write_text(json.dumps({"settings": settings, "ratios": facts}, indent=1) + "\n")
+
+
+def made(rows: int, features: int, width: int) -> Headstart:
+    """A model of ratings with so many rows and features, whose numbers are drawn at random."""
+    model = Headstart(backbone={"name": "factorisation", "latent": width}, adapter="bayes", quiet=True)
+    model.fit(synthetic_ratings(rows=60, features=30, density=0.5))
+    random = torch.Generator().manual_seed(0)
+    packed = (width + 1) * (width + 2) // 2
+    covariance = 0.01 * torch.randn(features, packed, generator=random) / width
+    covariance[:, torch.arange(1, width + 2).cumsum(0) - 1] = 0.05
+    heads = Heads(
+        torch.randn(features, width, generator=random) / width**0.5,
+        torch.randn(features, generator=random),
+        covariance,
+        torch.full((features,), 0.1),
+    )
+    fitted, blank = model.fitted_, np.zeros(model.fitted_.schema.width if model.fitted_.schema else 0)
+    draws = np.random.default_rng(0)
+    kind = Kind.rating(1, 5)
+    known = [
+        Feature(f"f{i}", kind, False, 20, blank.astype(np.float32), seen, np.full(20, 3.0))
+        for i, seen in enumerate(np.sort(draws.integers(0, rows, (features, 20)), axis=1))
+    ]
+    states = RowStates(
+        torch.zeros(rows, 1),
+        torch.zeros(rows, 1),
+        torch.randn(rows, width, generator=random),
+        torch.ones(rows),
+        torch.full((rows, width), 0.1),
+    )
+    model.fitted_ = replace(
+        fitted,
+        rows=Names([f"u{i}" for i in range(rows)], "row"),
+        states=states,
+        catalogue=Catalogue(heads).put(known, heads),
+    )
+    return model
+
+
+def over_features(model: Headstart) -> dict[str, tuple[Question, Question]]:
+    """One row against all features."""
+    heads = model.fitted_.catalogue.stored(slice(0, len(model.features)))
+    row = model.fitted_.states.activation[7]
+    square = squares(torch.cat([row, torch.ones(1)])[None])[0]
+
+    def mean() -> object:
+        return torch.addmv(heads.bias, heads.weight, row)
+
+    def upper() -> object:
+        assert heads.covariance is not None
+        return torch.mv(heads.covariance, square), mean()
+
+    return {
+        "recommend, by mean": (lambda: model.recommend("u7", 10), mean),
+        "recommend, by upper quantile": (lambda: model.recommend("u7", 10, by="upper"), upper),
+    }
+
+
+def over_rows(model: Headstart) -> dict[str, tuple[Question, Question]]:
+    """One feature against all rows."""
+    _, heads = model.fitted_.catalogue.take(["f7"])
+    rows, weight = model.fitted_.states.activation, heads.weight[0]
+    matrix = unpack(heads.packed_covariance, rows.shape[1] + 1)[0, :-1, :-1].contiguous()
+
+    def form(dtype: torch.dtype) -> Question:
+        return lambda: [
+            ((part @ matrix.to(dtype)) * part).sum(1) for part in map(dtype_of(dtype), rows.split(4096))
+        ]
+
+    def forms() -> object:
+        """What 10 choices need: two forms of each row, then two products for each further choice."""
+        single = form(torch.float32)
+        return single(), single(), [torch.mv(rows, weight) for _ in range(2 * 9)]
+
+    return {
+        "audience, by mean": (lambda: model.audience("f7", 10), lambda: rows @ weight),
+        "audience, by upper quantile": (
+            lambda: model.audience("f7", 10, by="upper"),
+            form(torch.float32),
+        ),
+        "suggest, 1 row": (lambda: model.suggest("f7", n=1), form(torch.float32)),
+        "suggest, 10 rows": (lambda: model.suggest("f7", n=10), forms),
+        "predict, all rows x one feature": (lambda: model.predict(features=["f7"]), form(torch.float64)),
+    }
+
+
+def dtype_of(dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda part: part.to(dtype)
+
+
+def measured(question: Question, bare: Question, repeats: int) -> dict[str, float]:
+    """The least times of both, alternating, after a first call that fills what is kept."""
+    times: dict[str, list[float]] = {"ms": [], "bare_ms": []}
+    question(), bare()
+    end = time.perf_counter() + 2
+    while len(times["ms"]) < repeats or time.perf_counter() < end:  # what is short is asked more often
+        for name, work in (("ms", question), ("bare_ms", bare)):
+            start = time.perf_counter()
+            work()
+            times[name].append(1000 * (time.perf_counter() - start))
+    least = {name: min(each) for name, each in times.items()}
+    return {**least, "ratio": least["ms"] / least["bare_ms"]}
+
+
+if __name__ == "__main__":
+    main()

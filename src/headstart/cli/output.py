@@ -1,0 +1,112 @@
+"""Where the answers of commands go, and in which format: a table, JSON or CSV, to the screen or a file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headstart.cli.printing import say, show
+from headstart.errors import InputError, did_you_mean
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FORMATS = ("table", "json", "csv")
+MAX_LINES = 50  # more are not printed as a table
+
+Format = Annotated[
+    str | None,
+    typer.Option("--format", help="table, json or csv.", show_default="table, or by the ending of --out"),
+]
+Out = Annotated[
+    str | None, typer.Option("--out", help="CSV, Parquet or JSON file to write, or - for standard output.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but what was asked for.")]
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Where to write, and how."""
+
+    path: Path | None  # None: standard output
+    format: str  # table, json, csv or parquet
+    quiet: bool = False
+
+    def write(
+        self, lines: pa.Table, shown: Mapping[str, str] | None = None, title: str | None = None
+    ) -> None:
+        """Write lines; as a table, numbers are rounded as the formats in ``shown`` say, by column."""
+        if self.path is None and self.format == "table":
+            self._show(lines, shown or {}, title)
+        elif self.path is None:
+            typer.echo(self._content(lines).decode(), nl=False)
+        else:
+            from headstart.storage import partial_file
+
+            with partial_file(self.path.resolve()) as partial:  # a link stays a link
+                partial.write_bytes(self._content(lines))
+            self.say(f"wrote {len(lines)} lines to {self.path}")
+
+    def say(self, message: str) -> None:
+        """Print a message, unless it would be mixed with the answer or is not wanted."""
+        if not self.quiet:
+            say(message, stderr=self.path is None and self.format != "table")
+
+    def _show(self, lines: pa.Table, shown: Mapping[str, str], title: str | None) -> None:
+        def text(name: str, value: Any) -> str:
+            if value is None:
+                return ""
+            return format(value, shown.get(name, ".4g")) if isinstance(value, float) else str(value)
+
+        some = lines.slice(0, MAX_LINES).to_pylist()
+        names = lines.column_names
+        show(names, [[text(name, line[name]) for name in names] for line in some], title)
+        if len(lines) > MAX_LINES:
+            self.say(f"… and {len(lines) - MAX_LINES} more; use --out FILE to write all of them")
+
+    def _content(self, lines: pa.Table) -> bytes:
+        import io
+
+        import pyarrow as pa
+        import pyarrow.csv
+        import pyarrow.parquet
+
+        if self.format == "json":
+            records = ",\n".join(
+                json.dumps(line, ensure_ascii=False, default=str) for line in lines.to_pylist()
+            )
+            return f"[{records}]\n".encode()
+        buffer = io.BytesIO()
+        if self.format == "parquet":
+            pa.parquet.write_table(lines, buffer)
+        else:
+            fields = [
+                field.with_type(pa.string()) if pa.types.is_dictionary(field.type) else field
+                for field in lines.schema
+            ]
+            pa.csv.write_csv(lines.cast(pa.schema(fields)), buffer)
+        return buffer.getvalue()
+
+
+def destination(out: str | None, form: str | None, quiet: bool, option: str = "--out") -> Destination:
+    """Check what ``--out`` (or another option) and ``--format`` say, before any work."""
+    if form is not None and form not in FORMATS:
+        raise InputError(f"--format must be table, json or csv; got {form!r}{did_you_mean(form, FORMATS)}")
+    if out is None or out == "-":
+        return Destination(None, form or ("table" if out is None else "csv"), quiet)
+    path = Path(out)
+    suffix = path.suffix.lower().removeprefix(".")
+    if form == "table":
+        raise InputError("--format table is for the screen; write csv, json or a .parquet file")
+    if form is None and suffix not in ("csv", "parquet", "json"):
+        raise InputError(f"{option} must end in .csv or .parquet; got {path.name!r} (.json and - serve too)")
+    if not path.parent.is_dir():
+        raise InputError(f"{option} {path}: the folder {path.parent} does not exist; create it first")
+    if path.is_dir():
+        raise InputError(f"{option} {path} is a folder; name a file in it")
+    return Destination(path, form or suffix, quiet)

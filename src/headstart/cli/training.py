@@ -1,0 +1,47 @@
+"""Settings of training on the command line: ``--set pretraining.epochs=3``."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from headstart.errors import InputError, did_you_mean
+
+SECTIONS = ("backbone", "adapter", "pretraining", "metatraining")
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="SECTION.NAME=VALUE",
+        help="A setting of the backbone, adapter, pretraining or metatraining, such as "
+        "metatraining.epochs=20 or backbone.latent=16. Can be repeated.",
+    ),
+]
+
+
+def read_settings(texts: list[str] | None) -> dict[str, dict[str, Any]]:
+    """Return the settings by section; a value is JSON, or else text.
+
+    >>> read_settings(["metatraining.epochs=20", "metatraining.shots=log"])["metatraining"]
+    {'epochs': 20, 'shots': 'log'}
+    """
+    found: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+    for text in texts or []:
+        place, equals, value = text.partition("=")
+        section, dot, name = place.strip().partition(".")
+        if not (equals and dot and name and value.strip()):
+            raise InputError(
+                f"--set must be SECTION.NAME=VALUE, such as metatraining.epochs=20; got {text!r}"
+            )
+        if section not in found:
+            hint = did_you_mean(section, SECTIONS) or f"; there are {', '.join(SECTIONS)}"
+            raise InputError(f"--set: there is no section {section!r}{hint}")
+        if name in found[section]:
+            raise InputError(f"--set gives {section}.{name} twice; keep one")
+        try:
+            found[section][name] = json.loads(value)
+        except json.JSONDecodeError:
+            found[section][name] = value.strip()
+    return found

@@ -1,0 +1,108 @@
+"""Which rows suit a feature."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headstart.core.heads import Heads
+from headstart.errors import InputError, argument
+from headstart.model.feature import Feature
+from headstart.model.fitted import Fitted
+from headstart.model.leading import leading
+from headstart.model.predicting import predict_features
+from headstart.model.ranking import Ranking
+from headstart.model.recommending import NONE, require_contexts
+from headstart.model.scoring import Candidates, Criterion, scores
+from headstart.model.suggestion import telling
+from headstart.table import Names
+from headstart.table.names import as_name
+
+_ROWS_AT_ONCE = 1 << 14  # whose activations stay in the cache
+
+
+@torch.no_grad()
+def audience(
+    fitted: Fitted,
+    feature: object,
+    n: int,
+    rows: Sequence[Any] | None,
+    criterion: Criterion,
+    *,
+    exclude_observed: bool,
+    level: float,
+) -> Ranking:
+    """Rank rows for one feature, best first."""
+    (own,), heads = fitted.catalogue.take([feature])
+    if exclude_observed:
+        require_contexts(fitted.catalogue.listing, np.array(fitted.catalogue.slots([feature])))
+    everyone = candidate_rows(fitted, rows, fitted.observers(own) if exclude_observed else NONE)
+    if criterion.by == "information":
+        places, score = _most_informative(fitted, heads, own, everyone, n)
+    else:
+        places, score = _highest(fitted, heads, own, everyone, n, criterion)
+    names = [fitted.rows[place] for place in places]
+    states = fitted.states.take(torch.from_numpy(places))
+    prediction = predict_features(fitted, Names(names, "row"), states, [own.name])
+    low, high = prediction.interval(level)
+    mean, std, low, high = (part[:, 0] for part in (prediction.mean, prediction.std, low, high))
+    return Ranking(own.name, "row", criterion.by, tuple(names), score, mean, std, low, high, level)
+
+
+def candidate_rows(fitted: Fitted, rows: Sequence[Any] | None, seen: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The positions of the rows given, or of all, without those ``seen``, in ascending order."""
+    if rows is None:
+        wanted = np.ones(len(fitted.rows), dtype=bool)
+    else:
+        wanted = np.zeros(len(fitted.rows), dtype=bool)
+        wanted[fitted.rows.positions([as_name(row, "row") for row in rows])] = True
+    wanted[seen] = False
+    return np.flatnonzero(wanted)
+
+
+def _highest(
+    fitted: Fitted,
+    heads: Heads,
+    own: Feature,
+    candidates: NDArray[np.int64],
+    n: int,
+    criterion: Criterion,
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The rows of the highest scores, and these in the data's units."""
+    kinds = torch.tensor([own.kind.type])
+    feature = Candidates(heads, kinds, fitted.modelled(kinds), torch.tensor([own.shots]), kinds)
+    everyone = 3 * len(candidates) > len(fitted.rows)  # then all rows are read as they lie
+    walk = np.arange(len(fitted.rows)) if everyone else candidates
+    never = np.ones(len(fitted.rows), dtype=bool)
+    never[candidates] = False
+    hidden = torch.from_numpy(never[walk])
+
+    def score(part: slice) -> Tensor:
+        states = fitted.states.take(part if everyone else torch.from_numpy(walk[part]))
+        found = scores(fitted, criterion, feature, states, torch.float32)[:, 0]
+        return torch.where(hidden[part], -torch.inf, found)[None]
+
+    (near,) = leading(score, 1, len(walk), n, _ROWS_AT_ONCE)
+    some = np.sort(walk[near.numpy()])
+    exact = scores(fitted, criterion, feature, fitted.states.take(torch.from_numpy(some)))[:, 0].numpy()
+    order = np.argsort(-exact, kind="stable")[:n]
+    return some[order], exact[order] * own.kind.span + own.kind.offset
+
+
+def _most_informative(
+    fitted: Fitted, heads: Heads, own: Feature, candidates: NDArray[np.int64], n: int
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The rows that ``suggest`` names, with what each of them adds."""
+    if not fitted.adapter.gives_uncertainty:
+        raise InputError(
+            f"{argument('by', 'information')} needs an adapter that knows how sure it is; fit with "
+            f"{argument('adapter', 'bayes')}"
+        )
+    kind, likelihood = int(fitted.kinds_of([own])), fitted.knowledge.likelihood
+    chosen, gains = telling(heads, fitted.states, torch.from_numpy(candidates), kind, n, likelihood)
+    return candidates[chosen], np.array(gains)

@@ -1,0 +1,60 @@
+"""What a model holds of one feature besides its head."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headstart.table import MetadataSchema
+from headstart.table.kinds import Kind
+
+
+@dataclass(frozen=True)
+class Feature:
+    """What a model holds of one feature besides its head."""
+
+    name: str
+    kind: Kind
+    in_backbone: bool  # whether the backbone reads it
+    shots: int  # how many observations its head rests on
+    metadata: NDArray[np.float32]  # encoded
+    rows: NDArray[np.int64]  # the context of an adapter's head; empty for one of the backbone's own
+    values: NDArray[np.float64]  # in the data's own units
+    finds_scale: bool = False  # whether its center and scale are found from its observations
+    record: Mapping[str, object] | None = None  # its metadata as it was given; None if that was not kept
+    observed_since: bool = False  # whether it was observed after fit; rows then read its present head
+
+    @property
+    def fixed(self) -> bool:
+        """Whether its head is the backbone's own, made from observations that are not at hand."""
+        return len(self.rows) < self.shots
+
+    def readable(self, schema: MetadataSchema | None) -> dict[str, object]:
+        """Its metadata by column: as it was given, or decoded from the numbers if that was not kept."""
+        if self.record is not None:
+            return dict(self.record)
+        return {} if schema is None else schema.decode(self.metadata)
+
+    def holds(self, row: int) -> bool:
+        """Whether its context holds the row at this position."""
+        at = int(np.searchsorted(self.rows, row))
+        return at < len(self.rows) and int(self.rows[at]) == row
+
+    def observed(self, rows: NDArray[np.int64], values: NDArray[np.float64]) -> Feature:
+        """Return the feature with these observations added, a row's later value replacing an earlier one."""
+        fresh = ~np.isin(self.rows, rows)
+        every = np.concatenate([self.rows[fresh], rows])
+        numbers = np.concatenate([self.values[fresh], values])
+        order = np.argsort(every)  # a head must not depend on the order observations came in
+        return self._holding(every[order], numbers[order])
+
+    def among(self, rows: NDArray[np.int64]) -> Feature:
+        """Return the feature with only its observations at these rows."""
+        kept = np.isin(self.rows, rows)
+        return self._holding(self.rows[kept], self.values[kept])
+
+    def _holding(self, rows: NDArray[np.int64], values: NDArray[np.float64]) -> Feature:
+        return replace(self, shots=len(rows), rows=rows, values=values, observed_since=True)

@@ -1,0 +1,151 @@
+"""The rows a model knows, each with its state and with what its state rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from headstart.core.states import RowStates
+from headstart.model.store import Store
+from headstart.table.names import Names
+
+_MIN_ROOM, _ROOM_SHARE = 1024, 8
+
+
+class Told(NamedTuple):
+    """What a row's state rests on: numbers of features (see ``Catalogue``), ascending, and values."""
+
+    numbers: NDArray[np.int64]
+    values: NDArray[np.float64]  # in the data's own units
+
+
+class Roster:
+    """Rows by name, and their states; it never changes.
+
+    Changes return another roster, so that whoever reads this one is not disturbed. The two share what they
+    have in common, as catalogues do: states lie in arrays to which only new ones are written.
+    """
+
+    def __init__(self, names: Names, states: RowStates) -> None:
+        self.names = names
+        self.epoch = 0  # how often states of known rows have changed
+        self._store = Store(states, 0)
+        self._slots = np.arange(len(states))
+        self._base: dict[int, Told] = {}
+        self._recent: dict[int, Told] = {}  # come before those of the same row in the base
+        self._cells: tuple[dict[int, Told], NDArray[np.int64], NDArray[np.int64]] | None = None  # of the base
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    @property
+    def width(self) -> int:
+        """How many activations a row has."""
+        return int(self._store.parts.activation.shape[1])
+
+    @cached_property
+    def states(self) -> RowStates:
+        """The states of all rows."""
+        if len(self._store.parts) == len(self):  # nothing has changed since they were made
+            return self._store.parts
+        return self._store.take(torch.from_numpy(self._slots))
+
+    def take(self, rows: NDArray[np.int64]) -> RowStates:
+        """The states of the rows at these positions."""
+        if "states" in self.__dict__:
+            return self.states.take(torch.from_numpy(rows))
+        return self._store.take(torch.from_numpy(self._slots[rows]))
+
+    def told(self, row: int) -> Told | None:
+        """What a row's state rests on, if it is another than in the table of the fit."""
+        found = self._recent.get(row)
+        return self._base.get(row) if found is None else found
+
+    @property
+    def told_rows(self) -> list[int]:
+        """The rows whose states rest on more than the table of the fit, in order."""
+        return sorted({*self._base, *self._recent})
+
+    def tellers(self, number: int) -> NDArray[np.int64]:
+        """The rows whose states rest on an observation of this feature made since fit."""
+        if self._cells is None or self._cells[0] is not self._base:
+            counts = [len(told.numbers) for told in self._base.values()]
+            rows = np.repeat(np.array([*self._base], dtype=np.int64), counts)
+            numbers = [np.zeros(0, np.int64), *(told.numbers for told in self._base.values())]
+            self._cells = (self._base, rows, np.concatenate(numbers))
+        _, rows, numbers_of = self._cells
+        held = rows[numbers_of == number]
+        held = held[~np.isin(held, np.array([*self._recent], dtype=np.int64))]
+        recent = [row for row, told in self._recent.items() if number in told.numbers]
+        return np.append(held, np.array(recent, dtype=np.int64))
+
+    def put(self, rows: NDArray[np.int64], states: RowStates, told: Sequence[Told]) -> Roster:
+        """Return a roster in which these rows have other states, which rest on other observations."""
+        after = self._copied()
+        slots = after._written(states)
+        after._slots = after._slots.copy()
+        after._slots[rows] = slots
+        after._tell(dict(zip(rows.tolist(), told, strict=True)))
+        after.epoch = self.epoch + 1
+        return after
+
+    def told_anew(self, told: dict[int, Told]) -> Roster:
+        """Return a roster in which the states of these rows are the same and rest on these observations."""
+        after = self._copied()
+        after._tell(told)
+        return after
+
+    def added(self, names: Sequence[str], states: RowStates, told: Sequence[Told]) -> Roster:
+        """Return a roster with further rows."""
+        after = self._copied()
+        slots = after._written(states)
+        after._tell(dict(zip(range(len(self), len(self) + len(names)), told, strict=True)))
+        after._slots = np.concatenate([after._slots, slots])
+        after.names = Names([*self.names, *names], "row")
+        return after
+
+    def without(self, row: int) -> Roster:
+        """Return a roster without a row; the rows after it move up."""
+        names = [name for place, name in enumerate(self.names) if place != row]
+        kept = np.delete(np.arange(len(self)), row)
+        after = Roster(Names(names, "row"), self.take(kept))  # so that nothing of the row is left anywhere
+        told = {each: self.told(each) for each in self.told_rows if each != row}
+        after._base = {each - (each > row): own for each, own in told.items() if own is not None}
+        after.epoch = self.epoch
+        return after
+
+    def renamed(self, row: int, name: str) -> Roster:
+        """Return a roster in which a row has another name."""
+        after = self._copied()
+        names = list(self.names)
+        names[row] = name
+        after.names = Names(names, "row")
+        return after
+
+    def _copied(self) -> Roster:
+        after = copy(self)
+        after.__dict__.pop("states", None)
+        return after
+
+    def _written(self, states: RowStates) -> NDArray[np.int64]:
+        slots = self._store.claimed(len(states))
+        if slots is None:
+            room = max(_MIN_ROOM, len(self) // _ROOM_SHARE, len(states))
+            self._store = Store(self.take(np.arange(len(self))), room)
+            self._slots = np.arange(len(self))
+            slots = self._store.claimed(len(states))
+            if slots is None:
+                raise RuntimeError("a store that was just made has no room")
+        self._store.write(slots, states)
+        return np.arange(slots.start, slots.stop)
+
+    def _tell(self, told: dict[int, Told]) -> None:
+        self._recent = {**self._recent, **told}
+        if len(self._recent) ** 2 > len(self._base):
+            self._base, self._recent = {**self._base, **self._recent}, {}

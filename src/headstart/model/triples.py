@@ -1,0 +1,155 @@
+"""Observations as (row, feature, value), checked before anything changes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headstart.errors import InputError, UnknownNameError, did_you_mean, listed, worded
+from headstart.model.feature import Feature
+from headstart.model.fitted import Fitted
+from headstart.model.given import NUMBERS
+from headstart.table import Kinds, Names
+from headstart.table.limits import require_carried
+from headstart.table.names import MAX_SUGGESTIONS, as_name
+from headstart.table.readers import Columns, choose_form, read_long
+from headstart.table.sorting import sort_observations
+from headstart.table.sources import TextFormat, open_source
+
+
+class Triples(NamedTuple):
+    """Observations of rows and features that a model knows, each cell once, sorted by row and feature."""
+
+    rows: NDArray[np.int64]  # (n,): positions
+    features: list[Feature]
+    places: NDArray[np.int64]  # (n,): positions in ``features``
+    numbers: NDArray[np.int64]  # (n,): of the features in the catalogue
+    values: NDArray[np.float64]  # (n,): in the data's own units
+
+
+def read_triples(fitted: Fitted, given: object, columns: Columns, text: TextFormat | None = None) -> Triples:
+    """Turn a list of (row, feature, value), a frame or a file into observations of this model.
+
+    Raises
+    ------
+    InputError
+        If anything cannot be used: names that are not there, values of another kind, two values of one cell.
+    """
+    if isinstance(given, (list, tuple)):
+        rows, features, values = _of_list(given)
+        row_numbers, feature_numbers = np.arange(len(rows)), np.arange(len(rows))
+    else:
+        rows, features, row_numbers, feature_numbers, values = _of_source(given, columns, text)
+    row_index = _row_positions(fitted, rows)[row_numbers]
+    names, held, feature_index = _features(fitted, features)
+    return _checked(fitted, names, held, row_index, feature_index[feature_numbers], values)
+
+
+def triples_of(
+    fitted: Fitted, feature: Feature, rows: NDArray[np.int64], values: NDArray[np.float64]
+) -> Triples:
+    """The observations of one feature as triples; they are checked already."""
+    numbers = np.full(len(rows), fitted.catalogue.number(feature.name))
+    return Triples(rows, [feature], np.zeros(len(rows), np.int64), numbers, values)
+
+
+def _of_list(given: Sequence[Any]) -> tuple[list[Any], list[Any], NDArray[np.float64]]:
+    for place, each in enumerate(given):
+        if isinstance(each, (str, Mapping)) or not isinstance(each, Sequence) or len(each) != 3:
+            raise InputError(
+                f"observe() takes a list of (row, feature, value), as [('u17', 'Alien', 5)]; entry {place} "
+                f"is {each!r}"
+            )
+    values = np.empty(len(given))
+    for place, (row, feature, value) in enumerate(given):
+        if not isinstance(value, NUMBERS):
+            raise InputError(f"row {row!r}, feature {feature!r}: the value must be a number; got {value!r}")
+        try:
+            values[place] = value
+        except OverflowError:
+            values[place] = np.inf
+        if not np.isfinite(values[place]):
+            raise InputError(
+                f"row {row!r}, feature {feature!r}: the value is {value}; leave unknown values out"
+            )
+    return [each[0] for each in given], [each[1] for each in given], values
+
+
+def _of_source(
+    given: object, columns: Columns, text: TextFormat | None
+) -> tuple[list[Any], list[Any], NDArray[Any], NDArray[Any], NDArray[np.float64]]:
+    if isinstance(given, (str, bytes)) or not (
+        isinstance(given, os.PathLike) or hasattr(given, "columns") or hasattr(given, "schema")
+    ):
+        raise InputError(
+            "observe() takes a feature's name and its observations, a list of (row, feature, value), a frame"
+            f" or the path of a file; got {type(given).__name__}"
+        )
+    columns = columns.tidy()
+    row, feature, value = columns.or_usual()
+    source = open_source(given, (row, feature, value), text)
+    choose_form(source, "long", columns, None)
+    read = read_long(source, row, feature, value)
+    return read.rows, read.features, read.row_numbers, read.feature_numbers, read.values
+
+
+def _row_positions(fitted: Fitted, rows: list[Any]) -> NDArray[np.int64]:
+    try:
+        return fitted.rows.positions(rows)
+    except UnknownNameError as error:
+        advice = worded("add_rows() adds new ones", "headstart add-rows adds new ones")
+        raise UnknownNameError(f"{error}; {advice}") from None
+
+
+def _features(fitted: Fitted, given: list[Any]) -> tuple[Names, list[Feature], NDArray[np.int64]]:
+    """The features of these names, each once, and where each of the names is among them."""
+    catalogue = fitted.catalogue
+    names = [
+        name if isinstance(name, str) and name in catalogue else as_name(name, "feature") for name in given
+    ]
+    unique = list(dict.fromkeys(names))
+    unknown = [name for name in unique if name not in catalogue]
+    if unknown:
+        advice = worded("add_feature() adds new ones", "headstart add adds new ones")
+        near = did_you_mean(unknown[0], catalogue if len(catalogue) <= MAX_SUGGESTIONS else ())
+        what = f"feature {unknown[0]!r}{near}" if len(unknown) == 1 else f"features: {listed(unknown)}"
+        raise UnknownNameError(f"unknown {what}; {advice}")
+    places = {name: place for place, name in enumerate(unique)}
+    features = [catalogue[name] for name in unique]
+    return Names(unique, "feature"), features, np.array([places[name] for name in names], dtype=np.int64)
+
+
+def _checked(
+    fitted: Fitted,
+    names: Names,
+    features: list[Feature],
+    rows: NDArray[np.int64],
+    index: NDArray[np.int64],
+    values: NDArray[np.float64],
+) -> Triples:
+    kinds = Kinds([feature.kind for feature in features])
+
+    def where(place: int) -> str:
+        return f"row {fitted.rows[rows[place]]!r}, feature {names[index[place]]!r}"
+
+    wrong = kinds.impossible(values, index)
+    if wrong.any():
+        first = int(np.flatnonzero(wrong)[0])
+        kind = kinds[index[first]]
+        raise InputError(f"{where(first)}: the value {values[first]:g} is not {kind.allowed} (kind {kind})")
+    require_carried(values, kinds.scale(values, index), where)
+    numbers = np.array([fitted.catalogue.number(feature.name) for feature in features], dtype=np.int64)
+    at, of, values = sort_observations(rows * max(1, len(names)) + index, values, len(names))
+    again = (at[1:] == at[:-1]) & (of[1:] == of[:-1])
+    if (again & (values[1:] != values[:-1])).any():
+        first = int(np.argmax(again & (values[1:] != values[:-1])))
+        raise InputError(
+            f"row {fitted.rows[at[first]]!r}, feature {names[of[first]]!r} is given twice, as "
+            f"{values[first]:.12g} and {values[first + 1]:.12g}; keep one"
+        )
+    once = np.concatenate([np.ones(min(1, len(at)), dtype=bool), ~again])
+    return Triples(at[once], features, of[once], numbers[of[once]], values[once])

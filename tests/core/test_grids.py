@@ -1,0 +1,78 @@
+"""Grids of predictions: the cheap ways for one row, one head and few heads against the obvious one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from headstart.algebra.symmetric import affine_form, forms, pack
+from headstart.core.heads import Heads
+from headstart.core.moments import second_moment
+from headstart.core.predictive import grid_logits, grid_variance
+from headstart.core.states import RowStates
+
+WIDTH = 6
+
+
+def world(rows: int, heads: int, *, sure: bool = False, known: bool = False) -> tuple[Heads, RowStates]:
+    random = torch.Generator().manual_seed(rows * 100 + heads)
+    some = torch.randn(heads, WIDTH + 1, WIDTH + 1, generator=random)
+    covariance = None if sure else pack(some @ some.mT)
+    weight, bias = torch.randn(heads, WIDTH, generator=random), torch.randn(heads, generator=random)
+    states = RowStates(
+        torch.zeros(rows, 1),
+        torch.zeros(rows, 1),
+        torch.randn(rows, WIDTH, generator=random),
+        None,
+        None if known else torch.rand(rows, WIDTH, generator=random),
+    )
+    return Heads(weight, bias, covariance), states
+
+
+def slow_variance(heads: Heads, states: RowStates) -> np.ndarray:
+    """Cell by cell, from the definition of the variance of a product of uncertain vectors."""
+    matrices = heads.covariances(WIDTH + 1).double().numpy()
+    found = np.zeros((len(states), len(heads)))
+    for i, j in np.ndindex(*found.shape):
+        row = np.append(states.activation[i].double().numpy(), 1.0)
+        found[i, j] = row @ matrices[j] @ row
+        if states.variance is not None:
+            squares = heads.weight[j].double().numpy() ** 2 + np.diag(matrices[j])[:-1]
+            found[i, j] += squares @ states.variance[i].double().numpy()
+    return found
+
+
+@pytest.mark.parametrize("heads", [1, 3, 20])
+@pytest.mark.parametrize("rows", [1, 2, 9])
+@pytest.mark.parametrize("sure", [False, True])
+@pytest.mark.parametrize("known", [False, True])
+def test_every_way_gives_the_same_grid(rows: int, heads: int, sure: bool, known: bool) -> None:
+    some, states = world(rows, heads, sure=sure, known=known)
+    np.testing.assert_allclose(grid_variance(some, states), slow_variance(some, states), rtol=1e-6)
+    slow = states.activation.double() @ some.weight.double().T + some.bias.double()
+    np.testing.assert_allclose(grid_logits(some, states), slow, rtol=1e-12)
+    single = grid_variance(some, states, torch.float32)
+    assert single.dtype == torch.float32
+    np.testing.assert_allclose(single, slow_variance(some, states), rtol=1e-4)
+
+
+def test_a_form_with_a_one_and_with_spread() -> None:
+    random = torch.Generator().manual_seed(0)
+    vectors, some = (torch.randn(5, n, generator=random, dtype=torch.float64) for n in (3, 4))
+    matrix = some[:4].T @ some[:4]
+    with_one = torch.cat([vectors, torch.ones(5, 1)], dim=1)
+    slow = torch.stack([row @ matrix @ row for row in with_one])
+    np.testing.assert_allclose(affine_form(vectors, matrix), slow)
+    spread = torch.rand(5, 3, generator=random, dtype=torch.float64)
+    added = slow + spread @ matrix.diagonal()[:-1]
+    np.testing.assert_allclose(forms(with_one, pack(matrix)[None], spread)[:, 0], added)
+
+
+def test_the_second_moment_is_kept_for_the_same_states() -> None:
+    _, states = world(9, 1)
+    rows = np.c_[states.activation.double().numpy(), np.ones(9)]
+    np.testing.assert_allclose(second_moment(states), rows.T @ rows / 9, rtol=1e-12)
+    assert second_moment(states) is second_moment(states)
+    _, others = world(8, 1)
+    assert second_moment(others) is not second_moment(states)

@@ -1,0 +1,98 @@
+"""The commands by which rows live, and that write out or fit anew what a model holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headstart.model import Headstart
+from headstart.table import Table
+from tests.model.conftest import able
+from tests.test_cli import run
+
+COLUMNS = ("--row", "user", "--feature", "film", "--value", "stars")
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    able().save(tmp_path / "m")
+    return tmp_path / "m"
+
+
+def test_rows_come_observe_and_go(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "new.csv").write_text("user,film,stars\nx,f1,5\nx,f2,1\ny,f1,\n")
+    added = run("add-rows", model, tmp_path / "new.csv", *COLUMNS)
+    assert added.returncode == 0, added.stderr
+    assert "added 2 rows; the model has 202" in added.stdout
+    (tmp_path / "more.csv").write_text("user,film,stars\nx,f3,4\nu1,f1,2\n")
+    seen = run("observe", model, "--observations", tmp_path / "more.csv", *COLUMNS)
+    assert seen.returncode == 0, seen.stderr
+    assert "2 observations taken; 2 features and 2 rows changed" in seen.stdout
+    one = run("observe", model, "--observations", tmp_path / "more.csv", *COLUMNS, "--update", "rows")
+    assert "0 features and 2 rows changed" in one.stdout
+    gone = run("remove", model, "--rows", "x,y", "--features", "f5")
+    assert "removed 1 features and 2 rows" in gone.stdout, gone.stderr
+    loaded = Headstart.load(model)
+    assert "x" not in loaded.rows
+    assert "f5" not in loaded.features
+    for wrong, message in (
+        (("observe", model, "--observations", tmp_path / "new.csv", *COLUMNS), "headstart add-rows adds new"),
+        (("remove", model), "--features or --rows"),
+        (("observe", model, "--observations", tmp_path / "more.csv"), "row"),
+        (
+            ("observe", model, "f1", "--observations", tmp_path / "more.csv", *COLUMNS),
+            "--feature names a column",
+        ),
+        (("add-rows", model, tmp_path / "more.csv", *COLUMNS), "row 'u1' is already in the model"),
+    ):
+        said = run(*wrong)
+        assert said.returncode == 1
+        assert message in said.stderr
+
+
+def test_a_model_is_written_out_and_fitted_again(model: Path, tmp_path: Path) -> None:
+    out, films = tmp_path / "all.parquet", tmp_path / "films.csv"
+    wrote = run("export", model, "--out", out, "--metadata-out", films)
+    assert wrote.returncode == 0, wrote.stderr
+    assert "fit it with --kind rating:1:5" in wrote.stdout
+    table = Table.read(out, metadata=films, kinds="rating:1:5")
+    assert len(table) == len(able().table())
+    assert run("export", model, "--out", tmp_path / "all.txt").returncode == 1
+    refitted = run("refit", model, "--out", tmp_path / "again")
+    assert refitted.returncode == 0, refitted.stderr
+    assert "60 features, 200 rows" in refitted.stdout
+    quiet = run("refit", model, "--out", tmp_path / "again", "--quiet")
+    assert (quiet.returncode, quiet.stdout) == (0, ""), quiet.stderr
+    assert sorted(Headstart.load(tmp_path / "again").features) == sorted(able().features)
+
+
+def test_commands_are_silent_or_write_to_standard_output(model: Path, tmp_path: Path) -> None:
+    for name, text in {"new": "x,f1,5", "more": "x,f3,4", "one": "u1,f1,5"}.items():
+        (tmp_path / f"{name}.csv").write_text(f"row,feature,value\n{text}\n")
+    (tmp_path / "named.csv").write_text("row,value\nu2,4\n")
+    for arguments in (
+        ("add-rows", model, tmp_path / "new.csv"),
+        ("observe", model, "--observations", tmp_path / "more.csv"),
+        ("observe", model, "f1", "--observations", tmp_path / "named.csv"),
+    ):
+        said = run(*arguments, "--quiet")
+        assert (said.returncode, said.stdout) == (0, ""), said.stderr
+    asked = run("recommend", model, "x", "-n", "60", "--format", "csv", "--quiet")
+    assert asked.returncode == 0, asked.stderr
+    named = asked.stdout
+    assert '"f2"' in named
+    assert '"f1"' not in named  # observed when it was added
+    assert '"f3"' not in named
+    told = run("explain", model, "x", "f2", "--format", "csv", "--quiet")
+    assert told.returncode == 0, told.stderr
+    assert '"observation","f1"' in told.stdout
+    removed = run("remove", model, "--rows", "x", "--quiet")
+    assert (removed.returncode, removed.stdout) == (0, ""), removed.stderr
+    wrote = run("export", model, "--out", "-", "--quiet")
+    lines = wrote.stdout.splitlines()
+    assert lines[0] == '"row","feature","value"'
+    assert len(lines) == 1 + len(Headstart.load(model).table())
+    refused = run("export", model, "--out", tmp_path / "a.csv", "--metadata-out", tmp_path / "b.txt")
+    assert refused.returncode == 1
+    assert "--metadata-out must end in" in refused.stderr
