@@ -11,6 +11,8 @@ import pyarrow.compute as pc
 from headstart.errors import InputError
 from headstart.table.columns.column import Column, Encoded
 
+_MAX_SIZE = 1e6  # of an encoded number, whose usual size is 1
+
 
 class VectorColumn(Column):
     """A list of ``size`` numbers, such as a sentence embedding, divided by one common scale."""
@@ -35,11 +37,12 @@ class VectorColumn(Column):
                 f"metadata {name!r}: all vectors must have the same length; got lengths {sorted(lengths)[:5]}"
             )
         values = pc.list_flatten(column).to_numpy(zero_copy_only=False)
-        scale = float(np.sqrt(np.mean(values**2))) if len(values) else 1.0
+        largest = float(np.abs(values).max(initial=0.0)) or 1.0  # so that no square is too large or small
+        scale = largest * float(np.sqrt(np.mean((values / largest) ** 2))) if len(values) else 1.0
         return cls(name=name, size=lengths[0] if lengths else 0, scale=scale or 1.0)
 
     def encode(self, column: pa.Array) -> Encoded:
-        """Divide by the scale: (n, size). A missing vector gives zeros."""
+        """Divide by the scale: (n, size), at most a million of it. A missing vector gives zeros."""
         valid = column.is_valid().to_numpy(zero_copy_only=False)
         wrong = pc.not_equal(column.value_lengths(), self.size)
         if pc.any(wrong, min_count=0).as_py():
@@ -47,7 +50,9 @@ class VectorColumn(Column):
             raise InputError(f"metadata {self.name!r} must be a list of {self.size} numbers; got {length}")
         result = np.zeros((len(column), self.size), np.float32)
         values = pc.list_flatten(column).to_numpy(zero_copy_only=False)
-        result[valid] = values.reshape(int(valid.sum()), self.size) / self.scale
+        with np.errstate(over="ignore"):
+            scaled = np.clip(values / self.scale, -_MAX_SIZE, _MAX_SIZE)
+        result[valid] = scaled.reshape(int(valid.sum()), self.size)
         return result
 
     def decode(self, numbers: Encoded) -> list[float] | None:
