@@ -34,7 +34,7 @@ from headstart.cli.options import (
     read_table,
 )
 from headstart.cli.printing import say, show_facts
-from headstart.cli.training import Set, read_settings
+from headstart.cli.training import Set, configured_model
 from headstart.errors import InputError
 
 Context = typer.Option(help="CSV or Parquet file with the columns row and value.")
@@ -71,41 +71,13 @@ def fit(
     Example: [bold]headstart fit ratings.csv --metadata films.csv --row user --feature film --value stars
     --out films.headstart[/bold]
     """
-    from headstart.adapters.registry import adapter_config
-    from headstart.backbones.registry import backbone_config
-    from headstart.model import Headstart
     from headstart.model.checkpoint import discard, working_in
     from headstart.model.folder import check_place
     from headstart.model.replacing import require_no_loss
-    from headstart.model.settings import Settings
-    from headstart.training.choosing import AUTO
-    from headstart.training.metatraining import MetaTrainingConfig
-    from headstart.training.pretraining import PretrainingConfig
 
     # Check the options before the table is read, because reading and training can take long.
     check_place(out)
-    own = read_settings(settings)
-    if adapter == AUTO and own["adapter"]:
-        raise InputError(
-            "--set adapter.… goes with an adapter of your choice, as --adapter chn; not with auto"
-        )
-    checked = Settings(
-        backbone=backbone_config(backbone).revised(**own["backbone"]),
-        adapter=AUTO if adapter == AUTO else adapter_config(adapter, seed).revised(**own["adapter"]),
-        pretraining=PretrainingConfig.of(own["pretraining"]),
-        metatraining=MetaTrainingConfig.of(own["metatraining"]),
-        meta_share=meta_share,
-        random_state=seed,
-    )
-    model = Headstart(
-        checked.backbone,
-        checked.adapter,
-        checked.pretraining,
-        checked.metatraining,
-        meta_share=meta_share,
-        random_state=seed,
-        quiet=quiet,
-    )
+    model = configured_model(backbone, adapter, settings, meta_share, seed, quiet=quiet)
     columns, text = (row, feature, value), (separator, decimal, encoding)
     table = read_table(
         observations,

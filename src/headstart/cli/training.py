@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headstart.errors import InputError, did_you_mean
+
+if TYPE_CHECKING:
+    from headstart.model import Headstart
 
 SECTIONS = ("backbone", "adapter", "pretraining", "metatraining")
 Set = Annotated[
@@ -45,3 +48,39 @@ def read_settings(texts: list[str] | None) -> dict[str, dict[str, Any]]:
         except json.JSONDecodeError:
             found[section][name] = value.strip()
     return found
+
+
+def configured_model(
+    backbone: str, adapter: str, given: list[str] | None, meta_share: float | None, seed: int, *, quiet: bool
+) -> Headstart:
+    """Check all that is set for training and return a model that is yet to be fitted."""
+    from headstart.adapters.registry import adapter_config
+    from headstart.backbones.registry import backbone_config
+    from headstart.model import Headstart
+    from headstart.model.settings import Settings
+    from headstart.training.choosing import AUTO
+    from headstart.training.metatraining import MetaTrainingConfig
+    from headstart.training.pretraining import PretrainingConfig
+
+    own = read_settings(given)
+    if adapter == AUTO and own["adapter"]:
+        raise InputError(
+            "--set adapter.… goes with an adapter of your choice, as --adapter chn; not with auto"
+        )
+    checked = Settings(
+        backbone=backbone_config(backbone).revised(**own["backbone"]),
+        adapter=AUTO if adapter == AUTO else adapter_config(adapter, seed).revised(**own["adapter"]),
+        pretraining=PretrainingConfig.of(own["pretraining"]),
+        metatraining=MetaTrainingConfig.of(own["metatraining"]),
+        meta_share=meta_share,
+        random_state=seed,
+    )
+    return Headstart(
+        checked.backbone,
+        checked.adapter,
+        checked.pretraining,
+        checked.metatraining,
+        meta_share=meta_share,
+        random_state=seed,
+        quiet=quiet,
+    )

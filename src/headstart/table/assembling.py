@@ -88,20 +88,13 @@ def assemble(
     ordered, merge_notes = merge_duplicates(ordered, rows, features, duplicates, spellings)
     resolved, kind_notes = _kinds(kinds, rows, features, ordered)
     notes += [*merge_notes, *kind_notes]
-    aligned = schema = None
-    vectors: dict[str, NDArray[np.float32]] = {}
     types = _tidy_keys(metadata_types or {}, "metadata_types must map columns to types, as {'year': 'date'}")
     functions = _tidy_keys(encoders or {}, "encoders must map columns to functions, as {'image': function}")
-    if lines is not None and lines.num_columns:
-        aligned = align(described, lines, features)
-        used = [name for name in aligned.column_names if types.get(name) != "ignore"]
-        check_finite(aligned.select(used), features)
-        schema, vectors = MetadataSchema.fit_encoded(aligned, types, functions, reporter)
+    lines = None if lines is None else align(described, lines, features)
+    aligned, schema, vectors = _feature_metadata(lines, features, types, functions, reporter)
+    if schema is not None:
         notes.append(f"metadata columns read as {schema.describe()} ({_types_to_paste(schema)})")
         notes += _why_hashed(schema, types)
-    elif types or functions:
-        given = argument("metadata_types" if types else "encoders")
-        raise InputError(f"{given} was given, but there are no columns of metadata to apply it to")
     described_rows = _row_metadata(known_rows, row_lines, rows, row_metadata_types or {}, reporter)
     if described_rows[1] is not None:
         notes.append(f"row metadata columns read as {described_rows[1].describe()}")
@@ -109,6 +102,24 @@ def assemble(
         rows, features, resolved, *ordered, aligned, schema, tuple(notes), functions, *described_rows
     )
     return parts, vectors
+
+
+def _feature_metadata(
+    lines: pa.Table | None,
+    features: Names,
+    types: Mapping[str, str],
+    functions: Mapping[str, EncoderLike],
+    reporter: Reporter,
+) -> tuple[pa.Table | None, MetadataSchema | None, dict[str, NDArray[np.float32]]]:
+    """The metadata of features, how it is encoded, and the vectors of the columns that an encoder encodes."""
+    if lines is None or not lines.num_columns:
+        if types or functions:
+            given = argument("metadata_types" if types else "encoders")
+            raise InputError(f"{given} was given, but there are no columns of metadata to apply it to")
+        return None, None, {}
+    used = [name for name in lines.column_names if types.get(name) != "ignore"]
+    check_finite(lines.select(used), features)
+    return lines, *MetadataSchema.fit_encoded(lines, types, functions, reporter)
 
 
 def _row_metadata(
