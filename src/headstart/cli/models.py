@@ -78,16 +78,15 @@ def fit(
     # Check the options before the table is read, because reading and training can take long.
     check_place(out)
     model = configured_model(backbone, adapter, settings, meta_share, seed, quiet=quiet)
-    columns, text = (row, feature, value), (separator, decimal, encoding)
     table = read_table(
         observations,
         metadata,
-        columns,
+        (row, feature, value),
         kind,
         form,
         duplicates,
         metadata_type,
-        text,
+        (separator, decimal, encoding),
         quiet=quiet,
         row_metadata=row_metadata,
     )
