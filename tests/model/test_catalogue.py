@@ -64,3 +64,12 @@ def test_sums_belong_to_the_head_they_were_put_with() -> None:
         catalogue.evidence["a"] = sums[0]  # type: ignore[index]
     with pytest.raises(ValueError, match="zip"):
         catalogue.put([feature("d"), feature("e")], head(1.0, 2.0), sums[:1])
+
+
+def test_names_of_older_models_are_found_as_they_are() -> None:
+    """Models saved before names were tidied may hold names with spaces around them."""
+    catalogue = Catalogue(head(0.0)).put([feature(" a "), feature("b")], head(1.0, 2.0))
+    assert catalogue[" a "].name == " a "
+    assert catalogue[" b "].name == "b"
+    with pytest.raises(UnknownNameError, match="unknown feature 'a'"):
+        catalogue["a"]

@@ -118,7 +118,8 @@ class Catalogue(Mapping[str, Feature]):
         return self._find(name).feature
 
     def _find(self, name: object) -> _Entry:
-        key = as_name(name, "feature")
+        # A name is first looked for as it is, as ``Names`` does: models may be older than tidy names.
+        key = name if isinstance(name, str) and name in self else as_name(name, "feature")
         entry = self._recent.get(key) or self._base.get(key)
         if entry is None:
             hint = did_you_mean(key, self if len(self) <= 20_000 else ())
