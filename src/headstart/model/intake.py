@@ -159,7 +159,7 @@ def _kind_of(fitted: Fitted, name: str, given: object) -> Kind:
     if len(alike) == 1 or (given is None and alike[0].type != KindType.REAL):
         return alike[0]
     if alike[0].type != KindType.REAL:
-        raise InputError(f"feature {name!r}: say its ends, as kind='{alike[0]}'")
+        raise InputError(f"feature {name!r}: say its ends, as {argument('kind', str(alike[0]))}")
     # The model's real features each have a scale of their own: this one's is found from its observations.
     return alike[0] if fitted.middle is None else fitted.middle
 
