@@ -206,7 +206,8 @@ MODELS: list[tuple[str, list[str], str]] = [
 ]
 USAGE: list[tuple[str, list[str], str]] = [
     ("command", ["ft"], "No such command 'ft'"),
-    ("option", ["fit", "long.csv", "--ouput", "x"], "--ouput"),
+    ("option", ["fit", "long.csv", "--ouput", "x"], "No such option"),
+    ("option by name", ["fit", "long.csv", "--ouput", "x"], "--ouput"),
     ("no out", ["fit", "long.csv"], "Missing option '--out'"),
     ("no model", ["info"], "Missing argument"),
     ("seed", [*FIT, "--seed", "x"], "'--seed'"),

@@ -159,7 +159,7 @@ def test_what_cannot_be_explained_is_said(fresh: Fresh) -> None:
     roster = copy(before.roster)
     roster._base = roster._recent = {}  # as models saved before such rows kept what they observed
     model.fitted_ = replace(before, roster=roster)
-    assert roster.told(late) is None
+    assert roster.observations(late) is None
     with pytest.raises(InputError, match=r"added after fit.*pass them as"):
         model.explain("late", "f1")
     model.fitted_ = before

@@ -35,7 +35,7 @@ class RandomHead(Adapter):
     and any order, so it is not taken from a running generator but is a hash of the seed and of all
     that an adapter sees of a feature: its metadata and its context (rows by their position in the
     states). Features with the same context and metadata, such as all at zero shots without metadata, share
-    one draw: nothing tells them apart.
+    one draw: there is no difference between them.
     """
 
     config_type: ClassVar[type[AdapterConfig]] = RandomConfig

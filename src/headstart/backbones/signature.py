@@ -9,7 +9,7 @@ from headstart.algebra.sparse import bag
 from headstart.table.cells import Cells
 
 _ROUNDS = 4  # of subspace iteration
-_TAIL = 0.02  # share of rows at each end of the counts that are not told apart
+_TAIL = 0.02  # share of rows at each end of the counts whose counts are treated as equal
 _QUANTILE_ROWS = 1_000_000  # rows that the ends of the counts are found from, at most
 
 

@@ -152,16 +152,16 @@ def explain(
     place = destination(out, form, quiet)
     if picture is not None and picture.suffix.lower() not in _PICTURES:
         raise InputError(f"--picture must end in .png, .svg or .pdf; got {picture.name!r}")
-    told = Headstart.load(model).explain(row, feature)
+    explanation = Headstart.load(model).explain(row, feature)
     if place.format == "table":
-        typer.echo(str(told))
+        typer.echo(str(explanation))
     else:
-        place.write(told.to_arrow())
+        place.write(explanation.to_arrow())
     if picture is not None:
         import io
 
         buffer = io.BytesIO()
-        told.plot().figure.savefig(buffer, format=picture.suffix.lower().removeprefix("."))
+        explanation.plot().figure.savefig(buffer, format=picture.suffix.lower().removeprefix("."))
         write_bytes(picture, buffer.getvalue())
         place.say(f"drew {picture}")
 

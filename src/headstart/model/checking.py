@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from headstart.adapters.protocol import StreamingAdapter
 from headstart.errors import InputError, listed
-from headstart.model.told import tells
+from headstart.model.row_observations import are_consistent
 from headstart.table import Kind, Kinds
 from headstart.table.kinds import KindType
 from headstart.table.limits import LARGEST
@@ -51,10 +51,11 @@ _FORMS = {
     "rows": {"metadata": (_SINGLE, 2), "records": (torch.uint8, 1)},
     "row_prior": {"matrix": (_SINGLE, 2), "constant": (_SINGLE, 1), "covariance": (_SINGLE, 2),
                   "bends": (torch.bool, 1), "gains": (_SINGLE, 1)},
-    "told": {"rows": (_INT, 1), "counts": (_INT, 1), "features": (_INT, 1), "values": (_DOUBLE, 1)},
+    "row_observations": {"rows": (_INT, 1), "counts": (_INT, 1), "features": (_INT, 1),
+                         "values": (_DOUBLE, 1)},
 }  # fmt: skip
 _OPTIONAL = {"covariance", "noise", "variance"}
-_OPTIONAL_GROUPS = {"streams", "knowledge/scales", "told", "records", "rows", "row_prior"}
+_OPTIONAL_GROUPS = {"streams", "knowledge/scales", "row_observations", "records", "rows", "row_prior"}
 _OF_PARTS = ("backbone", "adapter")
 _NOT_NEGATIVE = ("code_std", "noise", "variance")
 
@@ -117,7 +118,8 @@ def check_counts(facts: ModelFacts, knowledge: Knowledge, states: RowStates, gro
         and _ascends(cells.indptr)
         and int(cells.indptr[-1]) == len(cells.values) == len(cells.index),
         "sums": len(facts.streams) == len(groups.get("streams", {}).get("", ())),
-        "observations of rows": "told" not in groups or tells(groups["told"], rows, features),
+        "observations of rows": "row_observations" not in groups
+        or are_consistent(groups["row_observations"], rows, features),
         "calibration": _calibrates(groups["calibration"]),
         "judgement": facts.judgement is None or _judges(facts.judgement),
     }

@@ -17,7 +17,7 @@ from headstart.core.row_prior import RowBelief
 from headstart.core.states import RowStates
 from headstart.errors import NumericalError
 from headstart.model.fitted import Fitted
-from headstart.model.roster import Told
+from headstart.model.roster import RowObservations
 from headstart.model.row_cells import RowCells
 from headstart.table import Cells
 from headstart.table.cells import offsets
@@ -25,18 +25,18 @@ from headstart.table.cells import offsets
 _AT_ONCE = 2**16  # observations whose heads are brought to a row's own form at a time
 
 
-def told_of(fitted: Fitted, row: int) -> Told:
+def observations_of_row(fitted: Fitted, row: int) -> RowObservations:
     """What the state of a known row rests on."""
-    told = fitted.roster.told(row)
-    if told is not None:
-        return told
+    observations = fitted.roster.observations(row)
+    if observations is not None:
+        return observations
     cells = fitted.knowledge.cells
     if row >= len(cells):  # of a model saved before such rows kept what they observed
-        return Told(np.zeros(0, np.int64), np.zeros(0))
+        return RowObservations(np.zeros(0, np.int64), np.zeros(0))
     held = slice(int(cells.indptr[row]), int(cells.indptr[row + 1]))
     numbers = cells.index[held].numpy()
     facts = fitted.catalogue.facts(numbers)
-    return Told(numbers, facts[:, 1] + facts[:, 2] * cells.values[held].numpy().astype(np.float64))
+    return RowObservations(numbers, facts[:, 1] + facts[:, 2] * cells.values[held].numpy().astype(np.float64))
 
 
 def describes_by_any(fitted: Fitted) -> bool:
@@ -90,13 +90,17 @@ class RowReading(NamedTuple):
 
 @torch.no_grad()
 def reading_of(
-    fitted: Fitted, told: Told, metadata: NDArray[np.float32] | None = None, *, as_fitted: bool = False
+    fitted: Fitted,
+    observations: RowObservations,
+    metadata: NDArray[np.float32] | None = None,
+    *,
+    as_fitted: bool = False,
 ) -> RowReading:
     """How ``described`` would read a row of these observations, or how ``fit`` did if ``as_fitted``."""
-    given = RowCells.of([told])
+    given = RowCells.of([observations])
     if as_fitted:  # features may have been removed since
-        facts = fitted.catalogue.facts(told.numbers)
-        cells = _scaled(fitted, given.counts, told, facts)
+        facts = fitted.catalogue.facts(observations.numbers)
+        cells = _scaled(fitted, given.counts, observations, facts)
         heads = fitted.knowledge.heads.take(cells.index)
     else:
         cells, slots, facts = _readable(fitted, given, by_any=True)
@@ -120,16 +124,18 @@ def _readable(
     slots = fitted.catalogue.slots_by_number(given.numbers)
     read = slots >= 0 if by_any else (slots >= 0) & (given.numbers < len(fitted.backbone_features))
     lines = np.repeat(np.arange(len(given.counts)), given.counts)[read]
-    told = Told(given.numbers[read], given.values[read])
-    facts = fitted.catalogue.facts(told.numbers)
+    observations = RowObservations(given.numbers[read], given.values[read])
+    facts = fitted.catalogue.facts(observations.numbers)
     counts = np.bincount(lines, minlength=len(given.counts))
-    return _scaled(fitted, counts, told, facts), slots[read], facts
+    return _scaled(fitted, counts, observations, facts), slots[read], facts
 
 
-def _scaled(fitted: Fitted, counts: NDArray[np.int64], told: Told, facts: NDArray[np.float64]) -> Cells:
-    values = torch.from_numpy((told.values - facts[:, 1]) / facts[:, 2]).float()
+def _scaled(
+    fitted: Fitted, counts: NDArray[np.int64], observations: RowObservations, facts: NDArray[np.float64]
+) -> Cells:
+    values = torch.from_numpy((observations.values - facts[:, 1]) / facts[:, 2]).float()
     width = len(fitted.backbone_features)
-    return Cells(offsets(torch.from_numpy(counts)), torch.from_numpy(told.numbers), values, width)
+    return Cells(offsets(torch.from_numpy(counts)), torch.from_numpy(observations.numbers), values, width)
 
 
 def _kinds(fitted: Fitted, facts: NDArray[np.float64]) -> Tensor:

@@ -16,7 +16,7 @@ from headstart.backbones.rows import Readings
 from headstart.core.batch import FeatureBatch
 from headstart.core.states import RowStates
 from headstart.errors import InputError, argument, worded
-from headstart.model.describing import RowReading, described, reading_of, told_of
+from headstart.model.describing import RowReading, described, observations_of_row, reading_of
 from headstart.model.explanation import Contribution, Explanation
 from headstart.model.feature import Feature
 from headstart.model.fitted import Fitted
@@ -93,18 +93,18 @@ def _row(fitted: Fitted, row: Any) -> _Row:
     if is_observations(row):
         given = rows_of(fitted, {GUEST: row})
         state = described(fitted, given, [GUEST])
-        return _Row(GUEST, state, reading_of(fitted, given.told()[0]))
+        return _Row(GUEST, state, reading_of(fitted, given.observations()[0]))
     name = as_name(row, "row")
     place = fitted.rows.position(name)
-    told = fitted.roster.told(place)
-    if told is None and place >= len(fitted.knowledge.cells):
+    observations = fitted.roster.observations(place)
+    if observations is None and place >= len(fitted.knowledge.cells):
         raise InputError(
             f"row {name!r} was added after fit to a model whose format did not keep its observations; "
             f"{worded('pass them as {feature: value}', 'explain a row of the table')}"
         )
     held = fitted.row_metadata
     metadata = None if held is None else held.encoded[[place]]
-    reading = reading_of(fitted, told_of(fitted, place), metadata, as_fitted=told is None)
+    reading = reading_of(fitted, observations_of_row(fitted, place), metadata, as_fitted=observations is None)
     return _Row(name, fitted.roster.take(np.array([place])), reading)
 
 

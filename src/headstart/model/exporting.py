@@ -69,7 +69,7 @@ def _of_table(fitted: Fitted) -> Part:
     """What the backbone was fitted on, of rows that have observed nothing else; it is held on a scale."""
     cells = fitted.knowledge.cells
     lines, numbers = cells.lines.numpy(), cells.index.numpy()
-    here = ~np.isin(lines, fitted.roster.told_rows)
+    here = ~np.isin(lines, fitted.roster.observed_rows)
     fixed = np.zeros(len(fitted.backbone_features), dtype=bool)
     for feature in fitted.catalogue.values():
         if feature.fixed and feature.in_backbone:
@@ -80,9 +80,9 @@ def _of_table(fitted: Fitted) -> Part:
 
 
 def _of_rows(fitted: Fitted) -> Part:
-    rows = fitted.roster.told_rows
-    told = [fitted.roster.told(row) for row in rows]
-    cells = RowCells.of([each for each in told if each is not None])
+    rows = fitted.roster.observed_rows
+    observations = [fitted.roster.observations(row) for row in rows]
+    cells = RowCells.of([each for each in observations if each is not None])
     return np.repeat(np.array(rows, dtype=np.int64), cells.counts), cells.numbers, cells.values
 
 

@@ -226,7 +226,7 @@ class Fitted:
         return positions
 
 
-_FEWEST_OUTLIERS = 4  # values of which one can be told to be far off
+_FEWEST_OUTLIERS = 4  # values from which on one can be recognised as an outlier
 _MOST_DIGITS = 1e-15  # the least units relative to the value furthest off, whose square must be possible
 _MAX_CANCELLATION = 1e3  # times that sums may shrink when observations are taken out of them
 

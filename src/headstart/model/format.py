@@ -23,9 +23,9 @@ from headstart.model.checking import check_counts, check_sums, check_tensors, ma
 from headstart.model.feature import Feature
 from headstart.model.fitted import Fitted
 from headstart.model.records import record_tensors, records_from, row_metadata_from, row_metadata_tensors
+from headstart.model.row_observations import roster_from, row_observation_tensors
 from headstart.model.settings import Settings
 from headstart.model.staleness import NOTHING, Arrived
-from headstart.model.told import roster_from, told_tensors
 from headstart.table import Cells, Kind, MetadataSchema, Names
 from headstart.training.calibration import Calibration
 from headstart.training.judge import Judgement
@@ -141,7 +141,7 @@ def tensors_of(fitted: Fitted) -> dict[str, Tensor]:
         tensors |= {f"{prefix}/{name}": value for name, value in vars(part).items() if value is not None}
     if sums := fitted.catalogue.evidence_at(fitted.roster.epoch):
         tensors["streams"] = torch.cat(list(sums.values()))
-    tensors |= told_tensors(fitted) | record_tensors(fitted) | row_metadata_tensors(fitted)
+    tensors |= row_observation_tensors(fitted) | record_tensors(fitted) | row_metadata_tensors(fitted)
     tensors |= {f"backbone/{name}": value for name, value in fitted.backbone.state_dict().items()}
     tensors |= {f"adapter/{name}": value for name, value in fitted.adapter.state_dict().items()}
     return {name: value.clone() for name, value in tensors.items()}  # tensors in a file share no memory
@@ -189,7 +189,7 @@ def fitted_from(facts: ModelFacts, tensors: dict[str, Tensor], *, prepare: bool 
     catalogue = _catalogue(facts, parts, tensors, knowledge)
     fitted = Fitted(
         settings=settings,
-        roster=roster_from(facts, states, parts.get("told"), catalogue),
+        roster=roster_from(facts, states, parts.get("row_observations"), catalogue),
         schema=facts.metadata,
         kinds=tuple(Kind.parse(kind) for kind in facts.kinds),
         backbone=backbone,
@@ -232,7 +232,7 @@ def _catalogue(
 
 
 def _observed_since(facts: ModelFacts, knowledge: Knowledge) -> list[bool]:
-    """Which features of the backbone were observed after fit; of older models, as far as can be told."""
+    """Which features of the backbone were observed after fit; of older models, as far as that is known."""
     features = facts.features
     if features.observed_since is not None:
         return list(features.observed_since)

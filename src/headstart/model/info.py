@@ -64,12 +64,12 @@ class ModelInfo:
         if self.chosen is not None and self.judged_on:
             facts.append(("chosen", f"{self.chosen}, judged on {self.judged_on} features held out"))
         if self.errors:
-            told = (f"{each.error:.3g} ± {each.standard_error:.1g} ({each.shots})" for each in self.errors)
-            facts.append(("error by shots", ", ".join(told)))
+            parts = (f"{each.error:.3g} ± {each.standard_error:.1g} ({each.shots})" for each in self.errors)
+            facts.append(("error by shots", ", ".join(parts)))
         if self.metadata:
             used = sorted(self.metadata.items(), key=lambda pair: -pair[1])
-            told = (f"{name} {share:.0%}" if share > 0 else f"{name} not used" for name, share in used)
-            facts.append(("metadata", ", ".join(told)))
+            parts = (f"{name} {share:.0%}" if share > 0 else f"{name} not used" for name, share in used)
+            facts.append(("metadata", ", ".join(parts)))
         return facts
 
     def __str__(self) -> str:

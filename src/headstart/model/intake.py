@@ -16,7 +16,7 @@ from headstart.model.feature import Feature
 from headstart.model.fitted import Fitted
 from headstart.model.frames import as_mapping
 from headstart.model.given import NUMBERS, require_mapping, tidy_keys, unique_names
-from headstart.model.roster import Told
+from headstart.model.roster import RowObservations
 from headstart.model.row_cells import RowCells
 from headstart.table import Kind, Kinds, Names
 from headstart.table.columns.column import is_missing
@@ -171,7 +171,7 @@ def _none_of(fitted: Fitted) -> str:
 
 def rows_of(fitted: Fitted, rows: Mapping[Any, object]) -> RowCells:
     """What new rows observed, checked."""
-    told = []
+    checked = []
     for row, observations in rows.items():
         what = f"row {row!r}"
         names, values = numbers(observations, what)
@@ -179,8 +179,8 @@ def rows_of(fitted: Fitted, rows: Mapping[Any, object]) -> RowCells:
         _check_values(values, names, Kinds([feature.kind for feature in features]), what)
         places = np.array([fitted.catalogue.number(name) for name in names], dtype=np.int64)
         order = np.argsort(places)
-        told.append(Told(places[order], values[order]))
-    return RowCells.of(told)
+        checked.append(RowObservations(places[order], values[order]))
+    return RowCells.of(checked)
 
 
 def encode_rows(fitted: Fitted, rows: Mapping[Any, object]) -> RowStates:

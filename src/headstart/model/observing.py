@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headstart.errors import InputError, argument, listed, worded
-from headstart.model.describing import described, describes_by_any, told_of
+from headstart.model.describing import described, describes_by_any, observations_of_row
 from headstart.model.feature import Feature
 from headstart.model.fitted import Fitted
 from headstart.model.row_cells import RowCells
@@ -86,11 +86,11 @@ def observed(fitted: Fitted, given: Triples, update: str) -> tuple[Fitted, Obser
 
 
 def _with_rows(fitted: Fitted, given: Triples, rows: NDArray[np.int64]) -> Fitted:
-    known = RowCells.of([told_of(fitted, int(row)) for row in rows])
+    known = RowCells.of([observations_of_row(fitted, int(row)) for row in rows])
     cells = known.joined(np.searchsorted(rows, given.rows), given.numbers, given.values)
     metadata = None if fitted.row_metadata is None else fitted.row_metadata.encoded[rows]
     states = described(fitted, cells, [fitted.rows[row] for row in rows], metadata)
-    return replace(fitted, roster=fitted.roster.put(rows, states, cells.told()))
+    return replace(fitted, roster=fitted.roster.put(rows, states, cells.observations()))
 
 
 def observed_features(fitted: Fitted, given: Triples) -> list[Feature]:

@@ -41,7 +41,7 @@ def added_rows(
     first = len(fitted.rows)
     fitted = replace(
         fitted,
-        roster=fitted.roster.added(names, states, cells.told()),
+        roster=fitted.roster.added(names, states, cells.observations()),
         row_metadata=None if held is None else held.added(records, encoded),
     )
     if not features:

@@ -97,10 +97,10 @@ def _observed(fitted: Fitted, listing: Listing, asker: Asker) -> NDArray[np.int6
     if asker.position is None:
         return np.unique(np.array(fitted.catalogue.slots(asker.given), dtype=np.int64))
     held = listing.observed_by(asker.position)
-    told = fitted.roster.told(asker.position)
-    if told is None:
+    observations = fitted.roster.observations(asker.position)
+    if observations is None:
         return held
-    own = fitted.catalogue.slots_by_number(told.numbers)
+    own = fitted.catalogue.slots_by_number(observations.numbers)
     return np.union1d(held, own[own >= 0])
 
 

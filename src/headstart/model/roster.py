@@ -18,7 +18,7 @@ from headstart.table.names import Names
 _MIN_ROOM, _ROOM_SHARE = 1024, 8
 
 
-class Told(NamedTuple):
+class RowObservations(NamedTuple):
     """What a row's state rests on: numbers of features (see ``Catalogue``), ascending, and values."""
 
     numbers: NDArray[np.int64]
@@ -37,9 +37,11 @@ class Roster:
         self.epoch = 0  # how often states of known rows have changed
         self._store = Store(states, 0)
         self._slots = np.arange(len(states))
-        self._base: dict[int, Told] = {}
-        self._recent: dict[int, Told] = {}  # come before those of the same row in the base
-        self._cells: tuple[dict[int, Told], NDArray[np.int64], NDArray[np.int64]] | None = None  # of the base
+        self._base: dict[int, RowObservations] = {}
+        self._recent: dict[int, RowObservations] = {}  # come before those of the same row in the base
+        self._cells: tuple[dict[int, RowObservations], NDArray[np.int64], NDArray[np.int64]] | None = (
+            None  # of the base
+        )
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -62,50 +64,54 @@ class Roster:
             return self.states.take(torch.from_numpy(rows))
         return self._store.take(torch.from_numpy(self._slots[rows]))
 
-    def told(self, row: int) -> Told | None:
+    def observations(self, row: int) -> RowObservations | None:
         """What a row's state rests on, if it is another than in the table of the fit."""
         found = self._recent.get(row)
         return self._base.get(row) if found is None else found
 
     @property
-    def told_rows(self) -> list[int]:
+    def observed_rows(self) -> list[int]:
         """The rows whose states rest on more than the table of the fit, in order."""
         return sorted({*self._base, *self._recent})
 
     def tellers(self, number: int) -> NDArray[np.int64]:
         """The rows whose states rest on an observation of this feature made since fit."""
         if self._cells is None or self._cells[0] is not self._base:
-            counts = [len(told.numbers) for told in self._base.values()]
+            counts = [len(observations.numbers) for observations in self._base.values()]
             rows = np.repeat(np.array([*self._base], dtype=np.int64), counts)
-            numbers = [np.zeros(0, np.int64), *(told.numbers for told in self._base.values())]
+            numbers = [np.zeros(0, np.int64), *(observations.numbers for observations in self._base.values())]
             self._cells = (self._base, rows, np.concatenate(numbers))
         _, rows, numbers_of = self._cells
         held = rows[numbers_of == number]
         held = held[~np.isin(held, np.array([*self._recent], dtype=np.int64))]
-        recent = [row for row, told in self._recent.items() if number in told.numbers]
+        recent = [row for row, observations in self._recent.items() if number in observations.numbers]
         return np.append(held, np.array(recent, dtype=np.int64))
 
-    def put(self, rows: NDArray[np.int64], states: RowStates, told: Sequence[Told]) -> Roster:
+    def put(
+        self, rows: NDArray[np.int64], states: RowStates, observations: Sequence[RowObservations]
+    ) -> Roster:
         """Return a roster in which these rows have other states, which rest on other observations."""
         after = self._copied()
         slots = after._written(states)
         after._slots = after._slots.copy()
         after._slots[rows] = slots
-        after._tell(dict(zip(rows.tolist(), told, strict=True)))
+        after._keep(dict(zip(rows.tolist(), observations, strict=True)))
         after.epoch = self.epoch + 1
         return after
 
-    def told_anew(self, told: dict[int, Told]) -> Roster:
+    def with_observations(self, observations: dict[int, RowObservations]) -> Roster:
         """Return a roster in which the states of these rows are the same and rest on these observations."""
         after = self._copied()
-        after._tell(told)
+        after._keep(observations)
         return after
 
-    def added(self, names: Sequence[str], states: RowStates, told: Sequence[Told]) -> Roster:
+    def added(
+        self, names: Sequence[str], states: RowStates, observations: Sequence[RowObservations]
+    ) -> Roster:
         """Return a roster with further rows."""
         after = self._copied()
         slots = after._written(states)
-        after._tell(dict(zip(range(len(self), len(self) + len(names)), told, strict=True)))
+        after._keep(dict(zip(range(len(self), len(self) + len(names)), observations, strict=True)))
         after._slots = np.concatenate([after._slots, slots])
         after.names = Names([*self.names, *names], "row")
         return after
@@ -115,8 +121,8 @@ class Roster:
         names = [name for place, name in enumerate(self.names) if place != row]
         kept = np.delete(np.arange(len(self)), row)
         after = Roster(Names(names, "row"), self.take(kept))  # so that nothing of the row is left anywhere
-        told = {each: self.told(each) for each in self.told_rows if each != row}
-        after._base = {each - (each > row): own for each, own in told.items() if own is not None}
+        observations = {each: self.observations(each) for each in self.observed_rows if each != row}
+        after._base = {each - (each > row): own for each, own in observations.items() if own is not None}
         after.epoch = self.epoch
         return after
 
@@ -145,7 +151,7 @@ class Roster:
         self._store.write(slots, states)
         return np.arange(slots.start, slots.stop)
 
-    def _tell(self, told: dict[int, Told]) -> None:
-        self._recent = {**self._recent, **told}
+    def _keep(self, observations: dict[int, RowObservations]) -> None:
+        self._recent = {**self._recent, **observations}
         if len(self._recent) ** 2 > len(self._base):
             self._base, self._recent = {**self._base, **self._recent}, {}

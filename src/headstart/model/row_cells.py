@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headstart.model.roster import Told
+from headstart.model.roster import RowObservations
 
 
 class RowCells(NamedTuple):
@@ -17,18 +17,18 @@ class RowCells(NamedTuple):
     numbers: NDArray[np.int64]  # (n,): of features, ascending within a line
     values: NDArray[np.float64]  # (n,): in the data's own units
 
-    def told(self) -> list[Told]:
+    def observations(self) -> list[RowObservations]:
         """What each line holds."""
         ends = np.cumsum(self.counts)[:-1]
         parts = zip(np.split(self.numbers, ends), np.split(self.values, ends), strict=True)
-        return [Told(*part) for part in parts]
+        return [RowObservations(*part) for part in parts]
 
     @classmethod
-    def of(cls, told: list[Told]) -> RowCells:
+    def of(cls, observations: list[RowObservations]) -> RowCells:
         """The observations of these rows, one after the other."""
-        counts = np.array([len(each.numbers) for each in told], dtype=np.int64)
-        numbers = np.concatenate([np.zeros(0, np.int64), *(each.numbers for each in told)])
-        return cls(counts, numbers, np.concatenate([np.zeros(0), *(each.values for each in told)]))
+        counts = np.array([len(each.numbers) for each in observations], dtype=np.int64)
+        numbers = np.concatenate([np.zeros(0, np.int64), *(each.numbers for each in observations)])
+        return cls(counts, numbers, np.concatenate([np.zeros(0), *(each.values for each in observations)]))
 
     def joined(
         self, lines: NDArray[np.int64], numbers: NDArray[np.int64], values: NDArray[np.float64]

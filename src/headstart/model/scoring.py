@@ -115,11 +115,10 @@ def require_alike(listing: Listing, slots: NDArray[np.int64], what: str) -> None
     odd = listing.odd if slots is listing.present else listing.unlike(slots)
     if odd is None:
         return
-    first, other = listing.features[slots[0]], listing.features[odd]
-    assert first is not None
-    assert other is not None
+    both = (listing.features[slots[0]], listing.features[odd])
+    names = " and ".join(f"{each.name!r} is {each.kind}" for each in both if each is not None)
     raise InputError(
-        f"{what} compares values of one kind, but {first.name!r} is {first.kind} and {other.name!r} is "
-        f"{other.kind}; name features of one kind ({argument('features')}), or compare on a common scale "
+        f"{what} compares values of one kind, but {names}; "
+        f"name features of one kind ({argument('features')}), or compare on a common scale "
         f"({worded('mixed_kinds=True', '--mixed-kinds')})"
     )

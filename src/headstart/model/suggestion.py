@@ -128,7 +128,7 @@ def greedy(
     count = len(noise)
     most = min(n, count if barred is None else count - int(barred.sum()))
     parts = [slice(start, min(start + _AT_ONCE, count)) for start in range(0, count, _AT_ONCE)]
-    told, uncertain, quiet = noise.new_empty(3, count, dtype=torch.float32)
+    reduction, uncertain, quiet = noise.new_empty(3, count, dtype=torch.float32)
     quiet.copy_(noise)
     chosen: list[int] = []
     gains: list[float] = []
@@ -136,26 +136,26 @@ def greedy(
         if len(chosen) % _REFRESH == 0:  # so that rounding does not add up
             both = [covariance @ usual @ covariance, covariance]
             for part in parts:
-                told[part], uncertain[part] = vectors.forms(part, both)
+                reduction[part], uncertain[part] = vectors.forms(part, both)
             if barred is not None:
-                told[barred] = -torch.inf
-            told[chosen] = -torch.inf
-        near = torch.topk(told / (quiet + uncertain), min(_NEAR, count)).indices
-        near = near[told[near] > -torch.inf].sort().values
+                reduction[barred] = -torch.inf
+            reduction[chosen] = -torch.inf
+        near = torch.topk(reduction / (quiet + uncertain), min(_NEAR, count)).indices
+        near = near[reduction[near] > -torch.inf].sort().values
         some = vectors.exact(near)
         products = some @ covariance
         total = noise[near] + (products * some).sum(1)
         exact = ((products @ usual) * products).sum(1) / total
         best = int(exact.argmax())
         chosen.append(int(near[best]))
-        told[chosen[-1]] = -torch.inf
+        reduction[chosen[-1]] = -torch.inf
         gains.append(float(exact[best]))
         gained = products[best]
         sides = torch.stack([gained, covariance @ (usual @ gained)])
         spread = float(gained @ usual @ gained / total[best])
         for part in parts if len(chosen) < most and len(chosen) % _REFRESH else []:
             along, across = vectors.products(part, sides)
-            told[part] += along * (along * spread - 2 * across) / float(total[best])
+            reduction[part] += along * (along * spread - 2 * across) / float(total[best])
             uncertain[part] -= along**2 / float(total[best])
         covariance = covariance - torch.outer(gained, gained) / total[best]
     return chosen, gains

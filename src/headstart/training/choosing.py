@@ -131,7 +131,7 @@ class Judge:
         middle = table.kinds.take(rest).middle_real()
         held_out = as_modelled(table, recipe.binary_link).with_features(held)
         tasks = disjoint_tasks(feature_batch(held_out, middle), trained.knowledge)
-        places = torch.from_numpy(held)  # a feature is told by its position in the table
+        places = torch.from_numpy(held)  # a feature is identified by its position in the table
         found = {}
         for name, own in trained.adapters.items():
             outcomes = outcomes_of(

@@ -91,7 +91,7 @@ def feature_weights(shots: Tensor, counts: Tensor, every: Tensor, power: float) 
     """How much a feature of ``counts`` observations counts in an episode of ``shots``: (features,).
 
     counts^p, relative to its mean over ``every`` count there is. p falls from 1 at no shots, where a
-    feature's popularity is all that tells what its targets weigh, towards ``power``: less uneven
+    feature's popularity is all that says how much its targets weigh, towards ``power``: less uneven
     weights make more features teach.
     """
     exponent = power + (1 - power) * (1 + shots.float()).rsqrt()

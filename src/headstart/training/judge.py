@@ -102,8 +102,8 @@ def outcomes_of(
 ) -> dict[int, Outcome]:
     """Predict the targets of held-out features at several numbers of shots.
 
-    A feature is told by its position in ``tasks``, whatever the shots. ``all_binary`` says that values are
-    0 or 1 though they are modelled as numbers.
+    A feature is identified by its position in ``tasks``, whatever the shots. ``all_binary`` says that
+    values are 0 or 1 though they are modelled as numbers.
     """
     outcomes = {}
     for shots, episodes in validation_episodes(tasks, VALIDATION_SHOTS[-1], seed).items():

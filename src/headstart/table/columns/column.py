@@ -108,7 +108,7 @@ class Column(Config, ABC):
         return InputError(f"metadata {name!r} must be {cls.expected}; got {prefix}{shown}")
 
     def decode(self, numbers: Encoded) -> object | None:  # noqa: ARG002
-        """Return the value that these numbers (width,) encode; None if it is missing or cannot be told."""
+        """Return the value that these numbers (width,) encode; None if missing or not recoverable."""
         return None
 
     def describe(self) -> str:
