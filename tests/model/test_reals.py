@@ -86,9 +86,8 @@ def test_order_and_streaming_do_not_matter_whatever_the_size(unit: float) -> Non
         np.testing.assert_allclose(numbers[:, 2], numbers[:, 0], rtol=1e-4, atol=1e-5 * own.std())
     covered = (low[60:, 0] <= own[60:]) & (own[60:] <= high[60:, 0])
     assert covered.mean() >= 0.7
-    if unit >= 1:  # one that is four orders smaller than all known ones is known to be small, no more
-        errors = found.mean[60:, 0] - own[60:]
-        assert np.sqrt(np.mean(errors**2)) < 0.8 * own.std()
+    errors = found.mean[60:, 0] - own[60:]
+    assert np.sqrt(np.mean(errors**2)) < 0.8 * own.std()
 
 
 def test_intervals_of_new_ones_hold_and_narrow() -> None:

@@ -132,6 +132,7 @@ class ScalePrior(nn.Module):
         tight = self._precision(torch.linalg.inv(covariance)[None])
         shifted = torch.cat([means, means.new_zeros(len(means), 1)], 1)[:, None]
         shifted = shifted * _cautious_scale(freedom, square)[:, :, None]
+        shifted[:, -1] = 0.0  # of a feature that is unlike all others no pattern is known beforehand
         precision = sums.total[:, None] + tight
         linear = sums.linear[:, None] + (tight @ shifted[..., None])[..., 0]
         mean, spread = solved(precision.flatten(0, 1), linear.flatten(0, 1))
