@@ -5,12 +5,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from headstart.adapters.empirical import mean_squared_weights
+from headstart.adapters.landmarks import Landmarks
 from headstart.adapters.posterior import ContextSums, classify, mixed, posterior_of, regress, squeezing
 from headstart.adapters.prior import HeadPrior
 from headstart.adapters.protocol import AdapterConfig, StreamingAdapter
@@ -115,7 +117,7 @@ class ClosedFormAdapter(StreamingAdapter):
 
     def adapt(self, batch: FeatureBatch, states: RowStates) -> Heads:
         """Give each feature the posterior of its head, features of similar shots together."""
-        batch = batch.observing(tame_outliers(batch.cells, batch.kinds == KindType.REAL))
+        batch = self._without_outliers(batch, states)
         prior_mean = self.prior_mean(batch, self.context_sums(batch, states)).to(self.dtype)
         root, none = self.prior.root(self.dtype), batch.kinds[:0]
         heads, order = [self._heads(prior_mean[:0], root.expand(0, -1, -1), none)], [none]  # may be empty
@@ -130,6 +132,19 @@ class ClosedFormAdapter(StreamingAdapter):
             mean, covariance = self._posterior(batch.take(group), states, prior_mean[group], root)
             heads.append(self._heads(mean, covariance, batch.kinds[group]))
         return Heads.concatenate(heads).take(torch.argsort(torch.cat(order)))
+
+    @cached_property
+    def _landmarks(self) -> Landmarks:
+        return Landmarks.of(self.knowledge)
+
+    def _without_outliers(self, batch: FeatureBatch, states: RowStates) -> FeatureBatch:
+        """Bring back reals that are far off, unless their row is as far off in most known features."""
+        real = batch.kinds == KindType.REAL
+        if not bool(real.any() and (self.knowledge.kinds == KindType.REAL).any()):
+            return batch
+        rows, place = torch.unique(batch.cells.index, return_inverse=True)
+        extent = self._landmarks.extents(states.take(rows))[place]
+        return batch.observing(tame_outliers(batch.cells, real, extent))
 
     def _posterior(
         self, batch: FeatureBatch, states: RowStates, prior_mean: Tensor, root: Tensor

@@ -69,7 +69,7 @@ class Factorisation(SweptBackbone, OpenBackbone):
     Given the features' posteriors, a row's is the closed form of Bayesian linear regression, so rows
     that are new get theirs at once. Its prior mean reads *which* features a row observed
     (``Signature``). A binary observation enters by the Jaakkola–Jordan bound: as a Gaussian one whose
-    weight depends on how sure its prediction is. Each sweep updates rows, then features, then priors
+    weight depends on how sure its prediction is, and a real one loses weight if it is far off. Each sweep updates rows, then features, then priors
     and noise, which is coordinate ascent on the evidence bound.
     """
 
@@ -132,7 +132,7 @@ class Factorisation(SweptBackbone, OpenBackbone):
         """The same closed form by other heads; the signature knows the backbone's own features only."""
         positions = own[cells.index]
         known = replace(cells, index=positions, width=self.features).keep(positions >= 0)
-        if len(cells) == 1 and not bool((kinds == KindType.BINARY).any()):
+        if len(cells) == 1 and not bool((kinds != KindType.RATING).any()):
             return self._one_row(cells, known, heads, belief)
         readings, parts = Readings.of(heads, kinds), []
         for part in torch.split(torch.arange(len(cells)), 1024):
@@ -178,7 +178,7 @@ class Factorisation(SweptBackbone, OpenBackbone):
         self,
         cells: Cells,
         readings: Readings,
-        sums: list[RowSums],
+        sums: RowSums | None,
         signature: Tensor,
         start: RowPosterior | None,
         passes: int | None = None,
@@ -194,25 +194,26 @@ class Factorisation(SweptBackbone, OpenBackbone):
             exact = now.exactness if turn == 0 and start is None else self._exactness(now, sums)
             total = mean.new_zeros(len(cells), self.latent + 1, self.latent + 1)
             linear = mean.new_zeros(len(cells), self.latent + 1)
-            for each in sums:
-                total += exact[:, None, None] * each.total
-                linear += exact[:, None] * each.linear
-            if readings.binary:
-                weights, signs = readings.logistic_bound(cells, now)
+            if sums is not None:
+                total += exact[:, None, None] * sums.total
+                linear += exact[:, None] * sums.linear
+            if readings.weighs:
+                weights, values = readings.weighted(cells, now, new=turn == 0 and start is None)
                 total += unpack(bag(readings.second, cells, weights), self.latent + 1)
-                linear += bag(readings.heads, cells, signs)
+                linear += bag(readings.heads, cells, values)
             linear = linear[:, :-1] - total[:, :-1, -1]
             now = RowPosterior(*solved(prior + total[:, :-1, :-1], mean @ prior + linear), exact)
         return now
 
-    def _exactness(self, now: RowPosterior, sums: list[RowSums]) -> Tensor:
-        """How exact each row's ratings and reals are, shrunk to the usual: (rows,)."""
-        if self.has_two_values:
+    def _exactness(self, now: RowPosterior, sums: RowSums | None) -> Tensor:
+        """How exact each row's ratings are, shrunk to the usual: (rows,).
+
+        Reals are not asked: a row of large values errs by large amounts, and is to be believed all the same.
+        """
+        if self.has_two_values or sums is None:
             return torch.ones_like(now.exactness)
-        moments = now.moments()
-        counts = sum((each.counts for each in sums), torch.zeros(len(moments)))
-        squared = sum((each.squared_errors(now, moments) for each in sums), torch.zeros(len(moments)))
-        return (NOISE_SHOTS + counts) / (NOISE_SHOTS + squared.clamp(min=0))
+        squared = sums.squared_errors(now, now.moments())
+        return (NOISE_SHOTS + sums.counts) / (NOISE_SHOTS + squared.clamp(min=0))
 
     def train_by_sweeps(
         self, cells: Cells, description: Description, generator: torch.Generator

@@ -135,15 +135,24 @@ class FactorisationTraining:
         within = unpack(share @ backbone.spread, self.size)
         return means, loo_covariance(heads - means, within, weights)
 
-    def _update_precision(self, rows: RowPosterior, moments: Tensor, sums: list[RowSums]) -> float:
-        error = 0.0
-        precision = self.backbone.precision
-        for each in sums:
-            squared = each.squared_errors(rows, moments).sum() / precision[each.kind]
-            variance = squared / each.counts.sum().clamp(min=1)
-            precision[each.kind] = 1 / variance.clamp(min=1e-4)
-            error = float(variance.clamp(min=0).sqrt())
+    def _update_precision(self, rows: RowPosterior, moments: Tensor, sums: RowSums | None) -> float:
+        """How exact ratings and reals usually are; returns the error as a standard deviation."""
+        error, backbone = 0.0, self.backbone
+        if sums is not None:
+            squared = sums.squared_errors(rows, moments).sum() / backbone.precision[KindType.RATING]
+            error = self._set_precision(KindType.RATING, squared / sums.counts.sum().clamp(min=1))
+        real = (backbone.kinds == KindType.REAL)[self.cells.index]
+        if bool(real.any()):
+            readings = backbone.readings()
+            mean, second = readings.outputs(self.cells, rows)
+            squared = (self.cells.values - mean) ** 2 + (second - mean**2).clamp(min=0)
+            weights = readings.weighted(self.cells, rows)[0] / readings.precision[self.cells.index]
+            error = self._set_precision(KindType.REAL, (weights * squared)[real].mean())
         return error
+
+    def _set_precision(self, kind: int, variance: Tensor) -> float:
+        self.backbone.precision[kind] = 1 / variance.clamp(min=1e-4)
+        return float(variance.clamp(min=0).sqrt())
 
     def _update_heads(
         self, rows: RowPosterior, moments: Tensor, prior_means: Tensor, prior_covariance: Tensor
@@ -152,10 +161,11 @@ class FactorisationTraining:
         kinds = backbone.kinds[cells.index]
         weights = backbone.precision[kinds] * backbone.exactness[cells.index] * rows.exactness[cells.lines]
         linear = weights * cells.values
-        if bool((backbone.kinds == KindType.BINARY).any()):
-            bound, signs = backbone.readings().logistic_bound(cells, rows)
-            binary = kinds == KindType.BINARY
-            weights, linear = torch.where(binary, bound, weights), torch.where(binary, signs, linear)
+        readings = backbone.readings()
+        if readings.weighs:
+            own, values = readings.weighted(cells, rows)
+            rated = kinds == KindType.RATING
+            weights, linear = torch.where(rated, weights, own), torch.where(rated, linear, values)
         weights, linear = weights[self.order], linear[self.order]
         total = unpack(bag(pack(moments), by_feature, weights), self.size)
         weighted = bag(with_one(rows.mean), by_feature, linear)
