@@ -26,7 +26,7 @@ from headstart.core.knowledge import Knowledge
 from headstart.core.networks import mlp
 from headstart.core.states import RowStates
 from headstart.table.kinds import KindType
-from headstart.table.outliers import tame_outliers
+from headstart.table.outliers import LEAST_DEVIATION, tame_outliers
 
 _MANY = 1000  # features from which networks are trained longer
 _EPOCH_FEATURES = 2000
@@ -144,7 +144,11 @@ class ClosedFormAdapter(StreamingAdapter):
             return batch
         rows, place = torch.unique(batch.cells.index, return_inverse=True)
         extent = self._landmarks.extents(states.take(rows))[place]
-        return batch.observing(tame_outliers(batch.cells, real, extent))
+        least = torch.full((len(batch),), LEAST_DEVIATION, dtype=torch.float64)
+        if batch.units is not None and self.knowledge.scales is not None:  # scales that are yet to be found
+            smallest = self.knowledge.scales.scale.min() / batch.units[:, 1].clamp(min=1e-300)
+            least = torch.where(batch.unscaled, LEAST_DEVIATION * smallest, least)
+        return batch.observing(tame_outliers(batch.cells, real, extent, least))
 
     def _posterior(
         self, batch: FeatureBatch, states: RowStates, prior_mean: Tensor, root: Tensor

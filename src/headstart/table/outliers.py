@@ -10,16 +10,19 @@ from headstart.table.cells import Cells
 _MAX_DISTANCE = 10.0  # robust standard deviations from the median that are still believed
 _SMALL_SAMPLE = 24.0  # of few values the deviation is uncertain: they may lie (1 + this / n) times as far
 _MIN_VALUES = 4  # with fewer values none can be said to be far
+LEAST_DEVIATION = 0.25  # of a feature's scale, if it is known: few values may be alike by chance
 _TO_DEVIATION = 1.4826  # from the median distance to the standard deviation of a normal
 
 
-def tame_outliers(cells: Cells, lines: Tensor, extent: Tensor | None = None) -> Cells:
+def tame_outliers(
+    cells: Cells, lines: Tensor, extent: Tensor | None = None, least: Tensor | None = None
+) -> Cells:
     """Bring values of the ``lines`` in a mask back to the farthest value within 10·(1 + 24/n) deviations.
 
     Distances are taken from the line's median, in units of ``extent`` (n,) if it is given: how far from
     usual each value may be expected to lie. The deviation is that of the median distance or, if it is
     larger, the root mean square distance of all but the farthest value, so that a line of zeros and a few
-    counts is left as it is.
+    counts is left as it is; and ``least`` (lines,) at least, if it is given.
     """
     mask = lines & (cells.counts >= _MIN_VALUES)
     chosen = torch.nonzero(mask)[:, 0]
@@ -32,6 +35,8 @@ def tame_outliers(cells: Cells, lines: Tensor, extent: Tensor | None = None) -> 
     values = (part.values.double() - middle) / unit
     distance = values.abs()
     deviation = torch.maximum(_TO_DEVIATION * _medians(distance, part), _deviation_of_others(distance, part))
+    if least is not None:
+        deviation = torch.maximum(deviation, least[chosen].double())
     reach = torch.where(deviation > 0, _MAX_DISTANCE * (1 + _SMALL_SAMPLE / counts) * deviation, torch.inf)
     inside = distance <= reach[owner]
     if bool(inside.all()):
