@@ -10,6 +10,7 @@ from headstart.table.cells import Cells
 
 _ROUNDS = 4  # of subspace iteration
 _TAIL = 0.02  # share of rows at each end of the counts whose counts are treated as equal
+_MAX_PATIENCE = 100.0  # observations
 _QUANTILE_ROWS = 1_000_000  # rows that the ends of the counts are found from, at most
 
 
@@ -19,7 +20,7 @@ class Signature(nn.Module):
     The y_j are the leading singular vectors of the table's pattern of observations, rows and features
     scaled to unit length. A constant 1 and the logarithm of the count stand before them. All but the
     constant is a difference from the usual row, times n / (n + ``patience``): the signature of a row
-    without observations is that of the usual row.
+    without observations is that of the usual row, and an infinite patience makes every row usual.
     """
 
     def __init__(self, features: int, length: int) -> None:
@@ -103,7 +104,9 @@ class Signature(nn.Module):
         order = torch.argsort(keys)
         rank = torch.empty_like(order)
         rank[order] = torch.arange(len(order)) - cells.indptr[lines]
-        choices = torch.logspace(-0.5, 3, 15)
+        # Where much patience would be needed, which features a row observed says something only of rows that
+        # are known by their values anyway, and misleads about the others: then it is not believed at all.
+        choices = torch.cat([torch.logspace(-0.5, 2.75, 14), torch.tensor([torch.inf])])
         errors = torch.zeros(len(choices))
         targets = means - row_map[0]
         for count in (1, 2, 4, 8, 16, 32, 64):
@@ -115,4 +118,5 @@ class Signature(nn.Module):
             agreement = ((predicted @ metric) * targets[enough]).sum(1).mean()
             share = count / (count + choices)
             errors += share**2 * size - 2 * share * agreement
-        self.patience.copy_(choices[int(errors.argmin())])
+        best = choices[int(errors.argmin())]
+        self.patience.copy_(best if best <= _MAX_PATIENCE else torch.inf)
