@@ -28,7 +28,7 @@ from headstart.table.outliers import tame_outliers
 
 _MANY = 1000  # features from which networks are trained longer
 _EPOCH_FEATURES = 2000
-_WIDEST_NOISE = 3.0  # |log| of a row's noise relative to the usual
+WIDEST_NOISE = 3.0  # |log| of a row's noise relative to the usual
 
 
 class ClosedFormAdapter(StreamingAdapter):
@@ -40,6 +40,7 @@ class ClosedFormAdapter(StreamingAdapter):
     """
 
     refines: ClassVar[bool] = True
+    by_sums_alone: ClassVar[bool] = False  # whether the prior mean does not depend on the context
     gives_uncertainty: ClassVar[bool] = True
 
     def __init__(self, config: AdapterConfig, knowledge: Knowledge, learned: int = 0) -> None:
@@ -107,7 +108,7 @@ class ClosedFormAdapter(StreamingAdapter):
     def refine(self, states: RowStates) -> RowStates:
         """Say how noisy each row is, from how much and how surely it is known."""
         inputs = torch.cat([states.code, states.code_std.mean(1, keepdim=True)], dim=1)
-        noise = self.row_noise(inputs)[:, 0].clamp(-_WIDEST_NOISE, _WIDEST_NOISE).exp()
+        noise = self.row_noise(inputs)[:, 0].clamp(-WIDEST_NOISE, WIDEST_NOISE).exp()
         noise = noise * (1 + states.code_std**2 @ self.doubt.clamp(min=0))
         return replace(states, noise=noise if states.noise is None else noise * states.noise)
 

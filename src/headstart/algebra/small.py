@@ -47,13 +47,13 @@ def factor(matrix: Array) -> Array:
     from scipy.linalg.lapack import dpotrf  # imported here: few uses of the package need SciPy
 
     lower, failed = dpotrf(matrix, lower=1)
-    if failed or not np.isfinite(lower[-1, -1]):
+    if failed or not lower[-1, -1] > 0:  # NaN passes unseen
         raise LinAlgError("a matrix cannot be factorised")
     return lower  # type: ignore[no-any-return]
 
 
 def robust_factor(precision: Array) -> Array:
-    """``factor``, with the diagonal raised if rounding made the matrix indefinite, as ``symmetric.solved``."""
+    """``factor``, with the diagonal raised if rounding made it indefinite, as ``symmetric.solved``."""
     try:
         return factor(precision)
     except LinAlgError:
@@ -84,7 +84,8 @@ def forward(lower: Array, right: Array) -> Array:
     return dtrtrs(lower, right, lower=1)[0]  # type: ignore[no-any-return]
 
 
-def solved(precision: Array, linear: Array) -> tuple[Array, Array]:
-    """Mean and covariance of one Gaussian, as ``symmetric.solved`` of many."""
-    covariance = inverted(robust_factor(precision))
-    return covariance @ linear, covariance
+def backward(lower: Array, right: Array) -> Array:
+    """L⁻ᵀ·b of a vector b."""
+    from scipy.linalg.lapack import dtrtrs
+
+    return dtrtrs(lower, right, lower=1, trans=1)[0]  # type: ignore[no-any-return]

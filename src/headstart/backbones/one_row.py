@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -49,7 +50,8 @@ def one_state(
     two = backbone.has_two_values
     # The passes ask how exact the row is, which two values do not tell, and how sure it is of binary ones.
     passes = BINARY_PASSES if row.binary is not None else 1 if two else PASSES
-    found = one_row_posterior(row, mean, _precision(covariance), covariance, passes, finds_exactness=not two)
+    prior = _own_precision(backbone) if belief is None else _precision(covariance)
+    found = one_row_posterior(row, mean, prior, covariance, passes, finds_exactness=not two)
     variance = found.covariance.diagonal()
     std = np.sqrt(variance)
     certainty = np.array([np.log(found.exactness), 1 - 2 * std.mean()])
@@ -59,6 +61,18 @@ def one_state(
     if not backbone.config.uncertain_rows:
         return OneState(code, code_std, found.mean)
     return OneState(code, code_std, found.mean, 1 / found.exactness, variance)
+
+
+_KNOWN: WeakKeyDictionary[Factorisation, tuple[int, Array]] = WeakKeyDictionary()
+
+
+def _own_precision(backbone: Factorisation) -> Array:
+    """The precision of the rows' prior, kept until the covariance changes."""
+    version = backbone.row_covariance._version
+    known = _KNOWN.get(backbone)
+    if known is None or known[0] != version:
+        known = _KNOWN[backbone] = (version, _precision(backbone.row_covariance.numpy()))
+    return known[1]
 
 
 def _precision(covariance: Array) -> Array:
@@ -82,21 +96,23 @@ def one_row_posterior(
         signs = np.where(row.binary, counted * (row.values - 0.5), 0.0) @ row.heads
         counted = np.where(row.binary, 0.0, counted)
     weights, count = counted / row.noise, float(counted.sum())
-    weighted = row.heads * weights[:, None]
-    total, linear = weighted.T @ row.heads + _spread(row, weights), row.values @ weighted
+    scale = np.sqrt(weights)
+    scaled = row.heads * scale[:, None]
+    total, linear = scaled.T @ scaled + _spread(row, weights), (row.values * scale) @ scaled
     squares = float(weights @ row.values**2)
     pull = prior @ mean
     exact, now, spread = 1.0, mean, covariance
     for turn in range(passes):
         if turn and finds_exactness:
-            one = np.append(now, 1.0)
-            expected = one @ total @ one + (total[:-1, :-1] * spread).sum()
-            errors = max(0.0, float(squares - 2 * (linear @ one) + expected))
+            inner, cross = total[:-1, :-1], total[:-1, -1]
+            expected = now @ (inner @ now + 2 * cross) + total[-1, -1] + np.vdot(inner, spread)
+            errors = max(0.0, float(squares - 2 * (linear[:-1] @ now + linear[-1]) + expected))
             exact = (NOISE_SHOTS + count) / (NOISE_SHOTS + errors)
         precision, towards = exact * total, exact * linear
         if signs is not None:
             bound = _logistic_bound(row, now, spread)
-            precision += (row.heads * bound[:, None]).T @ row.heads + _spread(row, bound)
+            bounded = row.heads * np.sqrt(bound)[:, None]
+            precision += bounded.T @ bounded + _spread(row, bound)
             towards = towards + signs
         spread = inverted(robust_factor(prior + precision[:-1, :-1]))
         now = spread @ (pull + towards[:-1] - precision[:-1, -1])
@@ -116,5 +132,5 @@ def _logistic_bound(row: OneRow, mean: Array, spread: Array) -> Array:
     both = triangle(moments + np.tril(moments, -1)).astype(row.covariance.dtype)  # off the diagonal twice
     squared = ((row.heads @ moments) * row.heads).sum(1) + row.covariance @ both
     bound = np.sqrt(np.maximum(squared, 1e-6))
-    weights = np.where(row.binary, np.tanh(bound / 2) / (2 * bound), 0.0)
+    weights: Array = np.tanh(bound / 2) / (2 * bound) * (0.0 if row.binary is None else row.binary)
     return weights if row.weights is None else weights * row.weights

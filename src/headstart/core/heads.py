@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.algebra.symmetric import diagonals, unpack
+
+
+class OneHead(NamedTuple):
+    """One head, in numpy: the parts of ``Heads`` without their first dimension."""
+
+    weight: NDArray[Any]
+    bias: float
+    covariance: NDArray[Any]
+    noise: float
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,10 @@ class RowStates:
     @classmethod
     def of_one(cls, state: OneState, dtype: torch.dtype) -> RowStates:
         """A batch of one row."""
-        return cls(*(None if part is None else torch.tensor(part, dtype=dtype)[None] for part in state))
+        code, code_std, activation = (torch.tensor(part, dtype=dtype)[None] for part in state[:3])
+        noise = None if state.noise is None else torch.tensor([state.noise], dtype=dtype)
+        variance = None if state.variance is None else torch.tensor(state.variance, dtype=dtype)[None]
+        return cls(code, code_std, activation, noise, variance)
 
     @classmethod
     def concatenate(cls, parts: list[RowStates]) -> RowStates:

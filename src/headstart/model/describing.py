@@ -33,10 +33,10 @@ def observations_of_row(fitted: Fitted, row: int) -> RowObservations:
     cells = fitted.knowledge.cells
     if row >= len(cells):  # of a model saved before such rows kept what they observed
         return RowObservations(np.zeros(0, np.int64), np.zeros(0))
-    held = slice(int(cells.indptr[row]), int(cells.indptr[row + 1]))
-    numbers = cells.index[held].numpy()
+    begin, end = cells.indptr.numpy()[row : row + 2]
+    numbers, values = cells.index.numpy()[begin:end], cells.values.numpy()[begin:end]
     facts = fitted.catalogue.facts(numbers)
-    return RowObservations(numbers, facts[:, 1] + facts[:, 2] * cells.values[held].numpy().astype(np.float64))
+    return RowObservations(numbers, facts[:, 1] + facts[:, 2] * values)
 
 
 def describes_by_any(fitted: Fitted) -> bool:
@@ -194,6 +194,15 @@ def _belief(fitted: Fitted, rows: int, metadata: NDArray[np.float32] | None) -> 
     if held is None or held.prior is None:
         return None
     return held.belief(held.schema.encode([{}] * rows) if metadata is None else metadata)
+
+
+def belief_of(fitted: Fitted, row: int) -> tuple[NDArray[np.float32], NDArray[np.float32]] | None:
+    """What the metadata of one row says of it, in numpy: a shift, and the covariance around it."""
+    held = fitted.row_metadata
+    if held is None or held.prior is None:
+        return None
+    belief = held.belief(held.encoded[row : row + 1])
+    return None if belief is None else (belief.shift[0].numpy(), belief.covariance.numpy())
 
 
 def _blocks(indptr: Tensor) -> list[tuple[int, int]]:

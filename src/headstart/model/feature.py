@@ -51,6 +51,13 @@ class Feature:
         order = np.argsort(every)  # a head must not depend on the order observations came in
         return self._holding(every[order], numbers[order])
 
+    def with_one(self, row: int, value: float) -> Feature:
+        """``observed`` of one row."""
+        at = int(self.rows.searchsorted(row))
+        tail = at + 1 if at < len(self.rows) and self.rows[at] == row else at
+        rows = np.concatenate([self.rows[:at], [row], self.rows[tail:]])
+        return self._holding(rows, np.concatenate([self.values[:at], [value], self.values[tail:]]))
+
     def among(self, rows: NDArray[np.int64]) -> Feature:
         """Return the feature with only its observations at these rows."""
         kept = np.isin(self.rows, rows)

@@ -77,7 +77,7 @@ class Fitted:
             heads = self.adapter.adapt(batch, states)
         except LinAlgError:
             sizes = [float(np.abs(feature.values).max(initial=0)) for feature in features]
-            raise _too_extreme(features[int(np.argmax(sizes))]) from None
+            raise too_extreme(features[int(np.argmax(sizes))]) from None
         return self._with(features, heads, batch, states)
 
     @torch.no_grad()
@@ -141,7 +141,7 @@ class Fitted:
     ) -> Fitted:
         for feature, finite in zip(features, _are_finite(heads), strict=True):
             if not finite:
-                raise _too_extreme(feature)
+                raise too_extreme(feature)
         catalogue = self.catalogue.put(
             features, self.honest(heads, batch, states), evidence, self.roster.epoch
         )
@@ -171,10 +171,14 @@ class Fitted:
 
     def modelled(self, types: Tensor) -> Tensor:
         """Types of kinds as the model takes them: like ``types``."""
-        as_numbers = self.settings.binary_link == "identity" and KindType.BINARY not in self.knowledge.kinds
-        if not as_numbers:
+        if not self.binary_as_numbers:
             return types
         return torch.where(types == KindType.BINARY, int(KindType.RATING), types)
+
+    @property
+    def binary_as_numbers(self) -> bool:
+        """Whether 0 and 1 are taken as numbers."""
+        return self.settings.binary_link == "identity" and KindType.BINARY not in self.knowledge.kinds
 
     def with_own_units(self, feature: Feature) -> Feature:
         """Return a feature that finds its scale in units that fit its observations, whatever their size.
@@ -237,7 +241,8 @@ def _cancelled(before: Tensor, gone: Tensor, after: Tensor) -> bool:
     return not bool(largest <= _MAX_CANCELLATION * after.abs().max())
 
 
-def _too_extreme(feature: Feature) -> NumericalError:
+def too_extreme(feature: Feature) -> NumericalError:
+    """What to raise of a feature whose numbers leave what can be computed with."""
     return NumericalError(
         f"feature {feature.name!r}: its observations or metadata are so extreme that nothing can be computed "
         "from them; correct them or leave them out"

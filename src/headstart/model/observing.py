@@ -13,6 +13,7 @@ from headstart.model.describing import described, describes_by_any, observations
 from headstart.model.feature import Feature
 from headstart.model.fitted import Fitted
 from headstart.model.row_cells import RowCells
+from headstart.model.single import takes_one, with_feature, with_row
 from headstart.model.triples import Triples
 
 Update = Literal["both", "features", "rows"]
@@ -77,10 +78,17 @@ def observed(fitted: Fitted, given: Triples, update: str) -> tuple[Fitted, Obser
     """
     rows = np.unique(given.rows) if update != "features" else given.rows[:0]
     features = given.features if update != "rows" else []
-    if len(rows):
-        fitted = _with_rows(fitted, given, rows)
-    if features:
-        fitted = with_features(fitted, observed_features(fitted, given))
+    if takes_one(fitted, given):
+        row, value = int(given.rows[0]), float(given.values[0])
+        if len(rows):
+            fitted = with_row(fitted, row, int(given.numbers[0]), value)
+        if features:
+            fitted = with_feature(fitted, features[0], row, value)
+    else:
+        if len(rows):
+            fitted = _with_rows(fitted, given, rows)
+        if features:
+            fitted = with_features(fitted, observed_features(fitted, given))
     names = tuple(fitted.rows[row] for row in rows)
     return fitted, Observed(len(given.values), tuple(feature.name for feature in features), names)
 

@@ -14,7 +14,8 @@ from headstart.model.feature import Feature
 from headstart.model.fitted import Fitted
 from headstart.model.given import NUMBERS
 from headstart.table import Kinds, Names
-from headstart.table.limits import require_carried
+from headstart.table.kinds import KindType
+from headstart.table.limits import LARGEST, require_carried
 from headstart.table.names import MAX_SUGGESTIONS, as_name
 from headstart.table.readers import Columns, choose_form, read_long
 from headstart.table.sorting import sort_observations
@@ -39,6 +40,8 @@ def read_triples(fitted: Fitted, given: object, columns: Columns, text: TextForm
     InputError
         If anything cannot be used: names that are not there, values of another kind, two values of one cell.
     """
+    if isinstance(given, list) and len(given) == 1 and (one := _usual(fitted, given[0])) is not None:
+        return one
     if isinstance(given, (list, tuple)):
         rows, features, values = _of_list(given)
         row_numbers, feature_numbers = np.arange(len(rows)), np.arange(len(rows))
@@ -55,6 +58,22 @@ def triples_of(
     """The observations of one feature as triples; they are checked already."""
     numbers = np.full(len(rows), fitted.catalogue.number(feature.name))
     return Triples(rows, [feature], np.zeros(len(rows), np.int64), numbers, values)
+
+
+def _usual(fitted: Fitted, given: object) -> Triples | None:
+    """A single triple of known names and a possible value; None of any other, which is checked in full."""
+    if not isinstance(given, tuple) or len(given) != 3:
+        return None
+    row, feature, value = given
+    known = isinstance(row, str) and isinstance(feature, str) and isinstance(value, (int, float))
+    if not known or row not in fitted.rows or feature not in fitted.catalogue:
+        return None
+    held = fitted.catalogue[feature]
+    scaled = (value - held.kind.offset) / held.kind.span if abs(value) <= LARGEST else np.nan
+    inside = 0 <= scaled <= 1 if held.kind.type == KindType.RATING else scaled in (0, 1)
+    if not (inside or (held.kind.type == KindType.REAL and abs(scaled) <= LARGEST)):
+        return None
+    return triples_of(fitted, held, np.array([fitted.rows.position(row)]), np.array([value], np.float64))
 
 
 def _of_list(given: Sequence[Any]) -> tuple[list[Any], list[Any], NDArray[np.float64]]:

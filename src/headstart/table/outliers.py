@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.table.cells import Cells
@@ -41,6 +43,23 @@ def tame_outliers(cells: Cells, lines: Tensor) -> Cells:
     mask[chosen] = True
     changed[mask[cells.lines]] = tamed.to(changed.dtype)  # the chosen lines are in ascending order
     return Cells(cells.indptr, cells.index, changed, cells.width)
+
+
+def tame_one(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """``tame_outliers`` of a single line, in numpy."""
+    count = len(values)
+    if count < _MIN_VALUES:
+        return values
+    middle = (count - 1) // 2
+    distance = np.abs(values - np.partition(values, middle)[middle])
+    squared = distance**2
+    far = squared == squared.max()
+    others = (squared[~far].sum() + (far.sum() - 1) * squared.max()) / (count - 1)
+    deviation = max(_TO_DEVIATION * np.partition(distance, middle)[middle], others**0.5)
+    inside = distance <= _MAX_DISTANCE * (1 + _SMALL_SAMPLE / count) * deviation
+    if deviation == 0 or inside.all():
+        return values
+    return np.clip(values, values[inside].min(), values[inside].max())
 
 
 def _deviation_of_others(distance: Tensor, cells: Cells) -> Tensor:
