@@ -29,7 +29,7 @@ def sums_of(rows: np.ndarray, values: np.ndarray, weights: np.ndarray) -> OneSum
 
 
 def as_batch(sums: OneSums) -> ContextSums:
-    parts = (np.array([sums.count]), sums.total[None], sums.linear[None], np.array([sums.squares]))
+    parts = (np.array([sums.shots]), sums.total[None], sums.linear[None], np.array([sums.squares]))
     return ContextSums(*(torch.from_numpy(np.asarray(part, dtype=np.float64)) for part in parts))
 
 

@@ -144,12 +144,15 @@ class ClosedFormAdapter(StreamingAdapter):
         values = padded(cells.values.to(root.dtype), cells)
         noise = self._noise(states, batch).to(root.dtype)
         if identity:
-            return regress(rows, values, padded(1 / noise, cells), prior_mean, root)
+            return regress(rows, values, padded(cells.weighted(1 / noise), cells), prior_mean, root)
         if int(kind) == KindType.BINARY:
-            ones, squeeze = padded(torch.ones_like(noise), cells), padded(squeezing(noise), cells)
+            ones, squeeze = (
+                padded(cells.weighted(torch.ones_like(noise)), cells),
+                padded(squeezing(noise), cells),
+            )
             return classify(rows, values, ones, squeeze, prior_mean, root)
         # A rating behind the logistic link says more than a binary value: how much more is learned.
-        trust = padded(self.log_trust.exp() / noise, cells)
+        trust = padded(cells.weighted(self.log_trust.exp() / noise), cells)
         return classify(rows, values, trust, torch.ones_like(trust), prior_mean, root)
 
     def _unscaled_heads(
@@ -192,14 +195,16 @@ class ClosedFormAdapter(StreamingAdapter):
         """The sums over each context, in double precision."""
         cells = batch.cells
         rows = with_one(states.activation.index_select(0, cells.index)).double()
-        weights, values = 1 / self._noise(states, batch).double(), cells.values.double()
+        weights, values = cells.weighted(1 / self._noise(states, batch).double()), cells.values.double()
         if len(batch) == 1:  # as one product of matrices, which is faster than many of vectors
             weighted = weights[:, None] * rows
             total, linear = (weighted.T @ rows)[None], (values @ weighted)[None]
-            return ContextSums(batch.shots.double(), total, linear, (weights * values**2).sum()[None])
+            return ContextSums(
+                cells.weighted_counts.double(), total, linear, (weights * values**2).sum()[None]
+            )
         linear = rows * (weights * values)[:, None]
         each = torch.cat([squares(rows) * weights[:, None], linear, (weights * values**2)[:, None]], dim=1)
-        return self._parted(segment_sum(each, cells.indptr), batch.shots)
+        return self._parted(segment_sum(each, cells.indptr), cells.weighted_counts)
 
     def _parted(self, sums: Tensor, counts: Tensor) -> ContextSums:
         """Part what is kept of a context into its sums."""

@@ -30,6 +30,7 @@ class OneContext(NamedTuple):
     activation: Array  # (n, width)
     noise: Array | None  # (n,)
     variance: Array | None  # (n, width)
+    weights: Array | None = None  # (n,): how much each observation counts; None: all alike
 
 
 class OneSums(NamedTuple):
@@ -106,11 +107,13 @@ def one_head(
     sums = None
     if context.kind == KindType.BINARY:
         squeezed = _scaled(context.activation, 1 / np.sqrt(1 + math.pi / 8 * noise))
-        mean, covariance = classify_one(squeezed, values, means[0], root, start)
+        mean, covariance = classify_one(squeezed, values, means[0], root, start, context.weights)
     else:
-        scale = 1 / np.sqrt(np.broadcast_to(noise, values.shape))
+        scale, shots = 1 / np.sqrt(np.broadcast_to(noise, values.shape)), float(len(values))
+        if context.weights is not None:
+            scale, shots = scale * np.sqrt(context.weights), float(context.weights.sum())
         rows, scaled = _scaled(context.activation, scale), scale * values
-        sums = OneSums(len(values), rows.T @ rows, scaled @ rows, float(scaled @ scaled))
+        sums = OneSums(shots, rows.T @ rows, scaled @ rows, float(scaled @ scaled))
         if prior.shares is None:
             mean, covariance, _ = _conditioned(sums, means[0], root)
         else:
@@ -155,7 +158,12 @@ def mixed_one(sums: OneSums, means: Array, roots: Array, shares: Array) -> tuple
 
 
 def classify_one(
-    squeezed: Array, values: Array, prior: Array, root: Array, start: Array | None
+    squeezed: Array,
+    values: Array,
+    prior: Array,
+    root: Array,
+    start: Array | None,
+    weights: Array | None = None,
 ) -> tuple[Array, Array]:
     """``posterior.classify`` of one feature, until it no longer moves.
 
@@ -165,7 +173,7 @@ def classify_one(
     white, prior_output = squeezed @ root, squeezed @ prior
     begin = np.zeros(len(prior)) if start is None else forward(root, start - prior)
     for bounded, first in ((0, begin), (_BOUNDED_STEPS, np.zeros(len(prior)))):
-        found = _mode(white, values, prior_output, first, bounded)
+        found = _mode(white, values, prior_output, first, bounded, 1.0 if weights is None else weights)
         if found is not None:
             break
     else:
@@ -176,7 +184,7 @@ def classify_one(
 
 
 def _mode(
-    white: Array, values: Array, prior_output: Array, mean: Array, bounded: int
+    white: Array, values: Array, prior_output: Array, mean: Array, bounded: int, weights: Array | float
 ) -> tuple[Array, Array] | None:
     """The mode and the root of the precision there; None if it is not found."""
     last = np.inf
@@ -188,11 +196,11 @@ def _mode(
             slope = np.tanh(size / 2) / (2 * size)
         else:
             slope = chance * (1 - chance)
-        scaled = white * np.sqrt(np.maximum(slope, FEWEST_WEIGHT))[:, None]
+        scaled = white * np.sqrt(weights * np.maximum(slope, FEWEST_WEIGHT))[:, None]
         precision = scaled.T @ scaled
         precision.flat[:: len(precision) + 1] += 1
         lower = factor(precision)
-        half = forward(lower, (values - chance) @ white - mean)
+        half = forward(lower, (weights * (values - chance)) @ white - mean)
         step = backward(lower, half)
         mean = mean + step
         length = float(np.abs(step).max(initial=0.0))

@@ -156,6 +156,7 @@ class Factorisation(SweptBackbone, OpenBackbone):
             heads.packed_covariance.numpy(),
             noise.double().numpy(),
             binary if binary.any() else None,
+            None if cells.weights is None else cells.weights.double().numpy(),
         )
         believed = None if belief is None else (belief.shift[0].numpy(), belief.covariance.numpy())
         return RowStates.of_one(one_state(self, row, known.index.numpy(), believed), self.weight.dtype)

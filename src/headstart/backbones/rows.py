@@ -69,8 +69,9 @@ class Readings:
         """What a row's ratings and reals add up to, one for each of the two kinds there is."""
         kinds, sums = self.kinds[cells.index], []
         for kind in sorted(set(self.kinds.tolist()) - {KindType.BINARY}):
-            weights = self.precision[cells.index] * (kinds == kind)
-            squared = torch.stack([weights * cells.values**2, (kinds == kind).to(weights.dtype)], dim=1)
+            own = cells.weighted((kinds == kind).to(self.precision.dtype))
+            weights = self.precision[cells.index] * own
+            squared = torch.stack([weights * cells.values**2, own], dim=1)
             both = segment_sum(squared, cells.indptr)
             total = unpack(bag(self.second, cells, weights), self.size)
             linear = bag(self.heads, cells, weights * cells.values)
@@ -84,6 +85,7 @@ class Readings:
         twice = torch.where(down == across, 1.0, 2.0)
         squared = products_at(pack(now.moments()) * twice, self.second, cells)
         bound = squared.clamp(min=1e-6).sqrt()  # the root of E[(u·v + b)²] makes the bound tightest
+        binary = cells.weighted(binary)
         return binary * torch.tanh(bound / 2) / (2 * bound), binary * (cells.values - 0.5)
 
 
@@ -92,7 +94,7 @@ class RowSums:
     """Sums over each row's observations of one kind, weighted by that kind's usual precision."""
 
     kind: int
-    counts: Tensor  # (rows,), not weighted
+    counts: Tensor  # (rows,): how much the observations count together, by their age
     squares: Tensor  # (rows,): of values
     linear: Tensor  # (rows, latent + 1): value × head
     total: Tensor  # (rows, latent + 1, latent + 1): second moments of heads

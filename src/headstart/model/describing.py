@@ -36,7 +36,10 @@ def observations_of_row(fitted: Fitted, row: int) -> RowObservations:
     begin, end = cells.indptr.numpy()[row : row + 2]
     numbers, values = cells.index.numpy()[begin:end], cells.values.numpy()[begin:end]
     facts = fitted.catalogue.facts(numbers)
-    return RowObservations(numbers, facts[:, 1] + facts[:, 2] * values)
+    in_units = facts[:, 1] + facts[:, 2] * values
+    if fitted.clock is None:
+        return RowObservations(numbers, in_units)
+    return RowObservations(numbers, in_units, fitted.clock.table[begin:end], fitted.clock.fitted_at)
 
 
 def describes_by_any(fitted: Fitted) -> bool:
@@ -103,7 +106,7 @@ def reading_of(
         cells = _scaled(fitted, given.counts, observations, facts)
         heads = fitted.knowledge.heads.take(cells.index)
     else:
-        cells, slots, facts = _readable(fitted, given, by_any=True)
+        cells, slots, facts = _readable(fitted, given, by_any=True, now=observations.now)
         heads = fitted.catalogue.stored(torch.from_numpy(slots))
         latent = fitted.backbone.activation_size
         if fitted.roster.width > latent:
@@ -118,13 +121,14 @@ def reading_of(
 
 
 def _readable(
-    fitted: Fitted, given: RowCells, *, by_any: bool
+    fitted: Fitted, given: RowCells, *, by_any: bool, now: float | None = None
 ) -> tuple[Cells, NDArray[np.int64], NDArray[np.float64]]:
     """What can be read of observations: cells by number, the slots of their heads, facts."""
     slots = fitted.catalogue.slots_by_number(given.numbers)
     read = slots >= 0 if by_any else (slots >= 0) & (given.numbers < len(fitted.backbone_features))
     lines = np.repeat(np.arange(len(given.counts)), given.counts)[read]
-    observations = RowObservations(given.numbers[read], given.values[read])
+    times = None if given.times is None else given.times[read]
+    observations = RowObservations(given.numbers[read], given.values[read], times, now)
     facts = fitted.catalogue.facts(observations.numbers)
     counts = np.bincount(lines, minlength=len(given.counts))
     return _scaled(fitted, counts, observations, facts), slots[read], facts
@@ -134,8 +138,11 @@ def _scaled(
     fitted: Fitted, counts: NDArray[np.int64], observations: RowObservations, facts: NDArray[np.float64]
 ) -> Cells:
     values = torch.from_numpy((observations.values - facts[:, 1]) / facts[:, 2]).float()
-    width = len(fitted.backbone_features)
-    return Cells(offsets(torch.from_numpy(counts)), torch.from_numpy(observations.numbers), values, width)
+    weights = None
+    if fitted.clock is not None and observations.times is not None:
+        weights = torch.from_numpy(fitted.clock.weights(observations.times, observations.now)).float()
+    indptr, index = offsets(torch.from_numpy(counts)), torch.from_numpy(observations.numbers)
+    return Cells(indptr, index, values, len(fitted.backbone_features), weights)
 
 
 def _kinds(fitted: Fitted, facts: NDArray[np.float64]) -> Tensor:

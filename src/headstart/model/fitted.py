@@ -18,6 +18,7 @@ from headstart.core.knowledge import Knowledge
 from headstart.core.states import RowStates
 from headstart.errors import NumericalError
 from headstart.model.catalogue import Catalogue
+from headstart.model.clock import Clock
 from headstart.model.feature import Feature
 from headstart.model.roster import Roster
 from headstart.model.row_metadata import RowMetadata
@@ -54,11 +55,17 @@ class Fitted:
     encoders: dict[str, EncoderLike] = field(default_factory=dict)  # of metadata columns; never saved
     row_metadata: RowMetadata | None = None  # and what it says of rows
     arrived: Arrived = NOTHING  # how well was foreseen what was observed since fit
+    clock: Clock | None = None  # of observations that age; None if they do not
 
     @property
     def rows(self) -> Names:
         """The names of the rows."""
         return self.roster.names
+
+    @property
+    def now(self) -> float | None:
+        """The newest time that the model knows, if observations age."""
+        return None if self.clock is None else self.clock.now
 
     @property
     def states(self) -> RowStates:
@@ -81,9 +88,15 @@ class Fitted:
         return self._with(features, heads, batch, states)
 
     @torch.no_grad()
-    def observed(self, feature: Feature, rows: NDArray[np.int64], values: NDArray[np.float64]) -> Fitted:
+    def observed(
+        self,
+        feature: Feature,
+        rows: NDArray[np.int64],
+        values: NDArray[np.float64],
+        times: NDArray[np.float64] | None = None,
+    ) -> Fitted:
         """Return the model with one feature refined: from sums over its observations if there are such."""
-        after, adapter = self.with_own_units(feature.observed(rows, values)), self._streaming(feature)
+        after, adapter = self.with_own_units(feature.observed(rows, values, times)), self._streaming(feature)
         if adapter is None:
             return self.adapted([after])
 
@@ -91,7 +104,9 @@ class Fitted:
             return adapter.evidence(*self._read_by([of]))
 
         sums = self.catalogue.evidence_of(feature.name, self.roster.epoch)
-        before = evidence(feature) if sums is None else sums
+        # When time goes on, all observations fade alike, and their sums with them.
+        faded = sums if sums is None or self.clock is None else sums * self.clock.faded(feature.now)
+        before = evidence(feature) if faded is None else faded
         gone = evidence(feature.among(rows))
         total = before - gone + evidence(after.among(rows))
         if _cancelled(before, gone, total):
@@ -142,6 +157,8 @@ class Fitted:
         for feature, finite in zip(features, _are_finite(heads), strict=True):
             if not finite:
                 raise too_extreme(feature)
+        if self.clock is not None:
+            features = [replace(feature, now=self.clock.now) for feature in features]
         catalogue = self.catalogue.put(
             features, self.honest(heads, batch, states), evidence, self.roster.epoch
         )
@@ -213,12 +230,20 @@ class Fitted:
                 torch.from_numpy(np.concatenate([feature.rows for feature in features])),
                 torch.from_numpy(np.concatenate(scaled)).float(),
                 len(self.rows),
+                self._weights(features),
             ),
             torch.from_numpy(np.stack([feature.metadata for feature in features])),
             self.kinds_of(features),
             torch.tensor([self._units_of(feature) for feature in features], dtype=torch.float64),
             known=self._known(features),
         )
+
+    def _weights(self, features: list[Feature]) -> Tensor | None:
+        """How much each observation of these features counts, if observations age: (n,)."""
+        times = [feature.times for feature in features if feature.times is not None]
+        if self.clock is None or len(times) < len(features):
+            return None
+        return torch.from_numpy(self.clock.weights(np.concatenate(times))).float()
 
     def _known(self, features: list[Feature]) -> Tensor:
         """The positions of features among the backbone's own; −1 for others: (features,)."""

@@ -24,6 +24,8 @@ class RowObservations(NamedTuple):
 
     numbers: NDArray[np.int64]
     values: NDArray[np.float64]  # in the data's own units
+    times: NDArray[np.float64] | None = None  # in a model where observations age
+    now: float | None = None  # the time at which the state was computed
 
 
 class Roster:

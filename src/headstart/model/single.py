@@ -55,10 +55,13 @@ def head_of(fitted: Fitted, feature: Feature) -> OneHead:
     return OneHead(*(part[slot] for part in fitted.catalogue.stored_arrays))
 
 
-def with_row(fitted: Fitted, row: int, number: int, value: float) -> Fitted:
+def with_row(fitted: Fitted, row: int, number: int, value: float, time: float | None) -> Fitted:
     """Return the model in which a row has also observed this value of the feature of this number."""
     held = observations_of_row(fitted, row)
-    observations = RowObservations(*inserted(held.numbers, held.values, number, value))
+    numbers, values = _inserted(held.numbers, held.values, number, value)
+    observations = RowObservations(numbers, values, now=fitted.now)
+    if held.times is not None and time is not None:
+        observations = observations._replace(times=_inserted(held.numbers, held.times, number, time)[1])
     try:
         state = refined_one(_adapter(fitted), _state(fitted, row, observations))
         finite = math.isfinite(sum(float(np.sum(part)) for part in state.parts()))
@@ -72,7 +75,7 @@ def with_row(fitted: Fitted, row: int, number: int, value: float) -> Fitted:
     return replace(fitted, roster=fitted.roster.put_one(row, state, observations))
 
 
-def inserted(
+def _inserted(
     places: NDArray[np.int64], values: NDArray[np.float64], place: int, value: float
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Ascending places and their values with one more, or with another value at a place that is there."""
@@ -102,7 +105,10 @@ def _state(fitted: Fitted, row: int, observations: RowObservations) -> OneState:
     )
     heads = np.concatenate([weight, bias[:, None]], axis=1, dtype=np.float64)
     binary = (facts[order, 0] == KindType.BINARY) & (not fitted.binary_as_numbers)
-    one = OneRow(scaled[order], heads, covariance, noise, binary if binary.any() else None)
+    weights = None
+    if fitted.clock is not None and observations.times is not None:
+        weights = fitted.clock.weights(observations.times)[there][order]
+    one = OneRow(scaled[order], heads, covariance, noise, binary if binary.any() else None, weights)
     belief = belief_of(fitted, row)
     known = numbers[numbers < len(fitted.backbone_features)]
     return one_state(cast(Factorisation, fitted.backbone), one, known, belief)
@@ -116,14 +122,15 @@ def _gathered(one: Array, at: Array, other: Array, there: Array) -> Array:
     return both
 
 
-def with_feature(fitted: Fitted, feature: Feature, row: int, value: float) -> Fitted:
+def with_feature(fitted: Fitted, feature: Feature, row: int, value: float, time: float | None) -> Fitted:
     """Return the model in which a feature is also observed at this row."""
-    after = feature.with_one(row, value)
+    after = replace(feature.with_one(row, value, time), now=fitted.now)
     kind = modelled_kind(fitted, after)
     activation, *rest = fitted.roster.read_by_heads(after.rows)
     noise, variance = (*rest, None, None)[:2]
     scaled = ((after.values - after.kind.offset) / after.kind.span).astype(np.float32).astype(np.float64)
-    context = OneContext(kind, scaled, activation, noise, variance)
+    weights = None if fitted.clock is None or after.times is None else fitted.clock.weights(after.times)
+    context = OneContext(kind, scaled, activation, noise, variance, weights)
     before = head_of(fitted, feature)
     start = np.append(before.weight, before.bias).astype(np.float64)
     try:

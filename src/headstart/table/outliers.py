@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -42,7 +44,7 @@ def tame_outliers(cells: Cells, lines: Tensor) -> Cells:
     mask = torch.zeros(len(cells), dtype=torch.bool)
     mask[chosen] = True
     changed[mask[cells.lines]] = tamed.to(changed.dtype)  # the chosen lines are in ascending order
-    return Cells(cells.indptr, cells.index, changed, cells.width)
+    return replace(cells, values=changed)
 
 
 def tame_one(values: NDArray[np.float64]) -> NDArray[np.float64]:
