@@ -41,7 +41,9 @@ class Layered:
         return found
 
     def whole(self) -> NDArray[Any]:
-        """All of it, as an array of its own."""
+        """All of it, not to be written to."""
+        if not len(self._places):
+            return self._base
         every = self._base.copy()
         every[self._places] = self._values
         return every
@@ -49,7 +51,8 @@ class Layered:
     def put(self, places: NDArray[np.int64], values: NDArray[Any]) -> Layered:
         """Return an array with other values at these places, which differ."""
         if (len(places) + len(self._places)) ** 2 > len(self._base):
-            every = self.whole()
+            every = self._base.copy()
+            every[self._places] = self._values
             every[places] = values
             return Layered(every)
         after = copy(self)

@@ -67,6 +67,14 @@ class Roster:
             return self.states.take(torch.from_numpy(rows))
         return self._store.take(torch.from_numpy(self._slots.take(rows)))
 
+    def slots(self) -> NDArray[np.int64]:
+        """Where the states of all rows are stored."""
+        return self._slots.whole()
+
+    def stored(self, slots: slice) -> RowStates:
+        """The states that are stored there, as they lie; some may no longer be, or not yet be, of any row."""
+        return self._store.take(slots)
+
     def read_by_heads(self, rows: NDArray[np.int64]) -> tuple[NDArray[Any], ...]:
         """What heads read of the rows at these positions, in numpy: activation, noise and variance."""
         slots = self._slots.take(rows)
