@@ -4,8 +4,8 @@
 
 A model is fitted on MovieLens-1M, as ratings, as reals (with a little noise) and as 0 and 1, with few sweeps:
 how well it predicts does not matter here. Then single triples are observed, their rows drawn at random and
-their features as often as they are rated. Printed and written, in milliseconds: the least and the median time,
-and both of the CPU time, to which other work on the machine does not add.
+their features as often as they are rated. Printed and written, in milliseconds: the least and the median
+time, and both of the CPU time, to which other work on the machine does not add.
 """
 
 from __future__ import annotations

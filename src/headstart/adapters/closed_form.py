@@ -146,11 +146,8 @@ class ClosedFormAdapter(StreamingAdapter):
         if identity:
             return regress(rows, values, padded(cells.weighted(1 / noise), cells), prior_mean, root)
         if int(kind) == KindType.BINARY:
-            ones, squeeze = (
-                padded(cells.weighted(torch.ones_like(noise)), cells),
-                padded(squeezing(noise), cells),
-            )
-            return classify(rows, values, ones, squeeze, prior_mean, root)
+            counted, squeeze = cells.weighted(torch.ones_like(noise)), padded(squeezing(noise), cells)
+            return classify(rows, values, padded(counted, cells), squeeze, prior_mean, root)
         # A rating behind the logistic link says more than a binary value: how much more is learned.
         trust = padded(cells.weighted(self.log_trust.exp() / noise), cells)
         return classify(rows, values, trust, torch.ones_like(trust), prior_mean, root)
@@ -199,9 +196,8 @@ class ClosedFormAdapter(StreamingAdapter):
         if len(batch) == 1:  # as one product of matrices, which is faster than many of vectors
             weighted = weights[:, None] * rows
             total, linear = (weighted.T @ rows)[None], (values @ weighted)[None]
-            return ContextSums(
-                cells.weighted_counts.double(), total, linear, (weights * values**2).sum()[None]
-            )
+            squared = (weights * values**2).sum()[None]
+            return ContextSums(cells.weighted_counts.double(), total, linear, squared)
         linear = rows * (weights * values)[:, None]
         each = torch.cat([squares(rows) * weights[:, None], linear, (weights * values**2)[:, None]], dim=1)
         return self._parted(segment_sum(each, cells.indptr), cells.weighted_counts)

@@ -53,6 +53,11 @@ def clock_from(facts: ModelFacts, parts: Groups) -> Clock | None:
     return Clock(half_life, facts.times[1], facts.times[0], held["table"].numpy())
 
 
+def weights_of_table(clock: Clock | None) -> Tensor | None:
+    """How much the observations of the table counted at fit, if they age: (n,)."""
+    return None if clock is None else torch.from_numpy(clock.weights(clock.table, clock.fitted_at)).float()
+
+
 def feature_times(
     parts: Groups, counts: list[int]
 ) -> tuple[list[NDArray[np.float64]] | list[None], list[float] | list[None]]:

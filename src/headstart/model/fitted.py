@@ -16,9 +16,9 @@ from headstart.core.batch import FeatureBatch
 from headstart.core.heads import Heads
 from headstart.core.knowledge import Knowledge
 from headstart.core.states import RowStates
-from headstart.errors import NumericalError
 from headstart.model.catalogue import Catalogue
 from headstart.model.clock import Clock
+from headstart.model.extremes import are_finite, cancelled, too_extreme
 from headstart.model.feature import Feature
 from headstart.model.roster import Roster
 from headstart.model.row_metadata import RowMetadata
@@ -109,7 +109,7 @@ class Fitted:
         before = evidence(feature) if faded is None else faded
         gone = evidence(feature.among(rows))
         total = before - gone + evidence(after.among(rows))
-        if _cancelled(before, gone, total):
+        if cancelled(before, gone, total):
             total = evidence(after)
         batch, states = self._read_by([after])
         return self._with([after], adapter.solve(total, batch), batch, states, [total])
@@ -154,7 +154,7 @@ class Fitted:
         states: RowStates,
         evidence: list[Tensor] | None = None,
     ) -> Fitted:
-        for feature, finite in zip(features, _are_finite(heads), strict=True):
+        for feature, finite in zip(features, are_finite(heads), strict=True):
             if not finite:
                 raise too_extreme(feature)
         if self.clock is not None:
@@ -257,24 +257,3 @@ class Fitted:
 
 _FEWEST_OUTLIERS = 4  # values from which on one can be recognised as an outlier
 _MOST_DIGITS = 1e-15  # the least units relative to the value furthest off, whose square must be possible
-_MAX_CANCELLATION = 1e3  # times that sums may shrink when observations are taken out of them
-
-
-def _cancelled(before: Tensor, gone: Tensor, after: Tensor) -> bool:
-    """Whether so much was taken out of the sums that what was rounded away beside it would be missed."""
-    largest = torch.maximum(before.abs().max(), gone.abs().max())
-    return not bool(largest <= _MAX_CANCELLATION * after.abs().max())
-
-
-def too_extreme(feature: Feature) -> NumericalError:
-    """What to raise of a feature whose numbers leave what can be computed with."""
-    return NumericalError(
-        f"feature {feature.name!r}: its observations or metadata are so extreme that nothing can be computed "
-        "from them; correct them or leave them out"
-    )
-
-
-def _are_finite(heads: Heads) -> list[bool]:
-    """Whether all numbers of each head are finite."""
-    parts = [part.view(len(heads), -1).isfinite().all(1) for part in heads.parts()]
-    return torch.stack(parts).all(0).tolist()

@@ -18,10 +18,9 @@ from headstart.config import Config
 from headstart.core.heads import Heads
 from headstart.core.knowledge import Knowledge, Scales
 from headstart.core.states import RowStates
-from headstart.model.aging import clock_from, feature_times, time_tensors
+from headstart.model.aging import clock_from, feature_times, time_tensors, weights_of_table
 from headstart.model.catalogue import Catalogue
 from headstart.model.checking import check_counts, check_sums, check_tensors, made
-from headstart.model.clock import Clock
 from headstart.model.feature import Feature
 from headstart.model.fitted import Fitted
 from headstart.model.records import record_tensors, records_from, row_metadata_from, row_metadata_tensors
@@ -177,7 +176,7 @@ def fitted_from(facts: ModelFacts, tensors: dict[str, Tensor], *, prepare: bool 
     features, clock = len(facts.backbone_features), clock_from(facts, parts)
     knowledge = Knowledge(
         RowStates(**parts["knowledge/states"]),
-        Cells(own["indptr"], own["index"].long(), own["values"], features, _weights(clock)),
+        Cells(own["indptr"], own["index"].long(), own["values"], features, weights_of_table(clock)),
         Heads(**parts["knowledge/heads"]),
         own["metadata"],
         own["kinds"],
@@ -236,10 +235,6 @@ def _catalogue(
         return catalogue
     streamed, heads = catalogue.take(facts.streams)
     return catalogue.put(streamed, heads, list(torch.split(tensors["streams"], 1)))
-
-
-def _weights(clock: Clock | None) -> Tensor | None:
-    return None if clock is None else torch.from_numpy(clock.weights(clock.table, clock.fitted_at)).float()
 
 
 def _observed_since(facts: ModelFacts, knowledge: Knowledge) -> list[bool]:

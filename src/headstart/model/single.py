@@ -20,8 +20,9 @@ from headstart.core.heads import OneHead
 from headstart.core.states import OneState
 from headstart.errors import NumericalError
 from headstart.model.describing import belief_of, observations_of_row
+from headstart.model.extremes import too_extreme
 from headstart.model.feature import Feature
-from headstart.model.fitted import Fitted, too_extreme
+from headstart.model.fitted import Fitted
 from headstart.model.roster import RowObservations
 from headstart.model.triples import Triples
 from headstart.model.widening import SURPRISING
