@@ -40,7 +40,7 @@ def test_extents_are_median_distances_of_predictions_in_units_of_the_usual_one()
             usual = np.sort(np.abs(outputs - middle))[(len(outputs) - 1) // 2]
             relative.append(abs(activation[i] @ weight - middle) / usual)
         expected.append(max(1.0, np.sort(relative)[(len(relative) - 1) // 2]))
-    found = landmarks.extents(knowledge.states).numpy()
+    found = landmarks.extents(knowledge.states.activation).numpy()
     np.testing.assert_allclose(found, expected, rtol=1e-6)
     assert found.argmax() == 7
     assert found[7] > 10
@@ -49,5 +49,5 @@ def test_extents_are_median_distances_of_predictions_in_units_of_the_usual_one()
 def test_activations_that_an_adapter_added_are_left_out() -> None:
     knowledge = known()
     landmarks, states = Landmarks.of(knowledge), knowledge.states
-    wider = RowStates(states.code, states.code_std, torch.cat([states.activation, torch.ones(50, 2)], dim=1))
-    assert torch.equal(landmarks.extents(wider), landmarks.extents(states))
+    wider = torch.cat([states.activation, torch.ones(50, 2)], dim=1)
+    assert torch.equal(landmarks.extents(wider), landmarks.extents(states.activation))

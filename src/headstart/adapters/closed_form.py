@@ -30,7 +30,7 @@ from headstart.table.outliers import LEAST_DEVIATION, tame_outliers
 
 _MANY = 1000  # features from which networks are trained longer
 _EPOCH_FEATURES = 2000
-_WIDEST_NOISE = 3.0  # |log| of a row's noise relative to the usual
+WIDEST_NOISE = 3.0  # |log| of a row's noise relative to the usual
 
 
 class ClosedFormAdapter(StreamingAdapter):
@@ -42,6 +42,7 @@ class ClosedFormAdapter(StreamingAdapter):
     """
 
     refines: ClassVar[bool] = True
+    by_sums_alone: ClassVar[bool] = False  # whether the prior mean does not depend on the context
     gives_uncertainty: ClassVar[bool] = True
 
     def __init__(self, config: AdapterConfig, knowledge: Knowledge, learned: int = 0) -> None:
@@ -109,7 +110,7 @@ class ClosedFormAdapter(StreamingAdapter):
     def refine(self, states: RowStates) -> RowStates:
         """Say how noisy each row is, from how much and how surely it is known."""
         inputs = torch.cat([states.code, states.code_std.mean(1, keepdim=True)], dim=1)
-        noise = self.row_noise(inputs)[:, 0].clamp(-_WIDEST_NOISE, _WIDEST_NOISE).exp()
+        noise = self.row_noise(inputs)[:, 0].clamp(-WIDEST_NOISE, WIDEST_NOISE).exp()
         noise = noise * (1 + states.code_std**2 @ self.doubt.clamp(min=0))
         return replace(states, noise=noise if states.noise is None else noise * states.noise)
 
@@ -134,7 +135,8 @@ class ClosedFormAdapter(StreamingAdapter):
         return Heads.concatenate(heads).take(torch.argsort(torch.cat(order)))
 
     @cached_property
-    def _landmarks(self) -> Landmarks:
+    def landmarks(self) -> Landmarks:
+        """Known features that tell how extreme rows are."""
         return Landmarks.of(self.knowledge)
 
     def _without_outliers(self, batch: FeatureBatch, states: RowStates) -> FeatureBatch:
@@ -143,7 +145,7 @@ class ClosedFormAdapter(StreamingAdapter):
         if not bool(real.any() and (self.knowledge.kinds == KindType.REAL).any()):
             return batch
         rows, place = torch.unique(batch.cells.index, return_inverse=True)
-        extent = self._landmarks.extents(states.take(rows))[place]
+        extent = self.landmarks.extents(states.activation.index_select(0, rows))[place]
         least = torch.full((len(batch),), LEAST_DEVIATION, dtype=torch.float64)
         if batch.units is not None and self.knowledge.scales is not None:  # scales that are yet to be found
             smallest = self.knowledge.scales.scale.min() / batch.units[:, 1].clamp(min=1e-300)
@@ -162,12 +164,12 @@ class ClosedFormAdapter(StreamingAdapter):
         values = padded(cells.values.to(root.dtype), cells)
         noise = self._noise(states, batch).to(root.dtype)
         if identity:
-            return regress(rows, values, padded(1 / noise, cells), prior_mean, root)
+            return regress(rows, values, padded(cells.weighted(1 / noise), cells), prior_mean, root)
         if int(kind) == KindType.BINARY:
-            ones, squeeze = padded(torch.ones_like(noise), cells), padded(squeezing(noise), cells)
-            return classify(rows, values, ones, squeeze, prior_mean, root)
+            counted, squeeze = cells.weighted(torch.ones_like(noise)), padded(squeezing(noise), cells)
+            return classify(rows, values, padded(counted, cells), squeeze, prior_mean, root)
         # A rating behind the logistic link says more than a binary value: how much more is learned.
-        trust = padded(self.log_trust.exp() / noise, cells)
+        trust = padded(cells.weighted(self.log_trust.exp() / noise), cells)
         return classify(rows, values, trust, torch.ones_like(trust), prior_mean, root)
 
     def _unscaled_heads(
@@ -210,14 +212,15 @@ class ClosedFormAdapter(StreamingAdapter):
         """The sums over each context, in double precision."""
         cells = batch.cells
         rows = with_one(states.activation.index_select(0, cells.index)).double()
-        weights, values = 1 / self._noise(states, batch).double(), cells.values.double()
+        weights, values = cells.weighted(1 / self._noise(states, batch).double()), cells.values.double()
         if len(batch) == 1:  # as one product of matrices, which is faster than many of vectors
             weighted = weights[:, None] * rows
             total, linear = (weighted.T @ rows)[None], (values @ weighted)[None]
-            return ContextSums(batch.shots.double(), total, linear, (weights * values**2).sum()[None])
+            squared = (weights * values**2).sum()[None]
+            return ContextSums(cells.weighted_counts.double(), total, linear, squared)
         linear = rows * (weights * values)[:, None]
         each = torch.cat([squares(rows) * weights[:, None], linear, (weights * values**2)[:, None]], dim=1)
-        return self._parted(segment_sum(each, cells.indptr), batch.shots)
+        return self._parted(segment_sum(each, cells.indptr), cells.weighted_counts)
 
     def _parted(self, sums: Tensor, counts: Tensor) -> ContextSums:
         """Part what is kept of a context into its sums."""

@@ -73,7 +73,7 @@ def _weighted(
     """Weight, and weight × value, with which each observation entered the last pass: two of (n,)."""
     sums, passes = readings.sums(cells), readings.passes
     last = backbone.posterior_from(cells, readings, sums, signature, None, passes, belief)
-    exact = last.exactness.double() * readings.precision[cells.index].double()
+    exact = cells.weighted(last.exactness.double() * readings.precision[cells.index].double())
     weights, values = exact, exact * cells.values.double()
     if readings.weighs:
         # What the last pass took follows from the pass before it.

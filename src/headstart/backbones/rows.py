@@ -16,7 +16,7 @@ from headstart.table.kinds import KindType
 # The noise of a row or feature is believed as if so many observations had shown the usual one.
 NOISE_SHOTS = 5.0
 PASSES, MORE_PASSES = 3, 5  # more where the weights of observations depend on the row
-_BELIEVED = 25.0  # squared: a real farther off than 5 standard deviations counts as if it were there
+BELIEVED = 25.0  # squared: a real farther off than 5 standard deviations counts as if it were there
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Readings:
         rating = self.kinds == KindType.RATING
         if not bool(rating.any()):
             return None
-        rated = rating[cells.index].to(self.precision.dtype)
+        rated = cells.weighted(rating[cells.index].to(self.precision.dtype))
         weights = self.precision[cells.index] * rated
         both = segment_sum(torch.stack([weights * cells.values**2, rated], dim=1), cells.indptr)
         total = unpack(bag(self.second, cells, weights), self.size)
@@ -95,11 +95,14 @@ class Readings:
         doubt = (second - mean**2).clamp(min=0)
         squared = (cells.values - mean) ** 2
         squared = squared / (1 / precision + doubt) if new else (squared + doubt) * precision
-        real = precision * (_BELIEVED / squared.clamp(min=_BELIEVED))
+        real = precision * (BELIEVED / squared.clamp(min=BELIEVED))
         zero = torch.zeros_like(real)
-        weights = torch.where(kinds == KindType.REAL, real, torch.where(kinds == KindType.BINARY, binary, zero))
+        weights = torch.where(
+            kinds == KindType.REAL, real, torch.where(kinds == KindType.BINARY, binary, zero)
+        )
         signs = torch.where(kinds == KindType.BINARY, cells.values - 0.5, zero)
-        return weights, torch.where(kinds == KindType.REAL, real * cells.values, signs)
+        values = torch.where(kinds == KindType.REAL, real * cells.values, signs)
+        return cells.weighted(weights), cells.weighted(values)
 
     def outputs(self, cells: Cells, now: RowPosterior) -> tuple[Tensor, Tensor]:
         """E[u·v + b] and E[(u·v + b)²] of each observation: two of (n,)."""
@@ -113,7 +116,7 @@ class Readings:
 class RowSums:
     """Sums over each row's ratings, weighted by their usual precision."""
 
-    counts: Tensor  # (rows,), not weighted
+    counts: Tensor  # (rows,): how much the observations count together, by their age
     squares: Tensor  # (rows,): of values
     linear: Tensor  # (rows, latent + 1): value × head
     total: Tensor  # (rows, latent + 1, latent + 1): second moments of heads

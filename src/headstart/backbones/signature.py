@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from headstart.algebra.sparse import bag
@@ -47,6 +51,15 @@ class Signature(nn.Module):
         counts = cells.counts.to(self.table.dtype)[:, None]
         difference = self._differences(cells) * (counts / (counts + self.patience))
         return torch.cat([torch.ones_like(counts), difference], dim=1)
+
+    def of_one(self, features: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The signature of one row that observed these features, in numpy: (2 + length,)."""
+        count = len(features)
+        low, high = self.ends.tolist()
+        sums = self.table.numpy().take(features, axis=0).sum(0, dtype=np.float64) / max(1, count) ** 0.5
+        raw = np.append(min(max(math.log1p(count), low), high), sums)
+        difference = (raw - self.centre.numpy()) / self.scale.numpy()
+        return np.append(1.0, difference * (count / (count + self.patience.item())))
 
     def _differences(self, cells: Cells) -> Tensor:
         """Differences from the usual row, however few observations a row has: (rows, 1 + length)."""

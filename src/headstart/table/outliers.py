@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.table.cells import Cells
@@ -34,7 +38,7 @@ def tame_outliers(
     unit = torch.ones_like(middle) if extent is None else extent[at].double()
     values = (part.values.double() - middle) / unit
     distance = values.abs()
-    deviation = torch.maximum(_TO_DEVIATION * _medians(distance, part), _deviation_of_others(distance, part))
+    deviation = _deviations(distance, part)
     if least is not None:
         deviation = torch.maximum(deviation, least[chosen].double())
     reach = torch.where(deviation > 0, _MAX_DISTANCE * (1 + _SMALL_SAMPLE / counts) * deviation, torch.inf)
@@ -49,7 +53,29 @@ def tame_outliers(
     changed = cells.values.clone()
     # The chosen lines are in ascending order; what is inside keeps its value to the last bit.
     changed[at] = torch.where(inside, part.values, tamed.to(changed.dtype))
-    return Cells(cells.indptr, cells.index, changed, cells.width)
+    return replace(cells, values=changed)
+
+
+def tame_one(
+    values: NDArray[np.float64], extent: NDArray[np.float64] | float = 1.0, least: float = 0.0
+) -> NDArray[np.float64]:
+    """``tame_outliers`` of a single line, in numpy."""
+    count = len(values)
+    if count < _MIN_VALUES:
+        return values
+    half = (count - 1) // 2
+    middle = np.partition(values, half)[half]
+    relative = (values - middle) / extent
+    distance = np.abs(relative)
+    squared = distance**2
+    far = squared == squared.max()
+    others = (squared[~far].sum() + (far.sum() - 1) * squared.max()) / (count - 1)
+    deviation = max(_TO_DEVIATION * np.partition(distance, half)[half], others**0.5, least)
+    inside = distance <= _MAX_DISTANCE * (1 + _SMALL_SAMPLE / count) * deviation
+    if deviation == 0 or inside.all():
+        return values
+    tamed = middle + np.clip(relative, relative[inside].min(), relative[inside].max()) * extent
+    return np.where(inside, values, tamed)
 
 
 def extents(cells: Cells, lines: Tensor) -> Tensor:
@@ -61,13 +87,20 @@ def extents(cells: Cells, lines: Tensor) -> Tensor:
     """
     values, owner = cells.values.double(), cells.lines
     distance = (values - _medians(values, cells)[owner]).abs()
-    deviation = torch.maximum(_TO_DEVIATION * _medians(distance, cells), _deviation_of_others(distance, cells))
+    deviation = torch.maximum(
+        _TO_DEVIATION * _medians(distance, cells), _deviation_of_others(distance, cells)
+    )
     counted = (lines & (cells.counts >= _MIN_VALUES) & (deviation > 0))[owner]
     away = torch.where(counted, distance / deviation.clamp(min=1e-300)[owner], 0.0)
-    by_row = Cells(cells.indptr, cells.index, away, cells.width).transpose()
+    by_row = replace(cells, values=away, weights=None).transpose()
     several = by_row.counts > 1
     usual = torch.where(several, _medians(by_row.values, by_row), 0.0) if len(away) else away
     return usual.clamp(min=1.0)[cells.index]
+
+
+def _deviations(distance: Tensor, cells: Cells) -> Tensor:
+    """The deviation of each line, whatever its farthest value is: (lines,)."""
+    return torch.maximum(_TO_DEVIATION * _medians(distance, cells), _deviation_of_others(distance, cells))
 
 
 def _deviation_of_others(distance: Tensor, cells: Cells) -> Tensor:
