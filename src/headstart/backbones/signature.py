@@ -131,5 +131,5 @@ class Signature(nn.Module):
             agreement = ((predicted @ metric) * targets[enough]).sum(1).mean()
             share = count / (count + choices)
             errors += share**2 * size - 2 * share * agreement
-        best = choices[int(errors.argmin())]
-        self.patience.copy_(best if best <= _MAX_PATIENCE else torch.inf)
+        best = float(choices[int(errors.argmin())])
+        self.patience.fill_(best if best <= _MAX_PATIENCE else torch.inf)
