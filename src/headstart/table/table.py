@@ -113,10 +113,10 @@ class Table:
         Parameters
         ----------
         observations : path or frame
-            A .csv, .csv.gz, .tsv, .tsv.gz or .parquet file, or a pandas, polars or pyarrow frame. The
-            long form has one line per observation and the columns ``row``, ``feature`` and ``value``.
-            The wide form has one line per row, a column ``row`` and one column per feature; blank
-            cells are not observed.
+            A .csv, .csv.gz, .tsv, .tsv.gz or .parquet file, a folder of .parquet files with the same
+            columns, or a pandas, polars or pyarrow frame. The long form has one line per observation
+            and the columns ``row``, ``feature`` and ``value``. The wide form has one line per row, a
+            column ``row`` and one column per feature; blank cells are not observed.
         metadata : path or frame, optional
             One line per feature, with the feature's name in the column ``feature``. Features without
             observations become features of the table, too.
