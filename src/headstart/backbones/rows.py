@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from headstart.algebra.blocks import column_sums, gram
 from headstart.algebra.sparse import bag, products_at, segment_sum
 from headstart.algebra.symmetric import pack, squares, triangle, unpack, with_one
 from headstart.core.heads import Heads
@@ -32,6 +33,35 @@ class RowPosterior:
         moments = mean[:, :, None] * mean[:, None, :]
         moments[:, :-1, :-1] += self.covariance
         return moments
+
+
+@dataclass(frozen=True)
+class RowFactors:
+    """The posteriors of all rows of a table as training keeps them: half of each symmetric covariance."""
+
+    mean: Tensor  # (rows, latent)
+    spread: Tensor  # (rows, packed)
+    exactness: Tensor  # (rows,)
+
+    def at(self, rows: slice) -> RowPosterior:
+        """The posteriors of some rows."""
+        mean = self.mean[rows]
+        return RowPosterior(mean, unpack(self.spread[rows], mean.shape[1]), self.exactness[rows])
+
+    def put(self, rows: slice, posterior: RowPosterior) -> None:
+        """Replace the posteriors of some rows."""
+        self.mean[rows] = posterior.mean
+        self.spread[rows] = pack(posterior.covariance)
+        self.exactness[rows] = posterior.exactness
+
+    def mean_moment(self) -> Tensor:
+        """The mean of E[(u, 1)(u, 1)ᵀ] over rows, in double precision: (latent + 1, latent + 1)."""
+        count, latent = max(1, len(self.mean)), self.mean.shape[1]
+        moment = torch.zeros(latent + 1, latent + 1, dtype=torch.float64)
+        moment[:-1, :-1] = gram(self.mean, self.mean) + unpack(column_sums(self.spread), latent)
+        moment[:-1, -1] = moment[-1, :-1] = column_sums(self.mean)
+        moment[-1, -1] = len(self.mean)
+        return moment / count
 
 
 @dataclass(frozen=True)

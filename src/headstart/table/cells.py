@@ -51,6 +51,12 @@ class Cells:
         positions = ranges(self.indptr[lines], counts)
         return Cells(offsets(counts), self.index[positions], self.values[positions], self.width)
 
+    def block(self, start: int, stop: int) -> Cells:
+        """Return the lines from ``start`` up to ``stop``; their observations are not copied."""
+        indptr = self.indptr[start : stop + 1]
+        held = slice(int(indptr[0]), int(indptr[-1]))
+        return Cells(indptr - indptr[0], self.index[held], self.values[held], self.width)
+
     def keep(self, mask: Tensor) -> Cells:
         """Return only the observations where ``mask`` (n,) is true. The number of lines does not change."""
         # Differences of a running sum give the counts also for empty lines.
