@@ -69,6 +69,8 @@ class ClosedFormAdapter(StreamingAdapter):
         if self.scale_prior is not None and self.knowledge.scales is not None:
             usual = self.prior.noise(self.knowledge.kinds)
             noise = None if heads.noise is None else heads.noise / usual
+            if noise is not None and self.knowledge.taught is not None:
+                noise = noise[self.knowledge.taught]
             self.scale_prior.prepare(self.knowledge.scales, noise)
 
     @property

@@ -24,15 +24,17 @@ def stretches(lines: int, per_line: int, budget: int | None = None) -> Iterator[
         yield slice(start, min(lines, start + step))
 
 
-def line_blocks(cells: Cells, per_line: int, budget: int | None = None) -> Iterator[tuple[slice, Cells]]:
+def line_blocks(
+    cells: Cells, per_line: int, budget: int | None = None, per_cell: int = PER_CELL
+) -> Iterator[tuple[slice, Cells]]:
     """Cut cells into blocks of lines that follow each other, each with its place; nothing is copied.
 
-    A block takes ``per_line`` bytes a line besides what its observations take.
+    A block takes ``per_line`` bytes a line and ``per_cell`` bytes an observation, but has at least a line.
     """
     budget = BUDGET if budget is None else budget
     lines, start = len(cells), 0
     # Bytes up to the beginning of each line: it ascends, so the end of a block is found by bisection.
-    until = cells.indptr.double() * PER_CELL + torch.arange(lines + 1, dtype=torch.float64) * per_line
+    until = cells.indptr.double() * per_cell + torch.arange(lines + 1, dtype=torch.float64) * per_line
     while start < lines:
         last = int(torch.searchsorted(until, until[start] + budget, right=True)) - 1
         stop = min(lines, max(start + 1, last))

@@ -27,6 +27,8 @@ from headstart.table.readers import Columns, Form
 from headstart.table.sorting import sort_observations
 from headstart.table.sources import TextFormat
 
+_AT_ONCE = 2**22  # observations that are brought to the models' scale at a time
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Table:
@@ -232,10 +234,15 @@ class Table:
         tensor([0., 1.])
         """
         per_row = torch.from_numpy(np.bincount(self.row_index, minlength=len(self.rows)))
-        scaled = self.kinds.scale(self.values, self.feature_index)
-        require_carried(self.values, scaled, self._where)
+        values = np.empty(len(self), np.float32)
+        for start in range(0, len(self), _AT_ONCE):  # in between, numbers are in double precision
+            part = slice(start, start + _AT_ONCE)
+            scaled = self.kinds.scale(self.values[part], self.feature_index[part])
+            require_carried(self.values[part], scaled, lambda i, start=start: self._where(start + i))  # type: ignore[misc]
+            with np.errstate(over="ignore"):
+                values[part] = scaled
         index = torch.from_numpy(self.feature_index.copy())
-        return Cells(offsets(per_row), index, torch.from_numpy(scaled).float(), len(self.features))
+        return Cells(offsets(per_row), index, torch.from_numpy(values), len(self.features))
 
     def _where(self, observation: int) -> str:
         row, feature = self.row_index[observation], self.feature_index[observation]
@@ -285,6 +292,8 @@ class Table:
         (2, 1)
         """
         positions = self._positions(features)
+        if np.array_equal(positions, np.arange(len(self.features))):
+            return self  # a table never changes, so that nothing needs to be copied
         new_positions = np.full(len(self.features), -1)
         new_positions[positions] = np.arange(len(positions))
         unique, counts = np.unique(positions, return_counts=True)
