@@ -15,6 +15,7 @@ from headstart.adapters.posterior import ContextSums, classify, mixed, posterior
 from headstart.adapters.prior import HeadPrior
 from headstart.adapters.protocol import AdapterConfig, StreamingAdapter
 from headstart.adapters.scales import ScalePrior
+from headstart.algebra.blocks import stretches
 from headstart.algebra.padding import blocks, padded
 from headstart.algebra.sparse import all_equal, segment_sum
 from headstart.algebra.symmetric import pack, positive, squares, unpack, with_one
@@ -28,6 +29,7 @@ from headstart.table.outliers import tame_outliers
 
 _MANY = 1000  # features from which networks are trained longer
 _EPOCH_FEATURES = 2000
+_MAX_PADDING = 4  # times as many places as observations, at most
 _WIDEST_NOISE = 3.0  # |log| of a row's noise relative to the usual
 
 
@@ -192,12 +194,22 @@ class ClosedFormAdapter(StreamingAdapter):
     def _sums(self, batch: FeatureBatch, states: RowStates) -> ContextSums:
         """The sums over each context, in double precision."""
         cells = batch.cells
-        rows = with_one(states.activation.index_select(0, cells.index)).double()
         weights, values = 1 / self._noise(states, batch).double(), cells.values.double()
-        if len(batch) == 1:  # as one product of matrices, which is faster than many of vectors
-            weighted = weights[:, None] * rows
-            total, linear = (weighted.T @ rows)[None], (values @ weighted)[None]
+        if len(batch) == 1:  # as products of matrices, which is faster than many of vectors
+            total, linear = weights.new_zeros(1, self.prior.size, self.prior.size), weights.new_zeros(1, 1)
+            for part in stretches(len(weights), 32 * self.prior.size):
+                rows = with_one(states.activation.index_select(0, cells.index[part])).double()
+                weighted = weights[part, None] * rows
+                total, linear = total + weighted.T @ rows, linear + values[part] @ weighted
+            linear = linear.expand(1, self.prior.size)
             return ContextSums(batch.shots.double(), total, linear, (weights * values**2).sum()[None])
+        rows = with_one(states.activation.index_select(0, cells.index)).double()
+        if int(batch.shots.max()) * len(batch) <= _MAX_PADDING * len(weights):
+            block = padded(rows, cells)
+            weighted = block * padded(weights, cells)[:, :, None]
+            linear = (padded(values, cells)[:, None] @ weighted)[:, 0]
+            square = segment_sum((weights * values**2)[:, None], cells.indptr)[:, 0]
+            return ContextSums(batch.shots.double(), weighted.mT @ block, linear, square)
         linear = rows * (weights * values)[:, None]
         each = torch.cat([squares(rows) * weights[:, None], linear, (weights * values**2)[:, None]], dim=1)
         return self._parted(segment_sum(each, cells.indptr), batch.shots)

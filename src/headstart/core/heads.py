@@ -74,6 +74,8 @@ class Heads:
 
     def grown(self, more: int) -> Heads:
         """Return the heads with so many empty ones after them."""
+        if more == 0:  # nothing needs to be copied
+            return self
         return self._each(lambda part: torch.cat([part, part.new_zeros(more, *part.shape[1:])]))
 
     def _each(self, change) -> Heads:  # type: ignore[no-untyped-def]

@@ -45,6 +45,8 @@ class RowStates:
 
     def grown(self, more: int) -> RowStates:
         """Return the states with so many empty ones after them."""
+        if more == 0:  # nothing needs to be copied
+            return self
         return self._each(lambda part: torch.cat([part, part.new_zeros(more, *part.shape[1:])]))
 
     def _each(self, change) -> RowStates:  # type: ignore[no-untyped-def]

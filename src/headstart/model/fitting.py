@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -35,7 +35,7 @@ from headstart.training.row_prior import fit_row_prior
 from headstart.training.stages import feature_batch
 
 MIN_FEATURES = 4
-_FEATURES_AT_ONCE = 1024
+_FEATURES_AT_ONCE, _OBSERVATIONS_AT_ONCE = 1024, 2**18  # whose heads are made together, at most
 
 
 def fit_table(
@@ -127,10 +127,24 @@ def _assembled(
         heads = knowledge.heads.plain(states.activation.shape[1])  # like those that the adapter makes
         catalogue = fitted.catalogue.put([features[i] for i in train_features], heads)
         fitted = replace(fitted, catalogue=catalogue)
-    rest = [feature for feature in features if not feature.fixed]
-    for start in range(0, len(rest), _FEATURES_AT_ONCE):
-        fitted = fitted.adapted(rest[start : start + _FEATURES_AT_ONCE])
+    for part in _batches([feature for feature in features if not feature.fixed]):
+        fitted = fitted.adapted(part)
     return fitted
+
+
+def _batches(features: list[Feature]) -> Iterator[list[Feature]]:
+    """Cut features into batches of bounded numbers of features and observations, at least one in each."""
+    batch: list[Feature] = []
+    held = 0
+    for feature in features:
+        full = len(batch) == _FEATURES_AT_ONCE or held + len(feature.rows) > _OBSERVATIONS_AT_ONCE
+        if batch and full:
+            yield batch
+            batch, held = [], 0
+        batch.append(feature)
+        held += len(feature.rows)
+    if batch:
+        yield batch
 
 
 def _row_metadata(table: Table, backbone: Backbone, knowledge: Knowledge) -> RowMetadata | None:
@@ -174,9 +188,8 @@ def part_features(
 
 def features_of(table: Table, in_backbone: set[int], *, fixed: bool) -> list[Feature]:
     """All features of a table; if the backbone's own heads are ``fixed``, these without their contexts."""
-    order = np.argsort(table.feature_index, kind="stable")
+    rows, values = table.by_feature()
     ends = np.cumsum(table.counts)
-    rows, values = table.row_index[order].astype(np.int64), table.values[order]
     metadata = table.encoded_metadata()
     records = [{}] * len(table.features) if table.metadata is None else table.metadata.to_pylist()
     features = []

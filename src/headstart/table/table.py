@@ -244,6 +244,14 @@ class Table:
         index = torch.from_numpy(self.feature_index.copy())
         return Cells(offsets(per_row), index, torch.from_numpy(values), len(self.features))
 
+    def by_feature(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Return the row and the value of each observation, sorted by (feature, row): two of (n,)."""
+        from scipy.sparse import csr_array  # imported here: few uses of the package need SciPy
+
+        starts = np.concatenate([[0], np.cumsum(np.bincount(self.row_index, minlength=len(self.rows)))])
+        columns = csr_array((self.values, self.feature_index, starts), shape=self.shape).tocsc()
+        return columns.indices.astype(np.int64), columns.data
+
     def _where(self, observation: int) -> str:
         row, feature = self.row_index[observation], self.feature_index[observation]
         return f"row {self.rows[row]!r}, feature {self.features[feature]!r}"
