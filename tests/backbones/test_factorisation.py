@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from headstart.algebra import blocks
 from headstart.algebra.symmetric import unpack
 from headstart.backbones.factorisation import Factorisation, FactorisationConfig
-from headstart.backbones.rows import BINARY_PASSES, PASSES, RowFactors
+from headstart.backbones.rows import BINARY_PASSES, PASSES, RowPosterior
 from headstart.backbones.sweeping import FactorisationTraining
 from headstart.core.description import Description
 from headstart.table.cells import Cells
@@ -66,13 +66,13 @@ class Watched(FactorisationTraining):
 
     given: float | None = None  # the strength of every group of columns; None: as chosen
 
-    def _start(self) -> RowFactors:
+    def _start(self) -> RowPosterior:
         self.kept: list[Slow] = []
         self.rows = super()._start()
         self.first_signs = self.backbone.signature(self.cells).numpy().copy()
         return self.rows
 
-    def _update_row_prior(self, rows: RowFactors, signatures: torch.Tensor, *, choosing: bool) -> None:
+    def _update_row_prior(self, rows: RowPosterior, signatures: torch.Tensor, *, choosing: bool) -> None:
         self.rows = rows
         if self.given is not None:
             self.row_regression.strengths.fill_(self.given)

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.algebra.symmetric import triangle
+from headstart.algebra.symmetric import pack, triangle
 from headstart.backbones.rows import NOISE_SHOTS, RowPosterior
 from headstart.core.heads import Heads
 
@@ -43,7 +43,7 @@ def one_row_posterior(
     dtype = mean.dtype
     return RowPosterior(
         torch.from_numpy(now)[None].to(dtype),
-        torch.from_numpy(spread)[None].to(dtype),
+        pack(torch.from_numpy(spread)[None].to(dtype)),
         torch.tensor([exact], dtype=dtype),
     )
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from headstart.algebra.blocks import line_blocks
 from headstart.algebra.sparse import Backwards
-from headstart.algebra.symmetric import pack, with_one
-from headstart.backbones.rows import Readings, RowFactors, RowPosterior, RowSums
+from headstart.algebra.symmetric import with_one
+from headstart.backbones.rows import Readings, RowPosterior, RowSums
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 
@@ -42,7 +42,7 @@ class SweepSums:
         return cls(torch.zeros(features, packed), torch.zeros(features, size), squares, {}, {})
 
 
-def sweep_rows(backbone: Factorisation, cells: Cells, signatures: Tensor, rows: RowFactors) -> SweepSums:
+def sweep_rows(backbone: Factorisation, cells: Cells, signatures: Tensor, rows: RowPosterior) -> SweepSums:
     """Update the posteriors of all rows once, and add up what the update of features needs.
 
     ``rows`` is changed. What is of the size of rows × latent² is held for one block at a time.
@@ -58,7 +58,7 @@ def sweep_rows(backbone: Factorisation, cells: Cells, signatures: Tensor, rows: 
         _add_errors(sums, row_sums, now, moments)
         weights, linear = _weights(readings, block, now)
         back = Backwards(block)
-        back.add(sums.total, pack(moments), weights)
+        back.add(sums.total, moments, weights)
         back.add(sums.linear, with_one(now.mean), linear)
         squares = (weights * block.values**2).double()
         sums.squares += torch.bincount(block.index, squares, minlength=backbone.features)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from headstart.algebra.blocks import column_sums, gram
 from headstart.algebra.sparse import bag, products_at, segment_sum
-from headstart.algebra.symmetric import pack, squares, triangle, unpack, with_one
+from headstart.algebra.symmetric import squares, traces, triangle, unpack, with_one
 from headstart.core.heads import Heads
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
@@ -24,34 +24,28 @@ class RowPosterior:
     """Gaussian posteriors of rows' factors, and how exact a row's observations are."""
 
     mean: Tensor  # (rows, latent)
-    covariance: Tensor  # (rows, latent, latent)
+    spread: Tensor  # (rows, packed): the covariance, packed
     exactness: Tensor  # (rows,): precision of a row's observations relative to the usual one
 
+    @property
+    def covariance(self) -> Tensor:
+        """The covariances as matrices: (rows, latent, latent)."""
+        return unpack(self.spread, self.mean.shape[1])
+
     def moments(self) -> Tensor:
-        """E[(u, 1)(u, 1)ᵀ] of each row: (rows, latent + 1, latent + 1)."""
-        mean = with_one(self.mean)
-        moments = mean[:, :, None] * mean[:, None, :]
-        moments[:, :-1, :-1] += self.covariance
+        """E[(u, 1)(u, 1)ᵀ] of each row, packed: (rows, packed)."""
+        moments = squares(with_one(self.mean))
+        moments[:, : self.spread.shape[1]] += self.spread  # the bias comes last
         return moments
 
-
-@dataclass(frozen=True)
-class RowFactors:
-    """The posteriors of all rows of a table as training keeps them: half of each symmetric covariance."""
-
-    mean: Tensor  # (rows, latent)
-    spread: Tensor  # (rows, packed)
-    exactness: Tensor  # (rows,)
-
     def at(self, rows: slice) -> RowPosterior:
-        """The posteriors of some rows."""
-        mean = self.mean[rows]
-        return RowPosterior(mean, unpack(self.spread[rows], mean.shape[1]), self.exactness[rows])
+        """The posteriors of some rows, not copied."""
+        return RowPosterior(self.mean[rows], self.spread[rows], self.exactness[rows])
 
     def put(self, rows: slice, posterior: RowPosterior) -> None:
-        """Replace the posteriors of some rows."""
+        """Write over the posteriors of some rows; training alone may do so."""
         self.mean[rows] = posterior.mean
-        self.spread[rows] = pack(posterior.covariance)
+        self.spread[rows] = posterior.spread
         self.exactness[rows] = posterior.exactness
 
     def mean_moment(self) -> Tensor:
@@ -102,7 +96,7 @@ class Readings:
             weights = self.precision[cells.index] * (kinds == kind)
             squared = torch.stack([weights * cells.values**2, (kinds == kind).to(weights.dtype)], dim=1)
             both = segment_sum(squared, cells.indptr)
-            total = unpack(bag(self.second, cells, weights), self.size)
+            total = bag(self.second, cells, weights)
             linear = bag(self.heads, cells, weights * cells.values)
             sums.append(RowSums(kind, both[:, 1], both[:, 0], linear, total))
         return sums
@@ -112,7 +106,7 @@ class Readings:
         binary = (self.kinds[cells.index] == KindType.BINARY).to(now.mean.dtype)
         down, across = triangle(self.size)
         twice = torch.where(down == across, 1.0, 2.0)
-        squared = products_at(pack(now.moments()) * twice, self.second, cells)
+        squared = products_at(now.moments() * twice, self.second, cells)
         bound = squared.clamp(min=1e-6).sqrt()  # the root of E[(u·v + b)²] makes the bound tightest
         return binary * torch.tanh(bound / 2) / (2 * bound), binary * (cells.values - 0.5)
 
@@ -125,9 +119,9 @@ class RowSums:
     counts: Tensor  # (rows,), not weighted
     squares: Tensor  # (rows,): of values
     linear: Tensor  # (rows, latent + 1): value × head
-    total: Tensor  # (rows, latent + 1, latent + 1): second moments of heads
+    total: Tensor  # (rows, packed): second moments of heads
 
     def squared_errors(self, rows: RowPosterior, moments: Tensor) -> Tensor:
         """The expected squared errors of the row's own predictions: (rows,)."""
         twice = 2 * (self.linear * with_one(rows.mean)).sum(1)
-        return self.squares - twice + (self.total * moments).sum((1, 2))
+        return self.squares - twice + traces(self.total, moments)

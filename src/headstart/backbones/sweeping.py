@@ -14,7 +14,7 @@ from headstart.algebra.honest import HonestRegression, loo_covariance, reliabili
 from headstart.algebra.sparse import segment_sum
 from headstart.algebra.symmetric import inverse, pack, positive, solved, squares, unpack
 from headstart.backbones.row_sweep import SweepSums, sweep_rows
-from headstart.backbones.rows import NOISE_SHOTS, RowFactors
+from headstart.backbones.rows import NOISE_SHOTS, RowPosterior
 from headstart.core.description import Description
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
@@ -73,7 +73,7 @@ class FactorisationTraining:
                 self._standardise()
             yield error
 
-    def _start(self) -> RowFactors:
+    def _start(self) -> RowPosterior:
         """Start from the means of rows and features, and small random factors."""
         backbone, cells = self.backbone, self.cells
         binary = backbone.kinds == KindType.BINARY
@@ -92,11 +92,11 @@ class FactorisationTraining:
         further = 0.1 * torch.randn(len(rows), self.latent - 1, generator=self.generator)
         spread = pack(0.1 * torch.eye(self.latent)).repeat(len(rows), 1)
         mean = torch.cat([rows[:, None] / scale, further], 1)
-        return RowFactors(mean, spread, torch.ones(len(rows)))
+        return RowPosterior(mean, spread, torch.ones(len(rows)))
 
     # -- one part after the other -----------------------------------------------------------------
 
-    def _update_row_prior(self, rows: RowFactors, signatures: Tensor, *, choosing: bool) -> None:
+    def _update_row_prior(self, rows: RowPosterior, signatures: Tensor, *, choosing: bool) -> None:
         """What the signature predicts of a row's factors, each row predicted from the others."""
         backbone, cells, regression = self.backbone, self.cells, self.row_regression
         weights = torch.ones(len(cells))
@@ -120,7 +120,7 @@ class FactorisationTraining:
         return moments[:-1, :-1].double()
 
     def _head_prior(
-        self, rows: RowFactors, prior_covariance: Tensor, *, choosing: bool
+        self, rows: RowPosterior, prior_covariance: Tensor, *, choosing: bool
     ) -> tuple[Tensor, Tensor]:
         """What metadata predicts of each head from the other features, and the covariance around it."""
         backbone, numbers, regression = self.backbone, self.description.numbers, self.head_regression
