@@ -47,29 +47,32 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--adapter", default="bayes")
     parser.add_argument("--memory", type=float, default=10.0, help="GiB that a process may take")
+    parser.add_argument("--sweeps", type=int, help="of the backbone, if not the usual number")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--keep-model", action="store_true", help="do not remove the saved models")
     given = parser.parse_args()
     if given.worker is not None:
-        run(given.worker, Path(given.out), given.adapter)
+        run(given.worker, Path(given.out), given.adapter, given.sweeps)
         return
     given.out.mkdir(parents=True, exist_ok=True)
     for size in given.sizes:
         shape = Shape.of(size)
         folder = given.out / "tables" / shape.name
         make(shape, folder)
-        result = given.out / f"{shape.name}-{given.adapter}.json"
+        few = "" if given.sweeps is None else f"-{given.sweeps}-sweeps"
+        result = given.out / f"{shape.name}-{given.adapter}{few}.json"
         if not result.exists() or "failed" in json.loads(result.read_text()):
-            outcome = watched(folder, result, given.adapter, given.memory)
+            outcome = watched(folder, result, given.adapter, given.sweeps, given.memory)
             print(shape.name, outcome, flush=True)
         if not given.keep_model:
             subprocess.run(["rm", "-rf", str(folder / "model")], check=True)
     draw(given.out, given.adapter)
 
 
-def watched(folder: Path, result: Path, adapter: str, memory: float) -> str:
+def watched(folder: Path, result: Path, adapter: str, sweeps: int | None, memory: float) -> str:
     """Run one size in a process of its own, and end it if it takes too much memory."""
     command = [sys.executable, __file__, "--worker", str(folder), "--out", str(result), "--adapter", adapter]
+    command += [] if sweeps is None else ["--sweeps", str(sweeps)]
     process, most, began = subprocess.Popen(command), 0.0, time.time()
     while process.poll() is None:
         time.sleep(0.2)
@@ -101,17 +104,21 @@ class Record:
 
     def __init__(self, path: Path, facts: dict[str, Any]) -> None:
         self.path = path
-        self.facts: dict[str, Any] = {**facts, "seconds": {}, "memory": {}}
+        self.facts: dict[str, Any] = {**facts, "seconds": {}, "cpu": {}, "memory": {}}
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Time a stage. The peak of memory is that of the whole process since the stage began."""
+        """Time a stage, also in seconds of the processor, which others disturb less.
+
+        The peak of memory is that of the whole process since the stage began.
+        """
         Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
         began, cpu = time.perf_counter(), time.process_time()
         yield
         seconds = self.facts["seconds"]
         seconds[name] = round(seconds.get(name, 0.0) + time.perf_counter() - began, 3)
-        self.facts["cpu"] = self.facts.get("cpu", 0.0) + time.process_time() - cpu
+        used = self.facts["cpu"]
+        used[name] = round(used.get(name, 0.0) + time.process_time() - cpu, 3)
         memory = self.facts["memory"]
         memory[name] = max(memory.get(name, 0.0), round(_status("VmHWM") / GIB, 3))
         self.path.write_text(json.dumps(self.facts, indent=1))
@@ -127,7 +134,7 @@ class Record:
         return inner
 
 
-def run(folder: Path, result: Path, adapter: str) -> None:
+def run(folder: Path, result: Path, adapter: str, sweeps: int | None) -> None:
     """All that one process does with one table."""
     began = time.perf_counter()
     import torch
@@ -145,9 +152,11 @@ def run(folder: Path, result: Path, adapter: str) -> None:
     for name, (module, function) in PARTS.items():
         where = import_module(module)
         setattr(where, function, record.timed(f"fit: {name}", getattr(where, function)))
-    start = time.perf_counter()
-    model = Headstart(adapter=adapter, quiet=True).fit(table)
+    start, cpu = time.perf_counter(), time.process_time()
+    backbone = {"name": "factorisation"} | ({} if sweeps is None else {"sweeps": sweeps})
+    model = Headstart(backbone=backbone, adapter=adapter, quiet=True).fit(table)
     record.facts["seconds"]["fit"] = round(time.perf_counter() - start, 3)
+    record.facts["cpu"]["fit"] = round(time.process_time() - cpu, 3)
     del table
     with record.stage("save"):
         model.save(folder / "model")
@@ -214,9 +223,7 @@ def draw(out: Path, adapter: str) -> None:
         return
     n = np.array([f["shape"]["observations read"] for f in found], dtype=float)
     series = {
-        "read (s)": [f["seconds"]["read"] for f in found],
-        "fit (s)": [f["seconds"]["fit"] for f in found],
-        "save (s)": [f["seconds"]["save"] for f in found],
+        **{f"{stage} (s)": [f["cpu"][stage] for f in found] for stage in ("read", "fit", "save")},
         "peak memory (MiB)": [f["peak"] * 1024 for f in found],
         "disk (MiB)": [f["disk"] / 2**20 for f in found],
     }

@@ -15,10 +15,10 @@ from headstart.adapters.posterior import ContextSums, classify, mixed, posterior
 from headstart.adapters.prior import HeadPrior
 from headstart.adapters.protocol import AdapterConfig, StreamingAdapter
 from headstart.adapters.scales import ScalePrior
-from headstart.algebra.blocks import stretches
+from headstart.adapters.sums import sums_of, sums_over
 from headstart.algebra.padding import blocks, padded
-from headstart.algebra.sparse import all_equal, segment_sum
-from headstart.algebra.symmetric import pack, positive, squares, unpack, with_one
+from headstart.algebra.sparse import all_equal
+from headstart.algebra.symmetric import pack, positive, with_one
 from headstart.core.batch import FeatureBatch
 from headstart.core.heads import Heads
 from headstart.core.knowledge import Knowledge
@@ -29,7 +29,6 @@ from headstart.table.outliers import tame_outliers
 
 _MANY = 1000  # features from which networks are trained longer
 _EPOCH_FEATURES = 2000
-_MAX_PADDING = 4  # times as many places as observations, at most
 _WIDEST_NOISE = 3.0  # |log| of a row's noise relative to the usual
 
 
@@ -193,32 +192,7 @@ class ClosedFormAdapter(StreamingAdapter):
 
     def _sums(self, batch: FeatureBatch, states: RowStates) -> ContextSums:
         """The sums over each context, in double precision."""
-        cells = batch.cells
-        weights, values = 1 / self._noise(states, batch).double(), cells.values.double()
-        if len(batch) == 1:  # as products of matrices, which is faster than many of vectors
-            total, linear = weights.new_zeros(1, self.prior.size, self.prior.size), weights.new_zeros(1, 1)
-            for part in stretches(len(weights), 32 * self.prior.size):
-                rows = with_one(states.activation.index_select(0, cells.index[part])).double()
-                weighted = weights[part, None] * rows
-                total, linear = total + weighted.T @ rows, linear + values[part] @ weighted
-            linear = linear.expand(1, self.prior.size)
-            return ContextSums(batch.shots.double(), total, linear, (weights * values**2).sum()[None])
-        rows = with_one(states.activation.index_select(0, cells.index)).double()
-        if int(batch.shots.max()) * len(batch) <= _MAX_PADDING * len(weights):
-            block = padded(rows, cells)
-            weighted = block * padded(weights, cells)[:, :, None]
-            linear = (padded(values, cells)[:, None] @ weighted)[:, 0]
-            square = segment_sum((weights * values**2)[:, None], cells.indptr)[:, 0]
-            return ContextSums(batch.shots.double(), weighted.mT @ block, linear, square)
-        linear = rows * (weights * values)[:, None]
-        each = torch.cat([squares(rows) * weights[:, None], linear, (weights * values**2)[:, None]], dim=1)
-        return self._parted(segment_sum(each, cells.indptr), batch.shots)
-
-    def _parted(self, sums: Tensor, counts: Tensor) -> ContextSums:
-        """Part what is kept of a context into its sums."""
-        size = self.prior.size
-        packed, linear, square = sums.tensor_split([sums.shape[1] - size - 1, sums.shape[1] - 1], dim=1)
-        return ContextSums(counts.double(), unpack(packed, size), linear, square[:, 0])
+        return sums_over(batch.cells, states.activation, 1 / self._noise(states, batch).double())
 
     def _heads(self, mean: Tensor, covariance: Tensor, kinds: Tensor) -> Heads:
         noise = self.prior.noise(kinds)
@@ -265,7 +239,7 @@ class ClosedFormAdapter(StreamingAdapter):
         """The heads that these sums imply; of the batch only metadata and kinds are read."""
         size = self.prior.size
         count, kept, further = evidence.tensor_split([1, size * (size + 1) // 2 + size + 2], dim=1)
-        sums = self._parted(kept, count[:, 0])
+        sums = sums_of(kept, count[:, 0], size)
         prior_mean = self.prior_mean(batch, further).to(evidence.dtype)
         if self.doubts_metadata:
             mean, covariance = self._doubting(sums, prior_mean, batch)

@@ -46,12 +46,12 @@ def empirical_prior(
     taught = knowledge.taught
     if taught is not None and len(heads) > len(taught):
         numbers, some = description.numbers, Description(description.numbers[taught], description.groups)
-        prior = empirical_prior(
+        found = empirical_prior(
             knowledge, heads.take(taught), some, None if importance is None else importance[taught]
         )
-        means = numbers @ prior.matrix + prior.constant
-        means[taught] = prior.loo_means
-        return replace(prior, loo_means=means, taught=taught)
+        means = numbers @ found.matrix + found.constant
+        means[taught] = found.loo_means
+        return replace(found, loo_means=means, taught=taught)
     stacked = stacked_heads(heads)
     size = stacked.shape[1]
     metric = activation_metric(knowledge)

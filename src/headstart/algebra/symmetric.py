@@ -52,7 +52,7 @@ def pack(matrices: Tensor) -> Tensor:
 
 def unpack(packed: Tensor, size: int) -> Tensor:
     """The inverse of ``pack``."""
-    return packed.index_select(-1, _unpacking(size)).unflatten(-1, (size, size))
+    return packed.index_select(-1, _unpacking(size)).view(*packed.shape[:-1], size, size)
 
 
 def squares(vectors: Tensor) -> Tensor:

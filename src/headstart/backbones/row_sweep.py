@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from headstart.algebra.blocks import line_blocks
-from headstart.algebra.sparse import Backwards
+from headstart.algebra.blocks import PER_CELL, line_blocks
+from headstart.algebra.sparse import DENSE_FROM, Backwards
 from headstart.algebra.symmetric import with_one
 from headstart.backbones.rows import Readings, RowPosterior, RowSums
 from headstart.table.cells import Cells
@@ -49,7 +49,9 @@ def sweep_rows(backbone: Factorisation, cells: Cells, signatures: Tensor, rows: 
     """
     readings, size = backbone.readings(), backbone.latent + 1
     sums = SweepSums.zeros(backbone.features, size)
-    for place, block in line_blocks(cells, _MATRICES * size**2):
+    # Of binary observations a dense product of their rows and all features may be the cheapest.
+    per_cell = PER_CELL + (int(8 / DENSE_FROM) if readings.binary else 0)
+    for place, block in line_blocks(cells, _MATRICES * size**2, per_cell=per_cell):
         row_sums = readings.sums(block)
         signature = signatures[place]
         now = backbone.posterior_from(block, readings, row_sums, signature, rows.at(place), passes=1)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _CHOOSING = 5  # sweeps between two choices of what is worth regressing on
 _MAX_EXACTNESS = 1e4  # of a feature, relative to the usual
-_SOLVING = 48  # bytes that a number of a feature's matrices takes: about six of them, some in double precision
+_SOLVING = 48  # bytes that a number of a feature's matrices takes: about six, some in double precision
 
 
 class FactorisationTraining:

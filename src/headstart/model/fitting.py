@@ -18,7 +18,7 @@ from headstart.backbones.protocol import Backbone, OpenBackbone
 from headstart.backbones.registry import BACKBONES
 from headstart.core.knowledge import Knowledge
 from headstart.core.states import RowStates
-from headstart.errors import InputError, NumericalError
+from headstart.errors import InputError, NumericalError, naming_memory, worded
 from headstart.model.catalogue import Catalogue
 from headstart.model.checkpoint import open_checkpoint, part_file, working_in
 from headstart.model.feature import Feature
@@ -53,16 +53,30 @@ def fit_table(
     if table.schema is not None:
         reporter.say(f"metadata: {table.schema.describe()}")
     try:
-        if checkpoint is None:
-            return _trained(table, parts, settings, reporter, lambda _: None)
-        with working_in(checkpoint):
-            open_checkpoint(checkpoint, table, settings, resume)
-            return _trained(table, parts, settings, reporter, partial(part_file, checkpoint))
+        with naming_memory(lambda: _too_large(table)):
+            if checkpoint is None:
+                return _trained(table, parts, settings, reporter, lambda _: None)
+            with working_in(checkpoint):
+                open_checkpoint(checkpoint, table, settings, resume)
+                return _trained(table, parts, settings, reporter, partial(part_file, checkpoint))
     except LinAlgError as error:
         raise NumericalError(
             f"training broke down ({str(error).split(':')[0]}): the numbers became too large or too much "
             "alike; look for extreme values in the table, lower the learning_rate, or take another adapter"
         ) from error
+
+
+def _too_large(table: Table) -> str:
+    rows, features = table.shape
+    smaller = worded(
+        "backbone={'name': 'factorisation', 'latent': 8, 'signature': 8}",
+        "--set backbone.latent=8 --set backbone.signature=8",
+    )
+    return (
+        f"there is not enough memory to fit {rows} rows × {features} features with {len(table)} "
+        f"observations; fit fewer rows or features, lower the size of the backbone ({smaller}), or take a "
+        "machine with more memory (the page Sizing of the documentation says how much is needed)"
+    )
 
 
 def _trained(
@@ -127,8 +141,8 @@ def _assembled(
         heads = knowledge.heads.plain(states.activation.shape[1])  # like those that the adapter makes
         catalogue = fitted.catalogue.put([features[i] for i in train_features], heads)
         fitted = replace(fitted, catalogue=catalogue)
-    for part in _batches([feature for feature in features if not feature.fixed]):
-        fitted = fitted.adapted(part)
+    for batch in _batches([feature for feature in features if not feature.fixed]):
+        fitted = fitted.adapted(batch)
     return fitted
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
-from headstart.errors import InputError, listed
+from headstart.errors import InputError, listed, naming_memory
 from headstart.progress import Reporter
 from headstart.table.assembling import assemble
 from headstart.table.cells import Cells, offsets
@@ -27,6 +27,10 @@ from headstart.table.readers import Columns, Form
 from headstart.table.sorting import sort_observations
 from headstart.table.sources import TextFormat
 
+_TOO_LARGE = (
+    "there is not enough memory to read the table, about 60 bytes for each observation; read fewer rows or "
+    "features, or take a machine with more memory"
+)
 _AT_ONCE = 2**22  # observations that are brought to the models' scale at a time
 
 
@@ -178,20 +182,21 @@ class Table:
         >>> table.notes[0]
         "the frame: read in the wide form, one column per feature; form='long' reads the long form"
         """
-        parts, vectors = assemble(
-            observations,
-            metadata,
-            row_metadata,
-            Columns(row, feature, value),
-            form,
-            kinds,
-            metadata_types,
-            row_metadata_types,
-            duplicates,
-            TextFormat(separator, decimal, encoding),
-            encoders,
-            Reporter(quiet),
-        )
+        with naming_memory(lambda: _TOO_LARGE):
+            parts, vectors = assemble(
+                observations,
+                metadata,
+                row_metadata,
+                Columns(row, feature, value),
+                form,
+                kinds,
+                metadata_types,
+                row_metadata_types,
+                duplicates,
+                TextFormat(separator, decimal, encoding),
+                encoders,
+                Reporter(quiet),
+            )
         table = cls(*parts)
         table.__dict__["_vectors"] = vectors  # the cached property below
         return table
