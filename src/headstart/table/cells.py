@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
+
+_FEW = 2**18  # observations whose lines are kept once they are known
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class Cells:
     def __len__(self) -> int:
         return len(self.indptr) - 1
 
-    @property
+    @cached_property
     def counts(self) -> Tensor:
         """The number of observations of each line: (lines,)."""
         return self.indptr.diff()
@@ -43,7 +46,12 @@ class Cells:
     @property
     def lines(self) -> Tensor:
         """The line of each observation: (n,)."""
-        return torch.repeat_interleave(self.counts)
+        lines: Tensor | None = self.__dict__.get("_lines")
+        if lines is None:
+            lines = torch.repeat_interleave(self.counts)
+            if len(lines) <= _FEW:  # a step of training asks for them many times
+                self.__dict__["_lines"] = lines
+        return lines
 
     def take(self, lines: Tensor) -> Cells:
         """Return these lines, in this order."""
