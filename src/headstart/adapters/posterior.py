@@ -15,8 +15,8 @@ from torch import Tensor
 from headstart.algebra.symmetric import solved
 
 _BOUNDED_STEPS, _NEWTON_STEPS = 4, 8
-_TEMPER = 2.0  # observations from which the evidence for a part of a prior is half believed
-_FEWEST_WEIGHT = 1e-7  # where all is certain, rounding must not leave a negative curvature
+TEMPER = 2.0  # observations from which the evidence for a part of a prior is half believed
+FEWEST_WEIGHT = 1e-7  # where all is certain, rounding must not leave a negative curvature
 
 
 class ContextSums(NamedTuple):
@@ -85,7 +85,7 @@ def classify(
         output = prior_output + (white @ mean[:, :, None])[:, :, 0]
         chance = torch.sigmoid(output)
         slope = _bounding_slope(output) if bounded else chance * (1 - chance)
-        curve = weights * slope.clamp(min=_FEWEST_WEIGHT)
+        curve = weights * slope.clamp(min=FEWEST_WEIGHT)
         precision = torch.eye(len(root), dtype=root.dtype) + (white * curve[:, :, None]).mT @ white
         gradient = ((weights * (values - chance))[:, None, :] @ white)[:, 0] - mean
         step, covariance = solved(precision, gradient)
@@ -141,4 +141,4 @@ def mixed(sums: ContextSums, means: Tensor, roots: Tensor, shares: Tensor) -> tu
 
 def tempering(counts: Tensor) -> Tensor:
     """How much the evidence of so many observations is believed: one or two fit any part by chance."""
-    return counts / (counts + _TEMPER)
+    return counts / (counts + TEMPER)

@@ -22,7 +22,7 @@ def sums_over(cells: Cells, activation: Tensor, weights: Tensor) -> ContextSums:
     (n,) are those of the observations. Products of matrices are faster than many of vectors: one for a
     single feature, in blocks if it is long, and a padded block for features of similar shots.
     """
-    values, counts = cells.values.double(), cells.counts.double()
+    values, counts = cells.values.double(), cells.weighted_counts.double()
     if len(cells) == 1:
         total, linear = _one_feature(cells, activation, weights)
         return ContextSums(counts, total[None], linear[None], (weights * values**2).sum()[None])

@@ -1,7 +1,8 @@
-"""One pass of training over all rows, in blocks: rows are updated, and features' sums add up."""
+"""A sweep over all rows in blocks: rows are updated, then what features need of them adds up."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,66 +21,86 @@ if TYPE_CHECKING:
 
 _MATRICES = 48  # bytes that a number of a row's matrices takes: about six of them, some in double precision
 
+Errors = dict[int, tuple[float, float]]  # by kind: the sum of squared errors, and how much it counts
 
-@dataclass
-class SweepSums:
-    """What all rows add up to. A feature's observations count by how exact their rows are.
 
-    Binary observations count by the weights of their bound instead.
+@dataclass(frozen=True)
+class FeatureSums:
+    """Sums over the observations of each feature.
+
+    Ratings count by how exact their rows are, others by the weights that their rows give them.
     """
 
     total: Tensor  # (features, packed): second moments of rows' factors
     linear: Tensor  # (features, latent + 1): value × factors
     squares: Tensor  # (features,): of values, in double precision
-    squared_errors: dict[int, float]  # by kind, weighted by the kind's precision
-    counts: dict[int, float]  # by kind
-
-    @classmethod
-    def zeros(cls, features: int, size: int) -> SweepSums:
-        """Sums over nothing."""
-        packed = size * (size + 1) // 2
-        squares = torch.zeros(features, dtype=torch.float64)
-        return cls(torch.zeros(features, packed), torch.zeros(features, size), squares, {}, {})
 
 
-def sweep_rows(backbone: Factorisation, cells: Cells, signatures: Tensor, rows: RowPosterior) -> SweepSums:
-    """Update the posteriors of all rows once, and add up what the update of features needs.
+def sweep_rows(backbone: Factorisation, cells: Cells, signatures: Tensor, rows: RowPosterior) -> Errors:
+    """Update the posteriors of all rows once, and return how far their observations are off.
 
     ``rows`` is changed. What is of the size of rows × latent² is held for one block at a time.
     """
-    readings, size = backbone.readings(), backbone.latent + 1
-    sums = SweepSums.zeros(backbone.features, size)
-    # Of binary observations a dense product of their rows and all features may be the cheapest.
-    per_cell = PER_CELL + (int(8 / DENSE_FROM) if readings.binary else 0)
-    for place, block in line_blocks(cells, _MATRICES * size**2, per_cell=per_cell):
-        row_sums = readings.sums(block)
-        signature = signatures[place]
-        now = backbone.posterior_from(block, readings, row_sums, signature, rows.at(place), passes=1)
+    readings = backbone.readings()
+    errors: Errors = {}
+    for place, block in _blocks(backbone, readings, cells):
+        sums = readings.sums(block)
+        now = backbone.posterior_from(block, readings, sums, signatures[place], rows.at(place), passes=1)
         rows.put(place, now)
-        moments = now.moments()
-        _add_errors(sums, row_sums, now, moments)
-        weights, linear = _weights(readings, block, now)
+        for kind, squared, count in _errors(readings, block, now, sums):
+            before = errors.get(kind, (0.0, 0.0))
+            errors[kind] = (before[0] + squared, before[1] + count)
+    if KindType.RATING in errors:  # these errors are weighted by the precision
+        squared, count = errors[KindType.RATING]
+        errors[KindType.RATING] = (squared / float(backbone.precision[KindType.RATING]), max(1.0, count))
+    return {kind: (squared, count) for kind, (squared, count) in errors.items() if count > 0}
+
+
+def _blocks(backbone: Factorisation, readings: Readings, cells: Cells) -> Iterator[tuple[slice, Cells]]:
+    # Where weights depend on rows, a dense product of their rows and all features may be the cheapest.
+    per_cell = PER_CELL + (int(8 / DENSE_FROM) if readings.weighs else 0)
+    return line_blocks(cells, _MATRICES * (backbone.latent + 1) ** 2, per_cell=per_cell)
+
+
+def _errors(
+    readings: Readings, cells: Cells, rows: RowPosterior, sums: RowSums | None
+) -> Iterator[tuple[int, float, float]]:
+    """By kind, the expected squared errors of a block's ratings and reals, and how much they count."""
+    if sums is not None:
+        squared = sums.squared_errors(rows, rows.moments()).double().sum()
+        yield KindType.RATING, float(squared), float(sums.counts.double().sum())
+    real = (readings.kinds == KindType.REAL)[cells.index]
+    if bool(real.any()):
+        mean, second = readings.outputs(cells, rows)
+        squared = (cells.values - mean) ** 2 + (second - mean**2).clamp(min=0)
+        weights = readings.weighted(cells, rows)[0] / readings.precision[cells.index]
+        counted = cells.weighted(torch.ones_like(squared))[real]
+        yield KindType.REAL, float((weights * squared)[real].double().sum()), float(counted.double().sum())
+
+
+def feature_sums(backbone: Factorisation, cells: Cells, rows: RowPosterior) -> FeatureSums:
+    """Add up what the update of features needs of all rows, block by block."""
+    readings, size = backbone.readings(), backbone.latent + 1
+    total = torch.zeros(backbone.features, size * (size + 1) // 2)
+    linear = torch.zeros(backbone.features, size)
+    squares = torch.zeros(backbone.features, dtype=torch.float64)
+    for place, block in _blocks(backbone, readings, cells):
+        now = rows.at(place)
+        weights, values = _weights(readings, block, now)
         back = Backwards(block)
-        back.add(sums.total, moments, weights)
-        back.add(sums.linear, with_one(now.mean), linear)
-        squares = (weights * block.values**2).double()
-        sums.squares += torch.bincount(block.index, squares, minlength=backbone.features)
-    return sums
-
-
-def _add_errors(sums: SweepSums, row_sums: list[RowSums], rows: RowPosterior, moments: Tensor) -> None:
-    for each in row_sums:
-        squared = float(each.squared_errors(rows, moments).double().sum())
-        sums.squared_errors[each.kind] = sums.squared_errors.get(each.kind, 0.0) + squared
-        sums.counts[each.kind] = sums.counts.get(each.kind, 0.0) + float(each.counts.double().sum())
+        back.add(total, now.moments(), weights)
+        back.add(linear, with_one(now.mean), values)
+        squared = (weights * block.values**2).double()
+        squares += torch.bincount(block.index, squared, minlength=backbone.features)
+    return FeatureSums(total, linear, squares)
 
 
 def _weights(readings: Readings, cells: Cells, rows: RowPosterior) -> tuple[Tensor, Tensor]:
     """The weight of each observation in its feature's sums, and weight × value: two of (n,)."""
-    weights = rows.exactness[cells.lines]
+    weights = cells.weighted(rows.exactness[cells.lines])
     linear = weights * cells.values
-    if not readings.binary:
+    if not readings.weighs:
         return weights, linear
-    bound, signs = readings.logistic_bound(cells, rows)
-    binary = readings.kinds[cells.index] == KindType.BINARY
-    return torch.where(binary, bound, weights), torch.where(binary, signs, linear)
+    own, values = readings.weighted(cells, rows)
+    rated = readings.kinds[cells.index] == KindType.RATING
+    return torch.where(rated, weights, own), torch.where(rated, linear, values)

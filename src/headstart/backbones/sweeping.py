@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,7 +14,7 @@ from headstart.algebra.groups import make_groups
 from headstart.algebra.honest import HonestRegression, loo_covariance, reliability
 from headstart.algebra.sparse import segment_sum
 from headstart.algebra.symmetric import inverse, pack, positive, solved, squares, unpack
-from headstart.backbones.row_sweep import SweepSums, sweep_rows
+from headstart.backbones.row_sweep import Errors, FeatureSums, feature_sums, sweep_rows
 from headstart.backbones.rows import NOISE_SHOTS, RowPosterior
 from headstart.core.description import Description
 from headstart.table.cells import Cells
@@ -38,8 +39,10 @@ class FactorisationTraining:
     def __init__(
         self, backbone: Factorisation, cells: Cells, description: Description, generator: torch.Generator
     ) -> None:
-        self.backbone, self.cells, self.generator = backbone, cells, generator
-        self.counts = torch.bincount(cells.index, minlength=cells.width)
+        self.backbone, self.generator, self.weights = backbone, generator, cells.weights
+        # Factors are found from all observations alike: from what little old ones count some would die out.
+        self.cells = replace(cells, weights=None)
+        self.counts = self.weighted_counts = torch.bincount(cells.index, minlength=cells.width)
         # Much observed features are other than rarely observed ones.
         popularity = self.counts.to(description.numbers.dtype).log1p()[:, None]
         self.description = description.with_bends(description.bendable()).with_more(popularity)
@@ -62,12 +65,15 @@ class FactorisationTraining:
         prior_means, prior_covariance = self._head_prior(rows, prior_covariance, choosing=False)
         for turn in range(1, backbone.sweeps + 1):
             choosing = turn % _CHOOSING == 0
-            sums = sweep_rows(backbone, cells, signatures, rows)
+            if self.weights is not None and turn == backbone.sweeps // 2 + 1:
+                cells = self.cells = replace(cells, weights=self.weights)
+                self.weighted_counts = torch.bincount(cells.index, self.weights, minlength=cells.width)
+            errors = sweep_rows(backbone, cells, signatures, rows)
             self._update_row_prior(rows, signatures, choosing=choosing)
             if choosing:
                 signatures = backbone.signature.believed(differences, cells.counts)
-            error = self._update_precision(sums)
-            self._update_heads(sums, prior_means, prior_covariance)
+            error = self._update_precision(errors)
+            self._update_heads(feature_sums(backbone, cells, rows), prior_means, prior_covariance)
             prior_means, prior_covariance = self._head_prior(rows, prior_covariance, choosing=choosing)
             if turn == backbone.sweeps:
                 self._standardise()
@@ -134,19 +140,19 @@ class FactorisationTraining:
         within = unpack(share @ backbone.spread, self.size)
         return means, loo_covariance(heads - means, within, weights)
 
-    def _update_precision(self, sums: SweepSums) -> float:
+    def _update_precision(self, errors: Errors) -> float:
+        """How exact ratings and reals usually are; returns the error as a standard deviation."""
         error = 0.0
-        precision = self.backbone.precision
-        for kind, squared in sums.squared_errors.items():
-            variance = squared / float(precision[kind]) / max(1.0, sums.counts[kind])
-            precision[kind] = 1 / max(variance, 1e-4)
+        for kind, (squared, count) in errors.items():
+            variance = squared / count
+            self.backbone.precision[kind] = 1 / max(variance, 1e-4)
             error = max(variance, 0.0) ** 0.5
         return error
 
-    def _update_heads(self, sums: SweepSums, prior_means: Tensor, prior_covariance: Tensor) -> None:
+    def _update_heads(self, sums: FeatureSums, prior_means: Tensor, prior_covariance: Tensor) -> None:
         backbone = self.backbone
         plain = backbone.precision[backbone.kinds] * backbone.exactness
-        factors = torch.where(backbone.kinds == KindType.BINARY, 1.0, plain)
+        factors = torch.where(backbone.kinds == KindType.RATING, plain, 1.0)
         prior = inverse(prior_covariance).to(sums.total.dtype)
         for part in stretches(len(factors), _SOLVING * self.size**2):
             total = unpack(factors[part, None] * sums.total[part], self.size)
@@ -163,7 +169,7 @@ class FactorisationTraining:
 
         ``values`` (features,) are the sums of weighted squares of values.
         """
-        backbone, counts = self.backbone, self.counts[part]
+        backbone, counts = self.backbone, self.weighted_counts[part]
         heads = torch.cat([backbone.weight[part], backbone.bias[part, None]], dim=1)
         second = unpack(backbone.spread[part] + squares(heads), self.size)
         expected = (total * second).sum((1, 2))

@@ -51,9 +51,12 @@ def with_new_heads(knowledge: Knowledge, tasks: Tasks) -> Knowledge:
     if sampled:
         description = Description(description.numbers[some], description.groups)
     own, kinds, squashed = knowledge.heads.detach().take(some), knowledge.kinds[some], squashed[some]
-    tamed = tame_outliers(tasks.batch.cells, kinds == KindType.REAL)
-    tasks = Tasks(tasks.batch.observing(tamed), tasks.fold, tasks.states)
-    counts = tamed.counts.double()
+    if any(len(states) != len(knowledge.states) for states in tasks.states):  # each fold numbers its rows
+        cells = tame_outliers(tasks.batch.cells, kinds == KindType.REAL)
+    else:
+        cells = knowledge.cells.transpose()
+    tasks = Tasks(tasks.batch.observing(cells), tasks.fold, tasks.states)
+    counts = cells.counts.double()
     usual = empirical_noise(knowledge)[kinds].double()
     one_kind = len(torch.unique(knowledge.kinds)) == 1
     noise, heads = usual.clone(), own
