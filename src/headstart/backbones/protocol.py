@@ -77,8 +77,10 @@ class Backbone(nn.Module, ABC):
         """What is known of a batch of rows from their observations; a row may have none."""
 
     @torch.no_grad()
-    def states(self, cells: Cells, hidden: Tensor | None = None, batch: int = 1024) -> RowStates:
+    def states(self, cells: Cells, hidden: Tensor | None = None, batch: int | None = None) -> RowStates:
         """The states of any number of rows; features in the mask ``hidden`` (features,) are left out."""
+        # What a batch needs of all features costs the same whatever its size: there are at most some 256.
+        batch = batch or min(2**14, max(1024, len(cells) // 256))
         found: RowStates | None = None
         for start in range(0, len(cells), batch):
             block = cells.block(start, min(len(cells), start + batch))
