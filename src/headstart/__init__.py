@@ -10,6 +10,7 @@ from headstart.errors import (
     BusyError,
     HeadstartError,
     InputError,
+    MemoryLimitError,
     ModelFileError,
     NotFittedError,
     NumericalError,
@@ -17,11 +18,13 @@ from headstart.errors import (
     SurpriseWarning,
     UnknownNameError,
 )
+from headstart.threads import wait_passively
 
 if TYPE_CHECKING:
     from headstart.model import Headstart, Prediction
     from headstart.table import Kind, Table
 
+wait_passively()
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # silent unless the application listens
 
 __version__ = "0.1.0"  # the only place; the package's metadata is read from here
@@ -32,6 +35,7 @@ __all__ = [
     "HeadstartError",
     "InputError",
     "Kind",
+    "MemoryLimitError",
     "ModelFileError",
     "NotFittedError",
     "NumericalError",

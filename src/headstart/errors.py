@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -37,6 +37,10 @@ class NumericalError(InputError):
     """The numbers given, or the settings, are such that the computation breaks down. Nothing was changed."""
 
 
+class MemoryLimitError(HeadstartError, MemoryError):
+    """There is not enough memory for what was asked. Nothing was changed or left half-written."""
+
+
 class SurpriseWarning(UserWarning):
     """An observation lies far outside what the model held possible. It was taken all the same."""
 
@@ -59,6 +63,26 @@ def command_line() -> Iterator[None]:
         yield
     finally:
         _on_command_line.reset(token)
+
+
+@contextmanager
+def naming_memory(message: Callable[[], str]) -> Iterator[None]:
+    """Turn a lack of memory in the ``with`` block into an error that says what to do.
+
+    >>> with naming_memory(lambda: "too many rows; take fewer"):
+    ...     raise MemoryError
+    Traceback (most recent call last):
+    headstart.errors.MemoryLimitError: too many rows; take fewer
+    """
+    try:
+        yield
+    except MemoryLimitError:
+        raise
+    except (MemoryError, RuntimeError) as error:
+        # PyTorch has no exception of its own for it.
+        if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+            raise MemoryLimitError(message()) from error
+        raise
 
 
 def worded(python: str, command: str) -> str:

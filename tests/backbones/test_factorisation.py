@@ -10,6 +10,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from headstart.algebra import blocks
 from headstart.algebra.symmetric import unpack
 from headstart.backbones.factorisation import Factorisation, FactorisationConfig
 from headstart.backbones.rows import MORE_PASSES, PASSES, RowPosterior
@@ -72,11 +73,11 @@ class Watched(FactorisationTraining):
         self.first_signs = self.backbone.signature(self.cells).numpy().copy()
         return self.rows
 
-    def _update_row_prior(self, rows: RowPosterior, *, choosing: bool) -> None:
+    def _update_row_prior(self, rows: RowPosterior, signatures: torch.Tensor, *, choosing: bool) -> None:
         self.rows = rows
         if self.given is not None:
             self.row_regression.strengths.fill_(self.given)
-        super()._update_row_prior(rows, choosing=choosing and self.given is None)
+        super()._update_row_prior(rows, signatures, choosing=choosing and self.given is None)
 
     def _head_prior(self, *parts: torch.Tensor, choosing: bool) -> tuple[torch.Tensor, torch.Tensor]:
         if self.given is not None:
@@ -149,7 +150,7 @@ class Slow:
         model, cells = training.backbone, training.cells
         self.read(model, cells)
         self.mean = training.rows.mean.numpy().copy()
-        self.covariance = training.rows.covariance.numpy().copy()
+        self.covariance = unpack(training.rows.spread, LATENT).numpy().copy()
         self.exactness = training.rows.exactness.numpy().copy()
         self.head_means = training.head_prior[0].numpy().copy()
         self.head_covariance = training.head_prior[1].numpy().copy()
@@ -313,9 +314,10 @@ def same(found: torch.Tensor | Array, expected: Array) -> None:
 @pytest.mark.parametrize("sweep", [0, 3, 4])
 @pytest.mark.parametrize("given", [None, 0.3], ids=["strengths as chosen", "every column used"])
 def test_a_sweep_updates_everything_as_the_formulas_read(
-    kinds: list[int], sweep: int, given: float | None
+    kinds: list[int], sweep: int, given: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The fifth sweep also chooses what is worth regressing on."""
+    """The fifth sweep also chooses what is worth regressing on. Blocks are of few rows and features."""
+    monkeypatch.setattr(blocks, "BUDGET", 20_000)
     cells, every_kind = made_up(kinds)
     training = watched(untrained(every_kind), cells, given)
     told = list(islice(training.sweeps(), sweep + 1))
@@ -340,6 +342,22 @@ def test_a_sweep_updates_everything_as_the_formulas_read(
     same(after.head_covariance, slow.head_covariance)
     assert len(told) == sweep + 1
     assert np.isfinite(told).all()
+
+
+@every_mix
+@pytest.mark.parametrize("budget", [1, 7 * 64 * 20, 2**40], ids=["one row", "few rows", "all rows"])
+def test_the_size_of_blocks_does_not_matter(
+    kinds: list[int], budget: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells, every_kind = made_up(kinds)
+    usual = untrained(every_kind, sweeps=6)
+    errors = list(sweeping(usual, cells))
+    monkeypatch.setattr(blocks, "BUDGET", budget)
+    model = untrained(every_kind, sweeps=6)
+    np.testing.assert_allclose(list(sweeping(model, cells)), errors, rtol=1e-9)
+    for (name, one), other in zip(usual.state_dict().items(), model.state_dict().values(), strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-6, atol=1e-8, msg=name)
+    torch.testing.assert_close(model.states(cells).code, usual.states(cells).code, rtol=1e-6, atol=1e-8)
 
 
 @every_mix

@@ -97,7 +97,7 @@ def test_patience_is_the_best_for_rows_of_which_most_is_hidden(telling: float) -
     signature = fitted(cells, 3)
     row_map = torch.randn(signature.size, 2, generator=generator)
     row_map[1] = 0.1  # the count says little
-    means = row_map[0] + telling * (signature._differences(cells) @ row_map[1:])
+    means = row_map[0] + telling * (signature.differences(cells) @ row_map[1:])
     means = means + torch.randn(90, 2, generator=generator)
     metric = torch.tensor([[2.0, 0.3], [0.3, 1.0]])
     signature.learn_patience(cells, means, row_map, metric, torch.Generator().manual_seed(5))
@@ -107,7 +107,7 @@ def test_patience_is_the_best_for_rows_of_which_most_is_hidden(telling: float) -
         enough = [row for row, n in enumerate(cells.counts.tolist()) if n >= 2 * count]
         if len(enough) < 10:
             break
-        shown = signature._differences(cells.keep(rank < count)).numpy()
+        shown = signature.differences(cells.keep(rank < count)).numpy()
         for number, choice in enumerate(choices):
             believed = count / (count + choice)
             missed = [

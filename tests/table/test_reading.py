@@ -435,6 +435,49 @@ def test_neither_a_file_nor_a_frame(tmp_path):
         Table.read(frame().slice(0, 0))
 
 
+# --- folders of Parquet files -----------------------------------------------------------------------
+
+
+@settings(max_examples=25, deadline=None)
+@given(OBSERVATIONS, st.integers(1, 4))
+def test_a_folder_of_parquet_files_is_one_table(tmp_path_factory, observations, files):
+    folder = tmp_path_factory.mktemp("shards")
+    whole = long_frame(observations)
+    for number, rows in enumerate(np.array_split(np.arange(len(whole)), files)):
+        part = whole.take(rows)
+        part = part if number % 2 else part.select(["value", "feature", "row"])  # in any order of columns
+        pq.write_table(part, folder / f"{number}.parquet")
+    (folder / "_SUCCESS").write_text("")  # as other programs write it
+    assert Table.read(folder) == Table.read(whole)
+
+
+def test_metadata_may_be_a_folder(tmp_path):
+    for number, name in enumerate(["x", "y"]):
+        pq.write_table(pa.table({"feature": [name], "year": [1990 + number]}), tmp_path / f"{name}.parquet")
+    observations = pa.table({"row": ["a", "b"], "feature": ["x", "y"], "value": [1, 5]})
+    table = Table.read(observations, metadata=tmp_path)
+    assert table.metadata.to_pydict() == {"year": [1990, 1991]}
+
+
+def test_folders_that_are_no_table(tmp_path):
+    with pytest.raises(InputError, match=r"is a folder without \.parquet files"):
+        Table.read(tmp_path)
+    pq.write_table(frame(), tmp_path / "a.parquet")
+    other = frame().rename_columns(["row", "feature", "stars"])
+    pq.write_table(other, tmp_path / "b.parquet")
+    with pytest.raises(InputError, match=r"must have the same columns: .*a\.parquet has .* but .*b\.parquet"):
+        Table.read(tmp_path)
+    (tmp_path / "b.parquet").write_bytes(b"nothing")
+    with pytest.raises(InputError, match=r"b\.parquet is not a readable Parquet file"):
+        Table.read(tmp_path)
+    (tmp_path / "b.parquet").rename(tmp_path / "b.csv")
+    with pytest.raises(InputError, match=r"does not only hold \.parquet files \('b\.csv'\)"):
+        Table.read(tmp_path)
+    (tmp_path / "b.csv").unlink()
+    with pytest.raises(InputError, match="is not a text file: no separator"):
+        Table.read(tmp_path, separator=";")
+
+
 # --- duplicates -------------------------------------------------------------------------------------
 
 

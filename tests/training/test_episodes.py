@@ -26,6 +26,7 @@ from headstart.training.episodes import (
     episode_loss,
     feature_weights,
     predict_targets,
+    usual_weights,
 )
 
 
@@ -126,7 +127,8 @@ def test_feature_weights_go_from_popularity_to_evenness() -> None:
     counts = torch.tensor([1, 10, 100, 1000])
     for power in (0.0, 0.5, 1.0):
         for shots in (0, 1, 15, 10_000):
-            found = feature_weights(torch.full((4,), shots), counts, counts, power)
+            usual = usual_weights(counts.repeat(2), shots, power)
+            found = feature_weights(torch.full((4,), shots), counts, usual, power)
             exponent = power + (1 - power) / math.sqrt(1 + shots)
             mean = sum(n**exponent for n in counts.tolist()) / 4
             for weight, n in zip(found.tolist(), counts.tolist(), strict=True):

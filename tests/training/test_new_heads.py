@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tests.training.test_tasks import FEATURES, some_cells, world
+from tests.training.test_tasks import FEATURES, sampled, some_cells, world
 
 from headstart.adapters.empirical import empirical_noise, empirical_prior, mean_squared_weights
 from headstart.core.description import Description
@@ -17,17 +17,19 @@ from headstart.training.tasks import Tasks, cross_fitted_tasks, disjoint_tasks
 
 def slow(knowledge: Knowledge, tasks: Tasks) -> Heads:
     """Four rounds: heads from rows that know nothing of them, then the noise that these leave."""
-    heads, by_feature = knowledge.heads.detach(), knowledge.cells.transpose()
+    some = tasks.batch.positions
+    heads, by_feature = knowledge.heads.detach().take(some), tasks.batch.cells
+    count = len(some)
     size = heads.weight.shape[1] + 1
     usual = float(empirical_noise(knowledge)[1])
-    noise = np.full(FEATURES, usual)
+    noise = np.full(count, usual)
     for _ in range(4):
-        prior = empirical_prior(knowledge, heads, Description(torch.zeros(FEATURES, 0), []))
+        prior = empirical_prior(knowledge, heads, Description(torch.zeros(count, 0), []))
         precision = np.linalg.inv(prior.covariance.double().numpy())
-        squares = mean_squared_weights(knowledge, heads).double().numpy()
-        means, covariances = np.zeros((FEATURES, size)), np.zeros((FEATURES, size, size))
-        variance, counts = np.zeros(FEATURES), by_feature.counts.double().numpy()
-        for j in range(FEATURES):
+        squares = mean_squared_weights(knowledge, heads, some).double().numpy()
+        means, covariances = np.zeros((count, size)), np.zeros((count, size, size))
+        variance, counts = np.zeros(count), by_feature.counts.double().numpy()
+        for j in range(count):
             states = tasks.states[int(tasks.fold[j])]
             cells = by_feature.take(torch.tensor([j]))
             seen = list(zip(cells.index.tolist(), cells.values.double().tolist(), strict=True))
@@ -66,6 +68,30 @@ def test_each_head_comes_from_rows_that_know_nothing_of_it() -> None:
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
     assert found.heads is knowledge.heads
     assert float(found.new_heads.noise.mean()) > float(empirical_noise(knowledge)[1])  # it was too small
+
+
+def test_sampled_features_alone_get_new_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks, knowledge = sampled(monkeypatch)
+    found = with_new_heads(knowledge, tasks)
+    some = tasks.batch.positions
+    expected = slow(knowledge, tasks)
+    for one, other in zip(found.new_heads.take(some).parts(), expected.parts(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+    assert torch.equal(found.taught, some)
+    others = np.setdiff1d(np.arange(FEATURES), some.numpy())
+    assert torch.equal(found.new_heads.weight[others], knowledge.heads.weight[others])
+    # The usual noise of the others is that of the sampled ones, each counting by its observations.
+    counts = knowledge.table_shots[some]
+    usual = float((counts * expected.noise).sum() / counts.sum())
+    np.testing.assert_allclose(found.new_heads.noise[others], usual, rtol=1e-3)
+    # A prior is learned from the sampled ones alone, and predicts all.
+    nothing = Description(torch.zeros(FEATURES, 0), [])
+    prior = empirical_prior(found, found.new_heads, nothing, knowledge.table_shots)
+    part = Description(torch.zeros(len(some), 0), [])
+    alone = empirical_prior(found, found.new_heads.take(some), part, counts)
+    torch.testing.assert_close(prior.loo_means[some], alone.loo_means)
+    torch.testing.assert_close(prior.loo_means[others], alone.constant.expand(len(others), -1))
+    torch.testing.assert_close(prior.covariance, alone.covariance)
 
 
 @pytest.mark.parametrize("name", ["pvae"])

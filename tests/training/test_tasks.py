@@ -17,7 +17,7 @@ from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 from headstart.training import tasks
 from headstart.training.pretraining import PretrainingConfig, pretrain
-from headstart.training.tasks import cross_fitted_tasks, disjoint_tasks
+from headstart.training.tasks import Tasks, cross_fitted_tasks, disjoint_tasks, sampled_features
 
 FEATURES = 20
 NOTHING = Description(torch.zeros(FEATURES, 0), [])  # is known of the features
@@ -74,12 +74,46 @@ def test_a_features_values_do_not_reach_the_rows_of_its_fold(name: str) -> None:
         assert torch.equal(one.code, other.code) == (fold == mine)
 
 
-def test_folds_are_as_many_as_memory_and_features_allow(monkeypatch: pytest.MonkeyPatch) -> None:
+def sampled(monkeypatch: pytest.MonkeyPatch, most: int = 70, each: int = 5) -> tuple[Tasks, Knowledge]:
+    """Tasks of sampled features, with few of their observations, and what they were sampled from."""
     batch, backbone, knowledge = world(some_cells())
-    most = len(cross_fitted_tasks(batch, backbone, knowledge, seed=0).states)
-    assert most == tasks.MOST_FOLDS
+    own = knowledge.states
+    numbers = 2 * own.code.shape[1] + 2 * own.activation.shape[1]
+    monkeypatch.setattr(tasks, "MOST_STATES", most * numbers)
+    monkeypatch.setattr(tasks, "_LEAST_OBSERVATIONS", each)
+    some = sampled_features(knowledge, seed=0)
+    batch = replace(batch.take(some), positions=some)
+    return cross_fitted_tasks(batch, backbone, knowledge, seed=0), knowledge
+
+
+def test_all_features_teach_where_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch, backbone, knowledge = world(some_cells())
+    assert sampled_features(knowledge, seed=0) is None
+    assert len(cross_fitted_tasks(batch, backbone, knowledge, seed=0).states) == tasks.MOST_FOLDS
     monkeypatch.setattr(tasks, "MOST_STATES", 1)
-    assert len(cross_fitted_tasks(batch, backbone, knowledge, seed=0).states) == tasks.FEWEST_FOLDS
+    assert len(sampled_features(knowledge, seed=0)) == tasks.MOST_FOLDS
+
+
+def test_sampled_features_have_states_of_the_rows_that_observed_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many folds as ever; each knows the rows of its features, as if these were hidden from all rows."""
+    found, knowledge = sampled(monkeypatch)
+    _, backbone, _ = world(some_cells())
+    assert len(found.states) == tasks.MOST_FOLDS
+    assert len(found) == 14
+    assert sum(map(len, found.states)) <= 70
+    by_feature = knowledge.cells.transpose()
+    for feature, position in enumerate(found.batch.positions.tolist()):
+        batch, states = found.together(torch.tensor([feature]))
+        hidden = torch.zeros(FEATURES, dtype=torch.bool)
+        hidden[found.batch.positions[found.fold == found.fold[feature]]] = True
+        expected = backbone.states(knowledge.cells, hidden)
+        whole = by_feature.take(torch.tensor([position]))
+        assert batch.cells.width == len(states)
+        assert len(batch.cells.index) == 5
+        for place, value in zip(batch.cells.index.tolist(), batch.cells.values.tolist(), strict=True):
+            row = whole.index[whole.values == value]
+            codes = expected.code[row]
+            assert bool((codes - states.code[place]).abs().amax(1).min() < 1e-5)
 
 
 def test_disjoint_features_share_the_states_there_are() -> None:

@@ -17,9 +17,10 @@ from headstart.adapters.posterior import ContextSums, classify, mixed, posterior
 from headstart.adapters.prior import HeadPrior
 from headstart.adapters.protocol import AdapterConfig, StreamingAdapter
 from headstart.adapters.scales import ScalePrior
+from headstart.adapters.sums import sums_of, sums_over
 from headstart.algebra.padding import blocks, padded
-from headstart.algebra.sparse import all_equal, segment_sum
-from headstart.algebra.symmetric import pack, positive, squares, unpack, with_one
+from headstart.algebra.sparse import all_equal
+from headstart.algebra.symmetric import pack, positive, with_one
 from headstart.core.batch import FeatureBatch
 from headstart.core.heads import Heads
 from headstart.core.knowledge import Knowledge
@@ -72,6 +73,8 @@ class ClosedFormAdapter(StreamingAdapter):
         if self.scale_prior is not None and self.knowledge.scales is not None:
             usual = self.prior.noise(self.knowledge.kinds)
             noise = None if heads.noise is None else heads.noise / usual
+            if noise is not None and self.knowledge.taught is not None:
+                noise = noise[self.knowledge.taught]
             self.scale_prior.prepare(self.knowledge.scales, noise)
 
     @property
@@ -210,23 +213,8 @@ class ClosedFormAdapter(StreamingAdapter):
 
     def _sums(self, batch: FeatureBatch, states: RowStates) -> ContextSums:
         """The sums over each context, in double precision."""
-        cells = batch.cells
-        rows = with_one(states.activation.index_select(0, cells.index)).double()
-        weights, values = cells.weighted(1 / self._noise(states, batch).double()), cells.values.double()
-        if len(batch) == 1:  # as one product of matrices, which is faster than many of vectors
-            weighted = weights[:, None] * rows
-            total, linear = (weighted.T @ rows)[None], (values @ weighted)[None]
-            squared = (weights * values**2).sum()[None]
-            return ContextSums(cells.weighted_counts.double(), total, linear, squared)
-        linear = rows * (weights * values)[:, None]
-        each = torch.cat([squares(rows) * weights[:, None], linear, (weights * values**2)[:, None]], dim=1)
-        return self._parted(segment_sum(each, cells.indptr), cells.weighted_counts)
-
-    def _parted(self, sums: Tensor, counts: Tensor) -> ContextSums:
-        """Part what is kept of a context into its sums."""
-        size = self.prior.size
-        packed, linear, square = sums.tensor_split([sums.shape[1] - size - 1, sums.shape[1] - 1], dim=1)
-        return ContextSums(counts.double(), unpack(packed, size), linear, square[:, 0])
+        weights = batch.cells.weighted(1 / self._noise(states, batch).double())
+        return sums_over(batch.cells, states.activation, weights)
 
     def _heads(self, mean: Tensor, covariance: Tensor, kinds: Tensor) -> Heads:
         noise = self.prior.noise(kinds)
@@ -273,7 +261,7 @@ class ClosedFormAdapter(StreamingAdapter):
         """The heads that these sums imply; of the batch only metadata and kinds are read."""
         size = self.prior.size
         count, kept, further = evidence.tensor_split([1, size * (size + 1) // 2 + size + 2], dim=1)
-        sums = self._parted(kept, count[:, 0])
+        sums = sums_of(kept, count[:, 0], size)
         prior_mean = self.prior_mean(batch, further).to(evidence.dtype)
         if self.doubts_metadata:
             mean, covariance = self._doubting(sums, prior_mean, batch)

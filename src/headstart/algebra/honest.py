@@ -5,12 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from headstart.algebra.blocks import stretches
 from headstart.algebra.groups import MAX_COLUMNS, Group, leading_directions
 from headstart.algebra.symmetric import positive, weighted_traces
 
 _MAX_GROUPS = 16  # with a strength of their own; where there are more, the least useful share one
 _PASSES = 3  # over the groups
 _CONSTANT = 1e6  # prior variance of the constant relative to the noise: it is not shrunk
+_LINES_TO_CHOOSE = 2**17  # lines that strengths are chosen from, at most
+_COPIES = 4  # of a block of lines that are held at a time
 # Prior variance of what a group contributes, relative to the noise.
 _STRENGTHS = torch.logspace(-3, 2, 16, dtype=torch.float64)
 
@@ -41,6 +44,10 @@ class HonestRegression:
         """
         if not self.groups:
             return
+        if len(encoded) > _LINES_TO_CHOOSE:  # so many say it well enough
+            every = torch.linspace(0, len(encoded) - 1, _LINES_TO_CHOOSE, dtype=torch.float64)
+            some = every.long()
+            encoded, targets, weights = encoded[some], targets[some], weights[some]
         weights = _relative(weights)
         goal = targets.double() @ root.double()
         parts = [group.read(encoded) for group in self.groups]
@@ -93,23 +100,45 @@ class HonestRegression:
         is solved: that of the columns or that of the lines.
         """
         weights = _relative(weights)
+        columns = 1 + sum(group.width for group, used in self._used() if used)
+        if columns > len(encoded):
+            return self._fit_by_lines(encoded, targets, weights)
+        parts = list(stretches(len(encoded), _COPIES * 8 * (columns + targets.shape[1])))
+        normal = torch.zeros(columns, columns, dtype=torch.float64)
+        linear = torch.zeros(columns, targets.shape[1], dtype=torch.float64)
+        for part in parts:
+            design, ridge = self._design(encoded[part])
+            weighted = design * weights[part, None]
+            normal += weighted.T @ design
+            linear += weighted.T @ targets[part].double()
+        lower = torch.linalg.cholesky(normal + torch.diag(ridge))
+        self.coefficients = torch.cholesky_solve(linear, lower)
+        predicted = torch.empty_like(targets)
+        for part in parts:
+            design = self._design(encoded[part])[0] if len(parts) > 1 else design
+            solved = torch.linalg.solve_triangular(lower, design.T, upper=False)
+            predicted[part] = self._left_out(design, targets[part], (solved**2).sum(0) * weights[part])
+        return predicted
+
+    def _fit_by_lines(self, encoded: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         design, ridge = self._design(encoded)
+        scale = weights.clamp(min=1e-12).sqrt()[:, None]
+        scaled = scale * design
+        system = (scaled / ridge) @ scaled.T + torch.eye(len(scaled), dtype=scaled.dtype)
+        inverse = torch.cholesky_inverse(torch.linalg.cholesky(system))
+        self.coefficients = (scaled / ridge).T @ (inverse @ (scale * targets.double()))
+        return self._left_out(design, targets, 1 - inverse.diagonal())
+
+    def _left_out(self, design: Tensor, targets: Tensor, leverage: Tensor) -> Tensor:
+        """What all other lines predict of each, from its share in its own prediction (``leverage``)."""
         goal = targets.double()
-        if design.shape[1] <= len(design):
-            weighted = design * weights[:, None]
-            lower = torch.linalg.cholesky(weighted.T @ design + torch.diag(ridge))
-            self.coefficients = torch.cholesky_solve(weighted.T @ goal, lower)
-            leverage = (torch.linalg.solve_triangular(lower, design.T, upper=False) ** 2).sum(0) * weights
-        else:
-            scale = weights.clamp(min=1e-12).sqrt()[:, None]
-            scaled = scale * design
-            system = (scaled / ridge) @ scaled.T + torch.eye(len(scaled), dtype=scaled.dtype)
-            inverse = torch.cholesky_inverse(torch.linalg.cholesky(system))
-            self.coefficients = (scaled / ridge).T @ (inverse @ (scale * goal))
-            leverage = 1 - inverse.diagonal()
         residual = goal - design @ self.coefficients
         loo: Tensor = goal - residual / (1 - leverage.clamp(0, 1 - 1e-6))[:, None]
         return loo.to(targets.dtype)
+
+    def _used(self) -> list[tuple[Group, bool]]:
+        """The groups, and whether each is let in."""
+        return [(g, bool(s > 0)) for g, s in zip(self.groups, self.strengths, strict=True)]
 
     def map(self, width: int) -> tuple[Tensor, Tensor]:
         """The coefficients as one matrix on encoded metadata, and a constant: (width, size), (size,)."""

@@ -64,6 +64,24 @@ def bag(table: Tensor, cells: Cells, weights: Tensor | None = None) -> Tensor:
     return result
 
 
+class Backwards:
+    """Sums over the lines that point at each index: those of ``bag`` with lines and index exchanged.
+
+    The observations are put into the order of the index once, for any number of sums.
+    """
+
+    def __init__(self, cells: Cells) -> None:
+        self._starts, self._order, self._lines = _by_index(cells)
+        self._shape = (cells.width, len(cells))
+
+    def add(self, total: Tensor, table: Tensor, weights: Tensor | None = None) -> None:
+        """Add to ``total`` (width, size) the rows of ``table`` (lines, size), weighted by (n,) if given."""
+        if len(self._order) == 0:
+            return
+        ordered = table.new_ones(len(self._order)) if weights is None else weights[self._order]
+        torch.addmm(total, _csr(self._starts, self._lines, ordered, self._shape), table, out=total)
+
+
 class _SegmentSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, indptr: Tensor) -> Tensor:

@@ -25,23 +25,34 @@ def _on_diagonal(size: int) -> Tensor:
     return ends * (ends + 1) // 2 - 1
 
 
+@cache
+def _packing(size: int) -> Tensor:
+    """Where the entries of a packed matrix lie in the matrix: (packed,)."""
+    down, across = triangle(size)
+    return down * size + across
+
+
+@cache
+def _unpacking(size: int) -> Tensor:
+    """Where the entries of a matrix lie in the packed one: (size²,)."""
+    down, across = triangle(size)
+    places = torch.empty(size, size, dtype=torch.int64)
+    places[down, across] = places[across, down] = torch.arange(len(down))
+    return places.flatten()
+
+
 def pack(matrices: Tensor) -> Tensor:
     """(…, size, size) to (…, size·(size + 1)/2).
 
     >>> pack(torch.tensor([[1., 2.], [2., 5.]]))
     tensor([1., 2., 5.])
     """
-    down, across = triangle(matrices.shape[-1])
-    return matrices[..., down, across]
+    return matrices.flatten(-2).index_select(-1, _packing(matrices.shape[-1]))
 
 
 def unpack(packed: Tensor, size: int) -> Tensor:
     """The inverse of ``pack``."""
-    down, across = triangle(size)
-    matrices = packed.new_empty(*packed.shape[:-1], size, size)
-    matrices[..., down, across] = packed
-    matrices[..., across, down] = packed
-    return matrices
+    return packed.index_select(-1, _unpacking(size)).view(*packed.shape[:-1], size, size)
 
 
 def squares(vectors: Tensor) -> Tensor:
@@ -75,6 +86,13 @@ def affine_form(vectors: Tensor, matrix: Tensor) -> Tensor:
 def diagonals(packed: Tensor, size: int) -> Tensor:
     """The diagonals of packed matrices: (…, size)."""
     return packed.index_select(-1, _on_diagonal(size))
+
+
+def traces(left: Tensor, right: Tensor) -> Tensor:
+    """tr(M·N) of each pair of packed matrices (n, packed) of one size: (n,)."""
+    size = int((2 * left.shape[1]) ** 0.5)
+    products = left * right
+    return 2 * products.sum(1) - products.index_select(1, _on_diagonal(size)).sum(1)
 
 
 def weighted_traces(packed: Tensor, metric: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from headstart.algebra.sparse import bag
-from headstart.algebra.symmetric import inverse, pack, solved, squares, unpack
+from headstart.algebra.symmetric import diagonals, inverse, pack, solved, squares, unpack
 from headstart.backbones.one_row import OneRow, one_state
 from headstart.backbones.protocol import BackboneConfig, OpenBackbone, SweptBackbone
 from headstart.backbones.registry import register_backbone
@@ -161,7 +161,7 @@ class Factorisation(SweptBackbone, OpenBackbone):
         return RowStates.of_one(one_state(self, row, known.index.numpy(), believed), self.weight.dtype)
 
     def _states(self, posterior: RowPosterior, signature: Tensor) -> RowStates:
-        variance = posterior.covariance.diagonal(dim1=1, dim2=2)
+        variance = diagonals(posterior.spread, self.latent)
         std = variance.sqrt()
         certainty = torch.stack([posterior.exactness.log(), 1 - 2 * std.mean(1)], dim=1)
         code = torch.cat([posterior.mean, certainty, signature[:, 1:]], dim=1)
@@ -196,20 +196,23 @@ class Factorisation(SweptBackbone, OpenBackbone):
         if belief is not None:
             covariance, mean = belief.covariance, mean + belief.shift
         prior = inverse(covariance)
-        now = start or RowPosterior(mean, covariance.expand(len(cells), -1, -1), mean.new_ones(len(cells)))
+        now = start or RowPosterior(mean, pack(covariance).expand(len(cells), -1), mean.new_ones(len(cells)))
+        held = self.latent * (self.latent + 1) // 2  # of a packed matrix without its last line, the bias
         for turn in range(passes or readings.passes):
             exact = now.exactness if turn == 0 and start is None else self._exactness(now, sums)
-            total = mean.new_zeros(len(cells), self.latent + 1, self.latent + 1)
+            total = torch.zeros_like(readings.second[:1]).expand(len(cells), -1)
             linear = mean.new_zeros(len(cells), self.latent + 1)
             if sums is not None:
-                total += exact[:, None, None] * sums.total
+                total = torch.addcmul(total, exact[:, None], sums.total)
                 linear += exact[:, None] * sums.linear
             if readings.weighs:
                 weights, values = readings.weighted(cells, now, new=turn == 0 and start is None)
-                total += unpack(bag(readings.second, cells, weights), self.latent + 1)
+                total = total + bag(readings.second, cells, weights)
                 linear += bag(readings.heads, cells, values)
-            linear = linear[:, :-1] - total[:, :-1, -1]
-            now = RowPosterior(*solved(prior + total[:, :-1, :-1], mean @ prior + linear), exact)
+            linear = linear[:, :-1] - total[:, held:-1]
+            precision = prior + unpack(total[:, :held], self.latent)
+            means, covariances = solved(precision, mean @ prior + linear)
+            now = RowPosterior(means, pack(covariances), exact)
         return now
 
     def _exactness(self, now: RowPosterior, sums: RowSums | None) -> Tensor:

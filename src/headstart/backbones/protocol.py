@@ -77,16 +77,21 @@ class Backbone(nn.Module, ABC):
         """What is known of a batch of rows from their observations; a row may have none."""
 
     @torch.no_grad()
-    def states(self, cells: Cells, hidden: Tensor | None = None, batch: int = 1024) -> RowStates:
+    def states(self, cells: Cells, hidden: Tensor | None = None, batch: int | None = None) -> RowStates:
         """The states of any number of rows; features in the mask ``hidden`` (features,) are left out."""
-        if hidden is not None:
-            cells = cells.keep(~hidden[cells.index])
-        every = torch.arange(len(cells))
-        if len(every) == 0:
-            return self.batch_states(cells)
-        return RowStates.concatenate(
-            [self.batch_states(cells.take(part)) for part in torch.split(every, batch)]
-        )
+        # What a batch needs of all features costs the same whatever its size: there are at most some 256.
+        batch = batch or min(2**14, max(1024, len(cells) // 256))
+        found: RowStates | None = None
+        for start in range(0, len(cells), batch):
+            block = cells.block(start, min(len(cells), start + batch))
+            if hidden is not None:
+                block = block.keep(~hidden[block.index])
+            part = self.batch_states(block)
+            if len(part) == len(cells):
+                return part
+            found = part.room_for(len(cells)) if found is None else found
+            found.put(start, part)
+        return self.batch_states(cells) if found is None else found
 
 
 class TrainedBackbone(Backbone):

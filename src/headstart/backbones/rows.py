@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from headstart.algebra.blocks import column_sums, gram
 from headstart.algebra.sparse import bag, products_at, segment_sum
-from headstart.algebra.symmetric import pack, squares, triangle, unpack, with_one
+from headstart.algebra.symmetric import squares, traces, triangle, unpack, with_one
 from headstart.core.heads import Heads
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
@@ -24,15 +25,38 @@ class RowPosterior:
     """Gaussian posteriors of rows' factors, and how exact a row's observations are."""
 
     mean: Tensor  # (rows, latent)
-    covariance: Tensor  # (rows, latent, latent)
+    spread: Tensor  # (rows, packed): the covariance, packed
     exactness: Tensor  # (rows,): precision of a row's observations relative to the usual one
 
+    @property
+    def covariance(self) -> Tensor:
+        """The covariances as matrices: (rows, latent, latent)."""
+        return unpack(self.spread, self.mean.shape[1])
+
     def moments(self) -> Tensor:
-        """E[(u, 1)(u, 1)ᵀ] of each row: (rows, latent + 1, latent + 1)."""
-        mean = with_one(self.mean)
-        moments = mean[:, :, None] * mean[:, None, :]
-        moments[:, :-1, :-1] += self.covariance
+        """E[(u, 1)(u, 1)ᵀ] of each row, packed: (rows, packed)."""
+        moments = squares(with_one(self.mean))
+        moments[:, : self.spread.shape[1]] += self.spread  # the bias comes last
         return moments
+
+    def at(self, rows: slice) -> RowPosterior:
+        """The posteriors of some rows, not copied."""
+        return RowPosterior(self.mean[rows], self.spread[rows], self.exactness[rows])
+
+    def put(self, rows: slice, posterior: RowPosterior) -> None:
+        """Write over the posteriors of some rows; training alone may do so."""
+        self.mean[rows] = posterior.mean
+        self.spread[rows] = posterior.spread
+        self.exactness[rows] = posterior.exactness
+
+    def mean_moment(self) -> Tensor:
+        """The mean of E[(u, 1)(u, 1)ᵀ] over rows, in double precision: (latent + 1, latent + 1)."""
+        count, latent = max(1, len(self.mean)), self.mean.shape[1]
+        moment = torch.zeros(latent + 1, latent + 1, dtype=torch.float64)
+        moment[:-1, :-1] = gram(self.mean, self.mean) + unpack(column_sums(self.spread), latent)
+        moment[:-1, -1] = moment[-1, :-1] = column_sums(self.mean)
+        moment[-1, -1] = len(self.mean)
+        return moment / count
 
 
 @dataclass(frozen=True)
@@ -74,7 +98,7 @@ class Readings:
         rated = cells.weighted(rating[cells.index].to(self.precision.dtype))
         weights = self.precision[cells.index] * rated
         both = segment_sum(torch.stack([weights * cells.values**2, rated], dim=1), cells.indptr)
-        total = unpack(bag(self.second, cells, weights), self.size)
+        total = bag(self.second, cells, weights)
         linear = bag(self.heads, cells, weights * cells.values)
         return RowSums(both[:, 1], both[:, 0], linear, total)
 
@@ -109,7 +133,7 @@ class Readings:
         down, across = triangle(self.size)
         twice = torch.where(down == across, 1.0, 2.0)
         mean = products_at(with_one(now.mean), self.heads, cells)
-        return mean, products_at(pack(now.moments()) * twice, self.second, cells)
+        return mean, products_at(now.moments() * twice, self.second, cells)
 
 
 @dataclass(frozen=True)
@@ -119,9 +143,9 @@ class RowSums:
     counts: Tensor  # (rows,): how much the observations count together, by their age
     squares: Tensor  # (rows,): of values
     linear: Tensor  # (rows, latent + 1): value × head
-    total: Tensor  # (rows, latent + 1, latent + 1): second moments of heads
+    total: Tensor  # (rows, packed): second moments of heads
 
     def squared_errors(self, rows: RowPosterior, moments: Tensor) -> Tensor:
         """The expected squared errors of the row's own predictions: (rows,)."""
         twice = 2 * (self.linear * with_one(rows.mean)).sum(1)
-        return self.squares - twice + (self.total * moments).sum((1, 2))
+        return self.squares - twice + traces(self.total, moments)

@@ -9,13 +9,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from headstart.algebra.sparse import bag
+from headstart.algebra.blocks import line_blocks
+from headstart.algebra.sparse import Backwards, bag
 from headstart.table.cells import Cells
 
 _ROUNDS = 4  # of subspace iteration
 _TAIL = 0.02  # share of rows at each end of the counts whose counts are treated as equal
 _MAX_PATIENCE = 100.0  # observations
 _QUANTILE_ROWS = 1_000_000  # rows that the ends of the counts are found from, at most
+_PATIENCE_ROWS = 200_000  # rows that the patience is found from, at most
 
 
 class Signature(nn.Module):
@@ -48,9 +50,12 @@ class Signature(nn.Module):
 
     def forward(self, cells: Cells) -> Tensor:
         """The signatures of rows: (rows, 2 + length)."""
-        counts = cells.counts.to(self.table.dtype)[:, None]
-        difference = self._differences(cells) * (counts / (counts + self.patience))
-        return torch.cat([torch.ones_like(counts), difference], dim=1)
+        return self.believed(self.differences(cells), cells.counts)
+
+    def believed(self, differences: Tensor, counts: Tensor) -> Tensor:
+        """The signatures of rows with these ``differences`` and numbers of observations (rows,)."""
+        number = counts.to(self.table.dtype)[:, None]
+        return torch.cat([torch.ones_like(number), differences * (number / (number + self.patience))], dim=1)
 
     def of_one(self, features: NDArray[np.int64]) -> NDArray[np.float64]:
         """The signature of one row that observed these features, in numpy: (2 + length,)."""
@@ -61,14 +66,14 @@ class Signature(nn.Module):
         difference = (raw - self.centre.numpy()) / self.scale.numpy()
         return np.append(1.0, difference * (count / (count + self.patience.item())))
 
-    def _differences(self, cells: Cells) -> Tensor:
+    def differences(self, cells: Cells) -> Tensor:
         """Differences from the usual row, however few observations a row has: (rows, 1 + length)."""
         return (self._raw(cells) - self.centre) / self.scale
 
     def _raw(self, cells: Cells) -> Tensor:
         counts = cells.counts.to(self.table.dtype)
         logarithms = counts.log1p().clamp(self.ends[0], self.ends[1])
-        sums = bag(self.table, cells) / counts.clamp(min=1).sqrt()[:, None]
+        sums = _bag(self.table, cells) / counts.clamp(min=1).sqrt()[:, None]
         return torch.cat([logarithms[:, None], sums], dim=1)
 
     @torch.no_grad()
@@ -76,27 +81,29 @@ class Signature(nn.Module):
         """Find the y_j by randomised subspace iteration, and what is usual."""
         if self.length:
             self._decompose(cells, generator)
-        filled = cells.take(torch.nonzero(cells.counts)[:, 0])
-        if len(filled) < 2:
+        filled = cells.counts > 0
+        if int(filled.sum()) < 2:
             return
-        logarithms = filled.counts.to(self.table.dtype).log1p()
+        logarithms = cells.counts[filled].to(self.table.dtype).log1p()
         some = torch.randperm(len(logarithms), generator=generator)[:_QUANTILE_ROWS]
         self.ends.copy_(torch.quantile(logarithms[some], logarithms.new_tensor([_TAIL, 1 - _TAIL])))
-        raw = self._raw(filled)
+        raw = self._raw(cells)
+        if not bool(filled.all()):
+            raw = raw[filled]
         self.centre.copy_(raw.mean(0))
         # Where every row observed alike, a signature says nothing and must not be blown up.
         spread = torch.maximum(raw.std(0), 0.05 * raw.abs().mean(0))
         self.scale.copy_(spread.clamp(min=1e-3))
 
     def _decompose(self, cells: Cells, generator: torch.Generator) -> None:
-        by_feature = cells.transpose()
+        observed = torch.bincount(cells.index, minlength=cells.width)
         near = cells.counts.clamp(min=1).to(self.table.dtype).rsqrt()[:, None]
-        far = by_feature.counts.clamp(min=1).to(self.table.dtype).rsqrt()[:, None]
+        far = observed.clamp(min=1).to(self.table.dtype).rsqrt()[:, None]
         basis = torch.randn(cells.width, self.length + 8, generator=generator)
         for _ in range(_ROUNDS):
-            rows = torch.linalg.qr(near * bag(far * basis, cells)).Q
-            basis = torch.linalg.qr(far * bag(near * rows, by_feature)).Q
-        _, _, turn = torch.linalg.svd(near * bag(far * basis, cells), full_matrices=False)
+            rows = torch.linalg.qr(near * _bag(far * basis, cells)).Q
+            basis = torch.linalg.qr(far * _bag_back(near * rows, cells)).Q
+        _, _, turn = torch.linalg.svd(near * _bag(far * basis, cells), full_matrices=False)
         leading = (basis @ turn.T)[:, : self.length]
         self.table[:, : leading.shape[1]] = far * leading
 
@@ -112,6 +119,9 @@ class Signature(nn.Module):
         """
         if not bool((row_map[1:] != 0).any()):
             return
+        if len(cells) > _PATIENCE_ROWS:  # so many say it well enough
+            some = torch.randperm(len(cells), generator=generator)[:_PATIENCE_ROWS]
+            cells, means = cells.take(some), means[some]
         lines = cells.lines
         keys = lines + torch.rand(len(lines), generator=generator, dtype=torch.float64)
         order = torch.argsort(keys)
@@ -126,10 +136,24 @@ class Signature(nn.Module):
             enough = cells.counts >= 2 * count
             if int(enough.sum()) < 10:
                 break
-            predicted = (self._differences(cells.keep(rank < count)) @ row_map[1:])[enough]
+            predicted = (self.differences(cells.keep(rank < count)) @ row_map[1:])[enough]
             size = ((predicted @ metric) * predicted).sum(1).mean()
             agreement = ((predicted @ metric) * targets[enough]).sum(1).mean()
             share = count / (count + choices)
             errors += share**2 * size - 2 * share * agreement
         best = float(choices[int(errors.argmin())])
         self.patience.fill_(best if best <= _MAX_PATIENCE else torch.inf)
+
+
+def _bag(table: Tensor, cells: Cells) -> Tensor:
+    """``bag`` of any number of rows, in blocks."""
+    parts = [bag(table, block) for _, block in line_blocks(cells, 4 * table.shape[1])]
+    return parts[0] if len(parts) == 1 else torch.cat([table.new_zeros(0, table.shape[1]), *parts])
+
+
+def _bag_back(table: Tensor, cells: Cells) -> Tensor:
+    """The sums over the rows that observed each feature, in blocks: (features, size)."""
+    total = table.new_zeros(cells.width, table.shape[1])
+    for place, block in line_blocks(cells, 0):
+        Backwards(block).add(total, table[place])
+    return total

@@ -78,8 +78,17 @@ class Heads:
         every = (self.weight, self.bias, self.covariance, self.noise)
         return [part for part in every if part is not None]
 
+    def replaced(self, features: Tensor, heads: Heads) -> Heads:
+        """Return the heads with others, of the same parts, at these positions."""
+        after = self._each(torch.clone)
+        for own, given in zip(after.parts(), heads.parts(), strict=True):
+            own[features] = given.to(own.dtype)
+        return after
+
     def grown(self, more: int) -> Heads:
         """Return the heads with so many empty ones after them."""
+        if more == 0:  # nothing needs to be copied
+            return self
         return self._each(lambda part: torch.cat([part, part.new_zeros(more, *part.shape[1:])]))
 
     def _each(self, change) -> Heads:  # type: ignore[no-untyped-def]

@@ -35,6 +35,8 @@ class Knowledge:
     widths: tuple[int, ...] = ()  # how many columns of the encoded metadata each metadata column has
     scales: Scales | None = None  # of the backbone's real features, where each has its own
     new_heads: Heads | None = None  # of the same features as if they were new, for priors to learn from
+    # (taught,): the positions of the features that have such heads, where they were sampled. None: all.
+    taught: Tensor | None = None
 
     def __post_init__(self) -> None:
         if not self.widths and self.metadata.shape[1]:  # metadata of unknown origin is one column

@@ -48,12 +48,23 @@ class RowStates:
         every = (self.code, self.code_std, self.activation, self.noise, self.variance)
         return [part for part in every if part is not None]
 
+    def room_for(self, rows: int) -> RowStates:
+        """Return states of the same parts for so many rows, to be filled."""
+        return self._each(lambda part: part.new_empty(rows, *part.shape[1:]))
+
+    def put(self, start: int, states: RowStates) -> None:
+        """Write states of rows over those from ``start`` on, before anyone reads them."""
+        for own, given in zip(self.parts(), states.parts(), strict=True):
+            own[start : start + len(states)] = given
+
     def detach(self) -> RowStates:
         """Return the same numbers, cut off from any gradient."""
         return self._each(lambda part: part.detach())
 
     def grown(self, more: int) -> RowStates:
         """Return the states with so many empty ones after them."""
+        if more == 0:  # nothing needs to be copied
+            return self
         return self._each(lambda part: torch.cat([part, part.new_zeros(more, *part.shape[1:])]))
 
     def _each(self, change) -> RowStates:  # type: ignore[no-untyped-def]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from headstart.backbones.protocol import Backbone, OpenBackbone
 from headstart.backbones.registry import BACKBONES
 from headstart.core.knowledge import Knowledge
 from headstart.core.states import RowStates
-from headstart.errors import InputError, NumericalError, argument
+from headstart.errors import InputError, NumericalError, argument, naming_memory, worded
 from headstart.model.catalogue import Catalogue
 from headstart.model.checkpoint import open_checkpoint, part_file, working_in
 from headstart.model.clock import Clock
@@ -38,7 +38,7 @@ from headstart.training.row_prior import fit_row_prior
 from headstart.training.stages import feature_batch
 
 MIN_FEATURES = 4
-_FEATURES_AT_ONCE = 1024
+_FEATURES_AT_ONCE, _OBSERVATIONS_AT_ONCE = 1024, 2**18  # whose heads are made together, at most
 
 
 def fit_table(
@@ -57,16 +57,30 @@ def fit_table(
     if table.schema is not None:
         reporter.say(f"metadata: {table.schema.describe()}")
     try:
-        if checkpoint is None:
-            return _trained(table, parts, settings, reporter, lambda _: None)
-        with working_in(checkpoint):
-            open_checkpoint(checkpoint, table, settings, resume)
-            return _trained(table, parts, settings, reporter, partial(part_file, checkpoint))
+        with naming_memory(lambda: _too_large(table)):
+            if checkpoint is None:
+                return _trained(table, parts, settings, reporter, lambda _: None)
+            with working_in(checkpoint):
+                open_checkpoint(checkpoint, table, settings, resume)
+                return _trained(table, parts, settings, reporter, partial(part_file, checkpoint))
     except LinAlgError as error:
         raise NumericalError(
             f"training broke down ({str(error).split(':')[0]}): the numbers became too large or too much "
             "alike; look for extreme values in the table, lower the learning_rate, or take another adapter"
         ) from error
+
+
+def _too_large(table: Table) -> str:
+    rows, features = table.shape
+    smaller = worded(
+        "backbone={'name': 'factorisation', 'latent': 8, 'signature': 8}",
+        "--set backbone.latent=8 --set backbone.signature=8",
+    )
+    return (
+        f"there is not enough memory to fit {rows} rows × {features} features with {len(table)} "
+        f"observations; fit fewer rows or features, lower the size of the backbone ({smaller}), or take a "
+        "machine with more memory (the page Sizing of the documentation says how much is needed)"
+    )
 
 
 def _trained(
@@ -132,10 +146,24 @@ def _assembled(
         heads = knowledge.heads.plain(states.activation.shape[1])  # like those that the adapter makes
         catalogue = fitted.catalogue.put([features[i] for i in train_features], heads)
         fitted = replace(fitted, catalogue=catalogue)
-    rest = [feature for feature in features if not feature.fixed]
-    for start in range(0, len(rest), _FEATURES_AT_ONCE):
-        fitted = fitted.adapted(rest[start : start + _FEATURES_AT_ONCE])
+    for batch in _batches([feature for feature in features if not feature.fixed]):
+        fitted = fitted.adapted(batch)
     return fitted
+
+
+def _batches(features: list[Feature]) -> Iterator[list[Feature]]:
+    """Cut features into batches of bounded numbers of features and observations, at least one in each."""
+    batch: list[Feature] = []
+    held = 0
+    for feature in features:
+        full = len(batch) == _FEATURES_AT_ONCE or held + len(feature.rows) > _OBSERVATIONS_AT_ONCE
+        if batch and full:
+            yield batch
+            batch, held = [], 0
+        batch.append(feature)
+        held += len(feature.rows)
+    if batch:
+        yield batch
 
 
 def aged(table: Table, settings: Settings) -> Table:
@@ -207,10 +235,9 @@ def part_features(
 
 def features_of(table: Table, in_backbone: set[int], *, fixed: bool) -> list[Feature]:
     """All features of a table; if the backbone's own heads are ``fixed``, these without their contexts."""
-    order = np.argsort(table.feature_index, kind="stable")
+    rows, values = table.by_feature(table.values)
     ends = np.cumsum(table.counts)
-    rows, values = table.row_index[order].astype(np.int64), table.values[order]
-    times = None if table.times is None or table.weights is None else table.times[order]
+    times = None if table.times is None or table.weights is None else table.by_feature(table.times)[1]
     metadata = table.encoded_metadata()
     records = [{}] * len(table.features) if table.metadata is None else table.metadata.to_pylist()
     features = []

@@ -12,7 +12,7 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
-from headstart.errors import InputError, listed
+from headstart.errors import InputError, listed, naming_memory
 from headstart.progress import Reporter
 from headstart.table.assembling import assemble
 from headstart.table.cells import Cells, offsets
@@ -26,6 +26,12 @@ from headstart.table.names import Names
 from headstart.table.readers import Columns, Form
 from headstart.table.sorting import sort_observations
 from headstart.table.sources import TextFormat
+
+_TOO_LARGE = (
+    "there is not enough memory to read the table, about 60 bytes for each observation; read fewer rows or "
+    "features, or take a machine with more memory"
+)
+_AT_ONCE = 2**22  # observations that are brought to the models' scale at a time
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -122,10 +128,10 @@ class Table:
         Parameters
         ----------
         observations : path or frame
-            A .csv, .csv.gz, .tsv, .tsv.gz or .parquet file, or a pandas, polars or pyarrow frame. The
-            long form has one line per observation and the columns ``row``, ``feature`` and ``value``.
-            The wide form has one line per row, a column ``row`` and one column per feature; blank
-            cells are not observed.
+            A .csv, .csv.gz, .tsv, .tsv.gz or .parquet file, a folder of .parquet files with the same
+            columns, or a pandas, polars or pyarrow frame. The long form has one line per observation
+            and the columns ``row``, ``feature`` and ``value``. The wide form has one line per row, a
+            column ``row`` and one column per feature; blank cells are not observed.
         metadata : path or frame, optional
             One line per feature, with the feature's name in the column ``feature``. Features without
             observations become features of the table, too.
@@ -188,20 +194,21 @@ class Table:
         >>> table.notes[0]
         "the frame: read in the wide form, one column per feature; form='long' reads the long form"
         """
-        parts, vectors = assemble(
-            observations,
-            metadata,
-            row_metadata,
-            Columns(row, feature, value, time),
-            form,
-            kinds,
-            metadata_types,
-            row_metadata_types,
-            duplicates,
-            TextFormat(separator, decimal, encoding),
-            encoders,
-            Reporter(quiet),
-        )
+        with naming_memory(lambda: _TOO_LARGE):
+            parts, vectors = assemble(
+                observations,
+                metadata,
+                row_metadata,
+                Columns(row, feature, value, time),
+                form,
+                kinds,
+                metadata_types,
+                row_metadata_types,
+                duplicates,
+                TextFormat(separator, decimal, encoding),
+                encoders,
+                Reporter(quiet),
+            )
         table = cls(*parts)
         table.__dict__["_vectors"] = vectors  # the cached property below
         return table
@@ -244,11 +251,24 @@ class Table:
         tensor([0., 1.])
         """
         per_row = torch.from_numpy(np.bincount(self.row_index, minlength=len(self.rows)))
-        scaled = self.kinds.scale(self.values, self.feature_index)
-        require_carried(self.values, scaled, self._where)
+        values = np.empty(len(self), np.float32)
+        for start in range(0, len(self), _AT_ONCE):  # in between, numbers are in double precision
+            part = slice(start, start + _AT_ONCE)
+            scaled = self.kinds.scale(self.values[part], self.feature_index[part])
+            require_carried(self.values[part], scaled, lambda i, start=start: self._where(start + i))  # type: ignore[misc]
+            with np.errstate(over="ignore"):
+                values[part] = scaled
         index = torch.from_numpy(self.feature_index.copy())
         weights = None if self.weights is None else torch.from_numpy(self.weights).float()
-        return Cells(offsets(per_row), index, torch.from_numpy(scaled).float(), len(self.features), weights)
+        return Cells(offsets(per_row), index, torch.from_numpy(values), len(self.features), weights)
+
+    def by_feature(self, numbers: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Return the rows of the observations, and numbers of them (n,), sorted by (feature, row)."""
+        from scipy.sparse import csr_array  # imported here: few uses of the package need SciPy
+
+        starts = np.concatenate([[0], np.cumsum(np.bincount(self.row_index, minlength=len(self.rows)))])
+        columns = csr_array((numbers, self.feature_index, starts), shape=self.shape).tocsc()
+        return columns.indices.astype(np.int64), columns.data
 
     def _where(self, observation: int) -> str:
         row, feature = self.row_index[observation], self.feature_index[observation]
@@ -298,6 +318,8 @@ class Table:
         (2, 1)
         """
         positions = self._positions(features)
+        if np.array_equal(positions, np.arange(len(self.features))):
+            return self  # a table never changes, so that nothing needs to be copied
         new_positions = np.full(len(self.features), -1)
         new_positions[positions] = np.arange(len(positions))
         unique, counts = np.unique(positions, return_counts=True)

@@ -87,16 +87,29 @@ def draw_shots(
     return torch.minimum(shots, (batch.shots - 1).clamp(min=0))
 
 
-def feature_weights(shots: Tensor, counts: Tensor, every: Tensor, power: float) -> Tensor:
+def feature_weights(shots: Tensor, counts: Tensor, usual: Tensor, power: float) -> Tensor:
     """How much a feature of ``counts`` observations counts in an episode of ``shots``: (features,).
 
-    counts^p, relative to its mean over ``every`` count there is. p falls from 1 at no shots, where a
-    feature's popularity is all that says how much its targets weigh, towards ``power``: less uneven
+    counts^p, relative to its mean over all features (``usual_weights``). p falls from 1 at no shots, where
+    a feature's popularity is all that says how much its targets weigh, towards ``power``: less uneven
     weights make more features teach.
     """
-    exponent = power + (1 - power) * (1 + shots.float()).rsqrt()
-    usual = (every.float()[None] ** exponent[:, None]).mean(1)
-    return counts.float() ** exponent / usual
+    return counts.float() ** _exponents(shots, power) / usual[shots]
+
+
+def usual_weights(every: Tensor, most: int, power: float) -> Tensor:
+    """The mean of counts^p over ``every`` count there is, by shots up to ``most``: (most + 1,).
+
+    Counts repeat: each power is computed once for the features that share it.
+    """
+    counts, features = torch.unique(every, return_counts=True)
+    exponents = _exponents(torch.arange(most + 1), power)
+    means = [(counts.float() ** each * features).sum() / len(every) for each in exponents]
+    return torch.stack(means)
+
+
+def _exponents(shots: Tensor, power: float) -> Tensor:
+    return power + (1 - power) * (1 + shots.float()).rsqrt()
 
 
 def predict_targets(adapter: Adapter, likelihood: Likelihood, episode: Episode) -> Predictive:

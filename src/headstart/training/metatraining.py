@@ -21,6 +21,7 @@ from headstart.training.episodes import (
     draw_shots,
     episode_loss,
     feature_weights,
+    usual_weights,
 )
 from headstart.training.loop import Loop, LoopConfig
 from headstart.training.tasks import Tasks
@@ -65,18 +66,20 @@ def meta_train(
     loop = Loop(adapter, config, seed=seed, title=f"Meta-training {adapter.config.name}", reporter=reporter,
                 checkpoint=checkpoint)  # fmt: skip
     teaching = torch.nonzero(tasks.batch.shots >= 1)[:, 0]  # without an observation there is no target
-    counts = tasks.batch.shots[teaching]
+    usual = None
+    if config.weighting is not None and len(teaching):
+        usual = usual_weights(tasks.batch.shots[teaching], config.max_shots, config.weighting)
 
     def draw(batch: FeatureBatch, states: RowStates, shots: Tensor, generator: torch.Generator) -> Episode:
         weights = None
-        if config.weighting is not None:
-            weights = feature_weights(shots, batch.shots, counts, config.weighting)
+        if config.weighting is not None and usual is not None:
+            weights = feature_weights(shots, batch.shots, usual, config.weighting)
         return draw_episode(batch, states, shots, generator, config.max_targets, weights)
 
     def losses(generator: torch.Generator) -> Iterator[Tensor]:
         order = teaching[torch.randperm(len(teaching), generator=generator)][: config.epoch_features]
         for features in _batches(tasks, order, config, generator):
-            batch, states = tasks.batch.take(features), tasks.states[int(tasks.fold[features[0]])]
+            batch, states = tasks.together(features)
             shots = draw_shots(batch, config.max_shots, generator, config.shots)
             yield episode_loss(adapter, knowledge.likelihood, draw(batch, states, shots, generator))
 

@@ -8,19 +8,26 @@ each fold get heads anew on states computed with them hidden, and priors are lea
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from headstart.adapters.empirical import empirical_noise, empirical_prior, mean_squared_weights
-from headstart.algebra.padding import forms_at
-from headstart.algebra.sparse import segment_sum
-from headstart.algebra.symmetric import inverse, pack, solved, squares, unpack, with_one
+from headstart.adapters.empirical import (
+    EmpiricalPrior,
+    empirical_noise,
+    empirical_prior,
+    mean_squared_weights,
+)
+from headstart.algebra.padding import blocks, padded
+from headstart.algebra.symmetric import inverse, pack, solved, with_one
 from headstart.core.description import Description
 from headstart.core.heads import Heads
 from headstart.core.knowledge import Knowledge
 from headstart.core.states import RowStates
 from headstart.table.cells import Cells
+from headstart.table.kinds import KindType
+from headstart.table.outliers import tame_outliers
 from headstart.training.tasks import Tasks
 
 _ROUNDS = 4
@@ -38,32 +45,25 @@ def with_new_heads(knowledge: Knowledge, tasks: Tasks) -> Knowledge:
         return knowledge
     plain = Description.of(knowledge.metadata, knowledge.widths)
     description = plain.with_bends(plain.bendable()).with_more(knowledge.table_shots.log1p()[:, None])
-    own = knowledge.heads.detach()
-    by_feature = knowledge.cells.transpose()
-    counts = by_feature.counts.double()
-    usual = empirical_noise(knowledge)[knowledge.kinds].double()
+    every = torch.arange(len(knowledge.kinds))
+    some = every if tasks.batch.positions is None else tasks.batch.positions
+    sampled = len(some) < len(every)
+    if sampled:
+        description = Description(description.numbers[some], description.groups)
+    own, kinds, squashed = knowledge.heads.detach().take(some), knowledge.kinds[some], squashed[some]
+    if any(len(states) != len(knowledge.states) for states in tasks.states):  # each fold numbers its rows
+        cells = tame_outliers(tasks.batch.cells, kinds == KindType.REAL)
+    else:
+        cells = knowledge.cells.transpose()
+    tasks = Tasks(tasks.batch.observing(cells), tasks.fold, tasks.states)
+    counts = cells.counts.double()
+    usual = empirical_noise(knowledge)[kinds].double()
     one_kind = len(torch.unique(knowledge.kinds)) == 1
     noise, heads = usual.clone(), own
     for _ in range(_ROUNDS):
         prior = empirical_prior(knowledge, heads, description)
-        precision = inverse(prior.covariance.double())
-        mean_squares = mean_squared_weights(knowledge, heads).double()
-        means = torch.cat([own.weight, own.bias[:, None]], dim=1)
-        size = means.shape[1]
-        covariances = means.new_zeros(len(means), size * (size + 1) // 2)
-        variance = torch.zeros_like(noise)
-        for fold, states in enumerate(tasks.states):
-            features = torch.nonzero(tasks.fold == fold)[:, 0]
-            mean, covariance, variance[features] = _fold_heads(
-                by_feature.take(features),
-                states,
-                prior.loo_means[features].double(),
-                precision,
-                noise[features],
-                mean_squares,
-            )
-            means[features] = mean.to(means.dtype)
-            covariances[features] = pack(covariance).to(means.dtype)
+        mean_squares = mean_squared_weights(knowledge, heads, some).double()
+        means, covariances, variance = _round(tasks, own, prior, noise, mean_squares)
         overall = (variance * counts).sum() / counts.sum() if one_kind else usual
         noise = ((_NOISE_SHOTS * overall + counts * variance) / (_NOISE_SHOTS + counts)).clamp(min=1e-8)
         kept = squashed[:, None]
@@ -73,33 +73,66 @@ def with_new_heads(knowledge: Knowledge, tasks: Tasks) -> Knowledge:
             torch.where(kept, own.packed_covariance, covariances),
             noise.to(means.dtype),
         )
-    return replace(knowledge, new_heads=heads)
+    if not sampled:
+        return replace(knowledge, new_heads=heads)
+    all_heads = knowledge.heads.detach()
+    mean_noise = empirical_noise(replace(knowledge, new_heads=heads, taught=some))[knowledge.kinds]
+    new = replace(all_heads, covariance=all_heads.packed_covariance, noise=mean_noise)
+    return replace(knowledge, new_heads=new.replaced(some, heads), taught=some)
 
 
-def _fold_heads(
-    cells: Cells,
-    states: RowStates,
-    prior_means: Tensor,
-    precision: Tensor,
-    noise: Tensor,
-    mean_squares: Tensor,
+def _round(
+    tasks: Tasks, own: Heads, prior: EmpiricalPrior, noise: Tensor, mean_squares: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Heads of one fold's features, and their noise by one step of expectation maximisation."""
-    lines, index = cells.lines, cells.index
-    rows = with_one(states.activation).double()
-    row_noise = torch.ones(len(rows), dtype=torch.float64) if states.noise is None else states.noise.double()
-    of_row = (
-        torch.zeros_like(row_noise) if states.variance is None else states.variance.double() @ mean_squares
-    )
-    own, other = noise[lines] * row_noise[index], of_row[index]
-    variance = own + other
-    near, values = rows[index], cells.values.double()
-    each = torch.cat([squares(near) / variance[:, None], near * (values / variance)[:, None]], dim=1)
-    sums, size = segment_sum(each, cells.indptr), rows.shape[1]
-    linear = sums[:, -size:] + prior_means @ precision
-    mean, covariance = solved(unpack(sums[:, :-size], size) + precision, linear)
-    residual = values - (near * mean[lines]).sum(1)
-    squared = residual**2 + forms_at(pack(covariance), rows[:, :-1], cells)
-    kept = own / variance
-    expected = (kept * other + kept**2 * squared) / row_noise[index]
-    return mean, covariance, segment_sum(expected[:, None], cells.indptr)[:, 0] / cells.counts.clamp(min=1)
+    """The heads of all tasks given a prior: means, packed covariances, and the noise that they leave."""
+    precision = inverse(prior.covariance.double())
+    means = torch.cat([own.weight, own.bias[:, None]], dim=1)
+    size = means.shape[1]
+    covariances = means.new_zeros(len(means), size * (size + 1) // 2)
+    variance = torch.zeros_like(noise)
+    for fold, states in enumerate(tasks.states):
+        features = torch.nonzero(tasks.fold == fold)[:, 0]
+        rows = _Rows.of(states, mean_squares)
+        cells = tasks.batch.cells.take(features)
+        for group in blocks(cells.counts, size):
+            here = features[group]
+            mean, covariance, variance[here] = _group_heads(
+                cells.take(group), rows, prior.loo_means[here].double(), precision, noise[here]
+            )
+            means[here] = mean.to(means.dtype)
+            covariances[here] = pack(covariance).to(means.dtype)
+    return means, covariances, variance
+
+
+class _Rows(NamedTuple):
+    """Rows as heads are made from them."""
+
+    factors: Tensor  # (rows, size): activations and a 1
+    noise: Tensor  # (rows,): relative to the usual
+    variance: Tensor  # (rows,): what their uncertainty adds to that of an observation
+
+    @classmethod
+    def of(cls, states: RowStates, mean_squares: Tensor) -> _Rows:
+        factors = with_one(states.activation).double()
+        noise = factors.new_ones(len(factors)) if states.noise is None else states.noise.double()
+        if states.variance is None:
+            return cls(factors, noise, torch.zeros_like(noise))
+        return cls(factors, noise, states.variance.double() @ mean_squares)
+
+
+def _group_heads(
+    cells: Cells, rows: _Rows, prior_means: Tensor, precision: Tensor, noise: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Heads of features of similar shots, and their noise by one step of expectation maximisation."""
+    index, row_noise = cells.index, rows.noise[cells.index]
+    own, other = noise[cells.lines] * row_noise, rows.variance[index]
+    weights = padded(1 / (own + other), cells)  # 0 where there is no observation
+    near, values = padded(rows.factors[index], cells), padded(cells.values.double(), cells)
+    weighted = weights[:, :, None] * near
+    linear = (values[:, None] @ weighted)[:, 0] + prior_means @ precision
+    mean, covariance = solved(weighted.mT @ near + precision, linear)
+    residual = values - (near @ mean[:, :, None])[:, :, 0]
+    squared = residual**2 + ((near @ covariance) * near).sum(2)
+    kept = padded(own / (own + other), cells)
+    expected = (kept * padded(other, cells) + kept**2 * squared) * padded(1 / row_noise, cells)
+    return mean, covariance, expected.sum(1) / cells.counts.clamp(min=1)

@@ -26,7 +26,7 @@ from headstart.training.metatraining import VALIDATION_SHOTS, MetaTrainingConfig
 from headstart.training.new_heads import with_new_heads
 from headstart.training.pretraining import PretrainingConfig
 from headstart.training.stages import feature_batch, train_adapter, train_backbone
-from headstart.training.tasks import cross_fitted_tasks, disjoint_tasks
+from headstart.training.tasks import cross_fitted_tasks, disjoint_tasks, sampled_features
 
 
 class Recipe(Config):
@@ -88,13 +88,14 @@ def train(
         reporter=reporter,
         checkpoint=checkpoint("backbone"),
     )
-    batch = feature_batch(table.with_features(meta_features))
     if recipe.meta_share is None:
-        tasks = cross_fitted_tasks(batch, backbone, knowledge, seed=seed)
+        some = sampled_features(knowledge, seed=seed)
+        batch = feature_batch(table.with_features(meta_features if some is None else meta_features[some]))
+        tasks = cross_fitted_tasks(replace(batch, positions=some), backbone, knowledge, seed=seed)
         if any(ADAPTERS.part_of(config).gives_uncertainty for config in adapters.values()):
             knowledge = with_new_heads(knowledge, tasks)
     else:
-        tasks = disjoint_tasks(batch, knowledge)
+        tasks = disjoint_tasks(feature_batch(table.with_features(meta_features)), knowledge)
     teaching, validation = tasks.hold_back(recipe.metatraining.validation_share, seed)
     memory: dict[str, Adapter] = {}
     trained = {}

@@ -38,12 +38,12 @@ def train_backbone(
         model = build_backbone(backbone, torch.from_numpy(table.kinds.types), value_grid(cells))
     description = Description.of(torch.from_numpy(table.encoded_metadata()), metadata_widths(table))
     pretrain(model, cells, description, pretraining, seed=seed, reporter=reporter, checkpoint=checkpoint)
-    return model, knowledge_of(model, table)
+    return model, knowledge_of(model, table, cells)
 
 
-def knowledge_of(backbone: Backbone, table: Table) -> Knowledge:
-    """What adapters may know once the backbone is frozen."""
-    cells = tamed_cells(table)
+def knowledge_of(backbone: Backbone, table: Table, cells: Cells | None = None) -> Knowledge:
+    """What adapters may know once the backbone is frozen; ``cells`` are the table's own, if at hand."""
+    cells = tamed_cells(table) if cells is None else cells
     metadata = torch.from_numpy(table.encoded_metadata())
     heads = backbone.heads.detach()
     return Knowledge(

@@ -11,16 +11,19 @@ from headstart.backbones.protocol import Backbone
 from headstart.core.batch import FeatureBatch
 from headstart.core.knowledge import Knowledge
 from headstart.core.states import RowStates
+from headstart.training.episodes import random_ranks
 
 MOST_STATES = 2**28  # numbers kept of all folds: 1 GiB
-FEWEST_FOLDS, MOST_FOLDS = 2, 12
+MOST_FOLDS = 12
+# Of a feature, where not all can be kept: an episode reveals 128 and asks for 256 of them.
+_LEAST_OBSERVATIONS = 512
 
 
 @dataclass(frozen=True)
 class Tasks:
     """Features treated as new. Each belongs to a fold, whose row states were computed without it."""
 
-    batch: FeatureBatch
+    batch: FeatureBatch  # its cells point at the states of each feature's own fold
     fold: Tensor  # (features,): which of ``states`` goes with each
     states: tuple[RowStates, ...]
 
@@ -39,11 +42,13 @@ class Tasks:
 
     def split(self) -> list[tuple[FeatureBatch, RowStates]]:
         """The features of each fold that has any, with its states."""
-        return [
-            (self.batch.take(torch.nonzero(self.fold == fold)[:, 0]), states)
-            for fold, states in enumerate(self.states)
-            if bool((self.fold == fold).any())
-        ]
+        members = [torch.nonzero(self.fold == fold)[:, 0] for fold in range(len(self.states))]
+        return [self.together(features) for features in members if len(features)]
+
+    def together(self, features: Tensor) -> tuple[FeatureBatch, RowStates]:
+        """These features, which must be of one fold, with its states."""
+        batch, states = self.batch.take(features), self.states[int(self.fold[features[0]])]
+        return batch.observing(replace(batch.cells, width=len(states))), states
 
 
 def disjoint_tasks(batch: FeatureBatch, knowledge: Knowledge) -> Tasks:
@@ -51,16 +56,53 @@ def disjoint_tasks(batch: FeatureBatch, knowledge: Knowledge) -> Tasks:
     return Tasks(batch, torch.zeros(len(batch), dtype=torch.int64), (knowledge.states,))
 
 
+def sampled_features(knowledge: Knowledge, *, seed: int) -> Tensor | None:
+    """Which of the backbone's features to meta-train on, ascending; None: all of them.
+
+    All of them if the states of all rows can be kept for every fold. Otherwise as many, drawn at random, as
+    there is memory for the states of the rows that observed them: the rest could teach little more.
+    """
+    if MOST_FOLDS * len(knowledge.states) <= _most_states(knowledge):
+        return None
+    counts = knowledge.table_shots.clamp(max=_most_observations(knowledge))
+    order = torch.randperm(len(counts), generator=torch.Generator().manual_seed(seed))
+    fitting = int((counts[order].double().cumsum(0) <= _most_states(knowledge)).sum())
+    return order[: max(MOST_FOLDS, fitting)].sort().values
+
+
+def _most_states(knowledge: Knowledge) -> int:
+    """The states of how many rows are kept of all folds together."""
+    own = knowledge.states
+    return MOST_STATES // max(1, 2 * own.code.shape[1] + 2 * own.activation.shape[1])
+
+
+def _most_observations(knowledge: Knowledge) -> int:
+    """How many observations of a feature are kept where features are sampled."""
+    return max(_LEAST_OBSERVATIONS, _most_states(knowledge) // max(1, len(knowledge.kinds)))
+
+
 def cross_fitted_tasks(batch: FeatureBatch, backbone: Backbone, knowledge: Knowledge, *, seed: int) -> Tasks:
     """The backbone's own features, in folds; each fold's rows are encoded with its features masked.
 
-    So backbone and adapter both learn from all features instead of sharing them out.
+    So backbone and adapter both learn from all features instead of sharing them out. ``batch`` are all
+    features of the backbone or, with their positions, those that were sampled.
     """
-    own = knowledge.states
-    numbers = len(own) * (2 * own.code.shape[1] + 2 * own.activation.shape[1])
-    most = max(FEWEST_FOLDS, min(MOST_FOLDS, MOST_STATES // max(1, numbers), len(batch)))
-    order = torch.randperm(len(batch), generator=torch.Generator().manual_seed(seed))
+    generator = torch.Generator().manual_seed(seed)
+    count = min(MOST_FOLDS, len(batch))
+    order = torch.randperm(len(batch), generator=generator)
     fold = torch.empty_like(order)
-    fold[order] = torch.arange(len(batch)) % most
-    states = tuple(backbone.states(knowledge.cells, fold == each) for each in range(most))
-    return Tasks(replace(batch, positions=torch.arange(len(batch))), fold, states)
+    fold[order] = torch.arange(len(batch)) % count
+    if batch.positions is None:
+        states = tuple(backbone.states(knowledge.cells, fold == each) for each in range(count))
+        return Tasks(replace(batch, positions=torch.arange(len(batch))), fold, states)
+    shown = random_ranks(batch.cells, generator) < _most_observations(knowledge)
+    cells = batch.cells.keep(shown)
+    index, found, of_cell = cells.index.clone(), [], fold[cells.lines]
+    for each in range(count):
+        own = of_cell == each
+        rows, places = torch.unique(cells.index[own], return_inverse=True)
+        hidden = torch.zeros(len(knowledge.kinds), dtype=torch.bool)
+        hidden[batch.positions[fold == each]] = True
+        found.append(backbone.states(knowledge.cells.take(rows), hidden))
+        index[own] = places
+    return Tasks(batch.observing(replace(cells, index=index)), fold, tuple(found))

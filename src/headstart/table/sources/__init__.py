@@ -11,12 +11,13 @@ from headstart.errors import InputError, did_you_mean
 from headstart.table.sources.csvfile import CsvSource
 from headstart.table.sources.frame import FrameSource
 from headstart.table.sources.parquetfile import ParquetSource
+from headstart.table.sources.parquetfolder import ParquetFolder
 from headstart.table.sources.source import Source
 from headstart.table.sources.textformat import TextFormat
 
 __all__ = ["Source", "TextFormat", "is_text_file", "open_source"]
 
-READABLE = ".csv, .csv.gz, .tsv, .tsv.gz or .parquet"
+READABLE = ".csv, .csv.gz, .tsv, .tsv.gz or .parquet file, or a folder of .parquet files"
 
 
 def open_source(data: object, columns: Sequence[str] = (), form: TextFormat | None = None) -> Source:
@@ -30,7 +31,8 @@ def open_source(data: object, columns: Sequence[str] = (), form: TextFormat | No
     path = Path(data)
     form = form or TextFormat()
     try:
-        _check_file(path)
+        if _is_folder(path):
+            return ParquetFolder(path)
         name = path.name.lower()
         if name.endswith((".csv", ".csv.gz")):
             return CsvSource(path, ",", form, columns)
@@ -48,14 +50,15 @@ def open_source(data: object, columns: Sequence[str] = (), form: TextFormat | No
 
 def is_text_file(data: object) -> bool:
     """Return whether a source is a text file, for which a ``TextFormat`` can be given."""
-    return isinstance(data, str | os.PathLike) and not str(data).lower().endswith((".parquet", ".pq"))
+    if not isinstance(data, str | os.PathLike):
+        return False
+    return not str(data).lower().endswith((".parquet", ".pq")) and not os.path.isdir(data)
 
 
-def _check_file(path: Path) -> None:
+def _is_folder(path: Path) -> bool:
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
         files = os.listdir(path.parent) if path.parent.is_dir() else []
         raise InputError(f"there is no file {path}{did_you_mean(path.name, files)}") from None
-    if stat.S_ISDIR(mode):
-        raise InputError(f"{path} is a folder; name a {READABLE} file")
+    return stat.S_ISDIR(mode)

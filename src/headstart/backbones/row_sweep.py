@@ -1,0 +1,106 @@
+"""A sweep over all rows in blocks: rows are updated, then what features need of them adds up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from headstart.algebra.blocks import PER_CELL, line_blocks
+from headstart.algebra.sparse import DENSE_FROM, Backwards
+from headstart.algebra.symmetric import with_one
+from headstart.backbones.rows import Readings, RowPosterior, RowSums
+from headstart.table.cells import Cells
+from headstart.table.kinds import KindType
+
+if TYPE_CHECKING:
+    from headstart.backbones.factorisation import Factorisation
+
+_MATRICES = 48  # bytes that a number of a row's matrices takes: about six of them, some in double precision
+
+Errors = dict[int, tuple[float, float]]  # by kind: the sum of squared errors, and how much it counts
+
+
+@dataclass(frozen=True)
+class FeatureSums:
+    """Sums over the observations of each feature.
+
+    Ratings count by how exact their rows are, others by the weights that their rows give them.
+    """
+
+    total: Tensor  # (features, packed): second moments of rows' factors
+    linear: Tensor  # (features, latent + 1): value × factors
+    squares: Tensor  # (features,): of values, in double precision
+
+
+def sweep_rows(backbone: Factorisation, cells: Cells, signatures: Tensor, rows: RowPosterior) -> Errors:
+    """Update the posteriors of all rows once, and return how far their observations are off.
+
+    ``rows`` is changed. What is of the size of rows × latent² is held for one block at a time.
+    """
+    readings = backbone.readings()
+    errors: Errors = {}
+    for place, block in _blocks(backbone, readings, cells):
+        sums = readings.sums(block)
+        now = backbone.posterior_from(block, readings, sums, signatures[place], rows.at(place), passes=1)
+        rows.put(place, now)
+        for kind, squared, count in _errors(readings, block, now, sums):
+            before = errors.get(kind, (0.0, 0.0))
+            errors[kind] = (before[0] + squared, before[1] + count)
+    if KindType.RATING in errors:  # these errors are weighted by the precision
+        squared, count = errors[KindType.RATING]
+        errors[KindType.RATING] = (squared / float(backbone.precision[KindType.RATING]), max(1.0, count))
+    return {kind: (squared, count) for kind, (squared, count) in errors.items() if count > 0}
+
+
+def _blocks(backbone: Factorisation, readings: Readings, cells: Cells) -> Iterator[tuple[slice, Cells]]:
+    # Where weights depend on rows, a dense product of their rows and all features may be the cheapest.
+    per_cell = PER_CELL + (int(8 / DENSE_FROM) if readings.weighs else 0)
+    return line_blocks(cells, _MATRICES * (backbone.latent + 1) ** 2, per_cell=per_cell)
+
+
+def _errors(
+    readings: Readings, cells: Cells, rows: RowPosterior, sums: RowSums | None
+) -> Iterator[tuple[int, float, float]]:
+    """By kind, the expected squared errors of a block's ratings and reals, and how much they count."""
+    if sums is not None:
+        squared = sums.squared_errors(rows, rows.moments()).double().sum()
+        yield KindType.RATING, float(squared), float(sums.counts.double().sum())
+    real = (readings.kinds == KindType.REAL)[cells.index]
+    if bool(real.any()):
+        mean, second = readings.outputs(cells, rows)
+        squared = (cells.values - mean) ** 2 + (second - mean**2).clamp(min=0)
+        weights = readings.weighted(cells, rows)[0] / readings.precision[cells.index]
+        counted = cells.weighted(torch.ones_like(squared))[real]
+        yield KindType.REAL, float((weights * squared)[real].double().sum()), float(counted.double().sum())
+
+
+def feature_sums(backbone: Factorisation, cells: Cells, rows: RowPosterior) -> FeatureSums:
+    """Add up what the update of features needs of all rows, block by block."""
+    readings, size = backbone.readings(), backbone.latent + 1
+    total = torch.zeros(backbone.features, size * (size + 1) // 2)
+    linear = torch.zeros(backbone.features, size)
+    squares = torch.zeros(backbone.features, dtype=torch.float64)
+    for place, block in _blocks(backbone, readings, cells):
+        now = rows.at(place)
+        weights, values = _weights(readings, block, now)
+        back = Backwards(block)
+        back.add(total, now.moments(), weights)
+        back.add(linear, with_one(now.mean), values)
+        squared = (weights * block.values**2).double()
+        squares += torch.bincount(block.index, squared, minlength=backbone.features)
+    return FeatureSums(total, linear, squares)
+
+
+def _weights(readings: Readings, cells: Cells, rows: RowPosterior) -> tuple[Tensor, Tensor]:
+    """The weight of each observation in its feature's sums, and weight × value: two of (n,)."""
+    weights = cells.weighted(rows.exactness[cells.lines])
+    linear = weights * cells.values
+    if not readings.weighs:
+        return weights, linear
+    own, values = readings.weighted(cells, rows)
+    rated = readings.kinds[cells.index] == KindType.RATING
+    return torch.where(rated, weights, own), torch.where(rated, linear, values)
