@@ -105,6 +105,20 @@ class Roster:
         after._keep(observations)
         return after
 
+    def restored(self, rows: NDArray[np.int64], of: Roster) -> Roster:
+        """Return a roster in which these rows are as in another one, whose first rows are the same."""
+        after = self._copied()
+        slots = after._written(of.take(rows))
+        after._slots = after._slots.copy()
+        after._slots[rows] = slots
+        gone = {*rows.tolist()}
+        held = {row: own for row in gone if (own := of.observations(row)) is not None}
+        every = {**self._base, **self._recent}
+        after._base = {row: own for row, own in every.items() if row not in gone} | held
+        after._recent = {}
+        after.epoch = self.epoch + 1
+        return after
+
     def added(
         self, names: Sequence[str], states: RowStates, observations: Sequence[RowObservations]
     ) -> Roster:
