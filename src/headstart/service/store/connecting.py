@@ -48,6 +48,11 @@ def open_engine(url: str) -> Engine:
     raise InputError(f"a store is kept in SQLite or PostgreSQL; got {backend!r}")
 
 
+def shown_url(url: str) -> str:
+    """The URL of a store without its password."""
+    return make_url(url).render_as_string(hide_password=True)
+
+
 def _prepare_sqlite(connection: Any, _: Any) -> None:
     connection.isolation_level = None  # transactions begin as ``_begin_sqlite`` says
     for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "secure_delete=ON"):

@@ -48,7 +48,7 @@ def everything(connection: Connection, rows: Sequence[str]) -> Delta:
     gone = {each.digest for each in connection.execute(select(FORGOTTEN_ROWS.c.digest))}
     salt = salt_of(connection) if gone else ""
     lost = [row for row in rows if digest(salt, row) in gone] if gone else []
-    added = _features(connection, None)
+    added = added_features(connection)
     removed = [each.name for each in connection.execute(select(REMOVED_FEATURES.c.name))]
     return Delta(
         lost_features=removed,
@@ -75,7 +75,7 @@ def since(connection: Connection, number: int, rows: Sequence[str]) -> Delta:
     return Delta(
         lost_features=list(lost_features),
         lost_rows=lost_rows,
-        features=_features(connection, number),
+        features=added_features(connection, number),
         rows=_rows(connection, number),
         cells=_cells_since(connection, number),
     )
@@ -115,7 +115,8 @@ def cells(
     return latest(parts[key] for key in sorted(parts))
 
 
-def _features(connection: Connection, number: int | None) -> dict[str, dict[str, Any]]:
+def added_features(connection: Connection, number: int | None = None) -> dict[str, dict[str, Any]]:
+    """The features that were added, after the change of this number if it is given: metadata and kind."""
     query = select(FEATURES.c.name, FEATURES.c.kind, FEATURES.c.metadata).order_by(FEATURES.c.number)
     if number is not None:
         query = query.where(FEATURES.c.number > number)
