@@ -149,7 +149,8 @@ def remove(
 
 def export(
     model: Annotated[
-        Path | None, typer.Argument(help="Folder of a saved model. Not needed with --store.", show_default=False)
+        Path | None,
+        typer.Argument(help="Folder of a saved model. Not needed with --store.", show_default=False),
     ] = None,
     *,
     out: Annotated[str, typer.Option("--out", help="CSV, Parquet or JSON file for the observations, or -.")],

@@ -35,9 +35,9 @@ tokens = typer.Typer(
 def serve(
     model: Model,
     store: StoreUrl = None,
-    host: Annotated[str, typer.Option(help="Address to listen on. Other than this machine's own needs tokens.")] = (
-        "127.0.0.1"
-    ),
+    host: Annotated[
+        str, typer.Option(help="Address to listen on. Other than this machine's own needs tokens.")
+    ] = ("127.0.0.1"),
     port: Annotated[int, typer.Option(help="Port to listen on.", min=0, max=65535)] = 8000,
     workers: Annotated[int, typer.Option(help="Number of processes.", min=1, max=64)] = 1,
     rate: Annotated[float, typer.Option(help="Requests per second that a token may make.", min=0.1)] = 2000.0,

@@ -48,7 +48,9 @@ def service_of(request: Request) -> Service:
 def answer(snapshot: Snapshot, content: dict[str, Any], status: int = 200) -> Response:
     """An answer that says which model made it."""
     number = str(snapshot.state.number)
-    body = to_json({"model": snapshot.identity, "number": snapshot.state.number, **content}, inf_nan_mode="null")
+    body = to_json(
+        {"model": snapshot.identity, "number": snapshot.state.number, **content}, inf_nan_mode="null"
+    )
     headers = {MODEL_HEADER: snapshot.identity, NUMBER_HEADER: number}
     return Response(body, status, headers, "application/json")
 

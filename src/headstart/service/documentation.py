@@ -13,7 +13,11 @@ from starlette.responses import HTMLResponse
 async def documentation(request: Request) -> HTMLResponse:
     """Show every endpoint with its parameters and body."""
     document: dict[str, Any] = request.app.openapi()
-    parts = [_operation(path, method, each) for path, own in document["paths"].items() for method, each in own.items()]
+    parts = [
+        _operation(path, method, each)
+        for path, own in document["paths"].items()
+        for method, each in own.items()
+    ]
     schemas = [_schema(name, each) for name, each in sorted(document["components"]["schemas"].items())]
     title = f"{_text(document['info']['title'])} {_text(document['info']['version'])}: API"
     return HTMLResponse(
@@ -45,7 +49,10 @@ def _schema(name: str, schema: dict[str, Any]) -> str:
 
 
 def _form(schema: dict[str, Any]) -> str:
-    words = [schema.get("type", ""), *(f"{key} {schema[key]}" for key in ("enum", "default") if key in schema)]
+    words = [
+        schema.get("type", ""),
+        *(f"{key} {schema[key]}" for key in ("enum", "default") if key in schema),
+    ]
     return ", ".join(word for word in words if word)
 
 

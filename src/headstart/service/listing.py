@@ -71,7 +71,9 @@ class FeatureIndex:
         if folded:
             places = np.array([i for i, name in enumerate(self._folded) if folded in name], dtype=np.int64)
         if sort == "name":
-            order = np.array(sorted(range(len(places)), key=lambda i: self._folded[places[i]]), dtype=np.int64)
+            order = np.array(
+                sorted(range(len(places)), key=lambda i: self._folded[places[i]]), dtype=np.int64
+            )
         elif sort == "added":
             order = np.arange(len(places))
         else:

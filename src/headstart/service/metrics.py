@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import Literal
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -52,10 +53,12 @@ class Metrics:
             registry=self._own,
             buckets=_NATS,
         )
-        mode = {"multiprocess_mode": "max"} if several else {}
-        self.number = Gauge("headstart_change_number", "Last change applied", registry=self._own, **mode)
-        self.features = Gauge("headstart_features", "Features", registry=self._own, **mode)
-        self.rows = Gauge("headstart_rows", "Rows", registry=self._own, **mode)
+        mode: Literal["max", "all"] = "max" if several else "all"
+        self.number = Gauge(
+            "headstart_change_number", "Last change applied", registry=self._own, multiprocess_mode=mode
+        )
+        self.features = Gauge("headstart_features", "Features", registry=self._own, multiprocess_mode=mode)
+        self.rows = Gauge("headstart_rows", "Rows", registry=self._own, multiprocess_mode=mode)
         self._several = several
 
     def told(self, seconds: float, plans: Sequence[Planned]) -> None:
@@ -82,5 +85,5 @@ class Metrics:
         registry = self._registry
         if self._several:
             registry = CollectorRegistry()
-            multiprocess.MultiProcessCollector(registry)
+            multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
         return generate_latest(registry), CONTENT_TYPE_LATEST

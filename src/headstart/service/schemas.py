@@ -146,5 +146,3 @@ class Answer(BaseModel):
     model_config = ConfigDict(extra="allow")
     model: str = Field(description="Which fitted model made it.")
     number: int = Field(description="The last change that it contains.")
-
-

@@ -104,7 +104,11 @@ class Guard:
         if keys is None:
             raise Problem(503, "the store has not been reached yet", headers={"retry-after": "1"})
         if settings.loopback and not keys:
-            host = headers.get("host", "").rsplit(":", 1)[0] if ":" in headers.get("host", "") else headers.get("host", "")
+            host = (
+                headers.get("host", "").rsplit(":", 1)[0]
+                if ":" in headers.get("host", "")
+                else headers.get("host", "")
+            )
             if host not in settings.hosts:  # a page of another site whose name points here
                 raise Problem(403, f"without tokens only local names are answered; got {host!r}")
             return
@@ -142,7 +146,7 @@ class Guard:
         if left < 1:
             self._buckets[token.id] = (left, now)
             wait = str(max(1, round((1 - left) / settings.rate)))
-            raise Problem(429, "too many requests with this token; wait a little", headers={"retry-after": wait})
+            raise Problem(
+                429, "too many requests with this token; wait a little", headers={"retry-after": wait}
+            )
         self._buckets[token.id] = (left - 1, now)
-
-

@@ -9,7 +9,12 @@ class ServiceSettings(Config):
     """What a service allows, and how it looks for changes."""
 
     loopback: bool = True  # whether only this machine can reach it; otherwise a token is always needed
-    hosts: tuple[str, ...] = ("localhost", "127.0.0.1", "[::1]", "testserver")  # names it answers to, without tokens
+    hosts: tuple[str, ...] = (
+        "localhost",
+        "127.0.0.1",
+        "[::1]",
+        "testserver",
+    )  # names it answers to, without tokens
     max_body: int = 16_000_000  # bytes of one request
     max_batch: int = 100_000  # observations in one request
     max_cells: int = 4_000_000  # cells of one prediction

@@ -77,9 +77,7 @@ class AddFeature(Change):
     def record(self, connection: Connection, planned: Planned) -> int:
         """Write it to the store."""
         ((name, given),) = planned.delta.features.items()
-        return writing.insert_feature(
-            connection, name, given["metadata"], given["kind"], planned.delta.cells
-        )
+        return writing.insert_feature(connection, name, given["metadata"], given["kind"], planned.delta.cells)
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,9 @@ def without_rows(state: LiveState, names: Sequence[str], again: Again) -> LiveSt
         state = replace(state, origin=origin, reading=reading, shown=state.shown.with_roster(shown))
         state = state.with_base(without_row(state.base, row))
         again.features |= {each for each in holders if each not in origin.catalogue}
-        later = [each for each in holders if each in origin.catalogue and not origin.catalogue[each].in_backbone]
+        later = [
+            each for each in holders if each in origin.catalogue and not origin.catalogue[each].in_backbone
+        ]
         if later:  # added before the model was saved: kept as in the saved model
             features, heads = origin.catalogue.take(later)
             catalogue = state.reading.catalogue.put(features, heads)

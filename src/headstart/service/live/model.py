@@ -18,6 +18,7 @@ from headstart.service.live.state import LiveState
 from headstart.service.problems import LOG
 from headstart.service.store import Store
 from headstart.service.store import reading as read
+from headstart.table.kinds import Kind, KindType
 
 
 @dataclass(frozen=True)
@@ -159,15 +160,13 @@ def fitting(state: LiveState, delta: Delta) -> Delta:
     }
     there = base.catalogue
     for cell in delta.cells:
-        if cell.row not in base.rows and cell.row not in rows:
-            if cell.feature in there or cell.feature in features:
-                rows[cell.row] = None
+        missing = cell.row not in base.rows and cell.row not in rows
+        if missing and (cell.feature in there or cell.feature in features):
+            rows[cell.row] = None
     return Delta(features=features, rows=rows, cells=delta.cells)
 
 
-def _possible(kind: str | None, types: set[int]) -> str | None:
-    from headstart.table import Kind
-
+def _possible(kind: str | None, types: set[KindType]) -> str | None:
     if kind is None:
         return None
     return kind if kind in ("real", "rating", "binary") or Kind.parse(kind).type in types else None

@@ -75,7 +75,7 @@ def taken(
     for line, (row, name, _) in enumerate(cells):
         place = places.get(name, -2)
         if place == -2:
-            found = new.get(name) or (catalogue[name] if name in catalogue else None)
+            found = new.get(name) or (catalogue[name] if name in catalogue else None)  # noqa: SIM401
             place = -1 if found is None else len(features)
             places[name] = place
             if found is not None:

@@ -75,7 +75,9 @@ class Writer:
             batch = [self._queue.get()]
             while len(batch) < _MOST and not self._queue.empty():
                 batch.append(self._queue.get())
-            wanted = [each for each in batch if each is not None and each.future.set_running_or_notify_cancel()]
+            wanted = [
+                each for each in batch if each is not None and each.future.set_running_or_notify_cancel()
+            ]
             if wanted:
                 self._write(wanted)
             if None in batch:
@@ -153,5 +155,3 @@ class Writer:
         if each.key is not None:
             writing.remember(connection, each.key, each.digest, answer)
         return Receipt(answer, planned)
-
-

@@ -56,9 +56,7 @@ def many(
     return answer(snapshot, {"total": len(places), "offset": offset, "features": lines})
 
 
-def _line(
-    snapshot: Snapshot, name: str, uncertainty: float, times: dict[str, datetime]
-) -> dict[str, Any]:
+def _line(snapshot: Snapshot, name: str, uncertainty: float, times: dict[str, datetime]) -> dict[str, Any]:
     feature = snapshot.shown.catalogue[name]
     return {
         "name": name,

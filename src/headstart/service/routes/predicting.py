@@ -49,7 +49,9 @@ async def predict(request: Request) -> Response:
 def _predicted(snapshot: Snapshot, body: Predict, settings: ServiceSettings, *, arrow: bool) -> Response:
     cells = len(body.rows) * len(body.features)
     if cells > settings.max_cells:
-        raise Problem(413, f"{cells:,} cells are too many for one call (at most {settings.max_cells:,})", "/rows")
+        raise Problem(
+            413, f"{cells:,} cells are too many for one call (at most {settings.max_cells:,})", "/rows"
+        )
     for field, names in (("/rows", body.rows), ("/features", body.features)):
         if len({*names}) < len(names):
             raise Problem(422, f"{field[1:]} are named twice; name each once", field)

@@ -35,9 +35,7 @@ def many(
     snapshot = service_of(request).snapshot
     folded = search.casefold().strip()
     names = [name for name in snapshot.shown.rows if not folded or folded in name.casefold()]
-    return answer(
-        snapshot, {"total": len(names), "offset": offset, "rows": names[offset : offset + limit]}
-    )
+    return answer(snapshot, {"total": len(names), "offset": offset, "rows": names[offset : offset + limit]})
 
 
 @router.get("/{name:name}", summary="Show a row")

@@ -1,0 +1,86 @@
+"""The heads of a live model: from all observations, and as rows read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headstart.model.feature import Feature
+from headstart.model.fitted import Fitted
+from headstart.service.live.state import LiveState, kept_keys
+from headstart.service.live.taking import Taken
+
+_FEATURES_AT_ONCE = 8192
+_FEW = 8  # features whose kept sums are worth more than one pass for all
+
+
+def with_features(
+    state: LiveState,
+    given: Taken,
+    new: Mapping[str, Feature],
+    renewed: list[int],
+    again: Mapping[int, NDArray[np.int64]],
+) -> tuple[LiveState, list[str]]:
+    """The state with new features and observations; the features whose kept heads changed."""
+    base, reading = state.base, state.reading
+    every: dict[str, Feature] = dict(new)
+    kept: dict[str, Feature] = {}
+    told = 0
+    for feature, rows, values in given.by_feature():
+        own = feature.name not in state.origin.catalogue
+        if feature.fixed or not len(rows):
+            continue
+        told += 1
+        every[feature.name] = base.with_own_units(feature.observed(rows, values))
+        if own:
+            known = feature.name in reading.catalogue
+            held = reading.catalogue[feature.name] if known else feature  # noqa: SIM401
+            keys = kept_keys(feature.rows, held.rows, rows)
+            if keys is not None or np.isin(rows, held.rows).any():
+                kept[feature.name] = every[feature.name].among(held.rows if keys is None else keys)
+    for row, feature in _holders(base, renewed):
+        every.setdefault(feature.name, feature)
+        if feature.name not in state.origin.catalogue and reading.catalogue[feature.name].holds(row):
+            held = reading.catalogue[feature.name]
+            kept.setdefault(feature.name, every[feature.name].among(held.rows))
+    for name in (name for name in reading.catalogue if again and reading.catalogue.number(name) in again):
+        feature = every.get(name) or base.catalogue[name]
+        kept[name] = feature.among(again[reading.catalogue.number(name)])
+    for name, feature in new.items():
+        kept.setdefault(name, feature)
+    base = _headed(base, every, given if told == len(every) <= _FEW and not renewed else None)
+    state = state.with_base(base)
+    units = {name: base.with_own_units(feature) for name, feature in kept.items()}
+    # New features come first and in one order, so that they have the same numbers in both catalogues.
+    ordered = {name: units[name] for name in [*new, *(name for name in units if name not in new)]}
+    return replace(state, reading=_headed(state.reading, ordered, None)), list(ordered)
+
+
+def _holders(base: Fitted, rows: list[int]) -> Iterator[tuple[int, Feature]]:
+    """The features whose contexts hold these rows, with each."""
+    if not rows:
+        return
+    listing = base.catalogue.listing
+    for row in rows:
+        for feature in (listing.features[slot] for slot in listing.observed_by(row).tolist()):
+            if feature is not None and not feature.fixed:
+                yield row, feature
+
+
+def _headed(fitted: Fitted, features: Mapping[str, Feature], given: Taken | None) -> Fitted:
+    """The model with the heads of these features; from kept sums if ``given`` says what is new in each."""
+    if given is not None:
+        for feature, rows, values in given.by_feature():
+            if feature.name in fitted.catalogue and feature.name in features:
+                order = np.argsort(rows)
+                fitted = fitted.observed(fitted.catalogue[feature.name], rows[order], values[order])
+            elif feature.name in features:
+                fitted = fitted.adapted([features[feature.name]])
+        return fitted
+    every = list(features.values())
+    for start in range(0, len(every), _FEATURES_AT_ONCE):
+        fitted = fitted.adapted(every[start : start + _FEATURES_AT_ONCE])
+    return fitted
