@@ -37,7 +37,7 @@ def with_features(
         every[feature.name] = base.with_own_units(feature.observed(rows, values))
         if own:
             known = feature.name in reading.catalogue
-            held = reading.catalogue[feature.name] if known else feature  # noqa: SIM401
+            held = reading.catalogue[feature.name] if known else feature
             keys = kept_keys(feature.rows, held.rows, rows)
             if keys is not None or np.isin(rows, held.rows).any():
                 kept[feature.name] = every[feature.name].among(held.rows if keys is None else keys)
