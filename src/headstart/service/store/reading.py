@@ -87,7 +87,7 @@ def _cells_since(connection: Connection, number: int) -> list[Cell]:
         .where(OBSERVATIONS.c.number > number)
         .order_by(OBSERVATIONS.c.id)
     )
-    return latest(connection.execute(query).tuples())
+    return latest(connection.execute(query))
 
 
 def latest(lines: Any) -> list[Cell]:
@@ -105,7 +105,7 @@ def cells(
     line = OBSERVATIONS.c
     query = select(line.id, line.row, line.feature, line.value)
     if features is None:
-        found = connection.execute(query.order_by(line.id)).tuples()
+        found = connection.execute(query.order_by(line.id))
         return latest((row, feature, value) for _, row, feature, value in found)
     parts: dict[int, tuple[str, str, float]] = {}
     for column, names in ((line.feature, features), (line.row, rows)):
@@ -122,7 +122,7 @@ def added_features(connection: Connection, number: int | None = None) -> dict[st
         query = query.where(FEATURES.c.number > number)
     return {
         name: {"metadata": json.loads(metadata) or None, "kind": kind}
-        for name, kind, metadata in connection.execute(query).tuples()
+        for name, kind, metadata in connection.execute(query)
     }
 
 
@@ -132,5 +132,5 @@ def _rows(connection: Connection, number: int | None) -> dict[str, dict[str, Any
         query = query.where(ROWS.c.number > number)
     return {
         name: None if metadata is None else json.loads(metadata)
-        for name, metadata in connection.execute(query).tuples()
+        for name, metadata in connection.execute(query)
     }

@@ -86,7 +86,7 @@ class Store:
         """When those of these features came that were added."""
         query = select(FEATURES.c.name, FEATURES.c.at).where(FEATURES.c.name.in_(features))
         with self.reading() as connection:
-            return dict(connection.execute(query).tuples().all())
+            return {name: at for name, at in connection.execute(query)}
 
     def observations_of(self, feature: str) -> list[tuple[Cell, datetime]]:
         """What arrived of a feature, in order, with corrections; and when."""
@@ -98,7 +98,7 @@ class Store:
             .order_by(line.id)
         )
         with self.reading() as connection:
-            return [(Cell(*each[:3]), each[3]) for each in connection.execute(query).tuples()]
+            return [(Cell(*each[:3]), each[3]) for each in connection.execute(query)]
 
     def surprises(self, buckets: int) -> list[dict[str, Any]]:
         """How well was foreseen what arrived, over time, in parts of equally many changes."""
@@ -118,7 +118,7 @@ class Store:
                 .group_by(lines.c.part)
                 .order_by(lines.c.part)
             )
-            found = connection.execute(query).tuples().all() if total else []
+            found = connection.execute(query).all() if total else []
         names = ("first", "last", "observations", "excess", "squares")
         return [dict(zip(names, each, strict=True)) for each in found]
 
