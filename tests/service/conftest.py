@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
-from tests.service.postgres import Cluster, why_not
-from tests.service.running import fitted
 
 from headstart.service.app import create_app
 from headstart.service.settings import ServiceSettings
+from tests.service.postgres import Cluster, why_not
+from tests.service.running import fitted
 
 Start = Callable[..., TestClient]
 

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from starlette.testclient import TestClient
-from tests.service.conftest import Start
 
 from headstart.model import Headstart
+from tests.service.conftest import Start
 
 NAMES = [
     "a/b",
@@ -177,7 +177,9 @@ def test_questions_are_those_of_the_model(client: TestClient, model_path) -> Non
     )
     ranking = client.post("/v1/audience", json={"feature": "f1", "n": 3}).json()["ranking"]
     assert [each["row"] for each in ranking] == list(model.audience("f1", 3).names)
-    assert client.post("/v1/suggest", json={"feature": "f1", "n": 3}).json()["rows"] == model.suggest("f1", n=3)
+    assert client.post("/v1/suggest", json={"feature": "f1", "n": 3}).json()["rows"] == model.suggest(
+        "f1", n=3
+    )
     similar = client.post("/v1/similar", json={"feature": "f1", "n": 3}).json()["similar"]
     assert [each["feature"] for each in similar] == list(model.similar("f1", 3).names)
     why = client.post("/v1/explain", json={"row": "u1", "feature": "f1"}).json()
@@ -192,9 +194,7 @@ def test_the_history_of_a_feature_ends_at_the_present(client: TestClient) -> Non
     points = client.get("/v1/features/new/history").json()["history"]
     assert [point["shots"] for point in points] == [0, 1, 2, 3, 4]
     rows = client.get("/v1/rows", params={"limit": 1000}).json()["rows"]
-    arrays = client.post(
-        "/v1/predict", json={"rows": rows, "features": ["new"], "form": "arrays"}
-    ).json()
+    arrays = client.post("/v1/predict", json={"rows": rows, "features": ["new"], "form": "arrays"}).json()
     assert points[-1]["mean"] == pytest.approx(np.mean(arrays["mean"]), abs=1e-4)
     assert points[-1]["std"] == pytest.approx(np.mean(arrays["std"]), abs=1e-4)
     assert points[-1]["std"] < points[0]["std"]

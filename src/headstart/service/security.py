@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headstart.service.problems import Problem, of_error
@@ -79,7 +80,8 @@ class Guard:
             message = await receive()
             taken += len(message.get("body", b""))
             if taken > limit:
-                raise Problem(413, f"the body is larger than {limit:,} bytes; send it in parts")
+                # The framework takes any other error for a body that cannot be read.
+                raise HTTPException(413, f"the body is larger than {limit:,} bytes; send it in parts")
             return message
 
         try:
