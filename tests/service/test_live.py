@@ -99,6 +99,15 @@ def test_step_by_step_equals_all_at_once(kind: str, seed: int) -> None:
     np.testing.assert_allclose(one.std, other.std, rtol=1e-5)
 
 
+def test_features_that_come_together_are_not_mixed_up() -> None:
+    """Whatever the order of their observations: rows must read each by its own head."""
+    cells = [Cell("u1", "b", 5.0), Cell("u2", "b", 5.0), Cell("u1", "a", 1.0), Cell("u2", "a", 1.0)]
+    new, nothing = {"a": {}, "b": {}}, lambda features, rows: []
+    state = advanced(LiveState.of(trained("rating").fitted_), Delta(features=new, cells=cells), nothing)
+    for name in new:
+        assert state.base.catalogue.number(name) == state.reading.catalogue.number(name)
+
+
 def test_a_state_never_changes() -> None:
     log = Log("rating", 7)
     before = Headstart._holding(log.state.shown).predict()

@@ -38,7 +38,8 @@ def advanced(state: LiveState, delta: Delta, arrivals: Arrivals) -> LiveState:
     state = without_rows(state, delta.lost_rows, again)
     before = arrivals(sorted(again.features), sorted(again.rows | again.shown)) if again else []
     state = _restored(state, again, before)
-    new = {feature.name: feature for feature in new_features(state.base, dict(delta.features))}
+    described_features = new_features(state.base, dict(delta.features)) if delta.features else []
+    new = {feature.name: feature for feature in described_features}
     first = len(state.base.rows)
     fresh = {name: first + place for place, name in enumerate(delta.rows)}
     given = taken(state.base, fresh, new, delta.cells)

@@ -49,14 +49,28 @@ def with_features(
     for name in (name for name in reading.catalogue if again and reading.catalogue.number(name) in again):
         feature = every.get(name) or base.catalogue[name]
         kept[name] = feature.among(again[reading.catalogue.number(name)])
-    for name, feature in new.items():
-        kept.setdefault(name, feature)
-    base = _headed(base, every, given if told == len(every) <= _FEW and not renewed else None)
+    for name in new:
+        kept.setdefault(name, every[name])
+    few = told == len(every) <= _FEW and not (renewed or new)
+    base = _headed(base, every, given if few else None)
     state = state.with_base(base)
-    units = {name: base.with_own_units(feature) for name, feature in kept.items()}
-    # New features come first and in one order, so that they have the same numbers in both catalogues.
-    ordered = {name: units[name] for name in [*new, *(name for name in units if name not in new)]}
-    return replace(state, reading=_headed(state.reading, ordered, None)), list(ordered)
+    return replace(state, reading=_kept(state.reading, base, new, kept)), list(kept)
+
+
+def _kept(reading: Fitted, base: Fitted, new: Mapping[str, Feature], kept: Mapping[str, Feature]) -> Fitted:
+    """The kept heads after these features have other contexts.
+
+    Where everything is kept, the head is that from all observations. New features get theirs first and in
+    the order of ``new``, so that they have the same numbers in both catalogues.
+    """
+    whole = [name for name, feature in kept.items() if feature.shots == base.catalogue[name].shots]
+    copied = [*new, *(name for name in whole if name not in new)]
+    if copied:
+        features, heads = base.catalogue.take(copied)
+        reading = replace(reading, catalogue=reading.catalogue.put(features, heads))
+    same = {*whole}
+    parts = {name: base.with_own_units(each) for name, each in kept.items() if name not in same}
+    return _headed(reading, parts, None)
 
 
 def _holders(base: Fitted, rows: list[int]) -> Iterator[tuple[int, Feature]]:
@@ -74,11 +88,9 @@ def _headed(fitted: Fitted, features: Mapping[str, Feature], given: Taken | None
     """The model with the heads of these features; from kept sums if ``given`` says what is new in each."""
     if given is not None:
         for feature, rows, values in given.by_feature():
-            if feature.name in fitted.catalogue and feature.name in features:
+            if feature.name in features:
                 order = np.argsort(rows)
                 fitted = fitted.observed(fitted.catalogue[feature.name], rows[order], values[order])
-            elif feature.name in features:
-                fitted = fitted.adapted([features[feature.name]])
         return fitted
     every = list(features.values())
     for start in range(0, len(every), _FEATURES_AT_ONCE):

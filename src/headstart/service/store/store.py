@@ -86,7 +86,7 @@ class Store:
         """When those of these features came that were added."""
         query = select(FEATURES.c.name, FEATURES.c.at).where(FEATURES.c.name.in_(features))
         with self.reading() as connection:
-            return {name: at for name, at in connection.execute(query)}
+            return {line.name: line.at for line in connection.execute(query)}
 
     def observations_of(self, feature: str) -> list[tuple[Cell, datetime]]:
         """What arrived of a feature, in order, with corrections; and when."""
