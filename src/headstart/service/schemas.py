@@ -22,8 +22,12 @@ def _plain(text: str) -> str:
     return text
 
 
+_PLAIN = {"pattern": r"^[^\u0000-\u001f\u007f]+$"}
 Name = Annotated[
-    str, StringConstraints(min_length=1, max_length=MAX_NAME, strict=True), AfterValidator(_plain)
+    str,
+    StringConstraints(min_length=1, max_length=MAX_NAME, strict=True),
+    AfterValidator(_plain),
+    Field(json_schema_extra=_PLAIN),
 ]
 Text = Annotated[str, StringConstraints(max_length=MAX_TEXT, strict=True)]
 Value = Annotated[FiniteFloat, Field(strict=True)]

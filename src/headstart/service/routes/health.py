@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request
 from pydantic_core import to_json
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
 from headstart.service.answering import answer, service_of
 from headstart.service.live.model import Snapshot
@@ -27,7 +27,7 @@ def ready(request: Request) -> Response:
     return answer(service.snapshot, {"status": "ready"})
 
 
-@router.get("/metrics", summary="Metrics for Prometheus")
+@router.get("/metrics", summary="Metrics for Prometheus", response_class=PlainTextResponse)
 def metrics(request: Request) -> Response:
     """Give requests, latency, adaptation time, shots and surprise in the text form of Prometheus."""
     service = service_of(request)

@@ -28,7 +28,12 @@ _BODY = {
 }
 
 
-@router.post("/predict", summary="Predict rows × features", openapi_extra=_BODY)
+@router.post(
+    "/predict",
+    summary="Predict rows × features",
+    openapi_extra=_BODY,
+    responses={200: {"content": {ARROW: {"schema": {"type": "string", "format": "binary"}}}}},
+)
 async def predict(request: Request) -> Response:
     """Predict the values of rows at features: mean, standard deviation and interval of every cell.
 
