@@ -11,7 +11,7 @@ from headstart.service.app import create_app
 
 schemathesis = pytest.importorskip("schemathesis")
 checks = pytest.importorskip("schemathesis.specs.openapi.checks")
-# No document can say which rows, features and metadata a model knows: those that it does not know are refused.
+# No document can say which rows, features and metadata a model knows: what it does not know is refused.
 DEPENDS_ON_DATA = [checks.positive_data_acceptance]
 
 

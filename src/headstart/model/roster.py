@@ -25,6 +25,14 @@ class RowObservations(NamedTuple):
     values: NDArray[np.float64]  # in the data's own units
 
 
+class StateArrays(NamedTuple):
+    """What heads read of one row."""
+
+    activation: NDArray[np.float32]  # (width,)
+    noise: float
+    variance: NDArray[np.float32] | None  # (width,)
+
+
 class Roster:
     """Rows by name, and their states; it never changes.
 
@@ -63,6 +71,16 @@ class Roster:
         if "states" in self.__dict__:
             return self.states.take(torch.from_numpy(rows))
         return self._store.take(torch.from_numpy(self._slots[rows]))
+
+    def arrays(self, row: int) -> StateArrays:
+        """The state of one row, without a copy."""
+        parts, slot = self._store.parts, int(self._slots[row])
+        noise, variance = parts.noise, parts.variance
+        return StateArrays(
+            parts.activation[slot].numpy(),
+            1.0 if noise is None else float(noise[slot]),
+            None if variance is None else variance[slot].numpy(),
+        )
 
     def observations(self, row: int) -> RowObservations | None:
         """What a row's state rests on, if it is another than in the table of the fit."""

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from headstart.algebra.symmetric import forms
+from headstart.algebra.symmetric import weighted_traces
 from headstart.core.moments import second_moment
 from headstart.model.fitted import Fitted
 from headstart.table.kinds import KindType
@@ -94,13 +94,11 @@ class FeatureIndex:
         if not len(places) or fitted.catalogue.stored(slice(0, 1)).covariance is None:
             return result
         moment = second_moment(fitted.states)
-        vectors = torch.linalg.eigh(moment)
-        roots = vectors.eigenvectors * vectors.eigenvalues.clamp(min=0).sqrt()
         for start in range(0, len(slots), _AT_ONCE):
             part = slice(start, start + _AT_ONCE)
-            packed = fitted.catalogue.stored(torch.from_numpy(slots[part])).packed_covariance.double()
-            # Σ eᵀ·C·e over the scaled eigenvectors e of the second moment M is the trace of C·M.
-            result[part] = forms(roots.T.contiguous(), packed).sum(0).clamp(min=0).sqrt().numpy()
+            packed = fitted.catalogue.stored(torch.from_numpy(slots[part])).packed_covariance
+            # The mean of [d; 1]ᵀ·C·[d; 1] over rows is the trace of C with the rows' second moment.
+            result[part] = weighted_traces(packed, moment.double()).clamp(min=0).sqrt().numpy()
         listing = fitted.catalogue.listing
         types = fitted.modelled(torch.from_numpy(listing.types[slots])).numpy()
         return result * np.where(types == KindType.BINARY, 1.0, listing.spans[slots])

@@ -14,6 +14,7 @@ from headstart.model.prediction import Prediction
 from headstart.service.answering import MODEL_HEADER, NUMBER_HEADER, answer, service_of
 from headstart.service.live.model import Snapshot
 from headstart.service.problems import Problem, located, of_validation
+from headstart.service.quick import quick_cell
 from headstart.service.schemas import Predict
 from headstart.service.settings import ServiceSettings
 
@@ -63,11 +64,25 @@ def _predicted(snapshot: Snapshot, body: Predict, settings: ServiceSettings, *, 
     with located("/features"):
         for name in body.features:
             snapshot.shown.catalogue[name]
+    if cells <= _SMALL and isinstance(body.rows, list) and body.form == "cells" and not arrow:
+        return answer(snapshot, _cells(snapshot, body.rows, body))
     with located("/rows"):
         predicted = snapshot.model.predict(body.rows, body.features)
     if arrow:
         return _arrow(snapshot, predicted, body.level)
     return answer(snapshot, _content(predicted, body))
+
+
+def _cells(snapshot: Snapshot, rows: list[str], body: Predict) -> dict[str, Any]:
+    """A few cells, one by one."""
+    lines = []
+    for row in rows:
+        with located("/rows"):
+            snapshot.shown.rows.position(row)
+        for feature in body.features:
+            mean, std, low, high = quick_cell(snapshot.shown, row, feature, body.level)
+            lines.append({"row": row, "feature": feature, "mean": mean, "std": std, "low": low, "high": high})
+    return {"level": body.level, "predictions": lines}
 
 
 def _content(predicted: Prediction, body: Predict) -> dict[str, Any]:
