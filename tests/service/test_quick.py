@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.faults.models import fresh
 
 from headstart.model import Headstart
 from headstart.service.quick import quick_cell
+from tests.faults.models import fresh
 
 
 @pytest.mark.parametrize("kind", ["rating", "binary", "real"])

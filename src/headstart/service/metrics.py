@@ -60,6 +60,7 @@ class Metrics:
         self.features = Gauge("headstart_features", "Features", registry=self._own, multiprocess_mode=mode)
         self.rows = Gauge("headstart_rows", "Rows", registry=self._own, multiprocess_mode=mode)
         self._several = several
+        self._children: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
 
     def told(self, seconds: float, plans: Sequence[Planned]) -> None:
         """Count changes that were committed."""
@@ -73,8 +74,12 @@ class Metrics:
 
     def answered(self, route: str, status: int, seconds: float) -> None:
         """Count one answer."""
-        self.requests.labels(route, str(status)).inc()
-        self.seconds.labels(route).observe(seconds)
+        found = self._children.get((route, status))
+        if found is None:  # looking them up by labels costs more than counting
+            found = self.requests.labels(route, str(status)), self.seconds.labels(route)
+            self._children[route, status] = found
+        found[0].inc()
+        found[1].observe(seconds)
 
     def text(self, snapshot: Snapshot | None) -> tuple[bytes, str]:
         """All metrics in the text form, and its media type."""

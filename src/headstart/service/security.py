@@ -106,11 +106,8 @@ class Guard:
         if keys is None:
             raise Problem(503, "the store has not been reached yet", headers={"retry-after": "1"})
         if settings.loopback and not keys:
-            host = (
-                headers.get("host", "").rsplit(":", 1)[0]
-                if ":" in headers.get("host", "")
-                else headers.get("host", "")
-            )
+            host = headers.get("host", "")
+            host = host if host.endswith("]") else host.rsplit(":", 1)[0]  # without the port
             if host not in settings.hosts:  # a page of another site whose name points here
                 raise Problem(403, f"without tokens only local names are answered; got {host!r}")
             return
