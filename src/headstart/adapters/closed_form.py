@@ -11,7 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from headstart.adapters.empirical import mean_squared_weights
-from headstart.adapters.posterior import ContextSums, classify, mixed, posterior_of, regress, squeezing
+from headstart.adapters.posterior import (
+    ContextSums,
+    classify,
+    mixed,
+    mixed_few,
+    posterior_of,
+    regress,
+    squeezing,
+)
 from headstart.adapters.prior import HeadPrior
 from headstart.adapters.protocol import AdapterConfig, StreamingAdapter
 from headstart.adapters.scales import ScalePrior
@@ -137,11 +145,14 @@ class ClosedFormAdapter(StreamingAdapter):
         """Condition the prior on contexts of one kind of link."""
         cells, kind = batch.cells, batch.kinds[:1]
         identity = not bool(self.knowledge.likelihood.squashes(kind))
-        if identity and self.doubts_metadata:
+        doubting = identity and self.doubts_metadata
+        if doubting and (len(batch) == 1 or int(batch.shots.max()) >= self.prior.size):
             return self._doubting(self._sums(batch, states), prior_mean, batch)
         rows = padded(with_one(states.activation.index_select(0, cells.index)).to(root.dtype), cells)
         values = padded(cells.values.to(root.dtype), cells)
         noise = self._noise(states, batch).to(root.dtype)
+        if doubting:
+            return mixed_few(rows, values, padded(1 / noise, cells), *self._parts(prior_mean, batch))
         if identity:
             return regress(rows, values, padded(1 / noise, cells), prior_mean, root)
         if int(kind) == KindType.BINARY:
@@ -181,11 +192,15 @@ class ClosedFormAdapter(StreamingAdapter):
 
     def _doubting(self, sums: ContextSums, prior_mean: Tensor, batch: FeatureBatch) -> tuple[Tensor, Tensor]:
         """The posterior where the evidence of the context says whether to follow the metadata."""
+        return mixed(sums, *self._parts(prior_mean, batch))
+
+    def _parts(self, prior_mean: Tensor, batch: FeatureBatch) -> tuple[Tensor, Tensor, Tensor]:
+        """The two parts of the prior, with and without metadata: means, roots and shares."""
         plain = self.prior.mean_without_metadata(batch).double()
         means = torch.stack([prior_mean.double(), plain], dim=1)
         roots = torch.stack([self.prior.root(torch.float64), self.prior.plain_root.double()])
         misleading = self.prior.misleading
-        return mixed(sums, means, roots, torch.stack([1 - misleading, misleading]))
+        return means, roots, torch.stack([1 - misleading, misleading])
 
     def _sums(self, batch: FeatureBatch, states: RowStates) -> ContextSums:
         """The sums over each context, in double precision."""

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headstart.model.describing import described, observations_of_row
-from headstart.model.intake import new_features
 from headstart.model.roster import RowObservations
 from headstart.model.row_cells import RowCells
+from headstart.service.live.arriving import bare_features
 from headstart.service.live.delta import Arrivals, Cell, Delta
 from headstart.service.live.features import with_features
 from headstart.service.live.losing import Again, without_features, without_rows
@@ -38,8 +38,7 @@ def advanced(state: LiveState, delta: Delta, arrivals: Arrivals) -> LiveState:
     state = without_rows(state, delta.lost_rows, again)
     before = arrivals(sorted(again.features), sorted(again.rows | again.shown)) if again else []
     state = _restored(state, again, before)
-    described_features = new_features(state.base, dict(delta.features)) if delta.features else []
-    new = {feature.name: feature for feature in described_features}
+    new = bare_features(state.base, delta.features) if delta.features else {}
     first = len(state.base.rows)
     fresh = {name: first + place for place, name in enumerate(delta.rows)}
     given = taken(state.base, fresh, new, delta.cells)

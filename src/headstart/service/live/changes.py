@@ -71,7 +71,7 @@ class AddFeature(Change):
             (feature,) = new_features(shown, {name: given})
         kind = self.kind if feature.finds_scale else str(feature.kind)
         cells = [Cell(as_name(row, "row"), name, float(value)) for row, value in self.observations.items()]
-        delta = Delta(features={name: {"metadata": dict(self.metadata), "kind": kind}}, cells=cells)
+        delta = Delta(features={name: {"metadata": dict(feature.record or {}), "kind": kind}}, cells=cells)
         return Planned(delta, said={"name": name, "observations": len(cells)})
 
     def record(self, connection: Connection, planned: Planned) -> int:

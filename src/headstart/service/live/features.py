@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from headstart.model.feature import Feature
 from headstart.model.fitted import Fitted
+from headstart.service.live.arriving import first_contexts
 from headstart.service.live.state import LiveState, kept_keys
 from headstart.service.live.taking import Taken
 
@@ -26,18 +27,16 @@ def with_features(
 ) -> tuple[LiveState, list[str]]:
     """The state with new features and observations; the features whose kept heads changed."""
     base, reading = state.base, state.reading
-    every: dict[str, Feature] = dict(new)
-    kept: dict[str, Feature] = {}
+    every, kept = first_contexts(base, given, new) if new else ({}, {})
     told = 0
     for feature, rows, values in given.by_feature():
         own = feature.name not in state.origin.catalogue
-        if feature.fixed or not len(rows):
+        if feature.fixed or not len(rows) or feature.name in new:
             continue
         told += 1
         every[feature.name] = base.with_own_units(feature.observed(rows, values))
         if own:
-            known = feature.name in reading.catalogue
-            held = reading.catalogue[feature.name] if known else feature
+            held = reading.catalogue[feature.name]
             keys = kept_keys(feature.rows, held.rows, rows)
             if keys is not None or np.isin(rows, held.rows).any():
                 kept[feature.name] = every[feature.name].among(held.rows if keys is None else keys)
@@ -49,12 +48,11 @@ def with_features(
     for name in (name for name in reading.catalogue if again and reading.catalogue.number(name) in again):
         feature = every.get(name) or base.catalogue[name]
         kept[name] = feature.among(again[reading.catalogue.number(name)])
-    for name in new:
-        kept.setdefault(name, every[name])
     few = told == len(every) <= _FEW and not (renewed or new)
     base = _headed(base, every, given if few else None)
     state = state.with_base(base)
-    return replace(state, reading=_kept(state.reading, base, new, kept)), list(kept)
+    changed = [name for name in kept if name not in new]  # no row has read a new one
+    return replace(state, reading=_kept(state.reading, base, new, kept)), changed
 
 
 def _kept(reading: Fitted, base: Fitted, new: Mapping[str, Feature], kept: Mapping[str, Feature]) -> Fitted:

@@ -158,11 +158,11 @@ def fitting(state: LiveState, delta: Delta) -> Delta:
         for name, metadata in delta.rows.items()
         if name not in base.rows
     }
-    there = base.catalogue
-    for cell in delta.cells:
-        missing = cell.row not in base.rows and cell.row not in rows
-        if missing and (cell.feature in there or cell.feature in features):
-            rows[cell.row] = None
+    known = base.rows
+    missing = {row for row in {cell.row for cell in delta.cells} if row not in known and row not in rows}
+    for cell in delta.cells if missing else []:  # in the order of arrival
+        if cell.row in missing and (cell.feature in base.catalogue or cell.feature in features):
+            rows.setdefault(cell.row, None)
     return Delta(features=features, rows=rows, cells=delta.cells)
 
 

@@ -70,17 +70,14 @@ def taken(
 
     places: dict[str, int] = {}
     features: list[Feature] = []
-    positions, columns = np.full((2, len(cells)), -1, dtype=np.int64)
+    for name in dict.fromkeys(cell.feature for cell in cells):
+        found = new.get(name) or (catalogue[name] if name in catalogue else None)  # noqa: SIM401
+        places[name] = -1 if found is None else len(features)
+        if found is not None:
+            features.append(found)
+    positions = np.array([at[cell.row] for cell in cells], dtype=np.int64)
+    columns = np.array([places[cell.feature] for cell in cells], dtype=np.int64)
     numbers = np.array([cell.value for cell in cells], dtype=np.float64)
-    for line, (row, name, _) in enumerate(cells):
-        place = places.get(name, -2)
-        if place == -2:
-            found = new.get(name) or (catalogue[name] if name in catalogue else None)  # noqa: SIM401
-            place = -1 if found is None else len(features)
-            places[name] = place
-            if found is not None:
-                features.append(found)
-        positions[line], columns[line] = at[row], place
     fine = (positions >= 0) & (columns >= 0)
     positions, columns, numbers = positions[fine], columns[fine], numbers[fine]
     if len(numbers):

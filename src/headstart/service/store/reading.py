@@ -95,7 +95,13 @@ def latest(lines: Any) -> list[Cell]:
     values: dict[tuple[str, str], float] = {}
     for row, feature, value in lines:
         values[row, feature] = value  # a later value keeps the place of the first
-    return [Cell(row, feature, value) for (row, feature), value in values.items()]
+    return [Cell._make((*key, value)) for key, value in values.items()]
+
+
+def _plain(connection: Connection, query: Any) -> list[tuple[Any, ...]]:
+    """The lines of an answer as plain tuples: of a million, SQLAlchemy's own rows would take seconds."""
+    found = connection.execute(query)
+    return list(found.cursor.fetchall()) if found.cursor is not None else []
 
 
 def cells(
@@ -105,8 +111,7 @@ def cells(
     line = OBSERVATIONS.c
     query = select(line.id, line.row, line.feature, line.value)
     if features is None:
-        found = connection.execute(query.order_by(line.id))
-        return latest((row, feature, value) for _, row, feature, value in found)
+        return latest(_plain(connection, select(line.row, line.feature, line.value).order_by(line.id)))
     parts: dict[int, tuple[str, str, float]] = {}
     for column, names in ((line.feature, features), (line.row, rows)):
         for start in range(0, len(names), _AT_ONCE):
