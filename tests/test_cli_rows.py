@@ -96,3 +96,46 @@ def test_commands_are_silent_or_write_to_standard_output(model: Path, tmp_path: 
     refused = run("export", model, "--out", tmp_path / "a.csv", "--metadata-out", tmp_path / "b.txt")
     assert refused.returncode == 1
     assert "--metadata-out must end in" in refused.stderr
+
+
+def test_observations_age_on_the_command_line(tmp_path: Path) -> None:
+    table = able().table()
+    lines = ["user,film,stars,when"]
+    for cell in range(0, len(table), 4):
+        row, feature = table.rows[table.row_index[cell]], table.features[table.feature_index[cell]]
+        lines.append(f"{row},{feature},{table.values[cell]:g},2024-05-{1 + cell % 28:02d}")
+    (tmp_path / "dated.csv").write_text("\n".join(lines) + "\n")
+    fit = ("fit", tmp_path / "dated.csv", *COLUMNS, "--kind", "rating:1:5", "--adapter", "bayes", "--quiet")
+    for options, message in (
+        (("--half-life", "soon", "--time", "when"), "--half-life"),
+        (("--half-life", "0", "--time", "when"), "--half-life must be more than 0"),
+        (("--half-life", "30 days"), "--time timestamp"),
+        (("--half-life", "30 days", "--time", "wen"), "no column 'wen'"),
+    ):
+        said = run(*fit, *options, "--out", tmp_path / "m")
+        assert said.returncode == 1
+        assert message in said.stderr
+    said = run(*fit, "--half-life", "30 days", "--time", "when", "--out", tmp_path / "m")
+    assert said.returncode == 0, said.stderr
+    model = Headstart.load(tmp_path / "m")
+    assert model.half_life == 30 * 86400
+    row, feature = model.rows[0], model.features[0]
+    (tmp_path / "more.csv").write_text(f"user,film,stars,when\n{row},{feature},5,2024-06-01T12:00:00\n")
+    observe = ("observe", tmp_path / "m")
+    late = run(*observe, "--observations", tmp_path / "more.csv", *COLUMNS)
+    assert late.returncode == 1
+    assert "'time'" in late.stderr
+    said = run(*observe, "--observations", tmp_path / "more.csv", *COLUMNS, "--time", "when")
+    assert said.returncode == 0, said.stderr
+    (tmp_path / "one.csv").write_text(f"row,value\n{row},4\n")
+    none = run(*observe, feature, "--observations", tmp_path / "one.csv")
+    assert "--time" in none.stderr
+    said = run(*observe, feature, "--observations", tmp_path / "one.csv", "--time", "2024-06-03")
+    assert said.returncode == 0, said.stderr
+    out = tmp_path / "all.parquet"
+    assert run("export", tmp_path / "m", "--out", out).returncode == 0
+    again = Table.read(out, time="time", kinds="rating:1:5")
+    assert again.times is not None
+    assert again.times.max() == 1717372800
+    assert run("refit", tmp_path / "m", "--quiet").returncode == 0
+    assert Headstart.load(tmp_path / "m").fitted_.now == 1717372800

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from headstart.algebra.symmetric import unpack
 from headstart.backbones.factorisation import Factorisation, FactorisationConfig
-from headstart.backbones.rows import BINARY_PASSES, PASSES, RowPosterior
+from headstart.backbones.rows import MORE_PASSES, PASSES, RowPosterior
 from headstart.backbones.sweeping import FactorisationTraining
 from headstart.core.description import Description
 from headstart.table.cells import Cells
@@ -47,6 +47,7 @@ def made_up(
     tossed = random.random(output.shape) < 1 / (1 + np.exp(-2 * output))
     rating = np.clip(np.round(4 * (0.5 + 0.15 * output)) / 4, 0, 1)
     values = np.where(kinds == KindType.BINARY, tossed, np.where(kinds == KindType.RATING, rating, output))
+    values[3, kinds == KindType.REAL] *= np.linspace(1, 30, int((kinds == KindType.REAL).sum()))  # far off
     line, index = np.nonzero(random.random(output.shape) < 0.6)
     line, index = line[line > 0], index[line > 0]  # nothing is known of the first row
     numbers = torch.from_numpy(values[line, index])
@@ -142,6 +143,8 @@ def honest(
 class Slow:
     """What the model and its training hold, in numpy, with each update as its formula reads."""
 
+    new = False  # whether rows are as they are before any observation is looked at
+
     def __init__(self, training: Watched) -> None:
         model, cells = training.backbone, training.cells
         self.read(model, cells)
@@ -181,7 +184,7 @@ class Slow:
         slow.read(model, cells)
         slow.mean = slow.row_prior
         slow.covariance = np.repeat(slow.row_covariance[None], len(cells), axis=0)
-        slow.exactness = np.ones(len(cells))
+        slow.exactness, slow.new = np.ones(len(cells)), True
         return slow
 
     def row_moment(self, i: int) -> Array:
@@ -200,8 +203,21 @@ class Slow:
         output = np.r_[self.mean[i], 1] @ self.heads[j]
         return x**2 - 2 * x * output + np.trace(self.row_moment(i) @ self.head_moment(j))
 
+    def believed(self, i: int, j: int, x: float) -> float:
+        """How much a real counts: less if it is more than 5 standard deviations off."""
+        usual = self.precision[KindType.REAL]
+        missed = usual * self.missed(i, j, x)
+        if self.new:  # all that the prior leaves open is no surprise
+            output = np.r_[self.mean[i], 1] @ self.heads[j]
+            open_ = np.trace(self.row_moment(i) @ self.head_moment(j)) - output**2
+            missed = (x - output) ** 2 / (1 / usual + open_)
+        return min(1.0, 25 / missed)
+
     def as_gaussian(self, i: int, j: int, x: float) -> tuple[float, float]:
-        if self.kinds[j] != KindType.BINARY:
+        if self.kinds[j] == KindType.REAL:
+            weight = self.precision[KindType.REAL] * self.believed(i, j, x)
+            return weight, weight * x
+        if self.kinds[j] == KindType.RATING:
             weight = self.precision[self.kinds[j]] * self.head_exactness[j] * self.exactness[i]
             return weight, weight * x
         bound = np.sqrt(np.trace(self.row_moment(i) @ self.head_moment(j)))
@@ -210,7 +226,7 @@ class Slow:
     def update_exactness(self) -> None:
         seen, squared = np.full(len(self.mean), 5.0), np.full(len(self.mean), 5.0)
         for i, j, x in self.observed:
-            if self.kinds[j] != KindType.BINARY:
+            if self.kinds[j] == KindType.RATING:
                 seen[i] += 1
                 usual = self.precision[self.kinds[j]] * self.head_exactness[j]
                 squared[i] += usual * self.missed(i, j, x)
@@ -229,7 +245,7 @@ class Slow:
                     pull = pull + pulled * self.heads[j, :-1] - weight * moment[:-1, -1]
             covariances.append(np.linalg.inv(precision))
             means.append(covariances[-1] @ pull)
-        self.mean, self.covariance = np.array(means), np.array(covariances)
+        self.mean, self.covariance, self.new = np.array(means), np.array(covariances), False
 
     def update_row_prior(self, strengths: list[float]) -> None:
         groups = [[1], list(range(2, self.signs.shape[1]))]
@@ -243,6 +259,8 @@ class Slow:
         squared: dict[int, list[float]] = {}
         for i, j, x in self.observed:
             own = self.head_exactness[j] * self.missed(i, j, x)
+            if self.kinds[j] == KindType.REAL:
+                own *= self.believed(i, j, x)
             squared.setdefault(int(self.kinds[j]), []).append(own)
         for kind in set(squared) - {KindType.BINARY}:
             self.precision[kind] = 1 / max(np.mean(squared[kind]), 1e-4)
@@ -369,7 +387,7 @@ def test_row_states_are_the_fixed_point_from_the_prior(kinds: list[int]) -> None
     model, cells = swept(kinds, sweeps=3)
     found = model.states(cells)
     slow = Slow.of(model, cells)
-    for turn in range(BINARY_PASSES if KindType.BINARY in kinds else PASSES):
+    for turn in range(PASSES if set(kinds) == {KindType.RATING} else MORE_PASSES):
         if turn > 0:
             slow.update_exactness()
         slow.update_rows()

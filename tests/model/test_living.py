@@ -454,8 +454,8 @@ def test_excess_is_likelihood_less_entropy() -> None:
         torch.tensor([0.7, 0.4, -1.0]), torch.full((3,), 0.1), torch.full((3,), 0.2), kinds, likelihood
     )
     values = torch.tensor([1.0, 0.9, 0.5])
-    found = excess_of(predictive, values, torch.ones(3)).detach().numpy()
     p, m, s = float(predictive.mean[0]), predictive.mean.detach().numpy(), predictive.std.detach().numpy()
+    found = excess_of(values.numpy(), m, s, kinds.numpy() == 0)
     entropy = -p * np.log(p) - (1 - p) * np.log(1 - p)
     assert found[0] == pytest.approx(-np.log(p) - entropy, rel=1e-4)
     for i in (1, 2):

@@ -291,3 +291,17 @@ def test_listings_follow_every_change(fresh: Fresh) -> None:
 def test_a_table_of_ratings_serves_too() -> None:
     model = Headstart(**CLOSED).fit(ratings_table(rows=20, features=8))
     assert len(model.recommend("u1", 99, exclude_observed=False)) == 8
+
+
+def test_an_audience_after_changes_is_that_of_the_present_states(fresh: Fresh) -> None:
+    """States are read as they lie, and some of those no longer belong to any row."""
+    model = fresh(adapter="able")
+    model.observe([("u1", "f1", 5), ("u2", "f3", 1)])
+    model.add_rows({"x": {"f1": 5, "f2": 4}, "y": {}})
+    model.observe([("x", "f5", 5)])
+    told = model.audience("f7", n=len(model.rows), exclude_observed=False)
+    means = model.predict(features=["f7"]).mean[:, 0]
+    assert sorted(told.names) == sorted(model.rows)
+    np.testing.assert_allclose(told.mean, np.sort(means)[::-1], rtol=1e-6)
+    few = model.audience("f7", n=3, rows=["x", "u1", "u2"])
+    assert set(few.names) <= {"x", "u1", "u2"}

@@ -6,7 +6,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headstart.table.cells import Cells
-from headstart.table.outliers import tame_outliers
+from headstart.table.outliers import extents, tame_outliers
 
 
 def cells_of(lines: list[list[float]]) -> Cells:
@@ -27,7 +27,7 @@ def slow(line: list[float]) -> list[float]:
     deviation = max(1.4826 * np.sort(distance)[(n - 1) // 2], others)
     if deviation == 0:
         return line
-    inside = values[distance <= 10 * (1 + 8 / n) * deviation]
+    inside = values[distance <= 10 * (1 + 24 / n) * deviation]
     return np.clip(values, inside.min(), inside.max()).tolist()
 
 
@@ -53,3 +53,49 @@ def test_a_value_far_off_is_brought_back_and_the_rest_stays() -> None:
 def test_zeros_and_a_few_counts_are_left_as_they_are() -> None:
     counts = cells_of([[0.0] * 20 + [1.0, 2.0, 3.0]])
     assert torch.equal(tame_outliers(counts, torch.tensor([True])).values, counts.values)
+
+
+def slow_extents(values: np.ndarray, seen: np.ndarray) -> np.ndarray:
+    """The median distance of each row's values from the medians of their columns, in their deviations."""
+    away = np.full(values.shape, np.nan)
+    for j in range(values.shape[1]):
+        own = values[seen[:, j], j]
+        n = len(own)
+        distance = np.abs(own - np.sort(own)[(n - 1) // 2]) if n else own
+        others = np.sqrt((np.sort(distance)[:-1] ** 2).sum() / max(1, n - 1))
+        deviation = max(1.4826 * np.sort(distance)[(n - 1) // 2], others) if n else 0.0
+        away[seen[:, j], j] = distance / deviation if n >= 4 and deviation > 0 else 0.0
+    found = np.ones(len(values))
+    for i, line in enumerate(away):
+        own = np.sort(line[~np.isnan(line)])
+        if len(own) > 1:
+            found[i] = max(1.0, own[(len(own) - 1) // 2])
+    return found
+
+
+def table_of(values: np.ndarray, seen: np.ndarray) -> Cells:
+    """One line per column, as features come to be tamed."""
+    feature, row = (torch.from_numpy(part) for part in np.nonzero(seen.T))
+    numbers = torch.from_numpy(values.T[seen.T]).float()
+    return Cells.from_pairs(feature, row, numbers, values.shape[1], values.shape[0])
+
+
+def test_extents_equal_the_slow_version() -> None:
+    random = np.random.default_rng(0)
+    values = random.standard_t(2, size=(40, 7)).astype(np.float32).astype(np.float64)
+    seen = random.random(values.shape) < 0.5
+    cells = table_of(values, seen)
+    found = extents(cells, torch.ones(7, dtype=torch.bool))
+    np.testing.assert_allclose(found.numpy(), slow_extents(values, seen)[cells.index.numpy()], rtol=1e-5)
+
+
+def test_a_row_that_is_far_off_everywhere_is_left_as_it_is() -> None:
+    random = np.random.default_rng(1)
+    values = random.normal(size=(30, 8))
+    values[4] += 300.0  # of this row all values are large
+    values[9, 2] = 300.0  # of this one a single value is
+    cells = table_of(values, np.ones(values.shape, dtype=bool))
+    real = torch.ones(8, dtype=torch.bool)
+    tamed = tame_outliers(cells, real, extents(cells, real)).values.reshape(8, 30)
+    assert torch.equal(tamed[:, 4], cells.values.reshape(8, 30)[:, 4])
+    assert tamed[2, 9] < 10

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from functools import partial
 
+import pyarrow as pa
+
 from generality.tables.entry import Entry, described, from_frame, r_frame, words_of
 from headstart import Table
 from headstart.datasets.movielens import movielens_small
@@ -97,6 +99,53 @@ def movielens_titles() -> Table:
     return described(table, {"title": {name: name for name in table.features}}, {"title": "text"})
 
 
+def lecturers() -> Table:
+    frame = r_frame("lme4", "InstEval")
+    once = frame.groupby(["s", "d"], as_index=False, observed=True)["y"].mean()
+    long = pa.table(
+        {
+            "row": pa.array(once["s"].astype(str)),
+            "feature": pa.array(once["d"].astype(str)),
+            "value": pa.array(once["y"].astype(float)),
+        }
+    )
+    department = dict(zip(frame["d"].astype(str), frame["dept"].astype(str), strict=True))
+    return described(Table.read(long, kinds="rating:1:5"), {"department": department})
+
+
+def anger() -> Table:
+    frame = r_frame("lme4", "VerbAgg")
+    yes = (frame["r2"].astype(str) == "Y").astype(float)
+    long = pa.table(
+        {
+            "row": pa.array(frame["id"].astype(str)),
+            "feature": pa.array(frame["item"].astype(str)),
+            "value": pa.array(yes),
+        }
+    )
+    items = frame.drop_duplicates("item").set_index(frame.drop_duplicates("item")["item"].astype(str))
+    about = {column: items[column].astype(str).to_dict() for column in ("btype", "situ", "mode")}
+    return described(Table.read(long, kinds="binary"), about)
+
+
+def columns_of(
+    package: str,
+    item: str,
+    observed: float,
+    *,
+    regex: str = ".",
+    drop: str = "",
+    metadata: str = "",
+    kind: str | None = None,
+) -> Table:
+    """A data frame's columns that match ``regex`` but for one; metadata: ``"words"`` or ``"number"``."""
+    frame = r_frame(package, item).filter(regex=regex).drop(columns=drop.split(), errors="ignore")
+    extra: dict[str, object] = _by_words(frame) if metadata == "words" else {}
+    if metadata == "number":
+        extra = {"metadata": {"number": {name: float(re.sub("[^0-9]", "", name)) for name in frame.columns}}}
+    return from_frame(frame, observed=observed, kind=kind, **extra)  # type: ignore[arg-type]
+
+
 def _by_words(frame) -> dict:  # type: ignore[no-untyped-def,type-arg]
     """Metadata for columns whose names are systematic: the words of the name."""
     return {
@@ -113,6 +162,45 @@ _OWN = {  # columns in units of their own
     "ad-data": ("modeldata/ad_data: blood biomarkers, 40 % observed", ad_data),
 }
 
+_COLUMNS: tuple[tuple[str, str, tuple[str, str, float], dict[str, str]], ...] = (
+    (
+        "leaf", "modeldata/leaf_id_flavia: shapes of leaves, heavy tails, 40 % observed",
+        ("modeldata", "leaf_id_flavia", 0.4), {},
+    ),
+    (
+        "votes", "cluster/votes.repub: republican votes of 50 states in 31 years",
+        ("cluster", "votes.repub", 1.0), {"metadata": "number"},
+    ),
+    (
+        "pregnancy", "medicaldata/opt: mothers and births, mixed kinds, half observed",
+        ("medicaldata", "opt", 0.5), {"drop": "PID"},
+    ),
+    (
+        "bodies", "openintro/bdims: measures of bodies, half observed",
+        ("openintro", "bdims", 0.5), {"metadata": "words"},
+    ),
+    (
+        "brca", "dslabs/brca: measures of tumour cells, half observed",
+        ("dslabs", "brca", 0.5), {"metadata": "words"},
+    ),
+    (
+        "billboard", "tidyr/billboard: a song's rank week by week, as long as it is in the charts",
+        ("tidyr", "billboard", 1.0), {"regex": "^wk", "metadata": "number"},
+    ),
+    (
+        "population", "openintro/world_pop: people of each country and year, very heavy tails",
+        ("openintro", "world_pop", 0.5), {"regex": "^year", "metadata": "number"},
+    ),
+    (
+        "volcano", "datasets/volcano: heights on a grid, 40 % observed",
+        ("datasets", "volcano", 0.4), {},
+    ),
+    (
+        "crises", "Ecdat/bankingCrises: 0/1 by year and country, rare, 60 % observed",
+        ("Ecdat", "bankingCrises", 0.6), {"drop": "year", "kind": "binary"},
+    ),
+)  # fmt: skip
+
 RDATA = (
     Entry("bfi", "psych/bfi: 25 personality items with their texts, 1 to 6, half observed", bfi),
     Entry("meats", "modeldata/meats: spectra of meat, 100 channels, 40 % observed", meats),
@@ -127,6 +215,9 @@ RDATA = (
         Entry(f"{name}-z", f"{about}, columns standardised", partial(read, standardised=True))
         for name, (about, read) in _OWN.items()
     ),
+    Entry("lecturers", "lme4/InstEval: students' ratings of lecturers, 1 to 5, by department", lecturers),
+    Entry("anger", "lme4/VerbAgg: 24 questions on anger, yes or no, described by three categories", anger),
+    *(Entry(name, about, partial(columns_of, *given, **more)) for name, about, given, more in _COLUMNS),
     Entry("movielens", "dslabs/movielens: 671 people, films with genres and year", movielens_small),
     Entry("movielens-titles", "the same with the films' titles as text", movielens_titles),
 )

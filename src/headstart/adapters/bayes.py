@@ -24,6 +24,7 @@ class BayesHead(ClosedFormAdapter):
     """Bayesian regression from the prior that metadata gives."""
 
     config_type: ClassVar[type[AdapterConfig]] = BayesConfig
+    by_sums_alone: ClassVar[bool] = True
 
     def __init__(self, config: BayesConfig, knowledge: Knowledge) -> None:
         super().__init__(config, knowledge)

@@ -108,5 +108,7 @@ class CHNBayes(ClosedFormAdapter):
         residual = cells.values - self.knowledge.likelihood.mean(logits, batch.kinds[cells.lines])
         numbers = torch.stack([cells.values, _RESIDUAL_SCALE * residual], dim=1)
         outputs = self.f(torch.cat([states.code.index_select(0, cells.index), numbers], dim=1))
+        if cells.weights is not None:
+            outputs = outputs * cells.weights[:, None]
         total = segment_sum(outputs.to(self.dtype), cells.indptr)
-        return torch.cat([batch.shots.to(total.dtype)[:, None], total], dim=1)
+        return torch.cat([cells.weighted_counts.to(total.dtype)[:, None], total], dim=1)

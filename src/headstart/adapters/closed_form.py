@@ -5,12 +5,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from headstart.adapters.empirical import mean_squared_weights
+from headstart.adapters.landmarks import Landmarks
 from headstart.adapters.posterior import (
     ContextSums,
     classify,
@@ -32,11 +34,11 @@ from headstart.core.knowledge import Knowledge
 from headstart.core.networks import mlp
 from headstart.core.states import RowStates
 from headstart.table.kinds import KindType
-from headstart.table.outliers import tame_outliers
+from headstart.table.outliers import LEAST_DEVIATION, tame_outliers
 
 _MANY = 1000  # features from which networks are trained longer
 _EPOCH_FEATURES = 2000
-_WIDEST_NOISE = 3.0  # |log| of a row's noise relative to the usual
+WIDEST_NOISE = 3.0  # |log| of a row's noise relative to the usual
 
 
 class ClosedFormAdapter(StreamingAdapter):
@@ -48,6 +50,7 @@ class ClosedFormAdapter(StreamingAdapter):
     """
 
     refines: ClassVar[bool] = True
+    by_sums_alone: ClassVar[bool] = False  # whether the prior mean does not depend on the context
     gives_uncertainty: ClassVar[bool] = True
 
     def __init__(self, config: AdapterConfig, knowledge: Knowledge, learned: int = 0) -> None:
@@ -115,7 +118,7 @@ class ClosedFormAdapter(StreamingAdapter):
     def refine(self, states: RowStates) -> RowStates:
         """Say how noisy each row is, from how much and how surely it is known."""
         inputs = torch.cat([states.code, states.code_std.mean(1, keepdim=True)], dim=1)
-        noise = self.row_noise(inputs)[:, 0].clamp(-_WIDEST_NOISE, _WIDEST_NOISE).exp()
+        noise = self.row_noise(inputs)[:, 0].clamp(-WIDEST_NOISE, WIDEST_NOISE).exp()
         noise = noise * (1 + states.code_std**2 @ self.doubt.clamp(min=0))
         return replace(states, noise=noise if states.noise is None else noise * states.noise)
 
@@ -123,7 +126,7 @@ class ClosedFormAdapter(StreamingAdapter):
 
     def adapt(self, batch: FeatureBatch, states: RowStates) -> Heads:
         """Give each feature the posterior of its head, features of similar shots together."""
-        batch = batch.observing(tame_outliers(batch.cells, batch.kinds == KindType.REAL))
+        batch = self._without_outliers(batch, states)
         prior_mean = self.prior_mean(batch, self.context_sums(batch, states)).to(self.dtype)
         root, none = self.prior.root(self.dtype), batch.kinds[:0]
         heads, order = [self._heads(prior_mean[:0], root.expand(0, -1, -1), none)], [none]  # may be empty
@@ -139,6 +142,24 @@ class ClosedFormAdapter(StreamingAdapter):
             heads.append(self._heads(mean, covariance, batch.kinds[group]))
         return Heads.concatenate(heads).take(torch.argsort(torch.cat(order)))
 
+    @cached_property
+    def landmarks(self) -> Landmarks:
+        """Known features that tell how extreme rows are."""
+        return Landmarks.of(self.knowledge)
+
+    def _without_outliers(self, batch: FeatureBatch, states: RowStates) -> FeatureBatch:
+        """Bring back reals that are far off, unless their row is as far off in most known features."""
+        real = batch.kinds == KindType.REAL
+        if not bool(real.any() and (self.knowledge.kinds == KindType.REAL).any()):
+            return batch
+        rows, place = torch.unique(batch.cells.index, return_inverse=True)
+        extent = self.landmarks.extents(states.activation.index_select(0, rows))[place]
+        least = torch.full((len(batch),), LEAST_DEVIATION, dtype=torch.float64)
+        if batch.units is not None and self.knowledge.scales is not None:  # scales that are yet to be found
+            smallest = self.knowledge.scales.scale.min() / batch.units[:, 1].clamp(min=1e-300)
+            least = torch.where(batch.unscaled, LEAST_DEVIATION * smallest, least)
+        return batch.observing(tame_outliers(batch.cells, real, extent, least))
+
     def _posterior(
         self, batch: FeatureBatch, states: RowStates, prior_mean: Tensor, root: Tensor
     ) -> tuple[Tensor, Tensor]:
@@ -152,14 +173,15 @@ class ClosedFormAdapter(StreamingAdapter):
         values = padded(cells.values.to(root.dtype), cells)
         noise = self._noise(states, batch).to(root.dtype)
         if doubting:
-            return mixed_few(rows, values, padded(1 / noise, cells), *self.prior.parts(prior_mean, batch))
+            weights, counts = padded(cells.weighted(1 / noise), cells), cells.weighted_counts.double()
+            return mixed_few(rows, values, weights, counts, *self.prior.parts(prior_mean, batch))
         if identity:
-            return regress(rows, values, padded(1 / noise, cells), prior_mean, root)
+            return regress(rows, values, padded(cells.weighted(1 / noise), cells), prior_mean, root)
         if int(kind) == KindType.BINARY:
-            ones, squeeze = padded(torch.ones_like(noise), cells), padded(squeezing(noise), cells)
-            return classify(rows, values, ones, squeeze, prior_mean, root)
+            counted, squeeze = cells.weighted(torch.ones_like(noise)), padded(squeezing(noise), cells)
+            return classify(rows, values, padded(counted, cells), squeeze, prior_mean, root)
         # A rating behind the logistic link says more than a binary value: how much more is learned.
-        trust = padded(self.log_trust.exp() / noise, cells)
+        trust = padded(cells.weighted(self.log_trust.exp() / noise), cells)
         return classify(rows, values, trust, torch.ones_like(trust), prior_mean, root)
 
     def _unscaled_heads(
@@ -194,14 +216,15 @@ class ClosedFormAdapter(StreamingAdapter):
         """The sums over each context, in double precision."""
         cells = batch.cells
         rows = with_one(states.activation.index_select(0, cells.index)).double()
-        weights, values = 1 / self._noise(states, batch).double(), cells.values.double()
+        weights, values = cells.weighted(1 / self._noise(states, batch).double()), cells.values.double()
         if len(batch) == 1:  # as one product of matrices, which is faster than many of vectors
             weighted = weights[:, None] * rows
             total, linear = (weighted.T @ rows)[None], (values @ weighted)[None]
-            return ContextSums(batch.shots.double(), total, linear, (weights * values**2).sum()[None])
+            squared = (weights * values**2).sum()[None]
+            return ContextSums(cells.weighted_counts.double(), total, linear, squared)
         linear = rows * (weights * values)[:, None]
         each = torch.cat([squares(rows) * weights[:, None], linear, (weights * values**2)[:, None]], dim=1)
-        return self._parted(segment_sum(each, cells.indptr), batch.shots)
+        return self._parted(segment_sum(each, cells.indptr), cells.weighted_counts)
 
     def _parted(self, sums: Tensor, counts: Tensor) -> ContextSums:
         """Part what is kept of a context into its sums."""

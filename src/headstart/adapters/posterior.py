@@ -15,8 +15,8 @@ from torch import Tensor
 from headstart.algebra.symmetric import solved
 
 _BOUNDED_STEPS, _NEWTON_STEPS = 4, 8
-_TEMPER = 2.0  # observations from which the evidence for a part of a prior is half believed
-_FEWEST_WEIGHT = 1e-7  # where all is certain, rounding must not leave a negative curvature
+TEMPER = 2.0  # observations from which the evidence for a part of a prior is half believed
+FEWEST_WEIGHT = 1e-7  # where all is certain, rounding must not leave a negative curvature
 
 
 class ContextSums(NamedTuple):
@@ -85,7 +85,7 @@ def classify(
         output = prior_output + (white @ mean[:, :, None])[:, :, 0]
         chance = torch.sigmoid(output)
         slope = _bounding_slope(output) if bounded else chance * (1 - chance)
-        curve = weights * slope.clamp(min=_FEWEST_WEIGHT)
+        curve = weights * slope.clamp(min=FEWEST_WEIGHT)
         precision = torch.eye(len(root), dtype=root.dtype) + (white * curve[:, :, None]).mT @ white
         gradient = ((weights * (values - chance))[:, None, :] @ white)[:, 0] - mean
         step, covariance = solved(precision, gradient)
@@ -140,12 +140,19 @@ def mixed(sums: ContextSums, means: Tensor, roots: Tensor, shares: Tensor) -> tu
 
 
 def mixed_few(
-    rows: Tensor, values: Tensor, weights: Tensor, means: Tensor, roots: Tensor, shares: Tensor
+    rows: Tensor,
+    values: Tensor,
+    weights: Tensor,
+    counts: Tensor,
+    means: Tensor,
+    roots: Tensor,
+    shares: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """The same as ``mixed``, for padded contexts of fewer shots than a head has parameters.
 
-    ``rows`` (features, shots, size), ``values`` and ``weights`` (features, shots) are as in ``regress``. The
-    systems are shots × shots here, by Woodbury's identity, instead of size × size.
+    ``rows`` (features, shots, size), ``values`` and ``weights`` (features, shots) are as in ``regress``,
+    ``counts`` (features,) as in ``ContextSums``. The systems are shots × shots here, by Woodbury's
+    identity, instead of size × size.
     """
     scale, covariances = weights.sqrt(), roots @ roots.mT
     residual = (values[:, None] - means @ rows.mT) * scale[:, None]
@@ -159,7 +166,7 @@ def mixed_few(
     solved_both = torch.linalg.solve_triangular(lower, both, upper=False)
     gain, half = solved_both[..., :-1], solved_both[..., -1]
     log_evidence = -0.5 * (half**2).sum(-1) - lower.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    tempered = log_evidence * tempering((weights > 0).sum(1).to(rows.dtype))[:, None]
+    tempered = log_evidence * tempering(counts)[:, None]
     share = torch.softmax(shares.log() + tempered, dim=1)
     mean = means + (gain.mT @ half[..., None])[..., 0]
     middle = (share[..., None] * mean).sum(1)
@@ -172,4 +179,4 @@ def mixed_few(
 
 def tempering(counts: Tensor) -> Tensor:
     """How much the evidence of so many observations is believed: one or two fit any part by chance."""
-    return counts / (counts + _TEMPER)
+    return counts / (counts + TEMPER)

@@ -73,13 +73,13 @@ def _weighted(
     """Weight, and weight × value, with which each observation entered the last pass: two of (n,)."""
     sums, passes = readings.sums(cells), readings.passes
     last = backbone.posterior_from(cells, readings, sums, signature, None, passes, belief)
-    exact = last.exactness.double() * readings.precision[cells.index].double()
+    exact = cells.weighted(last.exactness.double() * readings.precision[cells.index].double())
     weights, values = exact, exact * cells.values.double()
-    binary = readings.kinds[cells.index] == KindType.BINARY
-    if bool(binary.any()):
+    if readings.weighs:
         # What the last pass took follows from the pass before it.
         before = backbone.posterior_from(cells, readings, sums, signature, None, passes - 1, belief)
-        bound, signs = readings.logistic_bound(cells, before)
-        weights = torch.where(binary, bound.double(), weights)
-        values = torch.where(binary, signs.double(), values)
+        own, weighted = readings.weighted(cells, before)
+        rated = readings.kinds[cells.index] == KindType.RATING
+        weights = torch.where(rated, weights, own.double())
+        values = torch.where(rated, values, weighted.double())
     return weights, values

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from headstart.algebra.sparse import bag
 from headstart.algebra.symmetric import inverse, pack, solved, squares, unpack
-from headstart.backbones.one_row import one_row_posterior
+from headstart.backbones.one_row import OneRow, one_state
 from headstart.backbones.protocol import BackboneConfig, OpenBackbone, SweptBackbone
 from headstart.backbones.registry import register_backbone
-from headstart.backbones.rows import NOISE_SHOTS, PASSES, Readings, RowPosterior, RowSums
+from headstart.backbones.rows import NOISE_SHOTS, Readings, RowPosterior, RowSums
 from headstart.backbones.signature import Signature
 from headstart.backbones.sweeping import FactorisationTraining
 from headstart.core.description import Description
@@ -69,8 +69,8 @@ class Factorisation(SweptBackbone, OpenBackbone):
     Given the features' posteriors, a row's is the closed form of Bayesian linear regression, so rows
     that are new get theirs at once. Its prior mean reads *which* features a row observed
     (``Signature``). A binary observation enters by the Jaakkola–Jordan bound: as a Gaussian one whose
-    weight depends on how sure its prediction is. Each sweep updates rows, then features, then priors
-    and noise, which is coordinate ascent on the evidence bound.
+    weight depends on how sure its prediction is. A real one loses weight if it is far off. Each sweep
+    updates rows, then features, then priors and noise, which is coordinate ascent on the evidence bound.
     """
 
     config_type: ClassVar[type[BackboneConfig]] = FactorisationConfig
@@ -132,8 +132,8 @@ class Factorisation(SweptBackbone, OpenBackbone):
         """The same closed form by other heads; the signature knows the backbone's own features only."""
         positions = own[cells.index]
         known = replace(cells, index=positions, width=self.features).keep(positions >= 0)
-        if len(cells) == 1 and not bool((kinds == KindType.BINARY).any()):
-            return self._one_row(cells, known, heads, belief)
+        if len(cells) == 1:
+            return self._one_row(cells, known, heads.take(cells.index), kinds[cells.index], belief)
         readings, parts = Readings.of(heads, kinds), []
         for part in torch.split(torch.arange(len(cells)), 1024):
             few, signature = cells.take(part), self.signature(known.take(part))
@@ -143,15 +143,22 @@ class Factorisation(SweptBackbone, OpenBackbone):
             parts.append(self._states(posterior, signature))
         return RowStates.concatenate(parts) if parts else self.batch_states(known)
 
-    def _one_row(self, cells: Cells, known: Cells, heads: Heads, belief: RowBelief | None) -> RowStates:
-        signature = self.signature(known)
-        covariance, mean = self.row_covariance, signature @ self.row_map
-        if belief is not None:
-            covariance, mean = belief.covariance, mean + belief.shift
-        read = heads.take(cells.index)
-        passes = 1 if self.has_two_values else PASSES  # further ones only ask how exact the row is
-        posterior = one_row_posterior(mean, inverse(covariance), covariance, read, cells.values, passes)
-        return self._states(posterior, signature)
+    def _one_row(
+        self, cells: Cells, known: Cells, heads: Heads, kinds: Tensor, belief: RowBelief | None
+    ) -> RowStates:
+        """The same of a single row, by heads of its observations, one each."""
+        stacked = torch.cat([heads.weight, heads.bias[:, None]], dim=1).double().numpy()
+        noise = torch.ones_like(heads.bias) if heads.noise is None else heads.noise
+        row = OneRow(
+            cells.values.double().numpy(),
+            stacked,
+            heads.packed_covariance.numpy(),
+            noise.double().numpy(),
+            kinds.numpy(),
+            None if cells.weights is None else cells.weights.double().numpy(),
+        )
+        believed = None if belief is None else (belief.shift[0].numpy(), belief.covariance.numpy())
+        return RowStates.of_one(one_state(self, row, known.index.numpy(), believed), self.weight.dtype)
 
     def _states(self, posterior: RowPosterior, signature: Tensor) -> RowStates:
         variance = posterior.covariance.diagonal(dim1=1, dim2=2)
@@ -178,7 +185,7 @@ class Factorisation(SweptBackbone, OpenBackbone):
         self,
         cells: Cells,
         readings: Readings,
-        sums: list[RowSums],
+        sums: RowSums | None,
         signature: Tensor,
         start: RowPosterior | None,
         passes: int | None = None,
@@ -194,25 +201,26 @@ class Factorisation(SweptBackbone, OpenBackbone):
             exact = now.exactness if turn == 0 and start is None else self._exactness(now, sums)
             total = mean.new_zeros(len(cells), self.latent + 1, self.latent + 1)
             linear = mean.new_zeros(len(cells), self.latent + 1)
-            for each in sums:
-                total += exact[:, None, None] * each.total
-                linear += exact[:, None] * each.linear
-            if readings.binary:
-                weights, signs = readings.logistic_bound(cells, now)
+            if sums is not None:
+                total += exact[:, None, None] * sums.total
+                linear += exact[:, None] * sums.linear
+            if readings.weighs:
+                weights, values = readings.weighted(cells, now, new=turn == 0 and start is None)
                 total += unpack(bag(readings.second, cells, weights), self.latent + 1)
-                linear += bag(readings.heads, cells, signs)
+                linear += bag(readings.heads, cells, values)
             linear = linear[:, :-1] - total[:, :-1, -1]
             now = RowPosterior(*solved(prior + total[:, :-1, :-1], mean @ prior + linear), exact)
         return now
 
-    def _exactness(self, now: RowPosterior, sums: list[RowSums]) -> Tensor:
-        """How exact each row's ratings and reals are, shrunk to the usual: (rows,)."""
-        if self.has_two_values:
+    def _exactness(self, now: RowPosterior, sums: RowSums | None) -> Tensor:
+        """How exact each row's ratings are, shrunk to the usual: (rows,).
+
+        Reals are not asked: a row of large values errs by large amounts, and is to be believed all the same.
+        """
+        if self.has_two_values or sums is None:
             return torch.ones_like(now.exactness)
-        moments = now.moments()
-        counts = sum((each.counts for each in sums), torch.zeros(len(moments)))
-        squared = sum((each.squared_errors(now, moments) for each in sums), torch.zeros(len(moments)))
-        return (NOISE_SHOTS + counts) / (NOISE_SHOTS + squared.clamp(min=0))
+        squared = sums.squared_errors(now, now.moments())
+        return (NOISE_SHOTS + sums.counts) / (NOISE_SHOTS + squared.clamp(min=0))
 
     def train_by_sweeps(
         self, cells: Cells, description: Description, generator: torch.Generator

@@ -15,7 +15,8 @@ from headstart.table.kinds import KindType
 
 # The noise of a row or feature is believed as if so many observations had shown the usual one.
 NOISE_SHOTS = 5.0
-PASSES, BINARY_PASSES = 3, 5
+PASSES, MORE_PASSES = 3, 5  # more where the weights of observations depend on the row
+BELIEVED = 25.0  # squared: a real farther off than 5 standard deviations counts as if it were there
 
 
 @dataclass(frozen=True)
@@ -56,43 +57,66 @@ class Readings:
         return int(self.heads.shape[1])
 
     @property
-    def binary(self) -> bool:
-        """Whether any of the features is binary."""
-        return bool((self.kinds == KindType.BINARY).any())
+    def weighs(self) -> bool:
+        """Whether any observation's weight depends on what is known of the row: all but those of ratings."""
+        return bool((self.kinds != KindType.RATING).any())
 
     @property
     def passes(self) -> int:
         """How many passes the fixed point between a row's factors and its observations' weights takes."""
-        return BINARY_PASSES if self.binary else PASSES
+        return MORE_PASSES if self.weighs else PASSES
 
-    def sums(self, cells: Cells) -> list[RowSums]:
-        """What a row's ratings and reals add up to, one for each of the two kinds there is."""
-        kinds, sums = self.kinds[cells.index], []
-        for kind in sorted(set(self.kinds.tolist()) - {KindType.BINARY}):
-            weights = self.precision[cells.index] * (kinds == kind)
-            squared = torch.stack([weights * cells.values**2, (kinds == kind).to(weights.dtype)], dim=1)
-            both = segment_sum(squared, cells.indptr)
-            total = unpack(bag(self.second, cells, weights), self.size)
-            linear = bag(self.heads, cells, weights * cells.values)
-            sums.append(RowSums(kind, both[:, 1], both[:, 0], linear, total))
-        return sums
+    def sums(self, cells: Cells) -> RowSums | None:
+        """What a row's ratings add up to; None where there are none."""
+        rating = self.kinds == KindType.RATING
+        if not bool(rating.any()):
+            return None
+        rated = cells.weighted(rating[cells.index].to(self.precision.dtype))
+        weights = self.precision[cells.index] * rated
+        both = segment_sum(torch.stack([weights * cells.values**2, rated], dim=1), cells.indptr)
+        total = unpack(bag(self.second, cells, weights), self.size)
+        linear = bag(self.heads, cells, weights * cells.values)
+        return RowSums(both[:, 1], both[:, 0], linear, total)
 
-    def logistic_bound(self, cells: Cells, now: RowPosterior) -> tuple[Tensor, Tensor]:
-        """Binary observations as Gaussian ones: weight, and weight × value; 0 for others: two of (n,)."""
-        binary = (self.kinds[cells.index] == KindType.BINARY).to(now.mean.dtype)
+    def weighted(self, cells: Cells, now: RowPosterior, *, new: bool = False) -> tuple[Tensor, Tensor]:
+        """Observations that are no ratings as Gaussian ones: weight, and weight × value, two of (n,).
+
+        A binary one gets the weight of Jaakkola and Jordan's bound. A real one that is far off loses weight,
+        so that it moves a row no more than one at the border would: it may be an error of the data. How far
+        it is off is measured against the noise or, if the rows are ``new`` and ``now`` is their prior,
+        against all that the prior leaves open. So a row of which all observations are large is believed.
+        Ratings get 0.
+        """
+        kinds = self.kinds[cells.index]
+        mean, second = self.outputs(cells, now)
+        bound = second.clamp(min=1e-6).sqrt()  # the root of E[(u·v + b)²] makes the bound tightest
+        binary = torch.tanh(bound / 2) / (2 * bound)
+        precision = self.precision[cells.index]
+        doubt = (second - mean**2).clamp(min=0)
+        squared = (cells.values - mean) ** 2
+        squared = squared / (1 / precision + doubt) if new else (squared + doubt) * precision
+        real = precision * (BELIEVED / squared.clamp(min=BELIEVED))
+        zero = torch.zeros_like(real)
+        weights = torch.where(
+            kinds == KindType.REAL, real, torch.where(kinds == KindType.BINARY, binary, zero)
+        )
+        signs = torch.where(kinds == KindType.BINARY, cells.values - 0.5, zero)
+        values = torch.where(kinds == KindType.REAL, real * cells.values, signs)
+        return cells.weighted(weights), cells.weighted(values)
+
+    def outputs(self, cells: Cells, now: RowPosterior) -> tuple[Tensor, Tensor]:
+        """E[u·v + b] and E[(u·v + b)²] of each observation: two of (n,)."""
         down, across = triangle(self.size)
         twice = torch.where(down == across, 1.0, 2.0)
-        squared = products_at(pack(now.moments()) * twice, self.second, cells)
-        bound = squared.clamp(min=1e-6).sqrt()  # the root of E[(u·v + b)²] makes the bound tightest
-        return binary * torch.tanh(bound / 2) / (2 * bound), binary * (cells.values - 0.5)
+        mean = products_at(with_one(now.mean), self.heads, cells)
+        return mean, products_at(pack(now.moments()) * twice, self.second, cells)
 
 
 @dataclass(frozen=True)
 class RowSums:
-    """Sums over each row's observations of one kind, weighted by that kind's usual precision."""
+    """Sums over each row's ratings, weighted by their usual precision."""
 
-    kind: int
-    counts: Tensor  # (rows,), not weighted
+    counts: Tensor  # (rows,): how much the observations count together, by their age
     squares: Tensor  # (rows,): of values
     linear: Tensor  # (rows, latent + 1): value × head
     total: Tensor  # (rows, latent + 1, latent + 1): second moments of heads

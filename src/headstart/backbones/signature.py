@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from headstart.algebra.sparse import bag
@@ -10,6 +14,7 @@ from headstart.table.cells import Cells
 
 _ROUNDS = 4  # of subspace iteration
 _TAIL = 0.02  # share of rows at each end of the counts whose counts are treated as equal
+_MAX_PATIENCE = 100.0  # observations
 _QUANTILE_ROWS = 1_000_000  # rows that the ends of the counts are found from, at most
 
 
@@ -19,7 +24,7 @@ class Signature(nn.Module):
     The y_j are the leading singular vectors of the table's pattern of observations, rows and features
     scaled to unit length. A constant 1 and the logarithm of the count stand before them. All but the
     constant is a difference from the usual row, times n / (n + ``patience``): the signature of a row
-    without observations is that of the usual row.
+    without observations is that of the usual row, and an infinite patience makes every row usual.
     """
 
     def __init__(self, features: int, length: int) -> None:
@@ -46,6 +51,15 @@ class Signature(nn.Module):
         counts = cells.counts.to(self.table.dtype)[:, None]
         difference = self._differences(cells) * (counts / (counts + self.patience))
         return torch.cat([torch.ones_like(counts), difference], dim=1)
+
+    def of_one(self, features: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The signature of one row that observed these features, in numpy: (2 + length,)."""
+        count = len(features)
+        low, high = self.ends.tolist()
+        sums = self.table.numpy().take(features, axis=0).sum(0, dtype=np.float64) / max(1, count) ** 0.5
+        raw = np.append(min(max(math.log1p(count), low), high), sums)
+        difference = (raw - self.centre.numpy()) / self.scale.numpy()
+        return np.append(1.0, difference * (count / (count + self.patience.item())))
 
     def _differences(self, cells: Cells) -> Tensor:
         """Differences from the usual row, however few observations a row has: (rows, 1 + length)."""
@@ -103,7 +117,9 @@ class Signature(nn.Module):
         order = torch.argsort(keys)
         rank = torch.empty_like(order)
         rank[order] = torch.arange(len(order)) - cells.indptr[lines]
-        choices = torch.logspace(-0.5, 3, 15)
+        # Where much patience would be needed, which features a row observed says something only of rows that
+        # are known by their values anyway, and misleads about the others: then it is not believed at all.
+        choices = torch.cat([torch.logspace(-0.5, 2.75, 14), torch.tensor([torch.inf])])
         errors = torch.zeros(len(choices))
         targets = means - row_map[0]
         for count in (1, 2, 4, 8, 16, 32, 64):
@@ -115,4 +131,5 @@ class Signature(nn.Module):
             agreement = ((predicted @ metric) * targets[enough]).sum(1).mean()
             share = count / (count + choices)
             errors += share**2 * size - 2 * share * agreement
-        self.patience.copy_(choices[int(errors.argmin())])
+        best = float(choices[int(errors.argmin())])
+        self.patience.fill_(best if best <= _MAX_PATIENCE else torch.inf)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -35,8 +36,10 @@ class FactorisationTraining:
     def __init__(
         self, backbone: Factorisation, cells: Cells, description: Description, generator: torch.Generator
     ) -> None:
-        self.backbone, self.cells, self.generator = backbone, cells, generator
-        self.by_feature = cells.transpose()
+        self.backbone, self.generator, self.weights = backbone, generator, cells.weights
+        # Factors are found from all observations alike: from what little old ones count some would die out.
+        self.cells = replace(cells, weights=None)
+        self.by_feature = self.cells.transpose()
         # The transposed cells hold the observations in another order: this is where each of them stood.
         self.order = torch.argsort(cells.index, stable=True)
         # Much observed features are other than rarely observed ones.
@@ -61,6 +64,9 @@ class FactorisationTraining:
         prior_means, prior_covariance = self._head_prior(rows.moments(), prior_covariance, choosing=False)
         for turn in range(1, backbone.sweeps + 1):
             choosing = turn % _CHOOSING == 0
+            if self.weights is not None and turn == backbone.sweeps // 2 + 1:
+                cells = self.cells = replace(cells, weights=self.weights)
+                self.by_feature = cells.transpose()
             readings = backbone.readings()
             sums = readings.sums(cells)
             rows = backbone.posterior_from(cells, readings, sums, backbone.signature(cells), rows, passes=1)
@@ -135,15 +141,25 @@ class FactorisationTraining:
         within = unpack(share @ backbone.spread, self.size)
         return means, loo_covariance(heads - means, within, weights)
 
-    def _update_precision(self, rows: RowPosterior, moments: Tensor, sums: list[RowSums]) -> float:
-        error = 0.0
-        precision = self.backbone.precision
-        for each in sums:
-            squared = each.squared_errors(rows, moments).sum() / precision[each.kind]
-            variance = squared / each.counts.sum().clamp(min=1)
-            precision[each.kind] = 1 / variance.clamp(min=1e-4)
-            error = float(variance.clamp(min=0).sqrt())
+    def _update_precision(self, rows: RowPosterior, moments: Tensor, sums: RowSums | None) -> float:
+        """How exact ratings and reals usually are; returns the error as a standard deviation."""
+        error, backbone = 0.0, self.backbone
+        if sums is not None:
+            squared = sums.squared_errors(rows, moments).sum() / backbone.precision[KindType.RATING]
+            error = self._set_precision(KindType.RATING, squared / sums.counts.sum().clamp(min=1))
+        real = (backbone.kinds == KindType.REAL)[self.cells.index]
+        if bool(real.any()):
+            readings = backbone.readings()
+            mean, second = readings.outputs(self.cells, rows)
+            squared = (self.cells.values - mean) ** 2 + (second - mean**2).clamp(min=0)
+            weights = readings.weighted(self.cells, rows)[0] / readings.precision[self.cells.index]
+            counted = self.cells.weighted(torch.ones_like(squared))[real].sum()
+            error = self._set_precision(KindType.REAL, (weights * squared)[real].sum() / counted)
         return error
+
+    def _set_precision(self, kind: int, variance: Tensor) -> float:
+        self.backbone.precision[kind] = 1 / variance.clamp(min=1e-4)
+        return float(variance.clamp(min=0).sqrt())
 
     def _update_heads(
         self, rows: RowPosterior, moments: Tensor, prior_means: Tensor, prior_covariance: Tensor
@@ -151,11 +167,13 @@ class FactorisationTraining:
         backbone, cells, by_feature = self.backbone, self.cells, self.by_feature
         kinds = backbone.kinds[cells.index]
         weights = backbone.precision[kinds] * backbone.exactness[cells.index] * rows.exactness[cells.lines]
+        weights = cells.weighted(weights)
         linear = weights * cells.values
-        if bool((backbone.kinds == KindType.BINARY).any()):
-            bound, signs = backbone.readings().logistic_bound(cells, rows)
-            binary = kinds == KindType.BINARY
-            weights, linear = torch.where(binary, bound, weights), torch.where(binary, signs, linear)
+        readings = backbone.readings()
+        if readings.weighs:
+            own, values = readings.weighted(cells, rows)
+            rated = kinds == KindType.RATING
+            weights, linear = torch.where(rated, weights, own), torch.where(rated, linear, values)
         weights, linear = weights[self.order], linear[self.order]
         total = unpack(bag(pack(moments), by_feature, weights), self.size)
         weighted = bag(with_one(rows.mean), by_feature, linear)
@@ -175,7 +193,7 @@ class FactorisationTraining:
         expected = (total * unpack(backbone.second_moments(), self.size)).sum((1, 2))
         squared = values - 2 * (weighted * backbone.stacked_heads()).sum(1) + expected
         squared = (squared / backbone.exactness).clamp(min=0)
-        exactness = (NOISE_SHOTS + by_feature.counts) / (NOISE_SHOTS + squared)
+        exactness = (NOISE_SHOTS + by_feature.weighted_counts) / (NOISE_SHOTS + squared)
         rating = backbone.kinds == KindType.RATING
         backbone.exactness.copy_(torch.where(rating, exactness.clamp(max=_MAX_EXACTNESS), 1.0))
 

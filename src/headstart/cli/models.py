@@ -28,6 +28,7 @@ from headstart.cli.options import (
     RowMetadata,
     Separator,
     TableKind,
+    TimeColumn,
     ValueColumn,
     file_text,
     read_names,
@@ -48,6 +49,7 @@ def fit(
     row: RowColumn = None,
     feature: FeatureColumn = None,
     value: ValueColumn = None,
+    time: TimeColumn = None,
     kind: TableKind = None,
     form: Form = "auto",
     duplicates: Duplicates = "error",
@@ -58,6 +60,13 @@ def fit(
     backbone: BackboneName = "factorisation",
     adapter: Annotated[str, typer.Option(help="Method that makes the heads of new features.")] = "auto",
     meta_share: MetaShare = None,
+    half_life: Annotated[
+        str | None,
+        typer.Option(
+            help="Age at which an observation counts half: '180 days', or a number in the unit of --time.",
+            show_default="never",
+        ),
+    ] = None,
     settings: Set = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same model.", min=0)] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted fit.")] = False,
@@ -77,7 +86,7 @@ def fit(
 
     # Check the options before the table is read, because reading and training can take long.
     check_place(out)
-    model = configured_model(backbone, adapter, settings, meta_share, seed, quiet=quiet)
+    model = configured_model(backbone, adapter, settings, meta_share, seed, quiet=quiet, half_life=half_life)
     table = read_table(
         observations,
         metadata,
@@ -89,6 +98,7 @@ def fit(
         (separator, decimal, encoding),
         quiet=quiet,
         row_metadata=row_metadata,
+        time=time,
     )
     if not quiet:
         say(table.describe())

@@ -41,6 +41,10 @@ FeatureColumn = Annotated[
 ValueColumn = Annotated[
     str | None, typer.Option("--value", help="Column with the value.", show_default="value")
 ]
+TimeColumn = Annotated[
+    str | None,
+    typer.Option("--time", help="Column that says when an observation was made: numbers or dates."),
+]
 TableKind = Annotated[
     list[str] | None,
     typer.Option(
@@ -98,6 +102,7 @@ def read_table(
     *,
     quiet: bool,
     row_metadata: Path | None = None,
+    time: str | None = None,
 ) -> Table:
     """Read a table as the options say.
 
@@ -114,6 +119,7 @@ def read_table(
         row=row,
         feature=feature,
         value=value,
+        time=time,
         form=form,
         kinds=_kinds(kinds or []),
         metadata_types=_pairs(metadata_types or []),

@@ -39,6 +39,14 @@ def observe(
     row: RowColumn = None,
     feature: FeatureColumn = None,
     value: ValueColumn = None,
+    time: Annotated[
+        str | None,
+        typer.Option(
+            help="If the model has a half-life: the column that says when an observation was made; with NAME "
+            "the time of all of them.",
+            show_default="time",
+        ),
+    ] = None,
     update: Annotated[
         str | None,
         typer.Option(
@@ -64,7 +72,8 @@ def observe(
     side: Any = update  # checked by observe()
     if name is None:
         with Headstart.updating(model) as loaded, notes():
-            said = loaded.observe(observations, row=row, feature=feature, value=value, update=side, text=text)
+            columns = {"row": row, "feature": feature, "value": value, "time": time}
+            said = loaded.observe(observations, **columns, update=side, text=text)
         if not quiet:
             say(str(said))
         return
@@ -72,7 +81,7 @@ def observe(
         raise InputError(f"--feature names a column; leave it out, because all observations are of {name!r}")
     context = read_context(observations, row, value, text)
     with Headstart.updating(model) as loaded, notes():
-        loaded.observe(name, context, update=side)
+        loaded.observe(name, context, update=side, time=time)
     if not quiet:
         say(f"{name!r} now has {loaded.feature(name).shots} observations")
 

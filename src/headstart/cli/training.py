@@ -51,13 +51,21 @@ def read_settings(texts: list[str] | None) -> dict[str, dict[str, Any]]:
 
 
 def configured_model(
-    backbone: str, adapter: str, given: list[str] | None, meta_share: float | None, seed: int, *, quiet: bool
+    backbone: str,
+    adapter: str,
+    given: list[str] | None,
+    meta_share: float | None,
+    seed: int,
+    *,
+    quiet: bool,
+    half_life: str | None = None,
 ) -> Headstart:
     """Check all that is set for training and return a model that is yet to be fitted."""
     from headstart.adapters.registry import adapter_config
     from headstart.backbones.registry import backbone_config
     from headstart.model import Headstart
     from headstart.model.settings import Settings
+    from headstart.table.times import half_life_of
     from headstart.training.choosing import AUTO
     from headstart.training.metatraining import MetaTrainingConfig
     from headstart.training.pretraining import PretrainingConfig
@@ -74,6 +82,7 @@ def configured_model(
         metatraining=MetaTrainingConfig.of(own["metatraining"]),
         meta_share=meta_share,
         random_state=seed,
+        half_life=half_life_of(half_life),
     )
     return Headstart(
         checked.backbone,
@@ -83,4 +92,5 @@ def configured_model(
         meta_share=meta_share,
         random_state=seed,
         quiet=quiet,
+        half_life=checked.half_life,
     )

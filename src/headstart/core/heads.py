@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.algebra.symmetric import diagonals, unpack
+
+
+class OneHead(NamedTuple):
+    """One head, in numpy: the parts of ``Heads`` without their first dimension."""
+
+    weight: NDArray[Any]
+    bias: float
+    covariance: NDArray[Any]
+    noise: float
 
 
 @dataclass(frozen=True)
@@ -29,6 +40,8 @@ class Heads:
 
     def take(self, features: Tensor | slice) -> Heads:
         """Return the heads at these positions; those of a slice are not copied."""
+        if isinstance(features, Tensor) and features.dtype == torch.int64:
+            return self._each(lambda part: part.index_select(0, features))  # faster than an index
         return self._each(lambda part: part[features])
 
     def detach(self) -> Heads:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from headstart.algebra.padding import forms_at
+from headstart.algebra.small import unpacked
 from headstart.algebra.sparse import products_at
 from headstart.algebra.symmetric import affine_form, diagonals, forms, unpack, with_one
-from headstart.core.heads import Heads
+from headstart.core.heads import Heads, OneHead
 from headstart.core.likelihood import Likelihood
-from headstart.core.states import RowStates
+from headstart.core.states import OneState, RowStates
 from headstart.table.cells import Cells
 
 _CELLS_AT_ONCE = 2**24  # bounds the memory that a dense product of heads and rows may take
@@ -78,6 +81,20 @@ def predict_cells(
     if states.variance is not None:
         variance = variance + products_at(heads.mean_squares(), states.variance, cells)
     return Predictive(logits, variance, noise, kinds, likelihood)
+
+
+def predict_one(head: OneHead, state: OneState, *, binary: bool) -> tuple[float, float]:
+    """The mean and the standard deviation of a single cell whose value is binary or has an identity link."""
+    one = np.append(state.activation, 1.0).astype(np.float64)
+    matrix = unpacked(head.covariance.astype(np.float64))
+    output, variance = float(head.weight @ one[:-1] + head.bias), max(0.0, float(one @ matrix @ one))
+    if state.variance is not None:
+        variance += float((head.weight**2 + matrix.diagonal()[:-1]) @ state.variance)
+    noise = float(head.noise) * (1.0 if state.noise is None else float(state.noise))
+    if not binary:
+        return output, math.sqrt(variance + noise)
+    chance = 1 / (1 + math.exp(-output / math.sqrt(1 + math.pi / 8 * (variance + noise))))
+    return chance, math.sqrt(chance * (1 - chance))
 
 
 def predict_grid(

@@ -47,7 +47,7 @@ def audience(
     else:
         places, score = _highest(fitted, heads, own, everyone, n, criterion)
     names = [fitted.rows[place] for place in places]
-    states = fitted.states.take(torch.from_numpy(places))
+    states = fitted.roster.take(places)
     prediction = predict_features(fitted, Names(names, "row"), states, [own.name])
     low, high = prediction.interval(level)
     mean, std, low, high = (part[:, 0] for part in (prediction.mean, prediction.std, low, high))
@@ -76,20 +76,23 @@ def _highest(
     """The rows of the highest scores, and these in the data's units."""
     kinds = torch.tensor([own.kind.type])
     feature = Candidates(heads, kinds, fitted.modelled(kinds), torch.tensor([own.shots]), kinds)
-    everyone = 3 * len(candidates) > len(fitted.rows)  # then all rows are read as they lie
-    walk = np.arange(len(fitted.rows)) if everyone else candidates
-    never = np.ones(len(fitted.rows), dtype=bool)
-    never[candidates] = False
-    hidden = torch.from_numpy(never[walk])
+    roster, walk, hidden = fitted.roster, candidates, np.zeros(len(candidates), dtype=bool)
+    everyone = 3 * len(candidates) > len(fitted.rows)
+    if everyone:  # then all states are read as they lie, which does not move them after a change
+        slots = roster.slots()
+        hidden = np.ones(int(slots.max(initial=-1)) + 1, dtype=bool)
+        hidden[slots[candidates]] = False
+        walk = np.full(len(hidden), -1)
+        walk[slots] = np.arange(len(slots))
 
     def score(part: slice) -> Tensor:
-        states = fitted.states.take(part if everyone else torch.from_numpy(walk[part]))
+        states = roster.stored(part) if everyone else roster.take(walk[part])
         found = scores(fitted, criterion, feature, states, torch.float32)[:, 0]
-        return torch.where(hidden[part], -torch.inf, found)[None]
+        return torch.where(torch.from_numpy(hidden[part]), -torch.inf, found)[None]
 
     (near,) = leading(score, 1, len(walk), n, _ROWS_AT_ONCE)
     some = np.sort(walk[near.numpy()])
-    exact = scores(fitted, criterion, feature, fitted.states.take(torch.from_numpy(some)))[:, 0].numpy()
+    exact = scores(fitted, criterion, feature, roster.take(some))[:, 0].numpy()
     order = np.argsort(-exact, kind="stable")[:n]
     return some[order], exact[order] * own.kind.span + own.kind.offset
 

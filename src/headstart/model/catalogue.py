@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.core.heads import Heads
+from headstart.core.heads import Heads, OneHead
 from headstart.errors import UnknownNameError, did_you_mean
+from headstart.model.entry import Entry
 from headstart.model.feature import Feature
+from headstart.model.layered import Layered
 from headstart.model.listing import Listed, Listing
 from headstart.model.store import Store
 from headstart.table.names import Names, as_name
-
-
-class _Entry(NamedTuple):
-    feature: Feature
-    slot: int  # of its head in the store
-    evidence: Tensor | None  # the sums that the head rests on, if they are kept
-    epoch: int  # of the roster, from whose states the sums were made
-    number: int  # which stays the same as long as the feature is there, and is never given again
-
 
 _MIN_ROOM = 64
 
@@ -46,15 +39,15 @@ class Catalogue(Mapping[str, Feature]):
 
         ``own`` are the features of the backbone: their positions there are their numbers.
         """
-        self._base: dict[str, _Entry] = {}
-        self._recent: dict[str, _Entry] = {}  # come before those of the same name in the base
+        self._base: dict[str, Entry] = {}
+        self._recent: dict[str, Entry] = {}  # come before those of the same name in the base
         self._store = Store(heads.take(torch.zeros(0, dtype=torch.int64)), 0)
         self._own = Names([], "feature") if own is None else own
-        self._slots = np.full(len(self._own), -1)  # by number; -1 of a feature that is not there
+        self._slots = Layered(np.full(len(self._own), -1))  # by number; -1 of a feature that is not there
         # By number: kind, offset and span of the scale, whether as fitted.
-        self._facts = np.zeros((len(self._own), 4))
-        self._listed: tuple[dict[str, _Entry], Listing] | None = None  # of the base
-        self._overlaid: tuple[dict[str, _Entry], Listing] | None = None  # of the base with the recent ones
+        self._facts = Layered(np.zeros((len(self._own), 4)))
+        self._listed: tuple[dict[str, Entry], Listing] | None = None  # of the base
+        self._overlaid: tuple[dict[str, Entry], Listing] | None = None  # of the base with the recent ones
 
     @property
     def listing(self) -> Listing:
@@ -101,8 +94,7 @@ class Catalogue(Mapping[str, Feature]):
 
     def evidence_of(self, name: str, epoch: int) -> Tensor | None:
         """The sums that one feature's head rests on, if they are kept and no row's state changed since."""
-        entry = self._find(name)
-        return entry.evidence if entry.epoch == epoch else None
+        return entry.evidence if (entry := self._find(name)).epoch == epoch else None
 
     def __len__(self) -> int:
         return len(self._base) + sum(name not in self._base for name in self._recent)
@@ -117,7 +109,7 @@ class Catalogue(Mapping[str, Feature]):
     def __getitem__(self, name: object) -> Feature:
         return self._find(name).feature
 
-    def _find(self, name: object) -> _Entry:
+    def _find(self, name: object) -> Entry:
         # A name is first looked for as it is, as ``Names`` does: models may be older than tidy names.
         key = name if isinstance(name, str) and name in self else as_name(name, "feature")
         entry = self._recent.get(key) or self._base.get(key)
@@ -143,20 +135,21 @@ class Catalogue(Mapping[str, Feature]):
 
     def slots_by_number(self, numbers: NDArray[np.int64] | slice) -> NDArray[np.int64]:
         """Where the heads of features lie, by number; -1 of features that are no longer there."""
-        return self._slots[numbers]
+        return self._slots.whole()[numbers] if isinstance(numbers, slice) else self._slots.take(numbers)
 
     def facts(self, numbers: NDArray[np.int64]) -> NDArray[np.float64]:
         """The kind, the offset and span of the scale of features, and whether they are as fitted, by number.
 
         A feature of the backbone is as fitted while nothing is observed of it after ``fit``: (n, 4).
         """
-        return self._facts[numbers]
+        return self._facts.take(numbers)
 
     def names_by_number(self, numbers: NDArray[np.int64]) -> list[str | None]:
         """The names of features, by number; None of features that are no longer there."""
         own = len(self._own)
         later = self.by_number() if bool((numbers >= own).any()) else {}
-        there = (number if self._slots[number] >= 0 else None for number in numbers.tolist())
+        slots = self._slots.take(numbers)
+        there = (number if slot >= 0 else None for number, slot in zip(numbers.tolist(), slots, strict=True))
         return [n if n is None else self._own[n] if n < own else later[n].name for n in there]
 
     def by_number(self) -> dict[int, Feature]:
@@ -171,29 +164,49 @@ class Catalogue(Mapping[str, Feature]):
         ``evidence`` are the sums that their heads rest on, if any, made from the states of this ``epoch``.
         """
         after = copy(self)
-        slots = self._store.claimed(len(features))
-        if slots is None:
-            after._move(len(features))
-            slots = range(after._store.used, after._store.used + len(features))
-            after._store.used = slots.stop
+        slots = after._claimed(len(features))
         after._store.write(slots, heads)
-        sums = [None] * len(features) if evidence is None else evidence
+        return after._entered(features, slots, evidence or [None] * len(features), epoch)
+
+    def put_one(self, feature: Feature, head: OneHead, evidence: Tensor | None, epoch: int) -> Catalogue:
+        """``put`` of one feature."""
+        after = copy(self)
+        slots = after._claimed(1)
+        after._store.write_one(slots.start, head)
+        return after._entered([feature], slots, [evidence], epoch)
+
+    @property
+    def stored_arrays(self) -> list[NDArray[Any]]:
+        """The weights, biases, covariances and noises of all stored heads, in numpy."""
+        return self._store.arrays
+
+    def _claimed(self, count: int) -> range:
+        """So many slots to write to, of a larger store if there is no room."""
+        slots = self._store.claimed(count)
+        if slots is None:
+            self._move(count)
+            slots = range(self._store.used, self._store.used + count)
+            self._store.used = slots.stop
+        return slots
+
+    def _entered(
+        self, features: list[Feature], slots: range, evidence: Sequence[Tensor | None], epoch: int
+    ) -> Catalogue:
+        """Enter features whose heads lie in these slots; for a copy that no one knows of yet."""
         numbers = self._numbers(features)
         new = {
-            feature.name: _Entry(feature, slot, own, epoch, number)
-            for feature, slot, own, number in zip(features, slots, sums, numbers, strict=True)
+            feature.name: Entry(feature, slot, own, epoch, number)
+            for feature, slot, own, number in zip(features, slots, evidence, numbers, strict=True)
         }
-        more = max(0, max(numbers, default=-1) + 1 - len(after._slots))
-        after._slots = np.concatenate([after._slots, np.full(more, -1)])
-        after._slots[numbers] = slots
-        facts = np.array([_facts_of(feature) for feature in features]).reshape(-1, 4)
-        if more or not np.array_equal(after._facts[numbers], facts):  # usually they stay the same
-            after._facts = np.concatenate([after._facts, np.zeros((more, 4))])
-            after._facts[numbers] = facts
-        after._recent = {**after._recent, **new}
-        if len(after._recent) ** 2 > len(after._base):
-            after._base, after._recent = {**after._base, **after._recent}, {}
-        return after
+        more, at = max(0, max(numbers, default=-1) + 1 - len(self._slots)), np.array(numbers, dtype=np.int64)
+        self._slots = self._slots.extended(np.full(more, -1)).put(at, np.arange(slots.start, slots.stop))
+        facts = np.array([entry.facts for entry in new.values()]).reshape(-1, 4)
+        if more or not np.array_equal(self._facts.take(at), facts):  # usually they stay the same
+            self._facts = self._facts.extended(np.zeros((more, 4))).put(at, facts)
+        self._recent = {**self._recent, **new}
+        if len(self._recent) ** 2 > len(self._base):
+            self._base, self._recent = {**self._base, **self._recent}, {}
+        return self
 
     def _numbers(self, features: list[Feature]) -> list[int]:
         """Keep the numbers of features that are there, and give new ones to others."""
@@ -214,8 +227,7 @@ class Catalogue(Mapping[str, Feature]):
         after, gone = copy(self), self._find(name)
         after._base = {key: self._find(key) for key in self if key != gone.feature.name}
         after._recent = {}
-        after._slots = self._slots.copy()
-        after._slots[gone.number] = -1
+        after._slots = self._slots.put(np.array([gone.number]), np.array([-1]))
         return after
 
     def with_contexts(self, features: Mapping[str, Feature]) -> Catalogue:
@@ -225,8 +237,8 @@ class Catalogue(Mapping[str, Feature]):
         after._base = {name: e._replace(feature=features[name], evidence=None) for name, e in every}
         after._recent = {}
         numbers = [entry.number for entry in after._base.values()]
-        after._facts = self._facts.copy()
-        after._facts[numbers] = [_facts_of(entry.feature) for entry in after._base.values()]
+        facts = np.array([entry.facts for entry in after._base.values()]).reshape(-1, 4)
+        after._facts = self._facts.put(np.array(numbers, dtype=np.int64), facts)
         return after
 
     def renamed(self, name: object, other: str, own: Names) -> Catalogue:
@@ -248,10 +260,6 @@ class Catalogue(Mapping[str, Feature]):
         self._store = Store(heads, max(_MIN_ROOM, len(entries), more))
         self._base = {name: entry._replace(slot=slot) for slot, (name, entry) in enumerate(entries.items())}
         self._recent = {}
-        self._slots = np.full_like(self._slots, -1)
-        self._slots[[entry.number for entry in entries.values()]] = np.arange(len(entries))
-
-
-def _facts_of(feature: Feature) -> tuple[float, float, float, float]:
-    kind, as_fitted = feature.kind, feature.in_backbone and not feature.observed_since
-    return float(kind.type), kind.offset, kind.span, float(as_fitted)
+        slots = np.full(len(self._slots), -1)
+        slots[[entry.number for entry in entries.values()]] = np.arange(len(entries))
+        self._slots = Layered(slots)

@@ -52,10 +52,13 @@ _FORMS = {
     "row_prior": {"matrix": (_SINGLE, 2), "constant": (_SINGLE, 1), "covariance": (_SINGLE, 2),
                   "bends": (torch.bool, 1), "gains": (_SINGLE, 1)},
     "row_observations": {"rows": (_INT, 1), "counts": (_INT, 1), "features": (_INT, 1),
-                         "values": (_DOUBLE, 1)},
+                         "values": (_DOUBLE, 1), "times": (_DOUBLE, 1), "now": (_DOUBLE, 1)},
+    "times": {"table": (_DOUBLE, 1), "contexts": (_DOUBLE, 1), "heads": (_DOUBLE, 1)},
 }  # fmt: skip
-_OPTIONAL = {"covariance", "noise", "variance"}
-_OPTIONAL_GROUPS = {"streams", "knowledge/scales", "row_observations", "records", "rows", "row_prior"}
+_OPTIONAL = {"covariance", "noise", "variance", "times", "now"}
+_OPTIONAL_GROUPS = {
+    "streams", "knowledge/scales", "row_observations", "records", "rows", "row_prior", "times",
+}  # fmt: skip
 _OF_PARTS = ("backbone", "adapter")
 _NOT_NEGATIVE = ("code_std", "noise", "variance")
 

@@ -33,10 +33,13 @@ def observations_of_row(fitted: Fitted, row: int) -> RowObservations:
     cells = fitted.knowledge.cells
     if row >= len(cells):  # of a model saved before such rows kept what they observed
         return RowObservations(np.zeros(0, np.int64), np.zeros(0))
-    held = slice(int(cells.indptr[row]), int(cells.indptr[row + 1]))
-    numbers = cells.index[held].numpy()
+    begin, end = cells.indptr.numpy()[row : row + 2]
+    numbers, values = cells.index.numpy()[begin:end], cells.values.numpy()[begin:end]
     facts = fitted.catalogue.facts(numbers)
-    return RowObservations(numbers, facts[:, 1] + facts[:, 2] * cells.values[held].numpy().astype(np.float64))
+    in_units = facts[:, 1] + facts[:, 2] * values
+    if fitted.clock is None:
+        return RowObservations(numbers, in_units)
+    return RowObservations(numbers, in_units, fitted.clock.table[begin:end], fitted.clock.fitted_at)
 
 
 def describes_by_any(fitted: Fitted) -> bool:
@@ -103,7 +106,7 @@ def reading_of(
         cells = _scaled(fitted, given.counts, observations, facts)
         heads = fitted.knowledge.heads.take(cells.index)
     else:
-        cells, slots, facts = _readable(fitted, given, by_any=True)
+        cells, slots, facts = _readable(fitted, given, by_any=True, now=observations.now)
         heads = fitted.catalogue.stored(torch.from_numpy(slots))
         latent = fitted.backbone.activation_size
         if fitted.roster.width > latent:
@@ -118,13 +121,14 @@ def reading_of(
 
 
 def _readable(
-    fitted: Fitted, given: RowCells, *, by_any: bool
+    fitted: Fitted, given: RowCells, *, by_any: bool, now: float | None = None
 ) -> tuple[Cells, NDArray[np.int64], NDArray[np.float64]]:
     """What can be read of observations: cells by number, the slots of their heads, facts."""
     slots = fitted.catalogue.slots_by_number(given.numbers)
     read = slots >= 0 if by_any else (slots >= 0) & (given.numbers < len(fitted.backbone_features))
     lines = np.repeat(np.arange(len(given.counts)), given.counts)[read]
-    observations = RowObservations(given.numbers[read], given.values[read])
+    times = None if given.times is None else given.times[read]
+    observations = RowObservations(given.numbers[read], given.values[read], times, now)
     facts = fitted.catalogue.facts(observations.numbers)
     counts = np.bincount(lines, minlength=len(given.counts))
     return _scaled(fitted, counts, observations, facts), slots[read], facts
@@ -134,8 +138,11 @@ def _scaled(
     fitted: Fitted, counts: NDArray[np.int64], observations: RowObservations, facts: NDArray[np.float64]
 ) -> Cells:
     values = torch.from_numpy((observations.values - facts[:, 1]) / facts[:, 2]).float()
-    width = len(fitted.backbone_features)
-    return Cells(offsets(torch.from_numpy(counts)), torch.from_numpy(observations.numbers), values, width)
+    weights = None
+    if fitted.clock is not None and observations.times is not None:
+        weights = torch.from_numpy(fitted.clock.weights(observations.times, observations.now)).float()
+    indptr, index = offsets(torch.from_numpy(counts)), torch.from_numpy(observations.numbers)
+    return Cells(indptr, index, values, len(fitted.backbone_features), weights)
 
 
 def _kinds(fitted: Fitted, facts: NDArray[np.float64]) -> Tensor:
@@ -194,6 +201,15 @@ def _belief(fitted: Fitted, rows: int, metadata: NDArray[np.float32] | None) -> 
     if held is None or held.prior is None:
         return None
     return held.belief(held.schema.encode([{}] * rows) if metadata is None else metadata)
+
+
+def belief_of(fitted: Fitted, row: int) -> tuple[NDArray[np.float32], NDArray[np.float32]] | None:
+    """What the metadata of one row says of it, in numpy: a shift, and the covariance around it."""
+    held = fitted.row_metadata
+    if held is None or held.prior is None:
+        return None
+    belief = held.belief(held.encoded[row : row + 1])
+    return None if belief is None else (belief.shift[0].numpy(), belief.covariance.numpy())
 
 
 def _blocks(indptr: Tensor) -> list[tuple[int, int]]:

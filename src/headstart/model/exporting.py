@@ -24,7 +24,7 @@ def table_of(fitted: Fitted, *, metadata: bool = True) -> Table:
     names = Names([feature.name for feature in features], "feature")
     kinds = Kinds([feature.kind for feature in features])
     parts = [_of_table(fitted), _of_rows(fitted)]
-    place = np.full(1 + max([-1, *(int(numbers.max(initial=-1)) for _, numbers, _ in parts)]), -1)
+    place = np.full(1 + max([-1, *(int(part[1].max(initial=-1)) for part in parts)]), -1)
     for position, name in enumerate(names):
         number = fitted.catalogue.number(name)
         if number < len(place):
@@ -33,8 +33,13 @@ def table_of(fitted: Fitted, *, metadata: bool = True) -> Table:
     rows = np.concatenate([*(part[0] for part in parts), *(feature.rows for feature in features)])
     index = np.concatenate([*(place[part[1]] for part in parts), np.repeat(np.arange(len(features)), counts)])
     values = np.concatenate([*(part[2] for part in parts), *(feature.values for feature in features)])
-    rows, index, values = (each[index >= 0] for each in (rows, index, values))  # of features still there
-    ordered = sort_observations(rows * max(1, len(names)) + index, values, len(names))
+    times = np.zeros(len(rows))
+    if fitted.clock is not None:
+        own = [np.zeros(0) if feature.times is None else feature.times for feature in features]
+        times = np.concatenate([*(part[3] for part in parts), *own])
+    there = index >= 0  # of features still there
+    rows, index, values, times = rows[there], index[there], values[there], times[there]
+    ordered = sort_observations(rows * max(1, len(names)) + index, values, len(names), times)
     last = np.ones(len(values), dtype=bool)
     last[:-1] = (np.diff(ordered.row_index) != 0) | (np.diff(ordered.feature_index) != 0)
     lines = None if fitted.row_metadata is None else fitted.row_metadata.lines
@@ -51,6 +56,7 @@ def table_of(fitted: Fitted, *, metadata: bool = True) -> Table:
         encoders=fitted.encoders if described is not None else {},
         row_metadata=lines if metadata else None,
         row_schema=_row_schema(fitted, lines) if metadata and lines is not None else None,
+        times=None if fitted.clock is None or ordered.times is None else ordered.times[last],
     )
 
 
@@ -62,7 +68,8 @@ def _row_schema(fitted: Fitted, lines: pa.Table) -> MetadataSchema | None:
     )
 
 
-Part = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]  # rows, numbers of features, values
+# Rows, numbers of features, values, times.
+Part = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]
 
 
 def _of_table(fitted: Fitted) -> Part:
@@ -76,14 +83,17 @@ def _of_table(fitted: Fitted) -> Part:
             fixed[fitted.catalogue.number(feature.name)] = True
     here &= fixed[numbers]  # others hold their own observations, in their own units
     facts = fitted.catalogue.facts(numbers[here])
-    return lines[here], numbers[here], facts[:, 1] + facts[:, 2] * cells.values.numpy()[here].astype(float)
+    times = np.zeros(int(here.sum())) if fitted.clock is None else fitted.clock.table[here]
+    values = facts[:, 1] + facts[:, 2] * cells.values.numpy()[here].astype(float)
+    return lines[here], numbers[here], values, times
 
 
 def _of_rows(fitted: Fitted) -> Part:
     rows = fitted.roster.observed_rows
     observations = [fitted.roster.observations(row) for row in rows]
     cells = RowCells.of([each for each in observations if each is not None])
-    return np.repeat(np.array(rows, dtype=np.int64), cells.counts), cells.numbers, cells.values
+    times = np.zeros(len(cells.values)) if cells.times is None else cells.times
+    return np.repeat(np.array(rows, dtype=np.int64), cells.counts), cells.numbers, cells.values, times
 
 
 def _metadata(fitted: Fitted) -> pa.Table:
@@ -117,7 +127,8 @@ def long_form(table: Table) -> pa.Table:
     """The observations of a table, one line each: row, feature, value."""
     rows = pa.array(list(table.rows), pa.string()).take(pa.array(table.row_index))
     features = pa.array(list(table.features), pa.string()).take(pa.array(table.feature_index))
-    return pa.table({"row": rows, "feature": features, "value": table.values})
+    columns = {"row": rows, "feature": features, "value": table.values}
+    return pa.table(columns if table.times is None else {**columns, "time": table.times})
 
 
 def metadata_lines(table: Table) -> pa.Table:

@@ -26,6 +26,8 @@ class Feature:
     finds_scale: bool = False  # whether its center and scale are found from its observations
     record: Mapping[str, object] | None = None  # its metadata as it was given; None if that was not kept
     observed_since: bool = False  # whether it was observed after fit; rows then read its present head
+    times: NDArray[np.float64] | None = None  # of its observations, in a model where they age
+    now: float | None = None  # the time at which its head was computed
 
     @property
     def fixed(self) -> bool:
@@ -43,18 +45,43 @@ class Feature:
         at = int(np.searchsorted(self.rows, row))
         return at < len(self.rows) and int(self.rows[at]) == row
 
-    def observed(self, rows: NDArray[np.int64], values: NDArray[np.float64]) -> Feature:
+    def observed(
+        self,
+        rows: NDArray[np.int64],
+        values: NDArray[np.float64],
+        times: NDArray[np.float64] | None = None,
+    ) -> Feature:
         """Return the feature with these observations added, a row's later value replacing an earlier one."""
         fresh = ~np.isin(self.rows, rows)
         every = np.concatenate([self.rows[fresh], rows])
         numbers = np.concatenate([self.values[fresh], values])
         order = np.argsort(every)  # a head must not depend on the order observations came in
-        return self._holding(every[order], numbers[order])
+        both = (
+            None if self.times is None or times is None else np.concatenate([self.times[fresh], times])[order]
+        )
+        return self._holding(every[order], numbers[order], both)
+
+    def with_one(self, row: int, value: float, time: float | None = None) -> Feature:
+        """``observed`` of one row."""
+        at = int(self.rows.searchsorted(row))
+        tail = at + 1 if at < len(self.rows) and self.rows[at] == row else at
+        rows = np.concatenate([self.rows[:at], [row], self.rows[tail:]])
+        values = np.concatenate([self.values[:at], [value], self.values[tail:]])
+        if self.times is None or time is None:
+            return self._holding(rows, values)
+        return self._holding(rows, values, np.concatenate([self.times[:at], [time], self.times[tail:]]))
 
     def among(self, rows: NDArray[np.int64]) -> Feature:
         """Return the feature with only its observations at these rows."""
         kept = np.isin(self.rows, rows)
-        return self._holding(self.rows[kept], self.values[kept])
+        return self._holding(
+            self.rows[kept], self.values[kept], None if self.times is None else self.times[kept]
+        )
 
-    def _holding(self, rows: NDArray[np.int64], values: NDArray[np.float64]) -> Feature:
-        return replace(self, shots=len(rows), rows=rows, values=values, observed_since=True)
+    def _holding(
+        self,
+        rows: NDArray[np.int64],
+        values: NDArray[np.float64],
+        times: NDArray[np.float64] | None = None,
+    ) -> Feature:
+        return replace(self, shots=len(rows), rows=rows, values=values, times=times, observed_since=True)

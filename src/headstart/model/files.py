@@ -107,6 +107,7 @@ class Files(FittedModel):
             settings.metatraining,
             settings.meta_share,
             settings.random_state,
+            half_life=settings.half_life,
         )
         model.fitted_ = fitted
         return model

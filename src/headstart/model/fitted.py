@@ -16,8 +16,9 @@ from headstart.core.batch import FeatureBatch
 from headstart.core.heads import Heads
 from headstart.core.knowledge import Knowledge
 from headstart.core.states import RowStates
-from headstart.errors import NumericalError
 from headstart.model.catalogue import Catalogue
+from headstart.model.clock import Clock
+from headstart.model.extremes import are_finite, cancelled, too_extreme
 from headstart.model.feature import Feature
 from headstart.model.roster import Roster
 from headstart.model.row_metadata import RowMetadata
@@ -54,11 +55,17 @@ class Fitted:
     encoders: dict[str, EncoderLike] = field(default_factory=dict)  # of metadata columns; never saved
     row_metadata: RowMetadata | None = None  # and what it says of rows
     arrived: Arrived = NOTHING  # how well was foreseen what was observed since fit
+    clock: Clock | None = None  # of observations that age; None if they do not
 
     @property
     def rows(self) -> Names:
         """The names of the rows."""
         return self.roster.names
+
+    @property
+    def now(self) -> float | None:
+        """The newest time that the model knows, if observations age."""
+        return None if self.clock is None else self.clock.now
 
     @property
     def states(self) -> RowStates:
@@ -77,13 +84,19 @@ class Fitted:
             heads = self.adapter.adapt(batch, states)
         except LinAlgError:
             sizes = [float(np.abs(feature.values).max(initial=0)) for feature in features]
-            raise _too_extreme(features[int(np.argmax(sizes))]) from None
+            raise too_extreme(features[int(np.argmax(sizes))]) from None
         return self._with(features, heads, batch, states)
 
     @torch.no_grad()
-    def observed(self, feature: Feature, rows: NDArray[np.int64], values: NDArray[np.float64]) -> Fitted:
+    def observed(
+        self,
+        feature: Feature,
+        rows: NDArray[np.int64],
+        values: NDArray[np.float64],
+        times: NDArray[np.float64] | None = None,
+    ) -> Fitted:
         """Return the model with one feature refined: from sums over its observations if there are such."""
-        after, adapter = self.with_own_units(feature.observed(rows, values)), self._streaming(feature)
+        after, adapter = self.with_own_units(feature.observed(rows, values, times)), self._streaming(feature)
         if adapter is None:
             return self.adapted([after])
 
@@ -91,10 +104,12 @@ class Fitted:
             return adapter.evidence(*self._read_by([of]))
 
         sums = self.catalogue.evidence_of(feature.name, self.roster.epoch)
-        before = evidence(feature) if sums is None else sums
+        # When time goes on, all observations fade alike, and their sums with them.
+        faded = sums if sums is None or self.clock is None else sums * self.clock.faded(feature.now)
+        before = evidence(feature) if faded is None else faded
         gone = evidence(feature.among(rows))
         total = before - gone + evidence(after.among(rows))
-        if _cancelled(before, gone, total):
+        if cancelled(before, gone, total):
             total = evidence(after)
         batch, states = self._read_by([after])
         return self._with([after], adapter.solve(total, batch), batch, states, [total])
@@ -139,9 +154,11 @@ class Fitted:
         states: RowStates,
         evidence: list[Tensor] | None = None,
     ) -> Fitted:
-        for feature, finite in zip(features, _are_finite(heads), strict=True):
+        for feature, finite in zip(features, are_finite(heads), strict=True):
             if not finite:
-                raise _too_extreme(feature)
+                raise too_extreme(feature)
+        if self.clock is not None:
+            features = [replace(feature, now=self.clock.now) for feature in features]
         catalogue = self.catalogue.put(
             features, self.honest(heads, batch, states), evidence, self.roster.epoch
         )
@@ -171,10 +188,14 @@ class Fitted:
 
     def modelled(self, types: Tensor) -> Tensor:
         """Types of kinds as the model takes them: like ``types``."""
-        as_numbers = self.settings.binary_link == "identity" and KindType.BINARY not in self.knowledge.kinds
-        if not as_numbers:
+        if not self.binary_as_numbers:
             return types
         return torch.where(types == KindType.BINARY, int(KindType.RATING), types)
+
+    @property
+    def binary_as_numbers(self) -> bool:
+        """Whether 0 and 1 are taken as numbers."""
+        return self.settings.binary_link == "identity" and KindType.BINARY not in self.knowledge.kinds
 
     def with_own_units(self, feature: Feature) -> Feature:
         """Return a feature that finds its scale in units that fit its observations, whatever their size.
@@ -209,12 +230,20 @@ class Fitted:
                 torch.from_numpy(np.concatenate([feature.rows for feature in features])),
                 torch.from_numpy(np.concatenate(scaled)).float(),
                 len(self.rows),
+                self._weights(features),
             ),
             torch.from_numpy(np.stack([feature.metadata for feature in features])),
             self.kinds_of(features),
             torch.tensor([self._units_of(feature) for feature in features], dtype=torch.float64),
             known=self._known(features),
         )
+
+    def _weights(self, features: list[Feature]) -> Tensor | None:
+        """How much each observation of these features counts, if observations age: (n,)."""
+        times = [feature.times for feature in features if feature.times is not None]
+        if self.clock is None or len(times) < len(features):
+            return None
+        return torch.from_numpy(self.clock.weights(np.concatenate(times))).float()
 
     def _known(self, features: list[Feature]) -> Tensor:
         """The positions of features among the backbone's own; −1 for others: (features,)."""
@@ -228,23 +257,3 @@ class Fitted:
 
 _FEWEST_OUTLIERS = 4  # values from which on one can be recognised as an outlier
 _MOST_DIGITS = 1e-15  # the least units relative to the value furthest off, whose square must be possible
-_MAX_CANCELLATION = 1e3  # times that sums may shrink when observations are taken out of them
-
-
-def _cancelled(before: Tensor, gone: Tensor, after: Tensor) -> bool:
-    """Whether so much was taken out of the sums that what was rounded away beside it would be missed."""
-    largest = torch.maximum(before.abs().max(), gone.abs().max())
-    return not bool(largest <= _MAX_CANCELLATION * after.abs().max())
-
-
-def _too_extreme(feature: Feature) -> NumericalError:
-    return NumericalError(
-        f"feature {feature.name!r}: its observations or metadata are so extreme that nothing can be computed "
-        "from them; correct them or leave them out"
-    )
-
-
-def _are_finite(heads: Heads) -> list[bool]:
-    """Whether all numbers of each head are finite."""
-    parts = [part.view(len(heads), -1).isfinite().all(1) for part in heads.parts()]
-    return torch.stack(parts).all(0).tolist()

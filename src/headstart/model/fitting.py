@@ -13,14 +13,16 @@ import torch
 from numpy.typing import NDArray
 
 from headstart.adapters.protocol import StreamingAdapter
+from headstart.adapters.registry import ADAPTERS
 from headstart.algebra.symmetric import LinAlgError
 from headstart.backbones.protocol import Backbone, OpenBackbone
 from headstart.backbones.registry import BACKBONES
 from headstart.core.knowledge import Knowledge
 from headstart.core.states import RowStates
-from headstart.errors import InputError, NumericalError
+from headstart.errors import InputError, NumericalError, argument
 from headstart.model.catalogue import Catalogue
 from headstart.model.checkpoint import open_checkpoint, part_file, working_in
+from headstart.model.clock import Clock
 from headstart.model.feature import Feature
 from headstart.model.fitted import Fitted
 from headstart.model.roster import Roster
@@ -28,6 +30,7 @@ from headstart.model.row_metadata import RowMetadata
 from headstart.model.settings import Settings
 from headstart.progress import Reporter
 from headstart.table import Table
+from headstart.table.times import weights_of
 from headstart.training.choosing import train_best
 from headstart.training.judge import Judgement
 from headstart.training.recipe import Trained, as_modelled, train
@@ -50,6 +53,7 @@ def fit_table(
             f"the backbone {settings.backbone.name!r} has no prior of rows that metadata could move; "
             "fit without row metadata, or with the factorisation"
         )
+    table = aged(table, settings)
     if table.schema is not None:
         reporter.say(f"metadata: {table.schema.describe()}")
     try:
@@ -122,6 +126,7 @@ def _assembled(
         middle=table.kinds.take(train_features).middle_real(),
         encoders=dict(table.encoders),
         row_metadata=described,
+        clock=_clock(table, train_features, settings.half_life),
     )
     if fixed:
         heads = knowledge.heads.plain(states.activation.shape[1])  # like those that the adapter makes
@@ -131,6 +136,34 @@ def _assembled(
     for start in range(0, len(rest), _FEATURES_AT_ONCE):
         fitted = fitted.adapted(rest[start : start + _FEATURES_AT_ONCE])
     return fitted
+
+
+def aged(table: Table, settings: Settings) -> Table:
+    """Return the table with weights of its observations by their age, if there is a half-life."""
+    half_life = settings.half_life
+    if half_life is None:
+        return table
+    adapter = settings.adapter if isinstance(settings.adapter, str) else ADAPTERS.part_of(settings.adapter)
+    closed = adapter == "auto" or (isinstance(adapter, type) and issubclass(adapter, StreamingAdapter))
+    if not closed or not issubclass(BACKBONES.part_of(settings.backbone), OpenBackbone):
+        raise InputError(
+            f"{argument('half_life')} needs parts whose observations can count less: "
+            f"{argument('backbone', 'factorisation')} with {argument('adapter', 'bayes')}, chn-bayes or auto"
+        )
+    if table.times is None:
+        raise InputError(
+            f"{argument('half_life')} needs to know when each observation was made; name the column when the "
+            f"table is read, as {argument('time', 'timestamp')}"
+        )
+    now = float(table.times.max(initial=-np.inf))
+    return replace(table, weights=weights_of(table.times, now, half_life))
+
+
+def _clock(table: Table, train_features: NDArray[np.int64], half_life: float | None) -> Clock | None:
+    own = table.with_features(train_features).times
+    if half_life is None or own is None or table.times is None:
+        return None
+    return Clock.starting(half_life, own, float(table.times.max()))
 
 
 def _row_metadata(table: Table, backbone: Backbone, knowledge: Knowledge) -> RowMetadata | None:
@@ -177,6 +210,7 @@ def features_of(table: Table, in_backbone: set[int], *, fixed: bool) -> list[Fea
     order = np.argsort(table.feature_index, kind="stable")
     ends = np.cumsum(table.counts)
     rows, values = table.row_index[order].astype(np.int64), table.values[order]
+    times = None if table.times is None or table.weights is None else table.times[order]
     metadata = table.encoded_metadata()
     records = [{}] * len(table.features) if table.metadata is None else table.metadata.to_pylist()
     features = []
@@ -193,6 +227,7 @@ def features_of(table: Table, in_backbone: set[int], *, fixed: bool) -> list[Fea
                 rows[held],
                 values[held],
                 record={key: value for key, value in records[i].items() if value is not None},
+                times=None if times is None else times[held],
             )
         )
     return features

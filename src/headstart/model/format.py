@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, FiniteFloat
 from torch import Tensor
 
 from headstart.adapters.registry import ADAPTERS, new_adapter
@@ -18,6 +18,7 @@ from headstart.config import Config
 from headstart.core.heads import Heads
 from headstart.core.knowledge import Knowledge, Scales
 from headstart.core.states import RowStates
+from headstart.model.aging import clock_from, feature_times, time_tensors, weights_of_table
 from headstart.model.catalogue import Catalogue
 from headstart.model.checking import check_counts, check_sums, check_tensors, made
 from headstart.model.feature import Feature
@@ -65,6 +66,8 @@ class ModelFacts(Config):
     rows: tuple[Name, ...]
     row_metadata: MetadataSchema | None = None
     arrived: Arrived = NOTHING  # how well was foreseen what was observed since fit
+    # The newest time there was at fit and the newest now, of a model whose observations age.
+    times: tuple[FiniteFloat, FiniteFloat] | None = None
 
 
 def checksum(facts: dict[str, Any]) -> str:
@@ -98,6 +101,7 @@ def facts_of(fitted: Fitted, weights: str, digest: str) -> ModelFacts:
         rows=list(fitted.rows),
         row_metadata=None if fitted.row_metadata is None else fitted.row_metadata.schema,
         arrived=fitted.arrived,
+        times=None if fitted.clock is None else (fitted.clock.fitted_at, fitted.clock.now),
     )
 
 
@@ -142,6 +146,7 @@ def tensors_of(fitted: Fitted) -> dict[str, Tensor]:
     if sums := fitted.catalogue.evidence_at(fitted.roster.epoch):
         tensors["streams"] = torch.cat(list(sums.values()))
     tensors |= row_observation_tensors(fitted) | record_tensors(fitted) | row_metadata_tensors(fitted)
+    tensors |= time_tensors(fitted)
     tensors |= {f"backbone/{name}": value for name, value in fitted.backbone.state_dict().items()}
     tensors |= {f"adapter/{name}": value for name, value in fitted.adapter.state_dict().items()}
     return {name: value.clone() for name, value in tensors.items()}  # tensors in a file share no memory
@@ -168,10 +173,10 @@ def fitted_from(facts: ModelFacts, tensors: dict[str, Tensor], *, prepare: bool 
     )
     backbone.load_state_dict(parts["backbone"])
     backbone.eval().requires_grad_(False)
-    features = len(facts.backbone_features)
+    features, clock = len(facts.backbone_features), clock_from(facts, parts)
     knowledge = Knowledge(
         RowStates(**parts["knowledge/states"]),
-        Cells(own["indptr"], own["index"].long(), own["values"], features),
+        Cells(own["indptr"], own["index"].long(), own["values"], features, weights_of_table(clock)),
         Heads(**parts["knowledge/heads"]),
         own["metadata"],
         own["kinds"],
@@ -202,6 +207,7 @@ def fitted_from(facts: ModelFacts, tensors: dict[str, Tensor], *, prepare: bool 
         middle=None if facts.middle is None else Kind.parse(facts.middle),
         row_metadata=row_metadata_from(facts, parts, backbone.activation_size),
         arrived=facts.arrived,
+        clock=clock,
     )
     check_sums(fitted)
     return fitted
@@ -219,7 +225,7 @@ def _catalogue(
     every = zip(
         facts.features.names, kinds, facts.features.in_backbone, facts.features.shots, metadata, rows, values,
         facts.features.finds_scale, records_from(tensors.get("records"), len(counts)),
-        _observed_since(facts, knowledge), strict=True,
+        _observed_since(facts, knowledge), *feature_times(parts, counts), strict=True,
     )  # fmt: skip
     heads = Heads(**own)
     catalogue = Catalogue(heads, Names(facts.backbone_features, "feature")).put(

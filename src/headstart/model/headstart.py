@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +24,7 @@ from headstart.model.settings import Settings
 from headstart.model.verbs import Verbs
 from headstart.progress import Reporter
 from headstart.table import Table
+from headstart.table.times import half_life_of
 from headstart.training.metatraining import MetaTrainingConfig
 from headstart.training.pretraining import PretrainingConfig
 
@@ -48,6 +50,10 @@ class Headstart(Answers, Verbs, Changes, Living, Files):
     meta_share : float, default=None
         The share of features that teaches only the adapter, as in the paper. By default every feature
         teaches the backbone and, hidden from it in turn, the adapter too.
+    half_life : float, str or timedelta, default=None
+        The age at which an observation counts half, for rows and features: a number in the unit of the
+        table's times, or words such as ``"180 days"``, if they are dates or seconds. By default all
+        observations count alike.
     random_state : int, default=0
         The same number gives the same model.
     quiet : bool, default=False
@@ -77,6 +83,7 @@ class Headstart(Answers, Verbs, Changes, Living, Files):
         meta_share: float | None = None,
         random_state: int = 0,
         quiet: bool = False,
+        half_life: float | str | timedelta | None = None,
     ) -> None:
         self.backbone = backbone
         self.adapter = adapter
@@ -85,6 +92,7 @@ class Headstart(Answers, Verbs, Changes, Living, Files):
         self.meta_share = meta_share
         self.random_state = random_state
         self.quiet = quiet
+        self.half_life = half_life
 
     def fit(self, table: Any, *, checkpoint: str | Path | None = None, resume: bool = False) -> Headstart:
         """Train on a table.
@@ -141,4 +149,5 @@ class Headstart(Answers, Verbs, Changes, Living, Files):
             metatraining=MetaTrainingConfig.of(self.metatraining),
             meta_share=self.meta_share,
             random_state=self.random_state,
+            half_life=half_life_of(self.half_life),
         )

@@ -115,7 +115,8 @@ def _new_feature(fitted: Fitted, given: object, parts: object) -> Feature:
     rows, values = context_of(name, observations, kind, fitted.rows, advice)
     finds_scale = fitted.middle is not None and kind == fitted.middle
     blank = np.zeros(0, dtype=np.float32)
-    feature = Feature(name, kind, False, len(rows), blank, rows, values, finds_scale)
+    times = None if fitted.clock is None else fitted.clock.times_now(len(rows))
+    feature = Feature(name, kind, False, len(rows), blank, rows, values, finds_scale, times=times)
     return fitted.with_own_units(feature)
 
 

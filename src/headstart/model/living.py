@@ -35,6 +35,7 @@ class Living(FittedModel):
         row: str | None = None,
         feature: str | None = None,
         value: str | None = None,
+        time: object = None,
         update: Update | None = None,
         text: TextFormat | None = None,
     ) -> Observed:
@@ -53,6 +54,10 @@ class Living(FittedModel):
             If ``name`` is a feature: its values by the names of rows.
         row, feature, value : str, default=None
             The columns of a frame or a file, "row", "feature" and "value" by default.
+        time : str, number or date, default=None
+            When the observations were made, if the model has a half-life: of a frame or file the column that
+            says so, "time" by default; otherwise one time for all. A list may have (row, feature, value,
+            time) instead.
         update : {"both", "features", "rows"}, default=None
             What to update. By default, one feature if ``name`` is a feature, otherwise both.
         text : TextFormat, default=None
@@ -81,16 +86,20 @@ class Living(FittedModel):
                 side = update or "features"
                 require_possible(fitted, [held], side)
                 rows, values = context_of(held.name, observations, held.kind, fitted.rows)
-                given = triples_of(fitted, held, rows, values)
+                given = triples_of(fitted, held, rows, values, time)
             else:
                 side = update or "both"
-                given = read_triples(fitted, name, Columns(row, feature, value), text)
+                given = read_triples(fitted, name, Columns(row, feature, value), text, time)
                 require_possible(fitted, given.features, side)
+            before = fitted
+            if fitted.clock is not None:
+                fitted = replace(fitted, clock=fitted.clock.moved(given.times))
             if one and side == "features":
-                after, said = fitted.observed(held, rows, values), Observed(len(rows), (held.name,), ())
+                after = fitted.observed(held, rows, values, given.times)
+                said = Observed(len(rows), (held.name,), ())
             else:
                 after, said = observed(fitted, given, side)
-            surprising, arrived = surprise(fitted, given)
+            surprising, arrived = surprise(before, given)
             if surprising is not None:  # before the change: a filter may make it an error
                 warnings.warn(surprising, SurpriseWarning, stacklevel=2)
             self.fitted_ = replace(after, arrived=arrived)

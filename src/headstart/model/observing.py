@@ -13,6 +13,7 @@ from headstart.model.describing import described, describes_by_any, observations
 from headstart.model.feature import Feature
 from headstart.model.fitted import Fitted
 from headstart.model.row_cells import RowCells
+from headstart.model.single import takes_one, with_feature, with_row
 from headstart.model.triples import Triples
 
 Update = Literal["both", "features", "rows"]
@@ -77,20 +78,28 @@ def observed(fitted: Fitted, given: Triples, update: str) -> tuple[Fitted, Obser
     """
     rows = np.unique(given.rows) if update != "features" else given.rows[:0]
     features = given.features if update != "rows" else []
-    if len(rows):
-        fitted = _with_rows(fitted, given, rows)
-    if features:
-        fitted = with_features(fitted, observed_features(fitted, given))
+    if takes_one(fitted, given):
+        row, value = int(given.rows[0]), float(given.values[0])
+        time = None if given.times is None else float(given.times[0])
+        if len(rows):
+            fitted = with_row(fitted, row, int(given.numbers[0]), value, time)
+        if features:
+            fitted = with_feature(fitted, features[0], row, value, time)
+    else:
+        if len(rows):
+            fitted = _with_rows(fitted, given, rows)
+        if features:
+            fitted = with_features(fitted, observed_features(fitted, given))
     names = tuple(fitted.rows[row] for row in rows)
     return fitted, Observed(len(given.values), tuple(feature.name for feature in features), names)
 
 
 def _with_rows(fitted: Fitted, given: Triples, rows: NDArray[np.int64]) -> Fitted:
     known = RowCells.of([observations_of_row(fitted, int(row)) for row in rows])
-    cells = known.joined(np.searchsorted(rows, given.rows), given.numbers, given.values)
+    cells = known.joined(np.searchsorted(rows, given.rows), given.numbers, given.values, given.times)
     metadata = None if fitted.row_metadata is None else fitted.row_metadata.encoded[rows]
     states = described(fitted, cells, [fitted.rows[row] for row in rows], metadata)
-    return replace(fitted, roster=fitted.roster.put(rows, states, cells.observations()))
+    return replace(fitted, roster=fitted.roster.put(rows, states, cells.observations(fitted.now)))
 
 
 def observed_features(fitted: Fitted, given: Triples) -> list[Feature]:
@@ -98,8 +107,9 @@ def observed_features(fitted: Fitted, given: Triples) -> list[Feature]:
     order = np.argsort(given.places, kind="stable")  # rows stay in order within a feature
     ends = np.cumsum(np.bincount(given.places, minlength=len(given.features)))[:-1]
     rows, values = np.split(given.rows[order], ends), np.split(given.values[order], ends)
-    every = zip(given.features, rows, values, strict=True)
-    return [fitted.with_own_units(feature.observed(own, seen)) for feature, own, seen in every]
+    times = [None] * len(rows) if given.times is None else np.split(given.times[order], ends)
+    every = zip(given.features, rows, values, times, strict=True)
+    return [fitted.with_own_units(feature.observed(own, seen, when)) for feature, own, seen, when in every]
 
 
 def with_features(fitted: Fitted, features: list[Feature]) -> Fitted:

@@ -32,6 +32,8 @@ def added_rows(
     """Return the model with new rows; their observations also refine the features if ``teach``."""
     records, encoded = encoded_rows(fitted.row_metadata, names, metadata)
     cells = rows_of(fitted, given)
+    if fitted.clock is not None:
+        cells = cells._replace(times=fitted.clock.times_now(len(cells.values)))
     by_number = fitted.catalogue.by_number() if teach else {}
     features = [by_number[number] for number in np.unique(cells.numbers).tolist()] if teach else []
     if teach:
@@ -41,14 +43,14 @@ def added_rows(
     first = len(fitted.rows)
     fitted = replace(
         fitted,
-        roster=fitted.roster.added(names, states, cells.observations()),
+        roster=fitted.roster.added(names, states, cells.observations(fitted.now)),
         row_metadata=None if held is None else held.added(records, encoded),
     )
     if not features:
         return fitted
     rows = first + np.repeat(np.arange(len(names)), cells.counts)
     _, places = np.unique(cells.numbers, return_inverse=True)
-    taken = Triples(rows, features, places, cells.numbers, cells.values)
+    taken = Triples(rows, features, places, cells.numbers, cells.values, cells.times)
     return with_features(fitted, observed_features(fitted, taken))
 
 
@@ -65,8 +67,11 @@ def without_row(fitted: Fitted, row: int) -> Fitted:
     features = list(fitted.catalogue.values())
     holding = np.array([feature.holds(row) for feature in features], dtype=bool)
     catalogue = _moved_up(fitted, features, row)
-    knowledge, adapter = fitted.knowledge, fitted.adapter
+    knowledge, adapter, clock = fitted.knowledge, fitted.adapter, fitted.clock
     if fitted_on:
+        if clock is not None:
+            held_by = slice(int(knowledge.cells.indptr[row]), int(knowledge.cells.indptr[row + 1]))
+            clock = replace(clock, table=np.delete(clock.table, held_by))
         kept = torch.from_numpy(np.delete(np.arange(len(knowledge.cells)), row))
         knowledge = replace(knowledge, cells=knowledge.cells.take(kept), states=knowledge.states.take(kept))
         adapter = copy(adapter)
@@ -78,6 +83,7 @@ def without_row(fitted: Fitted, row: int) -> Fitted:
         catalogue=catalogue,
         knowledge=knowledge,
         adapter=adapter,
+        clock=clock,
         row_metadata=None if held is None else held.without(row),
     )
     changed = [after.catalogue[feature.name] for feature, held in zip(features, holding, strict=True) if held]

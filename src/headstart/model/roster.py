@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from headstart.core.states import RowStates
+from headstart.core.states import OneState, RowStates
+from headstart.model.layered import Layered
 from headstart.model.store import Store
 from headstart.table.names import Names
 
@@ -23,6 +24,8 @@ class RowObservations(NamedTuple):
 
     numbers: NDArray[np.int64]
     values: NDArray[np.float64]  # in the data's own units
+    times: NDArray[np.float64] | None = None  # in a model where observations age
+    now: float | None = None  # the time at which the state was computed
 
 
 class StateArrays(NamedTuple):
@@ -44,7 +47,7 @@ class Roster:
         self.names = names
         self.epoch = 0  # how often states of known rows have changed
         self._store = Store(states, 0)
-        self._slots = np.arange(len(states))
+        self._slots = Layered(np.arange(len(states)))
         self._base: dict[int, RowObservations] = {}
         self._recent: dict[int, RowObservations] = {}  # come before those of the same row in the base
         self._cells: tuple[dict[int, RowObservations], NDArray[np.int64], NDArray[np.int64]] | None = (
@@ -64,17 +67,30 @@ class Roster:
         """The states of all rows."""
         if len(self._store.parts) == len(self):  # nothing has changed since they were made
             return self._store.parts
-        return self._store.take(torch.from_numpy(self._slots))
+        return self._store.take(torch.from_numpy(self._slots.whole()))
 
     def take(self, rows: NDArray[np.int64]) -> RowStates:
         """The states of the rows at these positions."""
         if "states" in self.__dict__:
             return self.states.take(torch.from_numpy(rows))
-        return self._store.take(torch.from_numpy(self._slots[rows]))
+        return self._store.take(torch.from_numpy(self._slots.take(rows)))
+
+    def slots(self) -> NDArray[np.int64]:
+        """Where the states of all rows are stored."""
+        return self._slots.whole()
+
+    def stored(self, slots: slice) -> RowStates:
+        """The states that are stored there, as they lie; some may no longer be, or not yet be, of any row."""
+        return self._store.take(slots)
+
+    def read_by_heads(self, rows: NDArray[np.int64]) -> tuple[NDArray[Any], ...]:
+        """What heads read of the rows at these positions, in numpy: activation, noise and variance."""
+        slots = self._slots.take(rows)
+        return tuple(part.take(slots, axis=0) for part in self._store.arrays[2:])
 
     def arrays(self, row: int) -> StateArrays:
         """The state of one row, without a copy."""
-        parts, slot = self._store.parts, int(self._slots[row])
+        parts, slot = self._store.parts, int(self._slots.take(np.array([row]))[0])
         noise, variance = parts.noise, parts.variance
         return StateArrays(
             parts.activation[slot].numpy(),
@@ -110,10 +126,20 @@ class Roster:
     ) -> Roster:
         """Return a roster in which these rows have other states, which rest on other observations."""
         after = self._copied()
-        slots = after._written(states)
-        after._slots = after._slots.copy()
-        after._slots[rows] = slots
+        slots = after._claimed(len(states))
+        after._store.write(slots, states)
+        after._slots = after._slots.put(rows, np.arange(slots.start, slots.stop))
         after._keep(dict(zip(rows.tolist(), observations, strict=True)))
+        after.epoch = self.epoch + 1
+        return after
+
+    def put_one(self, row: int, state: OneState, observations: RowObservations) -> Roster:
+        """``put`` of one row."""
+        after = self._copied()
+        (slot,) = after._claimed(1)
+        after._store.write_one(slot, state.parts())
+        after._slots = after._slots.put(np.array([row]), np.array([slot]))
+        after._keep({row: observations})
         after.epoch = self.epoch + 1
         return after
 
@@ -126,9 +152,9 @@ class Roster:
     def restored(self, rows: NDArray[np.int64], of: Roster) -> Roster:
         """Return a roster in which these rows are as in another one, whose first rows are the same."""
         after = self._copied()
-        slots = after._written(of.take(rows))
-        after._slots = after._slots.copy()
-        after._slots[rows] = slots
+        slots = after._claimed(len(rows))
+        after._store.write(slots, of.take(rows))
+        after._slots = after._slots.put(rows, np.arange(slots.start, slots.stop))
         gone = {*rows.tolist()}
         held = {row: own for row in gone if (own := of.observations(row)) is not None}
         every = {**self._base, **self._recent}
@@ -142,9 +168,10 @@ class Roster:
     ) -> Roster:
         """Return a roster with further rows."""
         after = self._copied()
-        slots = after._written(states)
+        slots = after._claimed(len(states))
+        after._store.write(slots, states)
         after._keep(dict(zip(range(len(self), len(self) + len(names)), observations, strict=True)))
-        after._slots = np.concatenate([after._slots, slots])
+        after._slots = after._slots.extended(np.arange(slots.start, slots.stop))
         after.names = Names([*self.names, *names], "row")
         return after
 
@@ -171,17 +198,17 @@ class Roster:
         after.__dict__.pop("states", None)
         return after
 
-    def _written(self, states: RowStates) -> NDArray[np.int64]:
-        slots = self._store.claimed(len(states))
+    def _claimed(self, count: int) -> range:
+        """So many slots to write to, of a larger store if there is no room."""
+        slots = self._store.claimed(count)
         if slots is None:
-            room = max(_MIN_ROOM, len(self) // _ROOM_SHARE, len(states))
+            room = max(_MIN_ROOM, len(self) // _ROOM_SHARE, count)
             self._store = Store(self.take(np.arange(len(self))), room)
-            self._slots = np.arange(len(self))
-            slots = self._store.claimed(len(states))
+            self._slots = Layered(np.arange(len(self)))
+            slots = self._store.claimed(count)
             if slots is None:
                 raise RuntimeError("a store that was just made has no room")
-        self._store.write(slots, states)
-        return np.arange(slots.start, slots.stop)
+        return slots
 
     def _keep(self, observations: dict[int, RowObservations]) -> None:
         self._recent = {**self._recent, **observations}

@@ -16,22 +16,31 @@ class RowCells(NamedTuple):
     counts: NDArray[np.int64]  # (lines,)
     numbers: NDArray[np.int64]  # (n,): of features, ascending within a line
     values: NDArray[np.float64]  # (n,): in the data's own units
+    times: NDArray[np.float64] | None = None  # (n,): in a model where observations age
 
-    def observations(self) -> list[RowObservations]:
-        """What each line holds."""
+    def observations(self, now: float | None = None) -> list[RowObservations]:
+        """What each line holds, for states that are computed at this time."""
         ends = np.cumsum(self.counts)[:-1]
-        parts = zip(np.split(self.numbers, ends), np.split(self.values, ends), strict=True)
-        return [RowObservations(*part) for part in parts]
+        numbers, values = np.split(self.numbers, ends), np.split(self.values, ends)
+        times = [None] * len(numbers) if self.times is None else np.split(self.times, ends)
+        return [RowObservations(*each, now) for each in zip(numbers, values, times, strict=True)]
 
     @classmethod
     def of(cls, observations: list[RowObservations]) -> RowCells:
-        """The observations of these rows, one after the other."""
+        """The observations of these rows, one after the other; with times if all of them have some."""
         counts = np.array([len(each.numbers) for each in observations], dtype=np.int64)
         numbers = np.concatenate([np.zeros(0, np.int64), *(each.numbers for each in observations)])
-        return cls(counts, numbers, np.concatenate([np.zeros(0), *(each.values for each in observations)]))
+        values = np.concatenate([np.zeros(0), *(each.values for each in observations)])
+        times = [each.times for each in observations if each.times is not None]
+        known = bool(times) and len(times) == len(observations)
+        return cls(counts, numbers, values, np.concatenate(times) if known else None)
 
     def joined(
-        self, lines: NDArray[np.int64], numbers: NDArray[np.int64], values: NDArray[np.float64]
+        self,
+        lines: NDArray[np.int64],
+        numbers: NDArray[np.int64],
+        values: NDArray[np.float64],
+        times: NDArray[np.float64] | None = None,
     ) -> RowCells:
         """Return them with more observations, in any order; one of the same cell replaces the earlier one."""
         every = np.concatenate([np.repeat(np.arange(len(self.counts)), self.counts), lines])
@@ -40,4 +49,6 @@ class RowCells(NamedTuple):
         last = np.ones(len(order), dtype=bool)
         last[:-1] = (np.diff(every[order]) != 0) | (np.diff(both[order]) != 0)
         kept = order[last]
-        return RowCells(np.bincount(every[kept], minlength=len(self.counts)), both[kept], all_values[kept])
+        when = None if self.times is None or times is None else np.concatenate([self.times, times])[kept]
+        counts = np.bincount(every[kept], minlength=len(self.counts))
+        return RowCells(counts, both[kept], all_values[kept], when)

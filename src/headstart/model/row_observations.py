@@ -32,7 +32,15 @@ def row_observation_tensors(fitted: Fitted) -> dict[str, Tensor]:
     kept = features >= 0  # of features that are no longer there nothing is left
     lines = np.repeat(np.arange(len(rows)), cells.counts)[kept]
     order = np.lexsort((features[kept], lines))
+    aging = {}
+    if cells.times is not None:
+        now = [each.now for each in observations if each is not None and each.now is not None]
+        aging = {
+            "row_observations/times": torch.from_numpy(cells.times[kept][order]),
+            "row_observations/now": torch.tensor(now, dtype=torch.float64),
+        }
     return {
+        **aging,
         "row_observations/rows": torch.tensor(rows, dtype=torch.int64),
         "row_observations/counts": torch.from_numpy(np.bincount(lines, minlength=len(rows))),
         "row_observations/features": torch.from_numpy(features[kept][order]),
@@ -53,11 +61,16 @@ def roster_from(
         torch.split(observations["features"], observations["counts"].tolist()),
     )
     values = torch.split(observations["values"], counts)
+    times = torch.split(observations["times"], counts) if "times" in observations else [None] * len(counts)
+    now = observations["now"].tolist() if "now" in observations else [None] * len(counts)
     held = {}
-    for row, own, given in zip(observations["rows"].tolist(), features, values, strict=True):
+    every = zip(observations["rows"].tolist(), features, values, times, now, strict=True)
+    for row, own, given, when, at in every:
         mine = numbers[own.numpy()]
         order = np.argsort(mine)
-        held[row] = RowObservations(mine[order], given.numpy()[order])
+        held[row] = RowObservations(
+            mine[order], given.numpy()[order], None if when is None else when.numpy()[order], at
+        )
     return roster.with_observations(held)
 
 
@@ -71,6 +84,11 @@ def are_consistent(observations: dict[str, Tensor], rows: int, features: int) ->
         for name, limit in (("rows", rows), ("features", features))
     )
     if not within or not len(lines) == len(observations["features"]) == len(observations["values"]):
+        return False
+    if "times" in observations and (
+        len(observations["times"]) != len(lines)
+        or len(observations.get("now", ())) != len(observations["rows"])
+    ):
         return False
     keys = lines * max(1, features) + observations["features"]
     return all(bool((numbers.diff() > 0).all()) for numbers in (observations["rows"], keys))

@@ -6,10 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
-
-from headstart.core.predictive import Predictive
-from headstart.table.kinds import KindType
+import numpy as np
+from numpy.typing import NDArray
 
 _SURE = 3.0  # standard errors
 _MUCH = 0.05  # nats per observation
@@ -24,11 +22,10 @@ class Arrived(NamedTuple):
     excess: float = 0.0  # of the negative log-likelihood over what was expected of it
     squares: float = 0.0
 
-    def joined(self, excess: torch.Tensor) -> Arrived:
+    def joined(self, excess: NDArray[np.float64]) -> Arrived:
         """Return the sums with those of more observations."""
-        numbers = excess.double()
-        count, total = self.observations + len(numbers), self.excess + float(numbers.sum())
-        return Arrived(count, total, self.squares + float((numbers**2).sum()))
+        count, total = self.observations + len(excess), self.excess + float(excess.sum())
+        return Arrived(count, total, self.squares + float((excess**2).sum()))
 
 
 NOTHING = Arrived()
@@ -86,14 +83,17 @@ def staleness_of(arrived: Arrived, fitted_on: int) -> Staleness:
     )
 
 
-def excess_of(predictive: Predictive, values: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+def excess_of(
+    values: NDArray[np.float64],
+    mean: NDArray[np.float64],
+    std: NDArray[np.float64],
+    binary: NDArray[np.bool_],
+) -> NDArray[np.float64]:
     """The negative log-likelihood of values less the entropy of their predictive: (n,).
 
-    ``factor`` (n,) is that of the calibration, by which standard deviations are multiplied.
+    ``mean`` and ``std`` (n,) are those of the predictive, on the models' scale as the values.
     """
-    mean, std = predictive.mean.double(), (factor * predictive.std).double().clamp(min=1e-12)
-    gaussian = 0.5 * (((values - mean) / std) ** 2 - 1)
-    chance = mean.clamp(1e-4, 1 - 1e-4)
-    logit = torch.logit(chance)
-    bernoulli = (chance - values) * logit  # -log p(x) - entropy
-    return torch.where(predictive.kinds == KindType.BINARY, bernoulli, gaussian).clamp(max=_MOST)
+    gaussian = 0.5 * (((values - mean) / np.maximum(std, 1e-12)) ** 2 - 1)
+    chance = np.clip(mean, 1e-4, 1 - 1e-4)
+    bernoulli = (chance - values) * np.log(chance / (1 - chance))  # -log p(x) - entropy
+    return np.minimum(np.where(binary, bernoulli, gaussian), _MOST)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from typing import Generic, TypeVar
+from collections.abc import Iterable
+from typing import Any, Generic, TypeVar
 
 from torch import Tensor
 
@@ -20,6 +21,7 @@ class Store(Generic[Part]):
 
     def __init__(self, parts: Part, room: int) -> None:
         self.parts: Part = parts.detach().grown(room)
+        self.arrays = [part.numpy() for part in self.parts.parts()]  # the same memory
         self.used = len(parts)
 
     def claimed(self, count: int) -> range | None:
@@ -34,6 +36,11 @@ class Store(Generic[Part]):
         """Fill slots that were claimed."""
         for held, given in zip(self.parts.parts(), parts.detach().parts(), strict=True):
             held[slots.start : slots.stop] = given
+
+    def write_one(self, slot: int, parts: Iterable[Any]) -> None:
+        """Fill one slot that was claimed with these numbers."""
+        for held, given in zip(self.arrays, parts, strict=True):
+            held[slot] = given
 
     def take(self, slots: Tensor | slice) -> Part:
         """Return what these slots hold; what a slice of them holds is not copied."""

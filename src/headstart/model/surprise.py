@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from headstart.core.predictive import Predictive, predict_cells
+from headstart.core.predictive import predict_cells, predict_one
+from headstart.core.states import OneState
 from headstart.model.fitted import Fitted
+from headstart.model.single import head_of, modelled_kind, takes_one
 from headstart.model.staleness import Arrived, excess_of
 from headstart.model.triples import Triples
 from headstart.model.widening import SURPRISING
@@ -19,41 +22,50 @@ from headstart.training.calibration import USUAL_LEVEL
 _SMALL_SAMPLE = 8.0
 
 
-@torch.no_grad()
+class Expected(NamedTuple):
+    """What was expected of observations, on the models' scale, in an order of its own."""
+
+    mean: NDArray[np.float64]  # (n,)
+    std: NDArray[np.float64]  # (n,): calibrated
+    binary: NDArray[np.bool_]  # (n,): whether the value has a logistic link
+    order: NDArray[np.int64]  # (n,): of the observations
+
+
 def surprise(fitted: Fitted, given: Triples) -> tuple[str | None, Arrived]:
     """What to say of observations before they are made, if anything, and how well they were foreseen."""
     if not len(given.values):
         return None, fitted.arrived
-    predictive, factor, order = _expected(fitted, given)
+    expected = one_expected(fitted, given) if takes_one(fitted, given) else _expected(fitted, given)
+    lines = given.places[expected.order]
     kinds = [feature.kind for feature in given.features]
-    offset, span = (np.array([getattr(kind, part) for kind in kinds])[given.places[order]]
-                    for part in ("offset", "span"))  # fmt: skip
-    scaled = torch.from_numpy((given.values[order] - offset) / span)
-    arrived = fitted.arrived.joined(excess_of(predictive, scaled, factor))
-    binary = np.array([feature.kind.type == KindType.BINARY for feature in given.features], dtype=bool)
-    said = None if binary.all() else _said(fitted, given, predictive, factor, order, binary)
+    offset, span = (np.array([getattr(kind, part) for kind in kinds])[lines] for part in ("offset", "span"))
+    scaled = (given.values[expected.order] - offset) / span
+    excess = excess_of(scaled, expected.mean, expected.std, expected.binary)
+    arrived = fitted.arrived.joined(excess)
+    if not (np.abs(scaled - expected.mean) > 0.99 * SURPRISING * expected.std).any():
+        return None, arrived
+    binary = np.array([kind.type == KindType.BINARY for kind in kinds], dtype=bool)
+    said = None if binary.all() else _said(fitted, given, expected, offset, span, binary[lines])
     return said, arrived  # of binary ones nothing is said: 0 and 1 are always possible
 
 
 def _said(
     fitted: Fitted,
     given: Triples,
-    predictive: Predictive,
-    factor: Tensor,
-    order: NDArray[np.int64],
+    expected: Expected,
+    offset: NDArray[np.float64],
+    span: NDArray[np.float64],
     binary: NDArray[np.bool_],
 ) -> str | None:
-    lines = given.places[order]
-    kinds = [feature.kind for feature in given.features]
-    offset, span = (np.array([getattr(kind, part) for kind in kinds])[lines] for part in ("offset", "span"))
-    values = given.values[order]
-    mean, std = offset + span * predictive.mean.numpy(), span * (factor * predictive.std).numpy()
+    order = expected.order
+    lines, values = given.places[order], given.values[order]
+    mean, std = offset + span * expected.mean, span * expected.std
     distance = np.abs(values - mean) / np.maximum(std, np.finfo(float).tiny)
     shots = np.array([max(1, feature.shots) for feature in given.features])
     # Of few values the scale is uncertain, if it is found from them.
     finding = np.array([feature.finds_scale for feature in given.features])
     limit = (SURPRISING * (1 + _SMALL_SAMPLE / shots * finding))[lines]
-    excess = np.where(binary[lines], 0.0, distance / limit)
+    excess = np.where(binary, 0.0, distance / limit)
     worst = int(excess.argmax())
     if excess[worst] <= 1:
         return None
@@ -67,8 +79,8 @@ def _said(
     )
 
 
-def _expected(fitted: Fitted, given: Triples) -> tuple[Predictive, Tensor, NDArray[np.int64]]:
-    """The predictive of the observations, the factors of their calibration, and their order in both."""
+@torch.no_grad()
+def _expected(fitted: Fitted, given: Triples) -> Expected:
     features, heads = fitted.catalogue.take([feature.name for feature in given.features])
     kinds = fitted.kinds_of(features)
     rows, inverse = np.unique(given.rows, return_inverse=True)
@@ -82,4 +94,18 @@ def _expected(fitted: Fitted, given: Triples) -> tuple[Predictive, Tensor, NDArr
     )
     predictive = predict_cells(heads, fitted.roster.take(rows), cells, kinds, fitted.knowledge.likelihood)
     shots = torch.tensor([feature.shots for feature in features], dtype=torch.int64)
-    return predictive, fitted.calibration.factor(shots, kinds)[:, USUAL_LEVEL][cells.lines], order
+    factor = fitted.calibration.factor(shots, kinds)[:, USUAL_LEVEL][cells.lines]
+    mean, std = predictive.mean.double().numpy(), (factor * predictive.std).double().numpy()
+    return Expected(mean, std, (predictive.kinds == KindType.BINARY).numpy(), order)
+
+
+def one_expected(fitted: Fitted, given: Triples) -> Expected:
+    """The same of a single observation."""
+    feature, kind = given.features[0], modelled_kind(fitted, given.features[0])
+    activation, *rest = fitted.roster.read_by_heads(given.rows)
+    noise, variance = (*(part[0] for part in rest), None, None)[:2]
+    state = OneState(activation[:0], activation[:0], activation[0], noise, variance)
+    binary = kind == KindType.BINARY
+    mean, std = predict_one(head_of(fitted, feature), state, binary=binary)
+    factor = fitted.calibration.one_factor(feature.shots, kind)
+    return Expected(np.array([mean]), np.array([factor * std]), np.array([binary]), np.zeros(1, np.int64))

@@ -9,16 +9,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headstart.errors import InputError, UnknownNameError, did_you_mean, listed, worded
+from headstart.errors import InputError, UnknownNameError, argument, did_you_mean, listed, worded
 from headstart.model.feature import Feature
 from headstart.model.fitted import Fitted
 from headstart.model.given import NUMBERS
 from headstart.table import Kinds, Names
-from headstart.table.limits import require_carried
+from headstart.table.kinds import KindType
+from headstart.table.limits import LARGEST, require_carried
 from headstart.table.names import MAX_SUGGESTIONS, as_name
-from headstart.table.readers import Columns, choose_form, read_long
+from headstart.table.readers import Columns, Observations, choose_form, read_long
 from headstart.table.sorting import sort_observations
 from headstart.table.sources import TextFormat, open_source
+from headstart.table.times import time_of, times_of
 
 
 class Triples(NamedTuple):
@@ -29,9 +31,12 @@ class Triples(NamedTuple):
     places: NDArray[np.int64]  # (n,): positions in ``features``
     numbers: NDArray[np.int64]  # (n,): of the features in the catalogue
     values: NDArray[np.float64]  # (n,): in the data's own units
+    times: NDArray[np.float64] | None = None  # (n,): in a model where observations age
 
 
-def read_triples(fitted: Fitted, given: object, columns: Columns, text: TextFormat | None = None) -> Triples:
+def read_triples(
+    fitted: Fitted, given: object, columns: Columns, text: TextFormat | None = None, time: object = None
+) -> Triples:
     """Turn a list of (row, feature, value), a frame or a file into observations of this model.
 
     Raises
@@ -39,22 +44,97 @@ def read_triples(fitted: Fitted, given: object, columns: Columns, text: TextForm
     InputError
         If anything cannot be used: names that are not there, values of another kind, two values of one cell.
     """
+    require_clock(fitted, time)
+    if isinstance(given, list) and len(given) == 1 and (one := _usual(fitted, given[0], time)) is not None:
+        return one
+    times: NDArray[np.float64] | None = None
     if isinstance(given, (list, tuple)):
+        given, times = _with_times(fitted, given, time)
         rows, features, values = _of_list(given)
-        row_numbers, feature_numbers = np.arange(len(rows)), np.arange(len(rows))
+        row_numbers = feature_numbers = np.arange(len(rows), dtype=np.int32)
     else:
-        rows, features, row_numbers, feature_numbers, values = _of_source(given, columns, text)
+        if fitted.clock is not None:
+            if time is not None and not isinstance(time, str):
+                raise InputError(
+                    f"{argument('time')} of a frame or file is the name of a column; got {time!r}"
+                )
+            columns = columns._replace(time=time or "time")
+        read = _of_source(given, columns, text)
+        rows, features, values, times = read.rows, read.features, read.values, read.times
+        row_numbers, feature_numbers = read.row_numbers, read.feature_numbers
     row_index = _row_positions(fitted, rows)[row_numbers]
     names, held, feature_index = _features(fitted, features)
-    return _checked(fitted, names, held, row_index, feature_index[feature_numbers], values)
+    return _checked(fitted, names, held, row_index, feature_index[feature_numbers], values, times)
 
 
 def triples_of(
-    fitted: Fitted, feature: Feature, rows: NDArray[np.int64], values: NDArray[np.float64]
+    fitted: Fitted,
+    feature: Feature,
+    rows: NDArray[np.int64],
+    values: NDArray[np.float64],
+    time: object = None,
 ) -> Triples:
-    """The observations of one feature as triples; they are checked already."""
+    """The observations of one feature, made at one time, as triples; they are checked already."""
+    require_clock(fitted, time)
     numbers = np.full(len(rows), fitted.catalogue.number(feature.name))
-    return Triples(rows, [feature], np.zeros(len(rows), np.int64), numbers, values)
+    times = None if fitted.clock is None else np.full(len(rows), time_of(_required(time), "time"))
+    return Triples(rows, [feature], np.zeros(len(rows), np.int64), numbers, values, times)
+
+
+def require_clock(fitted: Fitted, time: object) -> None:
+    """Refuse a time where observations do not age."""
+    if time is not None and fitted.clock is None:
+        raise InputError(
+            f"{argument('time')} was given, but the model has no half-life: its observations do not age; "
+            f"leave it out, or fit with {argument('half_life', '180 days')}"
+        )
+
+
+def _required(time: object) -> object:
+    if time is None:
+        raise InputError(
+            "the observations of this model age: say when they were made, as "
+            + worded("time='2026-05-17', or (row, feature, value, time)", "--time COLUMN")
+        )
+    return time
+
+
+def _with_times(
+    fitted: Fitted, given: Sequence[Any], time: object
+) -> tuple[Sequence[Any], NDArray[np.float64] | None]:
+    """Part a list of (row, feature, value, time) into triples and times."""
+    longer = [isinstance(each, Sequence) and not isinstance(each, str) and len(each) == 4 for each in given]
+    if any(longer):
+        if time is not None:
+            raise InputError("the time is given twice, in the list and by itself; keep one")
+        require_clock(fitted, True)
+        if not all(longer):
+            raise InputError(f"entry {longer.index(False)} has no time: {given[longer.index(False)]!r}")
+        return [tuple(each[:3]) for each in given], times_of([each[3] for each in given], "time")
+    if fitted.clock is None:
+        return given, None
+    return given, np.full(len(given), time_of(_required(time), "time"))
+
+
+def _usual(fitted: Fitted, given: Any, time: object) -> Triples | None:
+    """A single triple of known names and a possible value; None of any other, which is checked in full."""
+    if not isinstance(given, tuple) or len(given) not in (3, 4):
+        return None
+    if len(given) == 4:
+        if time is not None or fitted.clock is None:
+            return None
+        given, time = given[:3], given[3]
+    row, feature, value = given
+    known = isinstance(row, str) and isinstance(feature, str) and isinstance(value, (int, float))
+    if not known or row not in fitted.rows or feature not in fitted.catalogue:
+        return None
+    held = fitted.catalogue[feature]
+    scaled = (value - held.kind.offset) / held.kind.span if abs(value) <= LARGEST else np.nan
+    inside = 0 <= scaled <= 1 if held.kind.type == KindType.RATING else scaled in (0, 1)
+    if not (inside or (held.kind.type == KindType.REAL and abs(scaled) <= LARGEST)):
+        return None
+    position = np.array([fitted.rows.position(row)])
+    return triples_of(fitted, held, position, np.array([value], np.float64), time)
 
 
 def _of_list(given: Sequence[Any]) -> tuple[list[Any], list[Any], NDArray[np.float64]]:
@@ -79,9 +159,7 @@ def _of_list(given: Sequence[Any]) -> tuple[list[Any], list[Any], NDArray[np.flo
     return [each[0] for each in given], [each[1] for each in given], values
 
 
-def _of_source(
-    given: object, columns: Columns, text: TextFormat | None
-) -> tuple[list[Any], list[Any], NDArray[Any], NDArray[Any], NDArray[np.float64]]:
+def _of_source(given: object, columns: Columns, text: TextFormat | None) -> Observations:
     if isinstance(given, (str, bytes)) or not (
         isinstance(given, os.PathLike) or hasattr(given, "columns") or hasattr(given, "schema")
     ):
@@ -93,8 +171,7 @@ def _of_source(
     row, feature, value = columns.or_usual()
     source = open_source(given, (row, feature, value), text)
     choose_form(source, "long", columns, None)
-    read = read_long(source, row, feature, value)
-    return read.rows, read.features, read.row_numbers, read.feature_numbers, read.values
+    return read_long(source, row, feature, value, columns.time)
 
 
 def _row_positions(fitted: Fitted, rows: list[Any]) -> NDArray[np.int64]:
@@ -130,6 +207,7 @@ def _checked(
     rows: NDArray[np.int64],
     index: NDArray[np.int64],
     values: NDArray[np.float64],
+    times: NDArray[np.float64] | None,
 ) -> Triples:
     kinds = Kinds([feature.kind for feature in features])
 
@@ -143,7 +221,7 @@ def _checked(
         raise InputError(f"{where(first)}: the value {values[first]:g} is not {kind.allowed} (kind {kind})")
     require_carried(values, kinds.scale(values, index), where)
     numbers = np.array([fitted.catalogue.number(feature.name) for feature in features], dtype=np.int64)
-    at, of, values = sort_observations(rows * max(1, len(names)) + index, values, len(names))
+    at, of, values, times = sort_observations(rows * max(1, len(names)) + index, values, len(names), times)
     again = (at[1:] == at[:-1]) & (of[1:] == of[:-1])
     if (again & (values[1:] != values[:-1])).any():
         first = int(np.argmax(again & (values[1:] != values[:-1])))
@@ -152,4 +230,5 @@ def _checked(
             f"{values[first]:.12g} and {values[first + 1]:.12g}; keep one"
         )
     once = np.concatenate([np.ones(min(1, len(at)), dtype=bool), ~again])
-    return Triples(at[once], features, of[once], numbers[of[once]], values[once])
+    kept = None if times is None else times[once]
+    return Triples(at[once], features, of[once], numbers[of[once]], values[once], kept)

@@ -41,6 +41,7 @@ class TableParts(NamedTuple):
     encoders: dict[str, EncoderLike]
     row_metadata: pa.Table | None
     row_schema: MetadataSchema | None
+    times: NDArray[np.float64] | None  # (n,)
 
 
 def assemble(
@@ -77,14 +78,19 @@ def assemble(
         known_rows, row_lines = read_metadata(open_source(row_metadata, (row,), text), row, "row")
     form = choose_form(source, form, columns, described)
     described = described or []
-    unsorted = read_long(source, row, feature, value) if form == "long" else read_wide(source, row)
+    long = form == "long"
+    unsorted = read_long(source, row, feature, value, columns.time) if long else read_wide(source, row)
     notes = [*unsorted.notes, *(_compare_features(unsorted.features, described) if lines is not None else ())]
     rows = Names(sorted_names([*unsorted.rows, *known_rows]), "row")
     features = Names(sorted_names([*unsorted.features, *described]), "feature")
     keys, values, spellings = _keys(unsorted, rows, features), unsorted.values, unsorted.spellings
+    times = unsorted.times
     del unsorted  # sorting needs the most memory
-    ordered = sort_observations(keys, values, len(features))
-    del keys, values
+    if times is not None:  # so that of several values of a cell the newest is the last
+        order = np.argsort(times, kind="stable")
+        keys, values, times = keys[order], values[order], times[order]
+    ordered = sort_observations(keys, values, len(features), times)
+    del keys, values, times
     ordered, merge_notes = merge_duplicates(ordered, rows, features, duplicates, spellings)
     resolved, kind_notes = _kinds(kinds, rows, features, ordered)
     notes += [*merge_notes, *kind_notes]
@@ -99,8 +105,9 @@ def assemble(
     if described_rows[1] is not None:
         notes.append(f"row metadata columns read as {described_rows[1].describe()}")
     parts = TableParts(
-        rows, features, resolved, *ordered, aligned, schema, tuple(notes), functions, *described_rows
-    )
+        rows, features, resolved, *ordered[:3], aligned, schema, tuple(notes), functions, *described_rows,
+        ordered.times,
+    )  # fmt: skip
     return parts, vectors
 
 
@@ -173,7 +180,7 @@ def _kinds(
 ) -> tuple[Kinds, tuple[str, ...]]:
     resolved, notes = resolve_kinds(kinds, features, observations.feature_index, observations.values)
     if kinds is not None:
-        check_values(resolved, rows, features, *observations)
+        check_values(resolved, rows, features, *observations[:3])
     return resolved, notes
 
 

@@ -25,12 +25,22 @@ class Cells:
     index: Tensor  # (n,) int64
     values: Tensor  # (n,) float32
     width: int
+    weights: Tensor | None = None  # (n,) float32: how much each observation counts; None: all alike
 
     @classmethod
-    def from_pairs(cls, lines: Tensor, index: Tensor, values: Tensor, height: int, width: int) -> Cells:
+    def from_pairs(
+        cls,
+        lines: Tensor,
+        index: Tensor,
+        values: Tensor,
+        height: int,
+        width: int,
+        weights: Tensor | None = None,
+    ) -> Cells:
         """Build from the line, index and value of each observation, in any order."""
         order = torch.argsort(lines * width + index)
-        return cls(offsets(torch.bincount(lines, minlength=height)), index[order], values[order], width)
+        starts = offsets(torch.bincount(lines, minlength=height))
+        return cls(starts, index[order], values[order], width, None if weights is None else weights[order])
 
     def __len__(self) -> int:
         return len(self.indptr) - 1
@@ -45,21 +55,36 @@ class Cells:
         """The line of each observation: (n,)."""
         return torch.repeat_interleave(self.counts)
 
+    @property
+    def weighted_counts(self) -> Tensor:
+        """How much the observations of each line count together: (lines,)."""
+        if self.weights is None:
+            return self.counts
+        return self.weights.new_zeros(len(self)).index_add_(0, self.lines, self.weights)
+
+    def weighted(self, numbers: Tensor) -> Tensor:
+        """Numbers of the observations (n,), times how much each counts."""
+        return numbers if self.weights is None else numbers * self.weights.to(numbers.dtype)
+
     def take(self, lines: Tensor) -> Cells:
         """Return these lines, in this order."""
         counts = self.counts[lines]
         positions = ranges(self.indptr[lines], counts)
-        return Cells(offsets(counts), self.index[positions], self.values[positions], self.width)
+        return self._at(offsets(counts), positions)
 
     def keep(self, mask: Tensor) -> Cells:
         """Return only the observations where ``mask`` (n,) is true. The number of lines does not change."""
         # Differences of a running sum give the counts also for empty lines.
         running = torch.cat([mask.new_zeros(1, dtype=torch.int64), mask.cumsum(0)])
-        return Cells(running[self.indptr], self.index[mask], self.values[mask], self.width)
+        return self._at(running[self.indptr], mask)
+
+    def _at(self, indptr: Tensor, where: Tensor) -> Cells:
+        weights = None if self.weights is None else self.weights[where]
+        return Cells(indptr, self.index[where], self.values[where], self.width, weights)
 
     def transpose(self) -> Cells:
         """Return the same observations with lines and index exchanged."""
-        return Cells.from_pairs(self.index, self.lines, self.values, self.width, len(self))
+        return Cells.from_pairs(self.index, self.lines, self.values, self.width, len(self), self.weights)
 
 
 def offsets(counts: Tensor) -> Tensor:

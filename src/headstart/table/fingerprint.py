@@ -17,8 +17,9 @@ def fingerprint(table: Table) -> str:
     digest = hashlib.sha256()
     for names in (table.rows, table.features, map(str, table.kinds)):
         digest.update(repr(list(names)).encode())
-    for array in (table.row_index, table.feature_index, table.values):
-        digest.update(np.ascontiguousarray(array).data)
+    for array in (table.row_index, table.feature_index, table.values, table.times, table.weights):
+        if array is not None:
+            digest.update(np.ascontiguousarray(array).data)
     for schema, metadata in ((table.schema, table.metadata), (table.row_schema, table.row_metadata)):
         if metadata is None:
             continue

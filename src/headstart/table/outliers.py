@@ -2,31 +2,45 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.table.cells import Cells
 
 _MAX_DISTANCE = 10.0  # robust standard deviations from the median that are still believed
-_SMALL_SAMPLE = 8.0  # of few values the deviation is uncertain: they may lie (1 + this / n) times as far
+_SMALL_SAMPLE = 24.0  # of few values the deviation is uncertain: they may lie (1 + this / n) times as far
 _MIN_VALUES = 4  # with fewer values none can be said to be far
+LEAST_DEVIATION = 0.25  # of a feature's scale, if it is known: few values may be alike by chance
 _TO_DEVIATION = 1.4826  # from the median distance to the standard deviation of a normal
 
 
-def tame_outliers(cells: Cells, lines: Tensor) -> Cells:
-    """Bring values of the ``lines`` in a mask back to the farthest value within 10·(1 + 8/n) deviations.
+def tame_outliers(
+    cells: Cells, lines: Tensor, extent: Tensor | None = None, least: Tensor | None = None
+) -> Cells:
+    """Bring values of the ``lines`` in a mask back to the farthest value within 10·(1 + 24/n) deviations.
 
-    Distances are taken from the line's median. The deviation is that of the median distance or, if it is
+    Distances are taken from the line's median, in units of ``extent`` (n,) if it is given: how far from
+    usual each value may be expected to lie. The deviation is that of the median distance or, if it is
     larger, the root mean square distance of all but the farthest value, so that a line of zeros and a few
-    counts is left as it is.
+    counts is left as it is; and ``least`` (lines,) at least, if it is given.
     """
-    chosen = torch.nonzero(lines & (cells.counts >= _MIN_VALUES))[:, 0]
+    mask = lines & (cells.counts >= _MIN_VALUES)
+    chosen = torch.nonzero(mask)[:, 0]
     if len(chosen) == 0:
         return cells
     part = cells.take(chosen)
-    values, counts, owner = part.values.double(), part.counts, part.lines
-    distance = (values - _medians(values, part)[owner]).abs()
-    deviation = torch.maximum(_TO_DEVIATION * _medians(distance, part), _deviation_of_others(distance, part))
+    counts, owner, at = part.counts, part.lines, mask[cells.lines]
+    middle = _medians(part.values.double(), part)[owner]
+    unit = torch.ones_like(middle) if extent is None else extent[at].double()
+    values = (part.values.double() - middle) / unit
+    distance = values.abs()
+    deviation = _deviations(distance, part)
+    if least is not None:
+        deviation = torch.maximum(deviation, least[chosen].double())
     reach = torch.where(deviation > 0, _MAX_DISTANCE * (1 + _SMALL_SAMPLE / counts) * deviation, torch.inf)
     inside = distance <= reach[owner]
     if bool(inside.all()):
@@ -35,12 +49,58 @@ def tame_outliers(cells: Cells, lines: Tensor) -> Cells:
     low.scatter_reduce_(0, owner[inside], values[inside], "amin")
     high = deviation.new_full((len(part),), -torch.inf)
     high.scatter_reduce_(0, owner[inside], values[inside], "amax")
-    tamed = torch.minimum(torch.maximum(values, low[owner]), high[owner])
+    tamed = middle + torch.minimum(torch.maximum(values, low[owner]), high[owner]) * unit
     changed = cells.values.clone()
-    mask = torch.zeros(len(cells), dtype=torch.bool)
-    mask[chosen] = True
-    changed[mask[cells.lines]] = tamed.to(changed.dtype)  # the chosen lines are in ascending order
-    return Cells(cells.indptr, cells.index, changed, cells.width)
+    # The chosen lines are in ascending order; what is inside keeps its value to the last bit.
+    changed[at] = torch.where(inside, part.values, tamed.to(changed.dtype))
+    return replace(cells, values=changed)
+
+
+def tame_one(
+    values: NDArray[np.float64], extent: NDArray[np.float64] | float = 1.0, least: float = 0.0
+) -> NDArray[np.float64]:
+    """``tame_outliers`` of a single line, in numpy."""
+    count = len(values)
+    if count < _MIN_VALUES:
+        return values
+    half = (count - 1) // 2
+    middle = np.partition(values, half)[half]
+    relative = (values - middle) / extent
+    distance = np.abs(relative)
+    squared = distance**2
+    far = squared == squared.max()
+    others = (squared[~far].sum() + (far.sum() - 1) * squared.max()) / (count - 1)
+    deviation = max(_TO_DEVIATION * np.partition(distance, half)[half], others**0.5, least)
+    inside = distance <= _MAX_DISTANCE * (1 + _SMALL_SAMPLE / count) * deviation
+    if deviation == 0 or inside.all():
+        return values
+    tamed = middle + np.clip(relative, relative[inside].min(), relative[inside].max()) * extent
+    return np.where(inside, values, tamed)
+
+
+def extents(cells: Cells, lines: Tensor) -> Tensor:
+    """How extreme the row of each observation is: at least 1, (n,). ``cells`` has one line per feature.
+
+    It is the median distance of the row's values from the medians of their features (those of ``lines``
+    in a mask), in their deviations. One value of a row does not move it, so an error of the data has no
+    excuse; a country of a billion is far off in every year.
+    """
+    values, owner = cells.values.double(), cells.lines
+    distance = (values - _medians(values, cells)[owner]).abs()
+    deviation = torch.maximum(
+        _TO_DEVIATION * _medians(distance, cells), _deviation_of_others(distance, cells)
+    )
+    counted = (lines & (cells.counts >= _MIN_VALUES) & (deviation > 0))[owner]
+    away = torch.where(counted, distance / deviation.clamp(min=1e-300)[owner], 0.0)
+    by_row = replace(cells, values=away, weights=None).transpose()
+    several = by_row.counts > 1
+    usual = torch.where(several, _medians(by_row.values, by_row), 0.0) if len(away) else away
+    return usual.clamp(min=1.0)[cells.index]
+
+
+def _deviations(distance: Tensor, cells: Cells) -> Tensor:
+    """The deviation of each line, whatever its farthest value is: (lines,)."""
+    return torch.maximum(_TO_DEVIATION * _medians(distance, cells), _deviation_of_others(distance, cells))
 
 
 def _deviation_of_others(distance: Tensor, cells: Cells) -> Tensor:

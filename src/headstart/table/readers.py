@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ from headstart.errors import InputError, argument, listed
 from headstart.table.names import as_name
 from headstart.table.numbering import NameNumbering
 from headstart.table.sources import Source, TextFormat, open_source
+from headstart.table.times import times_of
 
 Form = Literal["auto", "long", "wide"]
 Batches = tuple[list[NDArray[Any]], list[NDArray[Any]], list[NDArray[Any]]]  # rows, features, values
@@ -30,6 +31,7 @@ class Observations:
     values: NDArray[np.float64]  # (n,)
     notes: tuple[str, ...]
     spellings: dict[str, str]  # how rows and features are written that are written in several ways
+    times: NDArray[np.float64] | None = None  # (n,)
 
 
 class Columns(NamedTuple):
@@ -38,6 +40,7 @@ class Columns(NamedTuple):
     row: str | None = None
     feature: str | None = None
     value: str | None = None
+    time: str | None = None  # there is none unless it is named
 
     def tidy(self) -> Columns:
         """Return the columns with tidy names."""
@@ -75,20 +78,29 @@ def choose_form(source: Source, form: Form, columns: Columns, described: Sequenc
             required["value"] = value
     for name, column in required.items():
         source.require(column, name)
+    if columns.time is not None:
+        if form == "wide":
+            raise InputError(
+                f"{argument('time', columns.time)} names a column of the long form: one line per observation"
+            )
+        source.require(columns.time, "time")
     return form
 
 
-def read_long(source: Source, row: str, feature: str, value: str) -> Observations:
+def read_long(source: Source, row: str, feature: str, value: str, time: str | None = None) -> Observations:
     """Read one observation per line. A line with a null value only adds its names to the table."""
     rows, features = NameNumbering("row"), NameNumbering("feature")
     batches: Batches = [], [], []
     records = nulls = 0
-    for batch in source.batches([row, feature], [value]):
+    when: list[pa.Array] = []
+    for batch in source.batches([row, feature] if time is None else [row, feature, time], [value]):
         place = _places(source, records)
         row_numbers = rows.number(batch.column(0), place)
         feature_numbers = features.number(batch.column(1), place)
-        column = batch.column(2)
+        column = batch.column(batch.num_columns - 1)
         values = column.to_numpy(zero_copy_only=False)
+        if time is not None:
+            when.append(batch.column(2).filter(column.is_valid()))
         if column.null_count:
             valid = column.is_valid().to_numpy(zero_copy_only=False)
             row_numbers, feature_numbers, values = row_numbers[valid], feature_numbers[valid], values[valid]
@@ -97,11 +109,14 @@ def read_long(source: Source, row: str, feature: str, value: str) -> Observation
         _append(batches, row_numbers, feature_numbers, values)
         records, nulls = records + len(batch), nulls + column.null_count
     notes = [*rows.notes(), *features.notes()]
-    if unused := [column for column in source.columns if column not in (row, feature, value)]:
+    if unused := [column for column in source.columns if column not in (row, feature, value, time)]:
         notes.append(f"{source.label}: columns not used: {listed(unused)}")
     if nulls:
         notes.append(f"{source.label}: {nulls} lines without a value were not counted as observations")
-    return _joined(source, rows, features.names, batches, notes, features.spellings)
+    joined = _joined(source, rows, features.names, batches, notes, features.spellings)
+    if time is None:
+        return joined
+    return replace(joined, times=times_of(pa.chunked_array(when), f"{source.label}: {time!r}"))
 
 
 def read_context(

@@ -20,20 +20,27 @@ class SortedObservations(NamedTuple):
     row_index: NDArray[np.int64]  # (n,)
     feature_index: NDArray[np.int64]  # (n,)
     values: NDArray[np.float64]  # (n,)
+    times: NDArray[np.float64] | None = None  # (n,)
 
 
-def sort_observations(keys: NDArray[np.int64], values: NDArray[np.float64], width: int) -> SortedObservations:
+def sort_observations(
+    keys: NDArray[np.int64],
+    values: NDArray[np.float64],
+    width: int,
+    times: NDArray[np.float64] | None = None,
+) -> SortedObservations:
     """Sort observations by their keys, row * width + feature. Equal keys keep their order.
 
-    >>> sort_observations(np.array([4, 1]), np.array([0.5, 2.0]), width=3)
-    SortedObservations(row_index=array([0, 1]), feature_index=array([1, 1]), values=array([2. , 0.5]))
+    >>> sort_observations(np.array([4, 1]), np.array([0.5, 2.0]), width=3)[:3]
+    (array([0, 1]), array([1, 1]), array([2. , 0.5]))
     """
     if not (keys[1:] > keys[:-1]).all():
         order = np.argsort(keys, kind="stable")
         values = values[order]
         keys = keys[order]
+        times = None if times is None else times[order]
         del order  # each of these arrays is as large as a column of the table
-    return SortedObservations(*np.divmod(keys, np.int64(max(width, 1))), values)
+    return SortedObservations(*np.divmod(keys, np.int64(max(width, 1))), values, times)
 
 
 def merge_duplicates(
@@ -48,7 +55,7 @@ def merge_duplicates(
     Different values for one pair are an error, or are merged as ``duplicates`` says. ``spellings`` tells
     how names are written that are written in several ways.
     """
-    row_index, feature_index, values = observations
+    row_index, feature_index, values, times = observations
     repeated = (row_index[1:] == row_index[:-1]) & (feature_index[1:] == feature_index[:-1])
     if not repeated.any():
         return observations, ()
@@ -77,7 +84,8 @@ def merge_duplicates(
     note = f"{int(repeated.sum())} repeated observations were merged into one per (row, feature)"
     if differs.any():
         note += f", {int(differs.sum())} of them contradictory ({argument('duplicates', duplicates)})"
-    return SortedObservations(row_index[starts], feature_index[starts], merged), (note,)
+    latest = None if times is None else np.maximum.reduceat(times, starts)
+    return SortedObservations(row_index[starts], feature_index[starts], merged, latest), (note,)
 
 
 def _in_brackets(texts: list[str]) -> str:

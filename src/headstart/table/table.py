@@ -56,6 +56,10 @@ class Table:
         One line per row, in the order of ``rows``. Missing values are null.
     row_schema : MetadataSchema, optional
         How the metadata of rows is encoded as numbers.
+    times : ndarray of shape (n,), optional
+        When each observation was made: a number, for dates the seconds since 1970.
+    weights : ndarray of shape (n,), optional
+        How much each observation counts; by default all count alike.
 
     Examples
     --------
@@ -77,8 +81,12 @@ class Table:
     encoders: Mapping[str, EncoderLike] = field(default_factory=dict)
     row_metadata: pa.Table | None = None
     row_schema: MetadataSchema | None = None
+    times: NDArray[np.float64] | None = None  # (n,)
+    weights: NDArray[np.float64] | None = None  # (n,)
 
     def __post_init__(self) -> None:
+        if any(part is not None and len(part) != len(self.values) for part in (self.times, self.weights)):
+            raise InputError("a table has one time and one weight for each observation")
         for name, dtype in (("row_index", np.int64), ("feature_index", np.int64), ("values", np.float64)):
             array = np.asarray(getattr(self, name), dtype=dtype).view()
             array.flags.writeable = False
@@ -97,6 +105,7 @@ class Table:
         row: str | None = None,
         feature: str | None = None,
         value: str | None = None,
+        time: str | None = None,
         form: Form = "auto",
         kinds: KindsLike = None,
         metadata_types: Mapping[str, str] | None = None,
@@ -126,6 +135,9 @@ class Table:
         row, feature, value : str, optional
             The names of the columns, "row", "feature" and "value" by default. A column that is named must
             exist; ``feature`` may be a column of the metadata only, if the observations are wide.
+        time : str, optional
+            The column of the long form that says when an observation was made: numbers, or dates. A model
+            with a half-life lets old observations count less.
         form : {"auto", "long", "wide"}, default="auto"
             "auto" means wide if there is a ``row`` column but no ``feature`` and no ``value`` column.
         kinds : str, Kind or mapping, optional
@@ -180,7 +192,7 @@ class Table:
             observations,
             metadata,
             row_metadata,
-            Columns(row, feature, value),
+            Columns(row, feature, value, time),
             form,
             kinds,
             metadata_types,
@@ -235,7 +247,8 @@ class Table:
         scaled = self.kinds.scale(self.values, self.feature_index)
         require_carried(self.values, scaled, self._where)
         index = torch.from_numpy(self.feature_index.copy())
-        return Cells(offsets(per_row), index, torch.from_numpy(scaled).float(), len(self.features))
+        weights = None if self.weights is None else torch.from_numpy(self.weights).float()
+        return Cells(offsets(per_row), index, torch.from_numpy(scaled).float(), len(self.features), weights)
 
     def _where(self, observation: int) -> str:
         row, feature = self.row_index[observation], self.feature_index[observation]
@@ -293,11 +306,15 @@ class Table:
             raise InputError(f"features listed twice: {listed(repeated)}; list each feature once")
         kept = new_positions[self.feature_index] >= 0
         keys = self.row_index[kept] * len(positions) + new_positions[self.feature_index[kept]]
+        more = {name: part for name in ("times", "weights") if (part := getattr(self, name)) is not None}
+        if more:
+            order = np.argsort(keys, kind="stable")
+            more = {name: part[kept][order] for name, part in more.items()}
         table = replace(
             self,
             features=self.features.take(positions),
             kinds=self.kinds.take(positions),
-            **sort_observations(keys, self.values[kept], len(positions))._asdict(),
+            **{**sort_observations(keys, self.values[kept], len(positions))._asdict(), **more},
             metadata=None if self.metadata is None else self.metadata.take(pa.array(positions)),
         )
         if "_vectors" in self.__dict__:
@@ -410,6 +427,8 @@ class Table:
             and np.array_equal(self.row_index, other.row_index)
             and np.array_equal(self.feature_index, other.feature_index)
             and np.array_equal(self.values, other.values)
+            and _same(self.times, other.times)
+            and _same(self.weights, other.weights)
             and self.schema == other.schema
             and (self.metadata is None) == (other.metadata is None)
             and (self.metadata is None or self.metadata.equals(other.metadata))
@@ -432,3 +451,7 @@ class Table:
             raise InputError(
                 f"positions do not fit a table of {len(self.features)} features: {error}"
             ) from None
+
+
+def _same(one: NDArray[np.float64] | None, other: NDArray[np.float64] | None) -> bool:
+    return one is other if one is None or other is None else np.array_equal(one, other)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -65,6 +67,11 @@ class Calibration:
         """The factors for features of these shots and kinds: (features, levels)."""
         left, right, share = self._between(shots)
         return torch.lerp(self.factors[kinds, left], self.factors[kinds, right], share[:, None])
+
+    def one_factor(self, shots: int, kind: int) -> float:
+        """The factor of the usual level for one feature, in numpy."""
+        marks, factors = self.marks.numpy(), self.factors[kind, :, USUAL_LEVEL].numpy()
+        return float(np.interp(math.log1p(shots), np.log1p(marks), factors))
 
     def probability(self, chance: Tensor, shots: Tensor) -> Tensor:
         """Correct probabilities of binary features of these shots (features,): (…, features)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -33,7 +33,7 @@ class Episode:
         near, far = places.split([len(self.context.cells.index), len(self.targets.index)])
 
         def renamed(cells: Cells, index: Tensor) -> Cells:
-            return Cells(cells.indptr, index, cells.values, len(rows))
+            return replace(cells, index=index, width=len(rows))
 
         context = self.context.observing(renamed(self.context.cells, near))
         return Episode(context, renamed(self.targets, far), self.states.take(rows), self.weights)

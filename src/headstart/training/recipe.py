@@ -42,6 +42,7 @@ class Recipe(Config):
     meta_share: float | None = Field(None, gt=0, lt=1)
     binary_link: Literal["logistic", "identity"] = "logistic"  # identity: 0 and 1 taken as numbers
     random_state: int = Field(0, ge=0, lt=2**63)
+    half_life: float | None = Field(None, gt=0)  # of observations, in the unit of their times
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from headstart.progress import Reporter
 from headstart.table import Kind, Kinds, Table
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
-from headstart.table.outliers import tame_outliers
+from headstart.table.outliers import LEAST_DEVIATION, extents, tame_outliers
 from headstart.training.metatraining import MetaTrainingConfig, meta_train
 from headstart.training.pretraining import PretrainingConfig, pretrain
 from headstart.training.tasks import Tasks
@@ -64,7 +64,9 @@ def tamed_cells(table: Table) -> Cells:
     cells = table.cells()
     if not bool(real.any()):
         return cells
-    return tame_outliers(cells.transpose(), real).transpose()
+    by_feature = cells.transpose()
+    least = torch.full((len(by_feature),), LEAST_DEVIATION)
+    return tame_outliers(by_feature, real, extents(by_feature, real), least).transpose()
 
 
 def metadata_widths(table: Table) -> tuple[int, ...]:

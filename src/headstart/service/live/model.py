@@ -9,6 +9,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection
 
+from headstart.errors import ModelFileError
 from headstart.model import Headstart
 from headstart.model.fitted import Fitted
 from headstart.service.live.advancing import advanced
@@ -75,7 +76,12 @@ class LiveModel:
         """Load a model and take everything that is in the store."""
         start = time.monotonic()
         identity = identity_of(path)
-        state = LiveState.of(Headstart.load(path).fitted_)
+        fitted = Headstart.load(path).fitted_
+        if fitted.clock is not None:
+            raise ModelFileError(
+                f"{path} is a model whose observations age, which cannot be served yet; fit one without times"
+            )
+        state = LiveState.of(fitted)
         with self.store.reading() as connection:
             state = self.rebuilt(state, connection)
         LOG.info("took %s and %d changes in %.1f s", path, state.number, time.monotonic() - start)
