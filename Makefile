@@ -7,7 +7,7 @@ LOWEST := .venv-lowest
 PIP := pip install --quiet --disable-pip-version-check
 COVERAGE := 96
 
-.PHONY: demo test test-text check format bench docs test-package test-lowest hooks clean help
+.PHONY: demo serve test test-text check format bench docs test-package test-lowest hooks clean help
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -23,6 +23,10 @@ $(DOCS_STAMP): $(STAMP)
 
 demo: $(STAMP) ## train on real film ratings, add unseen films, write pictures to demo/
 	$(BIN)/headstart demo --out demo
+
+serve: $(STAMP) ## serve the model of the demo with its page at http://127.0.0.1:8000, fitting it first if needed
+	test -d demo/films.headstart || $(BIN)/headstart demo --out demo
+	$(BIN)/headstart serve demo/films.headstart
 
 test: check ## everything that CI runs: linters, types, layers, tests, doctests, coverage
 	$(BIN)/pytest -n 2 -m 'not package' --cov --cov-report=term --cov-fail-under=$(COVERAGE)

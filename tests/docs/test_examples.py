@@ -58,7 +58,11 @@ def test_commands_and_their_options_exist(path: Path) -> None:
     for line in re.findall(r"^ *headstart +([a-z].*)$", text, re.M):
         command, *words = shlex.split(line, comments=True)
         assert command in commands, line
-        options = {option for parameter in commands[command].params for option in parameter.opts}
+        found = commands[command]
+        while hasattr(found, "commands"):  # a group, such as token
+            assert words[0] in found.commands, line
+            found, words = found.commands[words[0]], words[1:]
+        options = {option for parameter in found.params for option in parameter.opts}
         assert {word for word in words if word.startswith("--")} <= options | {"--help"}, line
 
 

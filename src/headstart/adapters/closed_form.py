@@ -13,7 +13,15 @@ from torch import Tensor, nn
 
 from headstart.adapters.empirical import mean_squared_weights
 from headstart.adapters.landmarks import Landmarks
-from headstart.adapters.posterior import ContextSums, classify, mixed, posterior_of, regress, squeezing
+from headstart.adapters.posterior import (
+    ContextSums,
+    classify,
+    mixed,
+    mixed_few,
+    posterior_of,
+    regress,
+    squeezing,
+)
 from headstart.adapters.prior import HeadPrior
 from headstart.adapters.protocol import AdapterConfig, StreamingAdapter
 from headstart.adapters.scales import ScalePrior
@@ -161,11 +169,15 @@ class ClosedFormAdapter(StreamingAdapter):
         """Condition the prior on contexts of one kind of link."""
         cells, kind = batch.cells, batch.kinds[:1]
         identity = not bool(self.knowledge.likelihood.squashes(kind))
-        if identity and self.doubts_metadata:
-            return self._doubting(self._sums(batch, states), prior_mean, batch)
+        doubting = identity and self.doubts_metadata
+        if doubting and (len(batch) == 1 or int(batch.shots.max()) >= self.prior.size):
+            return mixed(self._sums(batch, states), *self.prior.parts(prior_mean, batch))
         rows = padded(with_one(states.activation.index_select(0, cells.index)).to(root.dtype), cells)
         values = padded(cells.values.to(root.dtype), cells)
         noise = self._noise(states, batch).to(root.dtype)
+        if doubting:
+            weights, counts = padded(cells.weighted(1 / noise), cells), cells.weighted_counts.double()
+            return mixed_few(rows, values, weights, counts, *self.prior.parts(prior_mean, batch))
         if identity:
             return regress(rows, values, padded(cells.weighted(1 / noise), cells), prior_mean, root)
         if int(kind) == KindType.BINARY:
@@ -202,14 +214,6 @@ class ClosedFormAdapter(StreamingAdapter):
         """Whether a context may show that metadata misleads: only where metadata is all there is to doubt."""
         possible = not self.training and self.prior.learned == 0 and bool(self.prior.misleading > 0)
         return possible and self.prior.uses_metadata
-
-    def _doubting(self, sums: ContextSums, prior_mean: Tensor, batch: FeatureBatch) -> tuple[Tensor, Tensor]:
-        """The posterior where the evidence of the context says whether to follow the metadata."""
-        plain = self.prior.mean_without_metadata(batch).double()
-        means = torch.stack([prior_mean.double(), plain], dim=1)
-        roots = torch.stack([self.prior.root(torch.float64), self.prior.plain_root.double()])
-        misleading = self.prior.misleading
-        return mixed(sums, means, roots, torch.stack([1 - misleading, misleading]))
 
     def _sums(self, batch: FeatureBatch, states: RowStates) -> ContextSums:
         """The sums over each context, in double precision."""
@@ -264,7 +268,7 @@ class ClosedFormAdapter(StreamingAdapter):
         sums = sums_of(kept, count[:, 0], size)
         prior_mean = self.prior_mean(batch, further).to(evidence.dtype)
         if self.doubts_metadata:
-            mean, covariance = self._doubting(sums, prior_mean, batch)
+            mean, covariance = mixed(sums, *self.prior.parts(prior_mean, batch))
             return self._heads(mean, covariance, batch.kinds)
         root = self.prior.root(evidence.dtype)
         residual = sums.linear - (sums.total @ prior_mean[:, :, None])[:, :, 0]

@@ -139,6 +139,44 @@ def mixed(sums: ContextSums, means: Tensor, roots: Tensor, shares: Tensor) -> tu
     return middle, (weights[..., None, None] * spread).sum(1)
 
 
+def mixed_few(
+    rows: Tensor,
+    values: Tensor,
+    weights: Tensor,
+    counts: Tensor,
+    means: Tensor,
+    roots: Tensor,
+    shares: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """The same as ``mixed``, for padded contexts of fewer shots than a head has parameters.
+
+    ``rows`` (features, shots, size), ``values`` and ``weights`` (features, shots) are as in ``regress``,
+    ``counts`` (features,) as in ``ContextSums``. The systems are shots × shots here, by Woodbury's
+    identity, instead of size × size.
+    """
+    scale, covariances = weights.sqrt(), roots @ roots.mT
+    residual = (values[:, None] - means @ rows.mT) * scale[:, None]
+    scaled = rows * scale[..., None]
+    flat = scaled.reshape(
+        -1, rows.shape[2]
+    )  # as products of large matrices, which are faster than many small
+    cross = torch.stack([(flat @ each).view_as(rows) for each in covariances], dim=1)
+    lower = torch.linalg.cholesky(cross @ scaled.mT[:, None] + torch.eye(rows.shape[1], dtype=rows.dtype))
+    both = torch.cat([cross, residual[..., None]], dim=-1)
+    solved_both = torch.linalg.solve_triangular(lower, both, upper=False)
+    gain, half = solved_both[..., :-1], solved_both[..., -1]
+    log_evidence = -0.5 * (half**2).sum(-1) - lower.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    tempered = log_evidence * tempering(counts)[:, None]
+    share = torch.softmax(shares.log() + tempered, dim=1)
+    mean = means + (gain.mT @ half[..., None])[..., 0]
+    middle = (share[..., None] * mean).sum(1)
+    root_share = share.sqrt()
+    known = (root_share[..., None, None] * gain).flatten(1, 2)
+    apart = root_share[..., None] * (mean - middle[:, None])
+    before = (share @ covariances.flatten(1)).view(len(rows), *roots.shape[1:])
+    return middle, before - known.mT @ known + apart.mT @ apart
+
+
 def tempering(counts: Tensor) -> Tensor:
     """How much the evidence of so many observations is believed: one or two fit any part by chance."""
     return counts / (counts + TEMPER)

@@ -106,6 +106,15 @@ class HeadPrior(nn.Module):
             mean = mean + self.corrections[batch.positions]
         return self._as_known(mean, batch, 0)
 
+    def parts(self, mean: Tensor, batch: FeatureBatch) -> tuple[Tensor, Tensor, Tensor]:
+        """The prior with metadata, of this mean (features, size), and the one without: see ``mixed``.
+
+        Returned are means (features, 2, size), roots of covariances (2, size, size) and shares (2,).
+        """
+        means = torch.stack([mean.double(), self.mean_without_metadata(batch).double()], dim=1)
+        roots = torch.stack([self.root(torch.float64), self.plain_root.double()])
+        return means, roots, torch.stack([1 - self.misleading, self.misleading])
+
     def mean_without_metadata(self, batch: FeatureBatch) -> Tensor:
         """The prior mean of each head if its metadata says nothing: (features, size)."""
         return self._as_known(self.plain_mean.expand(len(batch), -1), batch, 1)

@@ -15,7 +15,7 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from headstart import __version__
-from headstart.cli import asking, benchmark, demo, fetch, looking, models, predict, reproduce, rows
+from headstart.cli import asking, benchmark, demo, fetch, looking, models, predict, reproduce, rows, serve
 from headstart.cli.printing import say
 from headstart.errors import HeadstartError, command_line
 
@@ -58,6 +58,8 @@ app.command("remove")(rows.remove)
 app.command("export")(rows.export)
 app.command("refit")(rows.refit)
 app.command("evaluate")(looking.evaluate)
+app.command("serve")(serve.serve)
+app.add_typer(serve.tokens, name="token")
 app.command("benchmark")(benchmark.benchmark)
 app.command("demo")(demo.demo)
 app.command("fetch")(fetch.fetch)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,6 +21,9 @@ from headstart.cli.options import (
 from headstart.cli.output import Format, Quiet, destination
 from headstart.cli.printing import notes, say
 from headstart.errors import InputError
+
+if TYPE_CHECKING:
+    from headstart.model import Headstart
 
 
 def observe(
@@ -154,11 +157,23 @@ def remove(
 
 
 def export(
-    model: Model,
+    model: Annotated[
+        Path | None,
+        typer.Argument(help="Folder of a saved model. Not needed with --store.", show_default=False),
+    ] = None,
+    *,
     out: Annotated[str, typer.Option("--out", help="CSV, Parquet or JSON file for the observations, or -.")],
     metadata_out: Annotated[
         str | None,
         typer.Option("--metadata-out", help="CSV, Parquet or JSON file for the features' metadata."),
+    ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            "--store",
+            help="URL of the store of a service. With a model, all that both hold is written; without one, "
+            "only what arrived.",
+        ),
     ] = None,
     form: Format = None,
     quiet: Quiet = False,
@@ -167,12 +182,21 @@ def export(
 
     Example: [bold]headstart export films.headstart --out ratings.parquet --metadata-out films.parquet[/bold]
     """
-    from headstart.model import Headstart
     from headstart.model.exporting import long_form, metadata_lines
 
     place = destination(out, form, quiet)
     further = None if metadata_out is None else destination(metadata_out, None, quiet, "--metadata-out")
-    table = Headstart.load(model).table(metadata=further is not None)
+    if model is None:
+        if store is None:
+            raise InputError("name a model, or a store with --store")
+        from headstart.cli.serve import exported
+
+        lines, described = exported(store)
+        if further is not None:
+            further.write(described)
+        place.write(lines)
+        return
+    table = _whole(model, store).table(metadata=further is not None)
     if further is not None:
         if table.metadata is None:
             raise InputError("the model has no metadata; leave out --metadata-out")
@@ -182,6 +206,17 @@ def export(
     hint = f"; fit it with --kind {kinds.pop()}" if len(kinds) == 1 else ""
     rows, features = len(table.rows), len(table.features)
     place.say(f"these are the observations of {rows} rows and {features} features{hint}")
+
+
+def _whole(model: Path, store: str | None) -> Headstart:
+    """A saved model, with what arrived at a service that serves it."""
+    if store is not None:
+        from headstart.cli.serve import joined
+
+        return joined(model, store)
+    from headstart.model import Headstart
+
+    return Headstart.load(model)
 
 
 def refit(

@@ -124,6 +124,11 @@ class Catalogue(Mapping[str, Feature]):
         slots = torch.tensor([entry.slot for entry in entries], dtype=torch.int64)
         return [entry.feature for entry in entries], self._store.take(slots)
 
+    def arrays(self, name: object) -> tuple[Feature, list[NDArray[np.float32]]]:
+        """A feature and the parts of its head, without a copy."""
+        entry = self._find(name)
+        return entry.feature, [part[entry.slot].numpy() for part in self._store.parts.parts()]
+
     def number(self, name: object) -> int:
         """The number of a feature, by which rows hold what they observed of it."""
         return self._find(name).number

@@ -28,6 +28,14 @@ class RowObservations(NamedTuple):
     now: float | None = None  # the time at which the state was computed
 
 
+class StateArrays(NamedTuple):
+    """What heads read of one row."""
+
+    activation: NDArray[np.float32]  # (width,)
+    noise: float
+    variance: NDArray[np.float32] | None  # (width,)
+
+
 class Roster:
     """Rows by name, and their states; it never changes.
 
@@ -80,6 +88,16 @@ class Roster:
         slots = self._slots.take(rows)
         return tuple(part.take(slots, axis=0) for part in self._store.arrays[2:])
 
+    def arrays(self, row: int) -> StateArrays:
+        """The state of one row, without a copy."""
+        parts, slot = self._store.parts, int(self._slots.take(np.array([row]))[0])
+        noise, variance = parts.noise, parts.variance
+        return StateArrays(
+            parts.activation[slot].numpy(),
+            1.0 if noise is None else float(noise[slot]),
+            None if variance is None else variance[slot].numpy(),
+        )
+
     def observations(self, row: int) -> RowObservations | None:
         """What a row's state rests on, if it is another than in the table of the fit."""
         found = self._recent.get(row)
@@ -129,6 +147,20 @@ class Roster:
         """Return a roster in which the states of these rows are the same and rest on these observations."""
         after = self._copied()
         after._keep(observations)
+        return after
+
+    def restored(self, rows: NDArray[np.int64], of: Roster) -> Roster:
+        """Return a roster in which these rows are as in another one, whose first rows are the same."""
+        after = self._copied()
+        slots = after._claimed(len(rows))
+        after._store.write(slots, of.take(rows))
+        after._slots = after._slots.put(rows, np.arange(slots.start, slots.stop))
+        gone = {*rows.tolist()}
+        held = {row: own for row in gone if (own := of.observations(row)) is not None}
+        every = {**self._base, **self._recent}
+        after._base = {row: own for row, own in every.items() if row not in gone} | held
+        after._recent = {}
+        after.epoch = self.epoch + 1
         return after
 
     def added(

@@ -1,0 +1,1 @@
+"""The HTTP service: a live model, its durable store, and the page (extra ``service``)."""

@@ -1,0 +1,1 @@
+"""The live model: a fitted model and everything that arrived since, whatever its order."""

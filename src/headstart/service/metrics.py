@@ -1,0 +1,94 @@
+"""What Prometheus is told: requests, latency, adaptation time, shots and surprise."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Literal
+
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    generate_latest,
+    multiprocess,
+)
+
+from headstart.service.live.changes import Planned
+from headstart.service.live.model import Snapshot
+
+_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
+_SHOTS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)
+_NATS = (-2, -1, -0.5, -0.2, 0, 0.2, 0.5, 1, 2, 5, 10)
+
+
+class Metrics:
+    """The metrics of one worker; several workers add theirs up through ``PROMETHEUS_MULTIPROC_DIR``."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        several = bool(os.environ.get("PROMETHEUS_MULTIPROC_DIR"))
+        self._own = self._registry
+        self.requests = Counter(
+            "headstart_requests", "Answered requests", ["route", "status"], registry=self._own
+        )
+        self.seconds = Histogram(
+            "headstart_request_seconds", "Time to answer", ["route"], registry=self._own, buckets=_SECONDS
+        )
+        self.adaptation = Histogram(
+            "headstart_change_seconds",
+            "Time to commit and apply one batch of changes",
+            registry=self._own,
+            buckets=_SECONDS,
+        )
+        self.observations = Counter("headstart_observations", "Observations taken", registry=self._own)
+        self.shots = Histogram(
+            "headstart_shots", "Observations that new features come with", registry=self._own, buckets=_SHOTS
+        )
+        self.surprise = Histogram(
+            "headstart_surprise_nats",
+            "Mean excess of the negative log-likelihood of arriving observations over what was expected",
+            registry=self._own,
+            buckets=_NATS,
+        )
+        mode: Literal["max", "all"] = "max" if several else "all"
+        self.number = Gauge(
+            "headstart_change_number", "Last change applied", registry=self._own, multiprocess_mode=mode
+        )
+        self.features = Gauge("headstart_features", "Features", registry=self._own, multiprocess_mode=mode)
+        self.rows = Gauge("headstart_rows", "Rows", registry=self._own, multiprocess_mode=mode)
+        self._several = several
+        self._children: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
+
+    def told(self, seconds: float, plans: Sequence[Planned]) -> None:
+        """Count changes that were committed."""
+        self.adaptation.observe(seconds)
+        for plan in plans:
+            self.observations.inc(len(plan.delta.cells))
+            for _ in plan.delta.features:
+                self.shots.observe(len(plan.delta.cells))
+            if plan.arrived.observations:
+                self.surprise.observe(plan.arrived.excess / plan.arrived.observations)
+
+    def answered(self, route: str, status: int, seconds: float) -> None:
+        """Count one answer."""
+        found = self._children.get((route, status))
+        if found is None:  # looking them up by labels costs more than counting
+            found = self.requests.labels(route, str(status)), self.seconds.labels(route)
+            self._children[route, status] = found
+        found[0].inc()
+        found[1].observe(seconds)
+
+    def text(self, snapshot: Snapshot | None) -> tuple[bytes, str]:
+        """All metrics in the text form, and its media type."""
+        if snapshot is not None:
+            self.number.set(snapshot.state.number)
+            self.features.set(len(snapshot.shown.catalogue))
+            self.rows.set(len(snapshot.shown.rows))
+        registry = self._registry
+        if self._several:
+            registry = CollectorRegistry()
+            multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+        return generate_latest(registry), CONTENT_TYPE_LATEST

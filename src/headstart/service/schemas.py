@@ -1,0 +1,152 @@
+"""The bodies that requests may have. Unknown fields are refused, numbers are finite, lengths are limited."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, StringConstraints
+
+MAX_NAME = 500
+MAX_TEXT = 10_000
+MOST_NAMES = 100_000
+
+
+def _plain(text: str) -> str:
+    """Refuse characters that no name has and that databases or terminals trip over."""
+    if any(letter < " " or letter == "\x7f" for letter in text):
+        raise ValueError("control characters are not allowed in names")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("it has characters that are not valid Unicode") from None
+    return text
+
+
+_PLAIN = {"pattern": r"^[^\u0000-\u001f\u007f]+$"}
+Name = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=MAX_NAME, strict=True),
+    AfterValidator(_plain),
+    Field(json_schema_extra=_PLAIN),
+]
+Text = Annotated[str, StringConstraints(max_length=MAX_TEXT, strict=True)]
+Value = Annotated[FiniteFloat, Field(strict=True)]
+Metadatum = Text | bool | int | FiniteFloat | None | list[Text | bool | int | FiniteFloat]
+Metadata = Annotated[dict[Name, Metadatum], Field(max_length=1000)]
+Observations = Annotated[dict[Name, Value], Field(max_length=MOST_NAMES)]
+Level = Annotated[float, Field(gt=0, lt=1, strict=True)]
+Count = Annotated[int, Field(ge=1, le=1000, strict=True)]
+By = Literal["mean", "upper", "information"]
+NamesList = Annotated[list[Name], Field(min_length=1, max_length=MOST_NAMES)]
+
+
+class Body(BaseModel):
+    """The base class of bodies."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class NewFeature(Body):
+    """A feature to add."""
+
+    name: Name
+    metadata: Metadata = Field(default_factory=dict, description="What is known of it, by column.")
+    observations: Observations = Field(default_factory=dict, description="Its first values, by row.")
+    kind: Annotated[str, StringConstraints(max_length=100)] | None = Field(
+        default=None, description="Such as rating:1:5; by default the most usual kind of the model."
+    )
+
+
+class NewRow(Body):
+    """A row to add."""
+
+    name: Name
+    metadata: Metadata | None = None
+    observations: Observations = Field(default_factory=dict, description="Its first values, by feature.")
+
+
+class Observation(Body):
+    """One value of one row and feature."""
+
+    row: Name
+    feature: Name
+    value: Value
+
+
+class NewObservations(Body):
+    """Observations to take, one or many; each happens or none."""
+
+    observations: Annotated[list[Observation], Field(min_length=1, max_length=MOST_NAMES)]
+
+
+class Predict(Body):
+    """What to predict: rows × features."""
+
+    rows: NamesList | Annotated[dict[Name, Observations], Field(min_length=1, max_length=10_000)] = Field(
+        description="Names of rows; or new rows by name, each with its observations. These are not kept."
+    )
+    features: NamesList
+    level: Level = 0.9
+    form: Literal["cells", "arrays"] = Field(
+        default="cells", description="One object for each cell, or arrays (rows × features)."
+    )
+
+
+class Recommend(Body):
+    """Which features to rank for a row."""
+
+    row: Name | Observations = Field(description="The name of a row, or the observations of a new one.")
+    n: Count = 10
+    features: NamesList | None = None
+    exclude_observed: bool = True
+    by: By = "mean"
+    mixed_kinds: bool = False
+    level: Level = 0.9
+
+
+class Audience(Body):
+    """Which rows to rank for a feature."""
+
+    feature: Name
+    n: Count = 10
+    rows: NamesList | None = None
+    exclude_observed: bool = True
+    by: By = "mean"
+    level: Level = 0.9
+
+
+class Suggest(Body):
+    """Which rows to observe next."""
+
+    feature: Name
+    n: Count = 10
+    rows: NamesList | None = None
+
+
+class Similar(Body):
+    """Which features are alike."""
+
+    feature: Name
+    n: Count = 10
+
+
+class Explain(Body):
+    """Which prediction to explain."""
+
+    row: Name | Observations
+    feature: Name
+    n: Count = 20
+
+
+class TakeOver(Body):
+    """Which fitted model to serve."""
+
+    path: Annotated[str, StringConstraints(min_length=1, max_length=4000)]
+
+
+class Answer(BaseModel):
+    """An answer, as it is documented; answers are written without being checked again."""
+
+    model_config = ConfigDict(extra="allow")
+    model: str = Field(description="Which fitted model made it.")
+    number: int = Field(description="The last change that it contains.")

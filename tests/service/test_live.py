@@ -1,0 +1,158 @@
+"""A live model is a function of what arrived: no order, batching or restart shows in it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from headstart.model import Headstart
+from headstart.service.live.advancing import advanced
+from headstart.service.live.delta import Cell, Delta
+from headstart.service.live.state import LiveState, kept_keys, power_of_two
+from tests.faults.models import trained
+
+
+class Log:
+    """What arrived, without what was lost; and the live model that took it step by step."""
+
+    def __init__(self, kind: str, seed: int) -> None:
+        self.kind, self.chance = kind, random.Random(seed)
+        self.fitted = trained(kind).fitted_
+        self.state = LiveState.of(self.fitted)
+        self.cells: list[Cell] = []
+        self.features: dict[str, dict] = {}
+        self.rows: dict[str, None] = {}
+        self.lost_features: list[str] = []
+        self.lost_rows: list[str] = []
+
+    def latest(self) -> list[Cell]:
+        """Each cell once, in the order of first arrivals."""
+        return list({(cell.row, cell.feature): cell for cell in self.cells}.values())
+
+    def arrivals(self, features: Sequence[str], rows: Sequence[str]) -> list[Cell]:
+        return [cell for cell in self.latest() if cell.feature in features or cell.row in rows]
+
+    def value(self) -> float:
+        whole = {"rating": self.chance.randint(1, 5), "binary": self.chance.randint(0, 1)}
+        return float(whole.get(self.kind, self.chance.gauss(0, 2)))
+
+    def step(self, place: int) -> None:
+        chance, features, rows = self.chance, list(self.state.base.catalogue), list(self.state.base.rows)
+        what = chance.random()
+        if what < 0.12 or not place:
+            name, self.features[f"new {place}"] = f"new {place}", {}
+            seen = [Cell(row, name, self.value()) for row in chance.sample(rows, chance.randint(0, 5))]
+            delta = Delta(features={name: {}}, cells=seen)
+        elif what < 0.22:
+            name, self.rows[f"row {place}"] = f"row {place}", None
+            seen = [Cell(name, each, self.value()) for each in chance.sample(features, chance.randint(0, 5))]
+            delta = Delta(rows={name: None}, cells=seen)
+        elif what < 0.27:
+            name, seen = chance.choice(features), []
+            self.lost_features.append(name)
+            self.features.pop(name, None)
+            self.cells = [cell for cell in self.cells if cell.feature != name]
+            delta = Delta(lost_features=[name])
+        elif what < 0.32:
+            name, seen = chance.choice(rows), []
+            self.lost_rows.append(name)
+            self.rows.pop(name, None)
+            self.cells = [cell for cell in self.cells if cell.row != name]
+            delta = Delta(lost_rows=[name])
+        else:
+            some_rows = [*self.rows] * 3 or rows
+            some = [*self.features] * 3 or features
+            pairs = {
+                (
+                    chance.choice(chance.choice([some_rows, rows])),
+                    chance.choice(chance.choice([some, features])),
+                )
+                for _ in range(chance.randint(1, 4))
+            }
+            seen = [Cell(row, name, self.value()) for row, name in sorted(pairs)]
+            delta = Delta(cells=seen)
+        self.cells += seen
+        self.state = advanced(self.state, delta, self.arrivals)
+
+    def at_once(self) -> LiveState:
+        lost = Delta(lost_features=self.lost_features, lost_rows=self.lost_rows)
+        state = advanced(LiveState.of(self.fitted), lost, self.arrivals)
+        whole = Delta(features=self.features, rows=self.rows, cells=self.latest())
+        return advanced(state, whole, self.arrivals)
+
+
+@pytest.mark.parametrize("kind", ["rating", "binary", "real"])
+@pytest.mark.parametrize("seed", range(3))
+def test_step_by_step_equals_all_at_once(kind: str, seed: int) -> None:
+    log = Log(kind, seed)
+    for place in range(40):
+        log.step(place)
+    again = log.at_once()
+    names, features = list(log.state.shown.rows), list(log.state.shown.catalogue)
+    assert {*names} == {*again.shown.rows}
+    assert {*features} == {*again.shown.catalogue}
+    one, other = (Headstart._holding(each.shown).predict(names, features) for each in (log.state, again))
+    np.testing.assert_allclose(one.mean, other.mean, atol=1e-5 * other.std.max())
+    np.testing.assert_allclose(one.std, other.std, rtol=1e-5)
+
+
+def test_features_that_come_together_are_not_mixed_up() -> None:
+    """Whatever the order of their observations: rows must read each by its own head."""
+    cells = [Cell("u1", "b", 5.0), Cell("u2", "b", 5.0), Cell("u1", "a", 1.0), Cell("u2", "a", 1.0)]
+    new, nothing = {"a": {}, "b": {}}, lambda features, rows: []
+    state = advanced(LiveState.of(trained("rating").fitted_), Delta(features=new, cells=cells), nothing)
+    for name in new:
+        assert state.base.catalogue.number(name) == state.reading.catalogue.number(name)
+
+
+def test_a_state_never_changes() -> None:
+    log = Log("rating", 7)
+    before = Headstart._holding(log.state.shown).predict()
+    first = log.state
+    for place in range(15):
+        log.step(place)
+    after = Headstart._holding(first.shown).predict()
+    assert np.array_equal(before.mean, after.mean)
+    assert np.array_equal(before.std, after.std)
+
+
+def test_a_new_feature_changes_no_other_prediction() -> None:
+    state = LiveState.of(trained("rating").fitted_)
+    before = Headstart._holding(state.shown).predict()
+    cells = [Cell(f"u{i}", "new", 1.0 + i % 5) for i in range(7)]
+    after = advanced(state, Delta(features={"new": {}}), lambda features, rows: [])
+    shown = Headstart._holding(after.shown).predict(features=before.features)
+    assert np.array_equal(before.mean, shown.mean)
+    after = advanced(after, Delta(cells=cells), lambda features, rows: [])
+    others = [row for row in after.shown.rows if row not in {cell.row for cell in cells}]
+    shown = Headstart._holding(after.shown).predict(others, before.features)
+    places = [before.rows.position(row) for row in others]
+    assert np.array_equal(before.mean[places], shown.mean)
+
+
+def test_rows_known_only_by_new_features_are_told_apart() -> None:
+    """What rows observe of added features says something about them."""
+    state = LiveState.of(trained("rating").fitted_)
+    known = Headstart._holding(state.shown)
+    best = dict(zip(known.rows, known.predict(features=["f1"]).mean[:, 0], strict=True))
+    copy = [Cell(row, "copy", float(np.clip(round(value), 1, 5))) for row, value in best.items()]
+    nothing = lambda features, rows: []  # noqa: E731
+    state = advanced(state, Delta(features={"copy": {}}, cells=copy), nothing)
+    fans = Delta(rows={"fan": None, "foe": None}, cells=[Cell("fan", "copy", 5.0), Cell("foe", "copy", 1.0)])
+    state = advanced(state, fans, nothing)
+    told = Headstart._holding(state.shown).predict(["fan", "foe"], ["f1"]).mean[:, 0]
+    assert told[0] > told[1] + 0.2
+
+
+@pytest.mark.parametrize("count", range(40))
+def test_what_is_kept_are_the_first_by_powers_of_two(count: int) -> None:
+    everything = kept = np.zeros(0, dtype=np.int64)
+    for key in range(count):
+        fresh = kept_keys(everything, kept, np.array([key, key - 1][: key + 1]))
+        kept = kept if fresh is None else fresh
+        everything = np.union1d(everything, [key])
+    assert sorted(kept) == list(range(power_of_two(count)))
+    assert power_of_two(count) == max([0, *(2**k for k in range(7) if 2**k <= count)])
