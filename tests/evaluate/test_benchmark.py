@@ -29,7 +29,7 @@ METHODS = (
     "maml-0",
     "chn-train-1",
 )
-QUICK = {"pretraining": {"epochs": 2}, "metatraining": {"epochs": 2}}
+QUICK = {"pretraining": {"epochs": 2}, "metatraining": {"epochs": 2}, "test_rows": 0}  # see test_rows.py
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from headstart.errors import InputError
 from headstart.evaluate import plots
+from headstart.evaluate.plot_styles import LIGHT, styles_of
 from headstart.evaluate.report import html_report, markdown_report
 from headstart.evaluate.results import Results
 from headstart.evaluate.timing import Timing
@@ -54,7 +55,7 @@ def test_a_metric_that_is_not_there_is_refused(worlds):
 
 
 def test_no_two_methods_look_alike():
-    styles = plots._styles(MANY, plots._LIGHT)
+    styles = styles_of(MANY, LIGHT)
     assert len({(s.colour, s.marker, s.dashes) for s in styles.values()}) == len(MANY)
     assert styles["knn-1"].colour == styles["knn-10"].colour != styles["train-1"].colour
 

@@ -15,6 +15,7 @@ RECORD = {
     "split": 0,
     "method": "chn",
     "shots": 4,
+    "row_shots": None,
     "metric": "rmse",
     "value": 0.93,
     "features": 274,
@@ -27,7 +28,7 @@ EMPTY = {"format": 1, "data": {}, "settings": {}}
 def test_the_file_has_the_documented_format(worlds, tmp_path):
     Results(data={"rows": 2}, settings={"seed": 0}, runs=[Run(**RECORD)]).save(tmp_path / "results.json")
     assert json.loads((tmp_path / "results.json").read_text()) == {
-        "format": 1,
+        "format": 2,
         "data": {"rows": 2},
         "settings": {"seed": 0},
         "runs": [RECORD],
@@ -47,7 +48,7 @@ def test_what_is_saved_is_loaded(worlds, tmp_path):
         ("{", "not JSON"),
         ("[1]", "no number 'format'"),
         ('{"data": {}}', "no number 'format'"),
-        ('{"format": 2}', "has format 2; this version of Headstart reads up to 1"),
+        ('{"format": 3}', "has format 3; this version of Headstart reads up to 2"),
         ('{"format": 1, "data": {}, "settings": {}}', "damaged at 'runs'"),
         (json.dumps({**EMPTY, "runs": [{**RECORD, "value": "x"}]}), r"'runs.0.value'"),
         (json.dumps({**EMPTY, "runs": [{**RECORD, "what": 1}]}), r"'runs.0.what'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Annotated
 
@@ -33,6 +34,10 @@ Out = Annotated[Path, typer.Option("--out", help="Folder for the results. Finish
 Methods = Annotated[str, typer.Option(help="Names separated by commas, or 'all' for every method.")]
 Shots = Annotated[str, typer.Option(help="Numbers of observations of a new feature, separated by commas.")]
 TestShare = Annotated[float, typer.Option(help="Share of the features that is held out as new.")]
+TestRows = Annotated[
+    float,
+    typer.Option(help="Share of the rows, at most 500, that is held out as new; 0 for none."),
+]
 By = Annotated[
     str | None, typer.Option(help="Metadata column: the features with the largest values are held out.")
 ]
@@ -59,12 +64,14 @@ def benchmark(
     test_share: TestShare = 0.1,
     meta_share: MetaShare = None,
     by: By = None,
+    test_rows: TestRows = 0.1,
     backbone: BackboneName = "factorisation",
     quiet: Quiet = False,
 ) -> None:
     """Hold out some features, treat them as new, and measure how well each method predicts them.
 
-    Every method is scored on the same cells at every number of shots. After an interruption, the same
+    Every method is scored on the same cells at every number of shots. Some rows are held out as well, and
+    predicted from a few of their observations. After an interruption, the same
     command continues with the splits that are not finished.
 
     Example: [bold]headstart benchmark ratings.csv --metadata films.csv --row user
@@ -73,6 +80,7 @@ def benchmark(
     from headstart.adapters.registry import adapter_names
     from headstart.backbones.registry import backbone_config
     from headstart.evaluate import Benchmark, BenchmarkConfig, metric_table
+    from headstart.evaluate.results import TESTS
     from headstart.progress import Reporter
 
     config = BenchmarkConfig(
@@ -83,6 +91,7 @@ def benchmark(
         test_share=test_share,
         meta_share=meta_share,
         by=by,
+        test_rows=test_rows,
         backbone=backbone_config(backbone),
     )
     config.check_methods()  # before the table is read, which can take long
@@ -91,9 +100,9 @@ def benchmark(
         observations, metadata, columns, kind, form, duplicates, metadata_type, text, quiet=quiet
     )
     results = Benchmark(table, config, name=observations.name).run(out, Reporter(quiet))
-    for metric in ("rmse", "auroc"):
-        if metric in results.metrics:
-            shown = metric_table(results, metric)
+    for test, metric in product(TESTS, ("rmse", "auroc")):
+        if metric in results.metrics_of(test):
+            shown = metric_table(results, metric, test)
             lines = [(method, *cells) for method, cells in shown.cells.items()]
             show(("method", *map(str, shown.shots)), lines, title=shown.title)
     picture = "kshot.png, " if (out / "kshot.png").exists() else ""

@@ -127,7 +127,7 @@ def evaluate(
             "features": run.features,
             "targets": run.targets,
         }
-        for run in sorted(found.runs, key=lambda run: (found.metrics.index(run.metric), run.shots))
+        for run in sorted(found.runs, key=lambda run: (found.metrics.index(run.metric), run.given))
     ]
     place.write(pa.Table.from_pylist(lines))
     facts = found.data

@@ -1,4 +1,4 @@
-"""Evaluation: feature splits, the k-shot test, metrics, times, pictures and reports."""
+"""Evaluation: splits, the tests of new features and new rows, metrics, times, pictures and reports."""
 
 from headstart.evaluate.benchmark import Benchmark
 from headstart.evaluate.benchmark_config import BenchmarkConfig
@@ -7,6 +7,7 @@ from headstart.evaluate.metrics import METRICS, Metric, Score, score
 from headstart.evaluate.plots import MissingMatplotlibError, plot_kshot
 from headstart.evaluate.report import html_report, markdown_report
 from headstart.evaluate.results import Curve, Results, Run
+from headstart.evaluate.row_test import RowTest
 from headstart.evaluate.splits import FeatureSplit, split_features
 from headstart.evaluate.tables import TextTable, metric_table, timing_table
 from headstart.evaluate.timing import Timing, time_adapters
@@ -21,6 +22,7 @@ __all__ = [
     "Metric",
     "MissingMatplotlibError",
     "Results",
+    "RowTest",
     "Run",
     "Score",
     "TextTable",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,12 @@ import numpy as np
 
 from headstart.errors import InputError
 from headstart.evaluate.benchmark_config import BenchmarkConfig
+from headstart.evaluate.facts import split_facts, table_facts
 from headstart.evaluate.folder import BenchmarkFolder, SplitOutcome
 from headstart.evaluate.kshot import KShotTest, check_shots
 from headstart.evaluate.results import Results, Run
+from headstart.evaluate.row_scoring import HeldOutRows, score_rows
+from headstart.evaluate.row_split import draw_rows, part_rows, usable_row_shots
 from headstart.evaluate.scoring import score_adapter
 from headstart.evaluate.splits import FeatureSplit, split_features
 from headstart.evaluate.timing import Timing, time_adapters
@@ -26,7 +30,7 @@ from headstart.training.stages import feature_batch
 
 
 class Benchmark:
-    """Compares methods on a table: features are held out and treated as new.
+    """Compares methods on a table: features are held out and treated as new, and so are rows.
 
     Parameters
     ----------
@@ -41,6 +45,8 @@ class Benchmark:
     ----------
     splits : list of FeatureSplit
         The splits of the features.
+    rows : list of ndarray
+        By split, the positions of the rows that are held out; empty without ``test_rows``.
 
     Raises
     ------
@@ -62,10 +68,14 @@ class Benchmark:
         self.table, self.name = table, name
         self.config = config.revised(shots=check_shots(config.shots))
         config.check_methods()
+        if config.test_rows:
+            usable = usable_row_shots(table, config.row_shots, config.test_share)
+            self.config = self.config.revised(row_shots=usable)
         self.splits = [
             split_features(table, config.test_share, config.meta_share, config.seed + i, config.by)
             for i in range(config.splits)
         ]
+        self.rows = [draw_rows(table, config.test_rows, config.seed + i) for i in range(config.splits)]
         self._check_shots()
 
     def run(self, out: str | Path, reporter: Reporter | None = None) -> Results:
@@ -91,9 +101,7 @@ class Benchmark:
             If the folder contains anything else.
         """
         reporter = reporter or Reporter(quiet=True)
-        settings = self.config.model_dump(mode="json", exclude={"pretraining", "metatraining"})
-        for part in ("pretraining", "metatraining"):  # methods choose the values that are not set
-            settings[part] = getattr(self.config, part).model_dump(mode="json", exclude_unset=True)
+        settings = self.config.to_json()
         folder = BenchmarkFolder(Path(out), self.table.fingerprint(), settings)
         folder.open()
         outcomes = []
@@ -105,7 +113,10 @@ class Benchmark:
             else:
                 reporter.say(f"Split {number + 1} of {self.config.splits}: already finished")
             outcomes.append(outcome)
-        data = {**self._facts(), "splits": [{"split": o.split, **o.facts} for o in outcomes]}
+        data = {
+            **table_facts(self.table, self.name),
+            "splits": [{"split": o.split, **o.facts} for o in outcomes],
+        }
         used = {"used": outcomes[0].used}  # sizes can differ by split, with the number of features
         results = Results.merged(data, settings | used, [outcome.runs for outcome in outcomes])
         folder.publish(results, [timing for outcome in outcomes for timing in outcome.timings])
@@ -113,14 +124,25 @@ class Benchmark:
 
     def _run_split(self, number: int, folder: BenchmarkFolder, reporter: Reporter) -> SplitOutcome:
         config, split, seed = self.config, self.splits[number], self.config.seed + number
-        table = hide_scales(self.table, split.train)
+        kept, away = part_rows(self.table, self.rows[number])
+        table = hide_scales(kept, split.train)
+        away = replace(away, kinds=table.kinds)
         held_out = table.with_features(split.meta_test)
         middle = table.kinds.take(split.train).middle_real()
-        test = KShotTest(feature_batch(held_out, middle), held_out.kinds, config.shots, seed)
-        facts = _split_facts(split, test)
+
+        def tests(link: str) -> tuple[KShotTest, HeldOutRows | None]:
+            batch = feature_batch(as_modelled(held_out, link), middle)
+            new = KShotTest(batch, held_out.kinds, config.shots, seed)
+            if len(away.rows) == 0:
+                return new, None
+            return new, HeldOutRows.of(table, away, split, new, link, config.row_shots, seed)
+
+        test, rows = tests("logistic")  # before any training, because it can find errors in the data
+        facts = split_facts(split, test, len(away.rows), rows)
         reporter.say(
             f"Split {number + 1} of {config.splits}: {len(split.train)} features train, "
             f"{len(split.meta_train)} meta-train, {len(test)} tested, {test.left_out} left out"
+            + (f"; {facts['tested_rows']} rows tested" if len(away.rows) else "")
         )
         recipe = Recipe(
             backbone=config.backbone,
@@ -133,9 +155,7 @@ class Benchmark:
         timings: list[Timing] = []
         used: dict[str, Any] = {}
         for trained, link in self._trained(table, split, recipe, number, folder, reporter):
-            batch = feature_batch(as_modelled(held_out, link), middle)
-            test = KShotTest(batch, held_out.kinds, config.shots, seed)
-            scored, times = _scored(trained, test, number, reporter)
+            scored, times = _scored(trained, *tests(link), number, reporter)
             runs += scored
             timings += times
             ran = {method: (own.adapter, own.metatraining) for method, own in trained.adapters.items()}
@@ -174,35 +194,26 @@ class Benchmark:
             yield Trained(best.backbone, best.knowledge, {AUTO: own}), chosen.binary_link
 
     def _check_shots(self) -> None:
-        shots, counts = self.config.shots[-1], np.asarray(self.table.counts)
-        for number, split in enumerate(self.splits):
+        shots, table = self.config.shots[-1], self.table
+        for number, (split, rows) in enumerate(zip(self.splits, self.rows, strict=True)):
+            away = np.zeros(len(table.rows), dtype=bool)
+            away[rows] = True
+            here = table.feature_index[~away[table.row_index]]
+            counts = np.bincount(here, minlength=len(table.features))
             largest = int(counts[split.meta_test].max())
             if largest <= shots:
                 where = f"held out in split {number + 1}"
                 if int(counts.max()) <= shots:
                     where, largest = "of the table", int(counts.max())
+                others = " in the rows that are not held out" if len(rows) else ""
                 raise InputError(
                     f"{shots} shots leave nothing to test on: the largest feature {where} has {largest} "
-                    f"observations; use shots below {largest}"
+                    f"observations{others}; use shots below {largest}"
                 )
-
-    def _facts(self) -> dict[str, Any]:
-        table = self.table
-        rows, features = table.shape
-        return {
-            "name": self.name,
-            "rows": rows,
-            "features": features,
-            "observations": int(np.sum(table.counts)),
-            "density": float(table.density),
-            "kinds": table.kinds.summary(),
-            "metadata": [] if table.metadata is None else list(table.metadata.column_names),
-            "fingerprint": table.fingerprint(),
-        }
 
 
 def _scored(
-    trained: Trained, test: KShotTest, number: int, reporter: Reporter
+    trained: Trained, test: KShotTest, rows: HeldOutRows | None, number: int, reporter: Reporter
 ) -> tuple[list[Run], list[Timing]]:
     adapters = {method: own.adapter for method, own in trained.adapters.items()}
     contexts = {shots: test.context(shots) for shots in test.shots}
@@ -214,15 +225,7 @@ def _scored(
             runs += score_adapter(
                 method, own.adapter, trained.knowledge, test, own.calibration, times, split=number
             )
+            if rows is not None:
+                runs += score_rows(method, trained, rows, number)
             bar.step(method)
     return runs, timings
-
-
-def _split_facts(split: FeatureSplit, test: KShotTest) -> dict[str, int]:
-    return {
-        "train": len(split.train),
-        "meta_train": len(split.meta_train),
-        "meta_test": len(split.meta_test),
-        "tested": len(test),
-        "left_out": test.left_out,
-    }

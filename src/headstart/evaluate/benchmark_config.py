@@ -37,6 +37,12 @@ class BenchmarkConfig(Config):
     by : str, optional
         Metadata column of numbers or dates: the features with the largest values are held out. By
         default the split is random.
+    test_rows : float
+        Share of the rows, at most 500, that is held out from everything that is trained, to score
+        predictions by the observations of a new row. 0 holds out none.
+    row_shots : tuple of int
+        Numbers of observations of a held-out row that describe it. Those that leave nothing to test on in
+        half of the rows are left out.
     backbone : str, dict or BackboneConfig
         Name or settings of the backbone.
     pretraining : PretrainingConfig
@@ -59,6 +65,8 @@ class BenchmarkConfig(Config):
     test_share: float = Field(0.1, gt=0, lt=1)
     meta_share: float | None = Field(None, gt=0, lt=1)
     by: str | None = None
+    test_rows: float = Field(0.1, ge=0, lt=1)
+    row_shots: tuple[int, ...] = (0, 1, 2, 4, 8, 16)
     backbone: AnyBackbone = Field("factorisation", validate_default=True)
     pretraining: PretrainingConfig = PretrainingConfig()
     metatraining: MetaTrainingConfig = MetaTrainingConfig()
@@ -67,6 +75,17 @@ class BenchmarkConfig(Config):
     def method(self, name: str, seed: int) -> AdapterConfig:
         """Return the settings of a method, with the settings in ``adapters`` applied."""
         return adapter_config(name, seed, self.adapters)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the settings as plain JSON; what is not used is left out.
+
+        So a benchmark without held-out rows has the same settings as one made before there were any.
+        """
+        unused = set() if self.test_rows else {"test_rows", "row_shots"}
+        settings = self.model_dump(mode="json", exclude={"pretraining", "metatraining", *unused})
+        for part in ("pretraining", "metatraining"):  # methods choose the values that are not set
+            settings[part] = getattr(self, part).model_dump(mode="json", exclude_unset=True)
+        return settings
 
     def check_methods(self) -> None:
         """Refuse methods that are unknown or given twice, and settings of unknown adapters."""

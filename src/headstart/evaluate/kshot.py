@@ -4,23 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.core.batch import FeatureBatch
-from headstart.core.heads import Heads
-from headstart.core.likelihood import Likelihood
-from headstart.core.predictive import Predictive, predict_cells
-from headstart.core.states import RowStates
 from headstart.errors import InputError, listed
-from headstart.table.cells import Cells
+from headstart.evaluate.targets import Targets
 from headstart.table.kinds import Kinds
 from headstart.training.episodes import random_ranks
 
 
-class KShotTest:
+class KShotTest(Targets):
     """Contexts and targets of held-out features.
 
     The observations of each feature are put in a random order that does not depend on their values. The
@@ -57,7 +51,7 @@ class KShotTest:
 
     Examples
     --------
-    >>> from headstart.table.kinds import Kind
+    >>> from headstart.table import Cells, Kind
     >>> cells = Cells.from_pairs(torch.tensor([0, 0, 0, 1]), torch.tensor([0, 1, 2, 0]), torch.ones(4), 2, 3)
     >>> batch = FeatureBatch(cells, torch.zeros(2, 0), torch.zeros(2, dtype=torch.int64))
     >>> test = KShotTest(batch, Kinds([Kind.binary(), Kind.binary()]), shots=[0, 1], seed=0)
@@ -79,47 +73,17 @@ class KShotTest:
             )
         self._batch = batch.take(self.features)
         self._rank = rank[enough[batch.cells.lines]]
-        self.targets: Cells = self._batch.cells.keep(self._rank >= self.shots[-1])
-        self._lines = self.targets.lines
-        self._scales = kinds.take(self.features.numpy())
+        targets = self._batch.cells.keep(self._rank >= self.shots[-1])
+        super().__init__(targets, kinds.take(self.features.numpy()), self._batch.kinds)
 
     def __len__(self) -> int:
         return len(self.features)
-
-    @property
-    def lines(self) -> Tensor:
-        """The position of each target's feature among the tested ones: (targets,)."""
-        return self._lines
-
-    @property
-    def kinds(self) -> Tensor:
-        """The kind of each target: (targets,)."""
-        return torch.from_numpy(self._scales.types)[self._lines]
-
-    @property
-    def truth(self) -> NDArray[np.float64]:
-        """The targets' values in data units: (targets,)."""
-        return self.unscaled(self.targets.values)
 
     def context(self, shots: int) -> FeatureBatch:
         """Return the tested features with the first ``shots`` observations of each."""
         if not 0 <= shots <= self.shots[-1]:
             raise InputError(f"this test has contexts of 0 to {self.shots[-1]} shots; got {shots}")
         return self._batch.observing(self._batch.cells.keep(self._rank < shots))
-
-    @torch.no_grad()
-    def predict(self, heads: Heads, states: RowStates, likelihood: Likelihood) -> Predictive:
-        """Predict the targets from one head per tested feature: (targets,), on the models' scale."""
-        return predict_cells(heads, states, self.targets, self._batch.kinds, likelihood)
-
-    def unscaled(self, values: Tensor) -> NDArray[np.float64]:
-        """Convert one value per target (targets,) to data units."""
-        return self._scales.unscale(values.double().numpy(), self._lines.numpy())
-
-    def unscaled_std(self, std: Tensor) -> NDArray[np.float64]:
-        """Convert one standard deviation per target (targets,) to data units."""
-        spans: NDArray[np.float64] = self._scales.spans[self._lines.numpy()]
-        return np.asarray(spans * std.double().numpy())
 
 
 def check_shots(shots: Sequence[int]) -> tuple[int, ...]:

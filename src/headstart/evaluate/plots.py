@@ -4,40 +4,27 @@ from __future__ import annotations
 
 import io
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headstart.errors import HeadstartError, InputError, did_you_mean
 from headstart.evaluate.metrics import METRICS, Metric
-from headstart.evaluate.results import Curve, Results
+from headstart.evaluate.plot_styles import DARK, LIGHT, Style, Theme, styles_of
+from headstart.evaluate.results import Curve, Results, Test
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# The colours of Okabe and Ito, which colour-blind readers can distinguish, and a grey. Their yellow is
-# too pale on white, so a dark red replaces it there. Methods also differ in marker and dashes.
-_COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
-_DASHES = ((), (4, 1.2), (1.2, 1.2), (5, 1.2, 1.2, 1.2), (8, 2), (3, 1, 1, 1, 1, 1))
 _LABEL_HEIGHT = 12.5  # points between the middles of two labels
 _SHOTS = "shots: observations of the new feature  (log scale)"
-
-
-@dataclass(frozen=True)
-class _Theme:
-    paper: str
-    ink: str
-    faint: str
-    extra: str  # one more colour for lines
-
-
-_LIGHT = _Theme("#ffffff", "#222222", "#dddddd", "#882255")
-_DARK = _Theme("#16181c", "#e6e6e6", "#3a3d44", "#F0E442")
+_DRAWN: dict[Test, tuple[str, str]] = {  # titles and axes of panels
+    "features": ("New features", _SHOTS),
+    "rows": ("New rows", "observations of the new row  (log scale)"),
+}
 
 
 class MissingMatplotlibError(HeadstartError, ImportError):
@@ -61,6 +48,8 @@ class Panel:
 
 def plot_kshot(results: Results, metrics: Sequence[str] | None = None, *, dark: bool = False) -> bytes:
     """Draw one panel per metric, with one curve per method and a ±1σ band over splits.
+
+    If rows were held out, there is a second panel for each metric: by the observations of the row.
 
     Parameters
     ----------
@@ -99,63 +88,44 @@ def plot_kshot(results: Results, metrics: Sequence[str] | None = None, *, dark: 
             raise InputError(f"the results have no metric {name!r}{did_you_mean(name, available)}")
     if not chosen:
         raise InputError("the results hold no numbers, so there is nothing to draw")
-    panels = [Panel(results.curves(name), METRICS.get(name, Metric(name, "lower"))) for name in chosen]
-    return plot_panels(panels, dark=dark)
+    if not results.row_shots:
+        return plot_panels([_panel(results, name, "features") for name in chosen], dark=dark)
+    tested = [(name, test) for name in chosen for test in _DRAWN if name in results.metrics_of(test)]
+    return plot_panels([_panel(results, name, test) for name, test in tested], dark=dark, columns=len(_DRAWN))
 
 
-def plot_panels(panels: Sequence[Panel], *, dark: bool = False) -> bytes:
-    """Draw panels side by side and return a PNG; a method has the same style in all of them."""
+def _panel(results: Results, name: str, test: Test) -> Panel:
+    title, axis = _DRAWN[test] if results.row_shots else ("", _SHOTS)
+    return Panel(results.curves(name, test), METRICS.get(name, Metric(name, "lower")), title, axis)
+
+
+def plot_panels(panels: Sequence[Panel], *, dark: bool = False, columns: int | None = None) -> bytes:
+    """Draw panels and return a PNG; a method has the same style in all of them.
+
+    The panels are side by side, or in lines of so many ``columns``.
+    """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
         raise MissingMatplotlibError from None
-    theme = _DARK if dark else _LIGHT
+    theme = DARK if dark else LIGHT
     names = list(dict.fromkeys(name for panel in panels for name in panel.curves))
     height = max(4.6, (len(names) * _LABEL_HEIGHT * 1.25) / 72 + 1.1)
-    figure = Figure(figsize=(7.6 * len(panels), height), dpi=150, facecolor=theme.paper, layout="constrained")
+    columns = columns or len(panels)
+    lines = math.ceil(len(panels) / columns)
+    size = (7.6 * columns, height * lines)
+    figure = Figure(figsize=size, dpi=150, facecolor=theme.paper, layout="constrained")
     FigureCanvasAgg(figure)
-    styles = _styles(names, theme)
+    styles = styles_of(names, theme)
     for place, panel in enumerate(panels, start=1):
-        _draw(figure.add_subplot(1, len(panels), place, facecolor=theme.paper), panel, styles, theme)
+        _draw(figure.add_subplot(lines, columns, place, facecolor=theme.paper), panel, styles, theme, height)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", facecolor=theme.paper, metadata={"Software": None})
     return buffer.getvalue()
 
 
-@dataclass(frozen=True)
-class _Style:
-    colour: str
-    marker: str
-    dashes: tuple[float, ...]
-
-    def line(self, theme: _Theme) -> dict[str, Any]:
-        """Return the arguments of ``Axes.plot`` that draw in this style."""
-        return {
-            "color": self.colour,
-            "marker": self.marker,
-            "markersize": 5,
-            "markeredgecolor": theme.paper,
-            "markeredgewidth": 0.4,
-            "linewidth": 1.6,
-            "dashes": self.dashes or (None, None),
-        }
-
-
-def _styles(methods: Sequence[str], theme: _Theme) -> dict[str, _Style]:
-    """Methods that differ only in a number, such as knn-1 and knn-5, have the same colour and marker."""
-    families: dict[str, list[str]] = {}
-    for method in methods:
-        families.setdefault(re.sub(r"-\d+$", "", method), []).append(method)
-    colours = (*_COLOURS, theme.extra, theme.ink)
-    return {
-        method: _Style(colours[i % len(colours)], _MARKERS[i % len(_MARKERS)], _DASHES[j % len(_DASHES)])
-        for i, members in enumerate(families.values())
-        for j, method in enumerate(members)
-    }
-
-
-def _draw(axes: Axes, panel: Panel, styles: dict[str, _Style], theme: _Theme) -> None:
+def _draw(axes: Axes, panel: Panel, styles: dict[str, Style], theme: Theme, height: float) -> None:
     curves, metric = panel.curves, panel.metric
     shots = sorted({k for curve in curves.values() for k in curve.shots})
     low, high = _limits(curves, metric)
@@ -166,7 +136,7 @@ def _draw(axes: Axes, panel: Panel, styles: dict[str, _Style], theme: _Theme) ->
         if any(sigma is not None for sigma in curve.sigma):
             sigma = np.array([sigma or 0.0 for sigma in curve.sigma])
             axes.fill_between(x, mean - sigma, mean + sigma, color=style.colour, alpha=0.13, linewidth=0)
-    _label_ends(axes, curves, styles, theme)
+    _label_ends(axes, curves, styles, theme, height)
     better = {"lower": "lower is better", "higher": "higher is better", "near": "0.9 is ideal"}[metric.better]
     axes.set_ylabel(f"{metric.label}  ({better})", color=theme.ink)
     axes.set_xlabel(panel.axis, color=theme.ink)
@@ -199,11 +169,16 @@ def _limits(curves: dict[str, Curve], metric: Metric) -> tuple[float, float]:
     return low - margin, high + margin
 
 
-def _label_ends(axes: Axes, curves: dict[str, Curve], styles: dict[str, _Style], theme: _Theme) -> None:
-    """Write the name of each method next to the end of its curve, moved so that names do not overlap."""
+def _label_ends(
+    axes: Axes, curves: dict[str, Curve], styles: dict[str, Style], theme: Theme, height: float
+) -> None:
+    """Write the name of each method next to the end of its curve, moved so that names do not overlap.
+
+    ``height`` is that of the panel in inches.
+    """
     low, high = axes.get_ylim()
     # Points per unit of the axis. The height of the axes is an estimate, exact enough for labels.
-    per_unit = (axes.figure.bbox.height / axes.figure.dpi * 72 - 70) / (high - low)
+    per_unit = (height * 72 - 70) / (high - low)
     ends = {method: curve.mean[-1] for method, curve in curves.items()}
     methods = sorted(ends, key=lambda method: ends[method])
     wanted = np.clip([ends[method] for method in methods], low, high) * per_unit

@@ -9,7 +9,7 @@ from html import escape
 from typing import Any
 
 from headstart.evaluate.plots import MissingMatplotlibError, plot_kshot
-from headstart.evaluate.results import Results
+from headstart.evaluate.results import TESTS, Results
 from headstart.evaluate.tables import TextTable, markdown_text, metric_table, timing_table
 from headstart.evaluate.timing import Timing
 
@@ -85,12 +85,16 @@ def page(title: str, sections: Sequence[str]) -> str:
 
 def numbers(results: Results, timings: Sequence[Timing] = ()) -> list[str]:
     """Return the sections with the numbers, the data and the settings."""
-    metrics = results.metrics
-    main = [name for name in _MAIN if name in metrics] or metrics[:1]
-    sections = [table_section(metric_table(results, name)) for name in main]
-    sections += [
-        table_section(metric_table(results, name), folded=True) for name in metrics if name not in main
-    ]
+    shown: list[str] = []
+    folded: list[str] = []
+    for test in TESTS:
+        metrics = results.metrics_of(test)
+        main = [name for name in _MAIN if name in metrics] or metrics[:1]
+        shown += [table_section(metric_table(results, name, test)) for name in main]
+        rest = [name for name in metrics if name not in main]
+        folded += [table_section(metric_table(results, name, test), folded=True) for name in rest]
+    explained = [note(ROW_EXPLANATION)] if results.row_shots else []
+    sections = [*shown, *explained, *folded]
     if timings:
         sections.append(table_section(timing_table(timings), folded=True))
     return [*sections, *(f"<h2>{heading}</h2>\n{_facts(facts)}" for heading, facts in _groups(results))]
@@ -111,9 +115,11 @@ def markdown_report(results: Results, timings: Sequence[Timing] = (), title: str
     Returns
     -------
     str
-        Markdown with one table per metric.
+        Markdown with one table per test and metric.
     """
     parts = [f"# {markdown_text(title)}", markdown_text(lead(results)), results.to_markdown()]
+    if results.row_shots:
+        parts.append(ROW_EXPLANATION)
     if timings:
         table = timing_table(timings)
         parts += [f"## {table.title}", table.to_markdown()]
@@ -127,6 +133,12 @@ EXPLANATION = (
     "Shots are the observations of a new feature that a method can use. At every number of shots, every "
     "method is scored on the same cells: all observations of a held-out feature that come after its largest "
     "context. σ is the sample standard deviation over splits of the features."
+)
+ROW_EXPLANATION = (
+    "New rows are held out from everything that is trained. A row is described by some of its observations "
+    "of known features, and scored on the same cells at every number of them: those that come after the "
+    "largest number. New features in new rows have as many shots as the row has observations. Methods that "
+    "keep the backbone's heads of known features predict them alike."
 )
 
 
@@ -154,7 +166,7 @@ def picture(light: bytes, dark: bytes) -> str:
     light_url, dark_url = ("data:image/png;base64," + base64.b64encode(png).decode() for png in (light, dark))
     return (
         f'<picture><source media="(prefers-color-scheme: dark)" srcset="{dark_url}">'
-        f'<img src="{light_url}" alt="Metrics of each method by shots; the tables below contain the numbers">'
+        f'<img src="{light_url}" alt="Metrics of each method by observations; the tables below have the numbers">'
         "</picture>"
     )
 
@@ -174,7 +186,7 @@ def table_section(table: TextTable, *, folded: bool = False) -> str:
         for method, texts in table.cells.items()
     )
     shown = (
-        f'<div class="scroll"><table>\n<thead><tr><th scope="col">shots</th>{head}</tr></thead>\n'
+        f'<div class="scroll"><table>\n<thead><tr><th scope="col">{table.corner}</th>{head}</tr></thead>\n'
         f"<tbody>\n{rows}\n</tbody></table></div>"
     )
     title = escape(table.title)

@@ -5,36 +5,62 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, FiniteFloat, ValidationError
+from pydantic import BaseModel, ConfigDict, FiniteFloat, ValidationError, model_validator
 
 from headstart.errors import InputError
 from headstart.evaluate.metrics import METRICS
 from headstart.evaluate.tables import metric_table
 from headstart.storage import write_bytes
 
-FORMAT = 1
+FORMAT = 2  # 2: runs can be of held-out rows; files of format 1 have none
+
+Test = Literal["features", "rows", "both"]
+TESTS: tuple[Test, ...] = get_args(Test)
 
 
 class Run(BaseModel):
-    """One number: a metric of one method at one number of shots, on one split."""
+    """One number: a metric of one method at one number of shots, on one split.
+
+    New features at known rows have ``shots``, known features at new rows have ``row_shots``, and new
+    features at new rows have both.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     split: int
     method: str
-    shots: int
+    shots: int | None  # observations of each new feature; None if the features are known
+    row_shots: int | None = None  # observations of each new row; None if the rows are known
     metric: str
     value: FiniteFloat
     features: int  # number of features that the value was computed from
     targets: int  # number of their cells
     ms_per_feature: float | None = None  # milliseconds to compute one head at these shots
 
+    @property
+    def test(self) -> Test:
+        """What was new: the features, the rows or both."""
+        if self.row_shots is None:
+            return "features"
+        return "rows" if self.shots is None else "both"
+
+    @property
+    def given(self) -> int:
+        """The number of observations of what was new."""
+        return next(number for number in (self.shots, self.row_shots) if number is not None)
+
+    @model_validator(mode="after")
+    def _something_is_new(self) -> Run:
+        if self.shots is None and self.row_shots is None:
+            raise ValueError("a run needs shots, row_shots or both")
+        return self
+
 
 class Curve(NamedTuple):
-    """A metric of one method by shots: mean and standard deviation over splits."""
+    """A metric of one method by observations: mean and standard deviation over splits."""
 
     shots: list[int]
     mean: list[float]
@@ -52,7 +78,7 @@ class Results(BaseModel):
         The settings as plain JSON. ``settings["used"]`` are those that really ran, with every default
         filled in.
     runs : list of Run
-        One record per split, method, number of shots and metric.
+        One record per split, method, test, number of observations and metric.
     format : int
         Version of the file format.
 
@@ -94,7 +120,7 @@ class Results(BaseModel):
                 f"up to {FORMAT}: upgrade it"
             )
         try:
-            return cls(**content)
+            return cls(**{**content, "format": FORMAT})  # what format 1 has means the same in format 2
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"])
@@ -115,15 +141,16 @@ class Results(BaseModel):
     def merged(
         cls, data: dict[str, Any], settings: dict[str, Any], parts: Iterable[Iterable[Run]]
     ) -> Results:
-        """Join the runs of several splits, in the order of split, method, shots and metric."""
+        """Join the runs of several splits, by split, method, test, observations and metric."""
         methods = {method: i for i, method in enumerate(settings.get("methods", []))}
         metrics = {metric: i for i, metric in enumerate(METRICS)}
 
-        def place(run: Run) -> tuple[int, int, int, int]:
+        def place(run: Run) -> tuple[int, int, int, int, int]:
             return (
                 run.split,
                 methods.get(run.method, len(methods)),
-                run.shots,
+                TESTS.index(run.test),
+                run.given,
                 metrics.get(run.metric, len(metrics)),
             )
 
@@ -136,31 +163,57 @@ class Results(BaseModel):
 
     @property
     def shots(self) -> list[int]:
-        """The numbers of shots in ascending order."""
-        return sorted({run.shots for run in self.runs})
+        """The numbers of shots of new features in ascending order."""
+        return self.shots_of("features")
+
+    @property
+    def row_shots(self) -> list[int]:
+        """The numbers of observations of new rows in ascending order; empty if no rows were held out."""
+        return self.shots_of("rows")
 
     @property
     def metrics(self) -> list[str]:
-        """The metrics that the runs have, the main ones first."""
-        names = dict.fromkeys(run.metric for run in self.runs)
-        return [name for name in METRICS if name in names] + [name for name in names if name not in METRICS]
+        """The metrics that the test of new features has, the main ones first."""
+        return self.metrics_of("features")
 
     @property
     def splits(self) -> int:
         """The number of splits."""
         return len({run.split for run in self.runs})
 
-    def curves(self, metric: str) -> dict[str, Curve]:
-        """Return the mean and standard deviation over splits of a metric, by method and shots."""
+    def shots_of(self, test: Test) -> list[int]:
+        """Return the numbers of observations that a test has in ascending order."""
+        return sorted({run.given for run in self.runs if run.test == test})
+
+    def metrics_of(self, test: Test) -> list[str]:
+        """Return the metrics that a test has, the main ones first."""
+        names = dict.fromkeys(run.metric for run in self.runs if run.test == test)
+        return [name for name in METRICS if name in names] + [name for name in names if name not in METRICS]
+
+    def curves(self, metric: str, test: Test = "features") -> dict[str, Curve]:
+        """Return the mean and standard deviation over splits of a metric, by method and observations.
+
+        Parameters
+        ----------
+        metric : str
+            Name of the metric, see ``METRICS``.
+        test : {"features", "rows", "both"}, default="features"
+            What was new: features by their shots, rows by their observations, or both.
+
+        Returns
+        -------
+        dict of str to Curve
+            By method; empty if the test has no such metric.
+        """
         values: dict[str, dict[int, list[float]]] = {}
         for run in self.runs:
-            if run.metric == metric:
-                values.setdefault(run.method, {}).setdefault(run.shots, []).append(run.value)
+            if run.metric == metric and run.test == test:
+                values.setdefault(run.method, {}).setdefault(run.given, []).append(run.value)
         return {method: _curve(by_shots) for method, by_shots in values.items()}
 
     def to_markdown(self) -> str:
-        """Return one Markdown table per metric with mean ± 1σ over splits, the best in bold."""
-        tables = [metric_table(self, metric) for metric in self.metrics]
+        """Return one Markdown table per test and metric with mean ± 1σ over splits, the best in bold."""
+        tables = [metric_table(self, name, test) for test in TESTS for name in self.metrics_of(test)]
         return "\n\n".join(f"## {table.title}\n\n{table.to_markdown()}" for table in tables)
 
 

@@ -13,7 +13,13 @@ from headstart.evaluate.metrics import METRICS, Metric
 from headstart.evaluate.timing import Timing
 
 if TYPE_CHECKING:
-    from headstart.evaluate.results import Curve, Results
+    from headstart.evaluate.results import Curve, Results, Test
+
+_TESTED = {
+    "features": "",
+    "rows": "New rows, by their observations: ",
+    "both": "New features in new rows, by the observations of each: ",
+}
 
 
 @dataclass(frozen=True)
@@ -24,11 +30,12 @@ class TextTable:
     shots: list[int]
     cells: dict[str, list[str]]  # by method, one text per number of shots; empty if there is no value
     best: dict[int, str]  # by shots, the best method
+    corner: str = "shots"  # what the numbers above the columns are
 
     def to_markdown(self) -> str:
         """Return a Markdown table with the best of each column in bold."""
         lines = [
-            "| shots | " + " | ".join(str(k) for k in self.shots) + " |",
+            f"| {self.corner} | " + " | ".join(str(k) for k in self.shots) + " |",
             "|---|" + "---:|" * len(self.shots),
         ]
         for method, texts in self.cells.items():
@@ -40,11 +47,11 @@ class TextTable:
         return "\n".join(lines)
 
 
-def metric_table(results: Results, metric: str) -> TextTable:
-    """Return the table of one metric: mean ± 1σ over splits."""
-    curves, kind = results.curves(metric), METRICS.get(metric, Metric(metric, "lower"))
+def metric_table(results: Results, metric: str, test: Test = "features") -> TextTable:
+    """Return the table of one metric in one test: mean ± 1σ over splits."""
+    curves, kind = results.curves(metric, test), METRICS.get(metric, Metric(metric, "lower"))
     better = {"lower": "lower is better", "higher": "higher is better", "near": "0.9 is ideal"}[kind.better]
-    shots = results.shots
+    shots = results.shots_of(test)
     digits = decimals(mean for curve in curves.values() for mean in curve.mean)
     cells = {method: _texts(curve, shots, digits) for method, curve in curves.items()}
     best = {}
@@ -52,7 +59,8 @@ def metric_table(results: Results, metric: str) -> TextTable:
         means = {m: dict(zip(c.shots, c.mean, strict=True)).get(k, math.nan) for m, c in curves.items()}
         if any(math.isfinite(mean) for mean in means.values()):
             best[k] = list(means)[kind.best(np.array(list(means.values())))]
-    return TextTable(f"{kind.label} ({better})", shots, cells, best)
+    corner = "shots" if test == "features" else "observations"
+    return TextTable(f"{_TESTED[test]}{kind.label} ({better})", shots, cells, best, corner)
 
 
 def timing_table(timings: Sequence[Timing]) -> TextTable:

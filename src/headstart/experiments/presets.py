@@ -29,6 +29,7 @@ class Preset(Config):
             splits=splits,
             seed=seed,
             by=by,
+            test_rows=0,  # the paper has no test of new rows
             test_share=self.test_share,
             meta_share=self.meta_share,
             backbone=self.backbone,
