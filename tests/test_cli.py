@@ -202,6 +202,11 @@ BENCHMARK = ("benchmark", "{f}/nowhere.csv", "--out", "{f}/x")
         ([*EARLY, "{f}/x", "--meta-share", "1.5"], "'meta_share': Input should be less than 1; got 1.5"),
         ([*EARLY, "{f}/x", "--meta-share", "0.5"], "--meta-share goes with an adapter of your choice"),
         ([*BENCHMARK, "--test-share", "1.5"], "'test_share': Input should be less than 1; got 1.5"),
+        ([*BENCHMARK, "--test-rows", "1"], "'test_rows': Input should be less than 1; got 1.0"),
+        (
+            [*BENCHMARK, "--test-rows", "-1"],
+            "'test_rows': Input should be greater than or equal to 0; got -1.0",
+        ),
         ([*BENCHMARK, "--meta-share", "0"], "'meta_share': Input should be greater than 0; got 0.0"),
         ([*BENCHMARK, "--shots", "a,b,c"], "--shots must be whole numbers separated by commas; got 'a,b,c'"),
         ([*BENCHMARK, "--methods", "chn,chnn"], "unknown method 'chnn'; did you mean 'chn'?"),
@@ -248,12 +253,19 @@ def test_a_benchmark_takes_its_files_as_fit_does(folder: Path, tmp_path: Path) -
     done = run("benchmark", *files, *settings, *shares, "--out", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     assert "RMSE (lower is better)" in done.stdout
+    assert "New rows, by their observations: RMSE" in " ".join(done.stdout.split())
     assert "results.json, kshot.png, report.html and results.md" in " ".join(done.stdout.split())
     results = Results.load(tmp_path / "out" / "results.json")
     assert (results.methods, results.shots) == (["mean", "mean-head"], [0, 4])
     assert (results.settings["test_share"], results.settings["meta_share"]) == (0.25, 0.5)
     parts = results.data["splits"][0]
     assert (parts["train"], parts["meta_train"], parts["meta_test"]) == (9, 9, 6)
+    assert results.settings["test_rows"] == 0.1
+    assert results.row_shots[0] == 0
+    again = run("benchmark", *files, *settings, *shares, "--test-rows", "0", "--out", tmp_path / "none")
+    assert again.returncode == 0, again.stderr
+    assert "New rows" not in again.stdout
+    assert Results.load(tmp_path / "none" / "results.json").row_shots == []
 
 
 @pytest.mark.parametrize("command", ["fit", "benchmark"])

@@ -88,23 +88,30 @@ class Ridge(Adapter):
         return Heads(weight / share[:, None], bias / share)
 
 
-def some_results(methods: list[str], splits: int = 3, metrics: tuple[str, ...] = ("rmse", "mae")) -> Results:
+def some_results(
+    methods: list[str],
+    splits: int = 3,
+    metrics: tuple[str, ...] = ("rmse", "mae"),
+    row_shots: tuple[int, ...] = (),
+) -> Results:
     rng = np.random.default_rng(0)
     shots = [0, 1, 4, 16]
+    given = [(k, None) for k in shots] + [(None, r) for r in row_shots] + [(4, 4)] * (4 in row_shots)
     runs = [
         Run(
             split=s,
             method=m,
             shots=k,
+            row_shots=r,
             metric=name,
-            value=float(1 + 0.1 * i - 0.02 * k + 0.01 * rng.random()),
+            value=float(1 + 0.1 * i - 0.02 * (k or r or 0) + 0.01 * rng.random()),
             features=5,
             targets=50,
-            ms_per_feature=0.5,
+            ms_per_feature=None if r is not None else 0.5,
         )
         for s in range(splits)
         for i, m in enumerate(methods)
-        for k in shots
+        for k, r in given
         for name in metrics
     ]
     data = {"name": "films", "rows": 4, "splits": [{"split": s, "left_out": 2} for s in range(splits)]}

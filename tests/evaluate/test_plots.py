@@ -4,6 +4,7 @@ import base64
 import io
 import re
 from itertools import pairwise
+from unittest.mock import patch
 
 import matplotlib.image
 import numpy as np
@@ -40,6 +41,31 @@ def test_two_metrics_stand_side_by_side(worlds):
     one = size(plots.plot_kshot(worlds.some_results(["chn", "mean"])))
     both = worlds.some_results(["chn", "mean"], metrics=("rmse", "auroc"))
     assert size(plots.plot_kshot(both))[0] > 1.8 * one[0]
+
+
+def test_rows_have_a_second_panel_and_each_metric_a_line(worlds):
+    plain = size(plots.plot_kshot(worlds.some_results(["chn", "mean"])))
+    rows = {"row_shots": (0, 2, 4)}
+    one = size(plots.plot_kshot(worlds.some_results(["chn", "mean"], **rows)))
+    assert one[0] > 1.8 * plain[0]
+    assert one[1] == plain[1]
+    two = worlds.some_results(["chn", "mean"], metrics=("rmse", "auroc"), **rows)
+    assert size(plots.plot_kshot(two)) == (one[0], 2 * one[1])
+
+
+def test_panels_say_what_is_new(worlds):
+    drawn = []
+    with patch.object(plots, "plot_panels", lambda panels, **_: drawn.extend(panels)):
+        results = worlds.some_results(["chn", "mean"], row_shots=(0, 2, 4))
+        plots.plot_kshot(results)
+        plots.plot_kshot(worlds.some_results(["chn"]))
+    assert [panel.title for panel in drawn] == ["New features", "New rows", ""]
+    assert [panel.axis.partition("  ")[0] for panel in drawn] == [
+        "shots: observations of the new feature",
+        "observations of the new row",
+        "shots: observations of the new feature",
+    ]
+    assert drawn[1].curves == results.curves("rmse", "rows")
 
 
 def test_the_same_results_give_the_same_bytes(worlds):
@@ -114,3 +140,16 @@ def test_markdown_holds_numbers_data_and_settings(worlds):
     assert text.startswith("# Benchmark\n")
     for part in ("## RMSE", "## MAE", "## Data", "- rows: 4", "## Settings", "- shots: 0, 1, 4, 16"):
         assert part in text
+
+
+def test_reports_show_rows_if_there_are_any(worlds):
+    without, with_rows = (worlds.some_results(["chn", "mean"], row_shots=r) for r in ((), (0, 4)))
+    page, text = html_report(with_rows), markdown_report(with_rows)
+    for part in ("New rows, by their observations: RMSE", "New features in new rows", "held out from"):
+        assert part in page
+        assert part in text
+        assert part not in html_report(without)
+        assert part not in markdown_report(without)
+    assert page.count('<th scope="col">observations</th>') == 4  # two metrics of rows and of both
+    assert "<h2>New rows, by their observations: RMSE" in page
+    assert "<summary>New rows, by their observations: MAE" in page

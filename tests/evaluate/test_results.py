@@ -109,3 +109,54 @@ def test_every_metric_gets_a_markdown_table(worlds):
 def test_times_show_median_and_spread():
     timings = [Timing(method="chn", shots=4, ms_per_feature=ms, low=0.5, high=2.0) for ms in (1.0, 1.2, 1.1)]
     assert timing_table(timings).cells == {"chn": ["1.1 (0.5–2)"]}
+
+
+def test_files_of_the_first_format_load(tmp_path):
+    old = {name: value for name, value in RECORD.items() if name != "row_shots"}
+    (tmp_path / "old.json").write_text(json.dumps({**EMPTY, "runs": [old]}))
+    results = Results.load(tmp_path / "old.json")
+    assert results.runs == [Run(**RECORD)]
+    assert (results.shots, results.row_shots, results.metrics_of("rows")) == ([4], [], [])
+    assert results.curves("rmse", "rows") == {}
+    results.save(tmp_path / "new.json")
+    assert json.loads((tmp_path / "new.json").read_text())["format"] == 2
+    assert Results.load(tmp_path / "new.json") == results
+
+
+def test_the_tests_of_features_and_rows_are_kept_apart(worlds, tmp_path):
+    plain = worlds.some_results(["chn", "mean"])
+    results = worlds.some_results(["chn", "mean"], row_shots=(0, 4, 8))
+    assert (results.shots, results.row_shots, results.shots_of("both")) == ([0, 1, 4, 16], [0, 4, 8], [4])
+    assert results.metrics == plain.metrics
+    values = [r.value for r in results.runs if (r.method, r.row_shots, r.shots) == ("mean", 4, None)
+              and r.metric == "rmse"]  # fmt: skip
+    assert results.curves("rmse", "rows")["mean"].mean[1] == pytest.approx(np.mean(values))
+    both = [r.value for r in results.runs if (r.method, r.row_shots, r.shots) == ("mean", 4, 4)
+            and r.metric == "rmse"]  # fmt: skip
+    assert results.curves("rmse", "both")["mean"].mean == [pytest.approx(np.mean(both))]
+    features = [r.value for r in results.runs if (r.method, r.row_shots, r.shots) == ("mean", None, 4)
+                and r.metric == "rmse"]  # fmt: skip
+    assert results.curves("rmse")["mean"].mean[2] == pytest.approx(np.mean(features))
+    results.save(tmp_path / "results.json")
+    assert Results.load(tmp_path / "results.json") == results
+    assert Results.merged(results.data, results.settings, [reversed(results.runs)]) == results
+
+
+def test_tables_of_rows_say_what_they_are(worlds):
+    results = worlds.some_results(["mean", "chn"], row_shots=(0, 4))
+    table = metric_table(results, "rmse", "rows")
+    assert table.title == "New rows, by their observations: RMSE (lower is better)"
+    assert table.to_markdown().splitlines()[0] == "| observations | 0 | 4 |"
+    both = metric_table(results, "rmse", "both")
+    assert both.title == "New features in new rows, by the observations of each: RMSE (lower is better)"
+    assert both.shots == [4]
+    text = results.to_markdown()
+    assert all(f"## {each.title}" in text for each in (table, both, metric_table(results, "mae", "rows")))
+
+
+def test_a_run_is_of_something_new(tmp_path):
+    with pytest.raises(ValueError, match="shots, row_shots or both"):
+        Run(**{**RECORD, "shots": None})
+    (tmp_path / "bad.json").write_text(json.dumps({**EMPTY, "runs": [{**RECORD, "shots": None}]}))
+    with pytest.raises(InputError, match=r"damaged at 'runs.0'"):
+        Results.load(tmp_path / "bad.json")

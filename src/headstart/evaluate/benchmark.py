@@ -69,7 +69,8 @@ class Benchmark:
         self.config = config.revised(shots=check_shots(config.shots))
         config.check_methods()
         if config.test_rows:
-            usable = usable_row_shots(table, config.row_shots, config.test_share)
+            known_share = (1 - config.test_share) * (1 - (config.meta_share or 0))
+            usable = usable_row_shots(table, config.row_shots, known_share)
             self.config = self.config.revised(row_shots=usable)
         self.splits = [
             split_features(table, config.test_share, config.meta_share, config.seed + i, config.by)

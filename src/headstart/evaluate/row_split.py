@@ -67,11 +67,11 @@ def part_rows(table: Table, rows: NDArray[np.int64]) -> tuple[Table, Table]:
     return _with_rows(table, ~away), _with_rows(table, away)
 
 
-def usable_row_shots(table: Table, shots: tuple[int, ...], test_share: float) -> tuple[int, ...]:
+def usable_row_shots(table: Table, shots: tuple[int, ...], known_share: float) -> tuple[int, ...]:
     """Return those numbers of observations of a row that leave half of the rows something to test on.
 
-    They depend on the table only, so that all splits have the same: ``test_share`` of a row's
-    observations are expected to be of held-out features, which do not describe the row.
+    They do not depend on a split, so that all splits have the same: ``known_share`` of a row's
+    observations are expected to be of features that the backbone knows. Only these describe the row.
 
     Raises
     ------
@@ -81,11 +81,11 @@ def usable_row_shots(table: Table, shots: tuple[int, ...], test_share: float) ->
     ordered = check_shots(shots)
     counts = np.bincount(table.row_index)
     median = float(np.median(counts[counts > 0])) if len(counts) else 0.0
-    usable = tuple(r for r in ordered if r < (1 - test_share) * median)
+    usable = tuple(r for r in ordered if r < known_share * median)
     if not usable:
         raise InputError(
             f"row_shots {listed(ordered)} leave nothing to test on: half of the rows have at most "
-            f"{median:g} observations; use smaller row_shots"
+            f"{median:g} observations, and {known_share:.0%} of the features are known; use smaller row_shots"
         )
     return usable
 
