@@ -11,13 +11,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headstart.datasets import synthetic_mixed, synthetic_ratings
+from headstart.datasets import synthetic_mixed, synthetic_ratings, synthetic_responses
 from headstart.errors import InputError
-from headstart.evaluate import KShotTest, RowTest
+from headstart.evaluate import KShotTest, RowTest, split_features
+from headstart.evaluate.row_scoring import HeldOutRows
 from headstart.evaluate.row_split import LEAST_ROWS, MOST_ROWS, draw_rows, part_rows, usable_row_shots
 from headstart.evaluate.row_test import both_few
 from headstart.table import Table
 from headstart.table.cells import Cells
+from headstart.table.kinds import KindType
+from headstart.training.recipe import as_modelled
 from headstart.training.stages import feature_batch
 
 SHOTS = (0, 1, 2, 4)
@@ -166,3 +169,23 @@ def test_both_few_are_all_cells_of_tested_rows_and_tested_features(table):
         assert here == pytest.approx({row: value for row, value in wanted.items() if row in tested}, abs=1e-5)
     few = KShotTest(feature_batch(kept.with_features(new)), kept.kinds.take(new), (0, 2), 0)
     assert both_few(away.with_features(new), away.kinds.take(new), rows, few) is None
+
+
+def test_binary_features_taken_as_numbers_are_scored_as_binary():
+    table = synthetic_responses(60, 20)
+    split = split_features(table, 0.2, seed=0)
+    kept, away = part_rows(table, draw_rows(table, 0.2, 0))
+    new = kept.with_features(split.meta_test)
+    for link, kind in (("identity", KindType.RATING), ("logistic", KindType.BINARY)):
+        features = KShotTest(feature_batch(as_modelled(new, link)), new.kinds, (0, 4), 0)
+        test = HeldOutRows.of(kept, away, split, features, link, SHOTS, 0)
+        assert test is not None
+        assert test.both is not None
+        assert len(test.known) == len(test.rows.features)
+        assert test.known.known is not None
+        assert torch.equal(test.known.known, test.rows.features)
+        for each in (test.rows, test.both):
+            assert set(each.modelled.tolist()) == {kind}
+            assert set(each.kinds.tolist()) == {KindType.BINARY}
+            assert set(each.truth.tolist()) == {0.0, 1.0}
+        assert set(test.known.kinds.tolist()) == {kind}

@@ -68,14 +68,14 @@ class Benchmark:
         self.table, self.name = table, name
         self.config = config.revised(shots=check_shots(config.shots))
         config.check_methods()
-        if config.test_rows:
-            known_share = (1 - config.test_share) * (1 - (config.meta_share or 0))
-            usable = usable_row_shots(table, config.row_shots, known_share)
-            self.config = self.config.revised(row_shots=usable)
         self.splits = [
             split_features(table, config.test_share, config.meta_share, config.seed + i, config.by)
             for i in range(config.splits)
         ]
+        if config.test_rows:
+            known_share = (1 - config.test_share) * (1 - (config.meta_share or 0))
+            usable = usable_row_shots(table, config.row_shots, known_share)
+            self.config = self.config.revised(row_shots=usable)
         self.rows = [draw_rows(table, config.test_rows, config.seed + i) for i in range(config.splits)]
         self._check_shots()
 

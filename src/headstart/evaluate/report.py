@@ -166,7 +166,7 @@ def picture(light: bytes, dark: bytes) -> str:
     light_url, dark_url = ("data:image/png;base64," + base64.b64encode(png).decode() for png in (light, dark))
     return (
         f'<picture><source media="(prefers-color-scheme: dark)" srcset="{dark_url}">'
-        f'<img src="{light_url}" alt="Metrics of each method by observations; numbers are in the tables below">'
+        f'<img src="{light_url}" alt="Metrics of each method by observations; the tables below have them">'
         "</picture>"
     )
 

@@ -53,8 +53,8 @@ def draw_rows(table: Table, share: float, seed: int) -> NDArray[np.int64]:
     if count == 0 or len(observed) - count < LEAST_ROWS:
         problem = "none is held out" if count == 0 else f"only {len(observed) - count} are left to train on"
         raise InputError(
-            f"test_rows {share:g}: of {len(observed)} rows with observations {problem}; use another share, "
-            f"or {worded('test_rows=0', '--test-rows 0')} to hold out no rows"
+            f"{worded('test_rows', '--test-rows')} {share:g}: of {len(observed)} rows with observations "
+            f"{problem}; use another share, or {worded('test_rows=0', '--test-rows 0')} to hold out no rows"
         )
     drawn = np.random.default_rng((seed, 1)).permutation(observed)[:count]  # not the order of the features
     return np.sort(drawn).astype(np.int64)
