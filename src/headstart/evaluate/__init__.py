@@ -10,6 +10,7 @@ from headstart.evaluate.results import Curve, Results, Run
 from headstart.evaluate.row_test import RowTest
 from headstart.evaluate.splits import FeatureSplit, split_features
 from headstart.evaluate.tables import TextTable, metric_table, timing_table
+from headstart.evaluate.targets import Targets
 from headstart.evaluate.timing import Timing, time_adapters
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "RowTest",
     "Run",
     "Score",
+    "Targets",
     "TextTable",
     "Timing",
     "html_report",
