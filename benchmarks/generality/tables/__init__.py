@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from generality.tables.entry import Entry, described
 from generality.tables.files import FILES
+from generality.tables.once import ONCE
 from generality.tables.rdata import RDATA
 
-TABLES: dict[str, Entry] = {entry.name: entry for entry in (*RDATA, *FILES)}
+TABLES: dict[str, Entry] = {entry.name: entry for entry in (*RDATA, *FILES, *ONCE)}
 
 __all__ = ["TABLES", "Entry", "described"]
