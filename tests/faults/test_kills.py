@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 import signal
@@ -41,9 +42,12 @@ def cleared(place: Path) -> None:
     shutil.rmtree(place, ignore_errors=True)
 
 
-def is_tidy(place: Path) -> bool:
+def is_tidy(place: Path, *, journal: bool = False) -> bool:
+    """Whether there is an index, a file of weights and, if asked for, one journal: that of the index."""
     names = sorted(path.name for path in place.iterdir())
-    return len(names) == 2 and names[0] == "model.json" and names[1].startswith("weights-")
+    base = json.loads((place / "model.json").read_text())["checksum"]
+    wanted = [f"journal-{base[:16]}.jsonl", "model.json"] if journal else ["model.json"]
+    return names[:-1] == wanted and names[-1].startswith("weights-")
 
 
 def test_a_first_save_that_is_killed_can_be_done_again(tmp_path: Path) -> None:
@@ -97,7 +101,7 @@ def test_an_acknowledged_update_is_there_after_any_kill(tmp_path: Path) -> None:
         assert Headstart.load(place).feature("new").shots in (acknowledged, acknowledged + 1)
         work()
         assert Headstart.load(place).feature("new").shots == acknowledged + 1
-        assert is_tidy(place)
+        assert is_tidy(place, journal=True)
 
 
 def test_a_checkpoint_whose_start_is_killed_can_be_started_again(tmp_path: Path) -> None:

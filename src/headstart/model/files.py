@@ -13,6 +13,7 @@ from headstart.model import folder
 from headstart.model.base import LOG, FittedModel
 from headstart.model.fitted import Fitted
 from headstart.model.given import require_mapping
+from headstart.model.notes import Notes
 from headstart.table.encoders import EncoderLike
 
 
@@ -29,6 +30,8 @@ class Files(FittedModel):
         """
         self._fitted  # noqa: B018 (an error before anything is made)
         folder.save(lambda: self._fitted, Path(path), owner=self)
+        if self._notes is not None:
+            self._notes.forget()  # the folder that is being changed may be this one
         LOG.info("saved %s", path)
 
     @classmethod
@@ -78,24 +81,38 @@ class Files(FittedModel):
                 raise InputError("the model was fitted without metadata and takes no encoders")
             if fitted.schema is not None:
                 fitted.schema.check_encoders(given)
-            self.fitted_ = replace(fitted, encoders={**fitted.encoders, **given})
+            after = replace(fitted, encoders={**fitted.encoders, **given})
+            if self._notes is not None:
+                self._notes.follow(fitted, after)
+            self.fitted_ = after
 
     @classmethod
     @contextmanager
     def updating(cls, path: str | Path, encoders: Mapping[str, EncoderLike] | None = None) -> Iterator[Self]:
         """Change a saved model in place: ``with Headstart.updating(path) as model: model.add_feature(…)``.
 
-        The model is saved when the block ends without an error. If several processes do so, one waits
-        for the other, and no change is lost. Inside the block the model itself may be saved too; any other
-        change of the same folder by this thread raises ``BusyError``, because it would be lost.
+        What changed is written when the block ends without an error: to the journal of the folder, or as a
+        whole model where the journal would become too long or the model was fitted anew. If several
+        processes do so, one waits for the other, and no change is lost. Inside the block the model itself
+        may be saved too; any other change of the same folder by this thread raises ``BusyError``, because it
+        would be lost.
         ``encoders`` is as in ``set_encoders``.
         """
-        with folder.updating(Path(path)) as (fitted, lock):
-            model = cls._holding(fitted)
+        with folder.updating(Path(path)) as (before, lock):
+            model = cls._holding(before.fitted)
             lock.owner = model
-            model.set_encoders(encoders or {})
-            yield model
-            model.save(path)
+            model._notes = notes = Notes(before.fitted)
+            try:
+                model.set_encoders(encoders or {})
+                yield model
+            finally:
+                model._notes = None  # what changes it later changes the folder no more
+            with model._writing:
+                calls = notes.calls(model._fitted)
+                if calls is None or not folder.noted(before, calls):
+                    model.save(path)
+                else:
+                    LOG.info("wrote %d changes to the journal of %s", len(calls), path)
 
     @classmethod
     def _holding(cls, fitted: Fitted) -> Self:
