@@ -39,15 +39,15 @@ class Catalogue(Mapping[str, Feature]):
 
         ``own`` are the features of the backbone: their positions there are their numbers.
         """
-        self._base: dict[str, Entry] = {}
+        self._base: Mapping[str, Entry] = {}
         self._recent: dict[str, Entry] = {}  # come before those of the same name in the base
         self._store = Store(heads.take(torch.zeros(0, dtype=torch.int64)), 0)
         self._own = Names([], "feature") if own is None else own
         self._slots = Layered(np.full(len(self._own), -1))  # by number; -1 of a feature that is not there
         # By number: kind, offset and span of the scale, whether as fitted.
         self._facts = Layered(np.zeros((len(self._own), 4)))
-        self._listed: tuple[dict[str, Entry], Listing] | None = None  # of the base
-        self._overlaid: tuple[dict[str, Entry], Listing] | None = None  # of the base with the recent ones
+        self._listed: tuple[Mapping[str, Entry], Listing] | None = None  # of the base
+        self._overlaid: tuple[Mapping[str, Entry], Listing] | None = None  # of the base with the recent ones
 
     @property
     def listing(self) -> Listing:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from headstart.errors import InputError
-from headstart.model import folder
+from headstart.model import folder, opening
 from headstart.model.base import LOG, FittedModel
 from headstart.model.fitted import Fitted
 from headstart.model.given import require_mapping
@@ -35,7 +35,13 @@ class Files(FittedModel):
         LOG.info("saved %s", path)
 
     @classmethod
-    def load(cls, path: str | Path, encoders: Mapping[str, EncoderLike] | None = None) -> Self:
+    def load(
+        cls,
+        path: str | Path,
+        encoders: Mapping[str, EncoderLike] | None = None,
+        *,
+        verify: bool = True,
+    ) -> Self:
         """Read a saved model.
 
         Parameters
@@ -44,6 +50,9 @@ class Files(FittedModel):
             The folder of the model.
         encoders : dict, default=None
             What encodes metadata columns of new features, as in ``set_encoders``.
+        verify : bool, default=True
+            Whether to read all of a large model once, to see that no byte of it is damaged. Without it a
+            large model is opened at once, and only what is asked for is read from the disk.
 
         Returns
         -------
@@ -55,7 +64,7 @@ class Files(FittedModel):
         ModelFileError
             If the folder is missing, damaged, of a newer format, or needs a package that is not there.
         """
-        model = cls._holding(folder.load(Path(path)))
+        model = cls._holding(opening.load(Path(path), verify=verify))
         model.set_encoders(encoders or {})
         LOG.info("loaded %s: %d rows, %d features", path, len(model.rows), len(model._fitted.catalogue))
         return model
@@ -110,6 +119,8 @@ class Files(FittedModel):
             with model._writing:
                 calls = notes.calls(model._fitted)
                 if calls is None or not folder.noted(before, calls):
+                    if not before.verified:
+                        opening.load(Path(path))  # damage must not get checksums that are right
                     model.save(path)
                 else:
                     LOG.info("wrote %d changes to the journal of %s", len(calls), path)
