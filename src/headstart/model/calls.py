@@ -1,13 +1,15 @@
 """The changes of a model as calls that a journal holds, and how they are made again.
 
-A call names rows and features and has values in the data's own units. Metadata is in it as it was encoded,
-because what encodes it need not be there when the call is made again.
+A call names rows and features and has values in the data's own units. Those that happen often also hold what
+they came to, the heads and states: to compute them again would take longer than to read them. Metadata is
+in a call as it was encoded, because what encodes it need not be there when the call is made again.
 """
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,16 +21,18 @@ from headstart.model.feature import Feature
 from headstart.model.fitted import Fitted
 from headstart.model.intake import numbers
 from headstart.model.journal import Call
+from headstart.model.observing import observed_features, told
+from headstart.model.outcomes import heads_in, packed, packed_array, states_in, tensor_in
 from headstart.model.population import added_rows, without_row
 from headstart.model.records import as_bytes, records_from
-from headstart.model.taking import taken
+from headstart.model.staleness import Arrived
 from headstart.model.triples import Triples
 from headstart.table import Kind, MetadataSchema
 from headstart.table.kinds import KindType
 
 
-def adding_features(fitted: Fitted, features: Sequence[Feature]) -> Call:
-    """The call that adds these features."""
+def adding_features(fitted: Fitted, after: Fitted, features: Sequence[Feature]) -> Call:
+    """The call that adds these features, after which the model is the other one."""
     lines = [
         {
             "name": feature.name,
@@ -42,20 +46,27 @@ def adding_features(fitted: Fitted, features: Sequence[Feature]) -> Call:
         for feature in features
     ]
     records = _packed([feature.record or {} for feature in features], fitted.schema)
-    return {"verb": "add_features", "features": lines, "records": records}
+    heads = packed(after.catalogue.take([feature.name for feature in features])[1])
+    return {"verb": "add_features", "features": lines, "records": records, "heads": heads}
 
 
-def observing(fitted: Fitted, given: Triples, side: str, *, one: bool) -> Call:
-    """The call that takes these observations."""
+def observing(fitted: Fitted, after: Fitted, given: Triples, side: str) -> Call:
+    """The call that takes these observations, after which the model is the other one."""
+    names, epoch = [feature.name for feature in given.features], after.roster.epoch
+    taught, told = side != "rows", side != "features"
+    sums = [after.catalogue.evidence_of(name, epoch) for name in names] if taught else []
     return {
         "verb": "observe",
-        "features": [feature.name for feature in given.features],
+        "features": names,
         "places": given.places.tolist(),
         "rows": [fitted.rows[row] for row in given.rows],
         "values": given.values.tolist(),
         "times": _listed(given.times),
         "update": side,
-        "one": one,
+        "heads": packed(after.catalogue.take(names)[1]) if taught else None,
+        "sums": [None if each is None else packed_array(each.numpy()) for each in sums],
+        "states": packed(after.roster.take(np.unique(given.rows))) if told else None,
+        "arrived": list(after.arrived),
     }
 
 
@@ -97,7 +108,8 @@ def replayed(fitted: Fitted, call: Call) -> Fitted:
 def _add_features(fitted: Fitted, call: Call) -> Fitted:
     lines = call["features"]
     records = _unpacked(call["records"], len(lines))
-    return fitted.adapted([_feature(fitted, *each) for each in zip(lines, records, strict=True)])
+    features = [_feature(fitted, *each) for each in zip(lines, records, strict=True)]
+    return fitted.holding(features, heads_in(call["heads"]))
 
 
 def _feature(fitted: Fitted, line: Call, record: Mapping[str, object]) -> Feature:
@@ -123,7 +135,14 @@ def _observe(fitted: Fitted, call: Call) -> Fitted:
     values = np.array(call["values"], dtype=np.float64)
     rows = fitted.rows.positions(call["rows"])
     given = Triples(rows, features, places, of[places], values, _array(call["times"]))
-    return taken(fitted, given, call["update"], one=call["one"]).fitted
+    if fitted.clock is not None:
+        fitted = replace(fitted, clock=fitted.clock.moved(given.times))
+    if call["states"] is not None:
+        fitted = told(fitted, given, lambda *_: states_in(call["states"]))
+    if call["heads"] is not None:
+        sums = [None if each is None else tensor_in(each) for each in call["sums"]]
+        fitted = fitted.holding(observed_features(fitted, given), heads_in(call["heads"]), sums)
+    return replace(fitted, arrived=Arrived(*call["arrived"]))
 
 
 def _add_rows(fitted: Fitted, call: Call) -> Fitted:

@@ -23,6 +23,7 @@ from headstart.model.listing import Listed, Listing
 from headstart.model.store import Store
 from headstart.table.names import Names, as_name
 
+Evidence = Sequence[Tensor | None]  # the sums that heads rest on, of those that rest on some
 _MIN_ROOM = 64
 
 
@@ -157,7 +158,7 @@ class Catalogue(Mapping[str, Feature]):
         return {entry.number: entry.feature for entry in (self._find(name) for name in self)}
 
     def put(
-        self, features: list[Feature], heads: Heads, evidence: list[Tensor] | None = None, epoch: int = 0
+        self, features: list[Feature], heads: Heads, evidence: Evidence | None = None, epoch: int = 0
     ) -> Catalogue:
         """Return a catalogue with these features too, or in the place of those of the same name.
 
@@ -189,9 +190,7 @@ class Catalogue(Mapping[str, Feature]):
             self._store.used = slots.stop
         return slots
 
-    def _entered(
-        self, features: list[Feature], slots: range, evidence: Sequence[Tensor | None], epoch: int
-    ) -> Catalogue:
+    def _entered(self, features: list[Feature], slots: range, evidence: Evidence, epoch: int) -> Catalogue:
         """Enter features whose heads lie in these slots; for a copy that no one knows of yet."""
         numbers = self._numbers(features)
         new = {

@@ -59,7 +59,8 @@ class Changes(FittedModel):
         with self._writing:
             fitted = self._fitted
             if new := new_features(fitted, given):
-                self._change(fitted.adapted(new), lambda: adding_features(fitted, new))
+                after = fitted.adapted(new)
+                self._change(after, lambda: adding_features(fitted, after, new))
                 LOG.info("added %d features", len(new))
                 LOG.debug("added %s", [feature.name for feature in new])
 

@@ -30,7 +30,7 @@ _JOURNAL = re.compile(r"journal-[0-9a-f]{16}\.jsonl")
 _OURS = re.compile(rf"{re.escape(INDEX)}|{WEIGHTS.pattern}|{_JOURNAL.pattern}|{QUICK.pattern}")
 _QUICK_FROM = 2**24  # bytes of weights from which on a model is opened without reading all of it
 _MOST_CHANGES = 256  # in a journal: each is made again whenever the model is loaded
-_MOST_BYTES, _MOST_SHARE = 2**20, 4  # a journal may have so many, or that share of the weights
+_MOST_BYTES, _MOST_SHARE = 2**22, 4  # a journal may have so many, or that share of the weights
 
 
 def check_place(path: Path) -> None:

@@ -95,7 +95,7 @@ class Living(FittedModel):
             after, said, surprising = taken(fitted, given, side, one=one)
             if surprising is not None:  # before the change: a filter may make it an error
                 warnings.warn(surprising, SurpriseWarning, stacklevel=2)
-            self._change(after, lambda: observing(fitted, given, side, one=one))
+            self._change(after, lambda: observing(fitted, after, given, side))
             if one:
                 LOG.debug("observed %d values of feature %r", said.observations, held.name)
             else:

@@ -1,0 +1,47 @@
+"""Heads, states and sums as text, for a journal: what a change came to need not be computed again."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headstart.core.heads import Heads
+from headstart.core.states import RowStates
+from headstart.errors import InputError
+
+Packed = dict[str, Any]  # by the name of an array: its type, shape and content
+
+
+def packed(parts: Heads | RowStates) -> Packed:
+    """All arrays of heads or states."""
+    return {name: packed_array(part.numpy()) for name, part in vars(parts).items() if part is not None}
+
+
+def heads_in(given: Packed) -> Heads:
+    """The heads that were packed."""
+    return Heads(**{name: tensor_in(each) for name, each in given.items()})
+
+
+def states_in(given: Packed) -> RowStates:
+    """The states that were packed."""
+    return RowStates(**{name: tensor_in(each) for name, each in given.items()})
+
+
+def packed_array(array: NDArray[Any]) -> list[Any]:
+    """The type, shape and content of an array."""
+    little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+    return [little.dtype.str, list(array.shape), base64.b64encode(little.tobytes()).decode()]
+
+
+def tensor_in(given: list[Any]) -> Tensor:
+    """The array that was packed, which must be finite."""
+    kind, shape, text = given
+    array = np.frombuffer(base64.b64decode(text), np.dtype(kind)).reshape(shape)
+    if not np.isfinite(array).all():
+        raise InputError("it has numbers that are not finite")
+    return torch.from_numpy(array.astype(array.dtype.newbyteorder("=")))
