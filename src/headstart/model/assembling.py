@@ -84,7 +84,7 @@ def trained_from(
         groups["backbone"],
         _size(groups),
     )
-    backbone.load_state_dict(groups["backbone"])
+    backbone.load_state_dict(groups["backbone"], assign=True)  # without a copy
     backbone.eval().requires_grad_(False)
     knowledge = Knowledge(
         RowStates(**groups["knowledge/states"]),
@@ -107,7 +107,7 @@ def adapter_from(
     adapter = made(lambda: new_adapter(facts.settings.chosen_adapter, knowledge), learned, _size(groups))
     if prepare:
         adapter.prepare()
-    adapter.load_state_dict(learned, strict=not prepare)
+    adapter.load_state_dict(learned, strict=not prepare, assign=True)
     return adapter.eval().requires_grad_(False)
 
 

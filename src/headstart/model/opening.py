@@ -59,11 +59,31 @@ def opened(path: Path, *, verify: bool = True) -> Opened:
     Without ``verify`` a large model is not looked through for damage.
     """
     require_model(path)
-    found = _opened_quickly(path, verify) if CAN_LOCK else None
-    if found is None:
-        with _reading(path / INDEX):
-            facts, content, journal = _read(path)
-            found = Opened(_fitted(path, facts, content), journal, len(content))
+    return _replayed((_opened_quickly(path, verify) if CAN_LOCK else None) or read_whole(path))
+
+
+def checked(path: Path) -> Opened:
+    """Read all of a model, in every way in which it may be opened, and refuse it if anything is wrong."""
+    require_model(path)
+    found = _replayed(read_whole(path))
+    base = checksum_in(path / INDEX)
+    made = [] if base is None else [*path.glob(f"quick-{base[:16]}-*")]
+    if base is not None and made and read_quickly(path, INDEX, base, verify=True) is None:
+        raise ModelFileError(
+            f"{made[0]} is damaged; remove it: the model is whole without it and only opens slower"
+        )
+    return found
+
+
+def read_whole(path: Path) -> Opened:
+    """Read all of a model from ``model.json``, without the changes in its journal."""
+    with _reading(path / INDEX):
+        facts, content, journal = _read(path)
+        return Opened(_fitted(path, facts, content), journal, len(content))
+
+
+def _replayed(found: Opened) -> Opened:
+    """Make the changes in the journal."""
     if found.journal is None or not found.journal.changes:
         return found
     with _reading(found.journal.path):
