@@ -127,6 +127,30 @@ def test_the_journal_of_a_large_model(everything: Headstart, tmp_path: Path) -> 
         assert_same(Headstart.load(tmp_path / "m", verify=verify), live)
 
 
+def test_what_is_slow_to_replay_is_saved_whole(tmp_path: Path) -> None:
+    fresh().save(tmp_path / "m")
+    for change in (lambda m: m.remove_row("u1"), lambda m: m.rename_feature("f1", "other")):
+        live = changed(tmp_path / "m", lambda m: m.add_feature(f"new{len(m.features)}"), change)
+        assert not list(tmp_path.glob("m/journal-*"))
+        assert_same(Headstart.load(tmp_path / "m"), live)
+
+
+def test_features_that_are_mapped_come_and_go(tmp_path: Path) -> None:
+    quickly, whole = both(fresh(), tmp_path / "m")
+    for model in (quickly, whole):
+        model.remove_feature("f3")
+        model.add_feature("new")
+        model.observe("f1", {"u1": 3})
+        model.remove_feature("f1")
+        model.remove_feature("new")
+        model.add_feature("f1")
+        model.add_feature("new", observations={"u2": 3})
+        with pytest.raises(UnknownNameError):
+            model.remove_feature("f3")
+    assert_same(quickly, whole)
+    assert quickly.recommend("u1").to_arrow() == whole.recommend("u1").to_arrow()
+
+
 def flipped(path: Path, at: int) -> None:
     content = bytearray(path.read_bytes())
     content[at] ^= 16

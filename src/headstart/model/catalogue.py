@@ -21,6 +21,7 @@ from headstart.model.feature import Feature
 from headstart.model.layered import Layered
 from headstart.model.listing import Listed, Listing
 from headstart.model.store import Store
+from headstart.model.without import without
 from headstart.table.names import Names, as_name
 
 Evidence = Sequence[Tensor | None]  # the sums that heads rest on, of those that rest on some
@@ -224,8 +225,7 @@ class Catalogue(Mapping[str, Feature]):
     def remove(self, name: object) -> Catalogue:
         """Return a catalogue without this feature."""
         after, gone = copy(self), self._find(name)
-        after._base = {key: self._find(key) for key in self if key != gone.feature.name}
-        after._recent = {}
+        after._base, after._recent = without(self._base, self._recent, gone.feature.name)
         after._slots = self._slots.put(np.array([gone.number]), np.array([-1]))
         return after
 

@@ -30,6 +30,10 @@ _JOURNAL = re.compile(r"journal-[0-9a-f]{16}\.jsonl")
 _OURS = re.compile(rf"{re.escape(INDEX)}|{WEIGHTS.pattern}|{_JOURNAL.pattern}|{QUICK.pattern}")
 _QUICK_FROM = 2**24  # bytes of weights from which on a model is opened without reading all of it
 _MOST_CHANGES = 256  # in a journal: each is made again whenever the model is loaded
+_WHOLE = {
+    "remove_row",
+    "rename_feature",
+}  # of large models: slow whenever they are replayed
 _MOST_BYTES, _MOST_SHARE = 2**22, 4  # a journal may have so many, or that share of the weights
 
 
@@ -67,10 +71,11 @@ def updating(path: Path) -> Iterator[tuple[Opened, FolderLock]]:
 def noted(before: Opened, calls: list[Call]) -> bool:
     """Write to the journal which calls have changed a model whose folder is locked.
 
-    False if nothing was written, because all of the model is to be saved: its journal would be too long.
+    False if nothing was written, because all of the model is to be saved: its journal would be too long, or
+    slow to replay.
     """
     journal = before.journal
-    if journal is None:
+    if journal is None or (before.size >= _QUICK_FROM and any(call["verb"] in _WHOLE for call in calls)):
         return False
     if not calls:
         return True
