@@ -29,7 +29,7 @@ from headstart.storage import json_bytes, left_over, pack, storing, sync_folder,
 _JOURNAL = re.compile(r"journal-[0-9a-f]{16}\.jsonl")
 _OURS = re.compile(rf"{re.escape(INDEX)}|{WEIGHTS.pattern}|{_JOURNAL.pattern}|{QUICK.pattern}")
 _QUICK_FROM = 2**24  # bytes of weights from which on a model is opened without reading all of it
-_MOST_CHANGES = 256  # in a journal: each is made again whenever the model is loaded
+_MOST_CHANGES = 128  # in a journal: each is made again whenever the model is loaded
 _WHOLE = {
     "remove_row",
     "rename_feature",

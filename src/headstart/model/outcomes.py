@@ -41,7 +41,7 @@ def packed_array(array: NDArray[Any]) -> list[Any]:
 def tensor_in(given: list[Any]) -> Tensor:
     """The array that was packed, which must be finite."""
     kind, shape, text = given
-    array = np.frombuffer(base64.b64decode(text), np.dtype(kind)).reshape(shape)
+    array = np.frombuffer(bytearray(base64.b64decode(text)), kind).reshape(shape)
     if not np.isfinite(array).all():
         raise InputError("it has numbers that are not finite")
-    return torch.from_numpy(array.astype(array.dtype.newbyteorder("=")))
+    return torch.from_numpy(array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("=")))
