@@ -22,9 +22,18 @@ from headstart.model.fitted import Fitted
 from headstart.model.intake import numbers
 from headstart.model.journal import Call
 from headstart.model.observing import observed_features, told
-from headstart.model.outcomes import heads_in, packed, packed_array, states_in, tensor_in
+from headstart.model.outcomes import (
+    heads_in,
+    one_head_in,
+    one_state_in,
+    packed,
+    packed_array,
+    states_in,
+    tensor_in,
+)
 from headstart.model.population import added_rows, without_row
 from headstart.model.records import as_bytes, records_from
+from headstart.model.single import told_one
 from headstart.model.staleness import Arrived
 from headstart.model.triples import Triples
 from headstart.table import Kind, MetadataSchema
@@ -145,6 +154,31 @@ def _observe(fitted: Fitted, call: Call) -> Fitted:
     return replace(fitted, arrived=Arrived(*call["arrived"]))
 
 
+def _observe_one(fitted: Fitted, call: Call) -> Fitted:
+    """``_observe`` of one observation, without batches: journals are full of such."""
+    (name,), (value,) = call["features"], call["values"]
+    feature, row = fitted.catalogue[name], fitted.rows.position(call["rows"][0])
+    time = None if call["times"] is None else call["times"][0]
+    head = None if call["heads"] is None else one_head_in(call["heads"])
+    if feature.finds_scale or (head is None and call["heads"] is not None):
+        return _observe(fitted, call)
+    if fitted.clock is not None:
+        fitted = replace(fitted, clock=fitted.clock.moved(_array(call["times"])))
+    if call["states"] is not None:
+        number = fitted.catalogue.number(name)
+        fitted = told_one(fitted, row, number, value, time, lambda _: one_state_in(call["states"]))
+    if head is not None:
+        (sums,) = call["sums"]
+        catalogue = fitted.catalogue.put_one(
+            replace(feature.with_one(row, value, time), now=fitted.now),
+            head,
+            None if sums is None else tensor_in(sums),
+            fitted.roster.epoch,
+        )
+        fitted = replace(fitted, catalogue=catalogue)
+    return replace(fitted, arrived=Arrived(*call["arrived"]))
+
+
 def _add_rows(fitted: Fitted, call: Call) -> Fitted:
     given = call["rows"]
     encoded = np.array(call["metadata"], dtype=np.float32).reshape(len(given), -1)
@@ -162,7 +196,7 @@ def _rename_row(fitted: Fitted, call: Call) -> Fitted:
 
 _AGAIN: dict[str, Callable[[Fitted, Call], Fitted]] = {
     "add_features": _add_features,
-    "observe": _observe,
+    "observe": lambda fitted, call: (_observe_one if len(call["values"]) == 1 else _observe)(fitted, call),
     "add_rows": _add_rows,
     "remove_feature": lambda fitted, call: fitted.without(call["name"]),
     "remove_row": lambda fitted, call: without_row(fitted, fitted.rows.position(call["name"])),

@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.core.heads import Heads
-from headstart.core.states import RowStates
+from headstart.core.heads import Heads, OneHead
+from headstart.core.states import OneState, RowStates
 from headstart.errors import InputError
 
 Packed = dict[str, Any]  # by the name of an array: its type, shape and content
@@ -40,8 +40,26 @@ def packed_array(array: NDArray[Any]) -> list[Any]:
 
 def tensor_in(given: list[Any]) -> Tensor:
     """The array that was packed, which must be finite."""
+    return torch.from_numpy(_array_in(given))
+
+
+def one_head_in(given: Packed) -> OneHead | None:
+    """The only head that was packed, if it has all of its parts."""
+    return OneHead(**_first(given)) if len(given) == len(OneHead._fields) else None
+
+
+def one_state_in(given: Packed) -> OneState:
+    """The only state that was packed."""
+    return OneState(**_first(given))
+
+
+def _first(given: Packed) -> dict[str, Any]:
+    return {name: _array_in(each)[0] for name, each in given.items()}
+
+
+def _array_in(given: list[Any]) -> NDArray[Any]:
     kind, shape, text = given
     array = np.frombuffer(bytearray(base64.b64decode(text)), kind).reshape(shape)
     if not np.isfinite(array).all():
         raise InputError("it has numbers that are not finite")
-    return torch.from_numpy(array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("=")))
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
