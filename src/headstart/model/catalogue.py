@@ -165,15 +165,13 @@ class Catalogue(Mapping[str, Feature]):
 
         ``evidence`` are the sums that their heads rest on, if any, made from the states of this ``epoch``.
         """
-        after = copy(self)
-        slots = after._claimed(len(features))
+        after, slots = self._copied(len(features))
         after._store.write(slots, heads)
         return after._entered(features, slots, evidence or [None] * len(features), epoch)
 
     def put_one(self, feature: Feature, head: OneHead, evidence: Tensor | None, epoch: int) -> Catalogue:
         """``put`` of one feature."""
-        after = copy(self)
-        slots = after._claimed(1)
+        after, slots = self._copied(1)
         after._store.write_one(slots.start, head)
         return after._entered([feature], slots, [evidence], epoch)
 
@@ -182,14 +180,14 @@ class Catalogue(Mapping[str, Feature]):
         """The weights, biases, covariances and noises of all stored heads, in numpy."""
         return self._store.arrays
 
-    def _claimed(self, count: int) -> range:
-        """So many slots to write to, of a larger store if there is no room."""
-        slots = self._store.claimed(count)
+    def _copied(self, count: int) -> tuple[Catalogue, range]:
+        """A copy, and so many slots to write to, of a larger store if there is no room."""
+        after, slots = copy(self), self._store.claimed(count)
         if slots is None:
-            self._move(count)
-            slots = range(self._store.used, self._store.used + count)
-            self._store.used = slots.stop
-        return slots
+            after._move(count)
+            slots = range(after._store.used, after._store.used + count)
+            after._store.used = slots.stop
+        return after, slots
 
     def _entered(self, features: list[Feature], slots: range, evidence: Evidence, epoch: int) -> Catalogue:
         """Enter features whose heads lie in these slots; for a copy that no one knows of yet."""
@@ -244,10 +242,8 @@ class Catalogue(Mapping[str, Feature]):
         """Return a catalogue in which a feature has another name; ``own`` are the backbone's names then."""
         after, entry = copy(self), self._find(name)
         changed = entry._replace(feature=replace(entry.feature, name=other))
-        every = (self._find(key) for key in self)
-        after._base = {
-            each.feature.name: each for each in (changed if old is entry else old for old in every)
-        }
+        every = (changed if (old := self._find(key)) is entry else old for key in self)
+        after._base = {each.feature.name: each for each in every}
         after._recent, after._own = {}, own
         return after
 

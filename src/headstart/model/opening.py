@@ -48,6 +48,17 @@ def require_model(path: Path) -> None:
         raise ModelFileError(f"{path} is not a saved model: it has no {INDEX}")
 
 
+def changing_files(path: Path) -> list[Path]:
+    """The files of a saved model, in any place, of which at least one is another after every change."""
+    index = path / INDEX
+    try:
+        base = checksum_in(index)
+    except (FileNotFoundError, ModelFileError):
+        return [index]
+    journal = None if base is None else path / journal_name(base)
+    return [index] if journal is None or not journal.exists() else [index, journal]
+
+
 def load(path: Path, *, verify: bool = True) -> Fitted:
     """Read a model back; anything missing, damaged or too new is a clear error."""
     return opened(path, verify=verify).fitted
