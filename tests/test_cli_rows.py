@@ -139,3 +139,24 @@ def test_observations_age_on_the_command_line(tmp_path: Path) -> None:
     assert again.times.max() == 1717372800
     assert run("refit", tmp_path / "m", "--quiet").returncode == 0
     assert Headstart.load(tmp_path / "m").fitted_.now == 1717372800
+
+
+def test_changes_are_written_to_a_journal_and_checked(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "more.csv").write_text("user,film,stars\nu2,f3,4\nu1,f1,2\n")
+    weights = next(model.glob("weights-*")).stat().st_mtime_ns
+    for arguments in (
+        ("observe", model, "--observations", tmp_path / "more.csv", *COLUMNS),
+        ("remove", model, "--features", "f5"),
+        ("add", model, "newest"),
+    ):
+        assert run(*arguments).returncode == 0
+    assert next(model.glob("weights-*")).stat().st_mtime_ns == weights  # nothing else was written
+    said = run("check", model)
+    assert said.returncode == 0, said.stderr
+    assert "is whole" in said.stdout
+    assert "3 changes in its journal" in said.stdout
+    journal = next(model.glob("journal-*"))
+    journal.write_bytes(journal.read_bytes().replace(b'"update"', b'"UPDATE"'))
+    said = run("check", model)
+    assert said.returncode == 1
+    assert "is damaged: its line 1 does not match its checksum" in " ".join(said.stderr.split())

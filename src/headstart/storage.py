@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save
@@ -128,23 +128,35 @@ def _umask() -> int:
 
 def write_json(path: Path, facts: Any) -> None:
     """Write indented JSON, atomically."""
-    write_bytes(path, (json.dumps(facts, indent=1, ensure_ascii=False) + "\n").encode())
+    write_bytes(path, json_bytes(facts))
 
 
-def read_own(path: Path) -> bytes:
-    """Read a file that is really in its folder: not a link to another place, nor a pipe or a device."""
+def json_bytes(facts: Any) -> bytes:
+    """What ``write_json`` writes."""
+    return (json.dumps(facts, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+@contextmanager
+def opened_own(path: Path) -> Iterator[BinaryIO]:
+    """Open a file that is really in its folder: not a link to another place, nor a pipe or a device."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
         with open(os.open(path, flags | getattr(os, "O_BINARY", 0)), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise ModelFileError(f"{path} is not a file")
-            return file.read()
+            yield file
     except FileNotFoundError:
         raise
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise ModelFileError(f"{path} is a link to another place; copy the file itself there") from None
         raise ModelFileError(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+def read_own(path: Path) -> bytes:
+    """Read a file that is really in its folder, as ``opened_own`` does."""
+    with opened_own(path) as file:
+        return file.read()
 
 
 def read_json(path: Path) -> Any:

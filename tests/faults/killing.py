@@ -7,7 +7,8 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-CALLS = ("open", "replace", "fsync", "mkdir", "chmod", "unlink", "rmdir")  # each is a step before and after
+# Each is a step before and after.
+CALLS = ("open", "replace", "fsync", "mkdir", "chmod", "unlink", "rmdir", "write", "ftruncate")
 
 
 def killed_at(step: int | None, work: Callable[[], object]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 import signal
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 
 from headstart import storage
-from headstart.model import Headstart
+from headstart.model import Headstart, folder
 from headstart.model.checkpoint import MARK, open_checkpoint, part_file, working_in
 from headstart.model.settings import Settings
 from tests.faults.killing import killed_at
@@ -41,9 +42,12 @@ def cleared(place: Path) -> None:
     shutil.rmtree(place, ignore_errors=True)
 
 
-def is_tidy(place: Path) -> bool:
+def is_tidy(place: Path, *, journal: bool = False) -> bool:
+    """Whether there is an index, a file of weights and, if asked for, one journal: that of the index."""
     names = sorted(path.name for path in place.iterdir())
-    return len(names) == 2 and names[0] == "model.json" and names[1].startswith("weights-")
+    base = json.loads((place / "model.json").read_text())["checksum"]
+    wanted = [f"journal-{base[:16]}.jsonl", "model.json"] if journal else ["model.json"]
+    return names[:-1] == wanted and names[-1].startswith("weights-")
 
 
 def test_a_first_save_that_is_killed_can_be_done_again(tmp_path: Path) -> None:
@@ -97,7 +101,37 @@ def test_an_acknowledged_update_is_there_after_any_kill(tmp_path: Path) -> None:
         assert Headstart.load(place).feature("new").shots in (acknowledged, acknowledged + 1)
         work()
         assert Headstart.load(place).feature("new").shots == acknowledged + 1
-        assert is_tidy(place)
+        assert is_tidy(place, journal=True)
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_a_journal_whose_change_to_a_whole_model_is_killed(
+    large: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The update is there whole or not at all, and what a killed save leaves is never replayed."""
+    monkeypatch.setattr(folder, "_MOST_CHANGES", 1)
+    monkeypatch.setattr(folder, "_QUICK_FROM", 0 if large else 2**40)
+    place = tmp_path / "m"
+
+    def add(name: str) -> None:
+        with Headstart.updating(place) as model:
+            model.add_feature(name, observations={"u1": 3})
+
+    def prepare() -> None:
+        cleared(place)
+        fresh().save(place)
+        add("first")
+
+    found = set()
+    for step in kills(lambda: add("second"), prepare, seed=9):
+        for verify in (True, False):
+            features = Headstart.load(place, verify=verify).features[16:]
+            assert features in (["first"], ["first", "second"]), step
+        found.add(len(features))
+        fresh().save(place)  # the base of the journal: it must not be taken up again
+        assert Headstart.load(place).features == fresh().features
+        assert len(list(place.iterdir())) == 2 + large
+    assert found == {1, 2}
 
 
 def test_a_checkpoint_whose_start_is_killed_can_be_started_again(tmp_path: Path) -> None:

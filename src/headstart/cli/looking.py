@@ -1,4 +1,4 @@
-"""Commands that show what is in a saved model, and how good it is: features, rows, evaluate."""
+"""Commands that show what is in a saved model, and how good it is: check, features, rows, evaluate."""
 
 from __future__ import annotations
 
@@ -23,10 +23,24 @@ from headstart.cli.options import (
     whole_numbers,
 )
 from headstart.cli.output import Format, Out, Quiet, destination
+from headstart.cli.printing import say
 
 Search = Annotated[
     str | None, typer.Option("--search", help="Only names that contain this text, in small or large letters.")
 ]
+
+
+def check(model: Model) -> None:
+    """Read all of a saved model and say whether anything is damaged.
+
+    Example: [bold]headstart check films.headstart[/bold]
+    """
+    from headstart.model.opening import checked
+
+    found = checked(model)
+    changes = 0 if found.journal is None else len(found.journal.changes)
+    rows, features = len(found.fitted.rows), len(found.fitted.catalogue)
+    say(f"{model} is whole: {features} features, {rows} rows, {changes} changes in its journal")
 
 
 def features(

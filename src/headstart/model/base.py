@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from headstart.errors import NotFittedError
 from headstart.model.estimator import Estimator
 from headstart.model.fitted import Fitted
 from headstart.model.info import ModelInfo, info_of
+from headstart.model.journal import Call
 from headstart.model.known_feature import KnownFeature
+from headstart.model.notes import Notes
 from headstart.table import Names
 
 LOG = logging.getLogger("headstart")  # what a service wants to know; silent unless it listens
@@ -18,6 +21,7 @@ class FittedModel(Estimator):
     """A model that may be fitted, and what can be looked up in it."""
 
     fitted_: Fitted
+    _notes: Notes | None = None  # while a folder is being changed by this model
 
     @property
     def info(self) -> ModelInfo:
@@ -38,6 +42,12 @@ class FittedModel(Estimator):
         """What the model holds of one feature: its kind, shots, observations and metadata."""
         fitted = self._fitted
         return KnownFeature(fitted.catalogue[name], fitted.rows, fitted.schema)
+
+    def _change(self, after: Fitted, call: Callable[[], Call]) -> None:
+        """Take another state, and note the call that led to it if anyone wants to know."""
+        if self._notes is not None:
+            self._notes.note(self.fitted_, after, call())
+        self.fitted_ = after
 
     @property
     def _fitted(self) -> Fitted:

@@ -21,8 +21,10 @@ from headstart.model.feature import Feature
 from headstart.model.layered import Layered
 from headstart.model.listing import Listed, Listing
 from headstart.model.store import Store
+from headstart.model.without import without
 from headstart.table.names import Names, as_name
 
+Evidence = Sequence[Tensor | None]  # the sums that heads rest on, of those that rest on some
 _MIN_ROOM = 64
 
 
@@ -39,15 +41,15 @@ class Catalogue(Mapping[str, Feature]):
 
         ``own`` are the features of the backbone: their positions there are their numbers.
         """
-        self._base: dict[str, Entry] = {}
+        self._base: Mapping[str, Entry] = {}
         self._recent: dict[str, Entry] = {}  # come before those of the same name in the base
         self._store = Store(heads.take(torch.zeros(0, dtype=torch.int64)), 0)
         self._own = Names([], "feature") if own is None else own
         self._slots = Layered(np.full(len(self._own), -1))  # by number; -1 of a feature that is not there
         # By number: kind, offset and span of the scale, whether as fitted.
         self._facts = Layered(np.zeros((len(self._own), 4)))
-        self._listed: tuple[dict[str, Entry], Listing] | None = None  # of the base
-        self._overlaid: tuple[dict[str, Entry], Listing] | None = None  # of the base with the recent ones
+        self._listed: tuple[Mapping[str, Entry], Listing] | None = None  # of the base
+        self._overlaid: tuple[Mapping[str, Entry], Listing] | None = None  # of the base with the recent ones
 
     @property
     def listing(self) -> Listing:
@@ -157,21 +159,19 @@ class Catalogue(Mapping[str, Feature]):
         return {entry.number: entry.feature for entry in (self._find(name) for name in self)}
 
     def put(
-        self, features: list[Feature], heads: Heads, evidence: list[Tensor] | None = None, epoch: int = 0
+        self, features: list[Feature], heads: Heads, evidence: Evidence | None = None, epoch: int = 0
     ) -> Catalogue:
         """Return a catalogue with these features too, or in the place of those of the same name.
 
         ``evidence`` are the sums that their heads rest on, if any, made from the states of this ``epoch``.
         """
-        after = copy(self)
-        slots = after._claimed(len(features))
+        after, slots = self._copied(len(features))
         after._store.write(slots, heads)
         return after._entered(features, slots, evidence or [None] * len(features), epoch)
 
     def put_one(self, feature: Feature, head: OneHead, evidence: Tensor | None, epoch: int) -> Catalogue:
         """``put`` of one feature."""
-        after = copy(self)
-        slots = after._claimed(1)
+        after, slots = self._copied(1)
         after._store.write_one(slots.start, head)
         return after._entered([feature], slots, [evidence], epoch)
 
@@ -180,18 +180,16 @@ class Catalogue(Mapping[str, Feature]):
         """The weights, biases, covariances and noises of all stored heads, in numpy."""
         return self._store.arrays
 
-    def _claimed(self, count: int) -> range:
-        """So many slots to write to, of a larger store if there is no room."""
-        slots = self._store.claimed(count)
+    def _copied(self, count: int) -> tuple[Catalogue, range]:
+        """A copy, and so many slots to write to, of a larger store if there is no room."""
+        after, slots = copy(self), self._store.claimed(count)
         if slots is None:
-            self._move(count)
-            slots = range(self._store.used, self._store.used + count)
-            self._store.used = slots.stop
-        return slots
+            after._move(count)
+            slots = range(after._store.used, after._store.used + count)
+            after._store.used = slots.stop
+        return after, slots
 
-    def _entered(
-        self, features: list[Feature], slots: range, evidence: Sequence[Tensor | None], epoch: int
-    ) -> Catalogue:
+    def _entered(self, features: list[Feature], slots: range, evidence: Evidence, epoch: int) -> Catalogue:
         """Enter features whose heads lie in these slots; for a copy that no one knows of yet."""
         numbers = self._numbers(features)
         new = {
@@ -225,8 +223,7 @@ class Catalogue(Mapping[str, Feature]):
     def remove(self, name: object) -> Catalogue:
         """Return a catalogue without this feature."""
         after, gone = copy(self), self._find(name)
-        after._base = {key: self._find(key) for key in self if key != gone.feature.name}
-        after._recent = {}
+        after._base, after._recent = without(self._base, self._recent, gone.feature.name)
         after._slots = self._slots.put(np.array([gone.number]), np.array([-1]))
         return after
 
@@ -245,10 +242,8 @@ class Catalogue(Mapping[str, Feature]):
         """Return a catalogue in which a feature has another name; ``own`` are the backbone's names then."""
         after, entry = copy(self), self._find(name)
         changed = entry._replace(feature=replace(entry.feature, name=other))
-        every = (self._find(key) for key in self)
-        after._base = {
-            each.feature.name: each for each in (changed if old is entry else old for old in every)
-        }
+        every = (changed if (old := self._find(key)) is entry else old for key in self)
+        after._base = {each.feature.name: each for each in every}
         after._recent, after._own = {}, own
         return after
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from headstart.errors import InputError
 from headstart.model.base import LOG, FittedModel
+from headstart.model.calls import adding_features
 from headstart.model.given import require_mapping, unique_names
 from headstart.model.intake import Observations, new_features
 from headstart.table import Kind
@@ -58,14 +59,17 @@ class Changes(FittedModel):
         with self._writing:
             fitted = self._fitted
             if new := new_features(fitted, given):
-                self.fitted_ = fitted.adapted(new)
+                after = fitted.adapted(new)
+                self._change(after, lambda: adding_features(fitted, after, new))
                 LOG.info("added %d features", len(new))
                 LOG.debug("added %s", [feature.name for feature in new])
 
     def remove_feature(self, name: object) -> None:
         """Remove a feature; no other prediction changes."""
         with self._writing:
-            self.fitted_ = self._fitted.without(name)
+            fitted = self._fitted
+            known = fitted.catalogue[name].name
+            self._change(fitted.without(known), lambda: {"verb": "remove_feature", "name": known})
             LOG.info("removed feature %r", name)
 
     def rename_feature(self, name: object, to: object) -> None:
@@ -85,5 +89,8 @@ class Changes(FittedModel):
             taken = other in fitted.catalogue or other in fitted.backbone_features
             if taken and other != feature.name:
                 raise InputError(f"feature {other!r} is already in the model, or was in the table of its fit")
-            self.fitted_ = fitted.renamed(feature, other)
+            self._change(
+                fitted.renamed(feature, other),
+                lambda: {"verb": "rename_feature", "name": feature.name, "to": other},
+            )
             LOG.info("renamed feature %r to %r", feature.name, other)

@@ -25,8 +25,8 @@ class Estimator:
         return model
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but the lock, which can be neither copied nor pickled."""
-        return {name: value for name, value in vars(self).items() if name != "_writing"}
+        """All but the lock, which can be neither copied nor pickled, and what is noted for a folder."""
+        return {name: value for name, value in vars(self).items() if name not in ("_writing", "_notes")}
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:  # noqa: ARG002 (scikit-learn passes it)
         """Return the constructor's parameters by name.

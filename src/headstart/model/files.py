@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Self
 
 from headstart.errors import InputError
-from headstart.model import folder
+from headstart.model import folder, opening
 from headstart.model.base import LOG, FittedModel
 from headstart.model.fitted import Fitted
 from headstart.model.given import require_mapping
+from headstart.model.notes import Notes
 from headstart.table.encoders import EncoderLike
 
 
@@ -29,10 +30,18 @@ class Files(FittedModel):
         """
         self._fitted  # noqa: B018 (an error before anything is made)
         folder.save(lambda: self._fitted, Path(path), owner=self)
+        if self._notes is not None:
+            self._notes.forget()  # the folder that is being changed may be this one
         LOG.info("saved %s", path)
 
     @classmethod
-    def load(cls, path: str | Path, encoders: Mapping[str, EncoderLike] | None = None) -> Self:
+    def load(
+        cls,
+        path: str | Path,
+        encoders: Mapping[str, EncoderLike] | None = None,
+        *,
+        verify: bool = True,
+    ) -> Self:
         """Read a saved model.
 
         Parameters
@@ -41,6 +50,9 @@ class Files(FittedModel):
             The folder of the model.
         encoders : dict, default=None
             What encodes metadata columns of new features, as in ``set_encoders``.
+        verify : bool, default=True
+            Whether to read all of a large model once, to see that no byte of it is damaged. Without it a
+            large model is opened at once, and only what is asked for is read from the disk.
 
         Returns
         -------
@@ -52,7 +64,7 @@ class Files(FittedModel):
         ModelFileError
             If the folder is missing, damaged, of a newer format, or needs a package that is not there.
         """
-        model = cls._holding(folder.load(Path(path)))
+        model = cls._holding(opening.load(Path(path), verify=verify))
         model.set_encoders(encoders or {})
         LOG.info("loaded %s: %d rows, %d features", path, len(model.rows), len(model._fitted.catalogue))
         return model
@@ -78,24 +90,40 @@ class Files(FittedModel):
                 raise InputError("the model was fitted without metadata and takes no encoders")
             if fitted.schema is not None:
                 fitted.schema.check_encoders(given)
-            self.fitted_ = replace(fitted, encoders={**fitted.encoders, **given})
+            after = replace(fitted, encoders={**fitted.encoders, **given})
+            if self._notes is not None:
+                self._notes.follow(fitted, after)
+            self.fitted_ = after
 
     @classmethod
     @contextmanager
     def updating(cls, path: str | Path, encoders: Mapping[str, EncoderLike] | None = None) -> Iterator[Self]:
         """Change a saved model in place: ``with Headstart.updating(path) as model: model.add_feature(…)``.
 
-        The model is saved when the block ends without an error. If several processes do so, one waits
-        for the other, and no change is lost. Inside the block the model itself may be saved too; any other
-        change of the same folder by this thread raises ``BusyError``, because it would be lost.
+        What changed is written when the block ends without an error: to the journal of the folder, or as a
+        whole model where the journal would become too long or the model was fitted anew. If several
+        processes do so, one waits for the other, and no change is lost. Inside the block the model itself
+        may be saved too; any other change of the same folder by this thread raises ``BusyError``, because it
+        would be lost.
         ``encoders`` is as in ``set_encoders``.
         """
-        with folder.updating(Path(path)) as (fitted, lock):
-            model = cls._holding(fitted)
+        with folder.updating(Path(path)) as (before, lock):
+            model = cls._holding(before.fitted)
             lock.owner = model
-            model.set_encoders(encoders or {})
-            yield model
-            model.save(path)
+            model._notes = notes = Notes(before.fitted)
+            try:
+                model.set_encoders(encoders or {})
+                yield model
+            finally:
+                model._notes = None  # what changes it later changes the folder no more
+            with model._writing:
+                calls = notes.calls(model._fitted)
+                if calls is None or not folder.noted(before, calls):
+                    if not before.verified:
+                        opening.load(Path(path))  # damage must not get checksums that are right
+                    model.save(path)
+                else:
+                    LOG.info("wrote %d changes to the journal of %s", len(calls), path)
 
     @classmethod
     def _holding(cls, fitted: Fitted) -> Self:

@@ -16,7 +16,7 @@ from headstart.core.batch import FeatureBatch
 from headstart.core.heads import Heads
 from headstart.core.knowledge import Knowledge
 from headstart.core.states import RowStates
-from headstart.model.catalogue import Catalogue
+from headstart.model.catalogue import Catalogue, Evidence
 from headstart.model.clock import Clock
 from headstart.model.extremes import are_finite, cancelled, too_extreme
 from headstart.model.feature import Feature
@@ -157,12 +157,13 @@ class Fitted:
         for feature, finite in zip(features, are_finite(heads), strict=True):
             if not finite:
                 raise too_extreme(feature)
+        return self.holding(features, self.honest(heads, batch, states), evidence)
+
+    def holding(self, features: list[Feature], heads: Heads, evidence: Evidence | None = None) -> Fitted:
+        """Return the model with these features, whose heads were computed now, from these sums if any."""
         if self.clock is not None:
             features = [replace(feature, now=self.clock.now) for feature in features]
-        catalogue = self.catalogue.put(
-            features, self.honest(heads, batch, states), evidence, self.roster.epoch
-        )
-        return replace(self, catalogue=catalogue)
+        return replace(self, catalogue=self.catalogue.put(features, heads, evidence, self.roster.epoch))
 
     def honest(self, heads: Heads, batch: FeatureBatch, states: RowStates) -> Heads:
         """Heads as the model keeps them: less sure of themselves where their observations surprise."""

@@ -12,23 +12,16 @@ from numpy.typing import NDArray
 from pydantic import Field, FiniteFloat
 from torch import Tensor
 
-from headstart.adapters.registry import ADAPTERS, new_adapter
+from headstart.adapters.registry import ADAPTERS
 from headstart.backbones.registry import BACKBONES
 from headstart.config import Config
-from headstart.core.heads import Heads
-from headstart.core.knowledge import Knowledge, Scales
-from headstart.core.states import RowStates
-from headstart.model.aging import clock_from, feature_times, time_tensors, weights_of_table
-from headstart.model.catalogue import Catalogue
-from headstart.model.checking import check_counts, check_sums, check_tensors, made
-from headstart.model.feature import Feature
+from headstart.model.aging import time_tensors
 from headstart.model.fitted import Fitted
-from headstart.model.records import record_tensors, records_from, row_metadata_from, row_metadata_tensors
-from headstart.model.row_observations import roster_from, row_observation_tensors
+from headstart.model.records import record_tensors, row_metadata_tensors
+from headstart.model.row_observations import row_observation_tensors
 from headstart.model.settings import Settings
 from headstart.model.staleness import NOTHING, Arrived
-from headstart.table import Cells, Kind, MetadataSchema, Names
-from headstart.training.calibration import Calibration
+from headstart.table import MetadataSchema
 from headstart.training.judge import Judgement
 
 FORMAT = 3  # 2 did not hold all that defines a model; 1 had no heads with a covariance
@@ -150,104 +143,6 @@ def tensors_of(fitted: Fitted) -> dict[str, Tensor]:
     tensors |= {f"backbone/{name}": value for name, value in fitted.backbone.state_dict().items()}
     tensors |= {f"adapter/{name}": value for name, value in fitted.adapter.state_dict().items()}
     return {name: value.clone() for name, value in tensors.items()}  # tensors in a file share no memory
-
-
-def fitted_from(facts: ModelFacts, tensors: dict[str, Tensor], *, prepare: bool = False) -> Fitted:
-    """Put a model together; nothing is computed from its data.
-
-    ``prepare`` lets the adapter compute what formats before 3 did not hold.
-    """
-    parts: dict[str, dict[str, Tensor]] = {}
-    for name, value in tensors.items():
-        group, _, rest = name.rpartition("/") if name.startswith("knowledge/") else name.partition("/")
-        parts.setdefault(group, {})[rest] = value
-    check_tensors(parts)
-    settings, own = facts.settings, parts["knowledge"]
-    size = sum(tensor.numel() for tensor in tensors.values())
-    backbone = made(
-        lambda: BACKBONES.part_of(settings.backbone)(
-            settings.backbone, own["kinds"], tensors["backbone_grid"]
-        ),
-        parts["backbone"],
-        size,
-    )
-    backbone.load_state_dict(parts["backbone"])
-    backbone.eval().requires_grad_(False)
-    features, clock = len(facts.backbone_features), clock_from(facts, parts)
-    knowledge = Knowledge(
-        RowStates(**parts["knowledge/states"]),
-        Cells(own["indptr"], own["index"].long(), own["values"], features, weights_of_table(clock)),
-        Heads(**parts["knowledge/heads"]),
-        own["metadata"],
-        own["kinds"],
-        backbone.likelihood,
-        tuple(column.width for column in facts.metadata.columns) if facts.metadata else (),
-        Scales(**parts["knowledge/scales"]) if "knowledge/scales" in parts else None,
-    )
-    states = RowStates(**parts["states"])
-    check_counts(facts, knowledge, states, parts)
-    learned = parts.get("adapter", {})
-    adapter = made(lambda: new_adapter(settings.chosen_adapter, knowledge), learned, size)
-    if prepare:
-        adapter.prepare()
-    adapter.load_state_dict(learned, strict=not prepare)
-    catalogue = _catalogue(facts, parts, tensors, knowledge)
-    fitted = Fitted(
-        settings=settings,
-        roster=roster_from(facts, states, parts.get("row_observations"), catalogue),
-        schema=facts.metadata,
-        kinds=tuple(Kind.parse(kind) for kind in facts.kinds),
-        backbone=backbone,
-        knowledge=knowledge,
-        adapter=adapter.eval().requires_grad_(False),
-        calibration=Calibration(**parts["calibration"]),
-        catalogue=catalogue,
-        backbone_features=Names(facts.backbone_features, "feature"),
-        judgement=facts.judgement,
-        middle=None if facts.middle is None else Kind.parse(facts.middle),
-        row_metadata=row_metadata_from(facts, parts, backbone.activation_size),
-        arrived=facts.arrived,
-        clock=clock,
-    )
-    check_sums(fitted)
-    return fitted
-
-
-def _catalogue(
-    facts: ModelFacts, parts: dict[str, dict[str, Tensor]], tensors: dict[str, Tensor], knowledge: Knowledge
-) -> Catalogue:
-    own, contexts = parts["features"], parts["contexts"]
-    metadata = own.pop("metadata").numpy()
-    counts = contexts["counts"].tolist()
-    rows = [part.numpy() for part in torch.split(contexts["rows"], counts)]
-    values = [part.numpy() for part in torch.split(contexts["values"], counts)]
-    kinds = [Kind.parse(kind) for kind in facts.features.kinds]
-    every = zip(
-        facts.features.names, kinds, facts.features.in_backbone, facts.features.shots, metadata, rows, values,
-        facts.features.finds_scale, records_from(tensors.get("records"), len(counts)),
-        _observed_since(facts, knowledge), *feature_times(parts, counts), strict=True,
-    )  # fmt: skip
-    heads = Heads(**own)
-    catalogue = Catalogue(heads, Names(facts.backbone_features, "feature")).put(
-        [Feature(*each) for each in every], heads
-    )
-    if not facts.streams:
-        return catalogue
-    streamed, heads = catalogue.take(facts.streams)
-    return catalogue.put(streamed, heads, list(torch.split(tensors["streams"], 1)))
-
-
-def _observed_since(facts: ModelFacts, knowledge: Knowledge) -> list[bool]:
-    """Which features of the backbone were observed after fit; of older models, as far as that is known."""
-    features = facts.features
-    if features.observed_since is not None:
-        return list(features.observed_since)
-    counts = torch.bincount(knowledge.cells.index, minlength=len(facts.backbone_features)).tolist()
-    fitted_on, streamed = dict(zip(facts.backbone_features, counts, strict=True)), set(facts.streams)
-    every = zip(features.names, features.in_backbone, features.shots, strict=True)
-    return [
-        inside and (name in streamed or shots != fitted_on.get(name, shots)) for name, inside, shots in every
-    ]
 
 
 def _stacked(lines: list[NDArray[np.float32]], width: int) -> Tensor:

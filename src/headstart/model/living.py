@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from headstart.errors import InputError, SurpriseWarning
 from headstart.model.base import LOG, FittedModel
+from headstart.model.calls import adding_rows, observing
 from headstart.model.exporting import table_of
 from headstart.model.frames import as_rows
 from headstart.model.given import require_mapping, unique_names
 from headstart.model.intake import Observations, context_of
-from headstart.model.observing import Observed, Update, observed, require_possible
+from headstart.model.observing import Observed, Update, require_possible
 from headstart.model.population import added_rows, without_row
+from headstart.model.row_metadata import encoded_rows
 from headstart.model.staleness import Staleness, staleness_of
-from headstart.model.surprise import surprise
+from headstart.model.taking import taken
 from headstart.model.triples import read_triples, triples_of
 from headstart.table import Table
 from headstart.table.names import as_name
@@ -91,18 +92,10 @@ class Living(FittedModel):
                 side = update or "both"
                 given = read_triples(fitted, name, Columns(row, feature, value), text, time)
                 require_possible(fitted, given.features, side)
-            before = fitted
-            if fitted.clock is not None:
-                fitted = replace(fitted, clock=fitted.clock.moved(given.times))
-            if one and side == "features":
-                after = fitted.observed(held, rows, values, given.times)
-                said = Observed(len(rows), (held.name,), ())
-            else:
-                after, said = observed(fitted, given, side)
-            surprising, arrived = surprise(before, given)
+            after, said, surprising = taken(fitted, given, side, one=one)
             if surprising is not None:  # before the change: a filter may make it an error
                 warnings.warn(surprising, SurpriseWarning, stacklevel=2)
-            self.fitted_ = replace(after, arrived=arrived)
+            self._change(after, lambda: observing(fitted, after, given, side))
             if one:
                 LOG.debug("observed %d values of feature %r", said.observations, held.name)
             else:
@@ -138,7 +131,12 @@ class Living(FittedModel):
             there = [name for name in names if name in fitted.rows]
             if there:
                 raise InputError(f"row {there[0]!r} is already in the model")
-            self.fitted_ = added_rows(fitted, names, given, metadata, teach=update == "both")
+            records, encoded = encoded_rows(fitted.row_metadata, names, metadata)
+            teach = update == "both"
+            self._change(
+                added_rows(fitted, names, given, records, encoded, teach=teach),
+                lambda: adding_rows(fitted, names, given, records, encoded, teach=teach),
+            )
             LOG.info("added %d rows", len(names))
 
     def remove_row(self, name: object) -> None:
@@ -154,7 +152,10 @@ class Living(FittedModel):
         """
         with self._writing:
             fitted = self._fitted
-            self.fitted_ = without_row(fitted, fitted.rows.position(name))
+            place = fitted.rows.position(name)
+            self._change(
+                without_row(fitted, place), lambda: {"verb": "remove_row", "name": fitted.rows[place]}
+            )
             LOG.info("removed row %r", name)
 
     def table(self, *, metadata: bool = True) -> Table:
@@ -202,5 +203,8 @@ class Living(FittedModel):
             place = fitted.rows.position(name)
             if other in fitted.rows and fitted.rows.position(other) != place:
                 raise InputError(f"row {other!r} is already in the model")
-            self.fitted_ = fitted.with_roster(fitted.roster.renamed(place, other))
+            self._change(
+                fitted.with_roster(fitted.roster.renamed(place, other)),
+                lambda: {"verb": "rename_row", "name": fitted.rows[place], "to": other},
+            )
             LOG.info("renamed row %r to %r", name, other)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headstart.core.states import RowStates
 from headstart.errors import InputError, argument, listed, worded
 from headstart.model.describing import described, describes_by_any, observations_of_row
 from headstart.model.feature import Feature
@@ -16,6 +19,8 @@ from headstart.model.row_cells import RowCells
 from headstart.model.single import takes_one, with_feature, with_row
 from headstart.model.triples import Triples
 
+# From what rows observed, their names and metadata, their states.
+Describe = Callable[[RowCells, list[str], "NDArray[np.float32] | None"], RowStates]
 Update = Literal["both", "features", "rows"]
 UPDATES = ("both", "features", "rows")
 _FEATURES_AT_ONCE = 1024
@@ -87,18 +92,20 @@ def observed(fitted: Fitted, given: Triples, update: str) -> tuple[Fitted, Obser
             fitted = with_feature(fitted, features[0], row, value, time)
     else:
         if len(rows):
-            fitted = _with_rows(fitted, given, rows)
+            fitted = told(fitted, given, functools.partial(described, fitted))
         if features:
             fitted = with_features(fitted, observed_features(fitted, given))
     names = tuple(fitted.rows[row] for row in rows)
     return fitted, Observed(len(given.values), tuple(feature.name for feature in features), names)
 
 
-def _with_rows(fitted: Fitted, given: Triples, rows: NDArray[np.int64]) -> Fitted:
+def told(fitted: Fitted, given: Triples, described: Describe) -> Fitted:
+    """Return the model in which rows have also observed this, with the states that ``described`` gives."""
+    rows = np.unique(given.rows)
     known = RowCells.of([observations_of_row(fitted, int(row)) for row in rows])
     cells = known.joined(np.searchsorted(rows, given.rows), given.numbers, given.values, given.times)
     metadata = None if fitted.row_metadata is None else fitted.row_metadata.encoded[rows]
-    states = described(fitted, cells, [fitted.rows[row] for row in rows], metadata)
+    states = described(cells, [fitted.rows[row] for row in rows], metadata)
     return replace(fitted, roster=fitted.roster.put(rows, states, cells.observations(fitted.now)))
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from headstart.errors import InputError, argument
 from headstart.model.catalogue import Catalogue
@@ -17,7 +18,6 @@ from headstart.model.feature import Feature
 from headstart.model.fitted import Fitted
 from headstart.model.intake import rows_of
 from headstart.model.observing import observed_features, require_possible, with_features
-from headstart.model.row_metadata import encoded_rows
 from headstart.model.triples import Triples
 
 
@@ -25,12 +25,15 @@ def added_rows(
     fitted: Fitted,
     names: list[str],
     given: Mapping[Any, object],
-    metadata: Mapping[Any, Any] | None,
+    records: Sequence[Mapping[str, object]],
+    encoded: NDArray[np.float32],
     *,
     teach: bool,
 ) -> Fitted:
-    """Return the model with new rows; their observations also refine the features if ``teach``."""
-    records, encoded = encoded_rows(fitted.row_metadata, names, metadata)
+    """Return the model with new rows; their observations also refine the features if ``teach``.
+
+    ``records`` and ``encoded`` are their metadata, as ``encoded_rows`` gives it.
+    """
     cells = rows_of(fitted, given)
     if fitted.clock is not None:
         cells = cells._replace(times=fitted.clock.times_now(len(cells.values)))

@@ -70,19 +70,19 @@ def row_metadata_tensors(fitted: Fitted) -> dict[str, Tensor]:
 
 
 def row_metadata_from(
-    facts: ModelFacts, parts: dict[str, dict[str, Tensor]], width: int
+    facts: ModelFacts, parts: dict[str, dict[str, Tensor]], width: int, rows: int
 ) -> RowMetadata | None:
-    """The metadata of the rows of a saved model."""
+    """The metadata of the rows of a saved model, which has so many."""
     own, schema = parts.get("rows"), facts.row_metadata
     if own is None or schema is None:
         if own is not None or schema is not None or "row_prior" in parts:
             raise InputError("its metadata of rows is not complete")
         return None
     columns = [column.name for column in schema.columns]
-    records = [record or {} for record in records_from(own["records"], len(facts.rows))]
+    records = [record or {} for record in records_from(own["records"], rows)]
     lines = pa.table({name: as_array([record.get(name) for record in records]) for name in columns})
     prior = RowPrior(**parts["row_prior"]) if "row_prior" in parts else None
-    fits = own["metadata"].shape == (len(facts.rows), schema.width)
+    fits = own["metadata"].shape == (rows, schema.width)
     if prior is not None:
         fits = fits and (
             prior.matrix.shape == (3 * schema.width, width)

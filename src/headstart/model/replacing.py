@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from headstart.errors import InputError, ModelFileError, listed
-from headstart.model import folder
+from headstart.model import opening
 from headstart.model.exporting import table_of
 from headstart.table import Table
 
@@ -21,7 +21,7 @@ def require_no_loss(path: Path, table: Table) -> None:
         If features, rows or observations would be lost, or if the model there cannot be read; the message
         says which.
     """
-    if not (path / folder.INDEX).exists():
+    if not (path / opening.INDEX).exists():
         return
     try:
         lost = lost_without(path, table)
@@ -39,7 +39,7 @@ def require_no_loss(path: Path, table: Table) -> None:
 
 def lost_without(path: Path, table: Table) -> list[str]:
     """What a saved model has been given since its fit that is not in a table, in words."""
-    fitted = folder.load(path)
+    fitted = opening.load(path)
     known, lost = set(fitted.backbone_features), []
     features = [name for name in fitted.catalogue if name not in known and name not in table.features]
     if features:

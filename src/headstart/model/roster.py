@@ -54,6 +54,14 @@ class Roster:
             None  # of the base
         )
 
+    @classmethod
+    def over(cls, names: Names, store: Store[RowStates]) -> Roster:
+        """Rows whose states lie in a store, in their order."""
+        roster = cls(names, store.take(slice(0, 0)))
+        roster._store, roster._slots = store, Layered(np.arange(len(names)))
+        roster.__dict__["states"] = store.take(slice(0, len(names)))
+        return roster
+
     def __len__(self) -> int:
         return len(self._slots)
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.core.states import RowStates
@@ -56,6 +57,13 @@ def roster_from(
     if observations is None:
         return roster
     numbers = np.array([catalogue.number(name) for name in facts.features.names], dtype=np.int64)
+    return roster.with_observations(held_observations(observations, numbers))
+
+
+def held_observations(
+    observations: dict[str, Tensor], numbers: NDArray[np.int64]
+) -> dict[int, RowObservations]:
+    """What rows' states rest on, by row, given the numbers of the features."""
     counts, features = (
         observations["counts"].tolist(),
         torch.split(observations["features"], observations["counts"].tolist()),
@@ -71,7 +79,7 @@ def roster_from(
         held[row] = RowObservations(
             mine[order], given.numpy()[order], None if when is None else when.numpy()[order], at
         )
-    return roster.with_observations(held)
+    return held
 
 
 def are_consistent(observations: dict[str, Tensor], rows: int, features: int) -> bool:

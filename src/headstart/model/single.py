@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import cast
 
@@ -58,22 +59,38 @@ def head_of(fitted: Fitted, feature: Feature) -> OneHead:
 
 def with_row(fitted: Fitted, row: int, number: int, value: float, time: float | None) -> Fitted:
     """Return the model in which a row has also observed this value of the feature of this number."""
+
+    def described(observations: RowObservations) -> OneState:
+        try:
+            state = refined_one(_adapter(fitted), _state(fitted, row, observations))
+            finite = math.isfinite(sum(float(np.sum(part)) for part in state.parts()))
+        except LinAlgError:
+            finite = False
+        if not finite:
+            raise NumericalError(
+                f"row {fitted.rows[row]!r}: its observations are so extreme that nothing can be computed "
+                "from them; correct them or leave them out"
+            )
+        return state
+
+    return told_one(fitted, row, number, value, time, described)
+
+
+def told_one(
+    fitted: Fitted,
+    row: int,
+    number: int,
+    value: float,
+    time: float | None,
+    described: Callable[[RowObservations], OneState],
+) -> Fitted:
+    """``observing.told`` of one observation."""
     held = observations_of_row(fitted, row)
     numbers, values = _inserted(held.numbers, held.values, number, value)
     observations = RowObservations(numbers, values, now=fitted.now)
     if held.times is not None and time is not None:
         observations = observations._replace(times=_inserted(held.numbers, held.times, number, time)[1])
-    try:
-        state = refined_one(_adapter(fitted), _state(fitted, row, observations))
-        finite = math.isfinite(sum(float(np.sum(part)) for part in state.parts()))
-    except LinAlgError:
-        finite = False
-    if not finite:
-        raise NumericalError(
-            f"row {fitted.rows[row]!r}: its observations are so extreme that nothing can be computed from "
-            "them; correct them or leave them out"
-        )
-    return replace(fitted, roster=fitted.roster.put_one(row, state, observations))
+    return replace(fitted, roster=fitted.roster.put_one(row, described(observations), observations))
 
 
 def _inserted(

@@ -24,6 +24,14 @@ class Store(Generic[Part]):
         self.arrays = [part.numpy() for part in self.parts.parts()]  # the same memory
         self.used = len(parts)
 
+    @classmethod
+    def over(cls, parts: Part, used: int) -> Store[Part]:
+        """A store in these very arrays, of which so many slots are in use and the others are room."""
+        store = cls.__new__(cls)
+        store.parts, store.used = parts, used
+        store.arrays = [part.numpy() for part in parts.parts()]
+        return store
+
     def claimed(self, count: int) -> range | None:
         """So many slots that no one else writes to, or None if there is no room left."""
         with _CLAIMING:

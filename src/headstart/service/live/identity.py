@@ -6,22 +6,22 @@ import hashlib
 from pathlib import Path
 
 from headstart.errors import ModelFileError
-from headstart.model.folder import INDEX
+from headstart.model.opening import INDEX, changing_files
 
 
 def identity_of(path: Path) -> str:
-    """A short text that differs between fitted models; the same for copies of one."""
+    """A short text that differs between models, also after a change of one; the same for copies."""
     try:
-        content = (path / INDEX).read_bytes()
+        content = b"".join(each.read_bytes() for each in changing_files(path))
     except OSError:
         raise ModelFileError(f"{path} is not a saved model: {INDEX} cannot be read") from None
     return hashlib.sha256(content).hexdigest()[:12]
 
 
-def touched(path: Path) -> tuple[int, int, int] | None:
-    """What changes when a model is replaced; None if there is none."""
+def touched(path: Path) -> tuple[tuple[int, int, int], ...] | None:
+    """What changes when a model is replaced or changed; None if there is none."""
     try:
-        found = (path / INDEX).stat()
+        found = [each.stat() for each in changing_files(path)]
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_ino, found.st_size
+    return tuple((each.st_mtime_ns, each.st_ino, each.st_size) for each in found)

@@ -1,0 +1,31 @@
+"""A service knows which model a folder holds, also after changes that only its journal has."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from headstart.errors import ModelFileError
+from headstart.model import Headstart
+from headstart.service.live.identity import identity_of, touched
+from tests.faults.models import fresh
+
+
+def test_every_change_gives_another_identity(tmp_path: Path) -> None:
+    place = tmp_path / "m"
+    with pytest.raises(ModelFileError):
+        identity_of(place)
+    assert touched(place) is None
+    fresh().save(place)
+    seen = [(identity_of(place), touched(place))]
+    for name in ("first", "second"):
+        with Headstart.updating(place) as model:
+            model.add_feature(name)
+        seen.append((identity_of(place), touched(place)))
+    Headstart.load(place).save(place)
+    seen.append((identity_of(place), touched(place)))
+    assert len({identity for identity, _ in seen}) == len({files for _, files in seen}) == 4
+    shutil.copytree(place, tmp_path / "copy")
+    assert identity_of(tmp_path / "copy") == identity_of(place)
