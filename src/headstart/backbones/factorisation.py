@@ -129,18 +129,22 @@ class Factorisation(SweptBackbone, OpenBackbone):
     def states_by(
         self, cells: Cells, heads: Heads, kinds: Tensor, own: Tensor, belief: RowBelief | None = None
     ) -> RowStates:
-        """The same closed form by other heads; the signature knows the backbone's own features only."""
+        """The same closed form by other heads; the signature knows the backbone's own features only.
+
+        It is computed in double precision, so that a row is the same whatever others are described with it.
+        """
         positions = own[cells.index]
         known = replace(cells, index=positions, width=self.features).keep(positions >= 0)
         if len(cells) == 1:
             return self._one_row(cells, known, heads.take(cells.index), kinds[cells.index], belief)
-        readings, parts = Readings.of(heads, kinds), []
+        readings, parts = Readings.of(heads, kinds).double(), []
         for part in torch.split(torch.arange(len(cells)), 1024):
-            few, signature = cells.take(part), self.signature(known.take(part))
-            own_belief = None if belief is None else belief.take(part)
+            few, signature = cells.take(part), self.signature(known.take(part)).double()
+            few = replace(few, values=few.values.double())
+            own_belief = None if belief is None else belief.take(part).double()
             sums = readings.sums(few)
             posterior = self.posterior_from(few, readings, sums, signature, None, belief=own_belief)
-            parts.append(self._states(posterior, signature))
+            parts.append(self._states(posterior, signature).to(self.weight.dtype))
         return RowStates.concatenate(parts) if parts else self.batch_states(known)
 
     def _one_row(
@@ -192,7 +196,7 @@ class Factorisation(SweptBackbone, OpenBackbone):
         belief: RowBelief | None = None,
     ) -> RowPosterior:
         """The posterior of rows given what their observations add up to, from a start if there is one."""
-        covariance, mean = self.row_covariance, signature @ self.row_map
+        covariance, mean = self.row_covariance.to(signature), signature @ self.row_map.to(signature)
         if belief is not None:
             covariance, mean = belief.covariance, mean + belief.shift
         prior = inverse(covariance)
@@ -228,7 +232,13 @@ class Factorisation(SweptBackbone, OpenBackbone):
     def train_by_sweeps(
         self, cells: Cells, description: Description, generator: torch.Generator
     ) -> Iterator[float]:
-        """Coordinate ascent on the evidence bound, from the means of rows and features."""
+        """Coordinate ascent on the evidence bound, from the means of rows and features.
+
+        Rows without observations tell nothing, and would only make the sweeps slower to arrive.
+        """
+        filled = torch.nonzero(cells.counts)[:, 0]
+        if 0 < len(filled) < len(cells):
+            cells = cells.take(filled)
         yield from FactorisationTraining(self, cells, description, generator).sweeps()
 
     def stacked_heads(self) -> Tensor:

@@ -75,6 +75,10 @@ class Readings:
         noise = torch.ones_like(heads.bias) if heads.noise is None else heads.noise
         return cls(stacked, heads.packed_covariance + squares(stacked), kinds, 1 / noise)
 
+    def double(self) -> Readings:
+        """The same in double precision."""
+        return Readings(self.heads.double(), self.second.double(), self.kinds, self.precision.double())
+
     @property
     def size(self) -> int:
         """The length of a head with its bias."""

@@ -20,6 +20,10 @@ class RowBelief:
         """Return what is believed of these rows."""
         return RowBelief(self.shift[rows], self.covariance)
 
+    def double(self) -> RowBelief:
+        """The same in double precision."""
+        return RowBelief(self.shift.double(), self.covariance.double())
+
 
 @dataclass(frozen=True)
 class RowPrior:

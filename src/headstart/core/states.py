@@ -57,6 +57,10 @@ class RowStates:
         for own, given in zip(self.parts(), states.parts(), strict=True):
             own[start : start + len(states)] = given
 
+    def to(self, dtype: torch.dtype) -> RowStates:
+        """Return the states in this precision."""
+        return self._each(lambda part: part.to(dtype))
+
     def detach(self) -> RowStates:
         """Return the same numbers, cut off from any gradient."""
         return self._each(lambda part: part.detach())
