@@ -47,13 +47,15 @@ export function table({ caption, columns, lines, shown = false }) {
     h("tbody", null, lines.map((line) => h("tr", null, line.map((cell, place) =>
       place ? h("td", null, cell) : h("th", { scope: "row" }, cell)))))));
   // What scrolls must be reached with the keyboard; what does not is no further stop on the way.
-  new ResizeObserver(() => {
+  const watching = new ResizeObserver(() => {
     const scrolls = place.scrollHeight > place.clientHeight + 1 || place.scrollWidth > place.clientWidth + 1;
     for (const [name, value] of Object.entries({ tabindex: "0", role: "group", "aria-label": caption })) {
       if (scrolls) place.setAttribute(name, value);
       else place.removeAttribute(name);
     }
-  }).observe(place);
+  });
+  watching.observe(place);
+  watching.observe(place.firstChild);
   return place;
 }
 
