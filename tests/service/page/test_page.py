@@ -176,6 +176,33 @@ def test_features_are_searched_sorted_and_paged(open_page: Open, api: httpx.Clie
     page.get_by_text("1–25 of 30").wait_for()
 
 
+def test_quality_is_drawn(open_page: Open, api: httpx.Client) -> None:
+    add(api, "surprising", observations={"u1": 5})
+    for row in ("u2", "u3"):
+        line = {"row": row, "feature": "surprising", "value": 1}
+        assert api.post("/v1/observations", json={"observations": [line]}).status_code == 200
+    page = open_page("#/quality")
+    page.get_by_role("img", name="90 % intervals of kind rating").wait_for()
+    points = len(api.get("/v1/quality").json()["surprise"])
+    assert page.get_by_role("img", name="Surprise over time").locator("circle").count() == points
+    assert page.get_by_text("not judged on features held out").count() == 1
+
+    curve = [{"shots": k, "error": 0.9 - k / 100, "standard_error": 0.01} for k in (0, 1, 2, 4, 8)]
+
+    def judged(route) -> None:  # as a model that was judged answers; to fit one takes long
+        answer = route.fetch()
+        route.fulfill(response=answer, json={**answer.json(), "judged_on": 12, "curve": curve})
+
+    page.route("**/v1/quality", judged)
+    page.reload()
+    chart = page.get_by_role("img", name="Error by shots")
+    chart.wait_for()
+    assert "On 12 features held out of training: 0.900 at 0 shots, 0.820 at 8" in chart.get_attribute(
+        "aria-label"
+    )
+    assert chart.locator("circle").count() == len(curve)
+
+
 def test_the_keyboard_is_enough(open_page: Open) -> None:
     page = open_page("#/features")
     page.keyboard.press("Tab")

@@ -19,7 +19,11 @@ async function send(method, path, body) {
   if (token) headers.Authorization = `Bearer ${token}`;
   if (body !== undefined) headers["Content-Type"] = "application/json";
   try {
-    return await fetch(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) });
+    return await fetch(path, {
+      method,
+      headers,
+      body: body === undefined ? undefined : JSON.stringify(body),
+    });
   } catch {
     throw new Problem(0, "The service cannot be reached. Is it running?");
   }
@@ -32,7 +36,11 @@ async function call(method, path, body) {
   }
   const content = await response.json().catch(() => ({}));
   if (response.ok) return content;
-  throw new Problem(response.status, content.detail ?? content.title ?? `Status ${response.status}`, content.errors);
+  throw new Problem(
+    response.status,
+    content.detail ?? content.title ?? `Status ${response.status}`,
+    content.errors,
+  );
 }
 
 export const get = (path) => call("GET", path);
@@ -46,22 +54,41 @@ let asking = null;
 
 /** Ask for a token, once also if several requests need it; resolves to whether one was given. */
 function askToken(wrong) {
-  asking ??= openTokenDialog(wrong).finally(() => { asking = null; });
+  asking ??= openTokenDialog(wrong).finally(() => {
+    asking = null;
+  });
   return asking;
 }
 
 function openTokenDialog(wrong) {
   const id = unique("token");
-  const input = h("input", { id, type: "password", autocomplete: "off", required: true, pattern: "\\s*[!-~]+\\s*" });
-  const form = h("form", { method: "dialog" },
+  const input = h("input", {
+    id,
+    type: "password",
+    autocomplete: "off",
+    required: true,
+    pattern: "\\s*[!-~]+\\s*",
+  });
+  const form = h(
+    "form",
+    { method: "dialog" },
     h("h2", { id: `${id}-title` }, "A token is needed"),
-    h("p", { class: wrong ? "problem" : "muted" }, wrong
-      ? "This token is not valid (any more)."
-      : "This service answers only with a token. It is kept until you close this tab."),
-    h("label", { for: id }, "Token"), input,
-    h("div", { class: "buttons" },
+    h(
+      "p",
+      { class: wrong ? "problem" : "muted" },
+      wrong
+        ? "This token is not valid (any more)."
+        : "This service answers only with a token. It is kept until you close this tab.",
+    ),
+    h("label", { for: id }, "Token"),
+    input,
+    h(
+      "div",
+      { class: "buttons" },
       h("button", { class: "primary", value: "ok" }, "Use it"),
-      h("button", { value: "", formnovalidate: true }, "Cancel")));
+      h("button", { value: "", formnovalidate: true }, "Cancel"),
+    ),
+  );
   const dialog = h("dialog", { "aria-labelledby": `${id}-title` }, form);
   document.body.append(dialog);
   dialog.showModal();

@@ -1,63 +1,9 @@
-// Small charts as SVG. Colours come from the style sheet; every chart has its numbers as a table as well.
+// Charts as SVG, drawn for a width and height. Colours come from the style sheet.
 
-import { h, s } from "./dom.js";
+import { s } from "./dom.js";
 import { number } from "./format.js";
 
 const MARGIN = { left: 44, right: 12, top: 10, bottom: 40 };
-
-/** A bar inside a line of a table, beside the number that it shows. */
-export function meter(share) {
-  const width = Math.max(0, Math.min(1, share || 0)) * 100;
-  return s("svg", { class: "meter", viewBox: "0 0 100 8", preserveAspectRatio: "none", "aria-hidden": "true" },
-    s("rect", { class: "track", width: 100, height: 8 }), s("rect", { class: "value", width, height: 8 }));
-}
-
-/** A mean with its interval inside a line of a table. */
-export function interval(line, [low, high]) {
-  const at = (value) => 4 + 112 * Math.max(0, Math.min(1, (value - low) / (high - low || 1)));
-  return s("svg", { class: "interval", viewBox: "0 0 120 14", "aria-hidden": "true" },
-    s("line", { class: "axis", x1: 4, x2: 116, y1: 7, y2: 7 }),
-    s("line", { class: "range", x1: at(line.low), x2: at(line.high), y1: 7, y2: 7 }),
-    s("circle", { class: "dot", cx: at(line.mean), cy: 7, r: 4 }));
-}
-
-/** A chart with its title, a sentence that says what it shows, and its numbers as a table. */
-export function figure({ title, summary, height = 220, draw, columns, lines, level = "h2", legend = [] }) {
-  const place = h("div", { class: "chart" });
-  let drawn = 0;
-  const redraw = () => {
-    const width = Math.round(place.clientWidth);
-    if (!width || width === drawn) return;
-    drawn = width;
-    place.replaceChildren(s("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${title}: ${summary}` },
-      draw(width, height)));
-  };
-  new ResizeObserver(redraw).observe(place);
-  return h("figure", null, h("figcaption", null, h(level, null, title), h("p", { class: "muted" }, summary)), place,
-    legend.length > 0 && h("ul", { class: "legend" }, legend.map(([name, text]) => h("li", { class: name }, text))),
-    h("details", null, h("summary", null, "As a table"),
-      table({ caption: title, columns, lines: lines.map((line) => line.map((cell) => (typeof cell === "number" ? number(cell) : cell))) })));
-}
-
-/** A table; the first cell of each line is its header. */
-export function table({ caption, columns, lines, shown = false }) {
-  const place = h("div", { class: "scroll" }, h("table", null,
-    h("caption", shown ? null : { class: "unseen" }, caption),
-    h("thead", null, h("tr", null, columns.map((column) => h("th", { scope: "col" }, column)))),
-    h("tbody", null, lines.map((line) => h("tr", null, line.map((cell, place) =>
-      place ? h("td", null, cell) : h("th", { scope: "row" }, cell)))))));
-  // What scrolls must be reached with the keyboard; what does not is no further stop on the way.
-  const watching = new ResizeObserver(() => {
-    const scrolls = place.scrollHeight > place.clientHeight + 1 || place.scrollWidth > place.clientWidth + 1;
-    for (const [name, value] of Object.entries({ tabindex: "0", role: "group", "aria-label": caption })) {
-      if (scrolls) place.setAttribute(name, value);
-      else place.removeAttribute(name);
-    }
-  });
-  watching.observe(place);
-  watching.observe(place.firstChild);
-  return place;
-}
 
 /** Steps of 1, 2 or 5 that cover a range. */
 export function ticks(low, high, most = 5) {
@@ -65,11 +11,18 @@ export function ticks(low, high, most = 5) {
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].find((each) => each * power >= rough) * power;
   const first = Math.ceil(low / step - 1e-9);
-  return Array.from({ length: Math.floor(high / step + 1e-9) - first + 1 }, (_, i) => Number(((first + i) * step).toPrecision(12)));
+  return Array.from({ length: Math.floor(high / step + 1e-9) - first + 1 }, (_, i) =>
+    Number(((first + i) * step).toPrecision(12)),
+  );
 }
 
 function scales(width, height, [left, right], [bottom, top], spread = (value) => value) {
-  const inner = { left: MARGIN.left, right: width - MARGIN.right, top: MARGIN.top, bottom: height - MARGIN.bottom };
+  const inner = {
+    left: MARGIN.left,
+    right: width - MARGIN.right,
+    top: MARGIN.top,
+    bottom: height - MARGIN.bottom,
+  };
   const [from, to] = [spread(left), spread(right)];
   return {
     inner,
@@ -86,7 +39,13 @@ function frame({ inner, x, y }, { xs, ys, xLabel, label = number }) {
       s("text", { class: "tick end", x: inner.left - 8, y: y(value) + 4 }, number(value)),
     ]),
     s("line", { class: "axis", x1: inner.left, x2: inner.right, y1: inner.bottom, y2: inner.bottom }),
-    xs.map((value) => s("text", { class: `tick ${anchor(x(value), label(value), inner)}`, x: x(value), y: inner.bottom + 17 }, label(value))),
+    xs.map((value) =>
+      s(
+        "text",
+        { class: `tick ${anchor(x(value), label(value), inner)}`, x: x(value), y: inner.bottom + 17 },
+        label(value),
+      ),
+    ),
     s("text", { class: "tick middle", x: middle, y: inner.bottom + 35 }, xLabel),
   ];
 }
@@ -106,20 +65,44 @@ const densities = ({ edges, counts }) => {
 export function histogram(now, before, xLabel) {
   return (width, height) => {
     const all = [now, before].filter(Boolean);
-    const range = [Math.min(...all.map((each) => each.edges[0])), Math.max(...all.map((each) => each.edges.at(-1)))];
+    const range = [
+      Math.min(...all.map((each) => each.edges[0])),
+      Math.max(...all.map((each) => each.edges.at(-1))),
+    ];
     const top = Math.max(...all.flatMap(densities)) * 1.05;
     const scale = scales(width, height, range, [0, top]);
     const { x, y, inner } = scale;
-    const bars = densities(now).map((value, place) => s("rect", {
-      class: "bar", x: x(now.edges[place]) + 0.5, y: y(value), height: Math.max(0, inner.bottom - y(value)),
-      width: Math.max(1, x(now.edges[place + 1]) - x(now.edges[place]) - 1),
-    }));
-    const outline = before && densities(before).map((value, place) =>
-      `${place ? "L" : "M"}${x(before.edges[place])},${y(value)}H${x(before.edges[place + 1])}`).join("");
-    const mean = (each, name) => s("line", { class: `mean ${name}`, x1: x(each.mean), x2: x(each.mean), y1: inner.top, y2: inner.bottom });
+    const bars = densities(now).map((value, place) =>
+      s("rect", {
+        class: before ? "bar compared" : "bar",
+        x: x(now.edges[place]) + 0.5,
+        y: y(value),
+        height: Math.max(0, inner.bottom - y(value)),
+        width: Math.max(1, x(now.edges[place + 1]) - x(now.edges[place]) - 1),
+      }),
+    );
+    const outline =
+      before &&
+      densities(before)
+        .map(
+          (value, place) =>
+            `${place ? "L" : "M"}${x(before.edges[place])},${y(value)}H${x(before.edges[place + 1])}`,
+        )
+        .join("");
+    const mean = (each, name) =>
+      s("line", {
+        class: `mean ${name}`,
+        x1: x(each.mean),
+        x2: x(each.mean),
+        y1: inner.top,
+        y2: inner.bottom,
+      });
     return [
-      frame(scale, { xs: ticks(...range, width < 420 ? 5 : 8), ys: [], xLabel }), bars,
-      before && s("path", { class: "before", d: outline }), before && mean(before, "old"), mean(now, "new"),
+      frame(scale, { xs: ticks(...range, width < 420 ? 5 : 8), ys: [], xLabel }),
+      bars,
+      before && s("path", { class: "before", d: outline }),
+      before && mean(before, "old"),
+      mean(now, "new"),
     ];
   };
 }
@@ -135,17 +118,41 @@ export function curve(points, { xLabel, zero = false, spread, whiskers = false, 
     const range = [points[0].x, points.at(-1).x];
     const scale = scales(width, height, range, [zero && low >= 0 ? 0 : low - pad, high + pad], spread);
     const { x, y, inner } = scale;
-    const marks = (xs ?? ticks(...range, width < 420 ? 4 : 7)).filter((value, place, every) =>
-      !place || x(value) - x(every[place - 1]) > 22);
-    const path = (list, values) => list.map((point, place) => `${place ? "L" : "M"}${x(point.x)},${y(values[place])}`).join("");
+    const marks = (xs ?? ticks(...range, width < 420 ? 4 : 7)).filter(
+      (value, place, every) => !place || x(value) - x(every[place - 1]) > 22,
+    );
+    const path = (list, values) =>
+      list.map((point, place) => `${place ? "L" : "M"}${x(point.x)},${y(values[place])}`).join("");
     const back = [...points].reverse();
     return [
       frame(scale, { xs: marks, ys: ticks(zero && low >= 0 ? 0 : low - pad, high + pad, 4), xLabel, label }),
-      level !== null && s("line", { class: "level", x1: inner.left, x2: inner.right, y1: y(level), y2: y(level) }),
-      !whiskers && s("path", { class: "band", d: `${path(points, highs)}${path(back, [...lows].reverse()).replace("M", "L")}Z` }),
-      whiskers && points.map((point, place) => s("line", { class: "whisker", x1: x(point.x), x2: x(point.x), y1: y(lows[place]), y2: y(highs[place]) })),
-      s("path", { class: "line", d: path(points, points.map((point) => point.y)) }),
-      points.map((point) => s("circle", { class: "dot", cx: x(point.x), cy: y(point.y), r: points.length > 30 ? 2 : 3.5 })),
+      level !== null &&
+        s("line", { class: "level", x1: inner.left, x2: inner.right, y1: y(level), y2: y(level) }),
+      !whiskers &&
+        s("path", {
+          class: "band",
+          d: `${path(points, highs)}${path(back, [...lows].reverse()).replace("M", "L")}Z`,
+        }),
+      whiskers &&
+        points.map((point, place) =>
+          s("line", {
+            class: "whisker",
+            x1: x(point.x),
+            x2: x(point.x),
+            y1: y(lows[place]),
+            y2: y(highs[place]),
+          }),
+        ),
+      s("path", {
+        class: "line",
+        d: path(
+          points,
+          points.map((point) => point.y),
+        ),
+      }),
+      points.map((point) =>
+        s("circle", { class: "dot", cx: x(point.x), cy: y(point.y), r: points.length > 30 ? 2 : 3.5 }),
+      ),
     ];
   };
 }
@@ -166,11 +173,26 @@ export function waterfall(start, parts, end) {
       const [from, to] = step.whole ? [step.value, step.value] : [step.from, step.to];
       const left = Math.min(x(from), x(to));
       const right = Math.max(x(from), x(to));
-      return s("g", null,
-        s("text", { class: `tick end${step.whole ? " strong" : ""}`, x: wide, y: y + 17 }, cut(step.label, wide)),
-        step.whole ? s("circle", { class: "dot", cx: x(step.value), cy: y + 13, r: 5 })
-          : s("rect", { class: step.value < 0 ? "bar down" : "bar", x: left, y: y + 5, width: Math.max(2, right - left), height: line - 10, rx: 2 }),
-        s("text", { class: `tick${step.whole ? " strong" : ""}`, x: right + 8, y: y + 17 }, step.text));
+      return s(
+        "g",
+        null,
+        s(
+          "text",
+          { class: `tick end${step.whole ? " strong" : ""}`, x: wide, y: y + 17 },
+          cut(step.label, wide),
+        ),
+        step.whole
+          ? s("circle", { class: "dot", cx: x(step.value), cy: y + 13, r: 5 })
+          : s("rect", {
+              class: step.value < 0 ? "bar down" : "bar",
+              x: left,
+              y: y + 5,
+              width: Math.max(2, right - left),
+              height: line - 10,
+              rx: 2,
+            }),
+        s("text", { class: `tick${step.whole ? " strong" : ""}`, x: right + 8, y: y + 17 }, step.text),
+      );
     });
   };
   return { draw, height: line * (parts.length + 2) + 6 };

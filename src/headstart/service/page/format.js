@@ -7,7 +7,8 @@ const missing = (value) => value === null || value === undefined || Number.isNaN
 /** A number with the digits that it needs, at most about three. */
 export function number(value) {
   if (missing(value)) return "–";
-  if (Math.abs(value - Math.round(value)) < 1e-5 && Math.abs(value) < 1e15) return whole.format(Math.round(value));
+  if (Math.abs(value - Math.round(value)) < 1e-5 && Math.abs(value) < 1e15)
+    return whole.format(Math.round(value));
   const text = estimate(value);
   return text.includes("e") ? text : text.replace(/\.?0+$/, "");
 }

@@ -20,7 +20,11 @@ function read(hash) {
   const [path, query] = hash.replace(/^#\/?/, "").split("?");
   const [view, name] = path.split("/");
   try {
-    return { view: view || "features", name: name && decodeURIComponent(name), query: new URLSearchParams(query) };
+    return {
+      view: view || "features",
+      name: name && decodeURIComponent(name),
+      query: new URLSearchParams(query),
+    };
   } catch {
     return { view: "features", query: new URLSearchParams() };
   }
@@ -49,7 +53,8 @@ async function show() {
   main.removeAttribute("aria-busy");
   const heading = content.querySelector("h1");
   document.title = `${heading?.textContent ?? "Headstart"} · Headstart`;
-  if (own > 1) { // keyboards and screen readers go on at the new view; the first view leaves them at the top
+  if (own > 1) {
+    // keyboards and screen readers go on at the new view; the first view leaves them at the top
     heading?.setAttribute("tabindex", "-1");
     heading?.focus({ preventScroll: true });
     scrollTo(0, 0);
@@ -67,4 +72,6 @@ document.querySelector(".skip").addEventListener("click", (event) => {
   main.focus();
 });
 addEventListener("hashchange", show);
-show().then(describe).catch(() => {});
+show()
+  .then(describe)
+  .catch(() => {});
