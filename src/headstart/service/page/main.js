@@ -46,7 +46,12 @@ async function show() {
   try {
     await (VIEWS[view] ?? features)(content, name, query);
   } catch (error) {
-    content.replaceChildren(h("h1", null, "This did not work"), problem(error));
+    content.replaceChildren(
+      h("h1", null, error.status === 503 ? "One moment" : "This did not work"),
+      problem(error),
+    );
+    // The model is being loaded, or the store is away for a while: both end by themselves.
+    if (error.status === 503) setTimeout(() => own === shown && show(), 2000);
   }
   if (own !== shown) return; // another view was asked for meanwhile
   main.replaceChildren(content);
