@@ -68,8 +68,9 @@ class Guard:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message["headers"] = [*message.get("headers", ()), *_ENCODED]
-                if scope["path"].startswith("/v1/"):
-                    MutableHeaders(scope=message).setdefault("cache-control", "no-store")
+                # Files of the page are asked for again by their tags: parts of two versions never mix.
+                caching = "no-store" if scope["path"].startswith("/v1/") else "no-cache"
+                MutableHeaders(scope=message).setdefault("cache-control", caching)
             await send(message)
 
         limit = self._service.settings.max_body

@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 
 from headstart.errors import InputError
-from headstart.model.predicting import predict_features
+from headstart.service.live.distribution import predicted_over_rows
 from headstart.service.live.state import LiveState
-from headstart.table import Names
 
-_MOST_ROWS = 2000  # over which predictions are averaged
 _MOST_ADDED, _MOST_FITTED = 40, 12  # points of the history of an added and of a fitted feature
 
 
@@ -64,12 +62,7 @@ def _marks(count: int, most: int) -> list[int]:
 
 
 def _point(state: LiveState, made: Any, name: str, shots: int) -> dict[str, Any]:
-    count = len(state.base.rows)
-    rows = np.unique(np.linspace(0, count - 1, min(count, _MOST_ROWS)).round().astype(np.int64))
-    states = state.shown.roster.take(rows)
-    predicted = predict_features(
-        made, Names([made.rows[row] for row in rows.tolist()], "row"), states, [name]
-    )
+    predicted = predicted_over_rows(state, made, name)
     return {
         "shots": shots,
         "mean": float(predicted.mean.mean()),

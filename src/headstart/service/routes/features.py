@@ -14,6 +14,7 @@ from headstart.errors import StorageError
 from headstart.service.answering import answer, changed, moment, service_of
 from headstart.service.listing import FeatureIndex, Sort
 from headstart.service.live.changes import AddFeature, RemoveFeature
+from headstart.service.live.distribution import distribution
 from headstart.service.live.history import history
 from headstart.service.live.model import Snapshot
 from headstart.service.problems import addressed
@@ -112,3 +113,12 @@ def past(request: Request, name: str) -> Response:
     arrived = service.store.observations_of(known)
     points = history(snapshot.state, known, [cell.row for cell, _ in arrived])
     return answer(snapshot, {"feature": known, "history": points})
+
+
+@router.get("/{name:name}/distribution", summary="How a feature's predictions are distributed")
+def spread(request: Request, name: str) -> Response:
+    """Count the predicted means over rows: a histogram, its mean, and the mean uncertainty."""
+    snapshot = service_of(request).snapshot
+    with addressed():
+        known = snapshot.shown.catalogue[name].name
+    return answer(snapshot, {"feature": known, **distribution(snapshot.state, known)})

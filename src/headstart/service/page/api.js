@@ -1,0 +1,103 @@
+// Requests to the service. A token is asked for when one is needed, and kept for this tab only.
+
+import { h, unique } from "./dom.js";
+
+const PLACE = "headstart-token";
+
+/** What the service answered instead: `message` is for a person. */
+export class Problem extends Error {
+  constructor(status, message, errors = []) {
+    super(message);
+    this.status = status;
+    this.errors = errors;
+  }
+}
+
+async function send(method, path, body) {
+  const headers = { Accept: "application/json" };
+  const token = sessionStorage.getItem(PLACE);
+  if (token) headers.Authorization = `Bearer ${token}`;
+  if (body !== undefined) headers["Content-Type"] = "application/json";
+  try {
+    return await fetch(path, {
+      method,
+      headers,
+      body: body === undefined ? undefined : JSON.stringify(body),
+    });
+  } catch {
+    throw new Problem(0, "The service cannot be reached. Is it running?");
+  }
+}
+
+async function call(method, path, body) {
+  let response = await send(method, path, body);
+  while (response.status === 401 && (await askToken(Boolean(sessionStorage.getItem(PLACE))))) {
+    response = await send(method, path, body);
+  }
+  const content = await response.json().catch(() => ({}));
+  if (response.ok) return content;
+  throw new Problem(
+    response.status,
+    content.detail ?? content.title ?? `Status ${response.status}`,
+    content.errors,
+  );
+}
+
+export const get = (path) => call("GET", path);
+export const post = (path, body) => call("POST", path, body);
+export const remove = (path) => call("DELETE", path);
+
+/** The address of a feature or row in the API. */
+export const place = (what, name) => `v1/${what}/${encodeURIComponent(name)}`;
+
+let asking = null;
+
+/** Ask for a token, once also if several requests need it; resolves to whether one was given. */
+function askToken(wrong) {
+  asking ??= openTokenDialog(wrong).finally(() => {
+    asking = null;
+  });
+  return asking;
+}
+
+function openTokenDialog(wrong) {
+  const id = unique("token");
+  const input = h("input", {
+    id,
+    type: "password",
+    autocomplete: "off",
+    required: true,
+    pattern: "\\s*[!-~]+\\s*",
+  });
+  const form = h(
+    "form",
+    { method: "dialog" },
+    h("h2", { id: `${id}-title` }, "A token is needed"),
+    h(
+      "p",
+      { class: wrong ? "problem" : "muted" },
+      wrong
+        ? "This token is not valid (any more)."
+        : "This service answers only with a token. It is kept until you close this tab.",
+    ),
+    h("label", { for: id }, "Token"),
+    input,
+    h(
+      "div",
+      { class: "buttons" },
+      h("button", { class: "primary", value: "ok" }, "Use it"),
+      h("button", { value: "", formnovalidate: true }, "Cancel"),
+    ),
+  );
+  const dialog = h("dialog", { "aria-labelledby": `${id}-title` }, form);
+  document.body.append(dialog);
+  dialog.showModal();
+  return new Promise((resolve) => {
+    dialog.addEventListener("close", () => {
+      const given = dialog.returnValue === "ok" && input.value.trim();
+      if (given) sessionStorage.setItem(PLACE, given);
+      dialog.remove();
+      resolve(Boolean(given));
+    });
+  });
+}

@@ -1,0 +1,94 @@
+// A form for observations of one feature: lines of a row and its value.
+
+import { Problem } from "./api.js";
+import { h } from "./dom.js";
+import { field, problem, suggesting } from "./parts.js";
+
+/** The fields alone: `element`, `read()` → {row: value}, `start(row)` and `clear()`. */
+export function observationFields({ low, high, kind }) {
+  const lines = h("div", { class: "lines" });
+  const add = (row = "") => {
+    const name = h("input", { value: row, autocomplete: "off" });
+    const value =
+      kind === "binary"
+        ? h(
+            "select",
+            null,
+            h("option", { value: "" }, ""),
+            h("option", { value: "1" }, "1 (yes)"),
+            h("option", { value: "0" }, "0 (no)"),
+          )
+        : h("input", { type: "number", step: "any", min: low, max: high, inputmode: "decimal" });
+    lines.append(
+      h(
+        "div",
+        { class: "line" },
+        field("Row", name),
+        field(low === null || low === undefined ? "Value" : `Value (${low}–${high})`, value),
+        suggesting(name, "rows"),
+      ),
+    );
+    return { name, value };
+  };
+  const all = () => [...lines.children].map((line) => [...line.querySelectorAll("input, select")]);
+  const clear = () => {
+    lines.replaceChildren();
+    add();
+  };
+  clear();
+  return {
+    element: h(
+      "div",
+      null,
+      lines,
+      h("button", { type: "button", class: "small", onclick: () => add().name.focus() }, "One more line"),
+    ),
+    clear,
+    start(row) {
+      const free = all().find(([name, value]) => !name.value && !value.value);
+      if (free) free[0].value = row;
+      (free ? free[1] : add(row).value).focus();
+    },
+    read() {
+      const given = all().filter(([name, value]) => name.value || value.value);
+      for (const [name, value] of given) {
+        if (!name.value) throw new Problem(422, "Name the row of each value.");
+        if (given.filter(([other]) => other.value === name.value).length > 1)
+          throw new Problem(422, `${name.value} is there twice; keep one value.`);
+        if (!value.value) throw new Problem(422, `Enter the value of ${name.value}.`);
+      }
+      return Object.fromEntries(given.map(([name, value]) => [name.value, Number(value.value)]));
+    },
+  };
+}
+
+/** The form: `submit` takes {row: value}. */
+export function observing({ known, submit }) {
+  const fields = observationFields(known);
+  const failed = h("div");
+  const button = h("button", { class: "primary" }, "Save observations");
+  const element = h(
+    "form",
+    {
+      async onsubmit(event) {
+        event.preventDefault();
+        failed.replaceChildren();
+        button.disabled = true;
+        try {
+          const observations = fields.read();
+          if (!Object.keys(observations).length)
+            throw new Problem(422, "Enter at least one row and its value.");
+          await submit(observations);
+          fields.clear();
+        } catch (error) {
+          failed.replaceChildren(problem(error));
+        }
+        button.disabled = false;
+      },
+    },
+    fields.element,
+    failed,
+    h("div", { class: "buttons" }, button),
+  );
+  return { element, start: fields.start };
+}
