@@ -38,7 +38,7 @@ def test_the_hypernetwork_beats_the_means_at_every_number_of_shots(tmp_path: Pat
     assert set(outcome.model.fitted_.judgement.candidates) == {"bayes", "chn-bayes"}
     assert "epochs = 300" not in page  # what did not run is not shown
     assert "uniform" not in page
-    assert json.loads((tmp_path / "demo" / "results.json").read_text())["format"] == 1
+    assert json.loads((tmp_path / "demo" / "results.json").read_text())["format"] == 2
     story = outcome.story
     assert list(story.shown) == [0, 4, 16]
     assert len(story.users) == len(story.truth) == len(story.shown[16])

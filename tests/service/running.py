@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import socket
+import sys
 import time
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -17,6 +18,10 @@ from headstart.service.settings import ServiceSettings
 from headstart.table import Table
 
 ROWS, FEATURES = 40, 16
+# A process that is started imports this module, wherever pytest itself found it.
+_ROOT = str(Path(__file__).parents[2])
+if _ROOT not in sys.path:
+    sys.path.append(_ROOT)
 _PROCESSES = multiprocessing.get_context("forkserver")
 _PROCESSES.set_forkserver_preload(["headstart.service.running"])
 

@@ -204,7 +204,7 @@ class Factorisation(SweptBackbone, OpenBackbone):
         held = self.latent * (self.latent + 1) // 2  # of a packed matrix without its last line, the bias
         for turn in range(passes or readings.passes):
             exact = now.exactness if turn == 0 and start is None else self._exactness(now, sums)
-            total = torch.zeros_like(readings.second[:1]).expand(len(cells), -1)
+            total = readings.second.new_zeros(1, readings.second.shape[1]).expand(len(cells), -1)
             linear = mean.new_zeros(len(cells), self.latent + 1)
             if sums is not None:
                 total = torch.addcmul(total, exact[:, None], sums.total)

@@ -137,7 +137,9 @@ def _highest(
         some = near.numpy() if walk is None else walk[near.numpy()]
         candidates, one = Candidates.at(fitted, listing, torch.from_numpy(some)), slice(line, line + 1)
         exact = scores(fitted, criterion, candidates, states.take(one))[0].numpy()
-        order = np.lexsort((listing.places[some], -exact))[:n]
+        # Products of matrices round the same numbers differently by where they stand: what is alike stays so.
+        alike = np.round(exact / max(1.0, float(np.abs(exact).max(initial=0.0))), 12)
+        order = np.lexsort((listing.places[some], -alike))[:n]
         chosen.append((some[order], exact[order]))
     return chosen
 
