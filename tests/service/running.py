@@ -20,8 +20,8 @@ from headstart.table import Table
 ROWS, FEATURES = 40, 16
 # A process that is started imports this module, wherever pytest itself found it.
 _ROOT = str(Path(__file__).parents[2])
-if _ROOT not in sys.path:
-    sys.path.append(_ROOT)
+if sys.path[0] != _ROOT:
+    sys.path.insert(0, _ROOT)  # before any other package of the name "tests"
 _PROCESSES = multiprocessing.get_context("forkserver")
 _PROCESSES.set_forkserver_preload(["headstart.service.running"])
 
