@@ -25,9 +25,9 @@ from headstart.algebra.symmetric import squares, unpack
 from headstart.core.heads import Heads
 from headstart.core.states import RowStates
 from headstart.datasets import synthetic_ratings
-from headstart.model.catalogue import Catalogue
-from headstart.model.feature import Feature
-from headstart.model.roster import Roster, RowObservations
+from headstart.model.parts.catalogue import Catalogue
+from headstart.model.parts.feature import Feature
+from headstart.model.parts.roster import Roster, RowObservations
 from headstart.table import Kind, Names
 
 Question = Callable[[], object]

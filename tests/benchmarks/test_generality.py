@@ -144,8 +144,6 @@ def _fields(context):
 def test_references_on_every_kind(trials, name, kind):
     if name == "lightgbm":
         pytest.importorskip("lightgbm", reason="lightgbm is not installed")
-        if kind in ("own", "mixed"):
-            pytest.skip("slow, and nothing new")
     method, trial = METHODS[name](), trials[kind]
     if name == "lightgbm":
         method.peer.trees, method.peer.cells = 20, 500

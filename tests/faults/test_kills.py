@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 
 from headstart import storage
-from headstart.model import Headstart, folder
+from headstart.model import Headstart
 from headstart.model.checkpoint import MARK, open_checkpoint, part_file, working_in
-from headstart.model.settings import Settings
+from headstart.model.parts.settings import Settings
+from headstart.model.saving import folder
 from tests.faults.killing import killed_at
 from tests.faults.models import fresh, table
 

@@ -19,7 +19,7 @@ import torch
 from headstart import storage
 from headstart.errors import ModelFileError
 from headstart.model import Headstart
-from headstart.model.format import checksum
+from headstart.model.saving.format import checksum
 from tests.faults.models import fresh
 
 KINDS = ("rating", "real", "binary")

@@ -8,8 +8,8 @@ import torch
 
 from headstart.core.heads import Heads
 from headstart.errors import UnknownNameError
-from headstart.model.catalogue import Catalogue
-from headstart.model.feature import Feature
+from headstart.model.parts.catalogue import Catalogue
+from headstart.model.parts.feature import Feature
 from headstart.table.kinds import Kind
 
 WIDTH = 2

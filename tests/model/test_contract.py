@@ -14,7 +14,7 @@ from headstart.adapters import ADAPTERS, Adapter, StreamingAdapter, adapter_conf
 from headstart.adapters.prior import HeadPrior
 from headstart.backbones import BACKBONES, Backbone
 from headstart.model import Headstart
-from headstart.model.prediction import Prediction
+from headstart.model.asking.prediction import Prediction
 
 Fresh = Callable[..., Headstart]
 

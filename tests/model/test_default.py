@@ -14,7 +14,7 @@ from headstart.adapters.bayes import BayesConfig
 from headstart.datasets import synthetic_diagnoses
 from headstart.errors import InputError
 from headstart.model import Headstart
-from headstart.model.opening import load
+from headstart.model.saving.opening import load
 from headstart.table.kinds import KindType
 from headstart.training import choosing, judge
 

@@ -19,8 +19,9 @@ from headstart import storage
 from headstart.adapters import ADAPTERS, AdapterConfig, register_adapter
 from headstart.adapters.mean import MeanOfContext
 from headstart.errors import InputError, ModelFileError
-from headstart.model import Headstart, folder
-from headstart.model.format import FORMAT, checksum
+from headstart.model import Headstart
+from headstart.model.saving import folder
+from headstart.model.saving.format import FORMAT, checksum
 from headstart.training.metatraining import MetaTrainingConfig
 
 Fresh = Callable[..., Headstart]

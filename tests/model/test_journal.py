@@ -15,8 +15,10 @@ import torch
 from tests.faults.models import fresh
 
 from headstart.errors import InputError, ModelFileError, StorageError, SurpriseWarning
-from headstart.model import Headstart, folder, journal
-from headstart.model.format import tensors_of
+from headstart.model import Headstart
+from headstart.model.changing import journal
+from headstart.model.saving import folder
+from headstart.model.saving.format import tensors_of
 from headstart.table import Table
 
 Change = Callable[[Headstart], object]

@@ -17,9 +17,10 @@ from tests.model.test_journal import VERBS, assert_same, changed, with_everythin
 from headstart import storage
 from headstart.errors import ModelFileError, UnknownNameError
 from headstart.mapping import MappedFile
-from headstart.model import Headstart, folder, opening, quick
-from headstart.model.saved_entries import SavedEntries
-from headstart.model.saved_names import SavedNames, name_tensors
+from headstart.model import Headstart
+from headstart.model.saving import folder, opening, quick
+from headstart.model.saving.saved_entries import SavedEntries
+from headstart.model.saving.saved_names import SavedNames, name_tensors
 from headstart.table import Names
 
 
@@ -232,13 +233,13 @@ def test_saved_names_are_names(monkeypatch: pytest.MonkeyPatch) -> None:
         assert names == saved
         assert hash(saved) == hash(names)
         assert list(saved) == words
-        monkeypatch.setattr("headstart.model.saved_names._LOOKUPS", 0)  # now from a dictionary
+        monkeypatch.setattr("headstart.model.saving.saved_names._LOOKUPS", 0)  # now from a dictionary
     with pytest.raises(IndexError):
         SavedNames(name_tensors(words), "row")[len(words)]
     assert len(SavedNames(name_tensors([]), "row")) == 0
     same = SavedNames({**name_tensors(words), "hashes": torch.zeros(len(words), dtype=torch.int64)}, "row")
-    monkeypatch.setattr("headstart.model.saved_names._hash", lambda _: 0)  # of names that share one
-    monkeypatch.setattr("headstart.model.saved_names._LOOKUPS", 1000)
+    monkeypatch.setattr("headstart.model.saving.saved_names._hash", lambda _: 0)  # of names that share one
+    monkeypatch.setattr("headstart.model.saving.saved_names._LOOKUPS", 1000)
     assert same.position("n77") == names.position("n77")
 
 

@@ -16,7 +16,7 @@ from headstart.core.likelihood import Likelihood, LikelihoodConfig
 from headstart.core.states import RowStates
 from headstart.errors import InputError, UnknownNameError
 from headstart.model import Headstart
-from headstart.model.suggestion import most_telling
+from headstart.model.asking.suggestion import most_telling
 from headstart.table import Table
 from headstart.table.kinds import KindType
 

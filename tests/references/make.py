@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from headstart.model import Headstart
-from headstart.model.format import FORMAT
+from headstart.model.saving.format import FORMAT
 from tests.references.cases import CASES, fitted, folder_answers, folder_model, predictions
 
 STORED = Path(__file__).parent / "predictions.json"

@@ -35,7 +35,7 @@ def check(model: Model) -> None:
 
     Example: [bold]headstart check films.headstart[/bold]
     """
-    from headstart.model.opening import checked
+    from headstart.model.saving.opening import checked
 
     found = checked(model)
     changes = 0 if found.journal is None else len(found.journal.changes)

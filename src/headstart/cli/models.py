@@ -81,8 +81,8 @@ def fit(
     --out films.headstart[/bold]
     """
     from headstart.model.checkpoint import discard, working_in
-    from headstart.model.folder import check_place
-    from headstart.model.replacing import require_no_loss
+    from headstart.model.saving.folder import check_place
+    from headstart.model.saving.replacing import require_no_loss
 
     # Check the options before the table is read, because reading and training can take long.
     check_place(out)

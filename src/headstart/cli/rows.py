@@ -182,7 +182,7 @@ def export(
 
     Example: [bold]headstart export films.headstart --out ratings.parquet --metadata-out films.parquet[/bold]
     """
-    from headstart.model.exporting import long_form, metadata_lines
+    from headstart.model.saving.exporting import long_form, metadata_lines
 
     place = destination(out, form, quiet)
     further = None if metadata_out is None else destination(metadata_out, None, quiet, "--metadata-out")
@@ -232,7 +232,7 @@ def refit(
     Example: [bold]headstart refit films.headstart[/bold]
     """
     from headstart.model import Headstart
-    from headstart.model.folder import check_place
+    from headstart.model.saving.folder import check_place
 
     if out is not None:
         check_place(out)

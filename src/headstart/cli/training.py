@@ -64,7 +64,7 @@ def configured_model(
     from headstart.adapters.registry import adapter_config
     from headstart.backbones.registry import backbone_config
     from headstart.model import Headstart
-    from headstart.model.settings import Settings
+    from headstart.model.parts.settings import Settings
     from headstart.table.times import half_life_of
     from headstart.training.choosing import AUTO
     from headstart.training.metatraining import MetaTrainingConfig

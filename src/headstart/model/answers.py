@@ -8,14 +8,14 @@ from typing import Any
 import torch
 
 from headstart.errors import InputError, argument, worded
-from headstart.model.audience import candidate_rows
+from headstart.model.asking.audience import candidate_rows
+from headstart.model.asking.predicting import predict_features
+from headstart.model.asking.prediction import Prediction
+from headstart.model.asking.suggestion import most_telling
 from headstart.model.base import FittedModel
-from headstart.model.frames import as_rows
-from headstart.model.given import as_list, unique_names, whole_number
-from headstart.model.intake import Observations, encode_rows
-from headstart.model.predicting import predict_features
-from headstart.model.prediction import Prediction
-from headstart.model.suggestion import most_telling
+from headstart.model.inputs.frames import as_rows
+from headstart.model.inputs.given import as_list, unique_names, whole_number
+from headstart.model.inputs.intake import Observations, encode_rows
 from headstart.table import Names
 from headstart.table.names import as_name
 

@@ -6,12 +6,12 @@ import logging
 from collections.abc import Callable
 
 from headstart.errors import NotFittedError
+from headstart.model.asking.info import ModelInfo, info_of
+from headstart.model.changing.journal import Call
+from headstart.model.changing.notes import Notes
 from headstart.model.estimator import Estimator
-from headstart.model.fitted import Fitted
-from headstart.model.info import ModelInfo, info_of
-from headstart.model.journal import Call
-from headstart.model.known_feature import KnownFeature
-from headstart.model.notes import Notes
+from headstart.model.parts.fitted import Fitted
+from headstart.model.parts.known_feature import KnownFeature
 from headstart.table import Names
 
 LOG = logging.getLogger("headstart")  # what a service wants to know; silent unless it listens

@@ -7,9 +7,9 @@ from typing import Any
 
 from headstart.errors import InputError
 from headstart.model.base import LOG, FittedModel
-from headstart.model.calls import adding_features
-from headstart.model.given import require_mapping, unique_names
-from headstart.model.intake import Observations, new_features
+from headstart.model.changing.calls import adding_features
+from headstart.model.inputs.given import require_mapping, unique_names
+from headstart.model.inputs.intake import Observations, new_features
 from headstart.table import Kind
 from headstart.table.names import as_name
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from headstart.errors import InputError, listed
 from headstart.locking import CAN_LOCK, locked
-from headstart.model.settings import Settings
+from headstart.model.parts.settings import Settings
 from headstart.storage import left_over, read_json, storing, write_json
 from headstart.table import Table
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Self
 
 from headstart.errors import InputError
-from headstart.model import folder, opening
 from headstart.model.base import LOG, FittedModel
-from headstart.model.fitted import Fitted
-from headstart.model.given import require_mapping
-from headstart.model.notes import Notes
+from headstart.model.changing.notes import Notes
+from headstart.model.inputs.given import require_mapping
+from headstart.model.parts.fitted import Fitted
+from headstart.model.saving import folder, opening
 from headstart.table.encoders import EncoderLike
 
 

@@ -20,14 +20,14 @@ from headstart.backbones.registry import BACKBONES
 from headstart.core.knowledge import Knowledge
 from headstart.core.states import RowStates
 from headstart.errors import InputError, NumericalError, argument, naming_memory, worded
-from headstart.model.catalogue import Catalogue
 from headstart.model.checkpoint import open_checkpoint, part_file, working_in
-from headstart.model.clock import Clock
-from headstart.model.feature import Feature
-from headstart.model.fitted import Fitted
-from headstart.model.roster import Roster
-from headstart.model.row_metadata import RowMetadata
-from headstart.model.settings import Settings
+from headstart.model.parts.catalogue import Catalogue
+from headstart.model.parts.clock import Clock
+from headstart.model.parts.feature import Feature
+from headstart.model.parts.fitted import Fitted
+from headstart.model.parts.roster import Roster
+from headstart.model.parts.row_metadata import RowMetadata
+from headstart.model.parts.settings import Settings
 from headstart.progress import Reporter
 from headstart.table import Table
 from headstart.table.times import weights_of

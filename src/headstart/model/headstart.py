@@ -18,9 +18,9 @@ from headstart.model.base import LOG
 from headstart.model.changes import Changes
 from headstart.model.files import Files
 from headstart.model.fitting import fit_table
-from headstart.model.frames import is_frame
+from headstart.model.inputs.frames import is_frame
 from headstart.model.living import Living
-from headstart.model.settings import Settings
+from headstart.model.parts.settings import Settings
 from headstart.model.verbs import Verbs
 from headstart.progress import Reporter
 from headstart.table import Table

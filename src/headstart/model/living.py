@@ -8,17 +8,17 @@ from typing import Any
 
 from headstart.errors import InputError, SurpriseWarning
 from headstart.model.base import LOG, FittedModel
-from headstart.model.calls import adding_rows, observing
-from headstart.model.exporting import table_of
-from headstart.model.frames import as_rows
-from headstart.model.given import require_mapping, unique_names
-from headstart.model.intake import Observations, context_of
-from headstart.model.observing import Observed, Update, require_possible
-from headstart.model.population import added_rows, without_row
-from headstart.model.row_metadata import encoded_rows
-from headstart.model.staleness import Staleness, staleness_of
-from headstart.model.taking import taken
-from headstart.model.triples import read_triples, triples_of
+from headstart.model.changing.calls import adding_rows, observing
+from headstart.model.changing.observing import Observed, Update, require_possible
+from headstart.model.changing.population import added_rows, without_row
+from headstart.model.changing.taking import taken
+from headstart.model.inputs.frames import as_rows
+from headstart.model.inputs.given import require_mapping, unique_names
+from headstart.model.inputs.intake import Observations, context_of
+from headstart.model.inputs.row_records import encoded_rows
+from headstart.model.inputs.triples import read_triples, triples_of
+from headstart.model.parts.staleness import Staleness, staleness_of
+from headstart.model.saving.exporting import table_of
 from headstart.table import Table
 from headstart.table.names import as_name
 from headstart.table.readers import Columns

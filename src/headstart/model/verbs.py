@@ -10,19 +10,19 @@ import numpy as np
 from headstart.core.states import RowStates
 from headstart.errors import InputError, worded
 from headstart.evaluate.results import Results
-from headstart.model.audience import audience
+from headstart.model.asking.audience import audience
+from headstart.model.asking.evaluating import On, evaluate
+from headstart.model.asking.explaining import GUEST, explain
+from headstart.model.asking.explanation import Explanation
+from headstart.model.asking.ranking import Ranking
+from headstart.model.asking.recommending import Asker, recommend
+from headstart.model.asking.scoring import By, Criterion
+from headstart.model.asking.similarity import Similar, similar
 from headstart.model.base import FittedModel
-from headstart.model.evaluating import On, evaluate
-from headstart.model.explaining import GUEST, explain
-from headstart.model.explanation import Explanation
-from headstart.model.fitted import Fitted
-from headstart.model.frames import as_mapping, as_rows, is_frame, is_observations
-from headstart.model.given import as_list, unique_names, whole_number
-from headstart.model.intake import encode_rows
-from headstart.model.ranking import Ranking
-from headstart.model.recommending import Asker, recommend
-from headstart.model.scoring import By, Criterion
-from headstart.model.similarity import Similar, similar
+from headstart.model.inputs.frames import as_mapping, as_rows, is_frame, is_observations
+from headstart.model.inputs.given import as_list, unique_names, whole_number
+from headstart.model.inputs.intake import encode_rows
+from headstart.model.parts.fitted import Fitted
 from headstart.table import Table
 from headstart.table.names import as_name
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from headstart.model.given import as_array
+from headstart.model.parts.records import as_array
 from headstart.service.store import Store
 from headstart.service.store.reading import added_features, cells
 

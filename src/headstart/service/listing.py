@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from headstart.algebra.symmetric import weighted_traces
 from headstart.core.moments import second_moment
-from headstart.model.fitted import Fitted
+from headstart.model.parts.fitted import Fitted
 from headstart.table.kinds import KindType
 
 Sort = Literal["added", "name", "shots", "uncertainty"]

@@ -1,4 +1,4 @@
-"""What Prometheus is told: requests, latency, adaptation time, shots and surprise."""
+"""What Prometheus reads: requests, latency, adaptation time, shots and surprise."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Metrics:
         self._several = several
         self._children: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
 
-    def told(self, seconds: float, plans: Sequence[Planned]) -> None:
+    def committed(self, seconds: float, plans: Sequence[Planned]) -> None:
         """Count changes that were committed."""
         self.adaptation.observe(seconds)
         for plan in plans:

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from headstart.algebra.symmetric import triangle
-from headstart.model.feature import Feature
-from headstart.model.fitted import Fitted
+from headstart.model.parts.feature import Feature
+from headstart.model.parts.fitted import Fitted
 from headstart.table.kinds import KindType
 from headstart.training.calibration import LEVELS, USUAL_LEVEL
 

@@ -13,11 +13,11 @@ import uvicorn
 from headstart.service.app import ENVIRONMENT, create_app
 from headstart.service.settings import ServiceSettings
 
-_GRACE_SECONDS = 20  # for requests that are being answered when the service is told to stop
+_GRACE_SECONDS = 20  # for requests that are being answered when the service is asked to stop
 
 
 def run(model: Path, url: str, settings: ServiceSettings, host: str, port: int, workers: int = 1) -> None:
-    """Answer requests until the process is told to stop (SIGTERM, Ctrl-C); begun requests are finished.
+    """Answer requests until the process is asked to stop (SIGTERM, Ctrl-C); begun requests are finished.
 
     Parameters
     ----------

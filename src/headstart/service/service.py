@@ -62,7 +62,7 @@ class Service:
                 self._store = store = self._store or Store(self.url)
                 self._set_keys(Keyring(store.tokens()))
                 live = LiveModel(store, taken_over(store, self.path))
-                self._writer = Writer(live, self.metrics.told)
+                self._writer = Writer(live, self.metrics.committed)
                 watch = self.settings.watch_model
                 self._watcher = Watcher(
                     live, self._set_keys, self.path, self.settings.poll_seconds, watch_model=watch

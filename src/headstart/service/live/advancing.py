@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from headstart.model.describing import described, observations_of_row
-from headstart.model.roster import RowObservations
-from headstart.model.row_cells import RowCells
+from headstart.model.parts.describing import described, observations_of_row
+from headstart.model.parts.roster import RowObservations
+from headstart.model.parts.row_cells import RowCells
 from headstart.service.live.arriving import bare_features
 from headstart.service.live.delta import Arrivals, Cell, Delta
 from headstart.service.live.features import with_features
@@ -74,8 +74,8 @@ def _ordered(
             keys = [base.rows.position(each.row) for each in before if each.feature == name]
             found[base.catalogue.number(name)] = np.array(keys[: power_of_two(len(keys))], dtype=np.int64)
         else:
-            told = [each.feature for each in before if each.row == name and each.feature in base.catalogue]
-            numbers = [number for number in map(base.catalogue.number, told) if number < state.own_features]
+            seen = [each.feature for each in before if each.row == name and each.feature in base.catalogue]
+            numbers = [number for number in map(base.catalogue.number, seen) if number < state.own_features]
             place = base.rows.position(name)
             found[place] = np.array(numbers[: power_of_two(len(numbers))], dtype=np.int64)
     return found

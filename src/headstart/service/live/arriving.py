@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headstart.errors import InputError
-from headstart.model.feature import Feature
-from headstart.model.fitted import Fitted
-from headstart.model.intake import new_features
+from headstart.model.inputs.intake import new_features
+from headstart.model.parts.feature import Feature
+from headstart.model.parts.fitted import Fitted
 from headstart.service.live.state import power_of_two
 from headstart.service.live.taking import Taken
 

@@ -10,13 +10,13 @@ from typing import Any
 from sqlalchemy import Connection
 
 from headstart.errors import InputError
-from headstart.model.fitted import Fitted
-from headstart.model.intake import new_features, rows_of
-from headstart.model.row_metadata import encoded_rows
-from headstart.model.staleness import NOTHING as NOT_JUDGED
-from headstart.model.staleness import Arrived
-from headstart.model.surprise import surprise
-from headstart.model.triples import read_triples
+from headstart.model.changing.surprise import surprise
+from headstart.model.inputs.intake import new_features, rows_of
+from headstart.model.inputs.row_records import encoded_rows
+from headstart.model.inputs.triples import read_triples
+from headstart.model.parts.fitted import Fitted
+from headstart.model.parts.staleness import NOTHING as NOT_JUDGED
+from headstart.model.parts.staleness import Arrived
 from headstart.service.live.delta import Cell, Delta
 from headstart.service.problems import Problem, located
 from headstart.service.store import writing
@@ -128,10 +128,10 @@ class Observe(Change):
             (rows[row], names[place]): value
             for row, place, value in zip(given.rows, given.places, given.values.tolist(), strict=True)
         }
-        told = (
+        named = (
             (rows[int(rows.position(row))], shown.catalogue[feature].name) for row, feature, _ in self.triples
         )
-        cells = [Cell(row, feature, known[row, feature]) for row, feature in dict.fromkeys(told)]
+        cells = [Cell(row, feature, known[row, feature]) for row, feature in dict.fromkeys(named)]
         warning, arrived = surprise(shown, given)
         before = shown.arrived
         judged = Arrived(

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from headstart.model.fitted import Fitted
-from headstart.model.predicting import predict_features
-from headstart.model.prediction import Prediction
+from headstart.model.asking.predicting import predict_features
+from headstart.model.asking.prediction import Prediction
+from headstart.model.parts.fitted import Fitted
 from headstart.service.live.state import LiveState
 from headstart.table import Names
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from headstart.model.feature import Feature
-from headstart.model.fitted import Fitted
+from headstart.model.parts.feature import Feature
+from headstart.model.parts.fitted import Fitted
 from headstart.service.live.arriving import first_contexts
 from headstart.service.live.state import LiveState, kept_keys
 from headstart.service.live.taking import Taken
@@ -28,12 +28,12 @@ def with_features(
     """The state with new features and observations; the features whose kept heads changed."""
     base, reading = state.base, state.reading
     every, kept = first_contexts(base, given, new) if new else ({}, {})
-    told = 0
+    refined = 0
     for feature, rows, values in given.by_feature():
         own = feature.name not in state.origin.catalogue
         if feature.fixed or not len(rows) or feature.name in new:
             continue
-        told += 1
+        refined += 1
         every[feature.name] = base.with_own_units(feature.observed(rows, values))
         if own:
             held = reading.catalogue[feature.name]
@@ -48,7 +48,7 @@ def with_features(
     for name in (name for name in reading.catalogue if again and reading.catalogue.number(name) in again):
         feature = every.get(name) or base.catalogue[name]
         kept[name] = feature.among(again[reading.catalogue.number(name)])
-    few = told == len(every) <= _FEW and not (renewed or new)
+    few = refined == len(every) <= _FEW and not (renewed or new)
     base = _headed(base, every, given if few else None)
     state = state.with_base(base)
     changed = [name for name in kept if name not in new]  # no row has read a new one

@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 
 from headstart.errors import ModelFileError
-from headstart.model.opening import INDEX, changing_files
+from headstart.model.saving.opening import INDEX, changing_files
 
 
 def identity_of(path: Path) -> str:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from headstart.model.feature import Feature
-from headstart.model.fitted import Fitted
-from headstart.model.population import without_row
+from headstart.model.changing.population import without_row
+from headstart.model.parts.feature import Feature
+from headstart.model.parts.fitted import Fitted
 from headstart.service.live.state import LiveState
 
 

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from headstart.errors import ModelFileError
 from headstart.model import Headstart
-from headstart.model.fitted import Fitted
+from headstart.model.parts.fitted import Fitted
 from headstart.service.live.advancing import advanced
 from headstart.service.live.delta import Arrivals, Delta
 from headstart.service.live.identity import identity_of

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headstart.model.describing import described
-from headstart.model.fitted import Fitted
-from headstart.model.roster import Roster, RowObservations
-from headstart.model.row_cells import RowCells
-from headstart.model.row_metadata import encoded_rows
+from headstart.model.inputs.row_records import encoded_rows
+from headstart.model.parts.describing import described
+from headstart.model.parts.fitted import Fitted
+from headstart.model.parts.roster import Roster, RowObservations
+from headstart.model.parts.row_cells import RowCells
 from headstart.service.live.state import NOTHING, LiveState, kept_keys
 from headstart.service.live.taking import Taken
 
@@ -49,9 +49,9 @@ def with_rows(
             if row < first and not np.isin(numbers[part], before.numbers).any():
                 continue
             keys = before.numbers
-        told = RowCells.of([everything]).joined(np.zeros(len(part), np.int64), numbers[part], values[part])
-        among = np.isin(told.numbers, keys)
-        kept[row] = RowObservations(told.numbers[among], told.values[among])
+        joined = RowCells.of([everything]).joined(np.zeros(len(part), np.int64), numbers[part], values[part])
+        among = np.isin(joined.numbers, keys)
+        kept[row] = RowObservations(joined.numbers[among], joined.values[among])
     old = sorted(row for row in kept if row < first)
     if old:
         base = replace(base, roster=_put(state, base, old, [kept[row] for row in old]))

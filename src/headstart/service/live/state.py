@@ -8,8 +8,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from headstart.model.fitted import Fitted
-from headstart.model.roster import RowObservations
+from headstart.model.parts.fitted import Fitted
+from headstart.model.parts.roster import RowObservations
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from headstart.model.feature import Feature
-from headstart.model.fitted import Fitted
+from headstart.model.parts.feature import Feature
+from headstart.model.parts.fitted import Fitted
 from headstart.service.live.delta import Cell
 from headstart.table import Kinds
 from headstart.table.limits import LARGEST

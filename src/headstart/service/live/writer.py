@@ -48,13 +48,13 @@ class Writer:
     ----------
     live : LiveModel
         The model that is changed.
-    told : callable
+    count : callable
         Called after each commit with how long it took and the plans that were carried out.
     """
 
-    def __init__(self, live: LiveModel, told: Callable[[float, list[Planned]], None]) -> None:
+    def __init__(self, live: LiveModel, count: Callable[[float, list[Planned]], None]) -> None:
         self._live = live
-        self._told = told
+        self._count = count
         self._queue: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="headstart-writer", daemon=True)
         self._thread.start()
@@ -133,7 +133,7 @@ class Writer:
         if any(isinstance(each.change, ForgetRow) for each in batch):
             live.store.clean()
         plans = [receipt.planned for _, receipt in done if isinstance(receipt, Receipt) and receipt.planned]
-        self._told(time.monotonic() - start, plans)
+        self._count(time.monotonic() - start, plans)
         return done
 
     @staticmethod

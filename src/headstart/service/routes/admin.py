@@ -126,7 +126,7 @@ def _surprise(part: dict[str, Any]) -> dict[str, Any]:
 
 def _staleness(snapshot: Snapshot, parts: list[dict[str, Any]]) -> dict[str, Any]:
     """All parts together, as ``Headstart.staleness`` says it."""
-    from headstart.model.staleness import Arrived, staleness_of
+    from headstart.model.parts.staleness import Arrived, staleness_of
 
     count = sum(each["observations"] for each in parts)
     total = sum(each["observations"] * each["excess"] for each in parts)

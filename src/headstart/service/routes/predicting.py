@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from headstart.model.prediction import Prediction
+from headstart.model.asking.prediction import Prediction
 from headstart.service.answering import MODEL_HEADER, NUMBER_HEADER, answer, service_of
 from headstart.service.live.model import Snapshot
 from headstart.service.problems import Problem, located, of_validation

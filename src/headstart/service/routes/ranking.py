@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from headstart.model.ranking import Ranking
+from headstart.model.asking.ranking import Ranking
 from headstart.service.answering import answer, service_of
 from headstart.service.problems import located
 from headstart.service.schemas import Audience, Explain, Recommend, Similar, Suggest

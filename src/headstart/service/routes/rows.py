@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from headstart.errors import StorageError
-from headstart.model.describing import observations_of_row
+from headstart.model.parts.describing import observations_of_row
 from headstart.service.answering import answer, changed, moment, service_of
 from headstart.service.live.changes import AddRow, ForgetRow
 from headstart.service.problems import addressed

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, insert, select, update
 
-from headstart.model.staleness import Arrived
+from headstart.model.parts.staleness import Arrived
 from headstart.service.live.delta import Cell
 from headstart.service.store.reading import digest_of
 from headstart.service.store.schema import (

@@ -1,0 +1,184 @@
+"""Where a prediction comes from, where both the row and the head are closed forms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headstart.adapters.closed_form import ClosedFormAdapter
+from headstart.backbones.explaining import row_parts
+from headstart.backbones.factorisation import Factorisation
+from headstart.backbones.rows import Readings
+from headstart.core.batch import FeatureBatch
+from headstart.core.states import RowStates
+from headstart.errors import InputError, argument, worded
+from headstart.model.asking.explanation import Contribution, Explanation
+from headstart.model.asking.predicting import predict_features
+from headstart.model.inputs.frames import is_observations
+from headstart.model.inputs.intake import rows_of
+from headstart.model.parts.describing import RowReading, described, observations_of_row, reading_of
+from headstart.model.parts.feature import Feature
+from headstart.model.parts.fitted import Fitted
+from headstart.table import Names
+from headstart.table.names import as_name
+
+_ROUNDING = 1e-6  # of an output on the models' scale: smaller remainders are not shown
+GUEST = "this row"
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A row, and the observations that its state rests on."""
+
+    name: str
+    state: RowStates  # of this one row
+    reading: RowReading
+
+
+@torch.no_grad()
+def explain(fitted: Fitted, row: Any, feature: object) -> Explanation:
+    """Part the prediction of one cell into contributions that add up."""
+    backbone, adapter = _closed_forms(fitted)
+    known, heads = fitted.catalogue.take([feature])
+    own, asked = known[0], _row(fitted, row)
+    head = _joined(heads.weight[0], heads.bias[0])
+    average, bare, columns = _prior_heads(fitted, adapter, own)
+    read = asked.reading
+    readings = Readings.of(read.heads, read.kinds)
+    parts = row_parts(backbone, read.cells, readings, read.known, read.belief)
+    activation = asked.state.activation[0].double()
+    nothing = read.known.keep(torch.zeros_like(read.known.index, dtype=torch.bool))
+    usual = adapter.refine(backbone.states(nothing)).activation[0].double()
+    # Row and head multiply: of what they do together each is given half.
+    side = (head + average)[:-1] / 2
+    middle = torch.cat([(activation + usual) / 2, torch.ones(1, dtype=torch.float64)])
+    latent = backbone.latent
+    learned = (activation - usual) - _padded(parts.total - parts.baseline, len(activation))
+    found = _observed(fitted, read, parts.observations @ side[:latent])
+    found.append(Contribution("choice", "", None, float(parts.choice @ side[:latent])))
+    found.append(Contribution("row metadata", "", None, float(parts.metadata @ side[:latent])))
+    found.append(Contribution("row", "", None, float(learned @ side)))
+    values = own.readable(fitted.schema)
+    found += [
+        Contribution("metadata", name, values.get(name), float(change @ middle))
+        for name, change in columns.items()
+    ]
+    together = (bare - average) - sum(columns.values(), torch.zeros_like(bare))
+    found.append(Contribution("metadata", "all columns together", None, float(together @ middle)))
+    found.append(
+        Contribution("context", f"{own.name}: {own.shots} observations", None, float((head - bare) @ middle))
+    )
+    baseline = float(average[:-1] @ usual + average[-1])
+    kept = [each for each in found if each.source == "observation" or abs(each.value) > _ROUNDING]
+    return _in_units(fitted, asked, own, baseline, kept)
+
+
+def _closed_forms(fitted: Fitted) -> tuple[Factorisation, ClosedFormAdapter]:
+    backbone, adapter = fitted.backbone, fitted.adapter
+    if isinstance(backbone, Factorisation) and isinstance(adapter, ClosedFormAdapter):
+        return backbone, adapter
+    raise InputError(
+        f"{worded('explain()', 'headstart explain')} needs closed forms, whose predictions are sums: the "
+        f"backbone 'factorisation' with the adapter 'bayes' or 'chn-bayes'. This model has "
+        f"{fitted.settings.backbone.name!r} with {fitted.settings.chosen_adapter.name!r}; fit with "
+        f"{argument('adapter', 'bayes')}"
+    )
+
+
+def _row(fitted: Fitted, row: Any) -> _Row:
+    if is_observations(row):
+        given = rows_of(fitted, {GUEST: row})
+        state = described(fitted, given, [GUEST])
+        return _Row(GUEST, state, reading_of(fitted, given.observations()[0]))
+    name = as_name(row, "row")
+    place = fitted.rows.position(name)
+    observations = fitted.roster.observations(place)
+    if observations is None and place >= len(fitted.knowledge.cells):
+        raise InputError(
+            f"row {name!r} was added after fit to a model whose format did not keep its observations; "
+            f"{worded('pass them as {feature: value}', 'explain a row of the table')}"
+        )
+    held = fitted.row_metadata
+    metadata = None if held is None else held.encoded[[place]]
+    reading = reading_of(fitted, observations_of_row(fitted, place), metadata, as_fitted=observations is None)
+    return _Row(name, fitted.roster.take(np.array([place])), reading)
+
+
+def _observed(fitted: Fitted, read: RowReading, values: Tensor) -> list[Contribution]:
+    """What each observation of the row adds, the largest first."""
+    found = []
+    names = fitted.catalogue.names_by_number(read.numbers)
+    for name, number, given, value in zip(
+        names, read.numbers.tolist(), read.values.tolist(), values.tolist(), strict=True
+    ):
+        shown = None if name is None else float(np.round(given, 6))  # it may have been removed
+        found.append(Contribution("observation", name or fitted.backbone_features[number], shown, value))
+    return sorted(found, key=lambda each: -abs(each.value))
+
+
+def _prior_heads(
+    fitted: Fitted, adapter: ClosedFormAdapter, own: Feature
+) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """Heads without observations, of average and of the feature's own metadata, and what columns change.
+
+    Each is (size,): weights, then the bias. What the columns of ``bayes`` change adds up to the difference
+    of the two heads. A hypernetwork reads all columns together beside that.
+    """
+    batch = fitted.batch_of([own.among(own.rows[:0])])
+    usual = fitted.knowledge.metadata.mean(0, keepdim=True)
+    average = FeatureBatch(batch.cells, usual, batch.kinds, batch.units)
+    bare, middle = (adapter.adapt(each, fitted.states) for each in (batch, average))
+    heads = [_joined(each.weight[0], each.bias[0]) for each in (middle, bare)]
+    return heads[0], heads[1], _columns(fitted, adapter, batch, average)
+
+
+def _columns(
+    fitted: Fitted, adapter: ClosedFormAdapter, own: FeatureBatch, average: FeatureBatch
+) -> dict[str, Tensor]:
+    """How the prior mean changes because of each metadata column; empty where there is no such sum."""
+    if fitted.schema is None or bool(own.unscaled.any()):  # units of its own are found from all at once
+        return {}
+    prior = adapter.prior
+    described = (prior.describe(each.metadata, each.kinds)[0].double() for each in (own, average))
+    change = torch.sub(*described)
+    squashed = bool(fitted.knowledge.likelihood.squashes(own.kinds))
+    share = 1.0 if squashed or not adapter.doubts_metadata else 1 - float(prior.misleading)
+    widths, total = [column.width for column in fitted.schema.columns], own.metadata.shape[1]
+    columns, start = {}, 0
+    for column, width in zip(fitted.schema.columns, widths, strict=True):
+        # A column is there three times: as it is, and its two bends.
+        places = torch.cat([torch.arange(start, start + width) + turn * total for turn in range(3)])
+        columns[column.name] = share * (change[places] @ prior.base[places].double())
+        start += width
+    return columns
+
+
+def _in_units(
+    fitted: Fitted, row: _Row, own: Feature, baseline: float, found: list[Contribution]
+) -> Explanation:
+    """Put everything in the data's units, or leave it in log-odds behind a logistic link."""
+    prediction = predict_features(fitted, Names([row.name], "row"), row.state, [own.name])
+    mean = float(prediction.mean[0, 0])
+    if bool(fitted.knowledge.likelihood.squashes(fitted.kinds_of([own]))):
+        output = baseline + sum(each.value for each in found)
+        return Explanation(row.name, own.name, "log-odds", baseline, output, mean, tuple(found))
+    span, offset = own.kind.span, own.kind.offset
+    scaled = [Contribution(each.source, each.name, each.given, span * each.value) for each in found]
+    baseline = offset + span * baseline
+    output = baseline + sum(each.value for each in scaled)
+    if abs(mean - output) > 10 * _ROUNDING * span:  # cut off at an end, or a probability corrected
+        scaled.append(Contribution("link", "", None, mean - output))
+        output = mean
+    return Explanation(row.name, own.name, "data units", baseline, output, mean, tuple(scaled))
+
+
+def _joined(weight: Tensor, bias: Tensor) -> Tensor:
+    return torch.cat([weight, bias[None]]).double()
+
+
+def _padded(vector: Tensor, size: int) -> Tensor:
+    return torch.cat([vector, vector.new_zeros(size - len(vector))])

@@ -1,0 +1,1 @@
+"""What changes a fitted model, and the journal that keeps the changes."""

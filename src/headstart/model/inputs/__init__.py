@@ -1,0 +1,1 @@
+"""What users pass to a model, checked before anything changes."""

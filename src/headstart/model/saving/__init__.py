@@ -1,0 +1,1 @@
+"""A model as a folder: written, checked, opened whole or in parts, exported."""
