@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _CHOOSING = 5  # sweeps between two choices of what is worth regressing on
 _MAX_EXACTNESS = 1e4  # of a feature, relative to the usual
+_CHANCES = 0.02, 0.98  # outputs that are taken for chances of a 1, at the least and at the most
 _SOLVING = 48  # bytes that a number of a feature's matrices takes: about six, some in double precision
 
 
@@ -47,12 +48,17 @@ class FactorisationTraining:
         popularity = self.counts.to(description.numbers.dtype).log1p()[:, None]
         self.description = description.with_bends(description.bendable()).with_more(popularity)
         self.latent, self.size = backbone.latent, backbone.latent + 1
+        # The bound for the logistic link is loose: under it, factors that predict well die out. So where all
+        # is binary, factors are found from 0 and 1 as numbers, and only the last sweep knows of the link.
+        self.as_numbers = backbone.sweeps > 1 and bool((backbone.kinds == KindType.BINARY).all())
 
     @torch.no_grad()
     def sweeps(self) -> Iterator[float]:
         """Update everything once per sweep; yields how far predictions are off, as a standard deviation."""
         backbone, cells = self.backbone, self.cells
         backbone.signature.fit(cells, self.generator)
+        if self.as_numbers:
+            backbone.kinds = torch.full_like(backbone.kinds, KindType.RATING)
         rows = self._start()
         groups = make_groups(self.description.numbers, self.description.groups, self.generator)
         self.head_regression = HonestRegression(groups)
@@ -68,6 +74,10 @@ class FactorisationTraining:
             if self.weights is not None and turn == backbone.sweeps // 2 + 1:
                 cells = self.cells = replace(cells, weights=self.weights)
                 self.weighted_counts = torch.bincount(cells.index, self.weights, minlength=cells.width)
+            if self.as_numbers and turn == backbone.sweeps:
+                self._put_behind_link()
+                prior_covariance = torch.eye(self.size, dtype=torch.float64)
+                prior_means, prior_covariance = self._head_prior(rows, prior_covariance, choosing=True)
             errors = sweep_rows(backbone, cells, signatures, rows)
             self._update_row_prior(rows, signatures, choosing=choosing)
             if choosing:
@@ -99,6 +109,18 @@ class FactorisationTraining:
         spread = pack(0.1 * torch.eye(self.latent)).repeat(len(rows), 1)
         mean = torch.cat([rows[:, None] / scale, further], 1)
         return RowPosterior(mean, spread, torch.ones(len(rows)))
+
+    def _put_behind_link(self) -> None:
+        """Turn heads of numbers into heads behind the logistic link, alike to first order at an average row."""
+        backbone = self.backbone
+        backbone.kinds = torch.full_like(backbone.kinds, KindType.BINARY)
+        output = backbone.weight @ backbone.row_map[0] + backbone.bias
+        chance = output.clamp(*_CHANCES)
+        slope = chance * (1 - chance)
+        backbone.bias.copy_(torch.logit(chance) + (backbone.bias - output) / slope)
+        backbone.weight /= slope[:, None]
+        backbone.spread /= slope[:, None] ** 2
+        backbone.exactness.fill_(1.0)
 
     # -- one part after the other -----------------------------------------------------------------
 
