@@ -111,7 +111,7 @@ class FactorisationTraining:
         return RowPosterior(mean, spread, torch.ones(len(rows)))
 
     def _put_behind_link(self) -> None:
-        """Turn heads of numbers into heads behind the logistic link, alike to first order at an average row."""
+        """Turn heads of numbers into heads behind the link, to first order alike at an average row."""
         backbone = self.backbone
         backbone.kinds = torch.full_like(backbone.kinds, KindType.BINARY)
         output = backbone.weight @ backbone.row_map[0] + backbone.bias
