@@ -264,7 +264,7 @@ class Slow:
                 own *= self.believed(i, j, x)
             squared.setdefault(int(self.kinds[j]), []).append(own)
         for kind in set(squared) - {KindType.BINARY}:
-            self.precision[kind] = 1 / max(np.mean(squared[kind]), 1e-4)
+            self.precision[kind] = 1 / max(np.mean(squared[kind]), 1e-6)
 
     def update_heads(self) -> None:
         inverse = np.linalg.inv(raised(self.head_covariance))

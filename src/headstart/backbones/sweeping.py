@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _CHOOSING = 5  # sweeps between two choices of what is worth regressing on
 _MAX_EXACTNESS = 1e4  # of a feature, relative to the usual
 _CHANCES = 0.02, 0.98  # outputs that are taken for chances of a 1, at the least and at the most
+_LEAST_VARIANCE = 1e-6  # of an observation, on the models' scale: no table is taken for more exact
 _SOLVING = 48  # bytes that a number of a feature's matrices takes: about six, some in double precision
 
 
@@ -118,8 +119,8 @@ class FactorisationTraining:
         chance = output.clamp(*_CHANCES)
         slope = chance * (1 - chance)
         backbone.bias.copy_(torch.logit(chance) + (backbone.bias - output) / slope)
-        backbone.weight /= slope[:, None]
-        backbone.spread /= slope[:, None] ** 2
+        backbone.weight.copy_(backbone.weight / slope[:, None])
+        backbone.spread.copy_(backbone.spread / slope[:, None] ** 2)
         backbone.exactness.fill_(1.0)
 
     # -- one part after the other -----------------------------------------------------------------
@@ -167,7 +168,7 @@ class FactorisationTraining:
         error = 0.0
         for kind, (squared, count) in errors.items():
             variance = squared / count
-            self.backbone.precision[kind] = 1 / max(variance, 1e-4)
+            self.backbone.precision[kind] = 1 / max(variance, _LEAST_VARIANCE)
             error = max(variance, 0.0) ** 0.5
         return error
 
