@@ -52,7 +52,12 @@ class NotFittedError(HeadstartError, ValueError, AttributeError):
 # Whether the user is on the command line. A message must name what can be typed there.
 _on_command_line: ContextVar[bool] = ContextVar("on_command_line", default=False)
 # Arguments whose option has another name.
-_OPTIONS = {"kinds": "kind", "metadata_types": "metadata-type", "half_life": "half-life"}
+_OPTIONS = {
+    "kinds": "kind",
+    "metadata_types": "metadata-type",
+    "half_life": "half-life",
+    "partition_size": "partition-size",
+}
 
 
 @contextmanager
