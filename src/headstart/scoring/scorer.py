@@ -139,8 +139,10 @@ class Scorer:
         self, records: pa.Table, noun: str, place: Callable[[int], str]
     ) -> tuple[list[str], NDArray[np.int32]]:
         numbering = NameNumbering(noun)
-        column = records.column(noun).unify_dictionaries().combine_chunks()
-        numbers = numbering.number(column, place)
+        column = records.column(noun)
+        if pa.types.is_dictionary(column.type):  # which may hold names that none of these records has
+            column = column.cast(column.type.value_type)
+        numbers = numbering.number(column.combine_chunks(), place)
         return numbering.names, numbers
 
     def _pairs(
