@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.model.conftest import ratings_table
 
 from headstart import Headstart, Table
 from headstart.model.asking import predicting
 from headstart.model.asking.predicting import predict_pairs
-from tests.model.conftest import ratings_table
 
 
 def mixed_table() -> Table:

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
-
-from headstart.scoring import score
 from tests.scoring.conftest import contents
 from tests.test_cli import run
+
+from headstart.scoring import score
 
 
 def test_the_command_writes_what_the_function_writes(saved: Path, tmp_path: Path, cells: pa.Table) -> None:

@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.scoring.conftest import contents
+from tests.test_cli import run
 
 from headstart import InputError, UnknownNameError
 from headstart.scoring import Scorer, cluster, score
-from tests.scoring.conftest import contents
-from tests.test_cli import run
 
 needs_ray = pytest.mark.skipif(
     find_spec("ray") is None, reason="Ray is not installed; install the extra 'ray' to test scoring on it"

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
+from tests.model.conftest import able
+from tests.scoring.conftest import contents
 
 from headstart import BusyError, Headstart, InputError, ModelFileError, UnknownNameError
 from headstart.locking import locked
 from headstart.scoring import Scorer, folder, score
-from tests.model.conftest import able
-from tests.scoring.conftest import contents
 
 NUMBERS = ("mean", "std", "low", "high")
 

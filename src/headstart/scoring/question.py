@@ -35,8 +35,10 @@ class Question(Config):
         level = settings["level"]
         if isinstance(level, bool) or not isinstance(level, (int, float)) or not 0 < level < 1:
             raise InputError(f"an interval's level must lie between 0 and 1; got {level!r}")
-        names = None if features is None else tuple(as_name(each, "feature") for each in as_list(features))
-        if names is not None and not names:
+        names = None
+        if features is not None:  # each of them once
+            names = tuple(dict.fromkeys(as_name(each, "feature") for each in as_list(features)))
+        if names == ():
             raise InputError(f"{argument('features')} gives no name; leave it out to use all")
         return cls(features=names, top=top, **settings)
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from headstart.errors import InputError, ModelFileError
 from headstart.model import Headstart
 from headstart.model.asking.predicting import predict_features, predict_pairs
-from headstart.model.asking.prediction import Prediction
+from headstart.model.asking.prediction import Prediction, coded
 from headstart.model.asking.recommending import Asker, recommend
 from headstart.model.asking.scoring import By
 from headstart.model.parts.fitted import Fitted
@@ -156,7 +156,7 @@ class Scorer:
         numbers = predict_pairs(
             self.fitted, positions[rows], features, which.astype(np.int64), self.question.level
         )
-        return _lines(_coded(rows, names), _coded(which, features), numbers)
+        return _lines(coded(names, rows), coded(features, which), numbers)
 
     def _rows(self, names: list[str], positions: NDArray[np.int64]) -> pa.Table:
         if self.question.top is not None:
@@ -182,20 +182,16 @@ class Scorer:
             level=question.level,
         )
         counts = [len(each) for each in rankings]
-        rows = np.repeat(np.arange(len(names), dtype=np.int32), counts)
+        rows = np.repeat(np.arange(len(names)), counts)
         places = np.concatenate([*(np.arange(1, n + 1) for n in counts), np.zeros(0, np.int64)])
-        features = pa.array([name for each in rankings for name in each.names], pa.string())
+        features = [name for each in rankings for name in each.names]
         none = np.zeros(0)
         score, *numbers = (
             np.concatenate([*(getattr(each, name) for each in rankings), none])
             for name in ("score", "mean", "std", "low", "high")
         )
-        lines = _lines(_coded(rows, names), features.dictionary_encode(), numbers)
+        lines = _lines(coded(names, rows), coded(features, np.arange(len(features))), numbers)
         return lines.add_column(1, "place", pa.array(places)).add_column(3, "score", pa.array(score))
-
-
-def _coded(numbers: NDArray[np.int32], names: list[str]) -> pa.DictionaryArray:
-    return pa.DictionaryArray.from_arrays(pa.array(numbers, pa.int32()), pa.array(names, pa.string()))
 
 
 def _lines(rows: pa.Array, features: pa.Array, numbers: Sequence[NDArray[np.float64]]) -> pa.Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,14 +122,8 @@ class Prediction:
         rows, features = len(self.rows), len(self.features)
         return pa.table(
             {
-                "row": pa.DictionaryArray.from_arrays(
-                    np.repeat(np.arange(rows, dtype=np.int32), features),
-                    pa.array(list(self.rows), pa.string()),
-                ),
-                "feature": pa.DictionaryArray.from_arrays(
-                    np.tile(np.arange(features, dtype=np.int32), rows),
-                    pa.array(list(self.features), pa.string()),
-                ),
+                "row": coded(self.rows, np.repeat(np.arange(rows), features)),
+                "feature": coded(self.features, np.tile(np.arange(features), rows)),
                 "mean": self.mean.ravel(),
                 "std": self.std.ravel(),
                 "low": low.ravel(),
@@ -138,3 +133,15 @@ class Prediction:
 
     def __repr__(self) -> str:
         return f"Prediction({len(self.rows)} rows × {len(self.features)} features)"
+
+
+def coded(names: Sequence[str], which: NDArray[np.integer]) -> pa.DictionaryArray:
+    """The names at these positions, as a column whose dictionary holds each name once.
+
+    Repeated names would leave random bytes in Parquet files.
+
+    >>> coded(["a", "b", "a"], np.array([2, 1])).to_pylist()
+    ['a', 'b']
+    """
+    every = pa.array(list(names), pa.string()).dictionary_encode()
+    return pa.DictionaryArray.from_arrays(every.indices.to_numpy()[which], every.dictionary)
