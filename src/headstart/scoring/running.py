@@ -26,7 +26,7 @@ from headstart.table.sources.parquetfile import ParquetSource
 
 Engine = Literal["local", "ray"]
 _CELLS = 1 << 22  # predictions of a partition: 270 MB while they are computed
-_PAIRS = 1 << 20
+_PAIRS = 1 << 19
 _ROWS = 1 << 12  # of a partition in which the best features of rows are found
 
 

@@ -14,7 +14,7 @@ from headstart.errors import InputError, ModelFileError
 from headstart.model import Headstart
 from headstart.model.asking.predicting import predict_features, predict_pairs
 from headstart.model.asking.prediction import Prediction, coded
-from headstart.model.asking.recommending import Asker, recommend
+from headstart.model.asking.recommending import Asker, best_features
 from headstart.model.asking.scoring import By
 from headstart.model.parts.fitted import Fitted
 from headstart.model.saving.identity import identity_of
@@ -169,28 +169,26 @@ class Scorer:
         return _joined(some, parts).to_arrow(self.question.level)
 
     def _best(self, names: list[str], positions: NDArray[np.int64], top: int) -> pa.Table:
-        question = self.question
-        rankings = recommend(
-            self.fitted,
+        question, fitted = self.question, self.fitted
+        best = best_features(
+            fitted,
             [Asker(name, int(at)) for name, at in zip(names, positions, strict=True)],
-            self.fitted.roster.take(positions),
+            fitted.roster.take(positions),
             top,
             question.features,
             question.criterion,
             exclude_observed=question.exclude_observed,
             mixed_kinds=question.mixed_kinds,
-            level=question.level,
         )
-        counts = [len(each) for each in rankings]
+        counts = np.array([len(slots) for slots, _ in best], dtype=np.int64)
         rows = np.repeat(np.arange(len(names)), counts)
-        places = np.concatenate([*(np.arange(1, n + 1) for n in counts), np.zeros(0, np.int64)])
-        features = [name for each in rankings for name in each.names]
-        none = np.zeros(0)
-        score, *numbers = (
-            np.concatenate([*(getattr(each, name) for each in rankings), none])
-            for name in ("score", "mean", "std", "low", "high")
-        )
-        lines = _lines(coded(names, rows), coded(features, np.arange(len(features))), numbers)
+        places = np.arange(len(rows)) - np.repeat(counts.cumsum() - counts, counts) + 1
+        slots = np.concatenate([*(slots for slots, _ in best), np.zeros(0, np.int64)])
+        score = np.concatenate([*(score for _, score in best), np.zeros(0)])
+        own, which = np.unique(slots, return_inverse=True)
+        features = [fitted.catalogue.listing.features[slot].name for slot in own]
+        numbers = predict_pairs(fitted, positions[rows], features, which, question.level)
+        lines = _lines(coded(names, rows), coded(features, which), numbers)
         return lines.add_column(1, "place", pa.array(places)).add_column(3, "score", pa.array(score))
 
 

@@ -50,6 +50,40 @@ def recommend(
     level: float,
 ) -> list[Ranking]:
     """Rank features for each row of these states, best first."""
+    best = best_features(
+        fitted,
+        askers,
+        states,
+        n,
+        features,
+        criterion,
+        exclude_observed=exclude_observed,
+        mixed_kinds=mixed_kinds,
+    )
+    listed, rankings = fitted.catalogue.listing.features, []
+    for line, (asker, (chosen, score)) in enumerate(zip(askers, best, strict=True)):
+        names, one = [listed[slot].name for slot in chosen], states.take(slice(line, line + 1))
+        rankings.append(_ranking_of_features(fitted, asker.name, one, names, score, criterion, level))
+    return rankings
+
+
+NONE = np.zeros(0, dtype=np.int64)
+Chosen = tuple[NDArray[np.int64], NDArray[np.float64]]
+
+
+@torch.no_grad()
+def best_features(
+    fitted: Fitted,
+    askers: Sequence[Asker],
+    states: RowStates,
+    n: int,
+    features: Sequence[Any] | None,
+    criterion: Criterion,
+    *,
+    exclude_observed: bool,
+    mixed_kinds: bool,
+) -> list[Chosen]:
+    """The slots of the best features for each row of these states, best first, and their scores."""
     listing = fitted.catalogue.listing
     slots = _slots_of(fitted, listing, features)
     if criterion.by != "information" and not mixed_kinds and len(slots):
@@ -58,21 +92,13 @@ def recommend(
         require_contexts(listing, slots)
     left_out = [_observed(fitted, listing, asker) if exclude_observed else NONE for asker in askers]
     rank = _most_informative if criterion.by == "information" else _highest
-    rankings = []
+    found: list[Chosen] = []
     for start in range(0, len(askers), _ROWS_AT_ONCE):
         part = slice(start, start + _ROWS_AT_ONCE)
-        found = rank(fitted, listing, slots, states.take(part), n, criterion, left_out[part])
-        for line, (asker, (chosen, score)) in enumerate(zip(askers[part], found, strict=True), start=start):
-            if criterion.by != "information" and not mixed_kinds:
-                score = score * listing.spans[chosen] + listing.offsets[chosen]
-            names = [listing.features[slot].name for slot in chosen]
-            one = states.take(slice(line, line + 1))
-            rankings.append(_ranking_of_features(fitted, asker.name, one, names, score, criterion, level))
-    return rankings
-
-
-NONE = np.zeros(0, dtype=np.int64)
-Chosen = tuple[NDArray[np.int64], NDArray[np.float64]]
+        found += rank(fitted, listing, slots, states.take(part), n, criterion, left_out[part])
+    if criterion.by == "information" or mixed_kinds:
+        return found
+    return [(best, score * listing.spans[best] + listing.offsets[best]) for best, score in found]
 
 
 def _slots_of(fitted: Fitted, listing: Listing, features: Sequence[Any] | None) -> NDArray[np.int64]:
