@@ -17,7 +17,7 @@ from headstart.model.parts.fitted import Fitted
 from headstart.table import Cells, Names
 
 _ROWS_AT_ONCE = 1024
-_HEADS_AT_ONCE = 1024  # whose covariances are written as squares: 35 MB at 64 activations
+_HEADS_AT_ONCE = 128  # whose cells are computed together, so that memory stays small
 
 
 @torch.no_grad()
