@@ -39,6 +39,7 @@ Pairs = Annotated[
 ]
 Top = Annotated[int | None, typer.Option(help="Only so many features of each row, the best.", min=1)]
 Workers = Annotated[int | None, typer.Option(help="How many workers Ray is asked for.", min=1)]
+Device = Annotated[str | None, typer.Option(help="cpu or cuda: where cells are computed.")]
 PartitionSize = Annotated[int | None, typer.Option(help="Most records (rows or cells) of one file.", min=1)]
 
 
@@ -62,6 +63,7 @@ def predict(
     mixed_kinds: MixedKinds = False,
     workers: Workers = None,
     partition_size: PartitionSize = None,
+    device: Device = None,
     row: RowColumn = None,
     feature: FeatureColumn = None,
     value: ValueColumn = None,
@@ -88,12 +90,13 @@ def predict(
         ranking = {"by": by, "exclude_observed": not include_observed, "mixed_kinds": mixed_kinds}
         records = {"pairs": pairs, "row": row, "feature": feature}
         text = {"separator": separator, "encoding": encoding}
-        how = {"engine": engine, "workers": workers, "partition_size": partition_size}
+        how = {"engine": engine, "workers": workers, "partition_size": partition_size, "device": device}
         settings = {"top": top, "level": level, **ranking, **records, **text, **how}
         _score(model, out, rows, features, quiet, settings)
         return
-    used = {"--pairs": pairs, "--top": top, "--workers": workers, "--partition-size": partition_size}
-    used |= {"--by": by != "mean", "--include-observed": include_observed, "--mixed-kinds": mixed_kinds}
+    used: dict[str, object] = {"--pairs": pairs, "--top": top, "--workers": workers, "--device": device}
+    used |= {"--partition-size": partition_size, "--by": by != "mean"}
+    used |= {"--include-observed": include_observed, "--mixed-kinds": mixed_kinds}
     for option in (option for option, given in used.items() if given):
         raise InputError(f"{option} needs --engine local or --engine ray, which write a folder of files")
     from headstart.model import Headstart

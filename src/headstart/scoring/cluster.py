@@ -43,6 +43,7 @@ def score_on_ray(job: Job, numbers: Sequence[int], workers: int | None, bar: Bar
             batch_size=1,
             compute=ray.data.ActorPoolStrategy(size=count),
             num_cpus=1,
+            num_gpus=1 if (job.device or "").startswith("cuda") else None,
         )
         try:
             for each in done.iter_rows():

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from headstart.core.devices import device_of
 from headstart.errors import HeadstartError, InputError, argument, did_you_mean
 from headstart.locking import locked
 from headstart.model import Headstart
@@ -46,6 +47,7 @@ def score(
     engine: Engine = "local",
     workers: int | None = None,
     partition_size: int | None = None,
+    device: str | None = None,
     row: str | None = None,
     feature: str | None = None,
     separator: str | None = None,
@@ -85,6 +87,9 @@ def score(
         How many workers Ray is asked for; as many as it has processors by default.
     partition_size : int, default=None
         How many records a partition has at most; by default such that a worker needs some hundred MB.
+    device : str, default=None
+        Where cells are computed, ``"cuda"`` for graphics cards, one for each worker of Ray. Rankings are
+        found by the processor.
     row, feature : str, default=None
         The columns of the records, "row" and "feature" by default.
     separator, encoding : str, default=None
@@ -121,6 +126,8 @@ def score(
     if place is None:
         raise InputError(f"score() takes the folder of a saved model; got {type(model).__name__}")
     _require_engine(engine, workers)
+    if device is not None and engine == "local":  # workers of Ray may be on machines that have others
+        device_of(device)
     settings = {"exclude_observed": exclude_observed, "mixed_kinds": mixed_kinds, "level": level}
     question = Question.asked(features, top, by=by, quantile=quantile, **settings)
     if pairs is not None and rows is not None:
@@ -140,7 +147,7 @@ def score(
         folder.tidy()
         facts = {"model": identity, "question": question.model_dump(mode="json"), "partition_size": size}
         with _begun(source, len(fitted.rows), columns, size, folder, facts) as records:
-            job = Job(place, identity, question, columns, records.partitions, folder.path)
+            job = Job(place, identity, question, columns, records.partitions, folder.path, device)
             return _run(job, folder, engine, workers, Reporter(quiet))
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from headstart.core.devices import device_of
 from headstart.errors import InputError, ModelFileError
 from headstart.model import Headstart
 from headstart.model.asking.predicting import predict_features, predict_pairs
@@ -44,6 +45,8 @@ class Scorer:
         How the best features are found; see ``Headstart.recommend``.
     level : float, default=0.9
         The probability that each interval contains the value.
+    device : str, default=None
+        Where cells are computed, ``"cuda"`` for a graphics card; rankings are found by the processor.
 
     Examples
     --------
@@ -71,6 +74,7 @@ class Scorer:
         exclude_observed: bool = True,
         mixed_kinds: bool = False,
         level: float = 0.9,
+        device: str | None = None,
     ) -> None:
         question = Question.asked(
             features,
@@ -81,20 +85,20 @@ class Scorer:
             mixed_kinds=mixed_kinds,
             level=level,
         )
-        self._open(Path(model), question)
+        self._open(Path(model), question, device)
         question.check(self.fitted, pairs=False)
 
     @classmethod
-    def checked(cls, model: Path, question: Question, identity: str) -> Scorer:
+    def checked(cls, model: Path, question: Question, identity: str, device: str | None = None) -> Scorer:
         """A scorer for a question that was checked, by the model of this identity and no other."""
         scorer = cls.__new__(cls)
-        scorer._open(model, question)
+        scorer._open(model, question, device)
         if identity_of(model) != identity:  # also if it has changed while it was read
             raise ModelFileError(f"{model} has changed since scoring began; start anew, into another folder")
         return scorer
 
-    def _open(self, model: Path, question: Question) -> None:
-        self.question = question
+    def _open(self, model: Path, question: Question, device: str | None) -> None:
+        self.question, self._device = question, device_of(device)
         self.fitted: Fitted = Headstart.load(model, verify=False)._fitted
         self._features = list(self.fitted.catalogue if question.features is None else question.features)
 
@@ -153,19 +157,23 @@ class Scorer:
         features: list[str],
         which: NDArray[np.int32],
     ) -> pa.Table:
-        numbers = predict_pairs(
-            self.fitted, positions[rows], features, which.astype(np.int64), self.question.level
-        )
+        numbers = self._cells(positions[rows], features, which.astype(np.int64))
         return _lines(coded(names, rows), coded(features, which), numbers)
+
+    def _cells(
+        self, rows: NDArray[np.int64], features: list[str], which: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float64], ...]:
+        return predict_pairs(self.fitted, rows, features, which, self.question.level, self._device)
 
     def _rows(self, names: list[str], positions: NDArray[np.int64]) -> pa.Table:
         if self.question.top is not None:
             return self._best(names, positions, self.question.top)
         some, states = Names(names, "row"), self.fitted.roster.take(positions)
-        parts = [
-            predict_features(self.fitted, some, states, self._features[start : start + _FEATURES_AT_ONCE])
+        blocks = [
+            self._features[start : start + _FEATURES_AT_ONCE]
             for start in range(0, len(self._features), _FEATURES_AT_ONCE)
         ]
+        parts = [predict_features(self.fitted, some, states, block, self._device) for block in blocks]
         return _joined(some, parts).to_arrow(self.question.level)
 
     def _best(self, names: list[str], positions: NDArray[np.int64], top: int) -> pa.Table:
@@ -187,7 +195,7 @@ class Scorer:
         score = np.concatenate([*(score for _, score in best), np.zeros(0)])
         own, which = np.unique(slots, return_inverse=True)
         features = [fitted.catalogue.listing.features[slot].name for slot in own]
-        numbers = predict_pairs(fitted, positions[rows], features, which, question.level)
+        numbers = self._cells(positions[rows], features, which)
         lines = _lines(coded(names, rows), coded(features, which), numbers)
         return lines.add_column(1, "place", pa.array(places)).add_column(3, "score", pa.array(score))
 

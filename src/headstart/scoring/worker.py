@@ -24,6 +24,7 @@ class Job:
     columns: tuple[str, ...]  # of row and, where single cells are asked for, of feature
     partitions: tuple[Partition, ...]
     out: Path
+    device: str | None = None
 
 
 class Worker:
@@ -32,7 +33,7 @@ class Worker:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.folder = ScoringFolder(job.out)
-        self.scorer = Scorer.checked(job.model, job.question, job.identity)
+        self.scorer = Scorer.checked(job.model, job.question, job.identity, job.device)
 
     def write(self, number: int) -> None:
         """Predict a partition and write its file."""

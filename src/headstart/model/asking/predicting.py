@@ -16,20 +16,23 @@ from headstart.model.asking.units import Numbers, Units, interval
 from headstart.model.parts.fitted import Fitted
 from headstart.table import Cells, Names
 
+CPU = torch.device("cpu")
 _ROWS_AT_ONCE = 1024
 _HEADS_AT_ONCE = 128  # whose cells are computed together, so that memory stays small
 
 
 @torch.no_grad()
-def predict_features(fitted: Fitted, rows: Names, states: RowStates, names: Sequence[Any]) -> Prediction:
-    """Predict the features of these names at rows of these states."""
+def predict_features(
+    fitted: Fitted, rows: Names, states: RowStates, names: Sequence[Any], device: torch.device = CPU
+) -> Prediction:
+    """Predict the features of these names at rows of these states; the device computes."""
     features, heads = fitted.catalogue.take(names)
-    units, types = Units.of(fitted, features), fitted.kinds_of(features)
-    which = np.arange(len(features))
+    units, types = Units.of(fitted, features), fitted.kinds_of(features).to(device)
+    which, heads = np.arange(len(features)), heads.to(device)
     mean, std = np.empty((2, len(rows), len(features)))
     for start in range(0, len(rows), _ROWS_AT_ONCE):
         part = slice(start, start + _ROWS_AT_ONCE)
-        predictive = predict_grid(heads, states.take(part), types, fitted.knowledge.likelihood)
+        predictive = predict_grid(heads, states.take(part).to(device), types, fitted.knowledge.likelihood)
         mean[part], std[part] = units.applied(predictive.mean, predictive.std, which)
     columns = Names([feature.name for feature in features], "feature")
     return Prediction(rows, columns, units.kinds, mean, std, units.reach)
@@ -37,7 +40,12 @@ def predict_features(fitted: Fitted, rows: Names, states: RowStates, names: Sequ
 
 @torch.no_grad()
 def predict_pairs(
-    fitted: Fitted, rows: NDArray[np.int64], names: Sequence[Any], which: NDArray[np.int64], level: float
+    fitted: Fitted,
+    rows: NDArray[np.int64],
+    names: Sequence[Any],
+    which: NDArray[np.int64],
+    level: float,
+    device: torch.device = CPU,
 ) -> tuple[Numbers, Numbers, Numbers, Numbers]:
     """Predict single cells, as ``predict_features`` does, without the other cells of their rows.
 
@@ -52,11 +60,12 @@ def predict_pairs(
         here = order[starts[first] : starts[last]]
         features, heads = fitted.catalogue.take(names[first:last])
         own, index = np.unique(rows[here], return_inverse=True)
-        indptr = torch.from_numpy(starts[first : last + 1] - starts[first])
-        cells = Cells(indptr, torch.from_numpy(index), torch.zeros(len(here)), len(own))
-        states = fitted.roster.take(own).to(torch.float64)
-        types, likelihood = fitted.kinds_of(features), fitted.knowledge.likelihood
-        predictive = predict_cells(heads.to(torch.float64), states, cells, types, likelihood)
+        indptr, at = (torch.from_numpy(each).to(device) for each in (starts[first : last + 1], index))
+        cells = Cells(indptr - indptr[0], at, torch.zeros(len(here), device=device), len(own))
+        heads = heads.to(torch.float64).to(device)
+        states = fitted.roster.take(own).to(torch.float64).to(device)
+        types, likelihood = fitted.kinds_of(features).to(device), fitted.knowledge.likelihood
+        predictive = predict_cells(heads, states, cells, types, likelihood)
         units, column = Units.of(fitted, features), which[here] - first
         mean[here], std[here] = units.applied(predictive.mean, predictive.std, column)
         low[here], high[here] = interval(mean[here], std[here], units.kinds, units.reach, level, column)

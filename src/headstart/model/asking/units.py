@@ -45,8 +45,8 @@ class Units:
     def applied(self, mean: Tensor, std: Tensor, which: NDArray[np.int64]) -> tuple[Numbers, Numbers]:
         """Calibrated means and standard deviations, from those on the models' scale."""
         factor = self.factors[torch.from_numpy(which), USUAL_LEVEL]
-        means: Numbers = mean.float().double().numpy()
-        stds: Numbers = (factor * std.float()).float().double().numpy() * self.kinds.spans[which]
+        means: Numbers = mean.float().cpu().double().numpy()
+        stds: Numbers = (factor * std.float().cpu()).float().double().numpy() * self.kinds.spans[which]
         binary = self.kinds.types[which] == KindType.BINARY
         if binary.any():
             shots = self.shots[torch.from_numpy(which[binary])]
