@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +17,9 @@ from headstart.errors import InputError, argument
 from headstart.table.names import as_name
 from headstart.table.sources import Source, TextFormat, open_source
 from headstart.table.sources.parquetfile import ParquetSource
-from headstart.table.sources.parquetfolder import ParquetFolder
+from headstart.table.sources.parquetfolder import PARQUET
+
+_BATCH = 1 << 16  # records at a time, because only a part of a row group may be needed
 
 
 @dataclass(frozen=True)
@@ -28,10 +32,25 @@ class Partition:
     stop: int
 
     def read(self, columns: Sequence[str]) -> pa.Table:
-        """The records, with these columns, as ``row`` and ``feature``."""
+        """The records, with these columns, as ``row`` and ``feature``; only their row groups are read."""
         if self.path is None:
             raise ValueError("the model's own rows lie in no file")
-        found = ParquetSource(self.path).part(columns, self.start, self.stop)
+        own, parts = ParquetSource(self.path).own(columns), []
+        try:
+            with pq.ParquetFile(self.path) as file:
+                sizes = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+                begins = list(itertools.accumulate(sizes, initial=0))
+                needed = [
+                    i for i in range(len(sizes)) if begins[i] < self.stop and self.start < begins[i + 1]
+                ]
+                at = begins[needed[0]]
+                for batch in file.iter_batches(_BATCH, row_groups=needed, columns=own):
+                    low, high = max(self.start - at, 0), min(self.stop - at, len(batch))
+                    parts += [batch.slice(low, high - low)] if low < high else []
+                    at += len(batch)
+        except (pa.ArrowException, OSError) as error:
+            raise InputError(f"{self.label} cannot be read: {error}") from error
+        found = pa.Table.from_batches(parts).select(own)
         return found.rename_columns(["row", "feature"][: len(columns)])
 
     def place(self, record: int) -> str:
@@ -70,22 +89,25 @@ def own_rows(count: int, size: int) -> Records:
     return Records(tuple(_cut(None, "the model", count, size)), "all rows of the model")
 
 
-def parquet_files(source: Source) -> list[ParquetSource] | None:
-    """The Parquet files that a source consists of; None if it must be copied into one first."""
-    if isinstance(source, ParquetFolder):
-        return source.files
-    return [source] if isinstance(source, ParquetSource) else None
+def parquet_files(data: object) -> list[Path] | None:
+    """The Parquet files that records consist of; None if they must be copied into one first."""
+    if not isinstance(data, str | os.PathLike):
+        return None
+    path = Path(data).resolve()
+    if path.is_dir():
+        return sorted(each for each in path.iterdir() if not each.name.startswith((".", "_")))
+    return [path] if path.name.lower().endswith(PARQUET) else None
 
 
-def records_of(files: Sequence[ParquetSource], label: str | None, size: int) -> Records:
+def records_of(files: Sequence[Path], label: str | None, size: int) -> Records:
     """The records of Parquet files, at most ``size`` at a time; no partition spans two files."""
     partitions, digest = [], hashlib.sha256()
-    for file in files:
-        partitions += _cut(file.path.resolve(), label or file.label, file.records, size)
-        with file.path.open("rb") as content:
+    for path in files:
+        partitions += _cut(path, label or str(path), pq.read_metadata(path).num_rows, size)
+        with path.open("rb") as content:
             digest.update(hashlib.file_digest(content, "sha256").digest())
     if not partitions:
-        raise InputError(f"{label or files[0].label} has no records")
+        raise InputError(f"{label or files[0]} has no records")
     return Records(tuple(partitions), digest.hexdigest())
 
 

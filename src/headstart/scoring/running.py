@@ -23,7 +23,6 @@ from headstart.scoring.scored import Scored
 from headstart.scoring.worker import Job, Worker
 from headstart.storage import partial_file
 from headstart.table.sources import Source, TextFormat
-from headstart.table.sources.parquetfile import ParquetSource
 
 Engine = Literal["local", "ray"]
 _CELLS = 1 << 22  # predictions of a partition: 270 MB while they are computed
@@ -146,7 +145,8 @@ def score(
     with locked(folder.path, create=True, busy=busy):
         folder.tidy()
         facts = {"model": identity, "question": question.model_dump(mode="json"), "partition_size": size}
-        with _begun(source, len(fitted.rows), columns, size, folder, facts) as records:
+        files = parquet_files(given)
+        with _begun(source, files, len(fitted.rows), columns, size, folder, facts) as records:
             job = Job(place, identity, question, columns, records.partitions, folder.path, device)
             return _run(job, folder, engine, workers, Reporter(quiet))
 
@@ -174,6 +174,7 @@ def _size(given: object, question: Question, features: int, pairs: bool) -> int:
 @contextmanager
 def _begun(
     source: Source | None,
+    files: list[Path] | None,
     own: int,
     columns: tuple[str, ...],
     size: int,
@@ -181,7 +182,6 @@ def _begun(
     facts: dict[str, Any],
 ) -> Iterator[Records]:
     """The records in partitions, after the manifest was written or found to be the same."""
-    files = None if source is None else parquet_files(source)
     if source is None or files is not None:
         records = own_rows(own, size) if files is None else records_of(files, None, size)
         folder.begin({**facts, "records": records.identity, "columns": list(columns)})
@@ -190,9 +190,9 @@ def _begun(
     copy = folder.path / COPY
     with partial_file(copy) as temporary:  # so that a refused run leaves the copy of the other one alone
         copy_records(source, columns, temporary)
-        copied = records_of([ParquetSource(temporary)], source.label, size)
+        copied = records_of([temporary], source.label, size)
         folder.begin({**facts, "records": copied.identity, "columns": list(columns)})
-    yield records_of([ParquetSource(copy)], source.label, size)
+    yield records_of([copy], source.label, size)
     copy.unlink(missing_ok=True)
 
 

@@ -32,23 +32,23 @@ class ParquetFolder(Source):
             )
         if not paths:
             raise InputError(f"{path} is a folder without .parquet files")
-        self.files = [ParquetSource(each) for each in paths]
-        self.own_names, self.columns = self.files[0].own_names, self.files[0].columns
-        for file in self.files[1:]:
+        self._files = [ParquetSource(each) for each in paths]
+        self.own_names, self.columns = self._files[0].own_names, self._files[0].columns
+        for file in self._files[1:]:
             if set(file.columns) != set(self.columns):
                 raise InputError(
-                    f"the files of {path} must have the same columns: {self.files[0].label} has "
+                    f"the files of {path} must have the same columns: {self._files[0].label} has "
                     f"{listed(self.columns)}, but {file.label} has {listed(file.columns)}"
                 )
 
     def batches(self, names: Sequence[str], numbers: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield the columns batch by batch, with one batch in memory."""
-        for file in self.files:
+        for file in self._files:
             yield from file.batches(names, numbers)
 
     def read(self, name: str) -> pa.Table:
         """Return all files as one table."""
-        tables = [file.read(name).select(list(self.columns)) for file in self.files]
+        tables = [file.read(name).select(list(self.columns)) for file in self._files]
         try:
             return pa.concat_tables(tables, promote_options="permissive")
         except pa.ArrowException as error:
