@@ -36,37 +36,6 @@ class Asker:
     given: tuple[str, ...] = ()  # the features that such a row was described by
 
 
-@torch.no_grad()
-def recommend(
-    fitted: Fitted,
-    askers: Sequence[Asker],
-    states: RowStates,
-    n: int,
-    features: Sequence[Any] | None,
-    criterion: Criterion,
-    *,
-    exclude_observed: bool,
-    mixed_kinds: bool,
-    level: float,
-) -> list[Ranking]:
-    """Rank features for each row of these states, best first."""
-    best = best_features(
-        fitted,
-        askers,
-        states,
-        n,
-        features,
-        criterion,
-        exclude_observed=exclude_observed,
-        mixed_kinds=mixed_kinds,
-    )
-    listed, rankings = fitted.catalogue.listing.features, []
-    for line, (asker, (chosen, score)) in enumerate(zip(askers, best, strict=True)):
-        names, one = [listed[slot].name for slot in chosen], states.take(slice(line, line + 1))
-        rankings.append(_ranking_of_features(fitted, asker.name, one, names, score, criterion, level))
-    return rankings
-
-
 NONE = np.zeros(0, dtype=np.int64)
 Chosen = tuple[NDArray[np.int64], NDArray[np.float64]]
 
@@ -99,6 +68,22 @@ def best_features(
     if criterion.by == "information" or mixed_kinds:
         return found
     return [(best, score * listing.spans[best] + listing.offsets[best]) for best, score in found]
+
+
+def rankings(
+    fitted: Fitted,
+    askers: Sequence[Asker],
+    states: RowStates,
+    best: Sequence[Chosen],
+    criterion: Criterion,
+    level: float,
+) -> list[Ranking]:
+    """What ``best_features`` found for each row, with predictions."""
+    listed, found = fitted.catalogue.listing.features, []
+    for line, (asker, (chosen, score)) in enumerate(zip(askers, best, strict=True)):
+        names, one = [listed[slot].name for slot in chosen], states.take(slice(line, line + 1))
+        found.append(_ranking_of_features(fitted, asker.name, one, names, score, criterion, level))
+    return found
 
 
 def _slots_of(fitted: Fitted, listing: Listing, features: Sequence[Any] | None) -> NDArray[np.int64]:
