@@ -52,12 +52,7 @@ class NotFittedError(HeadstartError, ValueError, AttributeError):
 # Whether the user is on the command line. A message must name what can be typed there.
 _on_command_line: ContextVar[bool] = ContextVar("on_command_line", default=False)
 # Arguments whose option has another name.
-_OPTIONS = {
-    "kinds": "kind",
-    "metadata_types": "metadata-type",
-    "half_life": "half-life",
-    "partition_size": "partition-size",
-}
+_OPTIONS = {"kinds": "kind", "metadata_types": "metadata-type", "half_life": "half-life"}
 
 
 @contextmanager
@@ -111,7 +106,7 @@ def argument(name: str, value: object = None) -> str:
     ...     argument("form", "long"), argument("kinds"), argument("row", "the user")
     ('--form long', '--kind', "--row 'the user'")
     """
-    option = f"--{_OPTIONS.get(name, name)}"
+    option = f"--{_OPTIONS.get(name, name.replace('_', '-'))}"
     if value is None:
         return worded(f"{name}=", option)
     return worded(f"{name}={value!r}", f"{option} {shlex.quote(str(value))}")

@@ -26,6 +26,7 @@ from headstart.adapters.prior import HeadPrior
 from headstart.adapters.protocol import AdapterConfig, StreamingAdapter
 from headstart.adapters.scales import ScalePrior
 from headstart.adapters.sums import sums_of, sums_over
+from headstart.adapters.taming import tamed
 from headstart.adapters.usual_training import usual_training
 from headstart.algebra.padding import blocks, padded
 from headstart.algebra.sparse import all_equal
@@ -134,7 +135,7 @@ class ClosedFormAdapter(StreamingAdapter):
         """Bring back reals that are far off, unless their row is as far off in most known features."""
         if not bool((batch.kinds == KindType.REAL).any() and (self.knowledge.kinds == KindType.REAL).any()):
             return batch
-        return self.landmarks.tamed(batch, states, self.knowledge.scales)
+        return tamed(batch, states, self.landmarks, self.knowledge.scales)
 
     def _posterior(
         self, batch: FeatureBatch, states: RowStates, prior_mean: Tensor, root: Tensor

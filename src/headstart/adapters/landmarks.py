@@ -7,11 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headstart.core.batch import FeatureBatch
-from headstart.core.knowledge import Knowledge, Scales
-from headstart.core.states import RowStates
+from headstart.core.knowledge import Knowledge
 from headstart.table.kinds import KindType
-from headstart.table.outliers import LEAST_DEVIATION, tame_outliers
 
 _FEATURES, _ROWS = 64, 4096  # at most so many features are looked at, and rows to learn what is usual
 
@@ -45,13 +42,3 @@ class Landmarks:
         distance = (torch.addmm(self.bias, own, self.weight.T) - self.middle).abs()
         relative = distance / self.deviation.clamp(min=1e-12)
         return relative.median(dim=1).values.clamp(min=1.0)
-
-    def tamed(self, batch: FeatureBatch, states: RowStates, scales: Scales | None) -> FeatureBatch:
-        """Bring back reals that are far off, unless their row is as far off in most known features."""
-        rows, place = torch.unique(batch.cells.index, return_inverse=True)
-        extent = self.extents(states.activation.index_select(0, rows))[place]
-        least = torch.full((len(batch),), LEAST_DEVIATION, dtype=torch.float64)
-        if batch.units is not None and scales is not None:  # scales that are yet to be found
-            smallest = scales.scale.min() / batch.units[:, 1].clamp(min=1e-300)
-            least = torch.where(batch.unscaled, LEAST_DEVIATION * smallest, least)
-        return batch.observing(tame_outliers(batch.cells, batch.kinds == KindType.REAL, extent, least))

@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+from typing import Any, TypeVar
+
 import torch
 
+from headstart.core.heads import Heads
+from headstart.core.states import RowStates
 from headstart.errors import InputError, argument
+
+Batch = TypeVar("Batch", Heads, RowStates)
+
+
+def moved(batch: Batch, device: torch.device) -> Batch:
+    """Return heads or states on this device."""
+    parts = ((each.name, getattr(batch, each.name)) for each in fields(batch))
+    there: dict[str, Any] = {name: None if part is None else part.to(device) for name, part in parts}
+    return type(batch)(**there)
 
 
 def device_of(name: object) -> torch.device:

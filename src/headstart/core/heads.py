@@ -48,9 +48,9 @@ class Heads:
         """Return the same numbers, cut off from any gradient."""
         return self._each(lambda part: part.detach())
 
-    def to(self, target: torch.dtype | torch.device) -> Heads:
-        """Return the heads in this precision, or on this device."""
-        return self._each(lambda part: part.to(target))
+    def to(self, dtype: torch.dtype) -> Heads:
+        """Return the heads in this precision."""
+        return self._each(lambda part: part.to(dtype))
 
     def logits(self, activation: Tensor) -> Tensor:
         """Apply every head to every row's decoder activation: (rows, features)."""

@@ -57,9 +57,9 @@ class RowStates:
         for own, given in zip(self.parts(), states.parts(), strict=True):
             own[start : start + len(states)] = given
 
-    def to(self, target: torch.dtype | torch.device) -> RowStates:
-        """Return the states in this precision, or on this device."""
-        return self._each(lambda part: part.to(target))
+    def to(self, dtype: torch.dtype) -> RowStates:
+        """Return the states in this precision."""
+        return self._each(lambda part: part.to(dtype))
 
     def detach(self) -> RowStates:
         """Return the same numbers, cut off from any gradient."""

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from headstart.core.devices import moved
 from headstart.core.predictive import predict_cells, predict_grid
 from headstart.core.states import RowStates
 from headstart.model.asking.prediction import Prediction
@@ -28,11 +29,12 @@ def predict_features(
     """Predict the features of these names at rows of these states; the device computes."""
     features, heads = fitted.catalogue.take(names)
     units, types = Units.of(fitted, features), fitted.kinds_of(features).to(device)
-    which, heads = np.arange(len(features)), heads.to(device)
+    which, heads = np.arange(len(features)), moved(heads, device)
     mean, std = np.empty((2, len(rows), len(features)))
     for start in range(0, len(rows), _ROWS_AT_ONCE):
         part = slice(start, start + _ROWS_AT_ONCE)
-        predictive = predict_grid(heads, states.take(part).to(device), types, fitted.knowledge.likelihood)
+        some = moved(states.take(part), device)
+        predictive = predict_grid(heads, some, types, fitted.knowledge.likelihood)
         mean[part], std[part] = units.applied(predictive.mean, predictive.std, which)
     columns = Names([feature.name for feature in features], "feature")
     return Prediction(rows, columns, units.kinds, mean, std, units.reach)
@@ -62,8 +64,8 @@ def predict_pairs(
         own, index = np.unique(rows[here], return_inverse=True)
         indptr, at = (torch.from_numpy(each).to(device) for each in (starts[first : last + 1], index))
         cells = Cells(indptr - indptr[0], at, torch.zeros(len(here), device=device), len(own))
-        heads = heads.to(torch.float64).to(device)
-        states = fitted.roster.take(own).to(torch.float64).to(device)
+        heads = moved(heads.to(torch.float64), device)
+        states = moved(fitted.roster.take(own).to(torch.float64), device)
         types, likelihood = fitted.kinds_of(features).to(device), fitted.knowledge.likelihood
         predictive = predict_cells(heads, states, cells, types, likelihood)
         units, column = Units.of(fitted, features), which[here] - first
