@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +143,23 @@ def test_an_interrupted_run_goes_on_with_what_is_missing(
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
     assert not [each for each in (tmp_path / "out").iterdir() if each.name.startswith(".")]
     assert score(saved, tmp_path / "out", pairs=cells, partition_size=100, quiet=True).found == 5
+
+
+def test_a_killed_run_goes_on(saved: Path, tmp_path: Path) -> None:
+    program = (
+        "import sys; from headstart.scoring import score; score(*sys.argv[1:], partition_size=4, quiet=True)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program, str(saved), str(tmp_path / "out")])
+    while len([*tmp_path.glob("out/part-*")]) < 5:
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    done = score(saved, tmp_path / "out", partition_size=4, quiet=True)
+    score(saved, tmp_path / "whole", partition_size=4, quiet=True)
+    assert 5 <= done.found < done.partitions == 50
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+    assert not [each for each in (tmp_path / "out").iterdir() if each.name.startswith(".")]
 
 
 def test_a_file_that_is_cut_short_is_written_again(saved: Path, tmp_path: Path) -> None:
