@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from scipy.stats import multivariate_normal
 from torch import Tensor
 
-from headstart.adapters.posterior import ContextSums, classify, mixed, regress, squeezing
+from headstart.adapters.logistic import classify, squeezing
+from headstart.adapters.posterior import ContextSums, mixed, regress
 
 SIZE = 4
 Array = NDArray[np.float64]

@@ -10,7 +10,7 @@ from torch import Tensor
 from headstart.algebra.symmetric import unpack, with_one
 from headstart.table.cells import Cells
 
-_BUDGET = 1 << 22  # numbers in one block
+_BUDGET = 1 << 16  # numbers in one block: few enough to stay in a processor's cache
 
 
 def blocks(counts: Tensor, size: int, apart: Tensor | None = None) -> Iterator[Tensor]:
