@@ -14,6 +14,7 @@ from headstart.algebra.sparse import bag
 from headstart.algebra.symmetric import diagonals, inverse, pack, solved, squares, unpack
 from headstart.backbones.one_row import OneRow, one_state
 from headstart.backbones.protocol import BackboneConfig, OpenBackbone, SweptBackbone
+from headstart.backbones.reading import read_rows
 from headstart.backbones.registry import register_backbone
 from headstart.backbones.rows import NOISE_SHOTS, Readings, RowPosterior, RowSums
 from headstart.backbones.signature import Signature
@@ -118,7 +119,7 @@ class Factorisation(SweptBackbone, OpenBackbone):
 
     def batch_states(self, cells: Cells) -> RowStates:
         """The code holds the factors and all else that is known of a row; heads read the factors."""
-        return self._states(self.row_posterior(cells), self.signature(cells))
+        return self.states_of(self.row_posterior(cells), self.signature(cells))
 
     def prior_means(self, cells: Cells) -> Tensor:
         """What the signature says of rows: (rows, latent)."""
@@ -137,15 +138,9 @@ class Factorisation(SweptBackbone, OpenBackbone):
         known = replace(cells, index=positions, width=self.features).keep(positions >= 0)
         if len(cells) == 1:
             return self._one_row(cells, known, heads.take(cells.index), kinds[cells.index], belief)
-        readings, parts = Readings.of(heads, kinds).double(), []
-        for part in torch.split(torch.arange(len(cells)), 1024):
-            few, signature = cells.take(part), self.signature(known.take(part)).double()
-            few = replace(few, values=few.values.double())
-            own_belief = None if belief is None else belief.take(part).double()
-            sums = readings.sums(few)
-            posterior = self.posterior_from(few, readings, sums, signature, None, belief=own_belief)
-            parts.append(self._states(posterior, signature).to(self.weight.dtype))
-        return RowStates.concatenate(parts) if parts else self.batch_states(known)
+        if not len(cells):
+            return self.batch_states(known)
+        return read_rows(self, cells, known, Readings.of(heads, kinds), belief)
 
     def _one_row(
         self, cells: Cells, known: Cells, heads: Heads, kinds: Tensor, belief: RowBelief | None
@@ -164,7 +159,8 @@ class Factorisation(SweptBackbone, OpenBackbone):
         believed = None if belief is None else (belief.shift[0].numpy(), belief.covariance.numpy())
         return RowStates.of_one(one_state(self, row, known.index.numpy(), believed), self.weight.dtype)
 
-    def _states(self, posterior: RowPosterior, signature: Tensor) -> RowStates:
+    def states_of(self, posterior: RowPosterior, signature: Tensor) -> RowStates:
+        """The states of rows of which this is known."""
         variance = diagonals(posterior.spread, self.latent)
         std = variance.sqrt()
         certainty = torch.stack([posterior.exactness.log(), 1 - 2 * std.mean(1)], dim=1)

@@ -75,6 +75,11 @@ class Readings:
         noise = torch.ones_like(heads.bias) if heads.noise is None else heads.noise
         return cls(stacked, heads.packed_covariance + squares(stacked), kinds, 1 / noise)
 
+    def take(self, features: Tensor) -> Readings:
+        """The heads of some features."""
+        parts = (self.heads, self.second, self.kinds, self.precision)
+        return Readings(*(part.index_select(0, features) for part in parts))
+
     def double(self) -> Readings:
         """The same in double precision."""
         return Readings(self.heads.double(), self.second.double(), self.kinds, self.precision.double())

@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 
 from headstart.model.parts.feature import Feature
 from headstart.model.parts.fitted import Fitted
+from headstart.model.parts.units import in_own_units
 from headstart.service.live.arriving import first_contexts
 from headstart.service.live.state import LiveState, kept_keys
 from headstart.service.live.taking import Taken
 
-_FEATURES_AT_ONCE = 8192
+_FEATURES_AT_ONCE = 1 << 17
 _FEW = 8  # features whose kept sums are worth more than one pass for all
 
 
@@ -67,7 +68,8 @@ def _kept(reading: Fitted, base: Fitted, new: Mapping[str, Feature], kept: Mappi
         features, heads = base.catalogue.take(copied)
         reading = replace(reading, catalogue=reading.catalogue.put(features, heads))
     same = {*whole}
-    parts = {name: base.with_own_units(each) for name, each in kept.items() if name not in same}
+    parts = [each for name, each in kept.items() if name not in same]
+    parts = {each.name: each for each in in_own_units(parts, base.middle)}
     return _headed(reading, parts, None)
 
 
