@@ -117,7 +117,7 @@ def mixed_few(
     log_evidence = -0.5 * (half**2).sum(-1) - lower.diagonal(dim1=-2, dim2=-1).log().sum(-1)
     tempered = log_evidence * tempering(counts)[:, None]
     share = torch.softmax(shares.log() + tempered, dim=1)
-    mean = means + (gain.mT @ half[..., None])[..., 0]
+    mean = means + (half[..., None, :] @ gain)[..., 0, :]
     middle = (share[..., None] * mean).sum(1)
     root_share = share.sqrt()
     known = (root_share[..., None, None] * gain).flatten(1, 2)

@@ -10,7 +10,6 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from headstart.algebra.sparse import bag
 from headstart.algebra.symmetric import diagonals, inverse, pack, solved, squares, unpack
 from headstart.backbones.one_row import OneRow, one_state
 from headstart.backbones.protocol import BackboneConfig, OpenBackbone, SweptBackbone
@@ -200,15 +199,15 @@ class Factorisation(SweptBackbone, OpenBackbone):
         held = self.latent * (self.latent + 1) // 2  # of a packed matrix without its last line, the bias
         for turn in range(passes or readings.passes):
             exact = now.exactness if turn == 0 and start is None else self._exactness(now, sums)
-            total = readings.second.new_zeros(1, readings.second.shape[1]).expand(len(cells), -1)
+            total = readings.second.new_zeros(1, readings.second.shape[-1]).expand(len(cells), -1)
             linear = mean.new_zeros(len(cells), self.latent + 1)
             if sums is not None:
                 total = torch.addcmul(total, exact[:, None], sums.total)
                 linear += exact[:, None] * sums.linear
             if readings.weighs:
                 weights, values = readings.weighted(cells, now, new=turn == 0 and start is None)
-                total = total + bag(readings.second, cells, weights)
-                linear += bag(readings.heads, cells, values)
+                more, further = readings.summed(cells, weights, values)
+                total, linear = total + more, linear + further
             linear = linear[:, :-1] - total[:, held:-1]
             precision = prior + unpack(total[:, :held], self.latent)
             means, covariances = solved(precision, mean @ prior + linear)
