@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 from pydantic_core import to_json
-from service.server import Connection
 
 from headstart import Headstart
 from headstart.core.heads import Heads
 from headstart.core.states import RowStates
+from service.server import Connection
 
 _ARROW = "application/vnd.apache.arrow.stream"
 

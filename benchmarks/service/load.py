@@ -7,9 +7,9 @@ import time
 
 import numpy as np
 from pydantic_core import to_json
-from service.server import Connection, bodies
 
 from headstart import Headstart
+from service.server import Connection, bodies
 
 RATES = (50, 100, 200, 300, 400, 600, 800, 1200, 1600)
 ARRIVING = 100  # observations a second

@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from service.server import Connection, bodies
-
 from headstart import Headstart
+from service.server import Connection, bodies
 
 
 def rate(model: Headstart, port: int, repeats: int = 7) -> dict[str, Any]:

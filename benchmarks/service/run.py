@@ -23,14 +23,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from headstart import Headstart
+from headstart.datasets import synthetic_ratings
 from service.grid import grid
 from service.load import load
 from service.rate import rate
 from service.rebuild import TABLES, rebuild
 from service.server import served
-
-from headstart import Headstart
-from headstart.datasets import synthetic_ratings
 
 ASKING = {"rate": rate, "grid": grid, "load": load}
 PARTS = (*ASKING, "rebuild")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from headstart.adapters.empirical import mean_squared_weights
-from headstart.adapters.few_scales import PaddedContexts, few_posterior
+from headstart.adapters.few_scales import found_scales
 from headstart.adapters.landmarks import Landmarks
 from headstart.adapters.logistic import classify, squeezing
 from headstart.adapters.posterior import ContextSums, mixed, mixed_few, posterior_of, regress
@@ -167,7 +167,9 @@ class ClosedFormAdapter(StreamingAdapter):
         shared = zero[lines, 0] + one[lines, 0] * batch.cells.values.double() - centre
         covariance = positive((root @ root.T).double()[:-1, :-1])
         cells, means = replace(batch.cells, values=shared), prior_mean[:, :-1].double()
-        mean, covariance, noise = self._found_scales(batch.observing(cells), states, means, covariance)
+        weights = cells.weighted(1 / self._noise(states, batch).double())
+        found = found_scales(self.scale_prior, cells, states.activation, weights, means, covariance)
+        mean, covariance, noise = found
         mean[:, -1] += centre - zero[:, 0]
         # Numbers drawn from a continuum are never equal: where all are, that value is all that they say.
         alike, first = all_equal(batch.cells)
@@ -176,19 +178,6 @@ class ClosedFormAdapter(StreamingAdapter):
         heads = self._heads(mean / one, covariance / one[:, :, None] ** 2, batch.kinds)
         own_noise = self.prior.noise(batch.kinds) * (noise / one[:, 0] ** 2).to(heads.bias.dtype)
         return replace(heads, noise=own_noise)
-
-    def _found_scales(
-        self, batch: FeatureBatch, states: RowStates, means: Tensor, covariance: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """What ``ScalePrior.posterior`` makes of these contexts, by the smaller systems."""
-        prior, cells = cast(ScalePrior, self.scale_prior), batch.cells
-        if int(batch.shots.max()) < self.prior.size:
-            rows = padded(states.activation.index_select(0, cells.index).double(), cells)
-            weights = cells.weighted(1 / self._noise(states, batch).double())
-            numbers = (padded(each, cells) for each in (cells.values, weights))
-            contexts = PaddedContexts(rows, *numbers, cells.weighted_counts.double())
-            return few_posterior(prior, contexts, means, covariance)
-        return prior.posterior(self._sums(batch, states), means, covariance)
 
     @property
     def doubts_metadata(self) -> bool:

@@ -19,6 +19,9 @@ from torch import Tensor
 
 from headstart.adapters.posterior import tempering
 from headstart.adapters.scales import ScalePrior, cautious_scale
+from headstart.adapters.sums import sums_over
+from headstart.algebra.padding import padded
+from headstart.table.cells import Cells
 
 
 class PaddedContexts(NamedTuple):
@@ -42,6 +45,22 @@ class _Basis(NamedTuple):
     rest: Tensor  # (features, shots): e = Uᵀ·(y − middle·s)
 
 
+def found_scales(
+    prior: ScalePrior, cells: Cells, activation: Tensor, weights: Tensor, means: Tensor, covariance: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean and covariance of heads and their noise, by whichever systems are smaller.
+
+    ``cells`` has one line per feature and points at rows of ``activation`` (rows, size − 1); ``weights`` (n,)
+    are those of the observations, ``means`` (features, size − 1) are m and ``covariance`` is C.
+    """
+    if int(cells.counts.max()) > activation.shape[1]:
+        return prior.posterior(sums_over(cells, activation, weights), means, covariance)
+    rows = padded(activation.index_select(0, cells.index).double(), cells)
+    counts = cells.weighted_counts.double()
+    contexts = PaddedContexts(rows, padded(cells.values, cells), padded(weights, cells), counts)
+    return few_posterior(prior, contexts, means, covariance)
+
+
 def few_posterior(
     prior: ScalePrior, contexts: PaddedContexts, means: Tensor, covariance: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -59,9 +78,7 @@ def few_posterior(
     # Scalars of each level and part: uᵀDu, aᵀDa, uᵀDa, uᵀDe, aᵀDe, eᵀDe, and 1 + ρ²·uᵀDu.
     pattern, rest = basis.pattern[:, None], basis.rest[:, None]
     uu, ua, ue = (shaped(far * each) for each in (ones, pattern, rest))
-    aa, ae, ee = (
-        shaped(diagonal * each) for each in (pattern**2, pattern * rest, rest**2)
-    )
+    aa, ae, ee = (shaped(diagonal * each) for each in (pattern**2, pattern * rest, rest**2))
     reach, middle = prior.reach, basis.middle[:, :, None]
     grown = 1 + reach * uu
     spread_of_centre = reach / grown  # g: M⁻¹ = D − g·D·u·uᵀ·D
@@ -74,7 +91,9 @@ def few_posterior(
     square = (prior.freedom * prior.square + unexplained) / freedom
     determinant = basis.determinant[..., None] + 0.5 * (grown.log() + alike.log())
     evidence = prior.evidence_of(freedom, square) - determinant
-    evidence = evidence + (prior.level_share.log() - contexts.counts[:, None] / 2 * prior.level.log())[..., None]
+    evidence = (
+        evidence + (prior.level_share.log() - contexts.counts[:, None] / 2 * prior.level.log())[..., None]
+    )
     evidence = (evidence * tempering(contexts.counts)[:, None, None]).flatten(1)
     weights = torch.softmax(evidence, dim=1)
     costs = torch.softmax(evidence - square.flatten(1).log(), dim=1)
@@ -100,9 +119,7 @@ def few_posterior(
     return (outer @ mean[:, :, None])[:, :, 0], spread, noise
 
 
-def _basis(
-    prior: ScalePrior, contexts: PaddedContexts, means: Tensor, covariance: Tensor
-) -> _Basis:
+def _basis(prior: ScalePrior, contexts: PaddedContexts, means: Tensor, covariance: Tensor) -> _Basis:
     scale = contexts.weights.sqrt()
     rows = contexts.rows * scale[:, :, None]
     back = covariance @ rows.mT
@@ -112,7 +129,8 @@ def _basis(
     level = prior.level[:, None]
 
     def turned(numbers: Tensor) -> Tensor:
-        return (numbers[:, None] @ turn)[:, 0]
+        product: Tensor = numbers[:, None] @ turn
+        return product[:, 0]
 
     return _Basis(
         back @ turn,
@@ -125,7 +143,9 @@ def _basis(
     )
 
 
-def _add_spread(inner: Tensor, share: Tensor, spread_of_centre: Tensor, diagonal: Tensor, far: Tensor) -> None:
+def _add_spread(
+    inner: Tensor, share: Tensor, spread_of_centre: Tensor, diagonal: Tensor, far: Tensor
+) -> None:
     """Add the covariances of all parts, each times its ``share``, in the coordinates (κ, z, c).
 
     That of a part is C − C·Aᵀ·M⁻¹·A·C of the weights, ρ² / (1 + ρ²·uᵀDu) of the centre, and

@@ -97,7 +97,7 @@ class ScalePrior(nn.Module):
         most = max(1, _BUDGET // (len(self.level) * len(self.reach) * sums.total[:1].numel()))
         parts = [
             self._posterior(ContextSums(*(each[at] for each in sums)), means[at], covariance)
-            for at in torch.arange(len(means)).split(most)
+            for at in torch.split(torch.arange(len(means)), most)
         ]
         mean, spread, noise = (torch.cat(each) for each in zip(*parts, strict=True))
         return mean, spread, noise

@@ -42,9 +42,7 @@ def in_own_units(features: Sequence[Feature], middle: Kind | None) -> list[Featu
     return found
 
 
-def _units(
-    values: NDArray[np.float64], usual: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _units(values: NDArray[np.float64], usual: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The centers and scales of values (features, n): two of (features,)."""
     center, spread = values.mean(1), values.std(1)
     if values.shape[1] >= _FEWEST_OUTLIERS:

@@ -69,8 +69,8 @@ def _kept(reading: Fitted, base: Fitted, new: Mapping[str, Feature], kept: Mappi
         features, heads = base.catalogue.take(copied)
         reading = replace(reading, catalogue=reading.catalogue.put(features, heads))
     same = {*whole}
-    parts = [each for name, each in kept.items() if name not in same]
-    parts = {each.name: each for each in in_own_units(parts, base.middle)}
+    others = [each for name, each in kept.items() if name not in same]
+    parts = {each.name: each for each in in_own_units(others, base.middle)}
     return _headed(reading, parts, None)
 
 
