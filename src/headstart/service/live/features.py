@@ -16,7 +16,7 @@ from headstart.service.live.arriving import first_contexts
 from headstart.service.live.state import LiveState, kept_keys
 from headstart.service.live.taking import Taken
 
-_FEATURES_AT_ONCE = 1 << 17
+_FEATURES_AT_ONCE = 1 << 15
 _FEW = 8  # features whose kept sums are worth more than one pass for all
 
 
