@@ -74,7 +74,7 @@ def first_contexts(
         order = np.lexsort((own, at))
         own, seen = own[order], seen[order]
         ends = np.cumsum(np.bincount(at, minlength=len(given.features))).tolist()
-        begins = [0, *ends[:-1]]
+        begins = [0, *ends][: len(ends)]
         observed = [
             _with(feature, own[begin:end], seen[begin:end])
             for feature, begin, end in zip(given.features, begins, ends, strict=True)
