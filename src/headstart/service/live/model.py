@@ -82,7 +82,8 @@ class LiveModel:
         fitted = Headstart.load(path).fitted_
         if fitted.clock is not None:
             raise ModelFileError(
-                f"{path} is a model whose observations age, which cannot be served yet; fit one without half_life"
+                f"{path} is a model whose observations age, which cannot be served yet; "
+                "fit one without half_life"
             )
         state = LiveState.of(fitted)
         with self.store.reading() as connection, _uncollected():
