@@ -93,8 +93,11 @@ class HeadstartMethod(Method):
         if not (self.trial.own_scales or self.trial.mixed):
             return [None] * len(kinds)
         centre, scale, _ = self.scaling.new(context)
+        fitted = {kind.type for kind in self.trial.known.kinds}
         return [
-            str(kind)
+            "real"  # a kind that no known feature has is refused, and the message says to read it as numbers
+            if kind.type not in fitted
+            else str(kind)
             if kind.type != KindType.REAL or not self.trial.own_scales
             else f"real:{c!r}:{s!r}"
             if self.tell_scales

@@ -167,7 +167,8 @@ def _kind_of(fitted: Fitted, name: str, given: object) -> Kind:
 
 def _none_of(fitted: Fitted) -> str:
     there = ", ".join(sorted({kind.name for kind in fitted.kinds}))
-    return f"not among those the model was fitted on ({there})"
+    advice = f"; give {argument('kind', 'real')} to read its values as numbers" if "real" in there else ""
+    return f"not among those the model was fitted on ({there}){advice}"
 
 
 def rows_of(fitted: Fitted, rows: Mapping[Any, object]) -> RowCells:
