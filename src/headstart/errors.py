@@ -12,6 +12,8 @@ from contextvars import ContextVar
 class HeadstartError(Exception):
     """Base class of all errors that Headstart raises. Catch it to catch all of them."""
 
+    shared = False  # whether all processes of a training have raised it
+
 
 class InputError(HeadstartError, ValueError):
     """An argument or a file cannot be used. Nothing was changed. The message is safe to show to a user."""
@@ -27,6 +29,10 @@ class ModelFileError(HeadstartError):
 
 class BusyError(HeadstartError):
     """Another process, or this very thread, is at work on the folder. Nothing was changed."""
+
+
+class LostProcessError(HeadstartError):
+    """Another process of the same training has ended. No model was written."""
 
 
 class StorageError(HeadstartError, OSError):

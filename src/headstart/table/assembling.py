@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from headstart.crew import crew
 from headstart.errors import InputError, argument, listed, worded
 from headstart.progress import Reporter
 from headstart.table.columns.text import TextColumn
@@ -19,6 +20,7 @@ from headstart.table.metadata import MetadataSchema
 from headstart.table.names import Names, as_name
 from headstart.table.numbering import sorted_names
 from headstart.table.readers import Columns, Form, Observations, choose_form, read_long, read_wide
+from headstart.table.sharing import shared_out
 from headstart.table.sorting import DUPLICATES, SortedObservations, merge_duplicates, sort_observations
 from headstart.table.sources import TextFormat, is_text_file, open_source
 from headstart.table.tidying import align, check_finite, read_metadata
@@ -79,7 +81,12 @@ def assemble(
     form = choose_form(source, form, columns, described)
     described = described or []
     long = form == "long"
-    unsorted = read_long(source, row, feature, value, columns.time) if long else read_wide(source, row)
+    if crew().launched:
+        source = source.part(crew().rank, crew().size)
+    unsorted = crew().agreed(
+        lambda: read_long(source, row, feature, value, columns.time) if long else read_wide(source, row)
+    )
+    unsorted = shared_out(unsorted, source.label)
     notes = [*unsorted.notes, *(_compare_features(unsorted.features, described) if lines is not None else ())]
     rows = Names(sorted_names([*unsorted.rows, *known_rows]), "row")
     features = Names(sorted_names([*unsorted.features, *described]), "feature")
@@ -91,7 +98,9 @@ def assemble(
         keys, values, times = keys[order], values[order], times[order]
     ordered = sort_observations(keys, values, len(features), times)
     del keys, values, times
-    ordered, merge_notes = merge_duplicates(ordered, rows, features, duplicates, spellings)
+    ordered, merge_notes = crew().agreed(
+        lambda: merge_duplicates(ordered, rows, features, duplicates, spellings)
+    )
     resolved, kind_notes = _kinds(kinds, rows, features, ordered)
     notes += [*merge_notes, *kind_notes]
     types = _tidy_keys(metadata_types or {}, "metadata_types must map columns to types, as {'year': 'date'}")
@@ -180,7 +189,7 @@ def _kinds(
 ) -> tuple[Kinds, tuple[str, ...]]:
     resolved, notes = resolve_kinds(kinds, features, observations.feature_index, observations.values)
     if kinds is not None:
-        check_values(resolved, rows, features, *observations[:3])
+        crew().agreed(lambda: check_values(resolved, rows, features, *observations[:3]))
     return resolved, notes
 
 
