@@ -12,11 +12,13 @@ from torch import Tensor
 from headstart.algebra.blocks import column_sums, gram, line_blocks, stretches
 from headstart.algebra.groups import make_groups
 from headstart.algebra.honest import HonestRegression, loo_covariance, reliability
+from headstart.algebra.shared import normal_lines
 from headstart.algebra.sparse import segment_sum
 from headstart.algebra.symmetric import inverse, pack, positive, solved, squares, unpack
 from headstart.backbones.row_sweep import Errors, FeatureSums, feature_sums, sweep_rows
 from headstart.backbones.rows import NOISE_SHOTS, RowPosterior
 from headstart.core.description import Description
+from headstart.crew import crew
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 
@@ -42,7 +44,8 @@ class FactorisationTraining:
         self.backbone, self.generator, self.weights = backbone, generator, cells.weights
         # Factors are found from all observations alike: from what little old ones count some would die out.
         self.cells = replace(cells, weights=None)
-        self.counts = self.weighted_counts = torch.bincount(cells.index, minlength=cells.width)
+        counts = crew().total(torch.bincount(cells.index, minlength=cells.width))
+        self.counts = self.weighted_counts = counts
         # Much observed features are other than rarely observed ones.
         popularity = self.counts.to(description.numbers.dtype).log1p()[:, None]
         self.description = description.with_bends(description.bendable()).with_more(popularity)
@@ -60,7 +63,7 @@ class FactorisationTraining:
         signatures = backbone.signature.believed(differences, cells.counts)
         columns = torch.arange(1, signatures.shape[1])
         parts = [part for part in (columns[:1], columns[1:]) if len(part)]  # the count, then the rest
-        self.row_regression = HonestRegression(make_groups(signatures, parts))
+        self.row_regression = HonestRegression(make_groups(signatures, parts, shared=True), shared=True)
         prior_covariance = torch.eye(self.size, dtype=torch.float64)
         prior_means, prior_covariance = self._head_prior(rows, prior_covariance, choosing=False)
         for turn in range(1, backbone.sweeps + 1):
@@ -83,19 +86,19 @@ class FactorisationTraining:
         """Start from the means of rows and features, and small random factors."""
         backbone, cells = self.backbone, self.cells
         binary = backbone.kinds == KindType.BINARY
-        sums = torch.bincount(cells.index, cells.values.double(), minlength=cells.width)
+        sums = crew().total(torch.bincount(cells.index, cells.values.double(), minlength=cells.width))
         middle = (sums / self.counts.clamp(min=1e-9)).to(backbone.bias.dtype)
-        usual = float(cells.values.mean()) if len(cells.index) else 0.0
+        usual = _mean(cells.values)
         shrunk = self.counts / (self.counts + 5)
         middle = usual + shrunk * (middle - usual)
         rows = _row_means(cells, middle, 5.0)
-        scale = float(rows.std(correction=0)) + 1e-3
+        scale = _deviation(rows) + 1e-3
         # Outputs before a logistic link are larger than ratings, and factors too small at first die out.
         size = torch.where(binary, 1.0, 0.1)[:, None]
         backbone.weight.copy_(size * torch.randn(backbone.weight.shape, generator=self.generator))
         backbone.weight[:, 0] = torch.where(binary, 4 * scale, scale)  # the first factor is a row's own mean
         backbone.bias.copy_(torch.where(binary, torch.logit(middle.clamp(0.02, 0.98)), middle))
-        further = 0.1 * torch.randn(len(rows), self.latent - 1, generator=self.generator)
+        further = 0.1 * normal_lines(len(rows), self.latent - 1, self.generator)
         spread = pack(0.1 * torch.eye(self.latent)).repeat(len(rows), 1)
         mean = torch.cat([rows[:, None] / scale, further], 1)
         return RowPosterior(mean, spread, torch.ones(len(rows)))
@@ -118,7 +121,8 @@ class FactorisationTraining:
             backbone.signature.learn_patience(cells, rows.mean, backbone.row_map, metric, self.generator)
         residual = rows.mean - predicted
         covariance = unpack(column_sums(rows.spread), self.latent) + gram(residual, residual)
-        backbone.row_covariance.copy_(positive(covariance / max(1, len(residual))))
+        _, whole = crew().span(len(residual))
+        backbone.row_covariance.copy_(positive(crew().total(covariance) / max(1, whole)))
 
     def _head_metric(self) -> Tensor:
         """What a difference of a row's factors does to predictions, squared: (latent, latent)."""
@@ -203,6 +207,20 @@ class FactorisationTraining:
         moved[0] = 0.0
         backbone.row_map.copy_(torch.linalg.solve(root, moved.T).T)
         backbone.row_covariance.copy_(torch.eye(self.latent))
+
+
+def _mean(values: Tensor) -> float:
+    """The mean of the values that all processes have."""
+    if crew().alone:
+        return float(values.mean()) if len(values) else 0.0
+    return crew().count(float(values.double().sum())) / max(1, crew().span(len(values))[1])
+
+
+def _deviation(values: Tensor) -> float:
+    """The standard deviation of the values that all processes have."""
+    if crew().alone:
+        return float(values.std(correction=0))
+    return _mean((values.double() - _mean(values)) ** 2) ** 0.5
 
 
 def _row_means(cells: Cells, middle: Tensor, shrink: float) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -13,11 +14,13 @@ from headstart.backbones.registry import build_backbone, value_grid
 from headstart.core.batch import FeatureBatch
 from headstart.core.description import Description
 from headstart.core.knowledge import Knowledge, Scales
+from headstart.crew import crew
 from headstart.progress import Reporter
 from headstart.table import Kind, Kinds, Table
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 from headstart.table.outliers import LEAST_DEVIATION, extents, tame_outliers
+from headstart.table.regrouping import shared_extents, tamed
 from headstart.training.metatraining import MetaTrainingConfig, meta_train
 from headstart.training.pretraining import PretrainingConfig, pretrain
 from headstart.training.tasks import Tasks
@@ -64,8 +67,12 @@ def tamed_cells(table: Table) -> Cells:
     cells = table.cells()
     if not bool(real.any()):
         return cells
+    least = torch.full((cells.width,), LEAST_DEVIATION)
+    if not crew().alone:
+        return replace(
+            cells, values=tamed(cells.index, cells.values, real, shared_extents(cells, real), least)
+        )
     by_feature = cells.transpose()
-    least = torch.full((len(by_feature),), LEAST_DEVIATION)
     return tame_outliers(by_feature, real, extents(by_feature, real), least).transpose()
 
 
