@@ -51,11 +51,11 @@ class Crew:
     # -- sums -------------------------------------------------------------------------------------
 
     def total(self, numbers: Tensor) -> Tensor:
-        """The sum over all processes; ``numbers`` may be written over."""
+        """The sum over all processes."""
         return self._reduced(numbers, "SUM")
 
     def largest(self, numbers: Tensor) -> Tensor:
-        """The largest over all processes; ``numbers`` may be written over."""
+        """The largest over all processes."""
         return self._reduced(numbers, "MAX")
 
     def count(self, number: float) -> float:
@@ -69,9 +69,10 @@ class Crew:
     def _reduced(self, numbers: Tensor, how: str) -> Tensor:
         if self.alone:
             return numbers
+        import torch
         import torch.distributed as dist
 
-        numbers = numbers.contiguous()
+        numbers = numbers.detach().clone(memory_format=torch.contiguous_format)
         with _naming_loss():
             dist.all_reduce(numbers, op=getattr(dist.ReduceOp, how))
         return numbers

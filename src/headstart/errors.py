@@ -58,7 +58,13 @@ class NotFittedError(HeadstartError, ValueError, AttributeError):
 # Whether the user is on the command line. A message must name what can be typed there.
 _on_command_line: ContextVar[bool] = ContextVar("on_command_line", default=False)
 # Arguments whose option has another name.
-_OPTIONS = {"kinds": "kind", "metadata_types": "metadata-type", "half_life": "half-life"}
+_OPTIONS = {
+    "kinds": "kind",
+    "metadata_types": "metadata-type",
+    "half_life": "half-life",
+    "meta_share": "meta-share",
+    "row_metadata": "row-metadata",
+}
 
 
 @contextmanager

@@ -7,6 +7,7 @@ there are well-conditioned, however small some of the prior's variances have bec
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -66,15 +67,22 @@ def posterior_of(precision: Tensor, linear: Tensor, prior: Tensor, root: Tensor)
 
 
 def classify(
-    rows: Tensor, values: Tensor, weights: Tensor, squeeze: Tensor, prior: Tensor, root: Tensor
+    rows: Tensor,
+    values: Tensor,
+    weights: Tensor,
+    squeeze: Tensor,
+    prior: Tensor,
+    root: Tensor,
+    total: Callable[[Tensor], Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The same for values in [0, 1] behind the logistic function: Laplace's approximation.
 
     Newton's method finds the mode, which is the only one. Its first steps take the curvature of
     Jaakkola and Jordan's bound, with which none goes too far: from afar Newton's own may never return.
     ``weights`` (features, shots) say how much an observation counts, ``squeeze`` by how much a row's
-    own noise flattens its link.
+    own noise flattens its link. ``total`` adds up sums over several processes, each with a part of the shots.
     """
+    summed = total or (lambda sums: sums)
     squeezed = rows * squeeze[:, :, None]
     prior_output = (squeezed @ prior[:, :, None])[:, :, 0]
     white = squeezed @ root
@@ -86,12 +94,12 @@ def classify(
         chance = torch.sigmoid(output)
         slope = _bounding_slope(output) if bounded else chance * (1 - chance)
         curve = weights * slope.clamp(min=FEWEST_WEIGHT)
-        precision = torch.eye(len(root), dtype=root.dtype) + (white * curve[:, :, None]).mT @ white
-        gradient = ((weights * (values - chance))[:, None, :] @ white)[:, 0] - mean
+        precision = torch.eye(len(root), dtype=root.dtype) + summed((white * curve[:, :, None]).mT @ white)
+        gradient = summed(((weights * (values - chance))[:, None, :] @ white)[:, 0]) - mean
         step, covariance = solved(precision, gradient)
         return mean + step, covariance
 
-    if rows.shape[1]:
+    if rows.shape[1] or total is not None:
         # At the mode a Newton step does not depend on where it started, so the last two steps alone
         # carry the exact gradient: one for the mean, one for the covariance around it.
         with torch.no_grad():

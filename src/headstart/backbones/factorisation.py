@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import ClassVar, Literal, Self
 
 import torch
@@ -17,12 +18,14 @@ from headstart.backbones.protocol import BackboneConfig, OpenBackbone, SweptBack
 from headstart.backbones.registry import register_backbone
 from headstart.backbones.rows import NOISE_SHOTS, Readings, RowPosterior, RowSums
 from headstart.backbones.signature import Signature
+from headstart.backbones.sweep_progress import SweepProgress
 from headstart.backbones.sweeping import FactorisationTraining
 from headstart.core.description import Description
 from headstart.core.heads import Heads
 from headstart.core.likelihood import LikelihoodConfig
 from headstart.core.row_prior import RowBelief
 from headstart.core.states import RowStates
+from headstart.crew import crew
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 
@@ -236,10 +239,19 @@ class Factorisation(SweptBackbone, OpenBackbone):
 
         Rows without observations tell nothing, and would only make the sweeps slower to arrive.
         """
-        filled = torch.nonzero(cells.counts)[:, 0]
-        if 0 < len(filled) < len(cells):
-            cells = cells.take(filled)
-        yield from FactorisationTraining(self, cells, description, generator).sweeps()
+        yield from FactorisationTraining(self, _filled(cells), description, generator).sweeps()
+
+    def train_resumably(
+        self,
+        cells: Cells,
+        description: Description,
+        generator: torch.Generator,
+        checkpoint: Path,
+        seconds: float,
+    ) -> Iterator[float]:
+        """The same, from the last sweep that was kept."""
+        training = FactorisationTraining(self, _filled(cells), description, generator)
+        yield from training.sweeps(SweepProgress(checkpoint, seconds))
 
     def stacked_heads(self) -> Tensor:
         """The features' (v, b): (features, latent + 1)."""
@@ -248,3 +260,9 @@ class Factorisation(SweptBackbone, OpenBackbone):
     def second_moments(self) -> Tensor:
         """E[(v, b)(v, b)ᵀ] of each feature, packed."""
         return self.spread + squares(self.stacked_heads())
+
+
+def _filled(cells: Cells) -> Cells:
+    """The rows that observed anything."""
+    filled = torch.nonzero(cells.counts)[:, 0]
+    return cells.take(filled) if 0 < len(filled) < len(cells) or not crew().alone else cells

@@ -24,6 +24,7 @@ from headstart.table.kinds import KindType
 
 if TYPE_CHECKING:
     from headstart.backbones.factorisation import Factorisation
+    from headstart.backbones.sweep_progress import SweepProgress
 
 _CHOOSING = 5  # sweeps between two choices of what is worth regressing on
 _MAX_EXACTNESS = 1e4  # of a feature, relative to the usual
@@ -50,37 +51,60 @@ class FactorisationTraining:
         popularity = self.counts.to(description.numbers.dtype).log1p()[:, None]
         self.description = description.with_bends(description.bendable()).with_more(popularity)
         self.latent, self.size = backbone.latent, backbone.latent + 1
+        self.rows: RowPosterior
+        self.head_regression: HonestRegression
+        self.row_regression: HonestRegression
+        self.prior_means: Tensor  # (features, size): of heads
+        self.prior_covariance: Tensor  # (size, size): around these
 
     @torch.no_grad()
-    def sweeps(self) -> Iterator[float]:
-        """Update everything once per sweep; yields how far predictions are off, as a standard deviation."""
+    def sweeps(self, progress: SweepProgress | None = None) -> Iterator[float]:
+        """Update everything once per sweep; yields how far predictions are off, as a standard deviation.
+
+        With ``progress`` they continue with what was kept there, and keep what they reach.
+        """
         backbone, cells = self.backbone, self.cells
-        backbone.signature.fit(cells, self.generator)
-        rows = self._start()
-        groups = make_groups(self.description.numbers, self.description.groups, self.generator)
-        self.head_regression = HonestRegression(groups)
-        differences = backbone.signature.differences(cells)  # these stay, only how far they count changes
+        done = 0 if progress is None else progress.restore(self)
+        if done == backbone.sweeps:
+            return
+        # These stay, only how far they count changes.
+        differences = backbone.signature.differences(cells) if done else self._begin()
         signatures = backbone.signature.believed(differences, cells.counts)
-        columns = torch.arange(1, signatures.shape[1])
-        parts = [part for part in (columns[:1], columns[1:]) if len(part)]  # the count, then the rest
-        self.row_regression = HonestRegression(make_groups(signatures, parts, shared=True), shared=True)
-        prior_covariance = torch.eye(self.size, dtype=torch.float64)
-        prior_means, prior_covariance = self._head_prior(rows, prior_covariance, choosing=False)
-        for turn in range(1, backbone.sweeps + 1):
+        for turn in range(done + 1, backbone.sweeps + 1):
             choosing = turn % _CHOOSING == 0
             if self.weights is not None and turn == backbone.sweeps // 2 + 1:
                 cells = self.cells = replace(cells, weights=self.weights)
                 self.weighted_counts = torch.bincount(cells.index, self.weights, minlength=cells.width)
-            errors = sweep_rows(backbone, cells, signatures, rows)
-            self._update_row_prior(rows, signatures, choosing=choosing)
+            errors = sweep_rows(backbone, cells, signatures, self.rows)
+            self._update_row_prior(self.rows, signatures, choosing=choosing)
             if choosing:
                 signatures = backbone.signature.believed(differences, cells.counts)
             error = self._update_precision(errors)
-            self._update_heads(feature_sums(backbone, cells, rows), prior_means, prior_covariance)
-            prior_means, prior_covariance = self._head_prior(rows, prior_covariance, choosing=choosing)
+            self._update_heads(
+                feature_sums(backbone, cells, self.rows), self.prior_means, self.prior_covariance
+            )
+            self._update_head_prior(choosing=choosing)
             if turn == backbone.sweeps:
                 self._standardise()
+            if progress is not None:
+                progress.keep(self, turn)
             yield error
+
+    def _begin(self) -> Tensor:
+        """Find the signature, and where everything starts; returns what ``Signature.differences`` does."""
+        backbone, cells = self.backbone, self.cells
+        backbone.signature.fit(cells, self.generator)
+        self.rows = self._start()
+        groups = make_groups(self.description.numbers, self.description.groups, self.generator)
+        self.head_regression = HonestRegression(groups)
+        differences = backbone.signature.differences(cells)
+        signatures = backbone.signature.believed(differences, cells.counts)
+        columns = torch.arange(1, signatures.shape[1])
+        parts = [part for part in (columns[:1], columns[1:]) if len(part)]  # the count, then the rest
+        self.row_regression = HonestRegression(make_groups(signatures, parts, shared=True), shared=True)
+        self.prior_covariance = torch.eye(self.size, dtype=torch.float64)
+        self._update_head_prior(choosing=False)
+        return differences
 
     def _start(self) -> RowPosterior:
         """Start from the means of rows and features, and small random factors."""
@@ -129,20 +153,18 @@ class FactorisationTraining:
         moments = unpack(self.backbone.second_moments().mean(0), self.size)
         return moments[:-1, :-1].double()
 
-    def _head_prior(
-        self, rows: RowPosterior, prior_covariance: Tensor, *, choosing: bool
-    ) -> tuple[Tensor, Tensor]:
+    def _update_head_prior(self, *, choosing: bool) -> None:
         """What metadata predicts of each head from the other features, and the covariance around it."""
         backbone, numbers, regression = self.backbone, self.description.numbers, self.head_regression
         heads = backbone.stacked_heads()
-        metric = rows.mean_moment()
-        weights = reliability(backbone.spread, prior_covariance, metric)
+        metric = self.rows.mean_moment()
+        weights = reliability(backbone.spread, self.prior_covariance, metric)
         if choosing:
             regression.choose(numbers, heads, weights, torch.linalg.cholesky(positive(metric)))
-        means = regression.fit(numbers, heads, weights)
+        self.prior_means = regression.fit(numbers, heads, weights)
         share = (weights / weights.sum()).to(backbone.spread.dtype)
         within = unpack(share @ backbone.spread, self.size)
-        return means, loo_covariance(heads - means, within, weights)
+        self.prior_covariance = loo_covariance(heads - self.prior_means, within, weights)
 
     def _update_precision(self, errors: Errors) -> float:
         """How exact ratings and reals usually are; returns the error as a standard deviation."""

@@ -19,6 +19,7 @@ from headstart.backbones.protocol import Backbone, OpenBackbone
 from headstart.backbones.registry import BACKBONES
 from headstart.core.knowledge import Knowledge
 from headstart.core.states import RowStates
+from headstart.crew import crew
 from headstart.errors import InputError, NumericalError, argument, naming_memory, worded
 from headstart.model.checkpoint import open_checkpoint, part_file, working_in
 from headstart.model.parts.catalogue import Catalogue
@@ -28,6 +29,8 @@ from headstart.model.parts.fitted import Fitted
 from headstart.model.parts.roster import Roster
 from headstart.model.parts.row_metadata import RowMetadata
 from headstart.model.parts.settings import Settings
+from headstart.model.parts.shared_heads import with_shared_heads
+from headstart.model.sharing import require_shareable
 from headstart.progress import Reporter
 from headstart.table import Table
 from headstart.table.times import weights_of
@@ -45,8 +48,10 @@ def fit_table(
     table: Table, settings: Settings, reporter: Reporter, checkpoint: Path | None, resume: bool
 ) -> Fitted:
     """Train backbone and adapter by the recipe, and give every feature of the table a head."""
+    if crew().launched:
+        require_shareable(settings)
     parts = part_features(table, settings.meta_share, settings.random_state)
-    table.cells()  # an error if there are values that cannot be computed with, before anything is made
+    crew().agreed(table.cells)  # an error if there are values that cannot be computed with, before anything is made
     part = BACKBONES.part_of(settings.backbone)
     if table.row_metadata is not None and not issubclass(part, OpenBackbone):
         raise InputError(
@@ -147,7 +152,7 @@ def _assembled(
         catalogue = fitted.catalogue.put([features[i] for i in train_features], heads)
         fitted = replace(fitted, catalogue=catalogue)
     for batch in _batches([feature for feature in features if not feature.fixed]):
-        fitted = fitted.adapted(batch)
+        fitted = fitted.adapted(batch) if crew().alone else with_shared_heads(fitted, batch)
     return fitted
 
 
@@ -155,13 +160,15 @@ def _batches(features: list[Feature]) -> Iterator[list[Feature]]:
     """Cut features into batches of bounded numbers of features and observations, at least one in each."""
     batch: list[Feature] = []
     held = 0
-    for feature in features:
-        full = len(batch) == _FEATURES_AT_ONCE or held + len(feature.rows) > _OBSERVATIONS_AT_ONCE
+    # Of several processes all have the same batches, of the observations of the one that has the most.
+    counts = crew().largest(torch.tensor([len(feature.rows) for feature in features], dtype=torch.int64))
+    for feature, count in zip(features, counts.tolist(), strict=True):
+        full = len(batch) == _FEATURES_AT_ONCE or held + count > _OBSERVATIONS_AT_ONCE
         if batch and full:
             yield batch
             batch, held = [], 0
         batch.append(feature)
-        held += len(feature.rows)
+        held += count
     if batch:
         yield batch
 
@@ -220,7 +227,7 @@ def part_features(
 
     Without a share, all of them do both.
     """
-    observed = np.flatnonzero(table.counts)
+    observed = np.flatnonzero(crew().total(torch.from_numpy(table.counts)))
     if len(observed) < MIN_FEATURES:
         raise InputError(
             f"the table has {len(observed)} features with observations; at least {MIN_FEATURES} are "

@@ -22,7 +22,7 @@ from headstart.table.numbering import sorted_names
 from headstart.table.readers import Columns, Form, Observations, choose_form, read_long, read_wide
 from headstart.table.sharing import shared_out
 from headstart.table.sorting import DUPLICATES, SortedObservations, merge_duplicates, sort_observations
-from headstart.table.sources import TextFormat, is_text_file, open_source
+from headstart.table.sources import Source, TextFormat, is_text_file, open_source
 from headstart.table.tidying import align, check_finite, read_metadata
 
 T = TypeVar("T")
@@ -61,28 +61,14 @@ def assemble(
     reporter: Reporter,
 ) -> tuple[TableParts, dict[str, NDArray[np.float32]]]:
     """Read all parts of a table, and the vectors of the metadata columns that an encoder encodes."""
-    _check_arguments(kinds, duplicates)
-    columns = columns.tidy()
-    row, feature, value = columns.or_usual()
-    source = open_source(observations, (row, feature, value), text)
-    if text.given and not (is_text_file(observations) or is_text_file(metadata)):
-        raise InputError(
-            f"{source.label} is not a text file: no separator, decimal point or encoding can be given for it"
+    opened = crew().agreed(
+        lambda: _opened(
+            (observations, metadata, row_metadata), columns.tidy(), form, kinds, duplicates, text
         )
-    # Metadata is small, so its errors appear before the long work.
-    described: list[str] | None = None
-    lines: pa.Table | None = None
-    if metadata is not None:
-        described, lines = read_metadata(open_source(metadata, (feature,), text), feature)
-    known_rows: list[str] = []
-    row_lines: pa.Table | None = None
-    if row_metadata is not None:
-        known_rows, row_lines = read_metadata(open_source(row_metadata, (row,), text), row, "row")
-    form = choose_form(source, form, columns, described)
-    described = described or []
+    )
+    source, form, columns, described, lines, known_rows, row_lines = opened
+    row, feature, value = columns.or_usual()
     long = form == "long"
-    if crew().launched:
-        source = source.part(crew().rank, crew().size)
     unsorted = crew().agreed(
         lambda: read_long(source, row, feature, value, columns.time) if long else read_wide(source, row)
     )
@@ -118,6 +104,52 @@ def assemble(
         ordered.times,
     )  # fmt: skip
     return parts, vectors
+
+
+class _Opened(NamedTuple):
+    """The observations, which are yet to be read, and the metadata."""
+
+    source: Source
+    form: Form
+    columns: Columns
+    described: list[str]  # the features that have metadata
+    lines: pa.Table | None  # their metadata
+    known_rows: list[str]  # the rows that have metadata
+    row_lines: pa.Table | None
+
+
+def _opened(
+    sources: tuple[object, object, object],
+    columns: Columns,
+    form: Form,
+    kinds: KindsLike,
+    duplicates: str,
+    text: TextFormat,
+) -> _Opened:
+    """Open the sources of observations, metadata and row metadata; of several processes each its share."""
+    _check_arguments(kinds, duplicates)
+    observations, metadata, row_metadata = sources
+    if crew().launched and row_metadata is not None:
+        raise InputError(f"{argument('row_metadata')} is not supported under torchrun; leave it out")
+    row, feature, value = columns.or_usual()
+    source = open_source(observations, (row, feature, value), text)
+    if text.given and not (is_text_file(observations) or is_text_file(metadata)):
+        raise InputError(
+            f"{source.label} is not a text file: no separator, decimal point or encoding can be given for it"
+        )
+    # Metadata is small, so its errors appear before the long work.
+    described: list[str] | None = None
+    lines: pa.Table | None = None
+    if metadata is not None:
+        described, lines = read_metadata(open_source(metadata, (feature,), text), feature)
+    known_rows: list[str] = []
+    row_lines: pa.Table | None = None
+    if row_metadata is not None:
+        known_rows, row_lines = read_metadata(open_source(row_metadata, (row,), text), row, "row")
+    form = choose_form(source, form, columns, described)
+    if crew().launched:
+        source = source.part(crew().rank, crew().size)
+    return _Opened(source, form, columns, described or [], lines, known_rows, row_lines)
 
 
 def _feature_metadata(

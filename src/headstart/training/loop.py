@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from headstart.algebra.symmetric import LinAlgError
 from headstart.config import Config
+from headstart.crew import crew
 from headstart.errors import NumericalError
 from headstart.progress import Reporter
 from headstart.storage import pack, read_tensors, write_bytes
@@ -98,7 +99,7 @@ class Loop:
 
     def run(self, losses: Losses, validate: Callable[[], float] | None = None) -> None:
         """Train. ``losses`` yields the batches' losses of an epoch; ``validate`` scores, lower is better."""
-        if self.checkpoint is not None and self.checkpoint.exists():
+        if self.checkpoint is not None and crew().count(crew().leads and self.checkpoint.exists()):
             self._restore(self.checkpoint)
         if validate is not None and self.epoch == 0 and self.config.epochs > 0:
             self._keep_if_best(self._validate(validate))  # where it starts may be better than all it learns
@@ -188,7 +189,7 @@ class Loop:
         return f"best at epoch {self.best_epoch}: validation {self.best_score:.4f}"
 
     def _save(self) -> None:
-        if self.checkpoint is None:
+        if self.checkpoint is None or not crew().leads:
             return
         tensors = {"generator": self.generator.get_state()}
         tensors |= {f"module/{name}": value for name, value in self.module.state_dict().items()}
