@@ -28,7 +28,7 @@ class Signature(nn.Module):
     The y_j are the leading singular vectors of the table's pattern of observations, rows and features
     scaled to unit length. A constant 1 and the logarithm of the count stand before them. All but the
     constant is a difference from the usual row, times n / (n + ``patience``): the signature of a row
-    without observations is that of the usual row, and an infinite patience makes every row usual.
+    without observations is that of the usual row, and the largest patience makes every row usual.
     """
 
     def __init__(self, features: int, length: int) -> None:
@@ -149,7 +149,8 @@ class Signature(nn.Module):
             share = count / (count + choices)
             errors += share**2 * size - 2 * share * agreement
         best = float(choices[int(errors.argmin())])
-        self.patience.fill_(best if best <= _MAX_PATIENCE else torch.inf)
+        # The largest number there is makes every row usual, too, and can be saved: models have finite numbers.
+        self.patience.fill_(best if best <= _MAX_PATIENCE else torch.finfo(self.patience.dtype).max)
 
 
 def _patient(
