@@ -83,7 +83,9 @@ class FactorisationTraining:
             self._update_heads(
                 feature_sums(backbone, cells, self.rows), self.prior_means, self.prior_covariance
             )
-            self._update_head_prior(choosing=choosing)
+            self.prior_means, self.prior_covariance = self._head_prior(
+                self.rows, self.prior_covariance, choosing=choosing
+            )
             if turn == backbone.sweeps:
                 self._standardise()
             if progress is not None:
@@ -102,8 +104,8 @@ class FactorisationTraining:
         columns = torch.arange(1, signatures.shape[1])
         parts = [part for part in (columns[:1], columns[1:]) if len(part)]  # the count, then the rest
         self.row_regression = HonestRegression(make_groups(signatures, parts, shared=True), shared=True)
-        self.prior_covariance = torch.eye(self.size, dtype=torch.float64)
-        self._update_head_prior(choosing=False)
+        usual = torch.eye(self.size, dtype=torch.float64)
+        self.prior_means, self.prior_covariance = self._head_prior(self.rows, usual, choosing=False)
         return differences
 
     def _start(self) -> RowPosterior:
@@ -153,18 +155,20 @@ class FactorisationTraining:
         moments = unpack(self.backbone.second_moments().mean(0), self.size)
         return moments[:-1, :-1].double()
 
-    def _update_head_prior(self, *, choosing: bool) -> None:
+    def _head_prior(
+        self, rows: RowPosterior, prior_covariance: Tensor, *, choosing: bool
+    ) -> tuple[Tensor, Tensor]:
         """What metadata predicts of each head from the other features, and the covariance around it."""
         backbone, numbers, regression = self.backbone, self.description.numbers, self.head_regression
         heads = backbone.stacked_heads()
-        metric = self.rows.mean_moment()
-        weights = reliability(backbone.spread, self.prior_covariance, metric)
+        metric = rows.mean_moment()
+        weights = reliability(backbone.spread, prior_covariance, metric)
         if choosing:
             regression.choose(numbers, heads, weights, torch.linalg.cholesky(positive(metric)))
-        self.prior_means = regression.fit(numbers, heads, weights)
+        means = regression.fit(numbers, heads, weights)
         share = (weights / weights.sum()).to(backbone.spread.dtype)
         within = unpack(share @ backbone.spread, self.size)
-        self.prior_covariance = loo_covariance(heads - self.prior_means, within, weights)
+        return means, loo_covariance(heads - means, within, weights)
 
     def _update_precision(self, errors: Errors) -> float:
         """How exact ratings and reals usually are; returns the error as a standard deviation."""
