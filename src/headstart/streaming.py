@@ -36,7 +36,7 @@ class Layout(NamedTuple):
 
 
 def ordered(layouts: Mapping[str, Layout]) -> list[str]:
-    """The names of tensors in the order in which they lie in a file: wide numbers first, so all are aligned."""
+    """The names of tensors in the order of a file: wide numbers first, so that all are aligned."""
     return sorted(layouts, key=lambda name: (-layouts[name].dtype.itemsize, name))
 
 
@@ -63,10 +63,10 @@ def written(path: Path, layouts: Mapping[str, Layout], pieces: Iterable[Tensor])
             file.write(content)
             digest.update(content)
         for piece in pieces:
-            content = piece.contiguous().view(-1).view(torch.uint8).numpy().data
-            file.write(content)
-            digest.update(content)
-            size += len(content)
+            numbers = piece.contiguous().view(-1).view(torch.uint8).numpy().data
+            file.write(numbers)
+            digest.update(numbers)
+            size += len(numbers)
         if size != end:
             raise RuntimeError(f"{path}: {size} bytes were given for tensors of {end}")
     return digest.hexdigest(), 8 + len(head) + end

@@ -183,9 +183,7 @@ class ClosedFormAdapter(StreamingAdapter):
         trust, squeeze = (padded(each, cells) for each in self.trusted(batch, states, root.dtype))
         return classify(rows, values, trust, squeeze, prior_mean, root)
 
-    def trusted(
-        self, batch: FeatureBatch, states: RowStates, dtype: torch.dtype
-    ) -> tuple[Tensor, Tensor]:
+    def trusted(self, batch: FeatureBatch, states: RowStates, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """How much each observation behind a logistic link counts, and what squeezes its link: two of (n,).
 
         The features are of one kind.

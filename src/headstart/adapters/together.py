@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from headstart.adapters.closed_form import ClosedFormAdapter
-from headstart.adapters.posterior import classify, squeezing
+from headstart.adapters.posterior import classify
 from headstart.algebra.padding import blocks, padded
 from headstart.algebra.symmetric import with_one
 from headstart.core.batch import FeatureBatch

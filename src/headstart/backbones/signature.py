@@ -153,9 +153,7 @@ class Signature(nn.Module):
         self.patience.fill_(best if best <= _MAX_PATIENCE else torch.finfo(self.patience.dtype).max)
 
 
-def _patient(
-    cells: Cells, means: Tensor, generator: torch.Generator
-) -> tuple[Cells, Tensor, Tensor, int]:
+def _patient(cells: Cells, means: Tensor, generator: torch.Generator) -> tuple[Cells, Tensor, Tensor, int]:
     """Enough rows to find the patience from, with their means, and the places of their observations.
 
     The places are among the observations of the rows that all processes have, of which there are so many.

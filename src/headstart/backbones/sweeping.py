@@ -246,7 +246,7 @@ def _deviation(values: Tensor) -> float:
     """The standard deviation of the values that all processes have."""
     if crew().alone:
         return float(values.std(correction=0))
-    return _mean((values.double() - _mean(values)) ** 2) ** 0.5
+    return float(_mean((values.double() - _mean(values)) ** 2) ** 0.5)
 
 
 def _row_means(cells: Cells, middle: Tensor, shrink: float) -> Tensor:

@@ -51,7 +51,9 @@ def fit_table(
     if crew().launched:
         require_shareable(settings)
     parts = part_features(table, settings.meta_share, settings.random_state)
-    crew().agreed(table.cells)  # an error if there are values that cannot be computed with, before anything is made
+    crew().agreed(
+        table.cells
+    )  # an error if there are values that cannot be computed with, before anything is made
     part = BACKBONES.part_of(settings.backbone)
     if table.row_metadata is not None and not issubclass(part, OpenBackbone):
         raise InputError(

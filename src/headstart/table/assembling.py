@@ -62,9 +62,7 @@ def assemble(
 ) -> tuple[TableParts, dict[str, NDArray[np.float32]]]:
     """Read all parts of a table, and the vectors of the metadata columns that an encoder encodes."""
     opened = crew().agreed(
-        lambda: _opened(
-            (observations, metadata, row_metadata), columns.tidy(), form, kinds, duplicates, text
-        )
+        lambda: _opened((observations, metadata, row_metadata), columns.tidy(), form, kinds, duplicates, text)
     )
     source, form, columns, described, lines, known_rows, row_lines = opened
     row, feature, value = columns.or_usual()

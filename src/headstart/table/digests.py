@@ -38,7 +38,7 @@ def digest(index: NDArray[np.int64], values: NDArray[np.float64], width: int) ->
 
 
 def _few_values(index: NDArray[np.int64], values: NDArray[np.float64]) -> Pairs:
-    """Distinct values of each feature, sorted; of many the first ones, the last, and one that is not whole."""
+    """Distinct values of each feature, sorted; of many the first ones, the last, and one not whole."""
     order = np.lexsort((values, index))
     feature, value = index[order], values[order]
     new = np.append(True, (feature[1:] != feature[:-1]) | (value[1:] != value[:-1]))[: len(feature)]

@@ -46,7 +46,9 @@ def _shared_sums(table: Table) -> list[NDArray[np.int64]]:
     rows = np.frombuffer(b"".join(names), dtype=np.uint64)
     sums = []
     for salt in (1, 2):
-        mixed = _mixed(_mixed(rows + np.uint64(salt))[table.row_index] + table.feature_index.astype(np.uint64))
+        mixed = _mixed(
+            _mixed(rows + np.uint64(salt))[table.row_index] + table.feature_index.astype(np.uint64)
+        )
         every = _mixed(mixed + table.values.view(np.uint64))
         both = np.array([every.sum(dtype=np.uint64), _mixed(rows + np.uint64(salt)).sum(dtype=np.uint64)])
         sums.append(crew().total(torch.from_numpy(both.view(np.int64))).numpy())

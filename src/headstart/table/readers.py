@@ -217,7 +217,9 @@ def _joined(
         raise InputError(f"{source.label} contains no observations; at least one is needed")
     pa.default_memory_pool().release_unused()
     joined: list[NDArray[Any]] = []
-    for arrays, empty in zip(batches, (np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0)), strict=True):
+    for arrays, empty in zip(
+        batches, (np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0)), strict=True
+    ):
         joined.append(np.concatenate([*arrays, empty]))
         arrays.clear()  # at most one column is in memory twice
     row_numbers, feature_numbers, values = joined

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.crew import crew
@@ -28,7 +29,7 @@ class ByFeature:
         target = owner[index]
         self._order = torch.argsort(target, stable=True)
         self._sizes = torch.bincount(target, minlength=crew().size).tolist()
-        arrived = crew().exchanged(index[self._order].split(self._sizes))
+        arrived = crew().exchanged(torch.split(index[self._order], self._sizes))
         self._arrived = [len(part) for part in arrived]
         # Stable: rows of a feature stay in the order of the processes, which is that of all rows.
         self._sorting = torch.argsort(torch.cat(arrived), stable=True)
@@ -36,14 +37,14 @@ class ByFeature:
 
     def sent(self, numbers: Tensor) -> Tensor:
         """Numbers of this process's observations (n,) to those of its features, sorted by (feature, row)."""
-        arrived = crew().exchanged(numbers[self._order].split(self._sizes))
+        arrived = crew().exchanged(torch.split(numbers[self._order], self._sizes))
         return torch.cat(arrived)[self._sorting]
 
     def returned(self, numbers: Tensor) -> Tensor:
         """The way back: numbers of its features' observations to those of its rows' (n,)."""
         unsorted = torch.empty_like(numbers)
         unsorted[self._sorting] = numbers
-        back = torch.cat(crew().exchanged(unsorted.split(self._arrived)))
+        back = torch.cat(crew().exchanged(torch.split(unsorted, self._arrived)))
         found = torch.empty_like(back)
         found[self._order] = back
         return found
@@ -73,7 +74,9 @@ def shared_extents(cells: Cells, features: Tensor) -> Tensor:
     return usual_extents(cells, grouped.returned(away))[cells.lines]
 
 
-def moments_by_feature(index: Tensor, values: Tensor, width: int) -> tuple[np.ndarray, np.ndarray]:
+def moments_by_feature(
+    index: Tensor, values: Tensor, width: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The mean and the sum of squares around it of each feature, without outliers: two of (width,)."""
     grouped = ByFeature(index, width)
     cells = grouped.cells(grouped.sent(values))

@@ -61,7 +61,8 @@ def _moments(
     first[index[::-1]] = values[::-1]
     with np.errstate(over="ignore", invalid="ignore"):  # values that are too large are found at the end
         mean = first + np.bincount(index, values - first[index], count) / np.maximum(number, 1)
-        return mean, np.bincount(index, (values - mean[index]) ** 2, count)
+        squares: NDArray[np.float64] = np.bincount(index, (values - mean[index]) ** 2, count)
+    return mean, squares
 
 
 def _without_outliers(

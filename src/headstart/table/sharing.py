@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -78,12 +77,12 @@ def _cuts(names: list[str], counts: NDArray[np.int64]) -> list[int]:
     weights = counts + 1.0
     groups = np.array_split(np.arange(len(names)), min(_SAMPLE, max(1, len(names))))
     some = [(names[group[-1]], float(weights[group].sum())) for group in groups if len(group)]
-    every: Counter[str] = Counter()
+    every: dict[str, float] = {}
     for found, own in zip(
         crew().texts([name for name, _ in some]), crew().texts([str(w) for _, w in some]), strict=True
     ):
         for name, weight in zip(found, own, strict=True):
-            every[name] += float(weight)
+            every[name] = every.get(name, 0.0) + float(weight)
     ordered = sorted_names(every)
     if len(ordered) < crew().size:
         raise InputError(

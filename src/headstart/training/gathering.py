@@ -14,11 +14,7 @@ from headstart.table.cells import Cells, offsets, ranges
 
 def gathered_states(states: RowStates) -> RowStates:
     """The states of the rows of all processes."""
-    return states if crew().alone else RowStates(*(_gathered(each) for each in vars(states).values()))
-
-
-def _gathered(part: Tensor | None) -> Tensor | None:
-    return None if part is None else crew().gathered(part.contiguous())
+    return states if crew().alone else states.each(lambda part: crew().gathered(part.contiguous()))
 
 
 def gathered_cells(cells: Cells, rows: int) -> Cells:

@@ -30,7 +30,9 @@ def write_shared_weights(fitted: Fitted, folder: Path) -> tuple[str, str, int]:
     counts = tensors["contexts/counts"]
     tensors["contexts/counts"] = crew().total(counts)
     layouts = {
-        name: Layout(each.dtype, (crew().span(len(each))[1], *each.shape[1:]) if _is_shared(name) else each.shape)
+        name: Layout(
+            each.dtype, (crew().span(len(each))[1], *each.shape[1:]) if _is_shared(name) else each.shape
+        )
         for name, each in tensors.items()
     }
     blocks = (block for name in ordered(layouts) for block in _blocks(name, tensors[name], counts))
