@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 from headstart import errors
@@ -17,7 +15,6 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 _BLOCK = 2**26  # bytes that are sent to the first process at a time
-_PATIENCE = timedelta(hours=2)  # how long a process waits for others, which may be reading or solving
 
 
 class Crew:
@@ -73,7 +70,7 @@ class Crew:
         import torch.distributed as dist
 
         numbers = numbers.detach().clone(memory_format=torch.contiguous_format)
-        with _naming_loss():
+        with naming_loss():
             dist.all_reduce(numbers, op=getattr(dist.ReduceOp, how))
         return numbers
 
@@ -109,7 +106,7 @@ class Crew:
             if source == self.rank:
                 piece.copy_(part)
             if piece.numel():
-                with _naming_loss():
+                with naming_loss():
                     dist.broadcast(piece, source)
         return whole
 
@@ -121,7 +118,7 @@ class Crew:
         import torch.distributed as dist
 
         sent, got = torch.tensor([len(part) for part in parts]), torch.zeros(self.size, dtype=torch.int64)
-        with _naming_loss():
+        with naming_loss():
             dist.all_to_all_single(got, sent)
             sizes = got.tolist()
             arrived = parts[0].new_empty(sum(sizes), *parts[0].shape[1:])
@@ -142,11 +139,11 @@ class Crew:
                     if self.leads:
                         yield part[start:stop]
                 elif self.rank == source:
-                    with _naming_loss():
+                    with naming_loss():
                         dist.send(part[start:stop].contiguous(), 0)
                 elif self.leads:
                     block = torch.empty(stop - start, *part.shape[1:], dtype=part.dtype)
-                    with _naming_loss():
+                    with naming_loss():
                         dist.recv(block, source)
                     yield block
 
@@ -159,7 +156,7 @@ class Crew:
         for each in tensors:
             if each.numel():
                 own = each.contiguous()
-                with _naming_loss():
+                with naming_loss():
                     dist.broadcast(own, 0)
                 each.copy_(own)
 
@@ -225,45 +222,18 @@ def crew() -> Crew:
     return _present[-1]
 
 
-def is_launched() -> bool:
-    """Whether ``torchrun`` started this process."""
-    return all(name in os.environ for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR"))
-
-
 @contextmanager
-def working_together() -> Iterator[Crew]:
-    """Join the other processes that ``torchrun`` started, for the time of the block.
-
-    Tensors in main memory are exchanged by gloo, those on GPUs by NCCL.
-    """
-    import torch
-    import torch.distributed as dist
-
-    if torch.cuda.is_available():
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
-    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
-    with _naming_loss():
-        dist.init_process_group(backend, timeout=_PATIENCE)
-    _present.append(Crew(dist.get_rank(), dist.get_world_size(), launched=True))
+def working_as(members: Crew) -> Iterator[Crew]:
+    """Let this process be one of these for the time of the block."""
+    _present.append(members)
     try:
-        yield crew()
-    finally:
-        _present.pop()
-        dist.destroy_process_group()
-
-
-@contextmanager
-def alone() -> Iterator[None]:
-    """Let this process work by itself for the time of the block, as if there were no others."""
-    _present.append(ALONE)
-    try:
-        yield
+        yield members
     finally:
         _present.pop()
 
 
 @contextmanager
-def _naming_loss() -> Iterator[None]:
+def naming_loss() -> Iterator[None]:
     """Turn the failure of a connection into an error that says what to do."""
     try:
         yield

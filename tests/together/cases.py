@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-_FEW = {"name": "factorisation", "sweeps": 8}
+_FEW = {"name": "factorisation", "sweeps": 6}
 BAYES = {"adapter": "bayes", "backbone": _FEW}
 # Networks read the signature, whose columns have the sign that rounding gives them: without it, they agree.
 NETWORKS = {
@@ -30,11 +30,11 @@ CASES: dict[str, dict[str, Any]] = {
     "judged": {"adapter": "auto", "backbone": _FEW},
 }
 _LOWERED = {
-    "headstart.backbones.signature._QUANTILE_ROWS": 70,
-    "headstart.backbones.signature._PATIENCE_ROWS": 60,
-    "headstart.algebra.honest._LINES_TO_CHOOSE": 64,
+    "headstart.backbones.signature._QUANTILE_ROWS": 50,
+    "headstart.backbones.signature._PATIENCE_ROWS": 40,
+    "headstart.algebra.honest._LINES_TO_CHOOSE": 45,
     "headstart.algebra.shared._DRAWN": 64,
-    "headstart.adapters.empirical._NOISE_OBSERVATIONS": 300,
+    "headstart.adapters.empirical._NOISE_OBSERVATIONS": 200,
     "headstart.training.tasks.MOST_STATES": 2**14,
     "headstart.training.tasks._LEAST_OBSERVATIONS": 16,
 }
@@ -57,7 +57,7 @@ def as_large(case: str) -> Iterator[None]:
             each.stop()
 
 
-def make_folder(case: str, folder: Path, rows: int = 90, features: int = 24) -> Path:
+def make_folder(case: str, folder: Path, rows: int = 60, features: int = 16) -> Path:
     """Write the table of a case, its lines in any order, to four files of two row groups each."""
     rng = np.random.default_rng(len(case))
     truth = rng.normal(size=(rows, 3)) @ rng.normal(size=(3, features)) + rng.normal(size=features)
@@ -91,7 +91,7 @@ def make_folder(case: str, folder: Path, rows: int = 90, features: int = 24) -> 
     return folder
 
 
-def make_metadata(path: Path, features: int = 24) -> Path:
+def make_metadata(path: Path, features: int = 16) -> Path:
     """Write metadata of the features, and of one that nobody has observed."""
     numbers = np.random.default_rng(0).random(features + 1)
     names = [f"feature {j}" for j in range(features + 1)]

@@ -107,7 +107,7 @@ def test_three_processes_fit_the_model_of_one(root: Path, case: str) -> None:
 
 
 def fit_command(root: Path, out: Path, *more: object) -> list[object]:
-    keep_often = ("--set", "pretraining.checkpoint_seconds=0", "--set", "backbone.sweeps=8")
+    keep_often = ("--set", "pretraining.checkpoint_seconds=0", "--set", "backbone.sweeps=6")
     return [
         "-m",
         "headstart",

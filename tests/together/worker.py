@@ -11,8 +11,9 @@ import torch
 
 from headstart import Headstart, Table
 from headstart.algebra.shared import normal_lines, tall_qr, uniform_at
-from headstart.crew import alone, crew, working_together
+from headstart.crew import ALONE, crew, working_as
 from headstart.errors import InputError
+from headstart.launching import working_together
 from headstart.table.digests import digest
 from headstart.table.inference import resolve_kinds
 from headstart.table.names import Names
@@ -86,7 +87,7 @@ def check_regrouping() -> None:
         few = digest(index[mine], given[mine], 10)
         assert len(few[0]) < 400 or crew().alone
         kinds, notes = resolve_kinds(None, names, index[mine], given[mine])
-        with alone():
+        with working_as(ALONE):
             expected, expected_notes = resolve_kinds(None, names, index, given)
         assert np.array_equal(kinds.types, expected.types)
         np.testing.assert_allclose(kinds.offsets, expected.offsets, rtol=1e-12, atol=1e-12)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from headstart.algebra.blocks import stretches
 from headstart.algebra.groups import MAX_COLUMNS, Group, leading_directions
-from headstart.algebra.shared import chosen_here
+from headstart.algebra.shared import gathered_some
 from headstart.algebra.symmetric import positive, weighted_traces
 from headstart.crew import crew
 
@@ -48,7 +48,7 @@ class HonestRegression:
         if not self.groups:
             return
         if self.shared:
-            encoded, targets, weights = _gathered_some(encoded, targets, weights)
+            encoded, targets, weights = gathered_some(_LINES_TO_CHOOSE, encoded, targets, weights)
         elif len(encoded) > _LINES_TO_CHOOSE:  # so many say it well enough
             every = torch.linspace(0, len(encoded) - 1, _LINES_TO_CHOOSE, dtype=torch.float64)
             some = every.long()
@@ -180,18 +180,6 @@ class HonestRegression:
         parts.append(torch.ones(len(encoded), 1, dtype=torch.float64))
         ridges.append(torch.tensor([1 / _CONSTANT], dtype=torch.float64))
         return torch.cat(parts, 1), torch.cat(ridges)
-
-
-def _gathered_some(encoded: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """As many lines of all processes as strengths are chosen from."""
-    _, whole = crew().span(len(encoded))
-    parts = (encoded, targets, weights)
-    if whole > _LINES_TO_CHOOSE:
-        every = torch.linspace(0, whole - 1, _LINES_TO_CHOOSE, dtype=torch.float64)
-        own = chosen_here(every.long(), len(encoded))[1]
-        parts = (encoded[own], targets[own], weights[own])
-    first, second, third = (crew().gathered(each.contiguous()) for each in parts)
-    return first, second, third
 
 
 def _relative(weights: Tensor) -> Tensor:

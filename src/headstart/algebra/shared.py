@@ -28,7 +28,7 @@ def tall_qr(part: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def normal_lines(count: int, width: int, generator: torch.Generator) -> Tensor:
-    """This process's ``count`` lines of normal numbers, as if all were drawn by one process: (count, width)."""
+    """This process's lines of normal numbers, as if one process drew those of all: (count, width)."""
     start, whole = crew().span(count)
     if crew().alone:
         return torch.randn(count, width, generator=generator)
@@ -66,3 +66,28 @@ def chosen_here(chosen: Tensor, count: int) -> tuple[Tensor, Tensor]:
     start, _ = crew().span(count)
     here = torch.nonzero((chosen >= start) & (chosen < start + count))[:, 0]
     return here, chosen[here] - start
+
+
+def gathered_some(most: int, *parts: Tensor) -> list[Tensor]:
+    """At most so many lines of all processes, at equal distances, of each of several matrices."""
+    count = len(parts[0])
+    _, whole = crew().span(count)
+    if whole > most:
+        every = torch.linspace(0, whole - 1, most, dtype=torch.float64)
+        own = chosen_here(every.long(), count)[1]
+        parts = tuple(part[own] for part in parts)
+    return [crew().gathered(part.contiguous()) for part in parts]
+
+
+def mean_of(values: Tensor) -> float:
+    """The mean of the values (n,) that all processes have, 0 if there are none."""
+    if crew().alone:
+        return float(values.mean()) if len(values) else 0.0
+    return crew().count(float(values.double().sum())) / max(1, crew().span(len(values))[1])
+
+
+def deviation_of(values: Tensor) -> float:
+    """The standard deviation of the values (n,) that all processes have."""
+    if crew().alone:
+        return float(values.std(correction=0))
+    return float(mean_of((values.double() - mean_of(values)) ** 2) ** 0.5)

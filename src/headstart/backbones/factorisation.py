@@ -25,7 +25,6 @@ from headstart.core.heads import Heads
 from headstart.core.likelihood import LikelihoodConfig
 from headstart.core.row_prior import RowBelief
 from headstart.core.states import RowStates
-from headstart.crew import crew
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 
@@ -235,11 +234,8 @@ class Factorisation(SweptBackbone, OpenBackbone):
     def train_by_sweeps(
         self, cells: Cells, description: Description, generator: torch.Generator
     ) -> Iterator[float]:
-        """Coordinate ascent on the evidence bound, from the means of rows and features.
-
-        Rows without observations tell nothing, and would only make the sweeps slower to arrive.
-        """
-        yield from FactorisationTraining(self, _filled(cells), description, generator).sweeps()
+        """Coordinate ascent on the evidence bound, from the means of rows and features."""
+        yield from FactorisationTraining(self, cells, description, generator).sweeps()
 
     def train_resumably(
         self,
@@ -250,7 +246,7 @@ class Factorisation(SweptBackbone, OpenBackbone):
         seconds: float,
     ) -> Iterator[float]:
         """The same, from the last sweep that was kept."""
-        training = FactorisationTraining(self, _filled(cells), description, generator)
+        training = FactorisationTraining(self, cells, description, generator)
         yield from training.sweeps(SweepProgress(checkpoint, seconds))
 
     def stacked_heads(self) -> Tensor:
@@ -260,9 +256,3 @@ class Factorisation(SweptBackbone, OpenBackbone):
     def second_moments(self) -> Tensor:
         """E[(v, b)(v, b)ᵀ] of each feature, packed."""
         return self.spread + squares(self.stacked_heads())
-
-
-def _filled(cells: Cells) -> Cells:
-    """The rows that observed anything."""
-    filled = torch.nonzero(cells.counts)[:, 0]
-    return cells.take(filled) if 0 < len(filled) < len(cells) or not crew().alone else cells

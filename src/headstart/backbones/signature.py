@@ -149,7 +149,7 @@ class Signature(nn.Module):
             share = count / (count + choices)
             errors += share**2 * size - 2 * share * agreement
         best = float(choices[int(errors.argmin())])
-        # The largest number there is makes every row usual, too, and can be saved: models have finite numbers.
+        # The largest number there is makes every row usual, too, and can be saved, as infinity cannot.
         self.patience.fill_(best if best <= _MAX_PATIENCE else torch.finfo(self.patience.dtype).max)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from headstart.algebra.blocks import column_sums, gram, line_blocks, stretches
 from headstart.algebra.groups import make_groups
 from headstart.algebra.honest import HonestRegression, loo_covariance, reliability
-from headstart.algebra.shared import normal_lines
+from headstart.algebra.shared import deviation_of, mean_of, normal_lines
 from headstart.algebra.sparse import segment_sum
 from headstart.algebra.symmetric import inverse, pack, positive, solved, squares, unpack
 from headstart.backbones.row_sweep import Errors, FeatureSums, feature_sums, sweep_rows
@@ -42,6 +42,10 @@ class FactorisationTraining:
     def __init__(
         self, backbone: Factorisation, cells: Cells, description: Description, generator: torch.Generator
     ) -> None:
+        # Rows without observations tell nothing, and would only make the sweeps slower to arrive.
+        filled = torch.nonzero(cells.counts)[:, 0]
+        if 0 < len(filled) < len(cells) or not crew().alone:
+            cells = cells.take(filled)
         self.backbone, self.generator, self.weights = backbone, generator, cells.weights
         # Factors are found from all observations alike: from what little old ones count some would die out.
         self.cells = replace(cells, weights=None)
@@ -114,11 +118,11 @@ class FactorisationTraining:
         binary = backbone.kinds == KindType.BINARY
         sums = crew().total(torch.bincount(cells.index, cells.values.double(), minlength=cells.width))
         middle = (sums / self.counts.clamp(min=1e-9)).to(backbone.bias.dtype)
-        usual = _mean(cells.values)
+        usual = mean_of(cells.values)
         shrunk = self.counts / (self.counts + 5)
         middle = usual + shrunk * (middle - usual)
         rows = _row_means(cells, middle, 5.0)
-        scale = _deviation(rows) + 1e-3
+        scale = deviation_of(rows) + 1e-3
         # Outputs before a logistic link are larger than ratings, and factors too small at first die out.
         size = torch.where(binary, 1.0, 0.1)[:, None]
         backbone.weight.copy_(size * torch.randn(backbone.weight.shape, generator=self.generator))
@@ -233,20 +237,6 @@ class FactorisationTraining:
         moved[0] = 0.0
         backbone.row_map.copy_(torch.linalg.solve(root, moved.T).T)
         backbone.row_covariance.copy_(torch.eye(self.latent))
-
-
-def _mean(values: Tensor) -> float:
-    """The mean of the values that all processes have."""
-    if crew().alone:
-        return float(values.mean()) if len(values) else 0.0
-    return crew().count(float(values.double().sum())) / max(1, crew().span(len(values))[1])
-
-
-def _deviation(values: Tensor) -> float:
-    """The standard deviation of the values that all processes have."""
-    if crew().alone:
-        return float(values.std(correction=0))
-    return float(_mean((values.double() - _mean(values)) ** 2) ** 0.5)
 
 
 def _row_means(cells: Cells, middle: Tensor, shrink: float) -> Tensor:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headstart.cli.printing import say
-from headstart.crew import Crew, crew, is_launched
+from headstart.crew import Crew, crew
 from headstart.errors import InputError
+from headstart.launching import is_launched, working_together
 
 if TYPE_CHECKING:
     from headstart.model import Headstart
@@ -22,8 +23,6 @@ def joined_crew() -> Iterator[Crew]:
     if not is_launched():
         yield crew()
         return
-    from headstart.crew import working_together
-
     with working_together() as joined:
         yield joined
 

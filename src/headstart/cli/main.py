@@ -18,8 +18,8 @@ from typer.core import TyperGroup
 from headstart import __version__
 from headstart.cli import asking, benchmark, demo, fetch, looking, models, predict, reproduce, rows, serve
 from headstart.cli.printing import say
-from headstart.crew import is_launched
 from headstart.errors import HeadstartError, command_line
+from headstart.launching import is_launched
 
 
 class _InterruptedError(Exception):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from headstart.core.states import RowStates
 from headstart.crew import crew
 from headstart.errors import InputError, NumericalError, argument, naming_memory, worded
 from headstart.model.checkpoint import open_checkpoint, part_file, working_in
+from headstart.model.parts.batching import batches
 from headstart.model.parts.catalogue import Catalogue
 from headstart.model.parts.clock import Clock
 from headstart.model.parts.feature import Feature
@@ -41,7 +42,6 @@ from headstart.training.row_prior import fit_row_prior
 from headstart.training.stages import feature_batch
 
 MIN_FEATURES = 4
-_FEATURES_AT_ONCE, _OBSERVATIONS_AT_ONCE = 1024, 2**18  # whose heads are made together, at most
 
 
 def fit_table(
@@ -153,26 +153,9 @@ def _assembled(
         heads = knowledge.heads.plain(states.activation.shape[1])  # like those that the adapter makes
         catalogue = fitted.catalogue.put([features[i] for i in train_features], heads)
         fitted = replace(fitted, catalogue=catalogue)
-    for batch in _batches([feature for feature in features if not feature.fixed]):
+    for batch in batches([feature for feature in features if not feature.fixed]):
         fitted = fitted.adapted(batch) if crew().alone else with_shared_heads(fitted, batch)
     return fitted
-
-
-def _batches(features: list[Feature]) -> Iterator[list[Feature]]:
-    """Cut features into batches of bounded numbers of features and observations, at least one in each."""
-    batch: list[Feature] = []
-    held = 0
-    # Of several processes all have the same batches, of the observations of the one that has the most.
-    counts = crew().largest(torch.tensor([len(feature.rows) for feature in features], dtype=torch.int64))
-    for feature, count in zip(features, counts.tolist(), strict=True):
-        full = len(batch) == _FEATURES_AT_ONCE or held + count > _OBSERVATIONS_AT_ONCE
-        if batch and full:
-            yield batch
-            batch, held = [], 0
-        batch.append(feature)
-        held += count
-    if batch:
-        yield batch
 
 
 def aged(table: Table, settings: Settings) -> Table:

@@ -61,8 +61,8 @@ def _moments(
     first[index[::-1]] = values[::-1]
     with np.errstate(over="ignore", invalid="ignore"):  # values that are too large are found at the end
         mean = first + np.bincount(index, values - first[index], count) / np.maximum(number, 1)
-        squares: NDArray[np.float64] = np.bincount(index, (values - mean[index]) ** 2, count)
-    return mean, squares
+        squares = np.bincount(index, (values - mean[index]) ** 2, count)
+    return mean, np.asarray(squares, dtype=np.float64)
 
 
 def _without_outliers(

@@ -146,13 +146,14 @@ class Loop:
                 for loss in losses(self.generator):
                     self.optimizer.zero_grad(set_to_none=True)
                     loss.backward()  # type: ignore[no-untyped-call]
+                    _add_up_gradients(self.module)
                     if self.config.max_grad_norm is not None:
                         nn.utils.clip_grad_norm_(self.module.parameters(), self.config.max_grad_norm)
                     self.optimizer.step()
                     total, count = total + loss.detach(), count + 1
         except LinAlgError as error:
             raise self._broken(self.epoch + 1) from error
-        mean = float(total) / max(count, 1)
+        mean = crew().count(float(total)) / max(count, 1)
         if not math.isfinite(mean):
             raise self._broken(self.epoch + 1)
         return mean
@@ -215,6 +216,19 @@ class Loop:
         self.generator.set_state(tensors["generator"])
         self.epoch, self.best_epoch = facts["epoch"], facts["best_epoch"]
         self.best_score = facts["best_score"]
+
+
+def _add_up_gradients(module: nn.Module) -> None:
+    """Give every parameter the sum of its gradients in all processes; those that none has stay without."""
+    if crew().alone:
+        return
+    parameters = [each for each in module.parameters() if each.requires_grad]
+    has = torch.tensor([each.grad is not None for each in parameters], dtype=torch.float32)
+    own = [torch.zeros_like(each) if each.grad is None else each.grad for each in parameters]
+    total = crew().total(torch.cat([has, *(each.reshape(-1) for each in own)]))
+    flags, *sums = torch.split(total, [len(parameters), *(each.numel() for each in parameters)])
+    for each, flag, summed in zip(parameters, flags.tolist(), sums, strict=True):
+        each.grad = summed.view_as(each) if flag else None
 
 
 def _optimizer(module: nn.Module, config: LoopConfig) -> torch.optim.Optimizer:

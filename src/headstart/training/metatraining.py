@@ -21,6 +21,7 @@ from headstart.training.episodes import (
     draw_shots,
     episode_loss,
     feature_weights,
+    shared_loss,
     usual_weights,
 )
 from headstart.training.loop import Loop, LoopConfig
@@ -81,7 +82,7 @@ def meta_train(
         for features in _batches(tasks, order, config, generator):
             batch, states = tasks.together(features)
             shots = draw_shots(batch, config.max_shots, generator, config.shots)
-            yield episode_loss(adapter, knowledge.likelihood, draw(batch, states, shots, generator))
+            yield shared_loss(adapter, knowledge.likelihood, draw(batch, states, shots, generator))
 
     episodes = validation_episodes(validation, config.max_shots, seed)
 

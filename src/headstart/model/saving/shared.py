@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -78,7 +79,7 @@ def _contexts(part: Tensor, counts: Tensor) -> Iterator[Tensor]:
     ends = counts.cumsum(0)
     marks = torch.div(crew().total(counts).cumsum(0), _AT_ONCE, rounding_mode="floor")
     cuts = [0, *(torch.nonzero(marks.diff())[:, 0] + 1).tolist(), len(counts)]
-    for first, last in zip(cuts[:-1], cuts[1:], strict=True):
+    for first, last in pairwise(cuts):
         begin, end = (int(ends[at - 1]) if at else 0 for at in (first, last))
         lines = torch.repeat_interleave(counts[first:last])
         every = list(crew().collected(part[begin:end])), list(crew().collected(lines))

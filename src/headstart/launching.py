@@ -1,0 +1,40 @@
+"""Joining the processes that ``torchrun`` started."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+from headstart.crew import Crew, naming_loss, working_as
+
+_PATIENCE = timedelta(hours=2)  # how long a process waits for others, which may be reading or solving
+
+
+def is_launched() -> bool:
+    """Whether ``torchrun`` started this process."""
+    return all(name in os.environ for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR"))
+
+
+@contextmanager
+def working_together() -> Iterator[Crew]:
+    """Join the other processes that ``torchrun`` started, for the time of the block.
+
+    In the block ``Table.read`` reads a part of the rows in each process, ``fit`` trains one model on all of
+    them, and ``save`` writes it once; each process has to call them. What else a model can do needs all
+    rows: load the model afterwards. Tensors in main memory are exchanged by gloo, those on GPUs by NCCL.
+    """
+    import torch
+    import torch.distributed as dist
+
+    on_gpus = torch.cuda.is_available() and dist.is_nccl_available()
+    if on_gpus:
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+    with naming_loss():
+        dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpus else "gloo", timeout=_PATIENCE)
+    try:
+        with working_as(Crew(dist.get_rank(), dist.get_world_size(), launched=True)) as members:
+            yield members
+    finally:
+        dist.destroy_process_group()
