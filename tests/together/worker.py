@@ -95,6 +95,13 @@ def check_regrouping() -> None:
         assert len(notes) == len(expected_notes)
 
 
+def check_whole_tables(root: Path) -> None:
+    with working_as(ALONE):
+        table = Table.read(root / "ratings", quiet=True)
+    with pytest.raises(InputError, match="must have a part of the rows each"):
+        Headstart(adapter="bayes", quiet=True).fit(table)
+
+
 def fit_all(root: Path) -> None:
     for case, settings in CASES.items():
         with as_large(case):
@@ -111,4 +118,5 @@ if __name__ == "__main__":
         check_collectives()
         check_algebra()
         check_regrouping()
+        check_whole_tables(Path(sys.argv[1]))
         fit_all(Path(sys.argv[1]))

@@ -31,7 +31,7 @@ from headstart.model.parts.roster import Roster
 from headstart.model.parts.row_metadata import RowMetadata
 from headstart.model.parts.settings import Settings
 from headstart.model.parts.shared_heads import with_shared_heads
-from headstart.model.sharing import require_shareable
+from headstart.model.sharing import require_part, require_shareable
 from headstart.progress import Reporter
 from headstart.table import Table
 from headstart.table.times import weights_of
@@ -50,6 +50,7 @@ def fit_table(
     """Train backbone and adapter by the recipe, and give every feature of the table a head."""
     if crew().launched:
         require_shareable(settings)
+        require_part(table)
     parts = part_features(table, settings.meta_share, settings.random_state)
     crew().agreed(
         table.cells

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
@@ -125,7 +126,7 @@ class Headstart(Answers, Verbs, Changes, Living, Files):
         with self._writing:
             self.fitted_ = fitted
         LOG.info("fitted %s in %.1f s", fitted.settings.chosen_adapter.name, time.monotonic() - start)
-        reporter.say(str(self.info))
+        reporter.say(str(replace(self.info, rows=crew().span(len(fitted.rows))[1])))
         return self
 
     def refit(self, *, checkpoint: str | Path | None = None, resume: bool = False) -> Headstart:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from headstart.adapters.protocol import Adapter, AdapterConfig
 from headstart.adapters.registry import ADAPTERS, build_adapter
@@ -41,6 +42,7 @@ def train_backbone(
         model = build_backbone(backbone, torch.from_numpy(table.kinds.types), value_grid(cells))
     description = Description.of(torch.from_numpy(table.encoded_metadata()), metadata_widths(table))
     pretrain(model, cells, description, pretraining, seed=seed, reporter=reporter, checkpoint=checkpoint)
+    _made_equal(model)
     return model, knowledge_of(model, table, cells)
 
 
@@ -137,7 +139,13 @@ def train_adapter(
     settings = metatraining.filled(trained) if any(True for _ in trained.parameters()) else None
     adapter = build_adapter(config, knowledge)
     adapter.take_training(trained)
+    _made_equal(adapter)
     return adapter.eval().requires_grad_(False), settings
+
+
+def _made_equal(part: nn.Module) -> None:
+    """Let all processes have one and the same part: machines that are unlike may round otherwise."""
+    crew().made_equal(*(each for each in part.state_dict().values() if each.is_floating_point()))
 
 
 class seeded:
