@@ -2,9 +2,9 @@
 
     python benchmarks/together.py --size 1M:20k:20k --processes 1 2 --out together
 
-The table is that of ``scale.py``. Each number of processes is started by ``torchrun`` on this machine. Written:
-``SIZE-N-processes.json`` with, for every process, seconds of the processor and bytes that it gave to be added up,
-gathered or exchanged, by part of the fit, and its peak of resident memory.
+The table is that of ``scale.py``. Each number of processes is started by ``torchrun`` on this machine.
+Written: ``SIZE-N-processes.json`` with, for every process, seconds of the processor and bytes that it gave to
+be added up, gathered or exchanged, by part of the fit, and its peak of resident memory.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from scale_tables import Shape, make
 from torch import Tensor
 
 from headstart.crew import Crew, crew, working_as
 from headstart.launching import working_together
+from scale_tables import Shape, make
 
 PARTS = {
     "sweeps": ("headstart.training.stages", "pretrain"),
