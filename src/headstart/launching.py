@@ -17,6 +17,11 @@ def is_launched() -> bool:
     return all(name in os.environ for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR"))
 
 
+def is_restarted() -> bool:
+    """Whether ``torchrun --max-restarts`` started this process again after one of them was lost."""
+    return is_launched() and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+
+
 @contextmanager
 def working_together() -> Iterator[Crew]:
     """Join the other processes that ``torchrun`` started, for the time of the block.

@@ -113,6 +113,8 @@ class Signature(nn.Module):
         rows = near * _bag(far * basis, cells)
         _, _, turn = torch.linalg.svd(rows if crew().alone else tall_qr(rows)[1], full_matrices=False)
         leading = (basis @ turn.T)[:, : self.length]
+        if crew().launched:  # signs are arbitrary, but must not depend on how many processes there are
+            leading = leading * leading.gather(0, leading.abs().argmax(0)[None]).sign()
         self.table[:, : leading.shape[1]] = far * leading
 
     @torch.no_grad()

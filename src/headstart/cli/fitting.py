@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from headstart.cli.printing import say
 from headstart.crew import Crew, crew
 from headstart.errors import InputError
-from headstart.launching import is_launched, working_together
+from headstart.launching import is_launched, is_restarted, working_together
 
 if TYPE_CHECKING:
     from headstart.model import Headstart
@@ -46,6 +46,7 @@ def fit_and_save(model: Headstart, table: Table, out: Path, *, resume: bool, for
     from headstart.model.checkpoint import discard, working_in
     from headstart.model.saving.replacing import require_no_loss
 
+    resume = resume or is_restarted()
     checked = not force and not is_launched()
     if checked:
         require_no_loss(out, table)
