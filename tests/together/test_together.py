@@ -50,15 +50,21 @@ def run(processes: int, *arguments: object) -> tuple[int, str]:
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tables of all cases, and the models that three processes fitted to them."""
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tables of all cases."""
     root = tmp_path_factory.mktemp("together")
     for case in CASES:
         make_folder(case, root / case)
     make_metadata(root / "metadata.parquet")
-    status, said = run(3, Path(__file__).with_name("worker.py"), root)
-    assert status == 0, said
     return root
+
+
+@pytest.fixture(scope="module")
+def root(tables: Path) -> Path:
+    """The same with the models that three processes fitted to them."""
+    status, said = run(3, Path(__file__).with_name("worker.py"), tables)
+    assert status == 0, said
+    return tables
 
 
 def single(root: Path, case: str) -> Headstart:
@@ -133,29 +139,29 @@ def kill_one(process: subprocess.Popen[str], progress: Path) -> None:
     os.kill(int(children.stdout.split()[-1]), signal.SIGKILL)
 
 
-def test_lost_processes_leave_a_checkpoint_for_any_number_of_others(root: Path, tmp_path: Path) -> None:
+def test_lost_processes_leave_a_checkpoint_for_any_number_of_others(tables: Path, tmp_path: Path) -> None:
     out, progress = tmp_path / "m", tmp_path / "m.checkpoint" / "backbone.safetensors"
-    process = torchrun(2, *fit_command(root, out))
+    process = torchrun(2, *fit_command(tables, out))
     kill_one(process, progress)
     _, errors = process.communicate(timeout=120)
     assert process.returncode != 0
     assert "run the same command with --resume" in errors or "SIGKILL" in errors
     assert not out.exists()
-    status, said = run(1, *fit_command(root, out, "--resume", "--seed", "1"))
+    status, said = run(1, *fit_command(tables, out, "--resume", "--seed", "1"))
     assert status != 0
     assert "a fit with other data or settings" in said
     # Three go on, and after one of them is lost too, torchrun starts them again by itself.
-    process = torchrun(3, "--max-restarts", "1", *fit_command(root, out, "--resume"))
+    process = torchrun(3, "--standalone", "--max-restarts", "1", *fit_command(tables, out, "--resume"))
     kill_one(process, progress)
     output, errors = process.communicate(timeout=240)
     assert process.returncode == 0, errors
     assert "starting from scratch" not in output + errors
     assert not progress.parent.exists()
-    require_same(Headstart.load(out), single(root, "ratings"))
+    require_same(Headstart.load(out), single(tables, "ratings"))
 
 
-def test_what_cannot_be_shared_is_refused_once(root: Path, tmp_path: Path) -> None:
-    status, said = run(2, *fit_command(root, tmp_path / "m", "--half-life", "3 days"))
+def test_what_cannot_be_shared_is_refused_once(tables: Path, tmp_path: Path) -> None:
+    status, said = run(2, *fit_command(tables, tmp_path / "m", "--half-life", "3 days"))
     assert status != 0
     assert said.count("--half-life is not supported under torchrun") == 1
     assert not list(tmp_path.iterdir())
