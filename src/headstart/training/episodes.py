@@ -128,8 +128,6 @@ def shared_loss(adapter: Adapter, likelihood: Likelihood, episode: Episode) -> T
 
     Every process has the whole episode and makes the heads of some of its features.
     """
-    if crew().alone:
-        return episode_loss(adapter, likelihood, episode)
     features = torch.arange(len(episode.context)).tensor_split(crew().size)[crew().rank]
     if len(features) == 0:
         return torch.zeros((), requires_grad=True)
