@@ -19,6 +19,7 @@ from headstart.datasets.registry import load_dataset
 from headstart.evaluate.metrics import score
 from headstart.evaluate.plots import plot_kshot
 from headstart.evaluate.results import Results, Run
+from headstart.evaluate.scoring import runs_of
 from headstart.evaluate.splits import split_features
 
 SHOTS = (0, 1, 2, 4, 8, 16, 32)
@@ -99,18 +100,7 @@ def _scored(
     line = np.concatenate(lines)
     kinds = new.kinds.types[new.features.positions(list(order))][line]
     found = score(np.concatenate(truths), np.concatenate(means), line, kinds)
-    return [
-        Run(
-            split=seed,
-            method=method,
-            shots=shots,
-            metric=metric,
-            value=each.value,
-            features=each.features,
-            targets=each.targets,
-        )
-        for metric, each in found.items()
-    ]
+    return runs_of(found, seed, method, shots)
 
 
 def _metadata(table: Table, feature: str) -> dict[str, object]:

@@ -41,6 +41,10 @@ def test_the_package_loads_no_library_that_only_some_uses_need(program: str) -> 
     assert not modules_after(program) & {"matplotlib", "sklearn", "scipy", "pandas"}
 
 
+def test_scoring_loads_ray_only_when_it_is_asked_for() -> None:
+    assert not modules_after("import headstart.scoring") & {"ray", "matplotlib", "pandas"}
+
+
 def test_evaluation_loads_no_plotting_library() -> None:
     assert not modules_after("import headstart.evaluate") & {"matplotlib", "sklearn", "scipy", "pandas"}
 

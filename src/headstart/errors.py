@@ -118,7 +118,7 @@ def argument(name: str, value: object = None) -> str:
     ...     argument("form", "long"), argument("kinds"), argument("row", "the user")
     ('--form long', '--kind', "--row 'the user'")
     """
-    option = f"--{_OPTIONS.get(name, name)}"
+    option = f"--{_OPTIONS.get(name, name.replace('_', '-'))}"
     if value is None:
         return worded(f"{name}=", option)
     return worded(f"{name}={value!r}", f"{option} {shlex.quote(str(value))}")

@@ -264,7 +264,7 @@ class Slow:
                 own *= self.believed(i, j, x)
             squared.setdefault(int(self.kinds[j]), []).append(own)
         for kind in set(squared) - {KindType.BINARY}:
-            self.precision[kind] = 1 / max(np.mean(squared[kind]), 1e-4)
+            self.precision[kind] = 1 / max(np.mean(squared[kind]), 1e-6)
 
     def update_heads(self) -> None:
         inverse = np.linalg.inv(raised(self.head_covariance))
@@ -358,6 +358,38 @@ def test_the_size_of_blocks_does_not_matter(
     for (name, one), other in zip(usual.state_dict().items(), model.state_dict().values(), strict=True):
         torch.testing.assert_close(other, one, rtol=1e-6, atol=1e-8, msg=name)
     torch.testing.assert_close(model.states(cells).code, usual.states(cells).code, rtol=1e-6, atol=1e-8)
+
+
+def test_heads_of_numbers_are_put_behind_the_link_alike_to_first_order() -> None:
+    """At an average row the chance of a 1 is the number, and it changes as fast with the row's factors."""
+    cells, every_kind = made_up([KindType.BINARY])
+    model = untrained(every_kind)
+    training = FactorisationTraining(model, cells, described(FEATURES), torch.Generator().manual_seed(0))
+    list(islice(training.sweeps(), 4))
+    assert bool((model.kinds == KindType.RATING).all())
+    heads, covariance = model.stacked_heads().numpy().copy(), model.heads.covariances(LATENT + 1).numpy()
+    centre = model.row_map[0].numpy()
+    training._put_behind_link()
+    assert bool((model.kinds == KindType.BINARY).all())
+    after, scaled = model.stacked_heads().numpy(), model.heads.covariances(LATENT + 1).numpy()
+    for j in range(FEATURES):
+        number = min(max(heads[j, :-1] @ centre + heads[j, -1], 0.02), 0.98)
+        output = after[j, :-1] @ centre + after[j, -1]
+        chance = 1 / (1 + np.exp(-output))
+        np.testing.assert_allclose(chance, number, rtol=1e-9)
+        np.testing.assert_allclose(after[j, :-1] * chance * (1 - chance), heads[j, :-1], rtol=1e-9)
+        np.testing.assert_allclose(scaled[j] * (chance * (1 - chance)) ** 2, covariance[j], rtol=1e-9)
+
+
+def test_where_all_is_binary_the_last_sweep_alone_knows_of_the_link() -> None:
+    cells, every_kind = made_up([KindType.BINARY])
+    ratings = untrained(torch.full_like(every_kind, KindType.RATING), sweeps=7)
+    model = untrained(every_kind, sweeps=7)
+    before = [list(islice(sweeping(each, cells), 6)) for each in (ratings, model)]
+    np.testing.assert_allclose(before[1], before[0], rtol=1e-9)
+    trained, _ = swept([KindType.BINARY], sweeps=7)
+    assert trained.kinds.tolist() == every_kind.tolist()
+    assert float(trained.heads.weight.abs().max()) > 2 * float(model.heads.weight.abs().max())
 
 
 @every_mix

@@ -14,6 +14,7 @@ import headstart.adapters
 import headstart.backbones
 import headstart.core
 import headstart.evaluate
+import headstart.scoring
 import headstart.testing
 
 ROOT = Path(__file__).parents[2]
@@ -30,6 +31,7 @@ OBJECTS = {"ADAPTERS", "BACKBONES", "METRICS"}
         headstart.backbones,
         headstart.core,
         headstart.evaluate,
+        headstart.scoring,
         headstart.testing,
     ],
     ids=lambda package: package.__name__,

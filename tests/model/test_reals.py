@@ -217,3 +217,15 @@ def test_rows_of_few_observations_are_drawn_to_the_average() -> None:
     usual = [np.mean(table.values[table.feature_index == j]) for j in range(60)]
     constant = np.mean((np.array(usual)[table.feature_index] - table.values) ** 2)
     assert errors[0] < 1.1 * constant
+
+
+def test_values_without_noise_are_found_almost_exactly() -> None:
+    """Spectra and sums are like this: two traits explain all, so few observations say everything."""
+    random = np.random.default_rng(3)
+    exact = random.normal(size=(ROWS, 2)) @ random.normal(size=(2, 30)) * 7 + 100 * random.normal(size=30)
+    model = Headstart(**CLOSED).fit(table_of(exact[:, :FEATURES]))
+    for j in range(FEATURES, 30):
+        model.add_feature("new", observations=observed(exact[:, j], list(range(8))))
+        found = model.predict(features=["new"]).mean[8:, 0]
+        model.remove_feature("new")
+        assert np.abs(found - exact[8:, j]).max() < 0.01 * exact[:, j].std()

@@ -26,6 +26,8 @@ from headstart.adapters.prior import HeadPrior
 from headstart.adapters.protocol import AdapterConfig, StreamingAdapter
 from headstart.adapters.scales import ScalePrior
 from headstart.adapters.sums import sums_of, sums_over
+from headstart.adapters.taming import tamed
+from headstart.adapters.usual_training import usual_training
 from headstart.algebra.padding import blocks, padded
 from headstart.algebra.sparse import all_equal
 from headstart.algebra.symmetric import pack, positive, with_one
@@ -35,10 +37,7 @@ from headstart.core.knowledge import Knowledge
 from headstart.core.networks import mlp
 from headstart.core.states import RowStates
 from headstart.table.kinds import KindType
-from headstart.table.outliers import LEAST_DEVIATION, tame_outliers
 
-_MANY = 1000  # features from which networks are trained longer
-_EPOCH_FEATURES = 2000
 WIDEST_NOISE = 3.0  # |log| of a row's noise relative to the usual
 
 
@@ -88,25 +87,7 @@ class ClosedFormAdapter(StreamingAdapter):
     @property
     def meta_defaults(self) -> Mapping[str, object]:
         """Few epochs at a high rate: it begins close to where it ends."""
-        features = len(self.knowledge.heads)
-        many = features >= _MANY
-        return {
-            "epochs": 30 if many else 15,
-            # More features in an epoch cost time and change little; it has about 70 steps at most.
-            "epoch_features": _EPOCH_FEATURES,
-            "batch_size": max(48, min(features, _EPOCH_FEATURES) // 70),
-            "learning_rate": 2e-3,
-            "schedule": "cosine",
-            "weight_decay": 0.0,
-            "decoupled_weight_decay": 0.05 if many else 0.1,
-            "max_grad_norm": 1.0,
-            # Of many features the last state is as good as the best validated, and less of an accident.
-            "patience": None if many else 15,
-            "shots": "log",
-            "max_shots": 128,
-            "max_targets": 256,
-            "weighting": 0.5,
-        }
+        return usual_training(len(self.knowledge.heads))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -152,16 +133,9 @@ class ClosedFormAdapter(StreamingAdapter):
 
     def _without_outliers(self, batch: FeatureBatch, states: RowStates) -> FeatureBatch:
         """Bring back reals that are far off, unless their row is as far off in most known features."""
-        real = batch.kinds == KindType.REAL
-        if not bool(real.any() and (self.knowledge.kinds == KindType.REAL).any()):
+        if not bool((batch.kinds == KindType.REAL).any() and (self.knowledge.kinds == KindType.REAL).any()):
             return batch
-        rows, place = torch.unique(batch.cells.index, return_inverse=True)
-        extent = self.landmarks.extents(states.activation.index_select(0, rows))[place]
-        least = torch.full((len(batch),), LEAST_DEVIATION, dtype=torch.float64)
-        if batch.units is not None and self.knowledge.scales is not None:  # scales that are yet to be found
-            smallest = self.knowledge.scales.scale.min() / batch.units[:, 1].clamp(min=1e-300)
-            least = torch.where(batch.unscaled, LEAST_DEVIATION * smallest, least)
-        return batch.observing(tame_outliers(batch.cells, real, extent, least))
+        return tamed(batch, states, self.landmarks, self.knowledge.scales)
 
     def _posterior(
         self, batch: FeatureBatch, states: RowStates, prior_mean: Tensor, root: Tensor

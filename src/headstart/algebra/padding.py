@@ -32,7 +32,7 @@ def blocks(counts: Tensor, size: int, apart: Tensor | None = None) -> Iterator[T
 
 def places(cells: Cells) -> Tensor:
     """The place of each observation in its line: (n,)."""
-    return torch.arange(len(cells.index)) - cells.indptr[cells.lines]
+    return torch.arange(len(cells.index), device=cells.index.device) - cells.indptr[cells.lines]
 
 
 def padded(numbers: Tensor, cells: Cells) -> Tensor:
@@ -52,8 +52,8 @@ def forms_at(matrices: Tensor, vectors: Tensor, cells: Cells) -> Tensor:
     if len(cells) == 1:  # one product of matrices; parting a single line into blocks would cost more
         near = with_one(vectors.index_select(0, cells.index))
         return ((near @ unpack(matrices, size)[0]) * near).sum(1)
-    values, order = [vectors.new_zeros(0)], [torch.zeros(0, dtype=torch.int64)]
-    where = torch.arange(len(cells.index))
+    where = torch.arange(len(cells.index), device=cells.index.device)
+    values, order = [vectors.new_zeros(0)], [where[:0]]
     for group in blocks(cells.counts, size):
         part = Cells(cells.indptr, where, cells.values, len(where)).take(group)  # remembers its origin
         block = padded(with_one(vectors.index_select(0, cells.index[part.index])), part)

@@ -10,35 +10,37 @@ from torch import Tensor
 # What torch raises if a matrix cannot be factorised.
 LinAlgError: type[RuntimeError] = torch.linalg.LinAlgError  # type: ignore[attr-defined]
 
+_CPU = torch.device("cpu")
+
 
 @cache
-def triangle(size: int) -> tuple[Tensor, Tensor]:
+def triangle(size: int, device: torch.device = _CPU) -> tuple[Tensor, Tensor]:
     """Where the lower triangle's entries lie: their rows and their columns."""
-    down, across = torch.tril_indices(size, size)
+    down, across = torch.tril_indices(size, size, device=device)
     return down, across
 
 
 @cache
-def _on_diagonal(size: int) -> Tensor:
+def _on_diagonal(size: int, device: torch.device) -> Tensor:
     """Where the diagonal lies in a packed matrix."""
-    ends = torch.arange(1, size + 1)
+    ends = torch.arange(1, size + 1, device=device)
     return ends * (ends + 1) // 2 - 1
 
 
 @cache
-def _packing(size: int) -> Tensor:
+def _packing(size: int, device: torch.device) -> Tensor:
     """Where the entries of a packed matrix lie in the matrix: (packed,)."""
-    down, across = triangle(size)
+    down, across = triangle(size, device)
     return down * size + across
 
 
 @cache
-def _unpacking(size: int) -> Tensor:
+def _unpacking(size: int, device: torch.device) -> Tensor:
     """Where the entries of a matrix lie in the packed one: (size²,)."""
     down, across = triangle(size)
     places = torch.empty(size, size, dtype=torch.int64)
     places[down, across] = places[across, down] = torch.arange(len(down))
-    return places.flatten()
+    return places.flatten().to(device)
 
 
 def pack(matrices: Tensor) -> Tensor:
@@ -47,17 +49,17 @@ def pack(matrices: Tensor) -> Tensor:
     >>> pack(torch.tensor([[1., 2.], [2., 5.]]))
     tensor([1., 2., 5.])
     """
-    return matrices.flatten(-2).index_select(-1, _packing(matrices.shape[-1]))
+    return matrices.flatten(-2).index_select(-1, _packing(matrices.shape[-1], matrices.device))
 
 
 def unpack(packed: Tensor, size: int) -> Tensor:
     """The inverse of ``pack``."""
-    return packed.index_select(-1, _unpacking(size)).view(*packed.shape[:-1], size, size)
+    return packed.index_select(-1, _unpacking(size, packed.device)).view(*packed.shape[:-1], size, size)
 
 
 def squares(vectors: Tensor) -> Tensor:
     """The packed outer product of each vector with itself: (n, size) to (n, size·(size + 1)/2)."""
-    down, across = triangle(vectors.shape[-1])
+    down, across = triangle(vectors.shape[-1], vectors.device)
     return vectors.index_select(1, down) * vectors.index_select(1, across)
 
 
@@ -66,11 +68,11 @@ def forms(vectors: Tensor, packed: Tensor, spread: Tensor | None = None) -> Tens
 
     ``spread`` (n, up to size) are variances of the vectors' first entries: then it is the expected form.
     """
-    down, across = triangle(vectors.shape[-1])
+    down, across = triangle(vectors.shape[-1], vectors.device)
     twice = torch.where(down == across, 1.0, 2.0).to(vectors.dtype)  # what is off the diagonal counts twice
     squared = squares(vectors) * twice
     if spread is not None:
-        squared[:, _on_diagonal(vectors.shape[-1])[: spread.shape[1]]] += spread
+        squared[:, _on_diagonal(vectors.shape[-1], vectors.device)[: spread.shape[1]]] += spread
     return squared @ packed.T
 
 
@@ -85,19 +87,19 @@ def affine_form(vectors: Tensor, matrix: Tensor) -> Tensor:
 
 def diagonals(packed: Tensor, size: int) -> Tensor:
     """The diagonals of packed matrices: (…, size)."""
-    return packed.index_select(-1, _on_diagonal(size))
+    return packed.index_select(-1, _on_diagonal(size, packed.device))
 
 
 def traces(left: Tensor, right: Tensor) -> Tensor:
     """tr(M·N) of each pair of packed matrices (n, packed) of one size: (n,)."""
     size = int((2 * left.shape[1]) ** 0.5)
     products = left * right
-    return 2 * products.sum(1) - products.index_select(1, _on_diagonal(size)).sum(1)
+    return 2 * products.sum(1) - products.index_select(1, _on_diagonal(size, products.device)).sum(1)
 
 
 def weighted_traces(packed: Tensor, metric: Tensor) -> Tensor:
     """tr(M·metric) of every packed matrix M (n, …), as one product: (n,)."""
-    down, across = triangle(len(metric))
+    down, across = triangle(len(metric), metric.device)
     twice = torch.where(down == across, 1.0, 2.0).to(metric.dtype)
     return packed.to(metric.dtype) @ (metric[down, across] * twice)
 

@@ -92,7 +92,8 @@ class SweepProgress:
         for name, each in tensors.items():
             head, _, rest = name.partition("/")
             parts.setdefault(head, {})[rest] = each
-        training.backbone.load_state_dict(parts["backbone"])
+        # Not copied into the tensors that are there: the kinds are those of the table, too.
+        training.backbone.load_state_dict(parts["backbone"], assign=True)
         training.generator.set_state(tensors["generator"])
         training.prior_means, training.prior_covariance = tensors["prior_means"], tensors["prior_covariance"]
         for name in ("head", "row"):

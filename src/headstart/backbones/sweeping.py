@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _CHOOSING = 5  # sweeps between two choices of what is worth regressing on
 _MAX_EXACTNESS = 1e4  # of a feature, relative to the usual
+_CHANCES = 0.02, 0.98  # outputs that are taken for chances of a 1, at the least and at the most
+_LEAST_VARIANCE = 1e-6  # of an observation, on the models' scale: no table is taken for more exact
 _SOLVING = 48  # bytes that a number of a feature's matrices takes: about six, some in double precision
 
 
@@ -60,6 +62,9 @@ class FactorisationTraining:
         self.row_regression: HonestRegression
         self.prior_means: Tensor  # (features, size): of heads
         self.prior_covariance: Tensor  # (size, size): around these
+        # The bound for the logistic link is loose: under it, factors that predict well die out. So where all
+        # is binary, factors are found from 0 and 1 as numbers, and only the last sweep knows of the link.
+        self.as_numbers = backbone.sweeps > 1 and bool((backbone.kinds == KindType.BINARY).all())
 
     @torch.no_grad()
     def sweeps(self, progress: SweepProgress | None = None) -> Iterator[float]:
@@ -79,6 +84,10 @@ class FactorisationTraining:
             if self.weights is not None and turn == backbone.sweeps // 2 + 1:
                 cells = self.cells = replace(cells, weights=self.weights)
                 self.weighted_counts = torch.bincount(cells.index, self.weights, minlength=cells.width)
+            if self.as_numbers and turn == backbone.sweeps:
+                self._put_behind_link()
+                self.prior_covariance = torch.eye(self.size, dtype=torch.float64)
+                self._update_head_prior(choosing=True)
             errors = sweep_rows(backbone, cells, signatures, self.rows)
             self._update_row_prior(self.rows, signatures, choosing=choosing)
             if choosing:
@@ -87,9 +96,7 @@ class FactorisationTraining:
             self._update_heads(
                 feature_sums(backbone, cells, self.rows), self.prior_means, self.prior_covariance
             )
-            self.prior_means, self.prior_covariance = self._head_prior(
-                self.rows, self.prior_covariance, choosing=choosing
-            )
+            self._update_head_prior(choosing=choosing)
             if turn == backbone.sweeps:
                 self._standardise()
             if progress is not None:
@@ -100,6 +107,8 @@ class FactorisationTraining:
         """Find the signature, and where everything starts; returns what ``Signature.differences`` does."""
         backbone, cells = self.backbone, self.cells
         backbone.signature.fit(cells, self.generator)
+        if self.as_numbers:
+            backbone.kinds = torch.full_like(backbone.kinds, KindType.RATING)
         self.rows = self._start()
         groups = make_groups(self.description.numbers, self.description.groups, self.generator)
         self.head_regression = HonestRegression(groups)
@@ -108,9 +117,13 @@ class FactorisationTraining:
         columns = torch.arange(1, signatures.shape[1])
         parts = [part for part in (columns[:1], columns[1:]) if len(part)]  # the count, then the rest
         self.row_regression = HonestRegression(make_groups(signatures, parts, shared=True), shared=True)
-        usual = torch.eye(self.size, dtype=torch.float64)
-        self.prior_means, self.prior_covariance = self._head_prior(self.rows, usual, choosing=False)
+        self.prior_covariance = torch.eye(self.size, dtype=torch.float64)
+        self._update_head_prior(choosing=False)
         return differences
+
+    def _update_head_prior(self, *, choosing: bool) -> None:
+        given = self.rows, self.prior_covariance
+        self.prior_means, self.prior_covariance = self._head_prior(*given, choosing=choosing)
 
     def _start(self) -> RowPosterior:
         """Start from the means of rows and features, and small random factors."""
@@ -132,6 +145,18 @@ class FactorisationTraining:
         spread = pack(0.1 * torch.eye(self.latent)).repeat(len(rows), 1)
         mean = torch.cat([rows[:, None] / scale, further], 1)
         return RowPosterior(mean, spread, torch.ones(len(rows)))
+
+    def _put_behind_link(self) -> None:
+        """Turn heads of numbers into heads behind the link, to first order alike at an average row."""
+        backbone = self.backbone
+        backbone.kinds = torch.full_like(backbone.kinds, KindType.BINARY)
+        output = backbone.weight @ backbone.row_map[0] + backbone.bias
+        chance = output.clamp(*_CHANCES)
+        slope = chance * (1 - chance)
+        backbone.bias.copy_(torch.logit(chance) + (backbone.bias - output) / slope)
+        backbone.weight.copy_(backbone.weight / slope[:, None])
+        backbone.spread.copy_(backbone.spread / slope[:, None] ** 2)
+        backbone.exactness.fill_(1.0)
 
     # -- one part after the other -----------------------------------------------------------------
 
@@ -179,7 +204,7 @@ class FactorisationTraining:
         error = 0.0
         for kind, (squared, count) in errors.items():
             variance = squared / count
-            self.backbone.precision[kind] = 1 / max(variance, 1e-4)
+            self.backbone.precision[kind] = 1 / max(variance, _LEAST_VARIANCE)
             error = max(variance, 0.0) ** 0.5
         return error
 

@@ -34,6 +34,10 @@ Quantile = Annotated[float, typer.Option(help="The quantile that --by upper take
 Level = Annotated[float, typer.Option(help="Probability that the interval contains the value.")]
 Observed = Annotated[bool, typer.Option("--include-observed", help="Name what is observed already, too.")]
 
+MixedKinds = Annotated[
+    bool, typer.Option("--mixed-kinds", help="Compare features of different kinds, on a common scale.")
+]
+
 
 def recommend(
     model: Model,
@@ -43,9 +47,7 @@ def recommend(
     by: ByOption = "mean",
     quantile: Quantile = 0.9,
     include_observed: Observed = False,
-    mixed_kinds: Annotated[
-        bool, typer.Option("--mixed-kinds", help="Compare features of different kinds, on a common scale.")
-    ] = False,
+    mixed_kinds: MixedKinds = False,
     level: Level = 0.9,
     new_rows: Annotated[
         Path | None, typer.Option(help="File of observations of rows that are not in the model.")

@@ -50,7 +50,7 @@ def serve(
     Example: [bold]headstart serve films.headstart --port 8000[/bold]
     """
     _require_service()
-    from headstart.service.live.identity import identity_of
+    from headstart.model.saving.identity import identity_of
     from headstart.service.running import run
     from headstart.service.settings import ServiceSettings
     from headstart.service.store.connecting import shown_url

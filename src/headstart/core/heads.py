@@ -48,6 +48,10 @@ class Heads:
         """Return the same numbers, cut off from any gradient."""
         return self._each(lambda part: part.detach())
 
+    def to(self, dtype: torch.dtype) -> Heads:
+        """Return the heads in this precision."""
+        return self._each(lambda part: part.to(dtype))
+
     def logits(self, activation: Tensor) -> Tensor:
         """Apply every head to every row's decoder activation: (rows, features)."""
         return torch.addmm(self.bias, activation, self.weight.T)

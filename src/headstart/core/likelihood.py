@@ -55,7 +55,7 @@ class Likelihood(nn.Module):
     def noise(self, kinds: Tensor) -> Tensor:
         """The variance an observation adds where no head says so; none for binary ones: like ``kinds``."""
         by_kind = [torch.zeros(()), torch.tensor(self.config.output_variance), self.real_log_variance.exp()]
-        return torch.stack(by_kind)[kinds]
+        return torch.stack(by_kind).to(kinds.device)[kinds]
 
     def squashes(self, kinds: Tensor) -> Tensor:
         """Whether the link of these kinds is the logistic function: a mask like ``kinds``."""

@@ -65,7 +65,8 @@ def predict_cells(
     ``cells`` has one line per head and points at rows of ``states``; ``kinds`` (heads,) are their kinds.
     """
     lines = cells.lines
-    parts = torch.split(torch.arange(len(heads)), max(1, _CELLS_AT_ONCE // max(1, len(states))))
+    every = torch.arange(len(heads), device=lines.device)
+    parts = torch.split(every, max(1, _CELLS_AT_ONCE // max(1, len(states))))
     products = [
         products_at(heads.weight[part], states.activation, cells.take(part) if len(parts) > 1 else cells)
         for part in parts

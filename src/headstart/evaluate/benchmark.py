@@ -13,7 +13,8 @@ from headstart.errors import InputError
 from headstart.evaluate.benchmark_config import BenchmarkConfig
 from headstart.evaluate.facts import split_facts, table_facts
 from headstart.evaluate.folder import BenchmarkFolder, SplitOutcome
-from headstart.evaluate.kshot import KShotTest, check_shots
+from headstart.evaluate.kshot import KShotTest
+from headstart.evaluate.nested import check_shots
 from headstart.evaluate.results import Results, Run
 from headstart.evaluate.row_scoring import HeldOutRows, score_rows
 from headstart.evaluate.row_split import draw_rows, part_rows, usable_row_shots

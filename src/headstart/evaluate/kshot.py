@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from headstart.core.batch import FeatureBatch
-from headstart.errors import InputError, listed
+from headstart.errors import InputError
+from headstart.evaluate.nested import NestedContexts
 from headstart.evaluate.targets import Targets
 from headstart.table.kinds import Kinds
-from headstart.training.episodes import random_ranks
 
 
 class KShotTest(Targets):
@@ -51,6 +50,7 @@ class KShotTest(Targets):
 
     Examples
     --------
+    >>> import torch
     >>> from headstart.table import Cells, Kind
     >>> cells = Cells.from_pairs(torch.tensor([0, 0, 0, 1]), torch.tensor([0, 1, 2, 0]), torch.ones(4), 2, 3)
     >>> batch = FeatureBatch(cells, torch.zeros(2, 0), torch.zeros(2, dtype=torch.int64))
@@ -60,21 +60,19 @@ class KShotTest(Targets):
     """
 
     def __init__(self, batch: FeatureBatch, kinds: Kinds, shots: Sequence[int], seed: int) -> None:
-        self.shots = check_shots(shots)
-        rank = random_ranks(batch.cells, torch.Generator().manual_seed(seed))
-        enough = batch.shots > self.shots[-1]
-        self.features: Tensor = enough.nonzero().squeeze(1)  # (tested,): positions in the batch
-        self.left_out = len(batch) - len(self.features)
-        if len(self.features) == 0:
-            largest = int(batch.shots.max()) if len(batch) else 0
-            raise InputError(
-                f"{self.shots[-1]} shots leave no observation to test on: "
+        self._nested = nested = NestedContexts(
+            batch.cells,
+            shots,
+            seed,
+            lambda most, largest: (
+                f"{most} shots leave no observation to test on: "
                 f"the largest of {len(batch)} features has {largest} observations"
-            )
+            ),
+        )
+        self.shots, self.left_out = nested.shots, nested.left_out
+        self.features: Tensor = nested.tested  # (tested,): positions in the batch
         self._batch = batch.take(self.features)
-        self._rank = rank[enough[batch.cells.lines]]
-        targets = self._batch.cells.keep(self._rank >= self.shots[-1])
-        super().__init__(targets, kinds.take(self.features.numpy()), self._batch.kinds)
+        super().__init__(nested.targets(), kinds.take(self.features.numpy()), self._batch.kinds)
 
     def __len__(self) -> int:
         return len(self.features)
@@ -83,15 +81,4 @@ class KShotTest(Targets):
         """Return the tested features with the first ``shots`` observations of each."""
         if not 0 <= shots <= self.shots[-1]:
             raise InputError(f"this test has contexts of 0 to {self.shots[-1]} shots; got {shots}")
-        return self._batch.observing(self._batch.cells.keep(self._rank < shots))
-
-
-def check_shots(shots: Sequence[int]) -> tuple[int, ...]:
-    """Return the shots in ascending order; they must be different and not negative.
-
-    >>> check_shots([4, 0, 1])
-    (0, 1, 4)
-    """
-    if not shots or min(shots) < 0 or len(set(shots)) < len(shots):
-        raise InputError(f"shots must be different whole numbers from 0 up; got {listed(shots) or 'none'}")
-    return tuple(sorted(shots))
+        return self._batch.observing(self._nested.first(shots))

@@ -9,7 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from headstart.errors import InputError, listed, worded
-from headstart.evaluate.kshot import check_shots
+from headstart.evaluate.nested import check_shots
 from headstart.table import Table
 
 MOST_ROWS = 500  # more would take observations from training, and make the numbers hardly more exact

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from headstart.errors import InputError
-from headstart.evaluate.kshot import KShotTest, check_shots
+from headstart.evaluate.kshot import KShotTest
+from headstart.evaluate.nested import NestedContexts
 from headstart.evaluate.targets import Targets
 from headstart.table import Table
 from headstart.table.cells import Cells
 from headstart.table.kinds import Kinds
-from headstart.training.episodes import random_ranks
 
 BOTH = 4  # observations of the feature and of the row, where both are few
 
@@ -66,21 +66,19 @@ class RowTest(Targets):
     """
 
     def __init__(self, table: Table, kinds: Kinds, shots: Sequence[int], seed: int) -> None:
-        self.shots = check_shots(shots)
         cells = table.cells()
-        rank = random_ranks(cells, torch.Generator().manual_seed(seed))
-        enough = cells.counts > self.shots[-1]
-        self.rows: Tensor = enough.nonzero().squeeze(1)  # (tested,): positions in the table
-        self.left_out = len(cells) - len(self.rows)
-        if len(self.rows) == 0:
-            largest = int(cells.counts.max()) if len(cells) else 0
-            raise InputError(
-                f"{self.shots[-1]} observations of a row leave none to test on: the largest of {len(cells)} "
+        self._nested = nested = NestedContexts(
+            cells,
+            shots,
+            seed,
+            lambda most, largest: (
+                f"{most} observations of a row leave none to test on: the largest of {len(cells)} "
                 f"held-out rows has {largest} observations of known features"
-            )
-        self._cells: Cells = cells.take(self.rows)
-        self._rank = rank[enough[cells.lines]]
-        by_feature = self._cells.keep(self._rank >= self.shots[-1]).transpose()
+            ),
+        )
+        self.shots, self.left_out = nested.shots, nested.left_out
+        self.rows: Tensor = nested.tested  # (tested,): positions in the table
+        by_feature = nested.targets().transpose()
         self.features: Tensor = by_feature.counts.nonzero().squeeze(1)
         positions = self.features.numpy()
         modelled = torch.from_numpy(table.kinds.types[positions])
@@ -93,7 +91,7 @@ class RowTest(Targets):
         """Return the first ``shots`` observations of each tested row: one line per row."""
         if not 0 <= shots <= self.shots[-1]:
             raise InputError(f"this test describes rows by 0 to {self.shots[-1]} observations; got {shots}")
-        return self._cells.keep(self._rank < shots)
+        return self._nested.first(shots)
 
 
 def both_few(table: Table, kinds: Kinds, rows: RowTest, features: KShotTest) -> Targets | None:

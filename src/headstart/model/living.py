@@ -15,7 +15,7 @@ from headstart.model.changing.taking import taken
 from headstart.model.inputs.frames import as_rows
 from headstart.model.inputs.given import require_mapping, unique_names
 from headstart.model.inputs.intake import Observations, context_of
-from headstart.model.inputs.row_records import encoded_rows
+from headstart.model.inputs.row_records import NewRows, encoded_rows
 from headstart.model.inputs.triples import read_triples, triples_of
 from headstart.model.parts.staleness import Staleness, staleness_of
 from headstart.model.saving.exporting import table_of
@@ -132,11 +132,8 @@ class Living(FittedModel):
             if there:
                 raise InputError(f"row {there[0]!r} is already in the model")
             records, encoded = encoded_rows(fitted.row_metadata, names, metadata)
-            teach = update == "both"
-            self._change(
-                added_rows(fitted, names, given, records, encoded, teach=teach),
-                lambda: adding_rows(fitted, names, given, records, encoded, teach=teach),
-            )
+            new = NewRows(names, given, records, encoded, teach=update == "both")
+            self._change(added_rows(fitted, new), lambda: adding_rows(fitted, new))
             LOG.info("added %d rows", len(names))
 
     def remove_row(self, name: object) -> None:

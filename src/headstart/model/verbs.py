@@ -15,7 +15,7 @@ from headstart.model.asking.evaluating import On, evaluate
 from headstart.model.asking.explaining import GUEST, explain
 from headstart.model.asking.explanation import Explanation
 from headstart.model.asking.ranking import Ranking
-from headstart.model.asking.recommending import Asker, recommend
+from headstart.model.asking.recommending import Asker, best_features, rankings
 from headstart.model.asking.scoring import By, Criterion
 from headstart.model.asking.similarity import Similar, similar
 from headstart.model.base import FittedModel
@@ -88,7 +88,7 @@ class Verbs(FittedModel):
         askers, states, several = _askers(fitted, rows)
         if not askers:
             raise InputError("recommend() needs a row; give its name or its observations")
-        found = recommend(
+        best = best_features(
             fitted,
             askers,
             states,
@@ -97,8 +97,8 @@ class Verbs(FittedModel):
             criterion,
             exclude_observed=exclude_observed,
             mixed_kinds=mixed_kinds,
-            level=level,
         )
+        found = rankings(fitted, askers, states, best, criterion, level)
         return {ranking.of: ranking for ranking in found} if several else found[0]
 
     def audience(

@@ -9,8 +9,8 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from headstart.errors import HeadstartError
+from headstart.model.saving.identity import identity_of
 from headstart.service.live.changes import Change
-from headstart.service.live.identity import identity_of
 from headstart.service.live.model import LiveModel, Snapshot
 from headstart.service.live.writer import Receipt, Writer
 from headstart.service.metrics import Metrics

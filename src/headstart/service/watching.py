@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headstart.errors import HeadstartError
-from headstart.service.live.identity import identity_of, touched
+from headstart.model.saving.identity import identity_of, touched
 from headstart.service.live.model import LiveModel
 from headstart.service.problems import LOG
 from headstart.service.store import Store

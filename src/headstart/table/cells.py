@@ -124,4 +124,5 @@ def ranges(starts: Tensor, counts: Tensor) -> Tensor:
     tensor([5, 6, 0, 1, 2])
     """
     begins = counts.cumsum(0) - counts
-    return torch.repeat_interleave(starts - begins, counts) + torch.arange(int(counts.sum()))
+    each = torch.arange(int(counts.sum()), device=counts.device)
+    return torch.repeat_interleave(starts - begins, counts) + each

@@ -2,41 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
-import pyarrow as pa
 import torch
-from numpy.typing import NDArray
 
 from headstart.crew import crew
-from headstart.errors import InputError, listed, naming_memory
+from headstart.errors import naming_memory
 from headstart.progress import Reporter
 from headstart.table.assembling import assemble
-from headstart.table.cells import Cells, offsets
 from headstart.table.encoders import EncoderLike
 from headstart.table.fingerprint import fingerprint
 from headstart.table.inference import KindsLike
-from headstart.table.kinds import Kinds
-from headstart.table.limits import require_carried
-from headstart.table.metadata import MetadataSchema
-from headstart.table.names import Names
 from headstart.table.readers import Columns, Form
-from headstart.table.sorting import sort_observations
+from headstart.table.slicing import TableSlices
 from headstart.table.sources import TextFormat
 
 _TOO_LARGE = (
     "there is not enough memory to read the table, about 60 bytes for each observation; read fewer rows or "
     "features, or take a machine with more memory"
 )
-_AT_ONCE = 2**22  # observations that are brought to the models' scale at a time
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Table:
+class Table(TableSlices):
     """An immutable, sparse table of observations, with names, kinds and metadata of the features.
 
     Use ``Table.read`` to create a table. It sorts rows and features by name.
@@ -70,37 +59,12 @@ class Table:
 
     Examples
     --------
+    >>> import pyarrow as pa
     >>> stars = pa.table({"row": ["ann", "bob", "ann"], "feature": ["Alien", "Alien", "Brazil"],
     ...                   "value": [5, 3, 1]})
     >>> Table.read(stars)
     Table(2 rows × 2 features, 3 observations, 2 rating:1:5)
     """
-
-    rows: Names
-    features: Names
-    kinds: Kinds
-    row_index: NDArray[np.int64]  # (n,)
-    feature_index: NDArray[np.int64]  # (n,)
-    values: NDArray[np.float64]  # (n,)
-    metadata: pa.Table | None = None
-    schema: MetadataSchema | None = None
-    notes: tuple[str, ...] = ()
-    encoders: Mapping[str, EncoderLike] = field(default_factory=dict)
-    row_metadata: pa.Table | None = None
-    row_schema: MetadataSchema | None = None
-    times: NDArray[np.float64] | None = None  # (n,)
-    weights: NDArray[np.float64] | None = None  # (n,)
-
-    def __post_init__(self) -> None:
-        if any(part is not None and len(part) != len(self.values) for part in (self.times, self.weights)):
-            raise InputError("a table has one time and one weight for each observation")
-        for name, dtype in (("row_index", np.int64), ("feature_index", np.int64), ("values", np.float64)):
-            array = np.asarray(getattr(self, name), dtype=dtype).view()
-            array.flags.writeable = False
-            object.__setattr__(self, name, array)
-        rows, features = np.diff(self.row_index), np.diff(self.feature_index)
-        if ((rows < 0) | ((rows == 0) & (features <= 0))).any():
-            raise InputError("a table's observations must be sorted by (row, feature), each pair once")
 
     @classmethod
     def read(
@@ -187,6 +151,7 @@ class Table:
 
         Examples
         --------
+        >>> import pyarrow as pa
         >>> stars = pa.table({"user": ["ann", "bob"], "Alien": [5, 3], "Brazil": [None, 1]})
         >>> films = pa.table({"feature": ["Alien", "Brazil"], "year": [1979, 1985]})
         >>> table = Table.read(stars, metadata=films, row="user", kinds="rating:1:5")
@@ -211,194 +176,8 @@ class Table:
                 Reporter(quiet),
             )
         table = cls(*parts)
-        table.__dict__["_vectors"] = vectors  # the cached property below
+        table.__dict__["_vectors"] = vectors  # a cached property
         return table
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """The number of rows and the number of features."""
-        return len(self.rows), len(self.features)
-
-    @property
-    def density(self) -> float:
-        """The fraction of all (row, feature) pairs that are observed."""
-        return len(self) / max(len(self.rows) * len(self.features), 1)
-
-    @cached_property
-    def counts(self) -> NDArray[np.int64]:
-        """The number of observations of each feature: (features,)."""
-        return np.bincount(self.feature_index, minlength=len(self.features))
-
-    def cells(self) -> Cells:
-        """Return the observations as sparse tensors, the input of models.
-
-        Returns
-        -------
-        Cells
-            One line per row, with positions of features and values on the models' scale.
-
-        Raises
-        ------
-        InputError
-            If a value is too large to compute with.
-
-        Examples
-        --------
-        >>> table = Table.read(pa.table({"row": ["a", "b"], "feature": ["x", "y"], "value": [1, 5]}))
-        >>> table.cells().values
-        tensor([0., 1.])
-        """
-        per_row = torch.from_numpy(np.bincount(self.row_index, minlength=len(self.rows)))
-        values = np.empty(len(self), np.float32)
-        for start in range(0, len(self), _AT_ONCE):  # in between, numbers are in double precision
-            part = slice(start, start + _AT_ONCE)
-            scaled = self.kinds.scale(self.values[part], self.feature_index[part])
-            require_carried(self.values[part], scaled, lambda i, start=start: self._where(start + i))  # type: ignore[misc]
-            with np.errstate(over="ignore"):
-                values[part] = scaled
-        index = torch.from_numpy(self.feature_index.copy())
-        weights = None if self.weights is None else torch.from_numpy(self.weights).float()
-        return Cells(offsets(per_row), index, torch.from_numpy(values), len(self.features), weights)
-
-    def by_feature(self, numbers: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Return the rows of the observations, and numbers of them (n,), sorted by (feature, row)."""
-        from scipy.sparse import csr_array  # imported here: few uses of the package need SciPy
-
-        starts = np.concatenate([[0], np.cumsum(np.bincount(self.row_index, minlength=len(self.rows)))])
-        columns = csr_array((numbers, self.feature_index, starts), shape=self.shape).tocsc()
-        return columns.indices.astype(np.int64), columns.data
-
-    def _where(self, observation: int) -> str:
-        row, feature = self.row_index[observation], self.feature_index[observation]
-        return f"row {self.rows[row]!r}, feature {self.features[feature]!r}"
-
-    def encoded_metadata(self) -> NDArray[np.float32]:
-        """Return each feature's metadata as numbers: (features, width); width 0 without metadata."""
-        if self.metadata is None or self.schema is None:
-            return np.zeros((len(self.features), 0), np.float32)
-        return self.schema.encode_table(self.metadata, self.encoders, self._vectors)
-
-    def encoded_row_metadata(self) -> NDArray[np.float32]:
-        """Return each row's metadata as numbers: (rows, width); width 0 without row metadata."""
-        if self.row_metadata is None or self.row_schema is None:
-            return np.zeros((len(self.rows), 0), np.float32)
-        return self.row_schema.encode_table(self.row_metadata)
-
-    @cached_property
-    def _vectors(self) -> dict[str, NDArray[np.float32]]:
-        """The metadata columns that an encoder encodes, once: (features, width) each."""
-        if self.metadata is None or self.schema is None:
-            return {}
-        return self.schema.vectors(self.metadata, self.encoders)
-
-    def with_features(self, features: Iterable[object]) -> Table:
-        """Return a table of some features only. All rows stay.
-
-        Parameters
-        ----------
-        features : iterable of names or ndarray
-            The names of the features, or an array of positions (integers), or a mask (booleans).
-
-        Returns
-        -------
-        Table
-            The table of these features in this order.
-
-        Raises
-        ------
-        InputError
-            If a feature is unknown or listed twice.
-
-        Examples
-        --------
-        >>> table = Table.read(pa.table({"row": ["a", "b"], "feature": ["x", "y"], "value": [1, 5]}))
-        >>> table.with_features(["y"]).shape
-        (2, 1)
-        """
-        positions = self._positions(features)
-        if np.array_equal(positions, np.arange(len(self.features))):
-            return self  # a table never changes, so that nothing needs to be copied
-        new_positions = np.full(len(self.features), -1)
-        new_positions[positions] = np.arange(len(positions))
-        unique, counts = np.unique(positions, return_counts=True)
-        if len(unique) < len(positions):
-            repeated = self.features.take(unique[counts > 1])
-            raise InputError(f"features listed twice: {listed(repeated)}; list each feature once")
-        kept = new_positions[self.feature_index] >= 0
-        keys = self.row_index[kept] * len(positions) + new_positions[self.feature_index[kept]]
-        more = {name: part for name in ("times", "weights") if (part := getattr(self, name)) is not None}
-        if more:
-            order = np.argsort(keys, kind="stable")
-            more = {name: part[kept][order] for name, part in more.items()}
-        table = replace(
-            self,
-            features=self.features.take(positions),
-            kinds=self.kinds.take(positions),
-            **{**sort_observations(keys, self.values[kept], len(positions))._asdict(), **more},
-            metadata=None if self.metadata is None else self.metadata.take(pa.array(positions)),
-        )
-        if "_vectors" in self.__dict__:
-            table.__dict__["_vectors"] = {name: array[positions] for name, array in self._vectors.items()}
-        return table
-
-    def without_features(self, features: Iterable[object]) -> Table:
-        """Return a table without some features. All rows stay.
-
-        Parameters
-        ----------
-        features : iterable of names or ndarray
-            The features to remove, as in ``with_features``.
-
-        Returns
-        -------
-        Table
-            The table of all other features, in their order.
-
-        Raises
-        ------
-        InputError
-            If a feature is unknown.
-
-        Examples
-        --------
-        >>> table = Table.read(pa.table({"row": ["a", "b"], "feature": ["x", "y"], "value": [1, 5]}))
-        >>> list(table.without_features(["y"]).features)
-        ['x']
-        """
-        mask = np.full(len(self.features), True)
-        mask[self._positions(features)] = False
-        return self.with_features(mask)
-
-    def observations_of(self, feature: object) -> dict[str, float]:
-        """Return the observations of one feature.
-
-        Parameters
-        ----------
-        feature : str or int
-            The name of the feature.
-
-        Returns
-        -------
-        dict of str to float
-            The observed values as {row: value}, in the data's own units.
-
-        Raises
-        ------
-        UnknownNameError
-            If there is no such feature.
-
-        Examples
-        --------
-        >>> table = Table.read(pa.table({"row": ["a", "b"], "feature": ["x", "y"], "value": [1, 5]}))
-        >>> table.observations_of("y")
-        {'b': 5.0}
-        """
-        positions = np.flatnonzero(self.feature_index == self.features.position(feature))
-        names = (self.rows[i] for i in self.row_index[positions])
-        return dict(zip(names, self.values[positions].tolist(), strict=True))
 
     def fingerprint(self) -> str:
         """Return a digest of everything in the table except ``notes``. Equal tables have equal digests."""
@@ -414,6 +193,7 @@ class Table:
 
         Examples
         --------
+        >>> import pyarrow as pa
         >>> table = Table.read(pa.table({"row": ["a", "b"], "feature": ["x", "y"], "value": [1, 5]}))
         >>> print(table.describe())
         2 rows × 2 features, 2 observations (50.00% observed)
@@ -441,42 +221,3 @@ class Table:
     def __repr__(self) -> str:
         rows, features = self.shape
         return f"Table({rows} rows × {features} features, {len(self)} observations, {self.kinds.summary()})"
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Table):
-            return NotImplemented
-        return (
-            self.rows == other.rows
-            and self.features == other.features
-            and self.kinds == other.kinds
-            and np.array_equal(self.row_index, other.row_index)
-            and np.array_equal(self.feature_index, other.feature_index)
-            and np.array_equal(self.values, other.values)
-            and _same(self.times, other.times)
-            and _same(self.weights, other.weights)
-            and self.schema == other.schema
-            and (self.metadata is None) == (other.metadata is None)
-            and (self.metadata is None or self.metadata.equals(other.metadata))
-            and self.row_schema == other.row_schema
-            and (self.row_metadata is None) == (other.row_metadata is None)
-            and (self.row_metadata is None or self.row_metadata.equals(other.row_metadata))
-        )
-
-    def __hash__(self) -> int:
-        return hash((self.shape, len(self)))
-
-    def _positions(self, features: Iterable[object]) -> NDArray[np.int64]:
-        if isinstance(features, str):
-            raise InputError(f"features must be a list of names; got the text {features!r}")
-        if not isinstance(features, np.ndarray) or features.dtype.kind not in "biu":
-            return self.features.positions(features)
-        try:
-            return np.arange(len(self.features))[features]
-        except IndexError as error:
-            raise InputError(
-                f"positions do not fit a table of {len(self.features)} features: {error}"
-            ) from None
-
-
-def _same(one: NDArray[np.float64] | None, other: NDArray[np.float64] | None) -> bool:
-    return one is other if one is None or other is None else np.array_equal(one, other)

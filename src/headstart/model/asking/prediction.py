@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from headstart.errors import InputError
+from headstart.model.asking.units import ends_of, interval
 from headstart.table.kinds import Kinds, KindType
 from headstart.table.names import Names
 from headstart.training.calibration import LEVELS
@@ -40,23 +42,8 @@ class Prediction:
         Symmetric around the mean, as wide as calibration found that it must be, cut off at a rating's ends;
         for a binary feature the quantiles, 0 or 1.
         """
-        if not isinstance(level, (int, float)) or not 0 < level < 1:
-            raise InputError(f"an interval's level must lie between 0 and 1; got {level!r}")
-        from scipy.special import ndtri  # imported here: few uses of a model need SciPy
-
-        reach = ndtri(0.5 + level / 2) * self.std
-        if (
-            self.reach is not None
-        ):  # by which intervals of other levels are wider or narrower than the normal's
-            reach = reach * np.array([np.interp(level, LEVELS, own) for own in self.reach])
-        lows = np.array([kind.low for kind in self.kinds])
-        highs = np.array([kind.high for kind in self.kinds])
-        low, high = np.clip(self.mean - reach, lows, highs), np.clip(self.mean + reach, lows, highs)
-        binary = self.kinds.types == KindType.BINARY
-        tail = 0.5 - level / 2
-        low[:, binary] = self.mean[:, binary] > 1 - tail
-        high[:, binary] = self.mean[:, binary] >= tail
-        return low, high
+        every = np.arange(len(self.features))
+        return interval(self.mean, self.std, self.kinds, self.reach, level, every)
 
     def quantile(self, quantile: float) -> NDArray[np.float64]:
         """The value that each cell lies below with this probability: (rows, features).
@@ -93,7 +80,7 @@ class Prediction:
             reach = np.maximum.accumulate(normal * np.interp(levels, LEVELS, own))
             z = np.interp(np.abs(distance[:, column]), reach, normal)
             inside[:, column] = np.where(distance[:, column] < 0, 1 - ndtr(-z), 1 - ndtr(z))
-        lows, highs = (np.array([getattr(kind, end) for kind in self.kinds]) for end in ("low", "high"))
+        lows, highs = ends_of(self.kinds)
         inside = np.where(value >= highs, 0.0, np.where(value < lows, 1.0, inside))
         chance = self.mean if 0 <= value < 1 else np.full_like(self.mean, float(value < 0))
         return np.where(self.kinds.types == KindType.BINARY, chance, inside)
@@ -135,14 +122,8 @@ class Prediction:
         rows, features = len(self.rows), len(self.features)
         return pa.table(
             {
-                "row": pa.DictionaryArray.from_arrays(
-                    np.repeat(np.arange(rows, dtype=np.int32), features),
-                    pa.array(list(self.rows), pa.string()),
-                ),
-                "feature": pa.DictionaryArray.from_arrays(
-                    np.tile(np.arange(features, dtype=np.int32), rows),
-                    pa.array(list(self.features), pa.string()),
-                ),
+                "row": coded(self.rows, np.repeat(np.arange(rows), features)),
+                "feature": coded(self.features, np.tile(np.arange(features), rows)),
                 "mean": self.mean.ravel(),
                 "std": self.std.ravel(),
                 "low": low.ravel(),
@@ -152,3 +133,15 @@ class Prediction:
 
     def __repr__(self) -> str:
         return f"Prediction({len(self.rows)} rows × {len(self.features)} features)"
+
+
+def coded(names: Sequence[str], which: NDArray[np.integer]) -> pa.DictionaryArray:
+    """The names at these positions, as a column whose dictionary holds each name once.
+
+    Repeated names would leave random bytes in Parquet files.
+
+    >>> coded(["a", "b", "a"], np.array([2, 1])).to_pylist()
+    ['a', 'b']
+    """
+    every = pa.array(list(names), pa.string()).dictionary_encode()
+    return pa.DictionaryArray.from_arrays(every.indices.to_numpy()[which], every.dictionary)

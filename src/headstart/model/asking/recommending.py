@@ -36,8 +36,12 @@ class Asker:
     given: tuple[str, ...] = ()  # the features that such a row was described by
 
 
+NONE = np.zeros(0, dtype=np.int64)
+Chosen = tuple[NDArray[np.int64], NDArray[np.float64]]
+
+
 @torch.no_grad()
-def recommend(
+def best_features(
     fitted: Fitted,
     askers: Sequence[Asker],
     states: RowStates,
@@ -47,9 +51,8 @@ def recommend(
     *,
     exclude_observed: bool,
     mixed_kinds: bool,
-    level: float,
-) -> list[Ranking]:
-    """Rank features for each row of these states, best first."""
+) -> list[Chosen]:
+    """The slots of the best features for each row of these states, best first, and their scores."""
     listing = fitted.catalogue.listing
     slots = _slots_of(fitted, listing, features)
     if criterion.by != "information" and not mixed_kinds and len(slots):
@@ -58,21 +61,29 @@ def recommend(
         require_contexts(listing, slots)
     left_out = [_observed(fitted, listing, asker) if exclude_observed else NONE for asker in askers]
     rank = _most_informative if criterion.by == "information" else _highest
-    rankings = []
+    found: list[Chosen] = []
     for start in range(0, len(askers), _ROWS_AT_ONCE):
         part = slice(start, start + _ROWS_AT_ONCE)
-        found = rank(fitted, listing, slots, states.take(part), n, criterion, left_out[part])
-        for line, (asker, (chosen, score)) in enumerate(zip(askers[part], found, strict=True), start=start):
-            if criterion.by != "information" and not mixed_kinds:
-                score = score * listing.spans[chosen] + listing.offsets[chosen]
-            names = [listing.features[slot].name for slot in chosen]
-            one = states.take(slice(line, line + 1))
-            rankings.append(_ranking_of_features(fitted, asker.name, one, names, score, criterion, level))
-    return rankings
+        found += rank(fitted, listing, slots, states.take(part), n, criterion, left_out[part])
+    if criterion.by == "information" or mixed_kinds:
+        return found
+    return [(best, score * listing.spans[best] + listing.offsets[best]) for best, score in found]
 
 
-NONE = np.zeros(0, dtype=np.int64)
-Chosen = tuple[NDArray[np.int64], NDArray[np.float64]]
+def rankings(
+    fitted: Fitted,
+    askers: Sequence[Asker],
+    states: RowStates,
+    best: Sequence[Chosen],
+    criterion: Criterion,
+    level: float,
+) -> list[Ranking]:
+    """What ``best_features`` found for each row, with predictions."""
+    listed, found = fitted.catalogue.listing.features, []
+    for line, (asker, (chosen, score)) in enumerate(zip(askers, best, strict=True)):
+        names, one = [listed[slot].name for slot in chosen], states.take(slice(line, line + 1))
+        found.append(_ranking_of_features(fitted, asker.name, one, names, score, criterion, level))
+    return found
 
 
 def _slots_of(fitted: Fitted, listing: Listing, features: Sequence[Any] | None) -> NDArray[np.int64]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -31,6 +30,7 @@ from headstart.model.changing.outcomes import (
 from headstart.model.changing.population import added_rows, without_row
 from headstart.model.changing.single import row_observed
 from headstart.model.inputs.intake import numbers
+from headstart.model.inputs.row_records import NewRows
 from headstart.model.inputs.triples import Triples
 from headstart.model.parts.feature import Feature
 from headstart.model.parts.fitted import Fitted
@@ -79,28 +79,20 @@ def observing(fitted: Fitted, after: Fitted, given: Triples, side: str) -> Call:
     }
 
 
-def adding_rows(
-    fitted: Fitted,
-    names: Sequence[str],
-    given: Mapping[Any, object],
-    records: Sequence[Mapping[str, object]],
-    encoded: NDArray[np.float32],
-    *,
-    teach: bool,
-) -> Call:
+def adding_rows(fitted: Fitted, new: NewRows) -> Call:
     """The call that adds these rows."""
-    held = [numbers(observations, "row") for observations in given.values()]
+    held = [numbers(observations, "row") for observations in new.given.values()]
     rows = {
         name: dict(zip(features, values.tolist(), strict=True))
-        for name, (features, values) in zip(names, held, strict=True)
+        for name, (features, values) in zip(new.names, held, strict=True)
     }
     schema = None if fitted.row_metadata is None else fitted.row_metadata.schema
     return {
         "verb": "add_rows",
         "rows": rows,
-        "metadata": encoded.tolist(),
-        "records": _packed(records, schema),
-        "teach": teach,
+        "metadata": new.encoded.tolist(),
+        "records": _packed(new.records, schema),
+        "teach": new.teach,
     }
 
 
@@ -183,7 +175,7 @@ def _add_rows(fitted: Fitted, call: Call) -> Fitted:
     given = call["rows"]
     encoded = np.array(call["metadata"], dtype=np.float32).reshape(len(given), -1)
     records = _unpacked(call["records"], len(given))
-    return added_rows(fitted, list(given), given, records, encoded, teach=call["teach"])
+    return added_rows(fitted, NewRows(list(given), given, records, encoded, call["teach"]))
 
 
 def _rename_feature(fitted: Fitted, call: Call) -> Fitted:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from headstart.errors import InputError, argument
 from headstart.model.changing.observing import observed_features, require_possible, with_features
 from headstart.model.inputs.intake import rows_of
+from headstart.model.inputs.row_records import NewRows
 from headstart.model.inputs.triples import Triples
 from headstart.model.parts.catalogue import Catalogue
 from headstart.model.parts.describing import described
@@ -21,37 +19,26 @@ from headstart.model.parts.feature import Feature
 from headstart.model.parts.fitted import Fitted
 
 
-def added_rows(
-    fitted: Fitted,
-    names: list[str],
-    given: Mapping[Any, object],
-    records: Sequence[Mapping[str, object]],
-    encoded: NDArray[np.float32],
-    *,
-    teach: bool,
-) -> Fitted:
-    """Return the model with new rows; their observations also refine the features if ``teach``.
-
-    ``records`` and ``encoded`` are their metadata, as ``encoded_rows`` gives it.
-    """
-    cells = rows_of(fitted, given)
+def added_rows(fitted: Fitted, new: NewRows) -> Fitted:
+    """Return the model with new rows; their observations also refine the features if they teach."""
+    cells = rows_of(fitted, new.given)
     if fitted.clock is not None:
         cells = cells._replace(times=fitted.clock.times_now(len(cells.values)))
-    by_number = fitted.catalogue.by_number() if teach else {}
-    features = [by_number[number] for number in np.unique(cells.numbers).tolist()] if teach else []
-    if teach:
+    by_number = fitted.catalogue.by_number() if new.teach else {}
+    features = [by_number[number] for number in np.unique(cells.numbers).tolist()] if new.teach else []
+    if new.teach:
         require_possible(fitted, features, "both")
     held = fitted.row_metadata
-    states = described(fitted, cells, names, None if held is None else encoded)
+    states = described(fitted, cells, new.names, None if held is None else new.encoded)
     first = len(fitted.rows)
     fitted = replace(
         fitted,
-        roster=fitted.roster.added(names, states, cells.observations(fitted.now)),
-        row_metadata=None if held is None else held.added(records, encoded),
+        roster=fitted.roster.added(new.names, states, cells.observations(fitted.now)),
+        row_metadata=None if held is None else held.added(new.records, new.encoded),
     )
     if not features:
         return fitted
-    rows = first + np.repeat(np.arange(len(names)), cells.counts)
+    rows = first + np.repeat(np.arange(len(new.names)), cells.counts)
     _, places = np.unique(cells.numbers, return_inverse=True)
     taken = Triples(rows, features, places, cells.numbers, cells.values, cells.times)
     return with_features(fitted, observed_features(fitted, taken))

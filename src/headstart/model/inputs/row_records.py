@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,16 @@ from numpy.typing import NDArray
 from headstart.errors import InputError, UnknownNameError
 from headstart.model.inputs.given import require_mapping, tidy_keys, unique_names
 from headstart.model.parts.row_metadata import RowMetadata
+
+
+class NewRows(NamedTuple):
+    """Rows that are to be added, after all of it was checked."""
+
+    names: list[str]
+    given: Mapping[Any, object]  # the observations of each, as they were given
+    records: Sequence[Mapping[str, object]]  # their metadata as it was given
+    encoded: NDArray[np.float32]  # (rows, width): the same as numbers
+    teach: bool  # whether their observations refine the features, too
 
 
 def encoded_rows(

@@ -12,9 +12,9 @@ from sqlalchemy import Connection
 from headstart.errors import ModelFileError
 from headstart.model import Headstart
 from headstart.model.parts.fitted import Fitted
+from headstart.model.saving.identity import identity_of
 from headstart.service.live.advancing import advanced
 from headstart.service.live.delta import Arrivals, Delta
-from headstart.service.live.identity import identity_of
 from headstart.service.live.state import LiveState
 from headstart.service.problems import LOG
 from headstart.service.store import Store

@@ -1,0 +1,83 @@
+"""A table as numbers that models read."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from headstart.table.cells import Cells, offsets
+from headstart.table.data import TableData
+from headstart.table.limits import require_carried
+
+_AT_ONCE = 2**22  # observations that are brought to the models' scale at a time
+
+
+class TableNumbers(TableData):
+    """A table whose observations and metadata are read as numbers."""
+
+    def cells(self) -> Cells:
+        """Return the observations as sparse tensors, the input of models.
+
+        Returns
+        -------
+        Cells
+            One line per row, with positions of features and values on the models' scale.
+
+        Raises
+        ------
+        InputError
+            If a value is too large to compute with.
+
+        Examples
+        --------
+        >>> import pyarrow as pa
+        >>> from headstart.table import Table
+        >>> table = Table.read(pa.table({"row": ["a", "b"], "feature": ["x", "y"], "value": [1, 5]}))
+        >>> table.cells().values
+        tensor([0., 1.])
+        """
+        per_row = torch.from_numpy(np.bincount(self.row_index, minlength=len(self.rows)))
+        values = np.empty(len(self), np.float32)
+        for start in range(0, len(self), _AT_ONCE):  # in between, numbers are in double precision
+            part = slice(start, start + _AT_ONCE)
+            scaled = self.kinds.scale(self.values[part], self.feature_index[part])
+            require_carried(self.values[part], scaled, lambda i, start=start: self._where(start + i))  # type: ignore[misc]
+            with np.errstate(over="ignore"):
+                values[part] = scaled
+        index = torch.from_numpy(self.feature_index.copy())
+        weights = None if self.weights is None else torch.from_numpy(self.weights).float()
+        return Cells(offsets(per_row), index, torch.from_numpy(values), len(self.features), weights)
+
+    def by_feature(self, numbers: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Return the rows of the observations, and numbers of them (n,), sorted by (feature, row)."""
+        from scipy.sparse import csr_array  # imported here: few uses of the package need SciPy
+
+        starts = np.concatenate([[0], np.cumsum(np.bincount(self.row_index, minlength=len(self.rows)))])
+        columns = csr_array((numbers, self.feature_index, starts), shape=self.shape).tocsc()
+        return columns.indices.astype(np.int64), columns.data
+
+    def _where(self, observation: int) -> str:
+        row, feature = self.row_index[observation], self.feature_index[observation]
+        return f"row {self.rows[row]!r}, feature {self.features[feature]!r}"
+
+    def encoded_metadata(self) -> NDArray[np.float32]:
+        """Return each feature's metadata as numbers: (features, width); width 0 without metadata."""
+        if self.metadata is None or self.schema is None:
+            return np.zeros((len(self.features), 0), np.float32)
+        return self.schema.encode_table(self.metadata, self.encoders, self._vectors)
+
+    def encoded_row_metadata(self) -> NDArray[np.float32]:
+        """Return each row's metadata as numbers: (rows, width); width 0 without row metadata."""
+        if self.row_metadata is None or self.row_schema is None:
+            return np.zeros((len(self.rows), 0), np.float32)
+        return self.row_schema.encode_table(self.row_metadata)
+
+    @cached_property
+    def _vectors(self) -> dict[str, NDArray[np.float32]]:
+        """The metadata columns that an encoder encodes, once: (features, width) each."""
+        if self.metadata is None or self.schema is None:
+            return {}
+        return self.schema.vectors(self.metadata, self.encoders)
