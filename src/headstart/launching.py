@@ -19,7 +19,12 @@ def is_launched() -> bool:
 
 def is_restarted() -> bool:
     """Whether ``torchrun --max-restarts`` started this process again after one of them was lost."""
-    return is_launched() and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+    return is_launched() and _starts() > 0
+
+
+def _starts() -> int:
+    """How often ``torchrun`` has started the processes again."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
 @contextmanager
@@ -32,14 +37,20 @@ def working_together() -> Iterator[Crew]:
     """
     import torch
     import torch.distributed as dist
+    from torch.distributed.distributed_c10d import PrefixStore
+    from torch.distributed.rendezvous import rendezvous
 
     on_gpus = torch.cuda.is_available() and dist.is_nccl_available()
     if on_gpus:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
     with naming_loss():
-        dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpus else "gloo", timeout=_PATIENCE)
+        store, rank, size = next(rendezvous("env://", timeout=_PATIENCE))
+        # Processes that are started again must not find the addresses of those that are lost.
+        store = PrefixStore(f"start-{_starts()}", store)
+        backend = "cpu:gloo,cuda:nccl" if on_gpus else "gloo"
+        dist.init_process_group(backend, timeout=_PATIENCE, store=store, rank=rank, world_size=size)
     try:
-        with working_as(Crew(dist.get_rank(), dist.get_world_size(), launched=True)) as members:
+        with working_as(Crew(rank, size, launched=True)) as members:
             yield members
     finally:
         dist.destroy_process_group()
