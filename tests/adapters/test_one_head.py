@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from headstart.adapters.logistic import classify
 from headstart.adapters.one_head import OneSums, _conditioned, classify_one, mixed_one
-from headstart.adapters.posterior import ContextSums, classify, mixed, posterior_of, regress
+from headstart.adapters.posterior import ContextSums, mixed, posterior_of, regress
 from headstart.algebra.small import backward, factor, forward, inverted, robust_factor, triangle, unpacked
 from headstart.algebra.symmetric import LinAlgError, pack, unpack
 from headstart.table.cells import Cells

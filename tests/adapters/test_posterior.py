@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from scipy.stats import multivariate_normal
 from torch import Tensor
 
-from headstart.adapters.posterior import ContextSums, classify, mixed, regress, squeezing
+from headstart.adapters.logistic import classify, squeezing
+from headstart.adapters.posterior import ContextSums, mixed, regress
 
 SIZE = 4
 Array = NDArray[np.float64]
@@ -124,6 +125,17 @@ def test_classification_stands_at_the_mode_with_the_inverse_hessian(
         step = expected @ gradient  # what is left to go, against how sure the head is
         assert float(np.sqrt(step @ hessian @ step)) < 1e-3
         np.testing.assert_allclose(covariance[n].numpy(), expected, rtol=0.02, atol=0.02 * scale**2)
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0, 3.0])
+def test_both_forms_of_a_classification_agree(scale: float) -> None:
+    """Padding past the head's size changes which systems are solved, and nothing else."""
+    given = binary([0, 1, SIZE - 2, SIZE - 1], seed=8, scale=scale)
+    longer_ones = longer(given, 3)
+    squeeze = given.pop("squeeze")
+    more = torch.cat([squeeze, squeeze.new_zeros(len(squeeze), 3)], dim=1)
+    short, long = classify(**given, squeeze=squeeze), classify(**{**longer_ones, "squeeze": more})
+    torch.testing.assert_close(short, long, rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.parametrize("form", [regress, classify])

@@ -8,7 +8,7 @@ import torch
 from scipy.stats import invgamma, multivariate_normal
 
 from headstart.adapters.posterior import ContextSums
-from headstart.adapters.scales import ScalePrior, _cautious_scale, _matching_freedom, _weighted_median
+from headstart.adapters.scales import ScalePrior, _matching_freedom, _weighted_median, cautious_scale
 from headstart.core.knowledge import Scales
 
 SIZE = 3  # two activations and the bias
@@ -140,7 +140,7 @@ def test_a_predicted_pattern_is_taken_as_large_as_costs_least() -> None:
     for freedom, square in ((3.0, 2.0), (40.0, 0.1)):
         given = invgamma(freedom / 2, scale=freedom * square / 2)
         s = np.sqrt(given.ppf((np.arange(200_000) + 0.5) / 200_000))
-        found = float(_cautious_scale(torch.tensor(freedom), torch.tensor(square)))
+        found = float(cautious_scale(torch.tensor(freedom), torch.tensor(square)))
         assert found == pytest.approx((1 / s).mean() / (1 / s**2).mean(), rel=1e-3)
 
 

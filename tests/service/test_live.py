@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
+from headstart.errors import ModelFileError
 from headstart.model import Headstart
 from headstart.service.live.advancing import advanced
 from headstart.service.live.delta import Cell, Delta
+from headstart.service.live.model import LiveModel
 from headstart.service.live.state import LiveState, kept_keys, power_of_two
+from headstart.service.store import Store
+from headstart.table import Table
 from tests.faults.models import trained
 
 
@@ -156,3 +162,24 @@ def test_what_is_kept_are_the_first_by_powers_of_two(count: int) -> None:
         everything = np.union1d(everything, [key])
     assert sorted(kept) == list(range(power_of_two(count)))
     assert power_of_two(count) == max([0, *(2**k for k in range(7) if 2**k <= count)])
+
+
+def test_a_model_whose_observations_age_is_refused(tmp_path: Path) -> None:
+    """Heads that count by when they were computed would differ between workers."""
+    chance = np.random.default_rng(0)
+    row, feature = np.nonzero(chance.random((30, 8)) < 0.7)
+    long = pa.table(
+        {
+            "row": [f"u{i}" for i in row],
+            "feature": [f"f{j}" for j in feature],
+            "value": chance.normal(size=len(row)),
+            "time": chance.uniform(0, 100, size=len(row)),
+        }
+    )
+    table = Table.read(long, time="time", kinds="real:0:1")
+    Headstart(adapter="bayes", half_life=50.0, quiet=True).fit(table).save(tmp_path / "m")
+    with (
+        Store(f"sqlite:///{tmp_path}/s.db") as store,
+        pytest.raises(ModelFileError, match="fit one without half_life"),
+    ):
+        LiveModel(store, tmp_path / "m")

@@ -12,16 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from headstart.adapters.empirical import mean_squared_weights
+from headstart.adapters.few_scales import found_scales
 from headstart.adapters.landmarks import Landmarks
-from headstart.adapters.posterior import (
-    ContextSums,
-    classify,
-    mixed,
-    mixed_few,
-    posterior_of,
-    regress,
-    squeezing,
-)
+from headstart.adapters.logistic import classify, squeezing
+from headstart.adapters.posterior import ContextSums, mixed, mixed_few, posterior_of, regress
 from headstart.adapters.prior import HeadPrior
 from headstart.adapters.protocol import AdapterConfig, StreamingAdapter
 from headstart.adapters.scales import ScalePrior
@@ -178,9 +172,11 @@ class ClosedFormAdapter(StreamingAdapter):
         zero, one = batch.units[:, :1], batch.units[:, 1:]
         lines, centre = batch.cells.lines, self.scale_prior.centre
         shared = zero[lines, 0] + one[lines, 0] * batch.cells.values.double() - centre
-        sums = self._sums(batch.observing(replace(batch.cells, values=shared)), states)
         covariance = positive((root @ root.T).double()[:-1, :-1])
-        mean, covariance, noise = self.scale_prior.posterior(sums, prior_mean[:, :-1].double(), covariance)
+        cells, means = replace(batch.cells, values=shared), prior_mean[:, :-1].double()
+        weights = cells.weighted(1 / self._noise(states, batch).double())
+        found = found_scales(self.scale_prior, cells, states.activation, weights, means, covariance)
+        mean, covariance, noise = found
         mean[:, -1] += centre - zero[:, 0]
         # Numbers drawn from a continuum are never equal: where all are, that value is all that they say.
         alike, first = all_equal(batch.cells)

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from headstart.adapters.closed_form import WIDEST_NOISE, ClosedFormAdapter
-from headstart.adapters.posterior import FEWEST_WEIGHT, TEMPER
+from headstart.adapters.logistic import FEWEST_WEIGHT
+from headstart.adapters.posterior import TEMPER
 from headstart.algebra.small import Array, backward, factor, forward, robust_factor, triangle
 from headstart.core.heads import OneHead
 from headstart.core.states import OneState
@@ -166,7 +167,7 @@ def classify_one(
     start: Array | None,
     weights: Array | None = None,
 ) -> tuple[Array, Array]:
-    """``posterior.classify`` of one feature, until it no longer moves.
+    """``logistic.classify`` of one feature, until it no longer moves.
 
     The mode is the only one, so a near ``start`` changes nothing but the number of steps. If Newton's method
     does not arrive from there, it starts anew from the prior, with steps that cannot go too far.

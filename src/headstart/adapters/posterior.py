@@ -1,4 +1,4 @@
-"""Posteriors of heads given contexts: Bayesian linear regression, and its logistic counterpart.
+"""Posteriors of heads given contexts, by Bayesian linear regression.
 
 All work is done in whitened coordinates, θ = prior + root·t with t ~ N(0, I): systems of equations
 there are well-conditioned, however small some of the prior's variances have become.
@@ -6,8 +6,6 @@ there are well-conditioned, however small some of the prior's variances have bec
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -15,9 +13,7 @@ from torch import Tensor
 
 from headstart.algebra.symmetric import solved
 
-_BOUNDED_STEPS, _NEWTON_STEPS = 4, 8
 TEMPER = 2.0  # observations from which the evidence for a part of a prior is half believed
-FEWEST_WEIGHT = 1e-7  # where all is certain, rounding must not leave a negative curvature
 
 
 class ContextSums(NamedTuple):
@@ -64,61 +60,6 @@ def posterior_of(precision: Tensor, linear: Tensor, prior: Tensor, root: Tensor)
     """
     mean, covariance = solved(torch.eye(len(root), dtype=root.dtype) + precision, linear)
     return prior + mean @ root.T, root @ covariance @ root.T
-
-
-def classify(
-    rows: Tensor,
-    values: Tensor,
-    weights: Tensor,
-    squeeze: Tensor,
-    prior: Tensor,
-    root: Tensor,
-    total: Callable[[Tensor], Tensor] | None = None,
-) -> tuple[Tensor, Tensor]:
-    """The same for values in [0, 1] behind the logistic function: Laplace's approximation.
-
-    Newton's method finds the mode, which is the only one. Its first steps take the curvature of
-    Jaakkola and Jordan's bound, with which none goes too far: from afar Newton's own may never return.
-    ``weights`` (features, shots) say how much an observation counts, ``squeeze`` by how much a row's
-    own noise flattens its link. ``total`` adds up sums over several processes, each with a part of the shots.
-    """
-    summed = total or (lambda sums: sums)
-    squeezed = rows * squeeze[:, :, None]
-    prior_output = (squeezed @ prior[:, :, None])[:, :, 0]
-    white = squeezed @ root
-    mean = torch.zeros_like(prior)
-    covariance = torch.eye(len(root), dtype=root.dtype).expand(len(prior), -1, -1)
-
-    def stepped(mean: Tensor, *, bounded: bool) -> tuple[Tensor, Tensor]:
-        output = prior_output + (white @ mean[:, :, None])[:, :, 0]
-        chance = torch.sigmoid(output)
-        slope = _bounding_slope(output) if bounded else chance * (1 - chance)
-        curve = weights * slope.clamp(min=FEWEST_WEIGHT)
-        precision = torch.eye(len(root), dtype=root.dtype) + summed((white * curve[:, :, None]).mT @ white)
-        gradient = summed(((weights * (values - chance))[:, None, :] @ white)[:, 0]) - mean
-        step, covariance = solved(precision, gradient)
-        return mean + step, covariance
-
-    if rows.shape[1] or total is not None:
-        # At the mode a Newton step does not depend on where it started, so the last two steps alone
-        # carry the exact gradient: one for the mean, one for the covariance around it.
-        with torch.no_grad():
-            for turn in range(_BOUNDED_STEPS + _NEWTON_STEPS - 2):
-                mean, _ = stepped(mean, bounded=turn < _BOUNDED_STEPS)
-        for _ in range(2):
-            mean, covariance = stepped(mean, bounded=False)
-    return prior + mean @ root.T, root @ covariance @ root.T
-
-
-def _bounding_slope(output: Tensor) -> Tensor:
-    """The curvature of the quadratic that touches the logistic log-likelihood from below at ±output."""
-    size = output.abs().clamp(min=1e-3)
-    return torch.tanh(size / 2) / (2 * size)
-
-
-def squeezing(noise: Tensor) -> Tensor:
-    """By how much Gaussian noise of this variance flattens a logistic link."""
-    return torch.rsqrt(1 + math.pi / 8 * noise)
 
 
 def mixed(sums: ContextSums, means: Tensor, roots: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
@@ -176,7 +117,7 @@ def mixed_few(
     log_evidence = -0.5 * (half**2).sum(-1) - lower.diagonal(dim1=-2, dim2=-1).log().sum(-1)
     tempered = log_evidence * tempering(counts)[:, None]
     share = torch.softmax(shares.log() + tempered, dim=1)
-    mean = means + (gain.mT @ half[..., None])[..., 0]
+    mean = means + (half[..., None, :] @ gain)[..., 0, :]
     middle = (share[..., None] * mean).sum(1)
     root_share = share.sqrt()
     known = (root_share[..., None, None] * gain).flatten(1, 2)

@@ -23,6 +23,7 @@ _MIN_FREEDOM, _MAX_FREEDOM = 0.05, 50.0
 _PARTS, _MIN_FEATURES = 6, 5  # known features are parted by scale, at least so many in each part
 _LEVELS = 5  # of noise
 _MIN_DISTANCE = 0.05
+_BUDGET = 1 << 20  # numbers in the matrices of all parts of features that are computed together
 
 
 class _Parts(NamedTuple):
@@ -93,6 +94,17 @@ class ScalePrior(nn.Module):
 
         ``means`` (features, size − 1) are m, ``covariance`` is C.
         """
+        most = max(1, _BUDGET // (len(self.level) * len(self.reach) * sums.total[:1].numel()))
+        parts = [
+            self._posterior(ContextSums(*(each[at] for each in sums)), means[at], covariance)
+            for at in torch.split(torch.arange(len(means)), most)
+        ]
+        mean, spread, noise = (torch.cat(each) for each in zip(*parts, strict=True))
+        return mean, spread, noise
+
+    def _posterior(
+        self, sums: ContextSums, means: Tensor, covariance: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         counts = sums.counts
         parts = [self._given(_scaled(sums, level), means, covariance) for level in self.level]
         evidence = torch.cat(
@@ -121,24 +133,34 @@ class ScalePrior(nn.Module):
         freedom = self.freedom + sums.counts[:, None]
         square = (self.freedom * self.square + unexplained) / freedom
         evidence = (
-            self.share.log()
+            self.evidence_of(freedom, square)
             - 0.5 * self.reach.log()
             - lower.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        )
+        tight = self._precision(torch.linalg.inv(covariance)[None])
+        shifted = torch.cat([means, means.new_zeros(len(means), 1)], 1)[:, None]
+        shifted = shifted * cautious_scale(freedom, square)[:, :, None]
+        shifted[:, -1] = 0.0  # of a feature that is unlike all others no pattern is known beforehand
+        precision = sums.total[:, None] + tight
+        linear = sums.linear[:, None] + (tight @ shifted[..., None])[..., 0]
+        mean, spread = solved(precision.flatten(0, 1), linear.flatten(0, 1))
+        expected = self.expected_square(freedom, square)
+        return _Parts(evidence, square, mean.view(shifted.shape), spread.view(precision.shape), expected)
+
+    def evidence_of(self, freedom: Tensor, square: Tensor) -> Tensor:
+        """The logarithm of what the scale contributes to the evidence of each part: (…, parts)."""
+        return (
+            self.share.log()
             - freedom / 2 * (freedom * square / 2).log()
             + torch.lgamma(freedom / 2)
             + self.freedom / 2 * (self.freedom * self.square / 2).log()
             - torch.lgamma(self.freedom / 2)
         )
-        tight = self._precision(torch.linalg.inv(covariance)[None])
-        shifted = torch.cat([means, means.new_zeros(len(means), 1)], 1)[:, None]
-        shifted = shifted * _cautious_scale(freedom, square)[:, :, None]
-        shifted[:, -1] = 0.0  # of a feature that is unlike all others no pattern is known beforehand
-        precision = sums.total[:, None] + tight
-        linear = sums.linear[:, None] + (tight @ shifted[..., None])[..., 0]
-        mean, spread = solved(precision.flatten(0, 1), linear.flatten(0, 1))
-        # E[s²], or three times the square where so few degrees of freedom give none worth naming.
-        expected = square * torch.where(freedom > 3, freedom / (freedom - 2).clamp(min=1), 3.0)
-        return _Parts(evidence, square, mean.view(shifted.shape), spread.view(precision.shape), expected)
+
+    @staticmethod
+    def expected_square(freedom: Tensor, square: Tensor) -> Tensor:
+        """E[s²], or three times the square where so few degrees of freedom give none worth naming."""
+        return square * torch.where(freedom > 3, freedom / (freedom - 2).clamp(min=1), 3.0)
 
     def _precision(self, of_weights: Tensor) -> Tensor:
         """The prior precision of (w, c) in units of s, for each part: (features or 1, parts, size, size)."""
@@ -179,7 +201,7 @@ def _matching_freedom(variance: Tensor) -> Tensor:
     return ((low + high) / 2).exp()
 
 
-def _cautious_scale(freedom: Tensor, square: Tensor) -> Tensor:
+def cautious_scale(freedom: Tensor, square: Tensor) -> Tensor:
     """E[1/s] / E[1/s²]: the multiple of a predicted pattern with the least error in units of s."""
     half = freedom / 2
     return (square / half).sqrt() * (torch.lgamma(half + 0.5) - torch.lgamma(half)).exp()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from headstart.adapters.closed_form import ClosedFormAdapter
-from headstart.adapters.posterior import classify
+from headstart.adapters.logistic import classify
 from headstart.algebra.padding import blocks, padded
 from headstart.algebra.symmetric import with_one
 from headstart.core.batch import FeatureBatch
@@ -18,6 +18,8 @@ from headstart.crew import crew
 from headstart.table.kinds import KindType
 from headstart.table.outliers import LEAST_DEVIATION
 from headstart.table.regrouping import tamed
+
+_BUDGET = 1 << 22  # numbers in one block: each costs the processes a wait for each other
 
 
 @torch.no_grad()
@@ -32,7 +34,8 @@ def adapt_together(
     batch = _without_outliers(adapter, batch, states)
     squashed = adapter.knowledge.likelihood.squashes(batch.kinds)
     heads, order = [], []
-    for group in blocks(shots, adapter.prior.size, squashed + 2 * (batch.kinds == KindType.BINARY)):
+    apart = squashed + 2 * (batch.kinds == KindType.BINARY)
+    for group in blocks(shots, adapter.prior.size, apart, _BUDGET):
         part = batch.take(group)
         order.append(group)
         if bool(squashed[group[0]]):

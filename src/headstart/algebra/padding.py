@@ -10,13 +10,16 @@ from torch import Tensor
 from headstart.algebra.symmetric import unpack, with_one
 from headstart.table.cells import Cells
 
-_BUDGET = 1 << 22  # numbers in one block
+_BUDGET = 1 << 17  # numbers in one block: few enough to stay in a processor's cache
 
 
-def blocks(counts: Tensor, size: int, apart: Tensor | None = None) -> Iterator[Tensor]:
+def blocks(
+    counts: Tensor, size: int, apart: Tensor | None = None, budget: int | None = None
+) -> Iterator[Tensor]:
     """Part lines into groups whose counts differ at most fourfold and whose blocks stay small.
 
-    No group mixes two values of ``apart`` (lines,). Every line is in exactly one group.
+    No group mixes two values of ``apart`` (lines,), and a block of more than one line has at most ``budget``
+    numbers. Every line is in exactly one group.
 
     >>> [group.tolist() for group in blocks(torch.tensor([9, 0, 1, 12]), size=2)]
     [[1], [2], [0, 3]]
@@ -27,7 +30,7 @@ def blocks(counts: Tensor, size: int, apart: Tensor | None = None) -> Iterator[T
     order = torch.argsort(bucket, stable=True)
     for group in torch.split(order, torch.unique(bucket, return_counts=True)[1].tolist()):
         most = int(counts[group].max())
-        yield from torch.split(group, max(1, _BUDGET // ((most + 1) * size)))
+        yield from torch.split(group, max(1, (budget or _BUDGET) // ((most + 1) * size)))
 
 
 def places(cells: Cells) -> Tensor:

@@ -11,10 +11,10 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from headstart.algebra.sparse import bag
 from headstart.algebra.symmetric import diagonals, inverse, pack, solved, squares, unpack
 from headstart.backbones.one_row import OneRow, one_state
 from headstart.backbones.protocol import BackboneConfig, OpenBackbone, SweptBackbone
+from headstart.backbones.reading import read_rows
 from headstart.backbones.registry import register_backbone
 from headstart.backbones.rows import NOISE_SHOTS, Readings, RowPosterior, RowSums
 from headstart.backbones.signature import Signature
@@ -120,7 +120,7 @@ class Factorisation(SweptBackbone, OpenBackbone):
 
     def batch_states(self, cells: Cells) -> RowStates:
         """The code holds the factors and all else that is known of a row; heads read the factors."""
-        return self._states(self.row_posterior(cells), self.signature(cells))
+        return self.states_of(self.row_posterior(cells), self.signature(cells))
 
     def prior_means(self, cells: Cells) -> Tensor:
         """What the signature says of rows: (rows, latent)."""
@@ -139,15 +139,9 @@ class Factorisation(SweptBackbone, OpenBackbone):
         known = replace(cells, index=positions, width=self.features).keep(positions >= 0)
         if len(cells) == 1:
             return self._one_row(cells, known, heads.take(cells.index), kinds[cells.index], belief)
-        readings, parts = Readings.of(heads, kinds).double(), []
-        for part in torch.split(torch.arange(len(cells)), 1024):
-            few, signature = cells.take(part), self.signature(known.take(part)).double()
-            few = replace(few, values=few.values.double())
-            own_belief = None if belief is None else belief.take(part).double()
-            sums = readings.sums(few)
-            posterior = self.posterior_from(few, readings, sums, signature, None, belief=own_belief)
-            parts.append(self._states(posterior, signature).to(self.weight.dtype))
-        return RowStates.concatenate(parts) if parts else self.batch_states(known)
+        if not len(cells):
+            return self.batch_states(known)
+        return read_rows(self, cells, known, Readings.of(heads, kinds), belief)
 
     def _one_row(
         self, cells: Cells, known: Cells, heads: Heads, kinds: Tensor, belief: RowBelief | None
@@ -166,7 +160,8 @@ class Factorisation(SweptBackbone, OpenBackbone):
         believed = None if belief is None else (belief.shift[0].numpy(), belief.covariance.numpy())
         return RowStates.of_one(one_state(self, row, known.index.numpy(), believed), self.weight.dtype)
 
-    def _states(self, posterior: RowPosterior, signature: Tensor) -> RowStates:
+    def states_of(self, posterior: RowPosterior, signature: Tensor) -> RowStates:
+        """The states of rows of which this is known."""
         variance = diagonals(posterior.spread, self.latent)
         std = variance.sqrt()
         certainty = torch.stack([posterior.exactness.log(), 1 - 2 * std.mean(1)], dim=1)
@@ -206,15 +201,15 @@ class Factorisation(SweptBackbone, OpenBackbone):
         held = self.latent * (self.latent + 1) // 2  # of a packed matrix without its last line, the bias
         for turn in range(passes or readings.passes):
             exact = now.exactness if turn == 0 and start is None else self._exactness(now, sums)
-            total = readings.second.new_zeros(1, readings.second.shape[1]).expand(len(cells), -1)
+            total = readings.second.new_zeros(1, readings.second.shape[-1]).expand(len(cells), -1)
             linear = mean.new_zeros(len(cells), self.latent + 1)
             if sums is not None:
                 total = torch.addcmul(total, exact[:, None], sums.total)
                 linear += exact[:, None] * sums.linear
             if readings.weighs:
                 weights, values = readings.weighted(cells, now, new=turn == 0 and start is None)
-                total = total + bag(readings.second, cells, weights)
-                linear += bag(readings.heads, cells, values)
+                more, further = readings.summed(cells, weights, values)
+                total, linear = total + more, linear + further
             linear = linear[:, :-1] - total[:, held:-1]
             precision = prior + unpack(total[:, :held], self.latent)
             means, covariances = solved(precision, mean @ prior + linear)

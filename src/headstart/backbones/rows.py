@@ -40,6 +40,11 @@ class RowPosterior:
         moments[:, : self.spread.shape[1]] += self.spread  # the bias comes last
         return moments
 
+    def doubled_moments(self) -> Tensor:
+        """The same with what is off the diagonal twice: its product with a packed matrix is a trace."""
+        down, across = triangle(self.mean.shape[1] + 1)
+        return self.moments() * torch.where(down == across, 1.0, 2.0)
+
     def at(self, rows: slice) -> RowPosterior:
         """The posteriors of some rows, not copied."""
         return RowPosterior(self.mean[rows], self.spread[rows], self.exactness[rows])
@@ -83,7 +88,7 @@ class Readings:
     @property
     def size(self) -> int:
         """The length of a head with its bias."""
-        return int(self.heads.shape[1])
+        return int(self.heads.shape[-1])
 
     @property
     def weighs(self) -> bool:
@@ -103,9 +108,12 @@ class Readings:
         rated = cells.weighted(rating[cells.index].to(self.precision.dtype))
         weights = self.precision[cells.index] * rated
         both = segment_sum(torch.stack([weights * cells.values**2, rated], dim=1), cells.indptr)
-        total = bag(self.second, cells, weights)
-        linear = bag(self.heads, cells, weights * cells.values)
+        total, linear = self.summed(cells, weights, weights * cells.values)
         return RowSums(both[:, 1], both[:, 0], linear, total)
+
+    def summed(self, cells: Cells, weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Σ weight · second moment and Σ value · head over each row's observations, of two of (n,)."""
+        return bag(self.second, cells, weights), bag(self.heads, cells, values)
 
     def weighted(self, cells: Cells, now: RowPosterior, *, new: bool = False) -> tuple[Tensor, Tensor]:
         """Observations that are no ratings as Gaussian ones: weight, and weight × value, two of (n,).
@@ -135,10 +143,8 @@ class Readings:
 
     def outputs(self, cells: Cells, now: RowPosterior) -> tuple[Tensor, Tensor]:
         """E[u·v + b] and E[(u·v + b)²] of each observation: two of (n,)."""
-        down, across = triangle(self.size)
-        twice = torch.where(down == across, 1.0, 2.0)
         mean = products_at(with_one(now.mean), self.heads, cells)
-        return mean, products_at(now.moments() * twice, self.second, cells)
+        return mean, products_at(now.doubled_moments(), self.second, cells)
 
 
 @dataclass(frozen=True)

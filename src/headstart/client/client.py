@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, cast
 from urllib.parse import quote
 
 import httpx
@@ -15,12 +14,13 @@ from numpy.typing import NDArray
 
 from headstart.client.answers import Cell, FeaturePage, RankedFeature, RankedRow, Taken
 from headstart.client.errors import ServiceError
+from headstart.closing import Closing
 
 By = Literal["mean", "upper", "information"]
 Row = str | Mapping[str, float]
 
 
-class Client:
+class Client(Closing):
     """Asks a service and writes to it.
 
     Parameters
@@ -56,14 +56,6 @@ class Client:
         headers = {} if token is None else {"authorization": f"Bearer {token}"}
         self._http = httpx.Client(base_url=address, timeout=timeout, headers=headers, transport=transport)
         self._retries = retries
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close all connections."""

@@ -70,7 +70,12 @@ def explain(fitted: Fitted, row: Any, feature: object) -> Explanation:
     together = (bare - average) - sum(columns.values(), torch.zeros_like(bare))
     found.append(Contribution("metadata", "all columns together", None, float(together @ middle)))
     found.append(
-        Contribution("context", f"{own.name}: {own.shots} observations", None, float((head - bare) @ middle))
+        Contribution(
+            "context",
+            f"{own.name}: {own.shots} observation{'s' * (own.shots != 1)}",
+            None,
+            float((head - bare) @ middle),
+        )
     )
     baseline = float(average[:-1] @ usual + average[-1])
     kept = [each for each in found if each.source == "observation" or abs(each.value) > _ROUNDING]

@@ -32,8 +32,11 @@ from headstart.table.kinds import KindType
 
 def takes_one(fitted: Fitted, given: Triples) -> bool:
     """Whether there is a short way for these observations: a single one, of parts that have such forms."""
-    if len(given.values) != 1 or given.features[0].finds_scale:
-        return False
+    return len(given.values) == 1 and not given.features[0].finds_scale and has_short_ways(fitted)
+
+
+def has_short_ways(fitted: Fitted) -> bool:
+    """Whether the parts of a model have forms for a single row or feature."""
     adapter, backbone = fitted.adapter, fitted.backbone
     return (
         isinstance(adapter, ClosedFormAdapter)
@@ -60,20 +63,22 @@ def head_of(fitted: Fitted, feature: Feature) -> OneHead:
 def with_row(fitted: Fitted, row: int, number: int, value: float, time: float | None) -> Fitted:
     """Return the model in which a row has also observed this value of the feature of this number."""
 
-    def described(observations: RowObservations) -> OneState:
-        try:
-            state = refined_one(_adapter(fitted), _state(fitted, row, observations))
-            finite = math.isfinite(sum(float(np.sum(part)) for part in state.parts()))
-        except LinAlgError:
-            finite = False
-        if not finite:
-            raise NumericalError(
-                f"row {fitted.rows[row]!r}: its observations are so extreme that nothing can be computed "
-                "from them; correct them or leave them out"
-            )
-        return state
+    return row_observed(fitted, row, number, value, time, lambda held: described_one(fitted, row, held))
 
-    return row_observed(fitted, row, number, value, time, described)
+
+def described_one(fitted: Fitted, row: int, observations: RowObservations) -> OneState:
+    """``describing.described`` of one row that observed this."""
+    try:
+        state = refined_one(_adapter(fitted), _state(fitted, row, observations))
+        finite = math.isfinite(sum(float(np.sum(part)) for part in state.parts()))
+    except LinAlgError:
+        finite = False
+    if not finite:
+        raise NumericalError(
+            f"row {fitted.rows[row]!r}: its observations are so extreme that nothing can be computed "
+            "from them; correct them or leave them out"
+        )
+    return state
 
 
 def row_observed(

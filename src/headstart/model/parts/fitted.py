@@ -24,6 +24,7 @@ from headstart.model.parts.roster import Roster
 from headstart.model.parts.row_metadata import RowMetadata
 from headstart.model.parts.settings import Settings
 from headstart.model.parts.staleness import NOTHING, Arrived
+from headstart.model.parts.units import in_own_units
 from headstart.model.parts.widening import widened
 from headstart.table import Cells, Kind, MetadataSchema, Names
 from headstart.table.cells import offsets
@@ -199,21 +200,8 @@ class Fitted:
         return self.settings.binary_link == "identity" and KindType.BINARY not in self.knowledge.kinds
 
     def with_own_units(self, feature: Feature) -> Feature:
-        """Return a feature that finds its scale in units that fit its observations, whatever their size.
-
-        The units only keep numbers exact: the scale itself is found by the adapter.
-        """
-        if not feature.finds_scale or self.middle is None or len(feature.values) == 0:
-            return feature
-        values = feature.values
-        center, spread = float(values.mean()), float(values.std())
-        if len(values) >= _FEWEST_OUTLIERS and spread > 0:
-            # One value far off must not cost the others their digits in single precision.
-            center = float(np.median(values))
-            distance = np.abs(values - center)
-            spread = max(float(np.median(distance)), _MOST_DIGITS * float(distance.max()))
-        scale = spread if spread > 1e-12 * abs(center) else abs(center) or self.middle.span
-        return replace(feature, kind=Kind.real(center, scale))
+        """Return a feature that finds its scale in units that fit its observations."""
+        return in_own_units([feature], self.middle)[0]
 
     def _units_of(self, feature: Feature) -> tuple[float, float]:
         if not feature.finds_scale or self.middle is None:
@@ -224,12 +212,14 @@ class Fitted:
     def batch_of(self, features: list[Feature]) -> FeatureBatch:
         """Turn features and their contexts into what adapters read."""
         counts = torch.tensor([len(feature.rows) for feature in features], dtype=torch.int64)
-        scaled = [(feature.values - feature.kind.offset) / feature.kind.span for feature in features]
+        scales = np.array([(feature.kind.offset, feature.kind.span) for feature in features])
+        offset, span = np.repeat(scales, counts.numpy(), axis=0).T
+        scaled = (np.concatenate([feature.values for feature in features]) - offset) / span
         return FeatureBatch(
             Cells(
                 offsets(counts),
                 torch.from_numpy(np.concatenate([feature.rows for feature in features])),
-                torch.from_numpy(np.concatenate(scaled)).float(),
+                torch.from_numpy(scaled).float(),
                 len(self.rows),
                 self._weights(features),
             ),
@@ -254,7 +244,3 @@ class Fitted:
             names = [features[i].name for i in known]
             positions[known] = torch.from_numpy(self.backbone_features.positions(names))
         return positions
-
-
-_FEWEST_OUTLIERS = 4  # values from which on one can be recognised as an outlier
-_MOST_DIGITS = 1e-15  # the least units relative to the value furthest off, whose square must be possible

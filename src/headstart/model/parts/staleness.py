@@ -63,9 +63,10 @@ class Staleness:
         if not self.observations:
             return "nothing was observed since fit"
         advice = "a refit is likely to pay" if self.refit else "a refit is not likely to pay yet"
+        way = "worse" if self.excess > 0 else "better"
         return (
             f"{self.observations} observations since fit ({self.growth:.0%} of the fit), each "
-            f"{self.excess:+.3f} ± {self.standard_error:.3f} nats worse than expected; {advice}"
+            f"{abs(self.excess):.3f} ± {self.standard_error:.3f} nats {way} than expected; {advice}"
         )
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from headstart.model.changing.single import described_one, has_short_ways
 from headstart.model.parts.describing import described, observations_of_row
 from headstart.model.parts.roster import RowObservations
 from headstart.model.parts.row_cells import RowCells
@@ -18,6 +19,8 @@ from headstart.service.live.losing import Again, without_features, without_rows
 from headstart.service.live.rows import with_rows
 from headstart.service.live.state import NOTHING, LiveState, power_of_two
 from headstart.service.live.taking import Taken, taken
+
+_FEW = 8  # rows that are described faster one by one
 
 
 def advanced(state: LiveState, delta: Delta, arrivals: Arrivals) -> LiveState:
@@ -94,6 +97,10 @@ def _described(state: LiveState, given: Taken, changed: list[str], dirty: set[in
     rows = np.array(sorted(dirty), dtype=np.int64)
     known = RowCells.of([_observed(state, int(row)) for row in rows])
     cells = known.joined(np.searchsorted(rows, given.rows), numbers, given.values)
+    if len(rows) <= _FEW and has_short_ways(state.reading):
+        for row, observations in zip(rows.tolist(), cells.observations(), strict=True):
+            roster = roster.put_one(row, described_one(state.reading, row, observations), observations)
+        return replace(state, shown=state.shown.with_roster(roster))
     metadata = None if state.base.row_metadata is None else state.base.row_metadata.encoded[rows]
     states = described(state.reading, cells, [state.base.rows[row] for row in rows], metadata)
     roster = roster.put(rows, states, cells.observations())

@@ -12,6 +12,7 @@ from headstart.errors import InputError
 from headstart.model.inputs.intake import new_features
 from headstart.model.parts.feature import Feature
 from headstart.model.parts.fitted import Fitted
+from headstart.model.parts.units import in_own_units
 from headstart.service.live.state import power_of_two
 from headstart.service.live.taking import Taken
 
@@ -66,18 +67,20 @@ def first_contexts(
     starts = np.cumsum(counts) - counts
     rank = np.empty(len(chosen), np.int64)
     rank[arrival] = np.arange(len(chosen)) - starts[places[arrival]]
-    most = np.array([power_of_two(int(count)) for count in counts], dtype=np.int64)
+    most = np.array([power_of_two(count) for count in counts.tolist()], dtype=np.int64)
     every, kept = dict(new), dict(new)
     for target, among in ((every, np.ones(len(chosen), dtype=bool)), (kept, rank < most[places])):
         at, own, seen = places[among], rows[among], values[among]
         order = np.lexsort((own, at))
         own, seen = own[order], seen[order]
         ends = np.cumsum(np.bincount(at, minlength=len(given.features))).tolist()
-        begin = 0
-        for feature, end in zip(given.features, ends, strict=True):
-            if end > begin:
-                target[feature.name] = fitted.with_own_units(_with(feature, own[begin:end], seen[begin:end]))
-            begin = end
+        begins = [0, *ends][: len(ends)]
+        observed = [
+            _with(feature, own[begin:end], seen[begin:end])
+            for feature, begin, end in zip(given.features, begins, ends, strict=True)
+            if end > begin
+        ]
+        target |= {feature.name: feature for feature in in_own_units(observed, fitted.middle)}
     return every, kept
 
 

@@ -40,14 +40,7 @@ def predicted_over_rows(state: LiveState, fitted: Fitted, name: str) -> Predicti
 
 
 def distribution(state: LiveState, name: str) -> dict[str, Any]:
-    """Count the predicted means of a feature over rows.
-
-    Parameters
-    ----------
-    state : LiveState
-        The model.
-    name : str
-        The feature.
+    """Count the predicted means of a feature of a live model over its rows.
 
     Returns
     -------

@@ -8,13 +8,15 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from headstart.model.changing.single import has_short_ways, with_feature
 from headstart.model.parts.feature import Feature
 from headstart.model.parts.fitted import Fitted
+from headstart.model.parts.units import in_own_units
 from headstart.service.live.arriving import first_contexts
 from headstart.service.live.state import LiveState, kept_keys
 from headstart.service.live.taking import Taken
 
-_FEATURES_AT_ONCE = 8192
+_FEATURES_AT_ONCE = 1 << 15
 _FEW = 8  # features whose kept sums are worth more than one pass for all
 
 
@@ -67,7 +69,8 @@ def _kept(reading: Fitted, base: Fitted, new: Mapping[str, Feature], kept: Mappi
         features, heads = base.catalogue.take(copied)
         reading = replace(reading, catalogue=reading.catalogue.put(features, heads))
     same = {*whole}
-    parts = {name: base.with_own_units(each) for name, each in kept.items() if name not in same}
+    others = [each for name, each in kept.items() if name not in same]
+    parts = {each.name: each for each in in_own_units(others, base.middle)}
     return _headed(reading, parts, None)
 
 
@@ -85,10 +88,15 @@ def _holders(base: Fitted, rows: list[int]) -> Iterator[tuple[int, Feature]]:
 def _headed(fitted: Fitted, features: Mapping[str, Feature], given: Taken | None) -> Fitted:
     """The model with the heads of these features; from kept sums if ``given`` says what is new in each."""
     if given is not None:
+        short = has_short_ways(fitted)
         for feature, rows, values in given.by_feature():
-            if feature.name in features:
-                order = np.argsort(rows)
-                fitted = fitted.observed(fitted.catalogue[feature.name], rows[order], values[order])
+            if feature.name not in features:
+                continue
+            before, order = fitted.catalogue[feature.name], np.argsort(rows)
+            if short and len(rows) == 1 and not before.finds_scale:
+                fitted = with_feature(fitted, before, int(rows[0]), float(values[0]), None)
+            else:
+                fitted = fitted.observed(before, rows[order], values[order])
         return fitted
     every = list(features.values())
     for start in range(0, len(every), _FEATURES_AT_ONCE):

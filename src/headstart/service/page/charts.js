@@ -199,6 +199,6 @@ export function waterfall(start, parts, end) {
 }
 
 function cut(text, width) {
-  const most = Math.floor(width / 6.6);
+  const most = Math.floor(width / 7.2);
   return text.length > most ? `${text.slice(0, most - 1)}…` : text;
 }

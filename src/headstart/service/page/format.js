@@ -8,7 +8,7 @@ const missing = (value) => value === null || value === undefined || Number.isNaN
 export function number(value) {
   if (missing(value)) return "–";
   if (Math.abs(value - Math.round(value)) < 1e-5 && Math.abs(value) < 1e15)
-    return whole.format(Math.round(value));
+    return whole.format(Math.round(value)).replace("-", "−");
   const text = estimate(value);
   return text.includes("e") ? text : text.replace(/\.?0+$/, "");
 }
@@ -17,8 +17,9 @@ export function number(value) {
 export function estimate(value) {
   if (missing(value)) return "–";
   const size = Math.abs(value);
-  if (size !== 0 && (size < 0.0005 || size >= 1e6)) return value.toExponential(1);
-  return value.toFixed(size < 0.1 ? 3 : size < 100 ? 2 : 0);
+  const sign = value < 0 ? "−" : "";
+  if (size !== 0 && (size < 0.0005 || size >= 1e6)) return sign + size.toExponential(1);
+  return sign + size.toFixed(size < 0.1 ? 3 : size < 100 ? 2 : 0);
 }
 
 /** A number with its sign. */

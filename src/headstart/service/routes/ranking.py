@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from headstart.model.asking.ranking import Ranking
 from headstart.service.answering import answer, service_of
+from headstart.service.live.model import Snapshot
 from headstart.service.problems import located
 from headstart.service.schemas import Audience, Explain, Recommend, Similar, Suggest
 
@@ -38,12 +39,18 @@ def _asked(row: str | dict[str, float]) -> Any:
     return [row] if isinstance(row, str) else {"row": row}
 
 
+def _knowing(request: Request, feature: str) -> Snapshot:
+    """The present model, if it has this feature."""
+    snapshot = service_of(request).snapshot
+    with located("/feature"):
+        snapshot.shown.catalogue[feature]
+    return snapshot
+
+
 @router.post("/audience", summary="Rank rows for a feature")
 def audience(request: Request, body: Audience) -> Response:
     """Rank rows for a feature, best first."""
-    snapshot = service_of(request).snapshot
-    with located("/feature"):
-        snapshot.shown.catalogue[body.feature]
+    snapshot = _knowing(request, body.feature)
     with located("/rows"):
         ranking = snapshot.model.audience(
             body.feature, body.n, body.rows, body.exclude_observed, body.by, level=body.level
@@ -62,9 +69,7 @@ def _ranking(ranking: Ranking) -> dict[str, Any]:
 @router.post("/suggest", summary="Whom to ask next")
 def suggest(request: Request, body: Suggest) -> Response:
     """Name the rows whose observations would tell most about a feature."""
-    snapshot = service_of(request).snapshot
-    with located("/feature"):
-        snapshot.shown.catalogue[body.feature]
+    snapshot = _knowing(request, body.feature)
     with located("/rows"):
         rows = snapshot.model.suggest(body.feature, body.rows, body.n)
     return answer(snapshot, {"feature": body.feature, "rows": rows})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import (
     BigInteger,
     Column,
@@ -33,25 +35,23 @@ CHANGES = Table(
     Column("squares", Float),
     sqlite_autoincrement=True,
 )
-# Features that were added and not removed since.
-FEATURES = Table(
-    "features",
-    METADATA,
-    Column("name", Text, primary_key=True),
-    Column("number", Number, ForeignKey("changes.number"), nullable=False, index=True),
-    Column("at", DateTime(timezone=True), nullable=False),
-    Column("kind", Text),
-    Column("metadata", Text, nullable=False),  # JSON
-)
-# Rows that were added and not forgotten since.
-ROWS = Table(
-    "rows",
-    METADATA,
-    Column("name", Text, primary_key=True),
-    Column("number", Number, ForeignKey("changes.number"), nullable=False, index=True),
-    Column("at", DateTime(timezone=True), nullable=False),
-    Column("metadata", Text),  # JSON
-)
+
+
+def _added(things: str, *columns: Column[Any]) -> Table:
+    """A table of what was added by a change and is still there, by name."""
+    return Table(
+        things,
+        METADATA,
+        Column("name", Text, primary_key=True),
+        Column("number", Number, ForeignKey("changes.number"), nullable=False, index=True),
+        Column("at", DateTime(timezone=True), nullable=False),
+        *columns,
+    )
+
+
+# Metadata is JSON.
+FEATURES = _added("features", Column("kind", Text), Column("metadata", Text, nullable=False))
+ROWS = _added("rows", Column("metadata", Text))
 # All observations that arrived, corrections after what they correct.
 OBSERVATIONS = Table(
     "observations",

@@ -6,11 +6,11 @@ import json
 import secrets
 from contextlib import AbstractContextManager, suppress
 from datetime import datetime
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from sqlalchemy import Connection, delete, func, insert, select, text, update
 
+from headstart.closing import Closing
 from headstart.errors import InputError
 from headstart.service.live.delta import Cell
 from headstart.service.store import reading as read
@@ -21,7 +21,7 @@ from headstart.service.store.schema import CHANGES, FACTS, FEATURES, OBSERVATION
 from headstart.service.store.writing import now
 
 
-class Store:
+class Store(Closing):
     """Everything that arrived online, in SQLite or PostgreSQL.
 
     Parameters
@@ -44,14 +44,6 @@ class Store:
             migrate(connection)
             if connection.execute(select(FACTS.c.key).where(FACTS.c.key == "salt")).first() is None:
                 connection.execute(insert(FACTS), {"key": "salt", "value": secrets.token_hex(16)})
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close all connections."""

@@ -105,7 +105,7 @@ function shown(found, asked, address) {
       { class: "measure" },
       meter(Math.log1p(each.shots) / most),
       number(each.shots),
-      h("span", { class: "narrow-only", "aria-hidden": "true" }, "shots"),
+      h("span", { class: "narrow-only", "aria-hidden": "true" }, each.shots === 1 ? "shot" : "shots"),
     ),
     h(
       "span",

@@ -1,0 +1,1 @@
+"""How fast the service is: ``python benchmarks/service/run.py``."""

@@ -1,0 +1,80 @@
+"""The time to start with many features of 10 observations each, by kind."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from sqlalchemy import insert
+
+from headstart import Headstart, Table
+from headstart.datasets import synthetic_ratings, synthetic_responses
+from headstart.service.live.model import LiveModel
+from headstart.service.store import Store, writing
+from headstart.service.store.schema import CHANGES, FEATURES, OBSERVATIONS
+
+SHOTS = 10
+
+
+def _reals() -> Table:
+    """Features whose scales differ, so that the scale of a new one is found from its observations."""
+    random = np.random.default_rng(0)
+    factors, loadings = random.normal(size=(2000, 4)), random.normal(size=(600, 4))
+    values = (factors @ loadings.T + random.normal(size=(2000, 600))) * random.lognormal(size=600)
+    row, feature = np.nonzero(random.random(values.shape) < 0.05)
+    long = {
+        "row": [f"row {i}" for i in row],
+        "feature": [f"item {j}" for j in feature],
+        "value": values[row, feature],
+    }
+    return Table.read(pa.table(long), kinds="real")
+
+
+TABLES: dict[str, Callable[[], Table]] = {
+    "rating": lambda: synthetic_ratings(rows=2000, features=1000, density=0.03),
+    "binary": lambda: synthetic_responses(rows=2000, features=600, density=0.1),
+    "real": _reals,
+}
+
+
+def rebuild(folder: Path, kind: str, count: int) -> dict[str, Any]:
+    """Fit a small model, fill a store with so many features, and start."""
+    model = Headstart(adapter="bayes", quiet=True).fit(TABLES[kind]())
+    place = folder / kind
+    model.save(place)
+    with Store(f"sqlite:///{folder}/{kind}.db") as store:
+        _fill(store, model, kind, count)
+        start, used = time.perf_counter(), time.process_time()
+        live = LiveModel(store, place)
+        took = {"seconds": time.perf_counter() - start, "CPU seconds": time.process_time() - used}
+    return {"features": len(live.snapshot.shown.catalogue), **took}
+
+
+def _fill(store: Store, model: Headstart, kind: str, count: int) -> None:
+    """Write features with their observations, as if each had come by itself."""
+    random, rows, at = np.random.default_rng(0), list(model.rows), writing.now()
+    metadata = {"rating": '{"year": 1999}', "binary": '{"level": 0.5}'}.get(kind, "{}")
+    numbers = range(1, count + 1)
+    names = [f"new {number}" for number in numbers]
+    every = list(zip(numbers, names, strict=True))
+    chosen = random.random((count, len(rows)), dtype=np.float32).argpartition(SHOTS, axis=1)[:, :SHOTS]
+    values = {
+        "rating": random.integers(1, 6, size=chosen.shape),
+        "binary": random.integers(0, 2, size=chosen.shape),
+        "real": random.normal(size=chosen.shape) * random.lognormal(size=(count, 1)),
+    }[kind].astype(float)
+    with store.writing() as connection:
+        change = {"at": at, "kind": "feature", "observations": SHOTS}
+        connection.execute(insert(CHANGES), [{"number": n, "name": own, **change} for n, own in every])
+        feature = {"at": at, "metadata": metadata}
+        connection.execute(insert(FEATURES), [{"number": n, "name": own, **feature} for n, own in every])
+        cells = [
+            {"number": n, "row": rows[i], "feature": own, "value": value}
+            for (n, own), line, said in zip(every, chosen.tolist(), values.tolist(), strict=True)
+            for i, value in zip(line, said, strict=True)
+        ]
+        connection.execute(insert(OBSERVATIONS), cells)

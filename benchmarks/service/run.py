@@ -1,0 +1,85 @@
+"""How fast the service is, by ratios within one run.
+
+    OMP_NUM_THREADS=1 python benchmarks/service/run.py --out service.json
+
+Parts, each can be chosen with ``--part``:
+
+- ``rate``: requests per second of one row × one feature against an empty endpoint of the same server.
+- ``grid``: 1,000 × 1,000 predictions in one call against the bare matrix products plus encoding.
+- ``load``: latency of predictions by their rate, while 100 observations a second arrive.
+- ``rebuild``: the time to start with 100,000 features of 10 observations each.
+
+Client and server are processes of their own. The client is a plain socket, so that it costs little.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from headstart import Headstart
+from headstart.datasets import synthetic_ratings
+from service.grid import grid
+from service.load import load
+from service.rate import rate
+from service.rebuild import TABLES, rebuild
+from service.server import served
+
+ASKING = {"rate": rate, "grid": grid, "load": load}
+PARTS = (*ASKING, "rebuild")
+
+
+def measure(
+    parts: list[str], features: int, kinds: list[str], model: Path | None, folder: Path
+) -> dict[str, Any]:
+    """Run these parts; the files of models and stores go to the folder."""
+    found: dict[str, Any] = {}
+    if "rebuild" in parts:
+        found["rebuild"] = {}
+        for kind in kinds:
+            found["rebuild"][kind] = rebuild(folder, kind, features)
+            print("rebuild", kind, found["rebuild"][kind], flush=True)
+    asking = [part for part in ASKING if part in parts]
+    if asking:
+        if model is None:
+            table = synthetic_ratings(rows=2000, features=1000, density=0.03)
+            fitted = Headstart(adapter="bayes", quiet=True).fit(table)
+        else:
+            fitted = Headstart.load(model)
+        fitted.save(folder / "m")
+        with served(folder) as port:
+            for part in asking:
+                found[part] = ASKING[part](fitted, port)
+                print(part, found[part], flush=True)
+    return found
+
+
+def main() -> None:
+    """Read the options, measure, and write what was found."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--part", action="append", choices=PARTS)
+    parser.add_argument("--features", type=int, default=100_000, help="of the part rebuild")
+    parser.add_argument("--kind", action="append", choices=list(TABLES), help="of the part rebuild")
+    parser.add_argument("--model", type=Path, help="a fitted model of 1,000 rows and features or more")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        found = measure(
+            options.part or [*PARTS],
+            options.features,
+            options.kind or [*TABLES],
+            options.model,
+            Path(name),
+        )
+    if options.out is not None:
+        options.out.write_text(json.dumps(found, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""A service in a process of its own, and a plain client that costs little."""
+
+from __future__ import annotations
+
+import multiprocessing
+import socket
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+from pydantic_core import to_json
+
+from headstart import Headstart
+
+HEADERS = "Host: localhost\r\nContent-Type: application/json\r\n"
+
+
+def _serve(model: str, url: str, port: int) -> None:
+    """Serve with an endpoint that does nothing beside the others."""
+    import uvicorn
+    from starlette.responses import Response
+
+    from headstart.service.app import create_app
+
+    torch.set_num_threads(1)
+    app = create_app(model, url)
+
+    async def empty() -> Response:
+        return Response(b"{}", media_type="application/json")
+
+    app.api.add_api_route("/v1/empty", empty, methods=["POST"])
+    app.api.router.routes.insert(0, app.api.router.routes.pop())
+    uvicorn.run(app, host="127.0.0.1", port=port, log_level="error", access_log=False)
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[int]:
+    """Serve the model of a folder with an empty store; give the port."""
+    with socket.socket() as own:
+        own.bind(("127.0.0.1", 0))
+        port = own.getsockname()[1]
+    server = multiprocessing.get_context("spawn").Process(
+        target=_serve, args=(str(folder / "m"), f"sqlite:///{folder}/store.db", port), daemon=True
+    )
+    server.start()
+    try:
+        _wait_for(port)
+        yield port
+    finally:
+        server.kill()
+        server.join()
+
+
+def _wait_for(port: int) -> None:
+    for _ in range(600):
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=5)
+            return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.1)
+    raise TimeoutError("the service does not start")
+
+
+class Connection:
+    """A connection that is kept open."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def post(self, path: str, body: bytes, accept: str = "application/json") -> bytes:
+        """Send a body and return the whole answer; any status but success is an error."""
+        head = f"POST {path} HTTP/1.1\r\n{HEADERS}Accept: {accept}\r\nContent-Length: {len(body)}\r\n\r\n"
+        self._socket.sendall(head.encode() + body)
+        received, end = bytearray(), -1
+        while end < 0:
+            received += self._socket.recv(1 << 20)
+            end = received.find(b"\r\n\r\n")
+        lines = bytes(received[:end]).lower().split(b"\r\n")
+        if not lines[0].startswith((b"http/1.1 200", b"http/1.1 201")):
+            raise RuntimeError(bytes(received[:500]))
+        length = next(int(line.split(b":")[1]) for line in lines if line.startswith(b"content-length"))
+        while len(received) < end + 4 + length:
+            received += self._socket.recv(1 << 20)
+        return bytes(received[end + 4 :])
+
+
+def bodies(model: Headstart, count: int, seed: int = 0) -> list[bytes]:
+    """Questions for one row × one feature each."""
+    random, rows, features = np.random.default_rng(seed), list(model.rows), model.features
+    chosen = random.integers((len(rows), len(features)), size=(count, 2)).tolist()
+    return [to_json({"rows": [rows[i]], "features": [features[j]]}) for i, j in chosen]

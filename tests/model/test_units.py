@@ -1,0 +1,45 @@
+"""Units of features that find their scale: many at once as each by itself."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from headstart.model.parts.feature import Feature
+from headstart.model.parts.units import in_own_units
+from headstart.table import Kind
+
+MIDDLE = Kind.real(2.0, 3.0)
+
+
+def feature(values: list[float], *, finds: bool = True) -> Feature:
+    seen = np.array(values, dtype=np.float64)
+    return Feature("f", MIDDLE, False, len(seen), np.zeros(0, np.float32), np.arange(len(seen)), seen, finds)
+
+
+def slow(values: np.ndarray) -> Kind:
+    """The same of one feature, step by step."""
+    center, spread = float(values.mean()), float(values.std())
+    if len(values) >= 4 and spread > 0:
+        center = float(np.median(values))
+        distance = np.abs(values - center)
+        spread = max(float(np.median(distance)), 1e-15 * float(distance.max()))
+    scale = spread if spread > 1e-12 * abs(center) else abs(center) or MIDDLE.span
+    return Kind.real(center, scale)
+
+
+def test_many_are_as_each_by_itself() -> None:
+    random = np.random.default_rng(0)
+    lists = [
+        (10 ** random.uniform(-6, 6) * random.normal(size=n)).tolist() for n in (1, 2, 3, 4, 5, 10, 10, 33)
+    ]
+    lists += [[0.0], [7.0] * 5, [0.0] * 4, [1.0, 1.0, 1.0, 1.0, 1e9], [5.0, 5.0]]
+    found = in_own_units([feature(each) for each in lists], MIDDLE)
+    for own, values in zip(found, lists, strict=True):
+        assert own.kind == slow(np.array(values))
+        assert in_own_units([feature(values)], MIDDLE)[0].kind == own.kind
+
+
+def test_others_stay_as_they_are() -> None:
+    empty, fixed, known = feature([]), feature([1.0, 2.0]), feature([1.0, 2.0], finds=False)
+    assert in_own_units([empty, known], MIDDLE) == [empty, known]
+    assert in_own_units([fixed], None) == [fixed]
