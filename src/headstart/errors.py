@@ -12,6 +12,8 @@ from contextvars import ContextVar
 class HeadstartError(Exception):
     """Base class of all errors that Headstart raises. Catch it to catch all of them."""
 
+    shared = False  # whether all processes of a training have raised it
+
 
 class InputError(HeadstartError, ValueError):
     """An argument or a file cannot be used. Nothing was changed. The message is safe to show to a user."""
@@ -27,6 +29,10 @@ class ModelFileError(HeadstartError):
 
 class BusyError(HeadstartError):
     """Another process, or this very thread, is at work on the folder. Nothing was changed."""
+
+
+class LostProcessError(HeadstartError):
+    """Another process of the same training has ended. No model was written."""
 
 
 class StorageError(HeadstartError, OSError):
@@ -52,7 +58,13 @@ class NotFittedError(HeadstartError, ValueError, AttributeError):
 # Whether the user is on the command line. A message must name what can be typed there.
 _on_command_line: ContextVar[bool] = ContextVar("on_command_line", default=False)
 # Arguments whose option has another name.
-_OPTIONS = {"kinds": "kind", "metadata_types": "metadata-type", "half_life": "half-life"}
+_OPTIONS = {
+    "kinds": "kind",
+    "metadata_types": "metadata-type",
+    "half_life": "half-life",
+    "meta_share": "meta-share",
+    "row_metadata": "row-metadata",
+}
 
 
 @contextmanager

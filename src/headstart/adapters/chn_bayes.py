@@ -14,6 +14,7 @@ from headstart.adapters.protocol import AdapterConfig
 from headstart.adapters.registry import register_adapter
 from headstart.algebra.sparse import segment_sum
 from headstart.core.batch import FeatureBatch
+from headstart.core.dropout import SharedDropout
 from headstart.core.knowledge import Knowledge
 from headstart.core.networks import mlp
 from headstart.core.states import RowStates
@@ -62,7 +63,7 @@ class CHNBayes(ClosedFormAdapter):
         self.h = mlp([columns, 64, config.metadata_encoding]) if columns else None
         joined = config.encoding + (config.metadata_encoding if columns else 0)
         self.net = mlp([joined, 2 * config.hidden, self.prior.size])
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = SharedDropout(config.dropout)
         self.reach: Tensor  # how far the hypernetwork moves each parameter: its prior standard deviation
         self.register_buffer("reach", torch.ones(self.prior.size))
 

@@ -107,7 +107,7 @@ class ClosedFormAdapter(StreamingAdapter):
         batch = self._without_outliers(batch, states)
         prior_mean = self.prior_mean(batch, self.context_sums(batch, states)).to(self.dtype)
         root, none = self.prior.root(self.dtype), batch.kinds[:0]
-        heads, order = [self._heads(prior_mean[:0], root.expand(0, -1, -1), none)], [none]  # may be empty
+        heads, order = [self.heads_of(prior_mean[:0], root.expand(0, -1, -1), none)], [none]  # may be empty
         apart = self.knowledge.likelihood.squashes(batch.kinds) + 2 * (batch.kinds == KindType.BINARY)
         unscaled = batch.unscaled
         apart = apart + 4 * unscaled
@@ -117,7 +117,7 @@ class ClosedFormAdapter(StreamingAdapter):
                 heads.append(self._unscaled_heads(batch.take(group), states, prior_mean[group], root))
                 continue
             mean, covariance = self._posterior(batch.take(group), states, prior_mean[group], root)
-            heads.append(self._heads(mean, covariance, batch.kinds[group]))
+            heads.append(self.heads_of(mean, covariance, batch.kinds[group]))
         return Heads.concatenate(heads).take(torch.argsort(torch.cat(order)))
 
     @cached_property
@@ -148,12 +148,19 @@ class ClosedFormAdapter(StreamingAdapter):
             return mixed_few(rows, values, weights, counts, *self.prior.parts(prior_mean, batch))
         if identity:
             return regress(rows, values, padded(cells.weighted(1 / noise), cells), prior_mean, root)
-        if int(kind) == KindType.BINARY:
-            counted, squeeze = cells.weighted(torch.ones_like(noise)), padded(squeezing(noise), cells)
-            return classify(rows, values, padded(counted, cells), squeeze, prior_mean, root)
+        trust, squeeze = (padded(each, cells) for each in self.trusted(batch, states, root.dtype))
+        return classify(rows, values, trust, squeeze, prior_mean, root)
+
+    def trusted(self, batch: FeatureBatch, states: RowStates, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """How much each observation behind a logistic link counts, and what squeezes its link: two of (n,).
+
+        The features are of one kind.
+        """
+        cells, noise = batch.cells, self._noise(states, batch).to(dtype)
+        if int(batch.kinds[0]) == KindType.BINARY:
+            return cells.weighted(torch.ones_like(noise)), squeezing(noise)
         # A rating behind the logistic link says more than a binary value: how much more is learned.
-        trust = padded(cells.weighted(self.log_trust.exp() / noise), cells)
-        return classify(rows, values, trust, torch.ones_like(trust), prior_mean, root)
+        return cells.weighted(self.log_trust.exp() / noise), torch.ones_like(noise)
 
     def _unscaled_heads(
         self, batch: FeatureBatch, states: RowStates, prior_mean: Tensor, root: Tensor
@@ -161,7 +168,7 @@ class ClosedFormAdapter(StreamingAdapter):
         """Heads of reals whose centre and scale are found from their contexts, in units that all share."""
         if self.scale_prior is None or batch.units is None:
             mean, covariance = self._posterior(batch, states, prior_mean, root)
-            return self._heads(mean, covariance, batch.kinds)
+            return self.heads_of(mean, covariance, batch.kinds)
         zero, one = batch.units[:, :1], batch.units[:, 1:]
         lines, centre = batch.cells.lines, self.scale_prior.centre
         shared = zero[lines, 0] + one[lines, 0] * batch.cells.values.double() - centre
@@ -175,7 +182,7 @@ class ClosedFormAdapter(StreamingAdapter):
         alike, first = all_equal(batch.cells)
         mean[alike, :-1] = 0.0
         mean[alike, -1] = one[alike, 0] * first[alike].double()
-        heads = self._heads(mean / one, covariance / one[:, :, None] ** 2, batch.kinds)
+        heads = self.heads_of(mean / one, covariance / one[:, :, None] ** 2, batch.kinds)
         own_noise = self.prior.noise(batch.kinds) * (noise / one[:, 0] ** 2).to(heads.bias.dtype)
         return replace(heads, noise=own_noise)
 
@@ -190,7 +197,8 @@ class ClosedFormAdapter(StreamingAdapter):
         weights = batch.cells.weighted(1 / self._noise(states, batch).double())
         return sums_over(batch.cells, states.activation, weights)
 
-    def _heads(self, mean: Tensor, covariance: Tensor, kinds: Tensor) -> Heads:
+    def heads_of(self, mean: Tensor, covariance: Tensor, kinds: Tensor) -> Heads:
+        """Heads with this mean (features, size) and covariance (features, size, size)."""
         noise = self.prior.noise(kinds)
         mean = mean.to(noise.dtype)
         return Heads(mean[:, :-1], mean[:, -1], pack(covariance).to(noise.dtype), noise)
@@ -239,8 +247,8 @@ class ClosedFormAdapter(StreamingAdapter):
         prior_mean = self.prior_mean(batch, further).to(evidence.dtype)
         if self.doubts_metadata:
             mean, covariance = mixed(sums, *self.prior.parts(prior_mean, batch))
-            return self._heads(mean, covariance, batch.kinds)
+            return self.heads_of(mean, covariance, batch.kinds)
         root = self.prior.root(evidence.dtype)
         residual = sums.linear - (sums.total @ prior_mean[:, :, None])[:, :, 0]
         mean, covariance = posterior_of(root.T @ sums.total @ root, residual @ root, prior_mean, root)
-        return self._heads(mean, covariance, batch.kinds)
+        return self.heads_of(mean, covariance, batch.kinds)

@@ -16,6 +16,7 @@ from headstart.algebra.symmetric import positive, squares, triangle, unpack, wit
 from headstart.core.description import Description
 from headstart.core.heads import Heads
 from headstart.core.knowledge import Knowledge
+from headstart.crew import crew
 from headstart.table.kinds import KindType
 
 _USUAL_MISLEADING, _FEATURES_TO_BELIEVE = 0.25, 10.0
@@ -102,9 +103,10 @@ def activation_metric(knowledge: Knowledge) -> Tensor:
     metric[:-1, :-1] = gram(states.activation, states.activation)
     metric[:-1, -1] = metric[-1, :-1] = column_sums(states.activation)
     metric[-1, -1] = len(states)
-    metric /= max(1, len(states))
+    _, whole = crew().span(len(states))
+    metric = crew().total(metric) / max(1, whole)
     if states.variance is not None:
-        metric[:-1, :-1] += torch.diag(column_sums(states.variance) / max(1, len(states)))
+        metric[:-1, :-1] += torch.diag(crew().total(column_sums(states.variance)) / max(1, whole))
     return metric
 
 
@@ -123,6 +125,7 @@ def empirical_noise(knowledge: Knowledge) -> Tensor:
         for errors, features in _squared_errors(knowledge):
             squared = squared + torch.bincount(features, errors.double(), minlength=len(kinds))
             counts = counts + torch.bincount(features, minlength=len(kinds))
+        squared, counts = crew().total(squared), crew().total(counts.double())
     noise = torch.tensor([_BINARY_NOISE, knowledge.likelihood.config.output_variance, 1.0])
     for kind in set(KindType) - {KindType.BINARY}:
         own = kinds == kind
@@ -134,9 +137,11 @@ def empirical_noise(knowledge: Knowledge) -> Tensor:
 def _squared_errors(knowledge: Knowledge) -> Iterator[tuple[Tensor, Tensor]]:
     """The squared errors of observations and the features of these, in blocks of rows."""
     likelihood, cells, states = knowledge.likelihood, knowledge.cells, knowledge.states
-    if len(cells.index) > _NOISE_OBSERVATIONS:  # so many say it well enough
-        step = -(-len(cells.index) // _NOISE_OBSERVATIONS)
-        rows = torch.arange(0, len(cells), step)
+    start, _ = crew().span(len(cells))
+    _, observations = crew().span(len(cells.index))
+    if observations > _NOISE_OBSERVATIONS:  # so many say it well enough
+        step = -(-observations // _NOISE_OBSERVATIONS)
+        rows = torch.arange(-start % step, len(cells), step)
         cells, states = cells.take(rows), states.take(rows)
     heads = knowledge.heads.detach()
     down, across = triangle(heads.weight.shape[1] + 1)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from headstart.core.knowledge import Knowledge
+from headstart.crew import crew
 from headstart.table.kinds import KindType
 
 _FEATURES, _ROWS = 64, 4096  # at most so many features are looked at, and rows to learn what is usual
@@ -29,7 +30,9 @@ class Landmarks:
         order = torch.argsort(knowledge.table_shots[real], descending=True, stable=True)
         heads = knowledge.heads.take(real[order[:_FEATURES]])
         weight, bias = heads.weight.detach().double(), heads.bias.detach().double()
-        outputs = torch.addmm(bias, knowledge.states.activation[:_ROWS].double(), weight.T)
+        start, _ = crew().span(len(knowledge.states))
+        first = crew().gathered(knowledge.states.activation[: max(0, _ROWS - start)])
+        outputs = torch.addmm(bias, first.double(), weight.T)
         middle = outputs.median(dim=0).values
         return cls(weight, bias, middle, (outputs - middle).abs().median(dim=0).values)
 

@@ -6,6 +6,7 @@ As in ``posterior``, all work is done in whitened coordinates, θ = prior + root
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -17,19 +18,26 @@ FEWEST_WEIGHT = 1e-7  # where all is certain, rounding must not leave a negative
 
 
 def classify(
-    rows: Tensor, values: Tensor, weights: Tensor, squeeze: Tensor, prior: Tensor, root: Tensor
+    rows: Tensor,
+    values: Tensor,
+    weights: Tensor,
+    squeeze: Tensor,
+    prior: Tensor,
+    root: Tensor,
+    total: Callable[[Tensor], Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """``regress`` for values in [0, 1] behind the logistic function: Laplace's approximation.
 
     Newton's method finds the mode, which is the only one. Its first steps take the curvature of
     Jaakkola and Jordan's bound, with which none goes too far: from afar Newton's own may never return.
     ``weights`` (features, shots) say how much an observation counts, ``squeeze`` by how much a row's
-    own noise flattens its link.
+    own noise flattens its link. ``total`` adds up sums over several processes, each with a part of the shots.
     """
     squeezed = rows * squeeze[:, :, None]
-    form = _OverShots if rows.shape[1] < rows.shape[2] else _OverHead
+    form = _OverShots if rows.shape[1] < rows.shape[2] and total is None else _OverHead
     system = form(squeezed @ root, (prior[:, None] @ squeezed.mT)[:, 0], values, weights)
-    if not rows.shape[1]:
+    system.total = total or system.total
+    if not rows.shape[1] and total is None:
         return prior, (root @ root.T).expand(len(prior), -1, -1)
     at = torch.zeros_like(system.start)
     # At the mode a Newton step does not depend on where it started, so the last two steps alone
@@ -46,6 +54,7 @@ class _Newton:
 
     def __init__(self, white: Tensor, prior_output: Tensor, values: Tensor, weights: Tensor) -> None:
         self.white, self.prior_output, self.values, self.weights = white, prior_output, values, weights
+        self.total: Callable[[Tensor], Tensor] = lambda sums: sums
 
     def pulled(self, change: Tensor, *, bounded: bool) -> tuple[Tensor, Tensor]:
         """How far values are from what the outputs say, weighted, and the slopes of the link there."""
@@ -61,7 +70,7 @@ class _OverHead(_Newton):
     @property
     def start(self) -> Tensor:
         """Any tensor of the shape of what is stepped."""
-        return self.white[:, 0]
+        return self.white.new_zeros(len(self.white), self.white.shape[2])
 
     def stepped(self, at: Tensor, *, bounded: bool) -> Tensor:
         """The next t."""
@@ -76,8 +85,8 @@ class _OverHead(_Newton):
         white = self.white
         pull, slope = self.pulled((at[:, None] @ white.mT)[:, 0], bounded=bounded)
         unit = torch.eye(white.shape[2], dtype=white.dtype)
-        precision = unit + (white * (self.weights * slope)[:, :, None]).mT @ white
-        step, covariance = solved(precision, (pull[:, None, :] @ white)[:, 0] - at)
+        precision = unit + self.total((white * (self.weights * slope)[:, :, None]).mT @ white)
+        step, covariance = solved(precision, self.total((pull[:, None, :] @ white)[:, 0]) - at)
         return at + step, covariance
 
 

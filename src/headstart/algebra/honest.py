@@ -7,7 +7,9 @@ from torch import Tensor
 
 from headstart.algebra.blocks import stretches
 from headstart.algebra.groups import MAX_COLUMNS, Group, leading_directions
+from headstart.algebra.shared import gathered_some
 from headstart.algebra.symmetric import positive, weighted_traces
+from headstart.crew import crew
 
 _MAX_GROUPS = 16  # with a strength of their own; where there are more, the least useful share one
 _PASSES = 3  # over the groups
@@ -22,11 +24,12 @@ class HonestRegression:
     """y_i = B·[x_i; 1] + residual, where each group of columns has a prior variance, its "strength".
 
     ``choose`` finds the strengths by the closed-form leave-one-out error, with "not at all" among the
-    choices; ``fit`` finds B and the prediction of every line from all other lines.
+    choices; ``fit`` finds B and the prediction of every line from all other lines. If lines are ``shared``,
+    several processes have some of them each.
     """
 
-    def __init__(self, groups: list[Group]) -> None:
-        self.groups = groups
+    def __init__(self, groups: list[Group], *, shared: bool = False) -> None:
+        self.groups, self.shared = groups, shared and not crew().alone
         self.members = [[position] for position in range(len(groups))]  # the original groups in each group
         self.tried = len(groups)  # also those that come to share one strength
         self.strengths = torch.zeros(len(groups), dtype=torch.float64)
@@ -44,7 +47,9 @@ class HonestRegression:
         """
         if not self.groups:
             return
-        if len(encoded) > _LINES_TO_CHOOSE:  # so many say it well enough
+        if self.shared:
+            encoded, targets, weights = gathered_some(_LINES_TO_CHOOSE, encoded, targets, weights)
+        elif len(encoded) > _LINES_TO_CHOOSE:  # so many say it well enough
             every = torch.linspace(0, len(encoded) - 1, _LINES_TO_CHOOSE, dtype=torch.float64)
             some = every.long()
             encoded, targets, weights = encoded[some], targets[some], weights[some]
@@ -99,10 +104,18 @@ class HonestRegression:
         ``targets`` is (lines, size), ``weights`` (lines,). The smaller of two equal systems of equations
         is solved: that of the columns or that of the lines.
         """
-        weights = _relative(weights)
         columns = 1 + sum(group.width for group, used in self._used() if used)
-        if columns > len(encoded):
+        start, whole = crew().span(len(encoded)) if self.shared else (0, len(encoded))
+        if columns > whole:
+            if self.shared:
+                every = (crew().gathered(each) for each in (encoded, targets, weights))
+                return self._fit_by_lines(*every)[start : start + len(encoded)]
             return self._fit_by_lines(encoded, targets, weights)
+        if self.shared:
+            usual = crew().count(float(weights.double().sum())) / whole
+            weights = weights.double() / max(usual, 1e-12)
+        else:
+            weights = _relative(weights)
         parts = list(stretches(len(encoded), _COPIES * 8 * (columns + targets.shape[1])))
         normal = torch.zeros(columns, columns, dtype=torch.float64)
         linear = torch.zeros(columns, targets.shape[1], dtype=torch.float64)
@@ -111,6 +124,9 @@ class HonestRegression:
             weighted = design * weights[part, None]
             normal += weighted.T @ design
             linear += weighted.T @ targets[part].double()
+        if self.shared:
+            normal, linear = crew().total(normal), crew().total(linear)
+            ridge = self._design(encoded[:0])[1]  # also if this process has no lines
         lower = torch.linalg.cholesky(normal + torch.diag(ridge))
         self.coefficients = torch.cholesky_solve(linear, lower)
         predicted = torch.empty_like(targets)
@@ -121,6 +137,7 @@ class HonestRegression:
         return predicted
 
     def _fit_by_lines(self, encoded: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        weights = _relative(weights)
         design, ridge = self._design(encoded)
         scale = weights.clamp(min=1e-12).sqrt()[:, None]
         scaled = scale * design

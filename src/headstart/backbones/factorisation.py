@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import ClassVar, Literal, Self
 
 import torch
@@ -17,6 +18,7 @@ from headstart.backbones.reading import read_rows
 from headstart.backbones.registry import register_backbone
 from headstart.backbones.rows import NOISE_SHOTS, Readings, RowPosterior, RowSums
 from headstart.backbones.signature import Signature
+from headstart.backbones.sweep_progress import SweepProgress
 from headstart.backbones.sweeping import FactorisationTraining
 from headstart.core.description import Description
 from headstart.core.heads import Heads
@@ -227,14 +229,20 @@ class Factorisation(SweptBackbone, OpenBackbone):
     def train_by_sweeps(
         self, cells: Cells, description: Description, generator: torch.Generator
     ) -> Iterator[float]:
-        """Coordinate ascent on the evidence bound, from the means of rows and features.
-
-        Rows without observations tell nothing, and would only make the sweeps slower to arrive.
-        """
-        filled = torch.nonzero(cells.counts)[:, 0]
-        if 0 < len(filled) < len(cells):
-            cells = cells.take(filled)
+        """Coordinate ascent on the evidence bound, from the means of rows and features."""
         yield from FactorisationTraining(self, cells, description, generator).sweeps()
+
+    def train_resumably(
+        self,
+        cells: Cells,
+        description: Description,
+        generator: torch.Generator,
+        checkpoint: Path,
+        seconds: float,
+    ) -> Iterator[float]:
+        """The same, from the last sweep that was kept."""
+        training = FactorisationTraining(self, cells, description, generator)
+        yield from training.sweeps(SweepProgress(checkpoint, seconds))
 
     def stacked_heads(self) -> Tensor:
         """The features' (v, b): (features, latent + 1)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from pathlib import Path
 from typing import ClassVar, Self
 
 import torch
@@ -116,6 +117,20 @@ class SweptBackbone(Backbone):
         Yields after each of the ``sweeps``, every parameter updated once, how far predictions are off:
         a standard deviation, 0 where unknown.
         """
+
+    def train_resumably(
+        self,
+        cells: Cells,
+        description: Description,
+        generator: torch.Generator,
+        checkpoint: Path,  # noqa: ARG002
+        seconds: float,  # noqa: ARG002
+    ) -> Iterator[float]:
+        """The same, but keeping what is reached in the file ``checkpoint`` every so many ``seconds``.
+
+        A backbone whose sweeps take little time need not keep anything.
+        """
+        yield from self.train_by_sweeps(cells, description, generator)
 
 
 class OpenBackbone(Backbone):

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, SerializeAsAny
 from torch import Tensor
 
 from headstart.backbones.protocol import Backbone, BackboneConfig
+from headstart.crew import crew
 from headstart.registry import Registry
 from headstart.table.cells import Cells
 
@@ -38,6 +39,8 @@ def build_backbone(config: BackboneConfig, kinds: Tensor, grid: Tensor) -> Backb
 def value_grid(cells: Cells) -> Tensor:
     """The distinct values, if they are few enough to be tabled; otherwise none."""
     grid: Tensor = torch.unique(cells.values)
+    if not crew().alone:
+        grid = torch.unique(crew().gathered(grid[: LARGEST_GRID + 1]))
     return grid if len(grid) <= LARGEST_GRID else grid[:0]
 
 

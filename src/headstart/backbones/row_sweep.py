@@ -13,6 +13,7 @@ from headstart.algebra.blocks import PER_CELL, line_blocks
 from headstart.algebra.sparse import DENSE_FROM, Backwards
 from headstart.algebra.symmetric import with_one
 from headstart.backbones.rows import Readings, RowPosterior, RowSums
+from headstart.crew import crew
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 
@@ -50,10 +51,19 @@ def sweep_rows(backbone: Factorisation, cells: Cells, signatures: Tensor, rows: 
         for kind, squared, count in _errors(readings, block, now, sums):
             before = errors.get(kind, (0.0, 0.0))
             errors[kind] = (before[0] + squared, before[1] + count)
+    if not crew().alone:
+        errors = _total_errors(errors)
     if KindType.RATING in errors:  # these errors are weighted by the precision
         squared, count = errors[KindType.RATING]
         errors[KindType.RATING] = (squared / float(backbone.precision[KindType.RATING]), max(1.0, count))
     return {kind: (squared, count) for kind, (squared, count) in errors.items() if count > 0}
+
+
+def _total_errors(errors: Errors) -> Errors:
+    """The errors of the rows that all processes have."""
+    every = torch.tensor([errors.get(kind, (0.0, 0.0)) for kind in KindType], dtype=torch.float64)
+    found = crew().total(every).tolist()
+    return {int(kind): (each[0], each[1]) for kind, each in zip(KindType, found, strict=True) if each[1] > 0}
 
 
 def _blocks(backbone: Factorisation, readings: Readings, cells: Cells) -> Iterator[tuple[slice, Cells]]:
@@ -92,7 +102,7 @@ def feature_sums(backbone: Factorisation, cells: Cells, rows: RowPosterior) -> F
         back.add(linear, with_one(now.mean), values)
         squared = (weights * block.values**2).double()
         squares += torch.bincount(block.index, squared, minlength=backbone.features)
-    return FeatureSums(total, linear, squares)
+    return FeatureSums(*(crew().total(each) for each in (total, linear, squares)))
 
 
 def _weights(readings: Readings, cells: Cells, rows: RowPosterior) -> tuple[Tensor, Tensor]:

@@ -11,6 +11,7 @@ from headstart.algebra.blocks import column_sums, gram
 from headstart.algebra.sparse import bag, products_at, segment_sum
 from headstart.algebra.symmetric import squares, traces, triangle, unpack, with_one
 from headstart.core.heads import Heads
+from headstart.crew import crew
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 
@@ -56,12 +57,12 @@ class RowPosterior:
 
     def mean_moment(self) -> Tensor:
         """The mean of E[(u, 1)(u, 1)ᵀ] over rows, in double precision: (latent + 1, latent + 1)."""
-        count, latent = max(1, len(self.mean)), self.mean.shape[1]
+        (_, whole), latent = crew().span(len(self.mean)), self.mean.shape[1]
         moment = torch.zeros(latent + 1, latent + 1, dtype=torch.float64)
         moment[:-1, :-1] = gram(self.mean, self.mean) + unpack(column_sums(self.spread), latent)
         moment[:-1, -1] = moment[-1, :-1] = column_sums(self.mean)
         moment[-1, -1] = len(self.mean)
-        return moment / count
+        return crew().total(moment) / max(1, whole)
 
 
 @dataclass(frozen=True)

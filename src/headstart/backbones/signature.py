@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from headstart.algebra.blocks import line_blocks
+from headstart.algebra.shared import chosen_here, tall_qr, uniform_at
 from headstart.algebra.sparse import Backwards, bag
-from headstart.table.cells import Cells
+from headstart.crew import crew
+from headstart.table.cells import Cells, offsets, ranges
 
 _ROUNDS = 4  # of subspace iteration
 _TAIL = 0.02  # share of rows at each end of the counts whose counts are treated as equal
@@ -26,7 +28,7 @@ class Signature(nn.Module):
     The y_j are the leading singular vectors of the table's pattern of observations, rows and features
     scaled to unit length. A constant 1 and the logarithm of the count stand before them. All but the
     constant is a difference from the usual row, times n / (n + ``patience``): the signature of a row
-    without observations is that of the usual row, and an infinite patience makes every row usual.
+    without observations is that of the usual row, and the largest patience makes every row usual.
     """
 
     def __init__(self, features: int, length: int) -> None:
@@ -82,29 +84,37 @@ class Signature(nn.Module):
         if self.length:
             self._decompose(cells, generator)
         filled = cells.counts > 0
-        if int(filled.sum()) < 2:
+        _, whole = crew().span(int(filled.sum()))
+        if whole < 2:
             return
         logarithms = cells.counts[filled].to(self.table.dtype).log1p()
-        some = torch.randperm(len(logarithms), generator=generator)[:_QUANTILE_ROWS]
+        some = torch.randperm(whole, generator=generator)[:_QUANTILE_ROWS]
+        if not crew().alone:  # quantiles do not depend on the order
+            logarithms = crew().gathered(logarithms[chosen_here(some, len(logarithms))[1]])
+            some = torch.arange(len(logarithms))
         self.ends.copy_(torch.quantile(logarithms[some], logarithms.new_tensor([_TAIL, 1 - _TAIL])))
         raw = self._raw(cells)
         if not bool(filled.all()):
             raw = raw[filled]
-        self.centre.copy_(raw.mean(0))
+        mean, deviation, size = _moments(raw, whole)
+        self.centre.copy_(mean)
         # Where every row observed alike, a signature says nothing and must not be blown up.
-        spread = torch.maximum(raw.std(0), 0.05 * raw.abs().mean(0))
+        spread = torch.maximum(deviation, 0.05 * size)
         self.scale.copy_(spread.clamp(min=1e-3))
 
     def _decompose(self, cells: Cells, generator: torch.Generator) -> None:
-        observed = torch.bincount(cells.index, minlength=cells.width)
+        observed = crew().total(torch.bincount(cells.index, minlength=cells.width))
         near = cells.counts.clamp(min=1).to(self.table.dtype).rsqrt()[:, None]
         far = observed.clamp(min=1).to(self.table.dtype).rsqrt()[:, None]
         basis = torch.randn(cells.width, self.length + 8, generator=generator)
         for _ in range(_ROUNDS):
-            rows = torch.linalg.qr(near * _bag(far * basis, cells)).Q
-            basis = torch.linalg.qr(far * _bag_back(near * rows, cells)).Q
-        _, _, turn = torch.linalg.svd(near * _bag(far * basis, cells), full_matrices=False)
+            rows, _ = tall_qr(near * _bag(far * basis, cells))
+            basis = torch.linalg.qr(far * crew().total(_bag_back(near * rows, cells))).Q
+        rows = near * _bag(far * basis, cells)
+        _, _, turn = torch.linalg.svd(rows if crew().alone else tall_qr(rows)[1], full_matrices=False)
         leading = (basis @ turn.T)[:, : self.length]
+        if crew().launched:  # signs are arbitrary, but must not depend on how many processes there are
+            leading = leading * leading.gather(0, leading.abs().argmax(0)[None]).sign()
         self.table[:, : leading.shape[1]] = far * leading
 
     @torch.no_grad()
@@ -119,11 +129,9 @@ class Signature(nn.Module):
         """
         if not bool((row_map[1:] != 0).any()):
             return
-        if len(cells) > _PATIENCE_ROWS:  # so many say it well enough
-            some = torch.randperm(len(cells), generator=generator)[:_PATIENCE_ROWS]
-            cells, means = cells.take(some), means[some]
+        cells, means, places, whole = _patient(cells, means, generator)
         lines = cells.lines
-        keys = lines + torch.rand(len(lines), generator=generator, dtype=torch.float64)
+        keys = lines + uniform_at(places, whole, generator)
         order = torch.argsort(keys)
         rank = torch.empty_like(order)
         rank[order] = torch.arange(len(order)) - cells.indptr[lines]
@@ -134,15 +142,50 @@ class Signature(nn.Module):
         targets = means - row_map[0]
         for count in (1, 2, 4, 8, 16, 32, 64):
             enough = cells.counts >= 2 * count
-            if int(enough.sum()) < 10:
+            number = crew().count(int(enough.sum()))
+            if number < 10:
                 break
             predicted = (self.differences(cells.keep(rank < count)) @ row_map[1:])[enough]
-            size = ((predicted @ metric) * predicted).sum(1).mean()
-            agreement = ((predicted @ metric) * targets[enough]).sum(1).mean()
+            size = _mean(((predicted @ metric) * predicted).sum(1), number)
+            agreement = _mean(((predicted @ metric) * targets[enough]).sum(1), number)
             share = count / (count + choices)
             errors += share**2 * size - 2 * share * agreement
         best = float(choices[int(errors.argmin())])
-        self.patience.fill_(best if best <= _MAX_PATIENCE else torch.inf)
+        # The largest number there is makes every row usual, too, and can be saved, as infinity cannot.
+        self.patience.fill_(best if best <= _MAX_PATIENCE else torch.finfo(self.patience.dtype).max)
+
+
+def _patient(cells: Cells, means: Tensor, generator: torch.Generator) -> tuple[Cells, Tensor, Tensor, int]:
+    """Enough rows to find the patience from, with their means, and the places of their observations.
+
+    The places are among the observations of the rows that all processes have, of which there are so many.
+    """
+    _, whole = crew().span(len(cells))
+    if whole <= _PATIENCE_ROWS:
+        start, total = crew().span(len(cells.index))
+        return cells, means, torch.arange(start, start + len(cells.index)), total
+    some = torch.randperm(whole, generator=generator)[:_PATIENCE_ROWS]  # so many say it well enough
+    at, own = chosen_here(some, len(cells))
+    counts = torch.zeros_like(some)
+    counts[at] = cells.counts[own]
+    counts = crew().total(counts)
+    places = ranges(offsets(counts)[at], counts[at])
+    return cells.take(own), means[own], places, int(counts.sum())
+
+
+def _mean(numbers: Tensor, whole: float) -> Tensor:
+    """The mean of numbers, of which all processes together have so many."""
+    return numbers.mean() if crew().alone else crew().total(numbers.sum()) / whole
+
+
+def _moments(raw: Tensor, whole: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean, standard deviation and mean size of the columns of so many lines."""
+    if crew().alone:
+        return raw.mean(0), raw.std(0), raw.abs().mean(0)
+    own = raw.double()
+    mean, size = crew().total(torch.stack([own.sum(0), own.abs().sum(0)])) / whole
+    squares = crew().total(((own - mean) ** 2).sum(0))
+    return mean, (squares / (whole - 1)).sqrt(), size
 
 
 def _bag(table: Tensor, cells: Cells) -> Tensor:

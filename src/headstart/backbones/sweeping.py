@@ -12,16 +12,19 @@ from torch import Tensor
 from headstart.algebra.blocks import column_sums, gram, line_blocks, stretches
 from headstart.algebra.groups import make_groups
 from headstart.algebra.honest import HonestRegression, loo_covariance, reliability
+from headstart.algebra.shared import deviation_of, mean_of, normal_lines
 from headstart.algebra.sparse import segment_sum
 from headstart.algebra.symmetric import inverse, pack, positive, solved, squares, unpack
 from headstart.backbones.row_sweep import Errors, FeatureSums, feature_sums, sweep_rows
 from headstart.backbones.rows import NOISE_SHOTS, RowPosterior
 from headstart.core.description import Description
+from headstart.crew import crew
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 
 if TYPE_CHECKING:
     from headstart.backbones.factorisation import Factorisation
+    from headstart.backbones.sweep_progress import SweepProgress
 
 _CHOOSING = 5  # sweeps between two choices of what is worth regressing on
 _MAX_EXACTNESS = 1e4  # of a feature, relative to the usual
@@ -41,72 +44,104 @@ class FactorisationTraining:
     def __init__(
         self, backbone: Factorisation, cells: Cells, description: Description, generator: torch.Generator
     ) -> None:
+        # Rows without observations tell nothing, and would only make the sweeps slower to arrive.
+        filled = torch.nonzero(cells.counts)[:, 0]
+        if 0 < len(filled) < len(cells) or not crew().alone:
+            cells = cells.take(filled)
         self.backbone, self.generator, self.weights = backbone, generator, cells.weights
         # Factors are found from all observations alike: from what little old ones count some would die out.
         self.cells = replace(cells, weights=None)
-        self.counts = self.weighted_counts = torch.bincount(cells.index, minlength=cells.width)
+        counts = crew().total(torch.bincount(cells.index, minlength=cells.width))
+        self.counts = self.weighted_counts = counts
         # Much observed features are other than rarely observed ones.
         popularity = self.counts.to(description.numbers.dtype).log1p()[:, None]
         self.description = description.with_bends(description.bendable()).with_more(popularity)
         self.latent, self.size = backbone.latent, backbone.latent + 1
+        self.rows: RowPosterior
+        self.head_regression: HonestRegression
+        self.row_regression: HonestRegression
+        self.prior_means: Tensor  # (features, size): of heads
+        self.prior_covariance: Tensor  # (size, size): around these
         # The bound for the logistic link is loose: under it, factors that predict well die out. So where all
         # is binary, factors are found from 0 and 1 as numbers, and only the last sweep knows of the link.
         self.as_numbers = backbone.sweeps > 1 and bool((backbone.kinds == KindType.BINARY).all())
 
     @torch.no_grad()
-    def sweeps(self) -> Iterator[float]:
-        """Update everything once per sweep; yields how far predictions are off, as a standard deviation."""
+    def sweeps(self, progress: SweepProgress | None = None) -> Iterator[float]:
+        """Update everything once per sweep; yields how far predictions are off, as a standard deviation.
+
+        With ``progress`` they continue with what was kept there, and keep what they reach.
+        """
         backbone, cells = self.backbone, self.cells
-        backbone.signature.fit(cells, self.generator)
-        if self.as_numbers:
-            backbone.kinds = torch.full_like(backbone.kinds, KindType.RATING)
-        rows = self._start()
-        groups = make_groups(self.description.numbers, self.description.groups, self.generator)
-        self.head_regression = HonestRegression(groups)
-        differences = backbone.signature.differences(cells)  # these stay, only how far they count changes
+        done = 0 if progress is None else progress.restore(self)
+        if done == backbone.sweeps:
+            return
+        # These stay, only how far they count changes.
+        differences = backbone.signature.differences(cells) if done else self._begin()
         signatures = backbone.signature.believed(differences, cells.counts)
-        columns = torch.arange(1, signatures.shape[1])
-        parts = [part for part in (columns[:1], columns[1:]) if len(part)]  # the count, then the rest
-        self.row_regression = HonestRegression(make_groups(signatures, parts))
-        prior_covariance = torch.eye(self.size, dtype=torch.float64)
-        prior_means, prior_covariance = self._head_prior(rows, prior_covariance, choosing=False)
-        for turn in range(1, backbone.sweeps + 1):
+        for turn in range(done + 1, backbone.sweeps + 1):
             choosing = turn % _CHOOSING == 0
             if self.weights is not None and turn == backbone.sweeps // 2 + 1:
                 cells = self.cells = replace(cells, weights=self.weights)
                 self.weighted_counts = torch.bincount(cells.index, self.weights, minlength=cells.width)
             if self.as_numbers and turn == backbone.sweeps:
                 self._put_behind_link()
-                prior_covariance = torch.eye(self.size, dtype=torch.float64)
-                prior_means, prior_covariance = self._head_prior(rows, prior_covariance, choosing=True)
-            errors = sweep_rows(backbone, cells, signatures, rows)
-            self._update_row_prior(rows, signatures, choosing=choosing)
+                self.prior_covariance = torch.eye(self.size, dtype=torch.float64)
+                self._update_head_prior(choosing=True)
+            errors = sweep_rows(backbone, cells, signatures, self.rows)
+            self._update_row_prior(self.rows, signatures, choosing=choosing)
             if choosing:
                 signatures = backbone.signature.believed(differences, cells.counts)
             error = self._update_precision(errors)
-            self._update_heads(feature_sums(backbone, cells, rows), prior_means, prior_covariance)
-            prior_means, prior_covariance = self._head_prior(rows, prior_covariance, choosing=choosing)
+            self._update_heads(
+                feature_sums(backbone, cells, self.rows), self.prior_means, self.prior_covariance
+            )
+            self._update_head_prior(choosing=choosing)
             if turn == backbone.sweeps:
                 self._standardise()
+            if progress is not None:
+                progress.keep(self, turn)
             yield error
+
+    def _begin(self) -> Tensor:
+        """Find the signature, and where everything starts; returns what ``Signature.differences`` does."""
+        backbone, cells = self.backbone, self.cells
+        backbone.signature.fit(cells, self.generator)
+        if self.as_numbers:
+            backbone.kinds = torch.full_like(backbone.kinds, KindType.RATING)
+        self.rows = self._start()
+        groups = make_groups(self.description.numbers, self.description.groups, self.generator)
+        self.head_regression = HonestRegression(groups)
+        differences = backbone.signature.differences(cells)
+        signatures = backbone.signature.believed(differences, cells.counts)
+        columns = torch.arange(1, signatures.shape[1])
+        parts = [part for part in (columns[:1], columns[1:]) if len(part)]  # the count, then the rest
+        self.row_regression = HonestRegression(make_groups(signatures, parts, shared=True), shared=True)
+        self.prior_covariance = torch.eye(self.size, dtype=torch.float64)
+        self._update_head_prior(choosing=False)
+        return differences
+
+    def _update_head_prior(self, *, choosing: bool) -> None:
+        given = self.rows, self.prior_covariance
+        self.prior_means, self.prior_covariance = self._head_prior(*given, choosing=choosing)
 
     def _start(self) -> RowPosterior:
         """Start from the means of rows and features, and small random factors."""
         backbone, cells = self.backbone, self.cells
         binary = backbone.kinds == KindType.BINARY
-        sums = torch.bincount(cells.index, cells.values.double(), minlength=cells.width)
+        sums = crew().total(torch.bincount(cells.index, cells.values.double(), minlength=cells.width))
         middle = (sums / self.counts.clamp(min=1e-9)).to(backbone.bias.dtype)
-        usual = float(cells.values.mean()) if len(cells.index) else 0.0
+        usual = mean_of(cells.values)
         shrunk = self.counts / (self.counts + 5)
         middle = usual + shrunk * (middle - usual)
         rows = _row_means(cells, middle, 5.0)
-        scale = float(rows.std(correction=0)) + 1e-3
+        scale = deviation_of(rows) + 1e-3
         # Outputs before a logistic link are larger than ratings, and factors too small at first die out.
         size = torch.where(binary, 1.0, 0.1)[:, None]
         backbone.weight.copy_(size * torch.randn(backbone.weight.shape, generator=self.generator))
         backbone.weight[:, 0] = torch.where(binary, 4 * scale, scale)  # the first factor is a row's own mean
         backbone.bias.copy_(torch.where(binary, torch.logit(middle.clamp(0.02, 0.98)), middle))
-        further = 0.1 * torch.randn(len(rows), self.latent - 1, generator=self.generator)
+        further = 0.1 * normal_lines(len(rows), self.latent - 1, self.generator)
         spread = pack(0.1 * torch.eye(self.latent)).repeat(len(rows), 1)
         mean = torch.cat([rows[:, None] / scale, further], 1)
         return RowPosterior(mean, spread, torch.ones(len(rows)))
@@ -141,7 +176,8 @@ class FactorisationTraining:
             backbone.signature.learn_patience(cells, rows.mean, backbone.row_map, metric, self.generator)
         residual = rows.mean - predicted
         covariance = unpack(column_sums(rows.spread), self.latent) + gram(residual, residual)
-        backbone.row_covariance.copy_(positive(covariance / max(1, len(residual))))
+        _, whole = crew().span(len(residual))
+        backbone.row_covariance.copy_(positive(crew().total(covariance) / max(1, whole)))
 
     def _head_metric(self) -> Tensor:
         """What a difference of a row's factors does to predictions, squared: (latent, latent)."""

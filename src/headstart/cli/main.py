@@ -7,6 +7,7 @@ imports the rest when it runs, so that help and version are shown without waitin
 from __future__ import annotations
 
 import io
+import os
 import sys
 from typing import Annotated, Any
 
@@ -18,6 +19,7 @@ from headstart import __version__
 from headstart.cli import asking, benchmark, demo, fetch, looking, models, predict, reproduce, rows, serve
 from headstart.cli.printing import say
 from headstart.errors import HeadstartError, command_line
+from headstart.launching import is_launched
 
 
 class _InterruptedError(Exception):
@@ -113,5 +115,9 @@ def _fail(message: str, error: BaseException) -> None:
 def _stop(message: Text, error: BaseException, status: int) -> None:
     if _state["debug"]:
         raise error
+    if is_launched() and os.environ["RANK"] != "0":
+        if getattr(error, "shared", False):
+            sys.exit(status)  # the first process says it
+        message = Text.assemble(f"process {os.environ['RANK']}: ", message)
     say(message, stderr=True)
     sys.exit(status)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from headstart.cli.fitting import fit_and_save, joined_crew, require_free
 from headstart.cli.options import (
     NAMES_HELP,
     BackboneName,
@@ -79,42 +78,40 @@ def fit(
 
     Example: [bold]headstart fit ratings.csv --metadata films.csv --row user --feature film --value stars
     --out films.headstart[/bold]
-    """
-    from headstart.model.checkpoint import discard, working_in
-    from headstart.model.saving.folder import check_place
-    from headstart.model.saving.replacing import require_no_loss
 
-    # Check the options before the table is read, because reading and training can take long.
-    check_place(out)
-    model = configured_model(backbone, adapter, settings, meta_share, seed, quiet=quiet, half_life=half_life)
-    table = read_table(
-        observations,
-        metadata,
-        (row, feature, value),
-        kind,
-        form,
-        duplicates,
-        metadata_type,
-        (separator, decimal, encoding),
-        quiet=quiet,
-        row_metadata=row_metadata,
-        time=time,
-    )
-    if not quiet:
-        say(table.describe())
-    if not force:
-        require_no_loss(out, table)
-    place = out.resolve()  # gives "." a name
-    checkpoint = place.with_name(place.name + ".checkpoint")
-    with _resumable(checkpoint), working_in(checkpoint):
-        _note_checkpoint(checkpoint, resume)
-        model.fit(table, checkpoint=checkpoint, resume=resume)
-        if not force:
-            require_no_loss(out, table)  # others may have changed it in the meantime
-        model.save(out)
-        discard(checkpoint)
-    if not quiet:
-        say(f"saved {out}: {len(model.features)} features, {len(model.rows)} rows")
+    Several processes train one model together, from a folder of Parquet files:
+    [bold]torchrun --nproc-per-node 2 -m headstart fit ratings/ --out films.headstart[/bold]
+    """
+    from headstart.model.saving.folder import check_place
+
+    with joined_crew() as crew:
+        # Check the options before the table is read, because reading and training can take long.
+        crew.agreed(lambda: check_place(out))
+        model = crew.agreed(
+            lambda: configured_model(
+                backbone, adapter, settings, meta_share, seed, quiet=quiet, half_life=half_life
+            )
+        )
+        crew.agreed(lambda: require_free(out, model, force=force))
+        table = read_table(
+            observations,
+            metadata,
+            (row, feature, value),
+            kind,
+            form,
+            duplicates,
+            metadata_type,
+            (separator, decimal, encoding),
+            quiet=quiet or not crew.leads,
+            row_metadata=row_metadata,
+            time=time,
+        )
+        described, rows = table.describe(), crew.span(len(table.rows))[1]
+        if not quiet and crew.leads:
+            say(described)
+        fit_and_save(model, table, out, resume=resume, force=force)
+        if not quiet and crew.leads:
+            say(f"saved {out}: {len(model.features)} features, {rows} rows")
 
 
 def add(
@@ -187,30 +184,6 @@ def info(model: Model) -> None:
             ("latest", ", ".join(f"{feature.name} ({feature.shots} shots)" for feature in added[-3:])),
         ]
     )
-
-
-@contextmanager
-def _resumable(checkpoint: Path) -> Iterator[None]:
-    """Say after Ctrl-C whether there is anything to continue with."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        from headstart.model.checkpoint import is_resumable
-
-        if is_resumable(checkpoint):
-            raise KeyboardInterrupt("interrupted; run the same command with --resume to continue") from None
-        raise KeyboardInterrupt(
-            "interrupted before any progress was kept; run the same command again to start anew"
-        ) from None
-
-
-def _note_checkpoint(checkpoint: Path, resume: bool) -> None:
-    """Say what happens to the checkpoint of an interrupted fit, so that none is deleted unnoticed."""
-    interrupted = (checkpoint / "fit.json").exists()
-    if interrupted and not resume:
-        say(f"note: starting from scratch; the interrupted fit in {checkpoint} is deleted", stderr=True)
-    if resume and not interrupted:
-        say(f"note: starting from scratch; there is no interrupted fit in {checkpoint}", stderr=True)
 
 
 def _json(given: str | None) -> dict[str, Any] | None:

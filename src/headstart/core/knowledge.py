@@ -11,6 +11,7 @@ from torch import Tensor
 from headstart.core.heads import Heads
 from headstart.core.likelihood import Likelihood
 from headstart.core.states import RowStates
+from headstart.crew import crew
 from headstart.table.cells import Cells
 
 
@@ -24,7 +25,10 @@ class Scales:
 
 @dataclass(frozen=True)
 class Knowledge:
-    """All that an adapter may learn from before it sees a new feature."""
+    """All that an adapter may learn from before it sees a new feature.
+
+    If several processes train together, each of them has the states and cells of its own rows only.
+    """
 
     states: RowStates  # of every row of the table
     cells: Cells  # rows × the backbone's features, on the models' scale
@@ -45,4 +49,5 @@ class Knowledge:
     @cached_property
     def table_shots(self) -> Tensor:
         """How many observations each feature has: (features,)."""
-        return torch.bincount(self.cells.index, minlength=len(self.kinds)).to(torch.float32)
+        counts = torch.bincount(self.cells.index, minlength=len(self.kinds))
+        return crew().total(counts).to(torch.float32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -40,8 +41,8 @@ class RowStates:
     def take(self, rows: Tensor | slice) -> RowStates:
         """Return the states of these rows; those of a slice are not copied."""
         if isinstance(rows, Tensor) and rows.dtype == torch.int64:
-            return self._each(lambda part: part.index_select(0, rows))  # faster than an index
-        return self._each(lambda part: part[rows])
+            return self.each(lambda part: part.index_select(0, rows))  # faster than an index
+        return self.each(lambda part: part[rows])
 
     def parts(self) -> list[Tensor]:
         """All that there is of the states, as tensors of one entry a row."""
@@ -50,7 +51,7 @@ class RowStates:
 
     def room_for(self, rows: int) -> RowStates:
         """Return states of the same parts for so many rows, to be filled."""
-        return self._each(lambda part: part.new_empty(rows, *part.shape[1:]))
+        return self.each(lambda part: part.new_empty(rows, *part.shape[1:]))
 
     def put(self, start: int, states: RowStates) -> None:
         """Write states of rows over those from ``start`` on, before anyone reads them."""
@@ -59,19 +60,20 @@ class RowStates:
 
     def to(self, dtype: torch.dtype) -> RowStates:
         """Return the states in this precision."""
-        return self._each(lambda part: part.to(dtype))
+        return self.each(lambda part: part.to(dtype))
 
     def detach(self) -> RowStates:
         """Return the same numbers, cut off from any gradient."""
-        return self._each(lambda part: part.detach())
+        return self.each(lambda part: part.detach())
 
     def grown(self, more: int) -> RowStates:
         """Return the states with so many empty ones after them."""
         if more == 0:  # nothing needs to be copied
             return self
-        return self._each(lambda part: torch.cat([part, part.new_zeros(more, *part.shape[1:])]))
+        return self.each(lambda part: torch.cat([part, part.new_zeros(more, *part.shape[1:])]))
 
-    def _each(self, change) -> RowStates:  # type: ignore[no-untyped-def]
+    def each(self, change: Callable[[Tensor], Tensor]) -> RowStates:
+        """Return states of which every part is changed so."""
         noise, variance = (None if part is None else change(part) for part in (self.noise, self.variance))
         return RowStates(change(self.code), change(self.code_std), change(self.activation), noise, variance)
 

@@ -12,7 +12,9 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from headstart.crew import crew
 from headstart.errors import InputError, listed
 from headstart.locking import CAN_LOCK, locked
 from headstart.model.parts.settings import Settings
@@ -28,6 +30,9 @@ _FIT = object()  # who holds the lock: the command and the fit that it calls
 @contextmanager
 def working_in(folder: Path) -> Iterator[None]:
     """Keep all other fits out of a checkpoint's folder; it is removed at the end if it is empty."""
+    if not crew().leads:
+        yield
+        return
     busy = f"{folder} is in use by another fit; wait until it ends, or name another folder"
     with locked(folder, _FIT, create=True, busy=busy):
         try:
@@ -44,8 +49,12 @@ def part_file(folder: Path, part: str) -> Path:
 
 def open_checkpoint(folder: Path, table: Table, settings: Settings, resume: bool) -> None:
     """Make the folder ready, which must be locked: continue with what it holds, or start anew."""
-    mark = folder / MARK
     facts = {"table": table.fingerprint(), "settings": json.loads(settings.model_dump_json())}
+    crew().agreed(lambda: _open(folder, facts, resume) if crew().leads else None)
+
+
+def _open(folder: Path, facts: dict[str, Any], resume: bool) -> None:
+    mark = folder / MARK
     if resume and mark.exists():
         if read_json(mark) != facts:
             raise InputError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,8 +19,10 @@ from headstart.backbones.protocol import Backbone, OpenBackbone
 from headstart.backbones.registry import BACKBONES
 from headstart.core.knowledge import Knowledge
 from headstart.core.states import RowStates
+from headstart.crew import crew
 from headstart.errors import InputError, NumericalError, argument, naming_memory, worded
 from headstart.model.checkpoint import open_checkpoint, part_file, working_in
+from headstart.model.parts.batching import batches
 from headstart.model.parts.catalogue import Catalogue
 from headstart.model.parts.clock import Clock
 from headstart.model.parts.feature import Feature
@@ -28,6 +30,8 @@ from headstart.model.parts.fitted import Fitted
 from headstart.model.parts.roster import Roster
 from headstart.model.parts.row_metadata import RowMetadata
 from headstart.model.parts.settings import Settings
+from headstart.model.parts.shared_heads import with_shared_heads
+from headstart.model.sharing import require_part, require_shareable
 from headstart.progress import Reporter
 from headstart.table import Table
 from headstart.table.times import weights_of
@@ -38,15 +42,19 @@ from headstart.training.row_prior import fit_row_prior
 from headstart.training.stages import feature_batch
 
 MIN_FEATURES = 4
-_FEATURES_AT_ONCE, _OBSERVATIONS_AT_ONCE = 1024, 2**18  # whose heads are made together, at most
 
 
 def fit_table(
     table: Table, settings: Settings, reporter: Reporter, checkpoint: Path | None, resume: bool
 ) -> Fitted:
     """Train backbone and adapter by the recipe, and give every feature of the table a head."""
+    if crew().launched:
+        require_shareable(settings)
+        require_part(table)
     parts = part_features(table, settings.meta_share, settings.random_state)
-    table.cells()  # an error if there are values that cannot be computed with, before anything is made
+    crew().agreed(
+        table.cells
+    )  # an error if there are values that cannot be computed with, before anything is made
     part = BACKBONES.part_of(settings.backbone)
     if table.row_metadata is not None and not issubclass(part, OpenBackbone):
         raise InputError(
@@ -146,24 +154,9 @@ def _assembled(
         heads = knowledge.heads.plain(states.activation.shape[1])  # like those that the adapter makes
         catalogue = fitted.catalogue.put([features[i] for i in train_features], heads)
         fitted = replace(fitted, catalogue=catalogue)
-    for batch in _batches([feature for feature in features if not feature.fixed]):
-        fitted = fitted.adapted(batch)
+    for batch in batches([feature for feature in features if not feature.fixed]):
+        fitted = fitted.adapted(batch) if crew().alone else with_shared_heads(fitted, batch)
     return fitted
-
-
-def _batches(features: list[Feature]) -> Iterator[list[Feature]]:
-    """Cut features into batches of bounded numbers of features and observations, at least one in each."""
-    batch: list[Feature] = []
-    held = 0
-    for feature in features:
-        full = len(batch) == _FEATURES_AT_ONCE or held + len(feature.rows) > _OBSERVATIONS_AT_ONCE
-        if batch and full:
-            yield batch
-            batch, held = [], 0
-        batch.append(feature)
-        held += len(feature.rows)
-    if batch:
-        yield batch
 
 
 def aged(table: Table, settings: Settings) -> Table:
@@ -220,7 +213,7 @@ def part_features(
 
     Without a share, all of them do both.
     """
-    observed = np.flatnonzero(table.counts)
+    observed = np.flatnonzero(crew().total(torch.from_numpy(table.counts)))
     if len(observed) < MIN_FEATURES:
         raise InputError(
             f"the table has {len(observed)} features with observations; at least {MIN_FEATURES} are "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
@@ -12,6 +13,7 @@ from headstart.adapters.protocol import AdapterConfig
 from headstart.adapters.registry import adapter_config
 from headstart.backbones.protocol import BackboneConfig
 from headstart.backbones.registry import backbone_config
+from headstart.crew import crew
 from headstart.errors import InputError
 from headstart.model.answers import Answers
 from headstart.model.base import LOG
@@ -117,14 +119,14 @@ class Headstart(Answers, Verbs, Changes, Living, Files):
                 raise InputError(f"fit() takes a Table (see Table.read); got {type(table).__name__}")
             table = Table.read(table, quiet=self.quiet)
         where = None if checkpoint is None else Path(checkpoint)
-        reporter = Reporter(self.quiet)
+        reporter = Reporter(self.quiet or not crew().leads)
         start = time.monotonic()
         LOG.info("fitting %d rows and %d features", len(table.rows), len(table.features))
-        fitted = fit_table(table, self._settings(), reporter, where, resume)
+        fitted = fit_table(table, self.checked_settings(), reporter, where, resume)
         with self._writing:
             self.fitted_ = fitted
         LOG.info("fitted %s in %.1f s", fitted.settings.chosen_adapter.name, time.monotonic() - start)
-        reporter.say(str(self.info))
+        reporter.say(str(replace(self.info, rows=crew().span(len(fitted.rows))[1])))
         return self
 
     def refit(self, *, checkpoint: str | Path | None = None, resume: bool = False) -> Headstart:
@@ -141,7 +143,8 @@ class Headstart(Answers, Verbs, Changes, Living, Files):
             return "auto"
         return adapter_config(self.adapter, seed=self.random_state)
 
-    def _settings(self) -> Settings:
+    def checked_settings(self) -> Settings:
+        """All that was set, checked; an error if something cannot be."""
         return Settings(
             backbone=backbone_config(self.backbone),
             adapter=self._adapter(),

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from headstart.crew import crew
 from headstart.errors import InputError, argument, listed, worded
 from headstart.progress import Reporter
 from headstart.table.columns.text import TextColumn
@@ -19,8 +20,9 @@ from headstart.table.metadata import MetadataSchema
 from headstart.table.names import Names, as_name
 from headstart.table.numbering import sorted_names
 from headstart.table.readers import Columns, Form, Observations, choose_form, read_long, read_wide
+from headstart.table.sharing import shared_out
 from headstart.table.sorting import DUPLICATES, SortedObservations, merge_duplicates, sort_observations
-from headstart.table.sources import TextFormat, is_text_file, open_source
+from headstart.table.sources import Source, TextFormat, is_text_file, open_source
 from headstart.table.tidying import align, check_finite, read_metadata
 
 T = TypeVar("T")
@@ -59,27 +61,16 @@ def assemble(
     reporter: Reporter,
 ) -> tuple[TableParts, dict[str, NDArray[np.float32]]]:
     """Read all parts of a table, and the vectors of the metadata columns that an encoder encodes."""
-    _check_arguments(kinds, duplicates)
-    columns = columns.tidy()
+    opened = crew().agreed(
+        lambda: _opened((observations, metadata, row_metadata), columns.tidy(), form, kinds, duplicates, text)
+    )
+    source, form, columns, described, lines, known_rows, row_lines = opened
     row, feature, value = columns.or_usual()
-    source = open_source(observations, (row, feature, value), text)
-    if text.given and not (is_text_file(observations) or is_text_file(metadata)):
-        raise InputError(
-            f"{source.label} is not a text file: no separator, decimal point or encoding can be given for it"
-        )
-    # Metadata is small, so its errors appear before the long work.
-    described: list[str] | None = None
-    lines: pa.Table | None = None
-    if metadata is not None:
-        described, lines = read_metadata(open_source(metadata, (feature,), text), feature)
-    known_rows: list[str] = []
-    row_lines: pa.Table | None = None
-    if row_metadata is not None:
-        known_rows, row_lines = read_metadata(open_source(row_metadata, (row,), text), row, "row")
-    form = choose_form(source, form, columns, described)
-    described = described or []
     long = form == "long"
-    unsorted = read_long(source, row, feature, value, columns.time) if long else read_wide(source, row)
+    unsorted = crew().agreed(
+        lambda: read_long(source, row, feature, value, columns.time) if long else read_wide(source, row)
+    )
+    unsorted = shared_out(unsorted, source.label)
     notes = [*unsorted.notes, *(_compare_features(unsorted.features, described) if lines is not None else ())]
     rows = Names(sorted_names([*unsorted.rows, *known_rows]), "row")
     features = Names(sorted_names([*unsorted.features, *described]), "feature")
@@ -91,7 +82,9 @@ def assemble(
         keys, values, times = keys[order], values[order], times[order]
     ordered = sort_observations(keys, values, len(features), times)
     del keys, values, times
-    ordered, merge_notes = merge_duplicates(ordered, rows, features, duplicates, spellings)
+    ordered, merge_notes = crew().agreed(
+        lambda: merge_duplicates(ordered, rows, features, duplicates, spellings)
+    )
     resolved, kind_notes = _kinds(kinds, rows, features, ordered)
     notes += [*merge_notes, *kind_notes]
     types = _tidy_keys(metadata_types or {}, "metadata_types must map columns to types, as {'year': 'date'}")
@@ -109,6 +102,52 @@ def assemble(
         ordered.times,
     )  # fmt: skip
     return parts, vectors
+
+
+class _Opened(NamedTuple):
+    """The observations, which are yet to be read, and the metadata."""
+
+    source: Source
+    form: Form
+    columns: Columns
+    described: list[str]  # the features that have metadata
+    lines: pa.Table | None  # their metadata
+    known_rows: list[str]  # the rows that have metadata
+    row_lines: pa.Table | None
+
+
+def _opened(
+    sources: tuple[object, object, object],
+    columns: Columns,
+    form: Form,
+    kinds: KindsLike,
+    duplicates: str,
+    text: TextFormat,
+) -> _Opened:
+    """Open the sources of observations, metadata and row metadata; of several processes each its share."""
+    _check_arguments(kinds, duplicates)
+    observations, metadata, row_metadata = sources
+    if crew().launched and row_metadata is not None:
+        raise InputError(f"{argument('row_metadata')} is not supported under torchrun; leave it out")
+    row, feature, value = columns.or_usual()
+    source = open_source(observations, (row, feature, value), text)
+    if text.given and not (is_text_file(observations) or is_text_file(metadata)):
+        raise InputError(
+            f"{source.label} is not a text file: no separator, decimal point or encoding can be given for it"
+        )
+    # Metadata is small, so its errors appear before the long work.
+    described: list[str] | None = None
+    lines: pa.Table | None = None
+    if metadata is not None:
+        described, lines = read_metadata(open_source(metadata, (feature,), text), feature)
+    known_rows: list[str] = []
+    row_lines: pa.Table | None = None
+    if row_metadata is not None:
+        known_rows, row_lines = read_metadata(open_source(row_metadata, (row,), text), row, "row")
+    form = choose_form(source, form, columns, described)
+    if crew().launched:
+        source = source.part(crew().rank, crew().size)
+    return _Opened(source, form, columns, described or [], lines, known_rows, row_lines)
 
 
 def _feature_metadata(
@@ -180,7 +219,7 @@ def _kinds(
 ) -> tuple[Kinds, tuple[str, ...]]:
     resolved, notes = resolve_kinds(kinds, features, observations.feature_index, observations.values)
     if kinds is not None:
-        check_values(resolved, rows, features, *observations[:3])
+        crew().agreed(lambda: check_values(resolved, rows, features, *observations[:3]))
     return resolved, notes
 
 

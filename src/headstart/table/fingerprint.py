@@ -7,17 +7,26 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import torch
+from numpy.typing import NDArray
+
+from headstart.crew import crew
 
 if TYPE_CHECKING:
     from headstart.table.table import Table
 
 
 def fingerprint(table: Table) -> str:
-    """Return the SHA-256 digest of everything in a table except its notes."""
+    """Return the SHA-256 digest of everything in a table except its notes.
+
+    Where several processes have a part of the rows each, it does not depend on how many they are.
+    """
     digest = hashlib.sha256()
-    for names in (table.rows, table.features, map(str, table.kinds)):
+    shared = crew().launched
+    for names in (() if shared else table.rows, table.features, map(str, table.kinds)):
         digest.update(repr(list(names)).encode())
-    for array in (table.row_index, table.feature_index, table.values, table.times, table.weights):
+    arrays = (table.row_index, table.feature_index, table.values, table.times, table.weights)
+    for array in _shared_sums(table) if shared else arrays:
         if array is not None:
             digest.update(np.ascontiguousarray(array).data)
     for schema, metadata in ((table.schema, table.metadata), (table.row_schema, table.row_metadata)):
@@ -29,6 +38,28 @@ def fingerprint(table: Table) -> str:
             digest.update(column.is_null().to_numpy(zero_copy_only=False).tobytes())
             digest.update(_serialize(column.drop_null()))
     return digest.hexdigest()
+
+
+def _shared_sums(table: Table) -> list[NDArray[np.int64]]:
+    """Sums of hashes of all observations and all rows, which may be added up in any order."""
+    names = [hashlib.blake2b(name.encode(), digest_size=8).digest() for name in table.rows]
+    rows = np.frombuffer(b"".join(names), dtype=np.uint64)
+    sums = []
+    for salt in (1, 2):
+        mixed = _mixed(
+            _mixed(rows + np.uint64(salt))[table.row_index] + table.feature_index.astype(np.uint64)
+        )
+        every = _mixed(mixed + table.values.view(np.uint64))
+        both = np.array([every.sum(dtype=np.uint64), _mixed(rows + np.uint64(salt)).sum(dtype=np.uint64)])
+        sums.append(crew().total(torch.from_numpy(both.view(np.int64))).numpy())
+    return sums
+
+
+def _mixed(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Each number mixed so that similar ones become unlike (the finaliser of SplitMix64)."""
+    numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return numbers ^ (numbers >> np.uint64(31))
 
 
 def _serialize(column: pa.ChunkedArray) -> bytes:

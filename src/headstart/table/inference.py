@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from headstart.crew import crew
 from headstart.errors import InputError, listed
 from headstart.table.alike import FEW, infer_each
+from headstart.table.digests import digest
 from headstart.table.grids import few_distinct, on_grid
 from headstart.table.kinds import Kind, Kinds, KindType
 from headstart.table.names import Names
@@ -48,6 +51,8 @@ def resolve_kinds(
     (Kinds(2 rating:1:5), ("2 features inferred as rating:1:5 (kinds='rating:1:5')",))
     """
     count = len(features)
+    every = index, values
+    index, values = digest(index, values, count)
     arrays = _KindArrays(np.full(count, UNDECIDED), np.full(count, np.nan), np.full(count, np.nan))
     observed = np.bincount(index, minlength=count) > 0
     if isinstance(kinds, Mapping):
@@ -58,7 +63,7 @@ def resolve_kinds(
     unobserved = (arrays.types == UNDECIDED) & ~observed
     _infer(arrays, inferred, index, values)
     _compute_rating_limits(arrays, features, index, values)
-    shared = _compute_real_scales(arrays, index, values)
+    shared = _compute_real_scales(arrays, *every)
     common = _most_common(arrays, observed, shared)
     arrays.assign(arrays.types == UNDECIDED, common)
     resolved = _as_kinds(arrays)
@@ -205,12 +210,12 @@ def _compute_real_scales(arrays: _KindArrays, index: NDArray[np.int64], values: 
     """Set missing centers and scales of reals. Return whether all of them share one pair."""
     mask = (arrays.types == KindType.REAL) & np.isnan(arrays.second)
     selected = mask[index]
-    if not selected.any():
+    if not crew().count(int(selected.sum())):
         arrays.assign(mask, Kind.real())
         return True
     index = index[selected]
     center, scale, shared = real_scales(index, values[selected], len(mask))
-    observed = mask & (np.bincount(index, minlength=len(mask)) > 0)
+    observed = mask & (crew().total(torch.from_numpy(np.bincount(index, minlength=len(mask)))) > 0).numpy()
     arrays.first[observed], arrays.second[observed] = center[observed], scale[observed]
     arrays.assign(mask & ~observed, arrays.median_real(observed))
     return shared

@@ -140,6 +140,12 @@ def _whole_numbers(values: pa.Array) -> list[str] | None:
     return None
 
 
+def sort_key(name: str) -> tuple[bool, int, str]:
+    """What ``sorted_names`` sorts by."""
+    decimal = name.isdecimal()
+    return not decimal, len(name) if decimal else 0, name
+
+
 def sorted_names(names: Iterable[str]) -> list[str]:
     """Sort names: whole numbers first, by size. The result does not depend on the order of the lines.
 

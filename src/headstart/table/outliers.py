@@ -85,17 +85,26 @@ def extents(cells: Cells, lines: Tensor) -> Tensor:
     in a mask), in their deviations. One value of a row does not move it, so an error of the data has no
     excuse; a country of a billion is far off in every year.
     """
+    by_row = replace(cells, values=deviations_away(cells, lines), weights=None).transpose()
+    return usual_extents(by_row, by_row.values)[cells.index]
+
+
+def deviations_away(cells: Cells, lines: Tensor) -> Tensor:
+    """How many deviations of its line each value lies from the median, for ``lines`` in a mask: (n,)."""
     values, owner = cells.values.double(), cells.lines
     distance = (values - _medians(values, cells)[owner]).abs()
     deviation = torch.maximum(
         _TO_DEVIATION * _medians(distance, cells), _deviation_of_others(distance, cells)
     )
     counted = (lines & (cells.counts >= _MIN_VALUES) & (deviation > 0))[owner]
-    away = torch.where(counted, distance / deviation.clamp(min=1e-300)[owner], 0.0)
-    by_row = replace(cells, values=away, weights=None).transpose()
+    return torch.where(counted, distance / deviation.clamp(min=1e-300)[owner], 0.0)
+
+
+def usual_extents(by_row: Cells, away: Tensor) -> Tensor:
+    """The median of each row's distances ``away`` (n,), at least 1, and 1 of a single one: (rows,)."""
     several = by_row.counts > 1
-    usual = torch.where(several, _medians(by_row.values, by_row), 0.0) if len(away) else away
-    return usual.clamp(min=1.0)[cells.index]
+    usual = torch.where(several, _medians(away, by_row), 0.0) if len(away) else by_row.counts.double()
+    return usual.clamp(min=1.0)
 
 
 def _deviations(distance: Tensor, cells: Cells) -> Tensor:

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from headstart.crew import crew
 from headstart.errors import InputError, argument, listed
 from headstart.table.names import as_name
 from headstart.table.numbering import NameNumbering
@@ -212,12 +213,14 @@ def _joined(
     notes: list[str],
     spellings: dict[str, str],
 ) -> Observations:
-    if not any(map(len, batches[2])):
+    if not any(map(len, batches[2])) and not crew().launched:  # others may have some
         raise InputError(f"{source.label} contains no observations; at least one is needed")
     pa.default_memory_pool().release_unused()
     joined: list[NDArray[Any]] = []
-    for arrays in batches:
-        joined.append(np.concatenate(arrays))
+    for arrays, empty in zip(
+        batches, (np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0)), strict=True
+    ):
+        joined.append(np.concatenate([*arrays, empty]))
         arrays.clear()  # at most one column is in memory twice
     row_numbers, feature_numbers, values = joined
     values += 0.0  # turns -0.0 into 0.0

@@ -6,8 +6,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from headstart.crew import crew
 from headstart.table.cells import Cells, offsets
 from headstart.table.outliers import tame_outliers
+from headstart.table.regrouping import moments_by_feature
 
 ROUNDING = 4 * np.finfo(np.float64).eps  # a smaller spread, relative to the values, is no spread
 
@@ -20,14 +22,12 @@ def real_scales(
     ``index`` is the feature of each value. Features of similar center and scale share one pair; otherwise
     each feature has its own. Values far beyond all others of their feature do not enlarge its scale.
     """
-    number = np.bincount(index, minlength=count)
-    values = _without_outliers(index, values, number)
-    # Sums of values near 0 are exact enough also if the values are large and their spread is small.
-    first = np.zeros(count)
-    first[index[::-1]] = values[::-1]
-    with np.errstate(over="ignore", invalid="ignore"):  # values that are too large are found at the end
-        mean = first + np.bincount(index, values - first[index], count) / np.maximum(number, 1)
-        squares = np.bincount(index, (values - mean[index]) ** 2, count)
+    number = crew().total(torch.from_numpy(np.bincount(index, minlength=count))).numpy()
+    if crew().alone:
+        values = _without_outliers(index, values, number)
+        mean, squares = _moments(index, values, number)
+    else:
+        mean, squares = moments_by_feature(torch.from_numpy(index), torch.from_numpy(values), count)
     deviation = np.sqrt(squares / np.maximum(number, 1))
     deviation[deviation <= ROUNDING * np.abs(mean)] = 0.0  # a constant feature, up to rounding
     # The deviation of two or three values says little: if possible, compare features with five or more.
@@ -41,10 +41,28 @@ def real_scales(
     if not similar:
         magnitude = np.where(np.abs(mean) > 0, np.abs(mean), 1.0)
         return mean, np.where(deviation > 0, deviation, magnitude), False
-    center = float(values[0] + (values - values[0]).mean())
-    scale = float((values - center).std())
+    if crew().alone:
+        center = float(values[0] + (values - values[0]).mean())
+        scale = float((values - center).std())
+    else:
+        share = number / number.sum()
+        center = float(share @ mean)
+        scale = float(np.sqrt(squares.sum() / number.sum() + share @ (mean - center) ** 2))
     scale = scale if scale > ROUNDING * abs(center) else abs(center) or 1.0
     return np.full(count, center), np.full(count, scale), True
+
+
+def _moments(
+    index: NDArray[np.int64], values: NDArray[np.float64], number: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The mean of each feature, and the sum of squares around it."""
+    # Sums of values near 0 are exact enough also if the values are large and their spread is small.
+    count, first = len(number), np.zeros(len(number))
+    first[index[::-1]] = values[::-1]
+    with np.errstate(over="ignore", invalid="ignore"):  # values that are too large are found at the end
+        mean = first + np.bincount(index, values - first[index], count) / np.maximum(number, 1)
+        squares = np.bincount(index, (values - mean[index]) ** 2, count)
+    return mean, np.asarray(squares, dtype=np.float64)
 
 
 def _without_outliers(

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
+import torch
 
+from headstart.crew import crew
 from headstart.errors import naming_memory
 from headstart.progress import Reporter
 from headstart.table.assembling import assemble
@@ -200,10 +202,12 @@ class Table(TableSlices):
         metadata: none
         note: 2 features inferred as rating:1:5 (kinds='rating:1:5')
         """
-        rows, features = self.shape
-        counts = self.counts if features else np.zeros(1, np.int64)
+        (_, rows), features = crew().span(len(self.rows)), len(self.features)
+        counts = crew().total(torch.from_numpy(self.counts)).numpy() if features else np.zeros(1, np.int64)
+        observations = int(counts.sum())
+        density = observations / max(rows * features, 1)
         lines = [
-            f"{rows} rows × {features} features, {len(self)} observations ({self.density:.2%} observed)",
+            f"{rows} rows × {features} features, {observations} observations ({density:.2%} observed)",
             f"kinds: {self.kinds.summary()}",
             f"observations per feature: {counts.min()} to {counts.max()}, median {np.median(counts):g}",
             f"metadata: {self.schema.describe()} ({self.schema.width} numbers per feature)"

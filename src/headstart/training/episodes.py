@@ -11,9 +11,11 @@ from torch import Tensor
 
 from headstart.adapters.protocol import Adapter
 from headstart.core.batch import FeatureBatch
+from headstart.core.dropout import of_a_batch
 from headstart.core.likelihood import Likelihood
 from headstart.core.predictive import Predictive, predict_cells
 from headstart.core.states import RowStates
+from headstart.crew import crew
 from headstart.table.cells import Cells
 
 
@@ -119,6 +121,25 @@ def predict_targets(adapter: Adapter, likelihood: Likelihood, episode: Episode) 
     states = adapter.refine(episode.states)
     heads = adapter.adapt(episode.context, states)
     return predict_cells(heads, states, episode.targets, episode.context.kinds, likelihood)
+
+
+def shared_loss(adapter: Adapter, likelihood: Likelihood, episode: Episode) -> Tensor:
+    """This process's share of ``episode_loss``: the losses of all processes add up to it.
+
+    Every process has the whole episode and makes the heads of some of its features.
+    """
+    features = torch.arange(len(episode.context)).tensor_split(crew().size)[crew().rank]
+    if len(features) == 0:
+        return torch.zeros((), requires_grad=True)
+    targets = episode.targets.take(features)
+    if episode.weights is None:
+        share = torch.full((len(features),), 1 / len(episode.targets.index))
+    else:
+        share = episode.weights[features] / episode.weights.sum() / targets.counts.clamp(min=1)
+    part = Episode(episode.context.take(features), targets, episode.states)
+    with of_a_batch(int(features[0]), len(episode.context)):
+        losses = predict_targets(adapter, likelihood, part).nll(targets.values)
+    return (losses * share[targets.lines]).sum()
 
 
 def episode_loss(adapter: Adapter, likelihood: Likelihood, episode: Episode) -> Tensor:

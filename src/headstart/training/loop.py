@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from headstart.algebra.symmetric import LinAlgError
 from headstart.config import Config
+from headstart.crew import crew
 from headstart.errors import NumericalError
 from headstart.progress import Reporter
 from headstart.storage import pack, read_tensors, write_bytes
@@ -98,7 +99,7 @@ class Loop:
 
     def run(self, losses: Losses, validate: Callable[[], float] | None = None) -> None:
         """Train. ``losses`` yields the batches' losses of an epoch; ``validate`` scores, lower is better."""
-        if self.checkpoint is not None and self.checkpoint.exists():
+        if self.checkpoint is not None and crew().count(crew().leads and self.checkpoint.exists()):
             self._restore(self.checkpoint)
         if validate is not None and self.epoch == 0 and self.config.epochs > 0:
             self._keep_if_best(self._validate(validate))  # where it starts may be better than all it learns
@@ -145,13 +146,14 @@ class Loop:
                 for loss in losses(self.generator):
                     self.optimizer.zero_grad(set_to_none=True)
                     loss.backward()  # type: ignore[no-untyped-call]
+                    _add_up_gradients(self.module)
                     if self.config.max_grad_norm is not None:
                         nn.utils.clip_grad_norm_(self.module.parameters(), self.config.max_grad_norm)
                     self.optimizer.step()
                     total, count = total + loss.detach(), count + 1
         except LinAlgError as error:
             raise self._broken(self.epoch + 1) from error
-        mean = float(total) / max(count, 1)
+        mean = crew().count(float(total)) / max(count, 1)
         if not math.isfinite(mean):
             raise self._broken(self.epoch + 1)
         return mean
@@ -188,7 +190,7 @@ class Loop:
         return f"best at epoch {self.best_epoch}: validation {self.best_score:.4f}"
 
     def _save(self) -> None:
-        if self.checkpoint is None:
+        if self.checkpoint is None or not crew().leads:
             return
         tensors = {"generator": self.generator.get_state()}
         tensors |= {f"module/{name}": value for name, value in self.module.state_dict().items()}
@@ -214,6 +216,19 @@ class Loop:
         self.generator.set_state(tensors["generator"])
         self.epoch, self.best_epoch = facts["epoch"], facts["best_epoch"]
         self.best_score = facts["best_score"]
+
+
+def _add_up_gradients(module: nn.Module) -> None:
+    """Give every parameter the sum of its gradients in all processes; those that none has stay without."""
+    if crew().alone:
+        return
+    parameters = [each for each in module.parameters() if each.requires_grad]
+    has = torch.tensor([each.grad is not None for each in parameters], dtype=torch.float32)
+    own = [torch.zeros_like(each) if each.grad is None else each.grad for each in parameters]
+    total = crew().total(torch.cat([has, *(each.reshape(-1) for each in own)]))
+    flags, *sums = torch.split(total, [len(parameters), *(each.numel() for each in parameters)])
+    for each, flag, summed in zip(parameters, flags.tolist(), sums, strict=True):
+        each.grad = summed.view_as(each) if flag else None
 
 
 def _optimizer(module: nn.Module, config: LoopConfig) -> torch.optim.Optimizer:

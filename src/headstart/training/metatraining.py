@@ -14,6 +14,7 @@ from headstart.adapters.protocol import Adapter
 from headstart.core.batch import FeatureBatch
 from headstart.core.knowledge import Knowledge
 from headstart.core.states import RowStates
+from headstart.crew import crew
 from headstart.progress import Reporter
 from headstart.training.episodes import (
     Episode,
@@ -21,6 +22,7 @@ from headstart.training.episodes import (
     draw_shots,
     episode_loss,
     feature_weights,
+    shared_loss,
     usual_weights,
 )
 from headstart.training.loop import Loop, LoopConfig
@@ -81,7 +83,8 @@ def meta_train(
         for features in _batches(tasks, order, config, generator):
             batch, states = tasks.together(features)
             shots = draw_shots(batch, config.max_shots, generator, config.shots)
-            yield episode_loss(adapter, knowledge.likelihood, draw(batch, states, shots, generator))
+            loss = episode_loss if crew().alone else shared_loss
+            yield loss(adapter, knowledge.likelihood, draw(batch, states, shots, generator))
 
     episodes = validation_episodes(validation, config.max_shots, seed)
 

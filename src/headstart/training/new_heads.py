@@ -25,9 +25,11 @@ from headstart.core.description import Description
 from headstart.core.heads import Heads
 from headstart.core.knowledge import Knowledge
 from headstart.core.states import RowStates
+from headstart.crew import crew
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 from headstart.table.outliers import tame_outliers
+from headstart.training.gathering import gathered_cells
 from headstart.training.tasks import Tasks
 
 _ROUNDS = 4
@@ -51,10 +53,11 @@ def with_new_heads(knowledge: Knowledge, tasks: Tasks) -> Knowledge:
     if sampled:
         description = Description(description.numbers[some], description.groups)
     own, kinds, squashed = knowledge.heads.detach().take(some), knowledge.kinds[some], squashed[some]
-    if any(len(states) != len(knowledge.states) for states in tasks.states):  # each fold numbers its rows
+    _, rows = crew().span(len(knowledge.states))
+    if any(len(states) != rows for states in tasks.states):  # each fold numbers its rows
         cells = tame_outliers(tasks.batch.cells, kinds == KindType.REAL)
     else:
-        cells = knowledge.cells.transpose()
+        cells = gathered_cells(knowledge.cells.transpose(), len(knowledge.cells))
     tasks = Tasks(tasks.batch.observing(cells), tasks.fold, tasks.states)
     counts = cells.counts.double()
     usual = empirical_noise(knowledge)[kinds].double()

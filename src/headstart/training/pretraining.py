@@ -12,6 +12,7 @@ from torch import Tensor
 from headstart.algebra.sparse import products_at
 from headstart.backbones.protocol import Backbone, SweptBackbone, TrainedBackbone
 from headstart.core.description import Description
+from headstart.crew import crew
 from headstart.progress import Reporter
 from headstart.table.cells import Cells
 from headstart.training.loop import Loop, LoopConfig
@@ -41,7 +42,9 @@ def pretrain(
 ) -> None:
     """Train the backbone on rows × its features, then freeze it; some read the features' metadata."""
     if isinstance(backbone, SweptBackbone):
-        _sweep(backbone, cells, description, seed, reporter)
+        # By itself a process sweeps in little time; of several, one may well be lost before they end.
+        kept = checkpoint if crew().launched else None
+        _sweep(backbone, cells, description, config, seed, reporter, kept)
     elif isinstance(backbone, TrainedBackbone):
         _descend(backbone, cells, config, seed, reporter, checkpoint)
     else:
@@ -52,11 +55,22 @@ def pretrain(
 
 
 def _sweep(
-    backbone: SweptBackbone, cells: Cells, description: Description, seed: int, reporter: Reporter
+    backbone: SweptBackbone,
+    cells: Cells,
+    description: Description,
+    config: PretrainingConfig,
+    seed: int,
+    reporter: Reporter,
+    checkpoint: Path | None,
 ) -> None:
-    """Closed forms need no validation and no checkpoint: they neither overfit nor take long."""
+    """Closed forms need no validation: they do not overfit."""
+    given = cells, description, torch.Generator().manual_seed(seed)
     with reporter.bar("Training the backbone", backbone.sweeps) as bar:
-        for error in backbone.train_by_sweeps(cells, description, torch.Generator().manual_seed(seed)):
+        for error in (
+            backbone.train_by_sweeps(*given)
+            if checkpoint is None
+            else backbone.train_resumably(*given, checkpoint, config.checkpoint_seconds)
+        ):
             bar.step(f"error {error:.4f}" if error else "")
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from headstart.crew import crew
 from headstart.table import Kind, Kinds, Table
 from headstart.table.inference import resolve_kinds
 from headstart.table.kinds import KindType
@@ -26,7 +27,7 @@ def hide_scales(table: Table, known_features: NDArray[np.int64]) -> Table:
     trained[known_features] = True
     train = table.with_features(real & trained)
     kinds = np.array(table.kinds, dtype=object)
-    if len(train):
+    if crew().count(len(train)):
         resolved, _ = resolve_kinds("real", train.features, train.feature_index, train.values)
         kinds[real & trained] = resolved
         common = Kind.real(float(np.median(resolved.offsets)), float(np.median(resolved.spans)))

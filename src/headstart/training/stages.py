@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from headstart.adapters.protocol import Adapter, AdapterConfig
 from headstart.adapters.registry import ADAPTERS, build_adapter
@@ -13,11 +15,13 @@ from headstart.backbones.registry import build_backbone, value_grid
 from headstart.core.batch import FeatureBatch
 from headstart.core.description import Description
 from headstart.core.knowledge import Knowledge, Scales
+from headstart.crew import crew
 from headstart.progress import Reporter
 from headstart.table import Kind, Kinds, Table
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 from headstart.table.outliers import LEAST_DEVIATION, extents, tame_outliers
+from headstart.table.regrouping import shared_extents, tamed
 from headstart.training.metatraining import MetaTrainingConfig, meta_train
 from headstart.training.pretraining import PretrainingConfig, pretrain
 from headstart.training.tasks import Tasks
@@ -38,6 +42,7 @@ def train_backbone(
         model = build_backbone(backbone, torch.from_numpy(table.kinds.types), value_grid(cells))
     description = Description.of(torch.from_numpy(table.encoded_metadata()), metadata_widths(table))
     pretrain(model, cells, description, pretraining, seed=seed, reporter=reporter, checkpoint=checkpoint)
+    _made_equal(model)
     return model, knowledge_of(model, table, cells)
 
 
@@ -64,8 +69,12 @@ def tamed_cells(table: Table) -> Cells:
     cells = table.cells()
     if not bool(real.any()):
         return cells
+    least = torch.full((cells.width,), LEAST_DEVIATION)
+    if not crew().alone:
+        return replace(
+            cells, values=tamed(cells.index, cells.values, real, shared_extents(cells, real), least)
+        )
     by_feature = cells.transpose()
-    least = torch.full((len(by_feature),), LEAST_DEVIATION)
     return tame_outliers(by_feature, real, extents(by_feature, real), least).transpose()
 
 
@@ -130,7 +139,13 @@ def train_adapter(
     settings = metatraining.filled(trained) if any(True for _ in trained.parameters()) else None
     adapter = build_adapter(config, knowledge)
     adapter.take_training(trained)
+    _made_equal(adapter)
     return adapter.eval().requires_grad_(False), settings
+
+
+def _made_equal(part: nn.Module) -> None:
+    """Let all processes have one and the same part: machines that are unlike may round otherwise."""
+    crew().made_equal(*(each for each in part.state_dict().values() if each.is_floating_point()))
 
 
 class seeded:

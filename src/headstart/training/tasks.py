@@ -7,11 +7,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from headstart.algebra.shared import chosen_here
 from headstart.backbones.protocol import Backbone
 from headstart.core.batch import FeatureBatch
 from headstart.core.knowledge import Knowledge
 from headstart.core.states import RowStates
+from headstart.crew import crew
 from headstart.training.episodes import random_ranks
+from headstart.training.gathering import gathered_cells, gathered_sample, gathered_states
 
 MOST_STATES = 2**28  # numbers kept of all folds: 1 GiB
 MOST_FOLDS = 12
@@ -52,7 +55,17 @@ class Tasks:
 
 
 def disjoint_tasks(batch: FeatureBatch, knowledge: Knowledge) -> Tasks:
-    """Features the backbone was not trained on, as the paper has it: one fold, its states as they are."""
+    """Features the backbone was not trained on, as the paper has it: one fold, its states as they are.
+
+    Of several processes each gets the states of the rows that observed these features.
+    """
+    if not crew().alone:
+        cells = gathered_cells(batch.cells, len(knowledge.states))
+        rows, index = torch.unique(cells.index, return_inverse=True)
+        own = chosen_here(rows, len(knowledge.states))[1]
+        states = gathered_states(knowledge.states.take(own))
+        batch = batch.observing(replace(cells, index=index, width=len(rows)))
+        return Tasks(batch, torch.zeros(len(batch), dtype=torch.int64), (states,))
     return Tasks(batch, torch.zeros(len(batch), dtype=torch.int64), (knowledge.states,))
 
 
@@ -62,7 +75,7 @@ def sampled_features(knowledge: Knowledge, *, seed: int) -> Tensor | None:
     All of them if the states of all rows can be kept for every fold. Otherwise as many, drawn at random, as
     there is memory for the states of the rows that observed them: the rest could teach little more.
     """
-    if MOST_FOLDS * len(knowledge.states) <= _most_states(knowledge):
+    if MOST_FOLDS * crew().span(len(knowledge.states))[1] <= _most_states(knowledge):
         return None
     counts = knowledge.table_shots.clamp(max=_most_observations(knowledge))
     order = torch.randperm(len(counts), generator=torch.Generator().manual_seed(seed))
@@ -93,16 +106,23 @@ def cross_fitted_tasks(batch: FeatureBatch, backbone: Backbone, knowledge: Knowl
     fold = torch.empty_like(order)
     fold[order] = torch.arange(len(batch)) % count
     if batch.positions is None:
-        states = tuple(backbone.states(knowledge.cells, fold == each) for each in range(count))
-        return Tasks(replace(batch, positions=torch.arange(len(batch))), fold, states)
-    shown = random_ranks(batch.cells, generator) < _most_observations(knowledge)
-    cells = batch.cells.keep(shown)
+        cells = gathered_cells(batch.cells, len(knowledge.states))
+        states = tuple(
+            gathered_states(backbone.states(knowledge.cells, fold == each)) for each in range(count)
+        )
+        return Tasks(replace(batch, cells=cells, positions=torch.arange(len(batch))), fold, states)
+    most = _most_observations(knowledge)
+    if crew().alone:
+        cells = batch.cells.keep(random_ranks(batch.cells, generator) < most)
+    else:
+        cells = gathered_sample(batch.cells, len(knowledge.states), most, generator)
     index, found, of_cell = cells.index.clone(), [], fold[cells.lines]
     for each in range(count):
         own = of_cell == each
         rows, places = torch.unique(cells.index[own], return_inverse=True)
         hidden = torch.zeros(len(knowledge.kinds), dtype=torch.bool)
         hidden[batch.positions[fold == each]] = True
-        found.append(backbone.states(knowledge.cells.take(rows), hidden))
+        here = rows if crew().alone else chosen_here(rows, len(knowledge.states))[1]
+        found.append(gathered_states(backbone.states(knowledge.cells.take(here), hidden)))
         index[own] = places
     return Tasks(batch.observing(replace(cells, index=index)), fold, tuple(found))

@@ -12,6 +12,7 @@ from headstart.core.heads import Heads
 from headstart.core.likelihood import Likelihood
 from headstart.core.predictive import predict_cells
 from headstart.core.states import RowStates
+from headstart.crew import crew
 
 SURPRISING = 8.0  # standard deviations: of a normal distribution, one value in 10^15 lies further
 _USUAL_SHOTS = 5.0  # what is surprising is averaged with so many observations that are not
@@ -27,21 +28,22 @@ def widened(
     distance z is more than 8 standard deviations; so other heads do not change at all, and one wrong value
     is not believed more the further it lies. ``factors`` (features,) are those of the calibration.
     """
-    if heads.noise is None or len(batch.cells.index) == 0:
+    if heads.noise is None or (len(batch.cells.index) == 0 and crew().alone):
         return heads
     # The full variance costs more and is larger, so it is needed only where this one finds anything.
     plain = replace(heads, covariance=None)
     near = _squares(plain, batch, replace(states, variance=None), factors, likelihood)
     far = near > SURPRISING**2
-    if not bool(far.any()):
+    surprised = torch.bincount(batch.cells.lines[far], minlength=len(batch))
+    which = torch.nonzero(crew().total(surprised))[:, 0]
+    if len(which) == 0:
         return heads
-    which = torch.unique(batch.cells.lines[far])
     part = batch.take(which)
     squares = _squares(heads.take(which), part, states, factors[which], likelihood)
     excess = SURPRISING * (squares / SURPRISING**2).clamp(min=1).log()
-    total = excess.new_zeros(len(which)).index_add_(0, part.cells.lines, excess)
+    total = crew().total(excess.new_zeros(len(which)).index_add_(0, part.cells.lines, excess))
     ratio = heads.noise.new_ones(len(heads))
-    ratio[which] = (1 + total / (part.shots + _USUAL_SHOTS)).to(ratio.dtype)
+    ratio[which] = (1 + total / (crew().total(part.shots) + _USUAL_SHOTS)).to(ratio.dtype)
     covariance = None if heads.covariance is None else heads.covariance * ratio[:, None]
     return replace(heads, covariance=covariance, noise=heads.noise * ratio)
 

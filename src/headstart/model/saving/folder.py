@@ -14,16 +14,20 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
+from headstart.crew import crew
 from headstart.errors import InputError, listed
 from headstart.locking import CAN_LOCK, FolderLock, locked
 from headstart.model.changing.journal import Call, append, journal_name, line_of
 from headstart.model.parts.fitted import Fitted
+from headstart.model.parts.shared_heads import with_whole_shots
 from headstart.model.saving.format import checksum, facts_of, tensors_of
 from headstart.model.saving.opening import INDEX, WEIGHTS, Opened, opened, require_model
 from headstart.model.saving.quick import QUICK, write_quick
+from headstart.model.saving.shared import write_shared_weights
 from headstart.storage import json_bytes, left_over, pack, storing, sync_folder, write_bytes, write_json
 
 _JOURNAL = re.compile(r"journal-[0-9a-f]{16}\.jsonl")
@@ -53,7 +57,14 @@ def save(fitted: Callable[[], Fitted], path: Path, owner: object = None) -> None
     """Write a model to a folder, in the place of an older one if there is one.
 
     The model is asked for once the folder is locked: of two threads that save, the later has the newer one.
+    Where several processes have a part of the model each, all of them call this, and the first one writes.
     """
+    if crew().launched:
+        crew().agreed(lambda: check_place(path) if crew().leads else None)
+        with locked(path, owner, create=True) if crew().leads else nullcontext():
+            _write_together(with_whole_shots(fitted()), path)
+            crew().wait()
+        return
     check_place(path)
     with locked(path, owner, create=True):
         check_place(path)
@@ -93,11 +104,25 @@ def _write(fitted: Fitted, path: Path) -> None:
     digest = hashlib.sha256(content).hexdigest()
     weights = f"weights-{digest[:16]}.safetensors"
     facts = facts_of(fitted, weights, digest).model_dump(mode="json")
+    write_bytes(path / weights, content)
+    _finish(fitted, path, facts, len(content))
+
+
+def _write_together(fitted: Fitted, path: Path) -> None:
+    """The same of a model that several processes have a part of each; only the names of rows are gathered."""
+    weights, digest, size = write_shared_weights(fitted, path)
+    rows = [name for names in crew().texts(list(fitted.rows)) for name in names]
+    if crew().leads:
+        facts = facts_of(fitted, weights, digest).model_dump(mode="json")
+        _finish(fitted, path, {**facts, "rows": rows}, size)
+
+
+def _finish(fitted: Fitted, path: Path, facts: dict[str, Any], size: int) -> None:
+    """Write all but the weights, which are there and have this size, and remove what is not needed."""
     base = checksum(facts)
     index = {**facts, "checksum": base}
-    write_bytes(path / weights, content)
-    kept = {weights}
-    if CAN_LOCK and len(content) >= _QUICK_FROM:
+    kept = {str(facts["weights"])}
+    if CAN_LOCK and size >= _QUICK_FROM:
         kept.add(write_quick(fitted, facts, json_bytes(index), base, path).name)
     # A journal of the same model would be taken for one of its changes as soon as the index is there.
     _removed(path / journal_name(base))

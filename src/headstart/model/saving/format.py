@@ -109,6 +109,11 @@ def _packages(settings: Settings) -> dict[str, str]:
 
 
 def tensors_of(fitted: Fitted) -> dict[str, Tensor]:
+    """The tensors of a model, by name, copied: tensors in a file share no memory."""
+    return {name: value.clone() for name, value in held_tensors(fitted).items()}
+
+
+def held_tensors(fitted: Fitted) -> dict[str, Tensor]:
     """The tensors of a model, by name."""
     features, heads = fitted.catalogue.take(list(fitted.catalogue))
     knowledge = fitted.knowledge
@@ -142,7 +147,7 @@ def tensors_of(fitted: Fitted) -> dict[str, Tensor]:
     tensors |= time_tensors(fitted)
     tensors |= {f"backbone/{name}": value for name, value in fitted.backbone.state_dict().items()}
     tensors |= {f"adapter/{name}": value for name, value in fitted.adapter.state_dict().items()}
-    return {name: value.clone() for name, value in tensors.items()}  # tensors in a file share no memory
+    return tensors
 
 
 def _stacked(lines: list[NDArray[np.float32]], width: int) -> Tensor:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from pathlib import Path
 
 import pyarrow as pa
 
 from headstart.errors import InputError, listed
-from headstart.table.sources.parquetfile import ParquetSource
+from headstart.table.sources.parquetfile import ParquetSource, shares
 from headstart.table.sources.source import Source
 
 PARQUET = (".parquet", ".pq")
@@ -45,6 +46,18 @@ class ParquetFolder(Source):
         """Yield the columns batch by batch, with one batch in memory."""
         for file in self._files:
             yield from file.batches(names, numbers)
+
+    def part(self, rank: int, size: int) -> Source:
+        """Some of the files, or some row groups of them where there are few files."""
+        groups = [(file, group) for file in self._files for group in range(len(file.group_sizes))]
+        sizes = [file.group_sizes[group] for file, group in groups]
+        own: dict[ParquetSource, list[int]] = {}
+        for place in shares(sizes, size)[rank]:
+            file, group = groups[place]
+            own.setdefault(file, []).append(group)
+        part = copy(self)
+        part._files = [file.only(chosen) for file, chosen in own.items()]
+        return part
 
     def read(self, name: str) -> pa.Table:
         """Return all files as one table."""

@@ -30,6 +30,16 @@ class Source(ABC):
     def read(self, name: str) -> pa.Table:
         """Return all columns and records; ``name`` is the column that contains names."""
 
+    def part(self, rank: int, size: int) -> Source:  # noqa: ARG002
+        """The share of one of several processes, none of which reads all; together they have every record.
+
+        The shares follow each other in the order of the processes.
+        """
+        raise InputError(
+            f"{self.label} cannot be read by several processes; under torchrun, observations are a Parquet "
+            "file or, better, a folder of Parquet files"
+        )
+
     def place(self, record: int) -> str:
         """Return where the record with this number (from 0) is, for messages."""
         return f"record {record + 1}"

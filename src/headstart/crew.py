@@ -1,0 +1,247 @@
+"""The processes of one training: each holds some rows, and what concerns all rows is added up over them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+from headstart import errors
+from headstart.errors import HeadstartError, LostProcessError, worded
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Result = TypeVar("Result")
+_BLOCK = 2**26  # bytes that are sent to the first process at a time
+
+
+class Crew:
+    """The processes that train one model together; they hold stretches of the sorted rows, in their order.
+
+    All of them run the same program on their own rows and call the same methods in the same order. By
+    itself, a process is a crew of one, and no method changes anything or costs anything.
+
+    Parameters
+    ----------
+    rank, size : int
+        The place of this process, and how many there are.
+    launched : bool
+        Whether ``torchrun`` started it. Then the table is read, and the model saved, as by several
+        processes, even if there is only one.
+    """
+
+    def __init__(self, rank: int = 0, size: int = 1, *, launched: bool = False) -> None:
+        self.rank, self.size, self.launched = rank, size, launched
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is no other process."""
+        return self.size == 1
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the first process: the one that writes files and shows progress."""
+        return self.rank == 0
+
+    # -- sums -------------------------------------------------------------------------------------
+
+    def total(self, numbers: Tensor) -> Tensor:
+        """The sum over all processes."""
+        return self._reduced(numbers, "SUM")
+
+    def largest(self, numbers: Tensor) -> Tensor:
+        """The largest over all processes."""
+        return self._reduced(numbers, "MAX")
+
+    def count(self, number: float) -> float:
+        """The sum of one number over all processes."""
+        if self.alone:
+            return number
+        import torch
+
+        return float(self.total(torch.tensor(number, dtype=torch.float64)))
+
+    def _reduced(self, numbers: Tensor, how: str) -> Tensor:
+        if self.alone:
+            return numbers
+        import torch
+        import torch.distributed as dist
+
+        numbers = numbers.detach().clone(memory_format=torch.contiguous_format)
+        with naming_loss():
+            dist.all_reduce(numbers, op=getattr(dist.ReduceOp, how))
+        return numbers
+
+    def span(self, count: int) -> tuple[int, int]:
+        """Where this process's ``count`` things begin among those of all, and how many all are."""
+        if self.alone:
+            return 0, count
+        counts = self.sizes(count)
+        return sum(counts[: self.rank]), sum(counts)
+
+    def sizes(self, count: int) -> list[int]:
+        """How many things each process has."""
+        import torch
+
+        if self.alone:
+            return [count]
+        counts = torch.zeros(self.size, dtype=torch.int64)
+        counts[self.rank] = count
+        return [int(each) for each in self.total(counts)]
+
+    # -- what others have -------------------------------------------------------------------------
+
+    def gathered(self, part: Tensor) -> Tensor:
+        """The lines (first dimension) of all processes, in their order."""
+        if self.alone:
+            return part
+        import torch
+        import torch.distributed as dist
+
+        sizes = self.sizes(len(part))
+        whole = part.new_empty(sum(sizes), *part.shape[1:])
+        for source, piece in enumerate(torch.split(whole, sizes)):
+            if source == self.rank:
+                piece.copy_(part)
+            if piece.numel():
+                with naming_loss():
+                    dist.broadcast(piece, source)
+        return whole
+
+    def exchanged(self, parts: Sequence[Tensor]) -> list[Tensor]:
+        """Send each process its part, and return what each of them has sent to this one."""
+        if self.alone:
+            return list(parts)
+        import torch
+        import torch.distributed as dist
+
+        sent, got = torch.tensor([len(part) for part in parts]), torch.zeros(self.size, dtype=torch.int64)
+        with naming_loss():
+            dist.all_to_all_single(got, sent)
+            sizes = got.tolist()
+            arrived = parts[0].new_empty(sum(sizes), *parts[0].shape[1:])
+            dist.all_to_all_single(arrived, torch.cat(list(parts)), sizes, sent.tolist())
+        return list(torch.split(arrived, sizes))
+
+    def collected(self, part: Tensor) -> Iterator[Tensor]:
+        """On the first process, the lines of all processes in their order, block by block; else nothing."""
+        import torch
+        import torch.distributed as dist
+
+        line = max(1, part[:1].numel() * part.element_size())
+        step = max(1, _BLOCK // line)
+        for source, count in enumerate(self.sizes(len(part))):
+            for start in range(0, count, step):
+                stop = min(count, start + step)
+                if source == 0:
+                    if self.leads:
+                        yield part[start:stop]
+                elif self.rank == source:
+                    with naming_loss():
+                        dist.send(part[start:stop].contiguous(), 0)
+                elif self.leads:
+                    block = torch.empty(stop - start, *part.shape[1:], dtype=part.dtype)
+                    with naming_loss():
+                        dist.recv(block, source)
+                    yield block
+
+    def made_equal(self, *tensors: Tensor) -> None:
+        """Let all processes have the numbers of the first one, which are written over their own."""
+        if self.alone:
+            return
+        import torch.distributed as dist
+
+        for each in tensors:
+            if each.numel():
+                own = each.contiguous()
+                with naming_loss():
+                    dist.broadcast(own, 0)
+                each.copy_(own)
+
+    # -- texts ------------------------------------------------------------------------------------
+
+    def texts(self, texts: Sequence[str]) -> list[list[str]]:
+        """The texts of every process."""
+        if self.alone:
+            return [list(texts)]
+        import torch
+
+        encoded = _encoded(texts)
+        sizes, whole = self.sizes(len(encoded)), self.gathered(encoded)
+        return [_decoded(piece) for piece in torch.split(whole, sizes)]
+
+    def exchanged_texts(self, parts: Sequence[Sequence[str]]) -> list[list[str]]:
+        """``exchanged`` of texts."""
+        return [_decoded(part) for part in self.exchanged([_encoded(part) for part in parts])]
+
+    # -- working together -------------------------------------------------------------------------
+
+    def agreed(self, work: Callable[[], Result]) -> Result:
+        """Do some work that waits for no other process; if it fails in one, it fails in all of them."""
+        if self.alone:
+            return work()
+        failure: HeadstartError | None = None
+        result: list[Result] = []
+        try:
+            result.append(work())
+        except HeadstartError as error:
+            failure = error
+        reports = self.texts([] if failure is None else [type(failure).__name__, str(failure)])
+        failed = [report for report in reports if report]
+        if failed:
+            kind = getattr(errors, failed[0][0], HeadstartError)
+            shared: HeadstartError = kind(failed[0][1])
+            shared.shared = True
+            raise shared from failure
+        return result[0]
+
+    def wait(self) -> None:
+        """Wait until all processes are here."""
+        self.sizes(0)
+
+
+def _encoded(texts: Sequence[str]) -> Tensor:
+    import torch
+
+    content = json.dumps(list(texts)).encode()
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
+
+
+def _decoded(content: Tensor) -> list[str]:
+    return list(json.loads(content.numpy().tobytes())) if len(content) else []
+
+
+ALONE = Crew()
+_present = [ALONE]
+
+
+def crew() -> Crew:
+    """The processes that train together here; outside of ``working_together`` a process is by itself."""
+    return _present[-1]
+
+
+@contextmanager
+def working_as(members: Crew) -> Iterator[Crew]:
+    """Let this process be one of these for the time of the block."""
+    _present.append(members)
+    try:
+        yield members
+    finally:
+        _present.pop()
+
+
+@contextmanager
+def naming_loss() -> Iterator[None]:
+    """Turn the failure of a connection into an error that says what to do."""
+    try:
+        yield
+    except RuntimeError as error:
+        if any(other in str(error) for other in ("memory", "enforce fail")):
+            raise
+        again = worded("fit again with resume=True", "run the same command with --resume")
+        raise LostProcessError(
+            "the connection to another process of this training was lost: it was killed, or its machine "
+            f"failed; {again}, with any number of processes"
+        ) from error
