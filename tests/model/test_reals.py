@@ -229,3 +229,25 @@ def test_values_without_noise_are_found_almost_exactly() -> None:
         found = model.predict(features=["new"]).mean[8:, 0]
         model.remove_feature("new")
         assert np.abs(found - exact[8:, j]).max() < 0.01 * exact[:, j].std()
+
+
+@pytest.mark.parametrize("size", [1e-20, 1.0, 1e10])
+@pytest.mark.parametrize("shots", [1, 2, 8])
+def test_scales_of_thirty_orders_of_magnitude_are_fine(size: float, shots: int) -> None:
+    """Measures of speech are like this."""
+    own = numbers()
+    model = _of_many_orders()
+    model.add_feature("new", observations=observed(size * own[:, 29], list(range(shots))), kind="real")
+    found = model.predict(features=["new"])
+    model.remove_feature("new")
+    assert np.isfinite(found.mean).all()
+    assert np.isfinite(found.std).all()
+    assert (found.std > 0).all()
+    if shots == 8:
+        assert np.sqrt(np.mean((found.mean[8:, 0] - size * own[8:, 29]) ** 2)) < size * own[:, 29].std()
+
+
+@cache
+def _of_many_orders() -> Headstart:
+    scale = 10 ** np.linspace(-20, 10, FEATURES)
+    return Headstart(**CLOSED).fit(table_of(scale * numbers()[:, :FEATURES]))

@@ -23,7 +23,8 @@ def slow(values: np.ndarray) -> Kind:
         center = float(np.median(values))
         distance = np.abs(values - center)
         spread = max(float(np.median(distance)), 1e-15 * float(distance.max()))
-    scale = spread if spread > 1e-12 * abs(center) else abs(center) or MIDDLE.span
+    unknown = max(abs(center), 1e-6 * MIDDLE.span) if center else MIDDLE.span
+    scale = spread if spread > 1e-12 * abs(center) else unknown
     return Kind.real(center, scale)
 
 
@@ -32,7 +33,7 @@ def test_many_are_as_each_by_itself() -> None:
     lists = [
         (10 ** random.uniform(-6, 6) * random.normal(size=n)).tolist() for n in (1, 2, 3, 4, 5, 10, 10, 33)
     ]
-    lists += [[0.0], [7.0] * 5, [0.0] * 4, [1.0, 1.0, 1.0, 1.0, 1e9], [5.0, 5.0]]
+    lists += [[0.0], [-2.5e-20], [1e-9, 1e-9], [7.0] * 5, [0.0] * 4, [1.0, 1.0, 1.0, 1.0, 1e9], [5.0, 5.0]]
     found = in_own_units([feature(each) for each in lists], MIDDLE)
     for own, values in zip(found, lists, strict=True):
         assert own.kind == slow(np.array(values))

@@ -60,7 +60,7 @@ class HeadstartMethod(Method):
         return self.model
 
     def predict(self, adapted: Headstart, feature: Ints, row: Ints) -> Said:  # noqa: ARG002
-        return self._said(self._rows, self._names, feature, row)
+        return self._said_of_new(self._rows, feature, row)
 
     def fold(self, feature: Ints, row: Ints, value: Floats) -> dict[str, dict[str, float]]:
         names = list(self.trial.known.features)
@@ -70,8 +70,15 @@ class HeadstartMethod(Method):
         return rows
 
     def predict_rows(self, folded: dict[str, Any], adapted: Any | None, feature: Ints, row: Ints) -> Said:
-        names = list(self.trial.known.features) if adapted is None else self._names
-        return self._said(folded, names, feature, row)
+        if adapted is not None:
+            return self._said_of_new(folded, feature, row)
+        return self._said(folded, list(self.trial.known.features), feature, row)
+
+    def _said_of_new(self, rows: Any, feature: Ints, row: Ints) -> Said:
+        said = self._said(rows, self._names, feature, row)
+        chances = (self.trial.new.kinds.types == KindType.BINARY)[feature]
+        said.mean[chances] = said.mean[chances].clip(0, 1)  # of columns that were read as numbers
+        return said
 
     def _said(self, rows: Any, names: list[str], feature: Ints, row: Ints) -> Said:
         mean = np.empty(len(feature))

@@ -12,6 +12,7 @@ from headstart.model.parts.feature import Feature
 from headstart.table import Kind
 
 _FEWEST_OUTLIERS = 4  # values from which on one can be recognised as an outlier
+_SMALLEST_UNIT = 1e-6  # of a feature of one value, in usual scales
 _MOST_DIGITS = 1e-15  # the least units relative to the value furthest off, whose square must be possible
 
 
@@ -53,4 +54,6 @@ def _units(values: NDArray[np.float64], usual: float) -> tuple[NDArray[np.float6
         varied = spread > 0
         center, spread = np.where(varied, robust, center), np.where(varied, wide, spread)
     size = np.abs(center)
-    return center, np.where(spread > 1e-12 * size, spread, np.where(size > 0, size, usual))
+    # One number does not tell a scale: in units that are far too small, the doubt about it would overflow.
+    unknown = np.where(size > 0, np.maximum(size, _SMALLEST_UNIT * usual), usual)
+    return center, np.where(spread > 1e-12 * size, spread, unknown)
