@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -63,7 +64,7 @@ def written(path: Path, layouts: Mapping[str, Layout], pieces: Iterable[Tensor])
             file.write(content)
             digest.update(content)
         for piece in pieces:
-            numbers = piece.contiguous().view(-1).view(torch.uint8).numpy().data
+            numbers = np.ascontiguousarray(piece.detach().numpy()).reshape(-1).view(np.uint8).data
             file.write(numbers)
             digest.update(numbers)
             size += len(numbers)

@@ -43,7 +43,7 @@ def test_the_folder_holds_json_and_safetensors_only(saved: Path) -> None:
     assert json.loads((saved / "model.json").read_text())["format"] == FORMAT
 
 
-@pytest.mark.parametrize("at", ["write_bytes", "write_json"])
+@pytest.mark.parametrize("at", ["write_weights", "write_json"])
 def test_a_crash_while_saving_keeps_the_old_model(
     saved: Path, fresh: Fresh, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:

@@ -11,7 +11,6 @@ When the journal has become long, the whole model is saved, without one.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -24,11 +23,13 @@ from headstart.locking import CAN_LOCK, FolderLock, locked
 from headstart.model.changing.journal import Call, append, journal_name, line_of
 from headstart.model.parts.fitted import Fitted
 from headstart.model.parts.shared_heads import with_whole_shots
-from headstart.model.saving.format import checksum, facts_of, tensors_of
+from headstart.model.saving.format import checksum, facts_of, held_tensors
 from headstart.model.saving.opening import INDEX, WEIGHTS, Opened, opened, require_model
 from headstart.model.saving.quick import QUICK, write_quick
 from headstart.model.saving.shared import write_shared_weights
-from headstart.storage import json_bytes, left_over, pack, storing, sync_folder, write_bytes, write_json
+from headstart.model.saving.weights import write_weights
+from headstart.storage import json_bytes, left_over, storing, sync_folder, write_json
+from headstart.streaming import Layout, ordered
 
 _JOURNAL = re.compile(r"journal-[0-9a-f]{16}\.jsonl")
 _OURS = re.compile(rf"{re.escape(INDEX)}|{WEIGHTS.pattern}|{_JOURNAL.pattern}|{QUICK.pattern}")
@@ -100,12 +101,11 @@ def noted(before: Opened, calls: list[Call]) -> bool:
 
 def _write(fitted: Fitted, path: Path) -> None:
     """Write a model to a folder that is locked, and remove what older or killed saves have left there."""
-    content = pack(tensors_of(fitted))
-    digest = hashlib.sha256(content).hexdigest()
-    weights = f"weights-{digest[:16]}.safetensors"
-    facts = facts_of(fitted, weights, digest).model_dump(mode="json")
-    write_bytes(path / weights, content)
-    _finish(fitted, path, facts, len(content))
+    tensors = held_tensors(fitted)
+    layouts = {name: Layout(each.dtype, tuple(each.shape)) for name, each in tensors.items()}
+    pieces = (tensors[name] for name in ordered(layouts))  # a large model is never copied to be written
+    weights, digest, size = write_weights(path, layouts, pieces)
+    _finish(fitted, path, facts_of(fitted, weights, digest).model_dump(mode="json"), size)
 
 
 def _write_together(fitted: Fitted, path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -13,13 +12,12 @@ from torch import Tensor
 from headstart.crew import crew
 from headstart.model.parts.fitted import Fitted
 from headstart.model.saving.format import held_tensors
-from headstart.storage import storing, sync_folder
-from headstart.streaming import Layout, ordered, written
+from headstart.model.saving.weights import write_weights
+from headstart.streaming import Layout, ordered
 
 _AT_ONCE = 2**22  # observations of features that are brought together at a time
 _BY_ROW = ("states/", "knowledge/states/", "knowledge/indptr", "knowledge/index", "knowledge/values")
 _CONTEXTS = ("contexts/rows", "contexts/values")
-_UNNAMED = f"weights-{'0' * 16}.safetensors"  # until the hash of its content is known
 
 
 def write_shared_weights(fitted: Fitted, folder: Path) -> tuple[str, str, int]:
@@ -41,12 +39,7 @@ def write_shared_weights(fitted: Fitted, folder: Path) -> tuple[str, str, int]:
         for _ in blocks:  # sends what this process has
             pass
         return "", "", 0
-    digest, size = written(folder / _UNNAMED, layouts, blocks)
-    name = f"weights-{digest[:16]}.safetensors"
-    with storing(folder / name):
-        os.replace(folder / _UNNAMED, folder / name)
-        sync_folder(folder)
-    return name, digest, size
+    return write_weights(folder, layouts, blocks)
 
 
 def _is_shared(name: str) -> bool:
