@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from headstart.algebra import blocks
 from headstart.algebra.symmetric import unpack
+from headstart.backbones.basis import put_behind_link, standardise
 from headstart.backbones.factorisation import Factorisation, FactorisationConfig
 from headstart.backbones.rows import MORE_PASSES, PASSES, RowPosterior
 from headstart.backbones.sweeping import FactorisationTraining
@@ -369,7 +370,7 @@ def test_heads_of_numbers_are_put_behind_the_link_alike_to_first_order() -> None
     assert bool((model.kinds == KindType.RATING).all())
     heads, covariance = model.stacked_heads().numpy().copy(), model.heads.covariances(LATENT + 1).numpy()
     centre = model.row_map[0].numpy()
-    training._put_behind_link()
+    put_behind_link(model)
     assert bool((model.kinds == KindType.BINARY).all())
     after, scaled = model.stacked_heads().numpy(), model.heads.covariances(LATENT + 1).numpy()
     for j in range(FEATURES):
@@ -411,7 +412,7 @@ def test_standardising_changes_the_factors_and_no_prediction(kinds: list[int]) -
 
     assert not np.allclose(model.row_covariance.numpy(), np.eye(LATENT), atol=0.05)
     before = outputs()
-    training._standardise()
+    standardise(model)
     for one, other in zip(before, outputs(), strict=True):
         np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-4)
     same(model.row_covariance, np.eye(LATENT))

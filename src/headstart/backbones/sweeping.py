@@ -15,6 +15,7 @@ from headstart.algebra.honest import HonestRegression, loo_covariance, reliabili
 from headstart.algebra.shared import deviation_of, mean_of, normal_lines
 from headstart.algebra.sparse import segment_sum
 from headstart.algebra.symmetric import inverse, pack, positive, solved, squares, unpack
+from headstart.backbones.basis import head_metric, put_behind_link, standardise
 from headstart.backbones.row_sweep import Errors, FeatureSums, feature_sums, sweep_rows
 from headstart.backbones.rows import NOISE_SHOTS, RowPosterior
 from headstart.core.description import Description
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 _CHOOSING = 5  # sweeps between two choices of what is worth regressing on
 _MAX_EXACTNESS = 1e4  # of a feature, relative to the usual
-_CHANCES = 0.02, 0.98  # outputs that are taken for chances of a 1, at the least and at the most
 _LEAST_VARIANCE = 1e-6  # of an observation, on the models' scale: no table is taken for more exact
 _SOLVING = 48  # bytes that a number of a feature's matrices takes: about six, some in double precision
 
@@ -85,7 +85,7 @@ class FactorisationTraining:
                 cells = self.cells = replace(cells, weights=self.weights)
                 self.weighted_counts = torch.bincount(cells.index, self.weights, minlength=cells.width)
             if self.as_numbers and turn == backbone.sweeps:
-                self._put_behind_link()
+                put_behind_link(backbone)
                 self.prior_covariance = torch.eye(self.size, dtype=torch.float64)
                 self._update_head_prior(choosing=True)
             errors = sweep_rows(backbone, cells, signatures, self.rows)
@@ -98,7 +98,7 @@ class FactorisationTraining:
             )
             self._update_head_prior(choosing=choosing)
             if turn == backbone.sweeps:
-                self._standardise()
+                standardise(backbone)
             if progress is not None:
                 progress.keep(self, turn)
             yield error
@@ -146,18 +146,6 @@ class FactorisationTraining:
         mean = torch.cat([rows[:, None] / scale, further], 1)
         return RowPosterior(mean, spread, torch.ones(len(rows)))
 
-    def _put_behind_link(self) -> None:
-        """Turn heads of numbers into heads behind the link, to first order alike at an average row."""
-        backbone = self.backbone
-        backbone.kinds = torch.full_like(backbone.kinds, KindType.BINARY)
-        output = backbone.weight @ backbone.row_map[0] + backbone.bias
-        chance = output.clamp(*_CHANCES)
-        slope = chance * (1 - chance)
-        backbone.bias.copy_(torch.logit(chance) + (backbone.bias - output) / slope)
-        backbone.weight.copy_(backbone.weight / slope[:, None])
-        backbone.spread.copy_(backbone.spread / slope[:, None] ** 2)
-        backbone.exactness.fill_(1.0)
-
     # -- one part after the other -----------------------------------------------------------------
 
     def _update_row_prior(self, rows: RowPosterior, signatures: Tensor, *, choosing: bool) -> None:
@@ -165,7 +153,7 @@ class FactorisationTraining:
         backbone, cells, regression = self.backbone, self.cells, self.row_regression
         weights = torch.ones(len(cells))
         if choosing:
-            metric = self._head_metric()
+            metric = head_metric(backbone)
             regression.choose(signatures, rows.mean, weights, torch.linalg.cholesky(positive(metric)))
         predicted = regression.fit(signatures, rows.mean, weights)
         matrix, constant = regression.map(signatures.shape[1])
@@ -178,11 +166,6 @@ class FactorisationTraining:
         covariance = unpack(column_sums(rows.spread), self.latent) + gram(residual, residual)
         _, whole = crew().span(len(residual))
         backbone.row_covariance.copy_(positive(crew().total(covariance) / max(1, whole)))
-
-    def _head_metric(self) -> Tensor:
-        """What a difference of a row's factors does to predictions, squared: (latent, latent)."""
-        moments = unpack(self.backbone.second_moments().mean(0), self.size)
-        return moments[:-1, :-1].double()
 
     def _head_prior(
         self, rows: RowPosterior, prior_covariance: Tensor, *, choosing: bool
@@ -239,29 +222,6 @@ class FactorisationTraining:
         backbone.exactness[part] = torch.where(
             rating, exactness.clamp(max=_MAX_EXACTNESS).to(backbone.exactness.dtype), 1.0
         )
-
-    def _standardise(self) -> None:
-        """Change the basis of the factors so that variances alone say how well a row is known.
-
-        Then an average row is 0, the rows' prior covariance is the identity, and the heads' mean second
-        moment is diagonal.
-        """
-        backbone = self.backbone
-        centre = backbone.row_map[0].double().clone()
-        root = torch.linalg.cholesky(positive(backbone.row_covariance.double()))
-        root = root @ torch.linalg.eigh(root.T @ self._head_metric() @ root).eigenvectors.flip(1)
-        change = torch.zeros(self.size, self.size, dtype=torch.float64)  # old factors = centre + root·new
-        change[:-1, :-1], change[-1, :-1], change[-1, -1] = root.T, centre, 1.0
-        heads = backbone.stacked_heads().double() @ change.T
-        for part in torch.split(torch.arange(len(heads)), 4096):
-            spread = change @ unpack(backbone.spread[part].double(), self.size) @ change.T
-            backbone.spread[part] = pack(spread).to(backbone.spread.dtype)
-        backbone.weight.copy_(heads[:, :-1])
-        backbone.bias.copy_(heads[:, -1])
-        moved = backbone.row_map.double()
-        moved[0] = 0.0
-        backbone.row_map.copy_(torch.linalg.solve(root, moved.T).T)
-        backbone.row_covariance.copy_(torch.eye(self.latent))
 
 
 def _row_means(cells: Cells, middle: Tensor, shrink: float) -> Tensor:
