@@ -25,17 +25,8 @@ from torch import Tensor
 
 from headstart.crew import Crew, crew, working_as
 from headstart.launching import working_together
+from scale import PARTS
 from scale_tables import Shape, make
-
-PARTS = {
-    "sweeps": ("headstart.training.stages", "pretrain"),
-    "row states": ("headstart.training.stages", "knowledge_of"),
-    "folds": ("headstart.training.recipe", "cross_fitted_tasks"),
-    "new heads": ("headstart.training.recipe", "with_new_heads"),
-    "adapter": ("headstart.training.recipe", "train_adapter"),
-    "calibration": ("headstart.training.recipe", "outcomes_of"),
-    "heads": ("headstart.model.fitting", "_assembled"),
-}
 
 
 class Counting(Crew):
