@@ -1,6 +1,7 @@
 """One thread a test process: two runners on two cores would else wait for each other's threads."""
 
 import os
+import signal
 from importlib.util import find_spec
 
 import pytest
@@ -10,6 +11,15 @@ from headstart.table.encoders import finding
 
 torch.set_num_threads(1)
 os.environ["HEADSTART_CACHE"] = "off"  # tests neither read nor fill the user's cache
+# A shell that starts the tests in the background lets them, and what they start, ignore Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def _measured(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measure the coverage of started processes only where nothing else shows it: that takes time."""
+    if "together" not in request.path.parts:
+        monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
 
 
 @pytest.fixture(autouse=True)

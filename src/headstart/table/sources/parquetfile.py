@@ -57,7 +57,7 @@ def shares(sizes: Sequence[int], count: int) -> list[list[int]]:
     """Part things of these sizes into so many shares of about the same size, which follow each other.
 
     >>> shares([5, 1, 1, 5, 2], 3)
-    [[0], [1, 2, 3], [4]]
+    [[0], [1, 2], [3, 4]]
     """
     total, before = sum(sizes), 0
     found: list[list[int]] = [[] for _ in range(count)]
