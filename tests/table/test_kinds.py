@@ -4,7 +4,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 
 from headstart.errors import InputError, UnknownNameError
 from headstart.table import Kind, Kinds, Table
@@ -152,6 +152,8 @@ def test_a_constant_has_a_scale(value):
 
 
 @given(st.dictionaries(st.integers(0, 5), st.lists(FINITE, min_size=1, max_size=30), min_size=1))
+@example({0: [0.0, 0.0, 2.0, 1.1e-308, 1.1e-308]})
+@example({0: [0.0, 0.0, 2.0, 1.1e-308, 1.1e-308], 1: [1e9, 2e9, 1e9, 2e9, 3e9]})
 def test_inferred_kinds_always_fit_their_values(columns):
     index = np.concatenate([np.full(len(values), feature) for feature, values in columns.items()])
     values = np.concatenate(list(columns.values()))

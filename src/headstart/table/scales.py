@@ -12,6 +12,7 @@ from headstart.table.outliers import tame_outliers
 from headstart.table.regrouping import moments_by_feature
 
 ROUNDING = 4 * np.finfo(np.float64).eps  # a smaller spread, relative to the values, is no spread
+_LEAST_SHARE = 1e-15  # of a scale in the distance of the value furthest off, whose square must be possible
 
 
 def real_scales(
@@ -23,6 +24,7 @@ def real_scales(
     each feature has its own. Values far beyond all others of their feature do not enlarge its scale.
     """
     number = crew().total(torch.from_numpy(np.bincount(index, minlength=count))).numpy()
+    given = values
     if crew().alone:
         values = _without_outliers(index, values, number)
         mean, squares = _moments(index, values, number)
@@ -38,9 +40,10 @@ def real_scales(
         (np.abs(mean[compared] - np.median(mean[compared])) <= 10 * pooled).all()
         and (len(deviations) == 0 or (np.abs(np.log10(deviations / np.median(deviations))) <= 1).all())
     )
+    least = _least_scales(index, given, mean)
     if not similar:
         magnitude = np.where(np.abs(mean) > 0, np.abs(mean), 1.0)
-        return mean, np.where(deviation > 0, deviation, magnitude), False
+        return mean, np.maximum(np.where(deviation > 0, deviation, magnitude), least), False
     if crew().alone:
         center = float(values[0] + (values - values[0]).mean())
         scale = float((values - center).std())
@@ -49,7 +52,18 @@ def real_scales(
         center = float(share @ mean)
         scale = float(np.sqrt(squares.sum() / number.sum() + share @ (mean - center) ** 2))
     scale = scale if scale > ROUNDING * abs(center) else abs(center) or 1.0
-    return np.full(count, center), np.full(count, scale), True
+    return np.full(count, center), np.full(count, max(scale, float(least.max(initial=0)))), True
+
+
+def _least_scales(
+    index: NDArray[np.int64], values: NDArray[np.float64], mean: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """The scale below which the value furthest off, which is no part of a scale, would overflow."""
+    with np.errstate(over="ignore", invalid="ignore"):  # values that are too large are found at the end
+        distance = np.nan_to_num(np.abs(values - mean[index]))
+    furthest = np.zeros(len(mean))
+    np.maximum.at(furthest, index, distance)
+    return _LEAST_SHARE * crew().largest(torch.from_numpy(furthest)).numpy()
 
 
 def _moments(
