@@ -50,7 +50,7 @@ class ByFeature:
         return found
 
     def cells(self, values: Tensor) -> Cells:
-        """One line per feature of this process, with these values; which row each belongs to is not told."""
+        """One line per feature of this process, with these values; the cells have no row numbers."""
         return Cells(offsets(self.counts), torch.zeros(len(values), dtype=torch.int64), values, 1)
 
 

@@ -23,7 +23,7 @@ from headstart.locking import CAN_LOCK, FolderLock, locked
 from headstart.model.changing.journal import Call, append, journal_name, line_of
 from headstart.model.parts.fitted import Fitted
 from headstart.model.parts.shared_heads import with_whole_shots
-from headstart.model.saving.format import checksum, facts_of, held_tensors
+from headstart.model.saving.format import checksum, facts_of, tensors_of
 from headstart.model.saving.opening import INDEX, WEIGHTS, Opened, opened, require_model
 from headstart.model.saving.quick import QUICK, write_quick
 from headstart.model.saving.shared import write_shared_weights
@@ -101,7 +101,7 @@ def noted(before: Opened, calls: list[Call]) -> bool:
 
 def _write(fitted: Fitted, path: Path) -> None:
     """Write a model to a folder that is locked, and remove what older or killed saves have left there."""
-    tensors = held_tensors(fitted)
+    tensors = tensors_of(fitted)
     layouts = {name: Layout(each.dtype, tuple(each.shape)) for name, each in tensors.items()}
     pieces = (tensors[name] for name in ordered(layouts))  # a large model is never copied to be written
     weights, digest, size = write_weights(path, layouts, pieces)

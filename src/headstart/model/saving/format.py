@@ -109,11 +109,6 @@ def _packages(settings: Settings) -> dict[str, str]:
 
 
 def tensors_of(fitted: Fitted) -> dict[str, Tensor]:
-    """The tensors of a model, by name, copied: tensors in a file share no memory."""
-    return {name: value.clone() for name, value in held_tensors(fitted).items()}
-
-
-def held_tensors(fitted: Fitted) -> dict[str, Tensor]:
     """The tensors of a model, by name."""
     features, heads = fitted.catalogue.take(list(fitted.catalogue))
     knowledge = fitted.knowledge

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from headstart.crew import crew
 from headstart.model.parts.fitted import Fitted
-from headstart.model.saving.format import held_tensors
+from headstart.model.saving.format import tensors_of
 from headstart.model.saving.weights import write_weights
 from headstart.streaming import Layout, ordered
 
@@ -25,7 +25,7 @@ def write_shared_weights(fitted: Fitted, folder: Path) -> tuple[str, str, int]:
 
     In no process there is more of the others' rows than a block. Only the first one knows the answer.
     """
-    tensors = _placed(held_tensors(fitted), len(fitted.rows))
+    tensors = _placed(tensors_of(fitted), len(fitted.rows))
     counts = tensors["contexts/counts"]
     tensors["contexts/counts"] = crew().total(counts)
     layouts = {
