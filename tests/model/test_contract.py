@@ -32,11 +32,12 @@ pairs = pytest.mark.parametrize(
     [("pvae", adapter) for adapter in ONE_OF_EACH if adapter != "bayes"]
     + [(name, "chn") for name in sorted(BACKBONES.parts()) if name != "pvae"]
     + [("factorisation", "chn-bayes"), ("factorisation", "bayes"), ("factorisation", "knn-5")]
+    + [("factorisation", "chn-bayes-blend")]
     + [("feedforward", "bayes")],
 )
 streaming = pytest.mark.parametrize(
     ("backbone", "adapter"),
-    [("factorisation", "chn-bayes"), ("factorisation", "bayes"), ("pvae", "chn-bayes")],
+    [("factorisation", name) for name in ("chn-bayes", "chn-bayes-blend", "bayes")] + [("pvae", "chn-bayes")],
 )
 NEW = {"metadata": {"genre": "drama", "year": 1999}, "observations": {"u1": 5, "u2": 1, "u7": 4, "u9": 2}}
 

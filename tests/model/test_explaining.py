@@ -36,7 +36,7 @@ def added_up(model: Headstart, row: object, feature: str) -> None:
     assert told.output == pytest.approx(float(heads.logits(state.activation)), abs=1e-4)
 
 
-@pytest.mark.parametrize("adapter", ["bayes", "chn-bayes"])
+@pytest.mark.parametrize("adapter", ["bayes", "chn-bayes", "chn-bayes-blend"])
 def test_contributions_add_up_to_the_prediction(adapter: str) -> None:
     model = Headstart()
     model.fitted_ = fitted("factorisation", adapter, None).fitted_

@@ -120,7 +120,7 @@ def _saved(model: Headstart, folder: Path) -> Headstart:
     return Headstart.load(folder / "model")
 
 
-@pytest.mark.parametrize("adapter", ["bayes", "chn-bayes"])
+@pytest.mark.parametrize("adapter", ["bayes", "chn-bayes", "chn-bayes-blend"])
 def test_living_rows_are_explained_by_what_they_observed(adapter: str) -> None:
     model = Headstart()
     model.fitted_ = fitted("factorisation", adapter, None).fitted_

@@ -18,7 +18,7 @@ Fresh = Callable[..., Headstart]
 MANY = 5000
 
 
-@pytest.mark.parametrize("adapter", ["chn-bayes", "bayes"])
+@pytest.mark.parametrize("adapter", ["chn-bayes", "bayes", "chn-bayes-blend"])
 def test_an_observation_touches_no_other(fresh: Fresh, adapter: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With thousands of observations there, another one reads only its own row, and nothing is refit."""
     model = fresh("factorisation", adapter)

@@ -17,6 +17,7 @@ from tests.model.conftest import ratings_table
 from headstart.adapters.registry import adapter_config
 from headstart.core.likelihood import Likelihood, LikelihoodConfig
 from headstart.core.predictive import Predictive
+from headstart.core.shots import VALIDATION_SHOTS
 from headstart.datasets import synthetic_diagnoses, synthetic_mixed
 from headstart.progress import Reporter
 from headstart.table import Table
@@ -25,7 +26,6 @@ from headstart.training import choosing, judge
 from headstart.training.calibration import Outcome
 from headstart.training.choosing import Judge, train_best
 from headstart.training.judge import Judged, better, folds, joined, outcomes_of
-from headstart.training.metatraining import VALIDATION_SHOTS
 from headstart.training.recipe import Recipe, Trained, as_modelled, train
 from headstart.training.stages import feature_batch
 from headstart.training.tasks import cross_fitted_tasks
@@ -162,7 +162,7 @@ def changed_ratings(held: np.ndarray | None = None) -> Table:
 
 
 @pytest.mark.parametrize("make", [lambda held=None: real_table(0, held), changed_ratings])
-@pytest.mark.parametrize("adapter", ["bayes", "chn-bayes"])
+@pytest.mark.parametrize("adapter", ["bayes", "chn-bayes-blend"])
 def test_what_is_held_out_is_hidden_from_backbone_and_adapter(
     make: Callable[..., Table], adapter: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,17 +173,17 @@ def test_what_is_held_out_is_hidden_from_backbone_and_adapter(
         return seen[-1]
 
     monkeypatch.setattr(choosing, "train", spy)
-    recipe = Recipe(metatraining={"epochs": 2})
+    recipe, config = Recipe(metatraining={"epochs": 2}), adapter_config(adapter)
     outcomes = []
     held = folds(np.arange(14), seed=0)[1]
     for table in (make(), make(held)):
         honest = Judge(table, np.arange(14), QUIET, nowhere)
         assert np.array_equal(honest.folds[1], held)
-        outcomes.append(honest._fold(recipe, (adapter_config(adapter),), 1)[adapter])
+        outcomes.append(honest._fold(recipe, (config,), 1)[config.name])
     one, other = seen
     for mine, yours in (
         (one.backbone, other.backbone),
-        (one.adapters[adapter].adapter, other.adapters[adapter].adapter),
+        (one.adapters[config.name].adapter, other.adapters[config.name].adapter),
     ):
         theirs = yours.state_dict()
         for name, value in mine.state_dict().items():
@@ -217,26 +217,43 @@ def test_too_few_features_are_not_judged() -> None:
     assert (judgement.features, judgement.chosen, judgement.candidates) == (0, "bayes", {})
 
 
-def test_networks_are_judged_where_there_are_many_features(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("make", [changed_ratings, lambda: real_table(0)], ids=["ratings", "reals"])
+@pytest.mark.parametrize(("margin", "chosen"), [(-np.inf, "chn-bayes"), (np.inf, "bayes")])
+def test_networks_are_judged_where_there_are_many_features(
+    make: Callable[[], Table], margin: float, chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(choosing, "MIN_FEATURES_TO_META_TRAIN", 14)
+    monkeypatch.setattr(choosing, "_MARGIN", margin)
     monkeypatch.setattr(judge, "_MAX_FOLDS", 1)  # is enough here
-    table = changed_ratings()
-    recipe = Recipe(metatraining={"epochs": 1})
-    for margin, chosen in ((-np.inf, "chn-bayes"), (np.inf, "bayes")):
-        monkeypatch.setattr(choosing, "_MARGIN", margin)
-        _, adapter, judgement, _ = Judge(table, np.arange(14), QUIET, nowhere).choose(recipe)
-        assert judgement.chosen == adapter.name == chosen
-        assert set(judgement.candidates) == {"bayes", "chn-bayes"}
+    trainings: list[str] = []
+    prepare = choosing.prepare
+
+    def spy(*given: object, **named: object) -> object:
+        trainings.append("on everything")
+        return prepare(*given, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(choosing, "prepare", spy)
+    monkeypatch.setattr(
+        choosing, "train", lambda *given, **named: [trainings.append("held out"), train(*given, **named)][1]
+    )
+    table, recipe = make(), Recipe(metatraining={"epochs": 1, "validation_share": 0.3})
+    trained, _, judgement = train_best(table, np.arange(14), recipe, reporter=QUIET, checkpoint=nowhere)
+    assert judgement.chosen == trained.adapters["adapter"].adapter.config.name == chosen
+    assert set(judgement.candidates) == {"bayes", "chn-bayes"}
+    assert judgement.features == (4 if make is changed_ratings else 2)
+    # A new real feature has to find its scale, which takes features that are held out of everything.
+    assert trainings == ["on everything"] if make is changed_ratings else ["held out", "on everything"]
 
 
 def test_binary_tables_are_also_tried_as_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judge, "_MAX_FOLDS", 1)
     table = synthetic_diagnoses(60, 14)
-    recipe, _, judgement, calibration = Judge(table, np.arange(14), QUIET, nowhere).choose(Recipe())
+    choice = Judge(table, np.arange(14), QUIET, nowhere).choose(Recipe())
+    judgement = choice.judgement
     assert set(judgement.candidates) == {"bayes", "bayes, 0 and 1 as numbers"}
-    assert (recipe.binary_link == "identity") == (judgement.chosen == "bayes, 0 and 1 as numbers")
-    assert calibration is not None
-    assert bool((calibration.factors == 1).all())  # binary values have probabilities, not intervals
+    assert (choice.recipe.binary_link == "identity") == (judgement.chosen == "bayes, 0 and 1 as numbers")
+    assert choice.calibration is not None
+    assert bool((choice.calibration.factors == 1).all())  # binary values have probabilities, not intervals
 
 
 def test_only_a_table_of_nothing_but_binary_features_is_taken_as_numbers() -> None:

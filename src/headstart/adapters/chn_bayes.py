@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar, Literal, Self, cast
+from typing import Any, ClassVar, Literal, Self, cast
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from headstart.adapters.bayes import BayesConfig, BayesHead
+from headstart.adapters.blending import blended, narrowed
 from headstart.adapters.closed_form import ClosedFormAdapter
 from headstart.adapters.protocol import AdapterConfig
 from headstart.adapters.registry import register_adapter
 from headstart.algebra.sparse import segment_sum
 from headstart.core.batch import FeatureBatch
 from headstart.core.dropout import SharedDropout
+from headstart.core.heads import Heads
 from headstart.core.knowledge import Knowledge
 from headstart.core.networks import mlp
+from headstart.core.shots import VALIDATION_SHOTS, between
 from headstart.core.states import RowStates
 
+BLEND = "chn-bayes-blend"  # the name of the blend with the closed form, which "auto" uses
 _SHRINK = 4.0  # the mean over a context is taken as if it had so many more observations of zero
 _RESIDUAL_SCALE = 3.0  # brings what metadata did not predict of a rating to about ±1
 
@@ -32,6 +37,7 @@ class CHNBayesConfig(AdapterConfig):
     metadata_encoding: int = Field(32, ge=1)
     hidden: int = Field(128, ge=1)
     dropout: float = Field(0.2, ge=0, lt=1)
+    blend: bool = False  # whether heads are blended with those of the closed form
 
     def resolved(self, knowledge: Knowledge) -> Self:
         """Return the settings with the number of learned activations filled in."""
@@ -48,9 +54,13 @@ class CHNBayes(ClosedFormAdapter):
     context; f reads a row's code, its value, and the residual of the value from what metadata predicts.
     Heads read the backbone's activation and further ones φ(code), learned with the rest. The context
     enters by a mean, so that any number of shots looks like those it was trained on.
+
+    With ``blend``, a feature gets the moments of a mixture of this head and that of ``BayesHead``. The share
+    of this one depends on the number of shots: the fewer there are, the more networks know beyond them.
     """
 
     config_type: ClassVar[type[AdapterConfig]] = CHNBayesConfig
+    variants: ClassVar[tuple[str, ...]] = ("chn-bayes", BLEND)
     config: CHNBayesConfig
 
     def __init__(self, config: CHNBayesConfig, knowledge: Knowledge) -> None:
@@ -66,6 +76,15 @@ class CHNBayes(ClosedFormAdapter):
         self.dropout = SharedDropout(config.dropout)
         self.reach: Tensor  # how far the hypernetwork moves each parameter: its prior standard deviation
         self.register_buffer("reach", torch.ones(self.prior.size))
+        self.anchor = BayesHead(BayesConfig(), knowledge) if config.blend else None
+        self.shares: Tensor  # of the head that networks make, in the blend, at VALIDATION_SHOTS
+        if config.blend:
+            self.register_buffer("shares", torch.full((len(VALIDATION_SHOTS),), 0.5))
+
+    @classmethod
+    def named(cls, name: str) -> dict[str, Any] | None:
+        """The settings of the name by itself or of the blend."""
+        return {"name": "chn-bayes", "blend": True} if name == BLEND else super().named(name)
 
     @torch.no_grad()
     def prepare(self) -> None:
@@ -75,6 +94,16 @@ class CHNBayes(ClosedFormAdapter):
         nn.init.zeros_(last.bias)
         last.weight.mul_(0.05)
         self.reach.copy_(self.prior.root(self.reach.dtype).norm(dim=1))
+        if self.anchor is not None:
+            self.anchor.prepare()
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        """Let the closed form take observations for as noisy as was learned: both rest on the same sums."""
+        if self.anchor is not None:
+            self.anchor.prior.log_noise.copy_(self.prior.log_noise)
+            self.anchor.mean_squares.copy_(self.mean_squares[: len(self.anchor.mean_squares)])
+            self.anchor.log_trust.copy_(self.log_trust)
 
     def refine(self, states: RowStates) -> RowStates:
         """Add the learned activations."""
@@ -113,3 +142,49 @@ class CHNBayes(ClosedFormAdapter):
             outputs = outputs * cells.weights[:, None]
         total = segment_sum(outputs.to(self.dtype), cells.indptr)
         return torch.cat([cells.weighted_counts.to(total.dtype)[:, None], total], dim=1)
+
+    # -- the blend --------------------------------------------------------------------------------
+
+    def adapt(self, batch: FeatureBatch, states: RowStates) -> Heads:
+        """Give each feature the posterior of its head, or its blend with that of the closed form."""
+        heads = super().adapt(batch, states)
+        if self.anchor is None or not self._blends:
+            return heads
+        width, variance = len(self.anchor.mean_squares), states.variance
+        fewer = replace(
+            states,
+            activation=states.activation[:, :width],
+            variance=None if variance is None else variance[:, :width],
+        )
+        share = self._share(batch.cells.weighted_counts)
+        return blended(heads, self.anchor.adapt(batch, fewer), share)
+
+    def solve(self, evidence: Tensor, batch: FeatureBatch) -> Heads:
+        """The heads that these sums imply; those of the closed form rest on a part of them."""
+        heads = super().solve(evidence, batch)
+        if self.anchor is None or not self._blends:
+            return heads
+        size, width = self.prior.size, len(self.anchor.mean_squares)
+        parts = evidence.tensor_split([1, 1 + size * (size + 1) // 2, 1 + size * (size + 3) // 2], dim=1)
+        count, total, linear, rest = parts
+        linear = torch.cat([linear[:, :width], linear[:, -1:]], dim=1)
+        sums = torch.cat([count, narrowed(total, width, size - 1), linear, rest[:, :1]], dim=1)
+        return blended(heads, self.anchor.solve(sums, batch), self._share(count[:, 0]))
+
+    def metadata_map(self, *, squashed: bool) -> Tensor:
+        """How a blend without observations depends on a feature's description: (columns, size)."""
+        own = super().metadata_map(squashed=squashed)
+        if self.anchor is None or not self._blends:
+            return own
+        other, learned = self.anchor.metadata_map(squashed=squashed), self.prior.learned
+        wide = torch.cat([other[:, :-1], other.new_zeros(len(other), learned), other[:, -1:]], dim=1)
+        return torch.lerp(wide, own, float(self.shares[0]))
+
+    @property
+    def _blends(self) -> bool:
+        """Whether the closed form has a share: not while networks are trained."""
+        return not self.training and bool((self.shares < 1).any())
+
+    def _share(self, shots: Tensor) -> Tensor:
+        left, right, near = between(torch.tensor(VALIDATION_SHOTS), shots)
+        return torch.lerp(self.shares[left], self.shares[right], near)

@@ -209,6 +209,14 @@ class ClosedFormAdapter(StreamingAdapter):
     def prior_mean(self, batch: FeatureBatch, sums: Tensor) -> Tensor:
         """The prior mean of each head, from metadata and ``context_sums``: (features, size)."""
 
+    def metadata_map(self, *, squashed: bool) -> Tensor:
+        """How a head without observations depends on a feature's description: (columns, size).
+
+        What is read of all columns together comes on top. ``squashed`` heads are behind a logistic link.
+        """
+        share = 1.0 if squashed or not self.doubts_metadata else 1 - float(self.prior.misleading)
+        return share * self.prior.base[:-1].double()
+
     def context_sums(self, batch: FeatureBatch, states: RowStates) -> Tensor:
         """What the prior mean reads of a context, as a sum over it: (features, 0) here."""
         return states.code.new_zeros(len(batch), 0)

@@ -58,6 +58,9 @@ class Adapter(nn.Module, ABC):
     def prepare(self) -> None:
         """Set parameters and buffers from the knowledge, once, before any training."""
 
+    def finish(self) -> None:
+        """Set what follows from parameters that have been learned, once, after training."""
+
     @property
     def learns(self) -> bool:
         """Whether there is anything to meta-train."""

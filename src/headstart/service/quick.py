@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from headstart.algebra.symmetric import triangle
+from headstart.core.shots import between
 from headstart.model.parts.feature import Feature
 from headstart.model.parts.fitted import Fitted
 from headstart.table.kinds import KindType
@@ -133,7 +134,7 @@ class _Calibrated:
 def _calibrated(held: _Calibrated, shots: int, kind: int) -> tuple[list[float], float, float]:
     calibration = held.calibration
     factors = calibration.factor(torch.tensor([shots]), torch.tensor([kind]))[0].double().tolist()
-    left, right, share = calibration._between(torch.tensor([shots]))
+    left, right, share = between(calibration.marks, torch.tensor([shots]))
     slope, shift = (
         float(torch.lerp(each[left], each[right], share)) for each in (calibration.slopes, calibration.shifts)
     )

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from headstart.core.predictive import Predictive
+from headstart.core.shots import between
 from headstart.table.kinds import KindType
 
 # Few features say little about how predictions are off: so many count half.
@@ -65,7 +66,7 @@ class Calibration:
 
     def factor(self, shots: Tensor, kinds: Tensor) -> Tensor:
         """The factors for features of these shots and kinds: (features, levels)."""
-        left, right, share = self._between(shots)
+        left, right, share = between(self.marks, shots)
         return torch.lerp(self.factors[kinds, left], self.factors[kinds, right], share[:, None])
 
     def one_factor(self, shots: int, kind: int) -> float:
@@ -75,17 +76,9 @@ class Calibration:
 
     def probability(self, chance: Tensor, shots: Tensor) -> Tensor:
         """Correct probabilities of binary features of these shots (features,): (…, features)."""
-        left, right, share = self._between(shots)
+        left, right, share = between(self.marks, shots)
         slope, shift = (torch.lerp(each[left], each[right], share) for each in (self.slopes, self.shifts))
         return torch.sigmoid(torch.logit(chance, eps=1e-4) * slope + shift)
-
-    def _between(self, shots: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        marks = self.marks.to(torch.float32).log1p()
-        at = shots.to(torch.float32).log1p().clamp(max=float(marks[-1]))
-        right = torch.bucketize(at, marks).clamp(min(1, len(marks) - 1), len(marks) - 1)
-        left = (right - 1).clamp(min=0)
-        share = (at - marks[left]) / (marks[right] - marks[left]).clamp(min=1e-9)
-        return left, right, share.clamp(0, 1)
 
     @classmethod
     @torch.no_grad()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -11,14 +11,25 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from headstart.adapters.chn_bayes import BLEND
 from headstart.adapters.protocol import AdapterConfig
 from headstart.adapters.registry import adapter_config
+from headstart.core.shots import VALIDATION_SHOTS
 from headstart.progress import Reporter
 from headstart.table import Table
+from headstart.table.kinds import KindType
 from headstart.training.calibration import Calibration, Outcome
 from headstart.training.judge import MIN_FEATURES, Judged, Judgement, better, folds, joined, outcomes_of
-from headstart.training.metatraining import VALIDATION_SHOTS
-from headstart.training.recipe import Recipe, Trained, TrainedAdapter, as_modelled, is_all_binary, train
+from headstart.training.recipe import (
+    Prepared,
+    Recipe,
+    Trained,
+    TrainedAdapter,
+    as_modelled,
+    is_all_binary,
+    prepare,
+    train,
+)
 from headstart.training.scales import hide_scales
 from headstart.training.stages import feature_batch
 from headstart.training.tasks import disjoint_tasks
@@ -37,16 +48,62 @@ def train_best(
     reporter: Reporter,
     checkpoint: Callable[[str], Path | None],
 ) -> tuple[Trained, Recipe, Judgement]:
-    """Choose by the judge, then train the winner on all features; its calibration is the judge's."""
+    """Train what suits a table best on all its features; also says what that was and how it was chosen.
+
+    With few features it is the closed form. With many, networks are trained beside it and blended with it.
+    Ratings and binary features need one training: features held back from the networks measure both. A new
+    real feature has to find its scale first, as only features do that the judge holds out of everything.
+    """
     judge = Judge(table, features, reporter, checkpoint)
-    recipe, adapter, judgement, calibration = judge.choose(recipe)
-    trained = train(
-        table, features, features, recipe, {"adapter": adapter}, reporter=reporter, checkpoint=checkpoint
+    many = len(features) >= MIN_FEATURES_TO_META_TRAIN
+    at_once = many and not bool((table.kinds.types[features] == KindType.REAL).any())
+    if at_once:
+        recipe = judge.choose(recipe).recipe if judge.all_binary else recipe
+        choice = None
+    else:
+        choice = judge.choose(recipe, networks=many)
+        recipe = choice.recipe
+    prepared = prepare(
+        table, features, features, recipe, new_heads=True, reporter=reporter, checkpoint=checkpoint
     )
-    own = trained.adapters["adapter"]
-    if calibration is not None:
-        own = TrainedAdapter(own.adapter, calibration, own.metatraining)
-    return Trained(trained.backbone, trained.knowledge, {"adapter": own}), recipe, judgement
+    if choice is None:
+        own, judgement = _chosen_at_once(prepared)
+    else:
+        own, judgement = prepared.train(choice.adapter, "adapter", {}), choice.judgement
+        if choice.calibration is not None:
+            own = replace(own, calibration=choice.calibration)
+    return Trained(prepared.backbone, prepared.knowledge, {"adapter": own}), recipe, judgement
+
+
+def _chosen_at_once(prepared: Prepared) -> tuple[TrainedAdapter, Judgement]:
+    """Networks blended with the closed form, or the closed form alone if they add nothing to it."""
+    own = prepared.train(_networks(), "adapter", {})
+    judged, chosen = own.judged, TRAINED
+    if not better(judged[TRAINED], judged[CLOSED_FORM], _MARGIN):
+        chosen, own = CLOSED_FORM, prepared.train(adapter_config(CLOSED_FORM), "closed form", {})
+        judged = {**judged, **own.judged}
+    return own, judgement_of(judged, chosen, len(prepared.validation))
+
+
+def _networks() -> AdapterConfig:
+    return adapter_config(BLEND)
+
+
+def judgement_of(judged: Mapping[str, Judged], chosen: str, features: int) -> Judgement:
+    """What was compared on so many features, and what was chosen."""
+    verdicts = {name: each.verdict() for name, each in judged.items()}
+    shots = tuple(judged[chosen].outcomes)
+    return Judgement(shots=shots, features=features, chosen=chosen, candidates=verdicts)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the judge chose."""
+
+    recipe: Recipe
+    adapter: AdapterConfig
+    judgement: Judgement
+    calibration: Calibration | None = None
 
 
 class Judge:
@@ -67,37 +124,25 @@ class Judge:
         self.folds = folds(features, seed=0)
         self.all_binary = is_all_binary(table)
 
-    def choose(self, recipe: Recipe) -> tuple[Recipe, AdapterConfig, Judgement, Calibration | None]:
-        """Compare the candidates; returns recipe and adapter of the best, the judgement, a calibration.
-
-        The closed form is compared with itself under the other link for binary features, then with the
-        meta-trained adapter.
-        """
-        closed, many = adapter_config(CLOSED_FORM), len(self.features) >= MIN_FEATURES_TO_META_TRAIN
+    def choose(self, recipe: Recipe, *, networks: bool = False) -> Choice:
+        """Compare the closed form with networks, or under both links if all features are binary."""
+        closed, chosen = adapter_config(CLOSED_FORM), CLOSED_FORM
         if len(self.features) < MIN_FEATURES:
             nothing = Judgement(shots=(), features=0, chosen=CLOSED_FORM, candidates={})
-            return recipe, closed, nothing, None
-        networks = adapter_config(TRAINED)
-        # Where there is no link to choose first, both share one training of the backbone.
-        judged = self._judged(recipe, closed, *([networks] if many and not self.all_binary else []))
-        chosen, adapter = CLOSED_FORM, closed
+            return Choice(recipe, closed, nothing)
+        judged = self._judged(recipe, closed, *([_networks()] if networks else []))
+        adapter = closed
         if self.all_binary:
             name, numbers = f"{CLOSED_FORM}, 0 and 1 as numbers", recipe.revised(binary_link="identity")
             judged[name] = self._judged(numbers, closed)[CLOSED_FORM]
             if better(judged[name], judged[chosen], 0.0):
                 chosen, recipe = name, numbers
-            if many:
-                judged |= self._judged(recipe, networks)
-        if many and better(judged[TRAINED], judged[chosen], _MARGIN):
-            chosen, adapter = TRAINED, networks
-        winner = judged[chosen]
-        judgement = Judgement(
-            shots=tuple(winner.outcomes),
-            features=sum(len(fold) for fold in self.folds),
-            chosen=chosen,
-            candidates={name: each.verdict() for name, each in judged.items()},
-        )
-        return recipe, adapter, judgement, Calibration.fit(winner.outcomes, VALIDATION_SHOTS, by_level=True)
+        if networks and better(judged[TRAINED], judged[chosen], _MARGIN):
+            chosen, adapter = TRAINED, _networks()
+        judgement = judgement_of(judged, chosen, sum(len(fold) for fold in self.folds))
+        outcomes = judged[chosen].outcomes
+        calibration = Calibration.fit(outcomes, VALIDATION_SHOTS, by_level=True)
+        return Choice(recipe, adapter, judgement, calibration)
 
     def _judged(self, recipe: Recipe, *adapters: AdapterConfig) -> dict[str, Judged]:
         """The outcomes of candidates on all folds, by name."""

@@ -13,10 +13,11 @@ from headstart.adapters.protocol import Adapter
 from headstart.config import Config
 from headstart.core.likelihood import Likelihood
 from headstart.core.predictive import Predictive
+from headstart.core.shots import VALIDATION_SHOTS
 from headstart.table.kinds import KindType
 from headstart.training.calibration import Outcome
 from headstart.training.episodes import predict_targets
-from headstart.training.metatraining import VALIDATION_SHOTS, validation_episodes
+from headstart.training.metatraining import validation_episodes
 from headstart.training.tasks import Tasks
 
 MIN_FEATURES = 12  # with fewer features there is nothing to hold out

@@ -13,6 +13,7 @@ from torch import Tensor
 from headstart.adapters.protocol import Adapter
 from headstart.core.batch import FeatureBatch
 from headstart.core.knowledge import Knowledge
+from headstart.core.shots import VALIDATION_SHOTS
 from headstart.core.states import RowStates
 from headstart.crew import crew
 from headstart.progress import Reporter
@@ -27,8 +28,6 @@ from headstart.training.episodes import (
 )
 from headstart.training.loop import Loop, LoopConfig
 from headstart.training.tasks import Tasks
-
-VALIDATION_SHOTS = (0, 1, 2, 4, 8, 16, 32, 64, 128)
 
 
 class MetaTrainingConfig(LoopConfig):

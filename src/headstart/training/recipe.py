@@ -11,22 +11,25 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from headstart.adapters.chn_bayes import CHNBayes
 from headstart.adapters.protocol import Adapter, AdapterConfig
 from headstart.adapters.registry import ADAPTERS
 from headstart.backbones.protocol import Backbone
 from headstart.backbones.registry import AnyBackbone
 from headstart.config import Config
 from headstart.core.knowledge import Knowledge
+from headstart.core.shots import VALIDATION_SHOTS
 from headstart.progress import Reporter
 from headstart.table import Kind, Kinds, Table
 from headstart.table.kinds import KindType
+from headstart.training.blending import blend_outcomes
 from headstart.training.calibration import Calibration
-from headstart.training.judge import outcomes_of
-from headstart.training.metatraining import VALIDATION_SHOTS, MetaTrainingConfig
+from headstart.training.judge import Judged, outcomes_of
+from headstart.training.metatraining import MetaTrainingConfig
 from headstart.training.new_heads import with_new_heads
 from headstart.training.pretraining import PretrainingConfig
 from headstart.training.stages import feature_batch, train_adapter, train_backbone
-from headstart.training.tasks import cross_fitted_tasks, disjoint_tasks, sampled_features
+from headstart.training.tasks import Tasks, cross_fitted_tasks, disjoint_tasks, sampled_features
 
 
 class Recipe(Config):
@@ -52,6 +55,7 @@ class TrainedAdapter:
     adapter: Adapter
     calibration: Calibration
     metatraining: MetaTrainingConfig | None  # None for an adapter that has nothing to learn
+    judged: dict[str, Judged]  # how it predicts features held back from it, and what it was blended with
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,48 @@ class Trained:
     backbone: Backbone
     knowledge: Knowledge
     adapters: dict[str, TrainedAdapter]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A trained backbone, with features for adapters to learn from and to be measured on."""
+
+    backbone: Backbone
+    knowledge: Knowledge
+    teaching: Tasks
+    validation: Tasks
+    recipe: Recipe
+    all_binary: bool
+    reporter: Reporter
+    checkpoint: Callable[[str], Path | None]
+
+    def train(self, config: AdapterConfig, name: str, memory: dict[str, Adapter]) -> TrainedAdapter:
+        """Train an adapter and calibrate it; ``name`` is that of its checkpoint."""
+        seed, likelihood = self.recipe.random_state, self.knowledge.likelihood
+        adapter, settings = train_adapter(
+            config,
+            self.knowledge,
+            self.teaching,
+            self.validation,
+            self.recipe.metatraining,
+            seed=seed,
+            reporter=self.reporter,
+            checkpoint=self.checkpoint(name),
+            memory=memory,
+        )
+        judged = {}
+        if isinstance(adapter, CHNBayes) and adapter.anchor is not None:
+            outcomes, closed = blend_outcomes(
+                adapter, likelihood, self.validation, seed=seed, all_binary=self.all_binary
+            )
+            judged[adapter.anchor.config.name] = Judged(closed)
+        else:
+            outcomes = outcomes_of(
+                adapter, likelihood, self.validation, seed=seed, all_binary=self.all_binary
+            )
+        judged[config.name] = Judged(outcomes)
+        calibration = Calibration.fit(outcomes, VALIDATION_SHOTS, by_level=adapter.gives_uncertainty)
+        return TrainedAdapter(adapter, calibration, settings, judged)
 
 
 def train(
@@ -77,8 +123,27 @@ def train(
 
     ``checkpoint`` gives the file for the checkpoint of the backbone or of an adapter, by name.
     """
-    seed = recipe.random_state
-    all_binary = is_all_binary(table)
+    exact = any(ADAPTERS.part_of(config).gives_uncertainty for config in adapters.values())
+    prepared = prepare(
+        table, train_features, meta_features, recipe, exact, reporter=reporter, checkpoint=checkpoint
+    )
+    memory: dict[str, Adapter] = {}
+    trained = {name: prepared.train(config, name, memory) for name, config in adapters.items()}
+    return Trained(prepared.backbone, prepared.knowledge, trained)
+
+
+def prepare(
+    table: Table,
+    train_features: NDArray[np.int64],
+    meta_features: NDArray[np.int64],
+    recipe: Recipe,
+    new_heads: bool,
+    *,
+    reporter: Reporter,
+    checkpoint: Callable[[str], Path | None],
+) -> Prepared:
+    """Train a backbone, and make the tasks of adapters; ``new_heads`` are for those that learn from them."""
+    seed, all_binary = recipe.random_state, is_all_binary(table)
     table = as_modelled(table, recipe.binary_link)
     backbone, knowledge = train_backbone(
         table.with_features(train_features),
@@ -92,29 +157,12 @@ def train(
         some = sampled_features(knowledge, seed=seed)
         batch = feature_batch(table.with_features(meta_features if some is None else meta_features[some]))
         tasks = cross_fitted_tasks(replace(batch, positions=some), backbone, knowledge, seed=seed)
-        if any(ADAPTERS.part_of(config).gives_uncertainty for config in adapters.values()):
+        if new_heads:
             knowledge = with_new_heads(knowledge, tasks)
     else:
         tasks = disjoint_tasks(feature_batch(table.with_features(meta_features)), knowledge)
     teaching, validation = tasks.hold_back(recipe.metatraining.validation_share, seed)
-    memory: dict[str, Adapter] = {}
-    trained = {}
-    for name, config in adapters.items():
-        adapter, settings = train_adapter(
-            config,
-            knowledge,
-            teaching,
-            validation,
-            recipe.metatraining,
-            seed=seed,
-            reporter=reporter,
-            checkpoint=checkpoint(name),
-            memory=memory,
-        )
-        outcomes = outcomes_of(adapter, knowledge.likelihood, validation, seed=seed, all_binary=all_binary)
-        calibration = Calibration.fit(outcomes, VALIDATION_SHOTS, by_level=adapter.gives_uncertainty)
-        trained[name] = TrainedAdapter(adapter, calibration, settings)
-    return Trained(backbone, knowledge, trained)
+    return Prepared(backbone, knowledge, teaching, validation, recipe, all_binary, reporter, checkpoint)
 
 
 def is_all_binary(table: Table) -> bool:

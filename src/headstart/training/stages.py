@@ -135,10 +135,12 @@ def train_adapter(
         if memory[key].learns:
             meta_train(memory[key], knowledge, teaching, validation, metatraining.filled(memory[key]),
                        seed=seed, reporter=reporter, checkpoint=checkpoint)  # fmt: skip
-    trained = memory[key]
+            memory[key].finish()
+    adapter = trained = memory[key]
     settings = metatraining.filled(trained) if any(True for _ in trained.parameters()) else None
-    adapter = build_adapter(config, knowledge)
-    adapter.take_training(trained)
+    if shared != config:
+        adapter = build_adapter(config, knowledge)
+        adapter.take_training(trained)
     _made_equal(adapter)
     return adapter.eval().requires_grad_(False), settings
 

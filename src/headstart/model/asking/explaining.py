@@ -151,13 +151,13 @@ def _columns(
     described = (prior.describe(each.metadata, each.kinds)[0].double() for each in (own, average))
     change = torch.sub(*described)
     squashed = bool(fitted.knowledge.likelihood.squashes(own.kinds))
-    share = 1.0 if squashed or not adapter.doubts_metadata else 1 - float(prior.misleading)
+    slopes = adapter.metadata_map(squashed=squashed)
     widths, total = [column.width for column in fitted.schema.columns], own.metadata.shape[1]
     columns, start = {}, 0
     for column, width in zip(fitted.schema.columns, widths, strict=True):
         # A column is there three times: as it is, and its two bends.
         places = torch.cat([torch.arange(start, start + width) + turn * total for turn in range(3)])
-        columns[column.name] = share * (change[places] @ prior.base[places].double())
+        columns[column.name] = change[places] @ slopes[places]
         start += width
     return columns
 
