@@ -37,7 +37,8 @@ def test_every_line_is_in_one_small_block_of_its_like(
     for group in groups:
         held = [counts[line] for line in group.tolist()]
         assert len(set(kinds[group].tolist())) == 1
-        assert max(held) <= 4 * max(min(held), 1)
+        far = [count for count in held if max(held) > 4 * max(count, 1)]
+        assert sum(max(held) - count for count in far) * size <= padding._WORTH
         assert len(held) == 1 or len(held) * (max(held) + 1) * size <= budget
 
 

@@ -22,9 +22,9 @@ from headstart.adapters.scales import ScalePrior
 from headstart.adapters.sums import sums_of, sums_over
 from headstart.adapters.taming import tamed
 from headstart.adapters.usual_training import usual_training
-from headstart.algebra.padding import blocks, padded
+from headstart.algebra.padding import blocks, padded, padded_rows
 from headstart.algebra.sparse import all_equal
-from headstart.algebra.symmetric import pack, positive, with_one
+from headstart.algebra.symmetric import pack, positive
 from headstart.core.batch import FeatureBatch
 from headstart.core.heads import Heads
 from headstart.core.knowledge import Knowledge
@@ -140,7 +140,7 @@ class ClosedFormAdapter(StreamingAdapter):
         doubting = identity and self.doubts_metadata
         if doubting and (len(batch) == 1 or int(batch.shots.max()) >= self.prior.size):
             return mixed(self._sums(batch, states), *self.prior.parts(prior_mean, batch))
-        rows = padded(with_one(states.activation.index_select(0, cells.index)).to(root.dtype), cells)
+        rows = padded_rows(states.activation, cells).to(root.dtype)
         values = padded(cells.values.to(root.dtype), cells)
         noise = self._noise(states, batch).to(root.dtype)
         if doubting:
@@ -229,7 +229,10 @@ class ClosedFormAdapter(StreamingAdapter):
             noise = noise * states.noise.index_select(0, index)
         if states.variance is None:
             return noise
-        return noise + (states.variance @ self.mean_squares.clamp(min=0)).index_select(0, index)
+        mean_squares = self.mean_squares.clamp(min=0)
+        if len(index) < len(states):  # a few observations must not cost what all rows cost
+            return noise + states.variance.index_select(0, index) @ mean_squares
+        return noise + (states.variance @ mean_squares).index_select(0, index)
 
     # -- heads from sufficient statistics ---------------------------------------------------------
 

@@ -11,8 +11,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from headstart.algebra.symmetric import solved
-
 TEMPER = 2.0  # observations from which the evidence for a part of a prior is half believed
 
 
@@ -48,9 +46,10 @@ def regress(
     scale = weights.sqrt()
     white = white * scale[:, :, None]
     lower = torch.linalg.cholesky(white @ white.mT + torch.eye(shots, dtype=rows.dtype))
-    gain = torch.linalg.solve_triangular(lower, white @ root.T, upper=False)
-    solved_residual = torch.linalg.solve_triangular(lower, (scale * residual)[:, :, None], upper=False)
-    return prior + (gain.mT @ solved_residual)[:, :, 0], root @ root.T - gain.mT @ gain
+    right = torch.cat([white @ root.T, (scale * residual)[:, :, None]], dim=2)
+    both = torch.linalg.solve_triangular(lower, right, upper=False)
+    gain, half = both[..., :-1], both[..., -1:]
+    return prior + (gain.mT @ half)[:, :, 0], root @ root.T - gain.mT @ gain
 
 
 def posterior_of(precision: Tensor, linear: Tensor, prior: Tensor, root: Tensor) -> tuple[Tensor, Tensor]:
@@ -58,8 +57,12 @@ def posterior_of(precision: Tensor, linear: Tensor, prior: Tensor, root: Tensor)
 
     ``precision`` is (features, size, size), ``linear`` (features, size).
     """
-    mean, covariance = solved(torch.eye(len(root), dtype=root.dtype) + precision, linear)
-    return prior + mean @ root.T, root @ covariance @ root.T
+    # Double precision: the precisions of many observations span more than single holds.
+    lower = torch.linalg.cholesky(torch.eye(len(root), dtype=torch.float64) + precision.double())
+    right = torch.cat([root.T.expand(len(prior), -1, -1), linear[:, :, None]], dim=2).double()
+    both = torch.linalg.solve_triangular(lower, right, upper=False).to(root.dtype)
+    gain, half = both[..., :-1], both[..., -1:]
+    return prior + (gain.mT @ half)[:, :, 0], gain.mT @ gain
 
 
 def mixed(sums: ContextSums, means: Tensor, roots: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:

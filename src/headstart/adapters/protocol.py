@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
+import torch
 from torch import Tensor, nn
 
 from headstart.config import Config
@@ -13,6 +14,8 @@ from headstart.core.batch import FeatureBatch
 from headstart.core.heads import Heads
 from headstart.core.knowledge import Knowledge
 from headstart.core.states import RowStates
+
+_ROWS_AT_ONCE = 2**17
 
 
 class AdapterConfig(Config):
@@ -92,6 +95,18 @@ class Adapter(nn.Module, ABC):
         ``adapt`` is given refined states, and its heads go with refined activations.
         """
         return states
+
+    @torch.no_grad()
+    def refine_in_blocks(self, states: RowStates) -> RowStates:
+        """``refine`` of any number of rows: what networks need in between is held for some at a time."""
+        if not self.refines or len(states) <= _ROWS_AT_ONCE:
+            return self.refine(states)
+        first = self.refine(states.take(slice(0, _ROWS_AT_ONCE)))
+        refined = first.room_for(len(states))
+        refined.put(0, first)
+        for start in range(_ROWS_AT_ONCE, len(states), _ROWS_AT_ONCE):
+            refined.put(start, self.refine(states.take(slice(start, start + _ROWS_AT_ONCE))))
+        return refined
 
     @abstractmethod
     def adapt(self, batch: FeatureBatch, states: RowStates) -> Heads:

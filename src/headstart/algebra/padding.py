@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -11,26 +12,40 @@ from headstart.algebra.symmetric import unpack, with_one
 from headstart.table.cells import Cells
 
 _BUDGET = 1 << 17  # numbers in one block: few enough to stay in a processor's cache
+_WORTH = 1 << 16  # zeros of padding that cost less than the calls for one more block
 
 
 def blocks(
     counts: Tensor, size: int, apart: Tensor | None = None, budget: int | None = None
 ) -> Iterator[Tensor]:
-    """Part lines into groups whose counts differ at most fourfold and whose blocks stay small.
+    """Part lines into groups of similar counts whose blocks stay small.
 
-    No group mixes two values of ``apart`` (lines,), and a block of more than one line has at most ``budget``
+    Counts of a group differ at most fourfold, or so little that padding costs less than another block. No
+    group mixes two values of ``apart`` (lines,), and a block of more than one line has at most ``budget``
     numbers. Every line is in exactly one group.
 
     >>> [group.tolist() for group in blocks(torch.tensor([9, 0, 1, 12]), size=2)]
-    [[1], [2], [0, 3]]
+    [[1, 2, 0, 3]]
+    >>> [group.tolist() for group in blocks(torch.tensor([9, 0, 1, 12]), size=2**15)]
+    [[1, 2], [0], [3]]
     """
-    bucket = torch.ceil(torch.log2(counts.float() + 1) / 2).long()
-    if apart is not None:
-        bucket = bucket + 100 * apart.long()
-    order = torch.argsort(bucket, stable=True)
-    for group in torch.split(order, torch.unique(bucket, return_counts=True)[1].tolist()):
-        most = int(counts[group].max())
-        yield from torch.split(group, max(1, (budget or _BUDGET) // ((most + 1) * size)))
+    kinds = torch.zeros_like(counts) if apart is None else apart.long()
+    order = torch.argsort(counts + (kinds << 40), stable=True)
+    ordered = counts[order]
+    bucket = torch.ceil(torch.log2(ordered.float() + 1) / 2).long() + 100 * kinds[order]
+    names, lengths = torch.unique_consecutive(bucket, return_counts=True)
+    start = stop = 0
+    for place, length in enumerate(lengths.tolist()):
+        stop += length
+        if place + 1 < len(names) and int(names[place]) // 100 == int(names[place + 1]) // 100:
+            longest = int(ordered[stop + int(lengths[place + 1]) - 1])
+            zeros = ((stop - start) * longest - int(ordered[start:stop].sum())) * size
+            if zeros <= _WORTH:
+                continue
+        yield from torch.split(
+            order[start:stop], max(1, (budget or _BUDGET) // ((int(ordered[stop - 1]) + 1) * size))
+        )
+        start = stop
 
 
 def places(cells: Cells) -> Tensor:
@@ -46,6 +61,15 @@ def padded(numbers: Tensor, cells: Cells) -> Tensor:
     return block
 
 
+def padded_rows(vectors: Tensor, cells: Cells) -> Tensor:
+    """[v; 1] of the ``vectors`` (width, size − 1) that each line points at: (lines, most, size).
+
+    Where a line ends before the longest one, some vector fills its place: give it no weight.
+    """
+    index = padded(cells.index, cells)
+    return with_one(vectors.index_select(0, index.view(-1))).view(*index.shape, vectors.shape[1] + 1)
+
+
 def forms_at(matrices: Tensor, vectors: Tensor, cells: Cells) -> Tensor:
     """[v; 1]ᵀ·M·[v; 1] with each line's packed matrix and each observation's vector: (n,).
 
@@ -56,10 +80,11 @@ def forms_at(matrices: Tensor, vectors: Tensor, cells: Cells) -> Tensor:
         near = with_one(vectors.index_select(0, cells.index))
         return ((near @ unpack(matrices, size)[0]) * near).sum(1)
     where = torch.arange(len(cells.index), device=cells.index.device)
+    origins = Cells(cells.indptr, where, cells.values, len(where))
     values, order = [vectors.new_zeros(0)], [where[:0]]
     for group in blocks(cells.counts, size):
-        part = Cells(cells.indptr, where, cells.values, len(where)).take(group)  # remembers its origin
-        block = padded(with_one(vectors.index_select(0, cells.index[part.index])), part)
+        part = origins.take(group)
+        block = padded_rows(vectors, replace(part, index=cells.index[part.index]))
         forms = ((block @ unpack(matrices[group], size)) * block).sum(2)
         values.append(forms[part.lines, places(part)])
         order.append(part.index)

@@ -126,7 +126,7 @@ def _assembled(
     features = features_of(table, set(train_features.tolist()), fixed=fixed)
     described = _row_metadata(table, backbone, knowledge)
     with torch.no_grad():
-        states = adapter.refine(_believed(knowledge, backbone, described))
+        states = adapter.refine_in_blocks(_believed(knowledge, backbone, described))
         modelled = as_modelled(table, settings.binary_link)
         sample = adapter.adapt(feature_batch(modelled.with_features(train_features[:1])), states)
     fitted = Fitted(
