@@ -35,16 +35,12 @@ def regress(
     """
     residual = values - (rows @ prior[:, :, None])[:, :, 0]
     shots, size = rows.shape[1:]
-    white = rows @ root
-    if shots >= size:
-        return posterior_of(
-            (white * weights[:, :, None]).mT @ white,
-            ((weights * residual)[:, None, :] @ white)[:, 0],
-            prior,
-            root,
-        )
+    if shots >= size:  # whitening the sums costs less than whitening the rows
+        weighted = rows * weights[:, :, None]
+        linear = (residual[:, None, :] @ weighted)[:, 0] @ root
+        return posterior_of(root.T @ (weighted.mT @ rows) @ root, linear, prior, root)
     scale = weights.sqrt()
-    white = white * scale[:, :, None]
+    white = (rows @ root) * scale[:, :, None]
     lower = torch.linalg.cholesky(white @ white.mT + torch.eye(shots, dtype=rows.dtype))
     right = torch.cat([white @ root.T, (scale * residual)[:, :, None]], dim=2)
     both = torch.linalg.solve_triangular(lower, right, upper=False)
