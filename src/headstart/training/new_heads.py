@@ -129,13 +129,15 @@ def _group_heads(
     """Heads of features of similar shots, and their noise by one step of expectation maximisation."""
     index, row_noise = cells.index, rows.noise[cells.index]
     own, other = noise[cells.lines] * row_noise, rows.variance[index]
-    weights = padded(1 / (own + other), cells)  # 0 where there is no observation
-    near, values = padded(rows.factors[index], cells), padded(cells.values.double(), cells)
+    whole = own + other
+    each = torch.stack([1 / whole, cells.values.double(), own / whole, other, 1 / row_noise], dim=1)
+    # All are 0 where there is no observation.
+    weights, values, kept, doubt, exact = padded(each, cells).unbind(2)
+    near = padded(rows.factors.index_select(0, index), cells)
     weighted = weights[:, :, None] * near
     linear = (values[:, None] @ weighted)[:, 0] + prior_means @ precision
     mean, covariance = solved(weighted.mT @ near + precision, linear)
     residual = values - (near @ mean[:, :, None])[:, :, 0]
     squared = residual**2 + ((near @ covariance) * near).sum(2)
-    kept = padded(own / (own + other), cells)
-    expected = (kept * padded(other, cells) + kept**2 * squared) * padded(1 / row_noise, cells)
+    expected = (kept * doubt + kept**2 * squared) * exact
     return mean, covariance, expected.sum(1) / cells.counts.clamp(min=1)
