@@ -17,6 +17,7 @@ from headstart.adapters.registry import ADAPTERS
 from headstart.algebra.symmetric import LinAlgError
 from headstart.backbones.protocol import Backbone, OpenBackbone
 from headstart.backbones.registry import BACKBONES
+from headstart.core.devices import CPU
 from headstart.core.knowledge import Knowledge
 from headstart.core.states import RowStates
 from headstart.crew import crew
@@ -45,9 +46,17 @@ MIN_FEATURES = 4
 
 
 def fit_table(
-    table: Table, settings: Settings, reporter: Reporter, checkpoint: Path | None, resume: bool
+    table: Table,
+    settings: Settings,
+    reporter: Reporter,
+    checkpoint: Path | None,
+    resume: bool,
+    device: torch.device = CPU,
 ) -> Fitted:
-    """Train backbone and adapter by the recipe, and give every feature of the table a head."""
+    """Train backbone and adapter by the recipe, and give every feature of the table a head.
+
+    The ``device`` trains; the fitted model is in main memory.
+    """
     if crew().launched:
         require_shareable(settings)
         require_part(table)
@@ -67,10 +76,10 @@ def fit_table(
     try:
         with naming_memory(lambda: _too_large(table)):
             if checkpoint is None:
-                return _trained(table, parts, settings, reporter, lambda _: None)
+                return _trained(table, parts, settings, reporter, lambda _: None, device)
             with working_in(checkpoint):
                 open_checkpoint(checkpoint, table, settings, resume)
-                return _trained(table, parts, settings, reporter, partial(part_file, checkpoint))
+                return _trained(table, parts, settings, reporter, partial(part_file, checkpoint), device)
     except LinAlgError as error:
         raise NumericalError(
             f"training broke down ({str(error).split(':')[0]}): the numbers became too large or too much "
@@ -97,19 +106,26 @@ def _trained(
     settings: Settings,
     reporter: Reporter,
     place: Callable[[str], Path | None],
+    device: torch.device,
 ) -> Fitted:
     train_features, meta_features = parts
     if settings.adapter == "auto":
         trained, recipe, judgement = train_best(
-            table, train_features, settings, reporter=reporter, checkpoint=place
+            table, train_features, settings, reporter=reporter, checkpoint=place, device=device
         )
         settings = settings.revised(binary_link=recipe.binary_link)
-        return _assembled(table, settings, trained, train_features, judgement)
-    adapters = {"adapter": settings.adapter}
+        return _assembled(table, settings, trained.home(), train_features, judgement)
     trained = train(
-        table, train_features, meta_features, settings, adapters, reporter=reporter, checkpoint=place
+        table,
+        train_features,
+        meta_features,
+        settings,
+        {"adapter": settings.adapter},
+        reporter=reporter,
+        checkpoint=place,
+        device=device,
     )
-    return _assembled(table, settings, trained, train_features, None)
+    return _assembled(table, settings, trained.home(), train_features, None)
 
 
 def _assembled(
