@@ -7,8 +7,10 @@ It refuses to draw random numbers too: a card would draw others than the process
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import cache
 from typing import Any, Self
 from unittest import mock
 
@@ -17,7 +19,6 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map_only
 
 DEVICE = torch.device("meta")  # the only device besides the processor that any build of torch can name
 _INDEXING = ("aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_")
@@ -60,8 +61,14 @@ class Pretending(TorchDispatchMode):
         self._further.enter_context(_Making())
         fused = "torch.optim.optimizer._get_fused_kernels_supported_devices"
         self._further.enter_context(mock.patch(fused, lambda: ["cpu", DEVICE.type]))
+        self._further.enter_context(warnings.catch_warnings())
+        warnings.filterwarnings("ignore", message=".*to a meta parameter in the current model")
         super().__enter__()
         return self
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled; asking at every operation takes long
 
     def __exit__(self, *details: Any) -> None:
         super().__exit__(*details)
@@ -85,14 +92,14 @@ class _Making(TorchFunctionMode):
 
 def _computed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     name = func._schema.name
-    there = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Pretended)]
-    own, named = tree_map_only(Pretended, lambda each: each.inner, (args, dict(kwargs)))
+    there: list[Pretended] = []
+    own, named = _inner(args, there), {key: _inner(each, there) for key, each in kwargs.items()}
     goes = bool(there)
     if kwargs.get("device") is not None:
         goes, named["device"] = torch.device(kwargs["device"]) == DEVICE, torch.device("cpu")
     if there and _left_behind(name, args, kwargs):
         raise RuntimeError(f"{name}: expected all tensors to be on the same device")
-    if goes and any(each in name for each in _DRAWING):
+    if goes and _draws(name):
         raise RuntimeError(f"{name}: a card would draw other random numbers")
     found = func(*own, **named)
     if name in _SHAPING and there:
@@ -100,7 +107,34 @@ def _computed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
             func(*args, **kwargs)  # the shape that a pretended tensor shows
     if name.endswith("_") and there:  # it was computed in place
         return args[0] if func._schema.returns else None
-    return tree_map_only(Tensor, Pretended, found) if goes else found
+    return _wrapped(found) if goes else found
+
+
+@cache
+def _draws(name: str) -> bool:
+    return any(each in name for each in _DRAWING)
+
+
+def _inner(given: Any, there: list[Pretended]) -> Any:
+    """What is given with the numbers of pretended tensors, which are noted in ``there``."""
+    if isinstance(given, Pretended):
+        there.append(given)
+        return given.inner
+    return type(given)(_inner(each, there) for each in given) if isinstance(given, list | tuple) else given
+
+
+def _wrapped(found: Any) -> Any:
+    if isinstance(found, Tensor):
+        return Pretended(found)
+    return type(found)(_wrapped(each) for each in found) if isinstance(found, list | tuple) else found
+
+
+def _tensors(given: Any) -> Iterator[Tensor]:
+    if isinstance(given, Tensor):
+        yield given
+    elif isinstance(given, list | tuple):
+        for each in given:
+            yield from _tensors(each)
 
 
 def _left_behind(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
@@ -112,5 +146,5 @@ def _left_behind(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> b
         if not isinstance(args[0], Pretended):
             return True
     single = 1 if name in ("aten::cat", "aten::stack") else 0
-    tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
-    return any(not isinstance(each, Pretended) and each.dim() + single > 0 for each in tensors)
+    every = _tensors([*args, *kwargs.values()])
+    return any(not isinstance(each, Pretended) and each.dim() + single > 0 for each in every)
