@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache
 from typing import Any, Self
-from unittest import mock
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -60,7 +60,7 @@ class Pretending(TorchDispatchMode):
         self._further = ExitStack()
         self._further.enter_context(_Making())
         fused = "torch.optim.optimizer._get_fused_kernels_supported_devices"
-        self._further.enter_context(mock.patch(fused, lambda: ["cpu", DEVICE.type]))
+        self._further.enter_context(patch(fused, lambda: ["cpu", DEVICE.type]))
         self._further.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", message=".*to a meta parameter in the current model")
         super().__enter__()
@@ -79,10 +79,16 @@ class Pretending(TorchDispatchMode):
 
 
 class _Making(TorchFunctionMode):
-    """Makes tensors from numbers: by itself torch puts none into a tensor of the device ``DEVICE`` names."""
+    """Makes tensors from numbers, which torch does not for ``DEVICE``, and lets processes exchange them."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         named = dict(kwargs or {})
+        if getattr(func, "__module__", "") == "torch.distributed.distributed_c10d":
+            _require_together(func.__name__, args, named)
+            there: list[Pretended] = []
+            own, given = _inner(args, there), {name: _inner(each, there) for name, each in named.items()}
+            with no_dispatch():
+                return func(*own, **given)
         if func is Tensor.new_tensor:
             return torch.tensor(*args[1:], dtype=args[0].dtype, device="cpu").to(args[0].device)
         if func in (torch.tensor, torch.as_tensor) and named.get("device") == DEVICE:
@@ -97,8 +103,8 @@ def _computed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     goes = bool(there)
     if kwargs.get("device") is not None:
         goes, named["device"] = torch.device(kwargs["device"]) == DEVICE, torch.device("cpu")
-    if there and _left_behind(name, args, kwargs):
-        raise RuntimeError(f"{name}: expected all tensors to be on the same device")
+    if there:
+        _require_together(name, args, kwargs)
     if goes and _draws(name):
         raise RuntimeError(f"{name}: a card would draw other random numbers")
     found = func(*own, **named)
@@ -137,14 +143,15 @@ def _tensors(given: Any) -> Iterator[Tensor]:
             yield from _tensors(each)
 
 
-def _left_behind(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a card would miss a tensor: it takes indices and single numbers from the processor."""
+def _require_together(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Refuse what a card would: it takes nothing from the processor but indices and single numbers."""
     if name == "aten::copy_":  # from one to the other
-        return False
-    if name in _INDEXING:  # nothing that is elsewhere can be indexed by a tensor of the card
+        return
+    if name in _INDEXING:
         args = [args[0], *args[2:]]
-        if not isinstance(args[0], Pretended):
-            return True
-    single = 1 if name in ("aten::cat", "aten::stack") else 0
-    every = _tensors([*args, *kwargs.values()])
-    return any(not isinstance(each, Pretended) and each.dim() + single > 0 for each in every)
+    single = 0 if name in ("aten::cat", "aten::stack") else 1  # single numbers have no dimension
+    every = [each for each in _tensors([*args, *kwargs.values()]) if each.dim() >= single]
+    there = [isinstance(each, Pretended) for each in every]
+    # What is on the processor cannot be indexed by a tensor of the card either.
+    if (any(there) and not all(there)) or (name in _INDEXING and not there[0]):
+        raise RuntimeError(f"{name}: expected all tensors to be on the same device")

@@ -27,7 +27,8 @@ from headstart.core.dropout import SharedDropout
 from headstart.crew import Crew, working_as
 from headstart.datasets import synthetic_mixed, synthetic_ratings, synthetic_responses
 from headstart.table.cells import Cells
-from headstart.training import choosing, judge, new_heads, tasks
+from headstart.training import choosing, judge, new_heads, recipe, tasks
+from headstart.training import stages as stages_module
 
 SMALL = {"name": "factorisation", "latent": 3, "signature": 2, "sweeps": 5}
 BACKBONE: dict[str, dict[str, Any]] = {
@@ -35,7 +36,7 @@ BACKBONE: dict[str, dict[str, Any]] = {
     "pvae": {"name": "pvae", "latent": 4, "decoder_layers": (6,), "encoder_layers": (8,)},
     "feedforward": {"name": "feedforward", "code": 4, "layers": (6,)},
 }
-QUICK = {"epochs": 2, "min_steps": 2}
+QUICK = {"epochs": 1, "min_steps": 2}
 without_card = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
 
 
@@ -191,13 +192,41 @@ def test_the_model_lives_on_the_processor(tmp_path: Path) -> None:
 
 def test_nothing_is_left_on_the_device() -> None:
     gc.collect()
-    before = sum(isinstance(each, Pretended) for each in gc.get_objects())
-    model = trained_there(ratings(), backbone=SMALL, adapter="chn-bayes")
+    before = {id(each) for each in gc.get_objects() if type(each) is Pretended}
+    model = trained_there(mixed(), backbone=SMALL, adapter="bayes")
     gc.collect()
-    left = [each for each in gc.get_objects() if isinstance(each, Pretended)]
+    left = [each for each in gc.get_objects() if type(each) is Pretended and id(each) not in before]
     assert model.device == "card"
-    assert len(left) - before <= 20  # small tables of indices by size, kept for the next training
-    assert all(each.numel() < 1000 and each.dtype == torch.int64 for each in left)
+    # Small tables of indices by size, kept for the next training.
+    assert all(each.numel() < 100 and each.dtype == torch.int64 for each in left)
+
+
+@pytest.mark.parametrize("networks", [False, True])
+def test_every_stage_computes_there(networks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choosing, "MIN_FEATURES_TO_META_TRAIN", 12 if networks else 100)
+    stages = {
+        stages_module: ("pretrain", "meta_train", "knowledge_of"),
+        recipe: ("with_new_heads", "cross_fitted_tasks"),
+        choosing: ("disjoint_tasks",),
+        judge: ("predict_targets",),
+    }
+    seen: dict[str, set[torch.device]] = {}
+
+    def watched(name: str, run: Any) -> Any:
+        def watch(*given: Any, **named: Any) -> Any:
+            seen.setdefault(name, set()).update(each.device for each in tensors(given, set()))
+            return run(*given, **named)
+
+        return watch
+
+    for module, names in stages.items():
+        for name in names:
+            monkeypatch.setattr(module, name, watched(name, getattr(module, name)))
+    with Pretending():
+        Headstart(SMALL, metatraining=QUICK, quiet=True, device="card").fit(ratings())
+    first = {"pretrain", "knowledge_of", "with_new_heads", "cross_fitted_tasks", "predict_targets"}
+    assert set(seen) == first | ({"meta_train"} if networks else {"disjoint_tasks"})
+    assert all(devices == {DEVICE} for name, devices in seen.items() if name != "knowledge_of")
 
 
 @pytest.mark.parametrize("backbone", ["factorisation", "pvae"])
