@@ -26,6 +26,7 @@ from headstart.core.devices import computing_on, moved, training_device
 from headstart.core.dropout import SharedDropout
 from headstart.crew import Crew, working_as
 from headstart.datasets import synthetic_mixed, synthetic_ratings, synthetic_responses
+from headstart.errors import MemoryLimitError
 from headstart.table.cells import Cells
 from headstart.training import choosing, judge, new_heads, recipe, tasks
 from headstart.training import stages as stages_module
@@ -282,6 +283,16 @@ def test_a_card_that_is_not_there_is_refused_before_any_work(tmp_path: Path) -> 
     assert done.returncode == 1
     assert "--device cuda: this build of torch" in done.stderr.replace("\n", " ")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_card_that_is_too_small_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    monkeypatch.setattr("headstart.model.fitting.train", full)
+    model = Headstart(SMALL, "bayes", quiet=True, device="card")
+    with pytest.raises(MemoryLimitError, match=r"not enough memory on meta to fit .* device='cpu'"):
+        model.fit(ratings())
 
 
 def test_each_process_has_a_card_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

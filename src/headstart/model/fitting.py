@@ -74,7 +74,7 @@ def fit_table(
     if table.schema is not None:
         reporter.say(f"metadata: {table.schema.describe()}")
     try:
-        with naming_memory(lambda: _too_large(table)):
+        with naming_memory(lambda: _too_large(table, device)):
             if checkpoint is None:
                 return _trained(table, parts, settings, reporter, lambda _: None, device)
             with working_in(checkpoint):
@@ -87,16 +87,19 @@ def fit_table(
         ) from error
 
 
-def _too_large(table: Table) -> str:
+def _too_large(table: Table, device: torch.device) -> str:
     rows, features = table.shape
     smaller = worded(
         "backbone={'name': 'factorisation', 'latent': 8, 'signature': 8}",
         "--set backbone.latent=8 --set backbone.signature=8",
     )
+    where, elsewhere = "", "take a machine with more memory"
+    if device.type != "cpu":
+        where, elsewhere = f" on {device}", f"fit on the processor ({argument('device', 'cpu')})"
     return (
-        f"there is not enough memory to fit {rows} rows × {features} features with {len(table)} "
-        f"observations; fit fewer rows or features, lower the size of the backbone ({smaller}), or take a "
-        "machine with more memory (the page Sizing of the documentation says how much is needed)"
+        f"there is not enough memory{where} to fit {rows} rows × {features} features with {len(table)} "
+        f"observations; fit fewer rows or features, lower the size of the backbone ({smaller}), or "
+        f"{elsewhere} (the page Sizing of the documentation says how much is needed)"
     )
 
 
