@@ -95,7 +95,7 @@ def _too_large(table: Table, device: torch.device) -> str:
     )
     where, elsewhere = "", "take a machine with more memory"
     if device.type != "cpu":
-        where, elsewhere = f" on {device}", f"fit on the processor ({argument('device', 'cpu')})"
+        where, elsewhere = f" on {device}", f"fit on the processor with {argument('device', 'cpu')}"
     return (
         f"there is not enough memory{where} to fit {rows} rows × {features} features with {len(table)} "
         f"observations; fit fewer rows or features, lower the size of the backbone ({smaller}), or "
