@@ -91,8 +91,9 @@ def naming_memory(message: Callable[[], str]) -> Iterator[None]:
     except MemoryLimitError:
         raise
     except (MemoryError, RuntimeError) as error:
-        # PyTorch has no exception of its own for it.
-        if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+        # PyTorch has no exception of its own for it that all its builds know.
+        lacking = ("can't allocate memory", "CUDA out of memory")
+        if isinstance(error, MemoryError) or any(words in str(error) for words in lacking):
             raise MemoryLimitError(message()) from error
         raise
 

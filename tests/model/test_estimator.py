@@ -24,7 +24,7 @@ def test_parameters_are_set_by_name() -> None:
     assert model.get_params() == Headstart(adapter="mean", quiet=True).get_params()
     assert list(model.get_params(deep=False)) == [
         "backbone", "adapter", "pretraining", "metatraining", "meta_share", "random_state", "quiet",
-        "half_life",
+        "half_life", "device",
     ]  # fmt: skip
 
 

@@ -111,6 +111,14 @@ def test_three_processes_fit_the_model_of_one(root: Path, case: str) -> None:
     require_same(model, expected)
 
 
+def test_processes_train_on_devices_of_their_own(root: Path) -> None:
+    cases = ["large", "mixed", "networks"]
+    status, said = run(2, Path(__file__).with_name("worker.py"), root, *cases)
+    assert status == 0, said
+    for case in cases:
+        require_same(Headstart.load(root / f"{case}-there.model"), single(root, case))
+
+
 def fit_command(root: Path, out: Path, *more: object) -> list[object]:
     keep_often = ("--set", "pretraining.checkpoint_seconds=0", "--set", "backbone.sweeps=6")
     return [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from headstart.table.inference import resolve_kinds
 from headstart.table.names import Names
 from headstart.table.regrouping import ByFeature
 from headstart.training.gathering import gathered_cells
+from tests.pretended import DEVICE, Pretending
 from tests.together.cases import CASES, as_large
 
 
@@ -113,8 +115,22 @@ def fit_all(root: Path) -> None:
             Headstart(quiet=True, **settings).fit(table).save(root / f"{case}.model")
 
 
+def fit_there(root: Path, cases: list[str]) -> None:
+    """Fit some cases on the pretended device, which every process takes for its own card."""
+    where = "headstart.model.headstart.training_device"
+    for case in cases:
+        with as_large(case), patch(where, lambda _: DEVICE), Pretending():
+            metadata = root / "metadata.parquet" if case == "judged" else None
+            table = Table.read(root / case, metadata=metadata, quiet=True)
+            model = Headstart(quiet=True, device="card", **CASES[case]).fit(table)
+        model.save(root / f"{case}-there.model")
+
+
 if __name__ == "__main__":
     with working_together():
+        if len(sys.argv) > 2:
+            fit_there(Path(sys.argv[1]), sys.argv[2:])
+            sys.exit()
         check_collectives()
         check_algebra()
         check_regrouping()

@@ -144,7 +144,7 @@ def _squared_errors(knowledge: Knowledge) -> Iterator[tuple[Tensor, Tensor]]:
         rows = torch.arange(-start % step, len(cells), step)
         cells, states = cells.take(rows), states.take(rows)
     heads = knowledge.heads.detach()
-    down, across = triangle(heads.weight.shape[1] + 1)
+    down, across = triangle(heads.weight.shape[1] + 1, heads.weight.device)
     twice = torch.where(down == across, 1.0, 2.0)
     covariance, mean_squares = heads.packed_covariance, heads.mean_squares()
     for place, block in line_blocks(cells, 8 * (len(heads) + len(down)), per_cell=12 * len(down)):

@@ -54,7 +54,7 @@ class MAML(Adapter):
     @torch.no_grad()
     def prepare(self) -> None:
         """Start from one random head for all kinds."""
-        start = torch.empty_like(self.weight[:1])
+        start = torch.empty_like(self.weight[:1], device="cpu")  # where its generator is
         nn.init.xavier_uniform_(start, generator=torch.Generator().manual_seed(self.config.seed))
         self.weight.copy_(start.expand_as(self.weight))
 

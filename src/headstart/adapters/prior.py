@@ -33,7 +33,7 @@ class HeadPrior(nn.Module):
         # Where a table mixes kinds, the kind of a feature says as much as any metadata.
         self.tells_kind = len(torch.unique(knowledge.kinds)) > 1
         self.bends: Tensor  # a mask of the columns that may matter other than by a straight line
-        self.register_buffer("bends", torch.zeros(metadata.shape[1], dtype=torch.bool))
+        self.register_buffer("bends", metadata.new_zeros(metadata.shape[1], dtype=torch.bool))
         columns = self.describe(metadata[:0], knowledge.kinds[:0]).shape[1]
         self.base = nn.Parameter(torch.zeros(columns, self.size))
         self.root_diagonal = nn.Parameter(torch.zeros(self.size))  # logarithms

@@ -14,6 +14,7 @@ from torch import Tensor
 from headstart.adapters.protocol import Adapter, AdapterConfig
 from headstart.adapters.registry import register_adapter
 from headstart.core.batch import FeatureBatch
+from headstart.core.devices import CPU, moved
 from headstart.core.heads import Heads
 from headstart.core.states import RowStates
 
@@ -48,12 +49,13 @@ class RandomHead(Adapter):
         keys = _keys(batch, self.config.seed)
         counters = np.arange(1, width + 1, dtype=np.uint64) * _STRIDE
         uniform = (_mix(keys[:, None] + counters) >> np.uint64(11)) * 2.0**-53
-        weight = torch.from_numpy((2 * uniform - 1) * bound).to(states.activation.dtype)
+        weight = torch.from_numpy((2 * uniform - 1) * bound).to(states.activation)
         return Heads(weight, weight.new_zeros(len(batch)))
 
 
 def _keys(batch: FeatureBatch, seed: int) -> NDArray[np.uint64]:
     """One number per feature, from the seed, its metadata and its context in any order: (features,)."""
+    batch = moved(batch, CPU)  # bits are mixed by NumPy
     cells = batch.cells
     observations = _mix(_mix(cells.index.numpy().astype(np.uint64) * _STRIDE) + _bits(cells.values))
     # A sum forgets the order; it wraps at 2^64, and so do the differences of its running form.

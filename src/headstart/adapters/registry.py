@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, SerializeAsAny
 
 from headstart.adapters.protocol import Adapter, AdapterConfig
+from headstart.core.devices import computing_on
 from headstart.core.knowledge import Knowledge
 from headstart.errors import InputError, UnknownNameError, did_you_mean
 from headstart.registry import Registry
@@ -79,8 +80,10 @@ def new_adapter(config: AdapterConfig, knowledge: Knowledge) -> Adapter:
 
 def build_adapter(config: AdapterConfig, knowledge: Knowledge) -> Adapter:
     """Make an adapter that is ready to be meta-trained."""
-    adapter = new_adapter(config.resolved(knowledge), knowledge)
-    adapter.prepare()
+    # Initial weights are drawn by the processor, whatever computes with them.
+    adapter = new_adapter(config.resolved(knowledge), knowledge).to(knowledge.device)
+    with computing_on(knowledge.device):
+        adapter.prepare()
     return adapter
 
 

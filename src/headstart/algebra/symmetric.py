@@ -37,10 +37,10 @@ def _packing(size: int, device: torch.device) -> Tensor:
 @cache
 def _unpacking(size: int, device: torch.device) -> Tensor:
     """Where the entries of a matrix lie in the packed one: (size²,)."""
-    down, across = triangle(size)
-    places = torch.empty(size, size, dtype=torch.int64)
-    places[down, across] = places[across, down] = torch.arange(len(down))
-    return places.flatten().to(device)
+    down, across = triangle(size, device)
+    places = torch.empty(size, size, dtype=torch.int64, device=device)
+    places[down, across] = places[across, down] = torch.arange(len(down), device=device)
+    return places.flatten()
 
 
 def pack(matrices: Tensor) -> Tensor:

@@ -42,7 +42,7 @@ class RowPosterior:
 
     def doubled_moments(self) -> Tensor:
         """The same with what is off the diagonal twice: its product with a packed matrix is a trace."""
-        down, across = triangle(self.mean.shape[1] + 1)
+        down, across = triangle(self.mean.shape[1] + 1, self.mean.device)
         return self.moments() * torch.where(down == across, 1.0, 2.0)
 
     def at(self, rows: slice) -> RowPosterior:

@@ -14,6 +14,7 @@ from torch import Tensor
 from headstart.algebra.groups import Group
 from headstart.algebra.honest import HonestRegression
 from headstart.backbones.rows import RowPosterior
+from headstart.core.devices import moved
 from headstart.crew import crew
 from headstart.errors import ModelFileError
 from headstart.storage import pack, read_tensors, storing, write_bytes
@@ -88,22 +89,23 @@ class SweepProgress:
         if not crew().count(crew().leads and self.path.exists()):
             return 0
         tensors, facts = crew().agreed(lambda: read_tensors(self.path))
+        generator, device = tensors.pop("generator"), training.cells.values.device
+        tensors = {name: each.to(device) for name, each in tensors.items()}
         parts: dict[str, dict[str, Tensor]] = {}
         for name, each in tensors.items():
             head, _, rest = name.partition("/")
             parts.setdefault(head, {})[rest] = each
         # Not copied into the tensors that are there: the kinds are those of the table, too.
         training.backbone.load_state_dict(parts["backbone"], assign=True)
-        training.generator.set_state(tensors["generator"])
+        training.generator.set_state(generator)
         training.prior_means, training.prior_covariance = tensors["prior_means"], tensors["prior_covariance"]
         for name in ("head", "row"):
             restored = _regression(parts[name], facts["regressions"][name], shared=name == "row")
             setattr(training, f"{name}_regression", restored)
         if facts["rows"]:
             start, _ = crew().span(len(training.cells))
-            training.rows = crew().agreed(
-                lambda: self._read_rows(facts["rows"], start, start + len(training.cells))
-            )
+            rows = crew().agreed(lambda: self._read_rows(facts["rows"], start, start + len(training.cells)))
+            training.rows = moved(rows, device)
         return int(facts["turn"])
 
     def _read_rows(self, files: list[tuple[int, int, str]], begin: int, end: int) -> RowPosterior:

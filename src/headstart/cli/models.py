@@ -28,6 +28,7 @@ from headstart.cli.options import (
     Separator,
     TableKind,
     TimeColumn,
+    TrainingDevice,
     ValueColumn,
     file_text,
     read_names,
@@ -67,6 +68,7 @@ def fit(
         ),
     ] = None,
     settings: Set = None,
+    device: TrainingDevice = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same model.", min=0)] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted fit.")] = False,
     force: Annotated[
@@ -89,7 +91,14 @@ def fit(
         crew.agreed(lambda: check_place(out))
         model = crew.agreed(
             lambda: configured_model(
-                backbone, adapter, settings, meta_share, seed, quiet=quiet, half_life=half_life
+                backbone,
+                adapter,
+                settings,
+                meta_share,
+                seed,
+                quiet=quiet,
+                half_life=half_life,
+                device=device,
             )
         )
         crew.agreed(lambda: require_free(out, model, force=force))

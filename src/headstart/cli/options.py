@@ -86,6 +86,14 @@ MetadataTypes = Annotated[
     ),
 ]
 BackboneName = Annotated[str, typer.Option("--backbone", help="factorisation, pvae or feedforward.")]
+TrainingDevice = Annotated[
+    str | None,
+    typer.Option(
+        "--device",
+        help="Where training is computed: cpu, cuda, or cuda:1 and so on. The model can be used without it.",
+        show_default="cpu",
+    ),
+]
 NAMES_HELP = "A name, several names separated by commas, or a file with one name per line. Can be repeated."
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print no progress and no messages.")]
 

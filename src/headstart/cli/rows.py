@@ -14,6 +14,7 @@ from headstart.cli.options import (
     Model,
     RowColumn,
     Separator,
+    TrainingDevice,
     ValueColumn,
     read_names,
     read_rows,
@@ -225,24 +226,27 @@ def refit(
         Path | None,
         typer.Option("--out", help="Folder for the new model. By default the old one is replaced."),
     ] = None,
+    device: TrainingDevice = None,
     quiet: Quiet = False,
 ) -> None:
     """Fit a model anew on everything it holds, with the same settings and names.
 
     Example: [bold]headstart refit films.headstart[/bold]
     """
+    from headstart.core.devices import training_device
     from headstart.model import Headstart
     from headstart.model.saving.folder import check_place
 
+    training_device(device)
     if out is not None:
         check_place(out)
         loaded = Headstart.load(model)
-        loaded.quiet = quiet
+        loaded.set_params(quiet=quiet, device=device)
         with notes():
             loaded.refit().save(out)
     else:
         with Headstart.updating(model) as loaded, notes():  # so that no change meanwhile is lost
-            loaded.quiet = quiet
+            loaded.set_params(quiet=quiet, device=device)
             loaded.refit()
     if not quiet:
         say(f"fitted {out or model}: {len(loaded.features)} features, {len(loaded.rows)} rows")

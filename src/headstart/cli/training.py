@@ -59,10 +59,12 @@ def configured_model(
     *,
     quiet: bool,
     half_life: str | None = None,
+    device: str | None = None,
 ) -> Headstart:
     """Check all that is set for training and return a model that is yet to be fitted."""
     from headstart.adapters.registry import adapter_config
     from headstart.backbones.registry import backbone_config
+    from headstart.core.devices import training_device
     from headstart.model import Headstart
     from headstart.model.parts.settings import Settings
     from headstart.table.times import half_life_of
@@ -71,6 +73,7 @@ def configured_model(
     from headstart.training.pretraining import PretrainingConfig
 
     own = read_settings(given)
+    training_device(device)
     if adapter == AUTO and own["adapter"]:
         raise InputError(
             "--set adapter.… goes with an adapter of your choice, as --adapter chn; not with auto"
@@ -93,4 +96,5 @@ def configured_model(
         random_state=seed,
         quiet=quiet,
         half_life=checked.half_life,
+        device=device,
     )

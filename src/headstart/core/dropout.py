@@ -1,10 +1,11 @@
-"""Dropout that does not depend on how many processes share a batch."""
+"""Dropout that depends neither on how many processes share a batch nor on the device."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
 from torch import Tensor, nn
 
 _shares: list[tuple[int, int]] = []
@@ -25,9 +26,11 @@ class SharedDropout(nn.Dropout):
 
     def forward(self, input: Tensor) -> Tensor:
         """Drop some of the numbers (lines, width) in training."""
-        if not _shares or not self.training:
+        if not self.training or (not _shares and input.device.type == "cpu"):
             dropped: Tensor = super().forward(input)
             return dropped
-        start, whole = _shares[-1]
-        kept: Tensor = super().forward(input.new_ones(whole, *input.shape[1:]))
-        return input * kept[start : start + len(input)]
+        start, whole = _shares[-1] if _shares else (0, len(input))
+        # The processor draws, whatever the device: the same seed drops the same.
+        ones = torch.ones(whole, *input.shape[1:], dtype=input.dtype, device="cpu")
+        kept: Tensor = super().forward(ones)
+        return input * kept[start : start + len(input)].to(input.device)

@@ -46,6 +46,11 @@ class Knowledge:
         if not self.widths and self.metadata.shape[1]:  # metadata of unknown origin is one column
             object.__setattr__(self, "widths", (self.metadata.shape[1],))
 
+    @property
+    def device(self) -> torch.device:
+        """Where it is, and where adapters compute with it."""
+        return self.kinds.device
+
     @cached_property
     def table_shots(self) -> Tensor:
         """How many observations each feature has: (features,)."""

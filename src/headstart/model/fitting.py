@@ -17,6 +17,7 @@ from headstart.adapters.registry import ADAPTERS
 from headstart.algebra.symmetric import LinAlgError
 from headstart.backbones.protocol import Backbone, OpenBackbone
 from headstart.backbones.registry import BACKBONES
+from headstart.core.devices import CPU
 from headstart.core.knowledge import Knowledge
 from headstart.core.states import RowStates
 from headstart.crew import crew
@@ -45,9 +46,17 @@ MIN_FEATURES = 4
 
 
 def fit_table(
-    table: Table, settings: Settings, reporter: Reporter, checkpoint: Path | None, resume: bool
+    table: Table,
+    settings: Settings,
+    reporter: Reporter,
+    checkpoint: Path | None,
+    resume: bool,
+    device: torch.device = CPU,
 ) -> Fitted:
-    """Train backbone and adapter by the recipe, and give every feature of the table a head."""
+    """Train backbone and adapter by the recipe, and give every feature of the table a head.
+
+    The ``device`` trains; the fitted model is in main memory.
+    """
     if crew().launched:
         require_shareable(settings)
         require_part(table)
@@ -65,12 +74,12 @@ def fit_table(
     if table.schema is not None:
         reporter.say(f"metadata: {table.schema.describe()}")
     try:
-        with naming_memory(lambda: _too_large(table)):
+        with naming_memory(lambda: _too_large(table, device)):
             if checkpoint is None:
-                return _trained(table, parts, settings, reporter, lambda _: None)
+                return _trained(table, parts, settings, reporter, lambda _: None, device)
             with working_in(checkpoint):
                 open_checkpoint(checkpoint, table, settings, resume)
-                return _trained(table, parts, settings, reporter, partial(part_file, checkpoint))
+                return _trained(table, parts, settings, reporter, partial(part_file, checkpoint), device)
     except LinAlgError as error:
         raise NumericalError(
             f"training broke down ({str(error).split(':')[0]}): the numbers became too large or too much "
@@ -78,16 +87,19 @@ def fit_table(
         ) from error
 
 
-def _too_large(table: Table) -> str:
+def _too_large(table: Table, device: torch.device) -> str:
     rows, features = table.shape
     smaller = worded(
         "backbone={'name': 'factorisation', 'latent': 8, 'signature': 8}",
         "--set backbone.latent=8 --set backbone.signature=8",
     )
+    where, elsewhere = "", "take a machine with more memory"
+    if device.type != "cpu":
+        where, elsewhere = f" on {device}", f"fit on the processor with {argument('device', 'cpu')}"
     return (
-        f"there is not enough memory to fit {rows} rows × {features} features with {len(table)} "
-        f"observations; fit fewer rows or features, lower the size of the backbone ({smaller}), or take a "
-        "machine with more memory (the page Sizing of the documentation says how much is needed)"
+        f"there is not enough memory{where} to fit {rows} rows × {features} features with {len(table)} "
+        f"observations; fit fewer rows or features, lower the size of the backbone ({smaller}), or "
+        f"{elsewhere} (the page Sizing of the documentation says how much is needed)"
     )
 
 
@@ -97,19 +109,26 @@ def _trained(
     settings: Settings,
     reporter: Reporter,
     place: Callable[[str], Path | None],
+    device: torch.device,
 ) -> Fitted:
     train_features, meta_features = parts
     if settings.adapter == "auto":
         trained, recipe, judgement = train_best(
-            table, train_features, settings, reporter=reporter, checkpoint=place
+            table, train_features, settings, reporter=reporter, checkpoint=place, device=device
         )
         settings = settings.revised(binary_link=recipe.binary_link)
-        return _assembled(table, settings, trained, train_features, judgement)
-    adapters = {"adapter": settings.adapter}
+        return _assembled(table, settings, trained.home(), train_features, judgement)
     trained = train(
-        table, train_features, meta_features, settings, adapters, reporter=reporter, checkpoint=place
+        table,
+        train_features,
+        meta_features,
+        settings,
+        {"adapter": settings.adapter},
+        reporter=reporter,
+        checkpoint=place,
+        device=device,
     )
-    return _assembled(table, settings, trained, train_features, None)
+    return _assembled(table, settings, trained.home(), train_features, None)
 
 
 def _assembled(

@@ -13,6 +13,7 @@ from headstart.adapters.protocol import AdapterConfig
 from headstart.adapters.registry import adapter_config
 from headstart.backbones.protocol import BackboneConfig
 from headstart.backbones.registry import backbone_config
+from headstart.core.devices import training_device
 from headstart.crew import crew
 from headstart.errors import InputError
 from headstart.model.answers import Answers
@@ -60,6 +61,10 @@ class Headstart(Answers, Verbs, Changes, Living, Files):
         The same number gives the same model.
     quiet : bool, default=False
         Whether to hide progress.
+    device : str, default=None
+        Where ``fit`` and ``refit`` compute: ``"cpu"``, ``"cuda"`` or ``"cuda:1"`` and so on; by default on
+        the processor. It is no property of the model: what was trained is brought back to main memory, all
+        else is computed by the processor, and a loaded model has None.
 
     Attributes
     ----------
@@ -86,6 +91,7 @@ class Headstart(Answers, Verbs, Changes, Living, Files):
         random_state: int = 0,
         quiet: bool = False,
         half_life: float | str | timedelta | None = None,
+        device: str | None = None,
     ) -> None:
         self.backbone = backbone
         self.adapter = adapter
@@ -95,6 +101,7 @@ class Headstart(Answers, Verbs, Changes, Living, Files):
         self.random_state = random_state
         self.quiet = quiet
         self.half_life = half_life
+        self.device = device
 
     def fit(self, table: Any, *, checkpoint: str | Path | None = None, resume: bool = False) -> Headstart:
         """Train on a table.
@@ -114,6 +121,7 @@ class Headstart(Answers, Verbs, Changes, Living, Files):
         Headstart
             The model itself.
         """
+        device = training_device(self.device)
         if not isinstance(table, Table):
             if not is_frame(table):
                 raise InputError(f"fit() takes a Table (see Table.read); got {type(table).__name__}")
@@ -122,7 +130,7 @@ class Headstart(Answers, Verbs, Changes, Living, Files):
         reporter = Reporter(self.quiet or not crew().leads)
         start = time.monotonic()
         LOG.info("fitting %d rows and %d features", len(table.rows), len(table.features))
-        fitted = fit_table(table, self.checked_settings(), reporter, where, resume)
+        fitted = fit_table(table, self.checked_settings(), reporter, where, resume, device)
         with self._writing:
             self.fitted_ = fitted
         LOG.info("fitted %s in %.1f s", fitted.settings.chosen_adapter.name, time.monotonic() - start)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from headstart.adapters.chn_bayes import BLEND
 from headstart.adapters.protocol import AdapterConfig
 from headstart.adapters.registry import adapter_config
+from headstart.core.devices import CPU, computing_on, moved
 from headstart.core.shots import VALIDATION_SHOTS
 from headstart.progress import Reporter
 from headstart.table import Table
@@ -47,6 +48,7 @@ def train_best(
     *,
     reporter: Reporter,
     checkpoint: Callable[[str], Path | None],
+    device: torch.device = CPU,
 ) -> tuple[Trained, Recipe, Judgement]:
     """Train what suits a table best on all its features; also says what that was and how it was chosen.
 
@@ -54,7 +56,7 @@ def train_best(
     Ratings and binary features need one training: features held back from the networks measure both. A new
     real feature has to find its scale first, as only features do that the judge holds out of everything.
     """
-    judge = Judge(table, features, reporter, checkpoint)
+    judge = Judge(table, features, reporter, checkpoint, device)
     many = len(features) >= MIN_FEATURES_TO_META_TRAIN
     at_once = many and not bool((table.kinds.types[features] == KindType.REAL).any())
     if at_once:
@@ -64,7 +66,14 @@ def train_best(
         choice = judge.choose(recipe, networks=many)
         recipe = choice.recipe
     prepared = prepare(
-        table, features, features, recipe, new_heads=True, reporter=reporter, checkpoint=checkpoint
+        table,
+        features,
+        features,
+        recipe,
+        new_heads=True,
+        reporter=reporter,
+        checkpoint=checkpoint,
+        device=device,
     )
     if choice is None:
         own, judgement = _chosen_at_once(prepared)
@@ -118,8 +127,9 @@ class Judge:
         features: NDArray[np.int64],
         reporter: Reporter,
         checkpoint: Callable[[str], Path | None],
+        device: torch.device = CPU,
     ) -> None:
-        self.table, self.features = table, features
+        self.table, self.features, self.device = table, features, device
         self.reporter, self.checkpoint = reporter, checkpoint
         self.folds = folds(features, seed=0)
         self.all_binary = is_all_binary(table)
@@ -172,10 +182,13 @@ class Judge:
             {adapter.name: adapter for adapter in adapters},
             reporter=self.reporter,
             checkpoint=lambda name: self.checkpoint(f"{part}-{name}"),
+            device=self.device,
         )
         middle = table.kinds.take(rest).middle_real()
         held_out = as_modelled(table, recipe.binary_link).with_features(held)
-        tasks = disjoint_tasks(feature_batch(held_out, middle), trained.knowledge)
+        batch = moved(feature_batch(held_out, middle), self.device)
+        with computing_on(self.device):
+            tasks = disjoint_tasks(batch, trained.knowledge)
         places = torch.from_numpy(held)  # a feature is identified by its position in the table
         found = {}
         for name, own in trained.adapters.items():

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from headstart.adapters.protocol import Adapter
 from headstart.config import Config
+from headstart.core.devices import CPU, computing_on, moved
 from headstart.core.likelihood import Likelihood
 from headstart.core.predictive import Predictive
 from headstart.core.shots import VALIDATION_SHOTS
@@ -104,8 +105,17 @@ def outcomes_of(
     """Predict the targets of held-out features at several numbers of shots.
 
     A feature is identified by its position in ``tasks``, whatever the shots. ``all_binary`` says that
-    values are 0 or 1 though they are modelled as numbers.
+    values are 0 or 1 though they are modelled as numbers. Outcomes are in main memory, whatever device has
+    the tasks.
     """
+    with computing_on(tasks.batch.kinds.device):
+        outcomes = _outcomes(adapter, likelihood, tasks, seed, all_binary)
+    return {shots: moved(each, CPU) for shots, each in outcomes.items()}
+
+
+def _outcomes(
+    adapter: Adapter, likelihood: Likelihood, tasks: Tasks, seed: int, all_binary: bool
+) -> dict[int, Outcome]:
     outcomes = {}
     for shots, episodes in validation_episodes(tasks, VALIDATION_SHOTS[-1], seed).items():
         parts, enough = [], torch.nonzero(tasks.batch.shots > shots)[:, 0]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from pydantic import Field
 
@@ -17,6 +18,7 @@ from headstart.adapters.registry import ADAPTERS
 from headstart.backbones.protocol import Backbone
 from headstart.backbones.registry import AnyBackbone
 from headstart.config import Config
+from headstart.core.devices import CPU, computing_on, moved
 from headstart.core.knowledge import Knowledge
 from headstart.core.shots import VALIDATION_SHOTS
 from headstart.progress import Reporter
@@ -28,7 +30,7 @@ from headstart.training.judge import Judged, outcomes_of
 from headstart.training.metatraining import MetaTrainingConfig
 from headstart.training.new_heads import with_new_heads
 from headstart.training.pretraining import PretrainingConfig
-from headstart.training.stages import feature_batch, train_adapter, train_backbone
+from headstart.training.stages import brought_home, feature_batch, train_adapter, train_backbone
 from headstart.training.tasks import Tasks, cross_fitted_tasks, disjoint_tasks, sampled_features
 
 
@@ -65,6 +67,20 @@ class Trained:
     backbone: Backbone
     knowledge: Knowledge
     adapters: dict[str, TrainedAdapter]
+
+    def home(self) -> Trained:
+        """The same in main memory, where a model is kept whatever device trained it."""
+        if self.knowledge.device == CPU:
+            return self
+        backbone = self.backbone.to(CPU)
+        kinds, heads, likelihood = backbone.kinds, backbone.heads.detach(), backbone.likelihood
+        knowledge = replace(self.knowledge, kinds=kinds, heads=heads, likelihood=likelihood)
+        knowledge = moved(knowledge, CPU)
+        adapters = {
+            name: replace(own, adapter=brought_home(own.adapter, knowledge))
+            for name, own in self.adapters.items()
+        }
+        return Trained(backbone, knowledge, adapters)
 
 
 @dataclass(frozen=True)
@@ -118,14 +134,23 @@ def train(
     *,
     reporter: Reporter,
     checkpoint: Callable[[str], Path | None],
+    device: torch.device = CPU,
 ) -> Trained:
     """Train a backbone on some features of a table, then adapters on others or the same, and calibrate.
 
-    ``checkpoint`` gives the file for the checkpoint of the backbone or of an adapter, by name.
+    ``checkpoint`` gives the file for the checkpoint of the backbone or of an adapter, by name. What is
+    trained stays on the ``device`` (see ``Trained.home``).
     """
     exact = any(ADAPTERS.part_of(config).gives_uncertainty for config in adapters.values())
     prepared = prepare(
-        table, train_features, meta_features, recipe, exact, reporter=reporter, checkpoint=checkpoint
+        table,
+        train_features,
+        meta_features,
+        recipe,
+        exact,
+        reporter=reporter,
+        checkpoint=checkpoint,
+        device=device,
     )
     memory: dict[str, Adapter] = {}
     trained = {name: prepared.train(config, name, memory) for name, config in adapters.items()}
@@ -141,6 +166,7 @@ def prepare(
     *,
     reporter: Reporter,
     checkpoint: Callable[[str], Path | None],
+    device: torch.device = CPU,
 ) -> Prepared:
     """Train a backbone, and make the tasks of adapters; ``new_heads`` are for those that learn from them."""
     seed, all_binary = recipe.random_state, is_all_binary(table)
@@ -152,16 +178,19 @@ def prepare(
         seed=seed,
         reporter=reporter,
         checkpoint=checkpoint("backbone"),
+        device=device,
     )
-    if recipe.meta_share is None:
-        some = sampled_features(knowledge, seed=seed)
-        batch = feature_batch(table.with_features(meta_features if some is None else meta_features[some]))
-        tasks = cross_fitted_tasks(replace(batch, positions=some), backbone, knowledge, seed=seed)
-        if new_heads:
-            knowledge = with_new_heads(knowledge, tasks)
-    else:
-        tasks = disjoint_tasks(feature_batch(table.with_features(meta_features)), knowledge)
-    teaching, validation = tasks.hold_back(recipe.metatraining.validation_share, seed)
+    some = sampled_features(knowledge, seed=seed) if recipe.meta_share is None else None
+    batch = feature_batch(table.with_features(meta_features if some is None else meta_features[some]))
+    batch = moved(replace(batch, positions=some), device)
+    with computing_on(device):
+        if recipe.meta_share is None:
+            tasks = cross_fitted_tasks(batch, backbone, knowledge, seed=seed)
+            if new_heads:
+                knowledge = with_new_heads(knowledge, tasks)
+        else:
+            tasks = disjoint_tasks(batch, knowledge)
+        teaching, validation = tasks.hold_back(recipe.metatraining.validation_share, seed)
     return Prepared(backbone, knowledge, teaching, validation, recipe, all_binary, reporter, checkpoint)
 
 

@@ -9,11 +9,12 @@ import torch
 from torch import nn
 
 from headstart.adapters.protocol import Adapter, AdapterConfig
-from headstart.adapters.registry import ADAPTERS, build_adapter
+from headstart.adapters.registry import ADAPTERS, build_adapter, new_adapter
 from headstart.backbones.protocol import Backbone, BackboneConfig
 from headstart.backbones.registry import build_backbone, value_grid
 from headstart.core.batch import FeatureBatch
 from headstart.core.description import Description
+from headstart.core.devices import CPU, computing_on, moved
 from headstart.core.knowledge import Knowledge, Scales
 from headstart.crew import crew
 from headstart.progress import Reporter
@@ -35,31 +36,39 @@ def train_backbone(
     seed: int,
     reporter: Reporter,
     checkpoint: Path | None = None,
+    device: torch.device = CPU,
 ) -> tuple[Backbone, Knowledge]:
-    """Train a backbone on all features of ``table`` and compute once what it knows of every row."""
+    """Train a backbone on all features of ``table`` and compute once what it knows of every row.
+
+    Both are returned on the ``device`` that computed them.
+    """
     cells = tamed_cells(table)
     with seeded(seed):
-        model = build_backbone(backbone, torch.from_numpy(table.kinds.types), value_grid(cells))
+        model = build_backbone(backbone, torch.from_numpy(table.kinds.types), value_grid(cells)).to(device)
     description = Description.of(torch.from_numpy(table.encoded_metadata()), metadata_widths(table))
-    pretrain(model, cells, description, pretraining, seed=seed, reporter=reporter, checkpoint=checkpoint)
+    cells, description = moved(cells, device), moved(description, device)
+    with computing_on(device):
+        pretrain(model, cells, description, pretraining, seed=seed, reporter=reporter, checkpoint=checkpoint)
     _made_equal(model)
     return model, knowledge_of(model, table, cells)
 
 
 def knowledge_of(backbone: Backbone, table: Table, cells: Cells | None = None) -> Knowledge:
     """What adapters may know once the backbone is frozen; ``cells`` are the table's own, if at hand."""
-    cells = tamed_cells(table) if cells is None else cells
-    metadata = torch.from_numpy(table.encoded_metadata())
-    heads = backbone.heads.detach()
+    device = backbone.kinds.device
+    cells = moved(tamed_cells(table), device) if cells is None else cells
+    metadata = torch.from_numpy(table.encoded_metadata()).to(device)
+    with computing_on(device):
+        heads, states = backbone.heads.detach(), backbone.states(cells)
     return Knowledge(
-        backbone.states(cells),
+        states,
         cells,
         heads,
         metadata,
         backbone.kinds,
         backbone.likelihood,
         metadata_widths(table),
-        scales_of(table.kinds),
+        moved(scales_of(table.kinds), device),
     )
 
 
@@ -133,9 +142,10 @@ def train_adapter(
         with seeded(seed):
             memory[key] = build_adapter(shared, knowledge)
         if memory[key].learns:
-            meta_train(memory[key], knowledge, teaching, validation, metatraining.filled(memory[key]),
-                       seed=seed, reporter=reporter, checkpoint=checkpoint)  # fmt: skip
-            memory[key].finish()
+            with computing_on(knowledge.device):
+                meta_train(memory[key], knowledge, teaching, validation, metatraining.filled(memory[key]),
+                           seed=seed, reporter=reporter, checkpoint=checkpoint)  # fmt: skip
+                memory[key].finish()
     adapter = trained = memory[key]
     settings = metatraining.filled(trained) if any(True for _ in trained.parameters()) else None
     if shared != config:
@@ -143,6 +153,17 @@ def train_adapter(
         adapter.take_training(trained)
     _made_equal(adapter)
     return adapter.eval().requires_grad_(False), settings
+
+
+def brought_home(adapter: Adapter, knowledge: Knowledge) -> Adapter:
+    """The same adapter over the same knowledge in main memory, as a saved one is loaded.
+
+    It is made anew: an adapter may keep what it computed on another device.
+    """
+    with seeded(0):
+        own = new_adapter(adapter.config, knowledge)
+    own.load_state_dict(adapter.state_dict())
+    return own.eval().requires_grad_(False)
 
 
 def _made_equal(part: nn.Module) -> None:
