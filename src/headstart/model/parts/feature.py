@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ class Feature:
     in_backbone: bool  # whether the backbone reads it
     shots: int  # how many observations its head rests on
     metadata: NDArray[np.float32]  # encoded
-    rows: NDArray[np.int64]  # the context of an adapter's head; empty for one of the backbone's own
+    rows: NDArray[Any]  # the context of an adapter's head (int32 or int64); empty for one of the backbone's
     values: NDArray[np.float64]  # in the data's own units
     finds_scale: bool = False  # whether its center and scale are found from its observations
     record: Mapping[str, object] | None = None  # its metadata as it was given; None if that was not kept

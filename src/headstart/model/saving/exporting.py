@@ -39,7 +39,7 @@ def table_of(fitted: Fitted, *, metadata: bool = True) -> Table:
         times = np.concatenate([*(part[3] for part in parts), *own])
     there = index >= 0  # of features still there
     rows, index, values, times = rows[there], index[there], values[there], times[there]
-    ordered = sort_observations(rows * max(1, len(names)) + index, values, len(names), times)
+    ordered = sort_observations(rows, index, values, (len(fitted.rows), len(names)), times)
     last = np.ones(len(values), dtype=bool)
     last[:-1] = (np.diff(ordered.row_index) != 0) | (np.diff(ordered.feature_index) != 0)
     lines = None if fitted.row_metadata is None else fitted.row_metadata.lines
