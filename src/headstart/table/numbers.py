@@ -11,13 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.table.cells import Cells
-from headstart.table.compact import Positions
+from headstart.table.compact import Positions, parts_of
 from headstart.table.data import TableData
 from headstart.table.limits import require_carried
 
 Number = TypeVar("Number", bound=np.floating[Any])
-
-_AT_ONCE = 2**22  # observations that are brought to the models' scale at a time
 
 
 class TableNumbers(TableData):
@@ -45,10 +43,9 @@ class TableNumbers(TableData):
         tensor([0., 1.])
         """
         values = np.empty(len(self), np.float32)
-        for start in range(0, len(self), _AT_ONCE):  # in between, numbers are in double precision
-            part = slice(start, start + _AT_ONCE)
+        for part in parts_of(len(self)):  # in between, numbers are in double precision
             scaled = self.kinds.scale(self.values[part], self.feature_index[part])
-            require_carried(self.values[part], scaled, lambda i, start=start: self._where(start + i))  # type: ignore[misc]
+            require_carried(self.values[part], scaled, lambda i, start=part.start: self._where(start + i))  # type: ignore[misc]
             with np.errstate(over="ignore"):
                 values[part] = scaled
         weights = None if self.weights is None else torch.from_numpy(self.weights).float()

@@ -64,6 +64,7 @@ def _in_order(
     by_feature = csc_array((lines.indices, taken(rows, lines.indices), lines.indptr), shape=shape)
     del lines, ones
     by_row = by_feature.tocsr()
+    del by_feature
     every = np.repeat(np.arange(shape[0], dtype=np.int32), np.diff(by_row.indptr))
     return by_row.data, every, by_row.indices
 

@@ -43,8 +43,13 @@ class Feature:
 
     def holds(self, row: int) -> bool:
         """Whether its context holds the row at this position."""
-        at = int(np.searchsorted(self.rows, row))
+        at = self._place(row)
         return at < len(self.rows) and int(self.rows[at]) == row
+
+    def _place(self, row: int) -> int:
+        """Where a row is in the context, or would be."""
+        # A number of another type would let numpy copy all rows to that type first.
+        return int(self.rows.searchsorted(self.rows.dtype.type(row)))
 
     def observed(
         self,
@@ -64,7 +69,7 @@ class Feature:
 
     def with_one(self, row: int, value: float, time: float | None = None) -> Feature:
         """``observed`` of one row."""
-        at = int(self.rows.searchsorted(row))
+        at = self._place(row)
         tail = at + 1 if at < len(self.rows) and self.rows[at] == row else at
         rows = np.concatenate([self.rows[:at], [row], self.rows[tail:]])
         values = np.concatenate([self.values[:at], [value], self.values[tail:]])
