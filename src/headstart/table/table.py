@@ -20,7 +20,7 @@ from headstart.table.slicing import TableSlices
 from headstart.table.sources import TextFormat
 
 _TOO_LARGE = (
-    "there is not enough memory to read the table, about 60 bytes for each observation; read fewer rows or "
+    "there is not enough memory to read the table, about 36 bytes for each observation; read fewer rows or "
     "features, or take a machine with more memory"
 )
 

@@ -127,7 +127,8 @@ def long_form(table: Table) -> pa.Table:
     """The observations of a table, one line each: row, feature, value."""
     rows = pa.array(list(table.rows), pa.string()).take(pa.array(table.row_index))
     features = pa.array(list(table.features), pa.string()).take(pa.array(table.feature_index))
-    columns = {"row": rows, "feature": features, "value": table.values}
+    values = table.values.astype(np.float64)  # the text of a number in single precision is another number
+    columns = {"row": rows, "feature": features, "value": values}
     return pa.table(columns if table.times is None else {**columns, "time": table.times})
 
 
