@@ -43,7 +43,15 @@ class RowBlock:
     """Some rows that follow each other, with their observations, as every sweep takes them."""
 
     place: slice
-    cells: Cells
+    whole: Cells  # of all rows
+
+    @property
+    def cells(self) -> Cells:
+        """The observations of these rows, not copied.
+
+        Made anew each time: what cells remember of themselves would add up over the blocks.
+        """
+        return self.whole.block(self.place.start, self.place.stop)
 
     @cached_property
     def back(self) -> Backwards:
@@ -60,7 +68,7 @@ def row_blocks(backbone: Factorisation, cells: Cells) -> list[RowBlock]:
     # Where weights depend on rows, a dense product of their rows and all features may be the cheapest.
     per_cell = PER_CELL + (int(8 / DENSE_FROM) if backbone.readings().weighs else 0)
     blocks = line_blocks(cells, _MATRICES * (backbone.latent + 1) ** 2, per_cell=per_cell)
-    return [RowBlock(*each) for each in blocks]
+    return [RowBlock(place, cells) for place, _ in blocks]
 
 
 def sweep_rows(
