@@ -34,7 +34,7 @@ class Scaling:
     def of(cls, trial: Trial) -> Scaling:
         """As the known features say."""
         known = trial.known
-        count, values = len(known.features), known.values
+        count, values = len(known.features), known.values.astype(float)
         binary, new_binary = (table.kinds.types == KindType.BINARY for table in (known, trial.new))
         centre, scale = np.zeros(count), np.ones(count)
         for group in (binary, ~binary) if trial.one_kind == "real" else ():

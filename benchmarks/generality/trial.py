@@ -156,12 +156,12 @@ def with_rows(table: Table, keep: NDArray[np.bool_]) -> Table:
 def ordered(table: Table, by: str, ladder: tuple[int, ...], seed: int, part: int | None = None) -> Ordered:
     """A table's observations in a random order within each feature or row."""
     groups = len(table.features) if by == "feature" else len(table.rows)
+    features, rows = table.feature_index.astype(np.int64), table.row_index.astype(np.int64)
+    values = table.values.astype(float)
     if part is None:
-        return Ordered.shuffled(table.feature_index, table.row_index, table.values, by, groups, ladder, seed)
+        return Ordered.shuffled(features, rows, values, by, groups, ladder, seed)
     none = np.zeros(len(table), np.int64)
-    return Ordered(
-        table.feature_index, table.row_index, table.values, table.feature_index, groups, none, part, ladder
-    )
+    return Ordered(features, rows, values, features, groups, none, part, ladder)
 
 
 def deviations(table: Table) -> Floats:

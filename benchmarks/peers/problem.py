@@ -95,15 +95,17 @@ class Problem:
         # Cells hold the models' scale; the values in data units are found by the same sorting.
         order = np.lexsort((new.row_index, new.feature_index))
         return cls(
-            known=csr_matrix((known.values, (known.row_index, known.feature_index)), shape=known.shape),
+            known=csr_matrix(
+                (known.values.astype(float), (known.row_index, known.feature_index)), shape=known.shape
+            ),
             metadata_known=known.encoded_metadata().astype(np.float64),
             metadata_new=new.encoded_metadata().astype(np.float64),
             kind="binary" if kind.type == KindType.BINARY else "rating",
             low=kind.low,
             high=kind.high,
-            feature=new.feature_index[order],
-            row=new.row_index[order],
-            value=new.values[order],
+            feature=new.feature_index[order].astype(np.int64),
+            row=new.row_index[order].astype(np.int64),
+            value=new.values[order].astype(float),
             rank=rank,
             parts=parts,
             tables=(known, new),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -90,3 +91,48 @@ def test_segment_sum_agrees_with_embedding_bag() -> None:
     found = sparse.segment_sum(hidden, indptr)
     torch.testing.assert_close(found, expected)
     torch.testing.assert_close(gradients(found, hidden), gradients(expected, hidden))
+
+
+@shapes
+@settings(max_examples=30, deadline=None)
+def test_sums_backwards_are_loops_however_often_they_are_asked_for(
+    rows: int, features: int, density: float, seed: int
+) -> None:
+    cells = random_cells(rows, features, density, seed)
+    back = sparse.Backwards(cells)
+    generator = torch.Generator().manual_seed(seed)
+    for weighted in (False, True, False):
+        table = torch.randn(rows, 3, dtype=torch.float64, generator=generator)
+        weights = torch.rand(len(cells.index), dtype=torch.float64, generator=generator)
+        found = torch.ones(features, 3, dtype=torch.float64)
+        expected = found.clone()
+        back.add(found, table, weights if weighted else None)
+        pairs = zip(cells.lines.tolist(), cells.index.tolist(), weights, strict=True)
+        for line, index, weight in pairs:
+            expected[index] += (weight if weighted else 1) * table[line]
+        torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("kind", [torch.int32, torch.int64])
+def test_products_do_not_depend_on_how_an_index_is_held(kind: torch.dtype) -> None:
+    cells = random_cells(7, 5, 0.6, 3)
+    held = replace(cells, index=cells.index.to(kind))
+    left, right = torch.randn(7, 3), torch.randn(5, 3)
+    torch.testing.assert_close(sparse.bag(right, held), sparse.bag(right, cells))
+    torch.testing.assert_close(sparse.products_at(left, right, held), sparse.products_at(left, right, cells))
+    torch.testing.assert_close(
+        sparse.folded_sum(right, right, held), sparse.folded_sum(right, right, cells), rtol=0, atol=0
+    )
+
+
+def test_places_in_a_dense_product_are_counted_in_eight_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 100,000 rows and 50,000 features a place is beyond 2³¹; the product itself is not made here."""
+    lines, index = torch.tensor([0, 42_950, 99_999]), torch.tensor([7, 49_999, 49_999])
+    cells = Cells.from_pairs(lines, index, torch.ones(3), 100_000, 50_000)
+    assert (cells.lines * cells.width + cells.index).tolist() == [7, 42_950 * 50_000 + 49_999, 4_999_999_999]
+    left, right = torch.randn(100_000, 2), torch.randn(50_000, 2)
+    monkeypatch.setattr(sparse, "DENSE_FROM", 1.0)
+    expected = (left[lines] * right[index]).sum(1)
+    torch.testing.assert_close(sparse.products_at(left, right, cells), expected)
+    found = sparse.bag(right, cells)
+    torch.testing.assert_close(found[lines], right[index])

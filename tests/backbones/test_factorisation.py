@@ -11,7 +11,10 @@ import torch
 from numpy.typing import NDArray
 
 from headstart.algebra import blocks
+from headstart.algebra.sparse import Backwards
 from headstart.algebra.symmetric import unpack
+from headstart.backbones import row_sweep
+from headstart.backbones import sweeping as sweeping_module
 from headstart.backbones.basis import put_behind_link, standardise
 from headstart.backbones.factorisation import Factorisation, FactorisationConfig
 from headstart.backbones.rows import MORE_PASSES, PASSES, RowPosterior
@@ -359,6 +362,46 @@ def test_the_size_of_blocks_does_not_matter(
     for (name, one), other in zip(usual.state_dict().items(), model.state_dict().values(), strict=True):
         torch.testing.assert_close(other, one, rtol=1e-6, atol=1e-8, msg=name)
     torch.testing.assert_close(model.states(cells).code, usual.states(cells).code, rtol=1e-6, atol=1e-8)
+
+
+@every_mix
+def test_observations_are_ordered_by_feature_once_for_all_sweeps(
+    kinds: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is kept gives, in every sweep, the sums that observations ordered anew would give."""
+    monkeypatch.setattr(blocks, "BUDGET", 20_000)
+    cells, every_kind = made_up(kinds)
+    made: list[Cells] = []
+
+    class Counted(Backwards):
+        def __init__(self, cells: Cells) -> None:
+            made.append(cells)
+            super().__init__(cells)
+
+    summed = row_sweep.feature_sums
+    found, anew = [], []
+
+    def both(backbone: Factorisation, kept: list[row_sweep.RowBlock], rows: RowPosterior):
+        found.append(summed(backbone, kept, rows))
+        with monkeypatch.context() as uncounted:
+            uncounted.setattr(row_sweep, "Backwards", Backwards)
+            anew.append(summed(backbone, row_sweep.row_blocks(backbone, cells.take(filled)), rows))
+        return found[-1]
+
+    filled = torch.nonzero(cells.counts)[:, 0]
+    monkeypatch.setattr(row_sweep, "Backwards", Counted)
+    monkeypatch.setattr(sweeping_module, "feature_sums", both)
+    model = untrained(every_kind, sweeps=5)
+    list(sweeping(model, cells))
+    assert len(found) == 5
+    for one, other in zip(found, anew, strict=True):
+        for name, each in vars(one).items():
+            assert torch.equal(each, getattr(other, name)), name
+    # Where all is binary the link comes with the last sweep, and with it other blocks.
+    times = 2 if kinds == MIXES["binary"] else 1
+    parts = sum(len(each.index) for each in made)
+    assert len(made) > 1
+    assert parts == times * len(cells.index)
 
 
 def test_heads_of_numbers_are_put_behind_the_link_alike_to_first_order() -> None:

@@ -97,7 +97,7 @@ def joined(known: Table, new: Table, context: Context) -> Table:
     new = new.with_features(context.tested)
     place = np.cumsum(context.tested) - 1 + len(known.features)
     width = len(known.features) + len(new.features)
-    row = np.concatenate([known.row_index, context.row])
+    row = np.concatenate([known.row_index, context.row]).astype(np.int64)  # a product with the width follows
     feature = np.concatenate([known.feature_index, place[context.feature]])
     value = np.concatenate([known.values, context.value])
     order = np.argsort(row * width + feature)

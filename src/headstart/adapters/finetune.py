@@ -161,7 +161,7 @@ def _padded(batch: FeatureBatch, states: RowStates) -> tuple[Tensor, Tensor, Ten
     place = torch.arange(len(lines)) - cells.indptr[lines]
     shape = (len(batch), int(shots.max()))
     rows = torch.zeros(shape, dtype=torch.int64)
-    rows[lines, place] = cells.index
+    rows[lines, place] = cells.index.long()
     values = states.activation.new_zeros(shape)
     values[lines, place] = cells.values.to(values.dtype)
     share = torch.zeros_like(values)

@@ -14,9 +14,13 @@ from headstart.table.cells import Cells
 # Below this share of observed cells, touching only those beats one dense product of all of them
 # (measured: with its way back, a gathered cell costs as much as 100 to 150 cells of a GEMM).
 DENSE_FROM = 0.008
+_MOST_SMALL = 2**31 - 1  # observations, lines or positions that numbers of 4 bytes tell apart
 
 
 def _csr(indptr: Tensor, index: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:
+    # Both must be of one type. MKL takes 4 bytes: of 8 it would make copies for every product.
+    small = len(index) <= _MOST_SMALL and max(shape) <= _MOST_SMALL
+    indptr, index = (part.int() if small else part.long() for part in (indptr, index))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
         return torch.sparse_csr_tensor(indptr, index, values, shape, check_invariants=False)

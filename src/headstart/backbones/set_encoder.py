@@ -67,4 +67,4 @@ class SetEncoder(nn.Module):
         at = torch.bucketize(cells.values, self.grid).clamp_(max=points - 1)
         if not torch.equal(self.grid[at], cells.values):
             return None
-        return Cells(cells.indptr, cells.index * points + at, cells.values, width)
+        return Cells(cells.indptr, cells.index.long() * points + at, cells.values, width)

@@ -16,7 +16,7 @@ from headstart.algebra.shared import deviation_of, mean_of, normal_lines
 from headstart.algebra.sparse import segment_sum
 from headstart.algebra.symmetric import inverse, pack, positive, solved, squares, unpack
 from headstart.backbones.basis import head_metric, put_behind_link, standardise
-from headstart.backbones.row_sweep import Errors, FeatureSums, feature_sums, sweep_rows
+from headstart.backbones.row_sweep import Errors, FeatureSums, feature_sums, row_blocks, sweep_rows
 from headstart.backbones.rows import NOISE_SHOTS, RowPosterior
 from headstart.core.description import Description
 from headstart.crew import crew
@@ -79,22 +79,25 @@ class FactorisationTraining:
         # These stay, only how far they count changes.
         differences = backbone.signature.differences(cells) if done else self._begin()
         signatures = backbone.signature.believed(differences, cells.counts)
+        blocks = row_blocks(backbone, cells)
         for turn in range(done + 1, backbone.sweeps + 1):
             choosing = turn % _CHOOSING == 0
             if self.weights is not None and turn == backbone.sweeps // 2 + 1:
                 cells = self.cells = replace(cells, weights=self.weights)
                 self.weighted_counts = torch.bincount(cells.index, self.weights, minlength=cells.width)
+                blocks = row_blocks(backbone, cells)
             if self.as_numbers and turn == backbone.sweeps:
                 put_behind_link(backbone)
+                blocks = row_blocks(backbone, cells)
                 self.prior_covariance = torch.eye(self.size, dtype=torch.float64)
                 self._update_head_prior(choosing=True)
-            errors = sweep_rows(backbone, cells, signatures, self.rows)
+            errors = sweep_rows(backbone, blocks, signatures, self.rows)
             self._update_row_prior(self.rows, signatures, choosing=choosing)
             if choosing:
                 signatures = backbone.signature.believed(differences, cells.counts)
             error = self._update_precision(errors)
             self._update_heads(
-                feature_sums(backbone, cells, self.rows), self.prior_means, self.prior_covariance
+                feature_sums(backbone, blocks, self.rows), self.prior_means, self.prior_covariance
             )
             self._update_head_prior(choosing=choosing)
             if turn == backbone.sweeps:

@@ -247,7 +247,9 @@ def part_features(
 
 def features_of(table: Table, in_backbone: set[int], *, fixed: bool) -> list[Feature]:
     """All features of a table; if the backbone's own heads are ``fixed``, these without their contexts."""
-    rows, values = table.by_feature(table.values)
+    rows, found = table.by_feature(table.values)
+    values = found.astype(np.float64)  # single values are computed with, so that they must not round
+    del found
     ends = np.cumsum(table.counts)
     times = None if table.times is None or table.weights is None else table.by_feature(table.times)[1]
     metadata = table.encoded_metadata()

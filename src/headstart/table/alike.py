@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from headstart.table.compact import Floats, Positions
 from headstart.table.grids import MAX_STEPS, few_distinct, on_grid
 
 FEW = 20  # a rating has at most so many distinct values, and at least so many observations
@@ -24,7 +25,7 @@ class Inferred(NamedTuple):
     high: NDArray[np.float64]  # (features,)
 
 
-def infer_each(mask: NDArray[np.bool_], index: NDArray[np.int64], values: NDArray[np.float64]) -> Inferred:
+def infer_each(mask: NDArray[np.bool_], index: Positions, values: Floats) -> Inferred:
     """Judge each feature in ``mask`` by its own values, then make equal those that are alike.
 
     ``index`` (n,) is the position of the feature of each of the ``values`` (n,).
@@ -38,7 +39,8 @@ def infer_each(mask: NDArray[np.bool_], index: NDArray[np.int64], values: NDArra
     order = np.lexsort((values, index))
     feature, value = index[order], values[order]
     new = np.append(True, (feature[1:] != feature[:-1]) | (value[1:] != value[:-1]))
-    feature, value = feature[new], value[new]  # the distinct values of each feature, in order
+    # The distinct values of each feature, in order; their differences need double precision.
+    feature, value = feature[new], value[new].astype(np.float64)
     distinct, enough = np.bincount(feature, minlength=count), np.bincount(index, minlength=count) >= FEW
     zeros_and_ones = np.bincount(feature, ~np.isin(value, (0, 1)), count) == 0
     binary = mask & zeros_and_ones & ((distinct == 2) | enough)
@@ -53,7 +55,7 @@ def infer_each(mask: NDArray[np.bool_], index: NDArray[np.int64], values: NDArra
 
 
 def _make_equal(
-    inferred: Inferred, whole: NDArray[np.bool_], feature: NDArray[np.int64], value: NDArray[np.float64]
+    inferred: Inferred, whole: NDArray[np.bool_], feature: Positions, value: NDArray[np.float64]
 ) -> None:
     """Change the kinds of columns of whole numbers that are alike, in place."""
     binary, rating, low, high = inferred

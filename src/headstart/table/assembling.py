@@ -13,13 +13,14 @@ from headstart.crew import crew
 from headstart.errors import InputError, argument, listed, worded
 from headstart.progress import Reporter
 from headstart.table.columns.text import TextColumn
+from headstart.table.compact import Floats, Positions, parts_of
 from headstart.table.encoders import EncoderLike, finding
 from headstart.table.inference import KindsLike, check_values, parse_kind, resolve_kinds
 from headstart.table.kinds import Kinds
 from headstart.table.metadata import MetadataSchema
 from headstart.table.names import Names, as_name
 from headstart.table.numbering import sorted_names
-from headstart.table.readers import Columns, Form, Observations, choose_form, read_long, read_wide
+from headstart.table.readers import Columns, Form, choose_form, read_long, read_wide
 from headstart.table.sharing import shared_out
 from headstart.table.sorting import DUPLICATES, SortedObservations, merge_duplicates, sort_observations
 from headstart.table.sources import Source, TextFormat, is_text_file, open_source
@@ -34,9 +35,9 @@ class TableParts(NamedTuple):
     rows: Names
     features: Names
     kinds: Kinds
-    row_index: NDArray[np.int64]  # (n,)
-    feature_index: NDArray[np.int64]  # (n,)
-    values: NDArray[np.float64]  # (n,)
+    row_index: Positions  # (n,)
+    feature_index: Positions  # (n,)
+    values: Floats  # (n,)
     metadata: pa.Table | None
     schema: MetadataSchema | None
     notes: tuple[str, ...]
@@ -74,14 +75,16 @@ def assemble(
     notes = [*unsorted.notes, *(_compare_features(unsorted.features, described) if lines is not None else ())]
     rows = Names(sorted_names([*unsorted.rows, *known_rows]), "row")
     features = Names(sorted_names([*unsorted.features, *described]), "feature")
-    keys, values, spellings = _keys(unsorted, rows, features), unsorted.values, unsorted.spellings
-    times = unsorted.times
+    row_index = _moved(unsorted.row_numbers, rows.positions(unsorted.rows))
+    feature_index = _moved(unsorted.feature_numbers, features.positions(unsorted.features))
+    values, times, spellings = unsorted.values, unsorted.times, unsorted.spellings
     del unsorted  # sorting needs the most memory
     if times is not None:  # so that of several values of a cell the newest is the last
         order = np.argsort(times, kind="stable")
-        keys, values, times = keys[order], values[order], times[order]
-    ordered = sort_observations(keys, values, len(features), times)
-    del keys, values, times
+        row_index, feature_index = row_index[order], feature_index[order]
+        values, times = values[order], times[order]
+    ordered = sort_observations(row_index, feature_index, values, (len(rows), len(features)), times)
+    del row_index, feature_index, values, times
     ordered, merge_notes = crew().agreed(
         lambda: merge_duplicates(ordered, rows, features, duplicates, spellings)
     )
@@ -207,11 +210,12 @@ def _types_to_paste(schema: MetadataSchema) -> str:
     return worded(f"metadata_types={types!r}", options)
 
 
-def _keys(observations: Observations, rows: Names, features: Names) -> NDArray[np.int64]:
-    """Return row position * features + feature position of each observation: (n,)."""
-    keys = (rows.positions(observations.rows) * len(features))[observations.row_numbers]
-    keys += features.positions(observations.features)[observations.feature_numbers]
-    return keys
+def _moved(numbers: Positions, positions: NDArray[np.int64]) -> Positions:
+    """Write the position of each name in place of its number: (n,)."""
+    small = positions.astype(np.int32)
+    for part in parts_of(len(numbers)):
+        numbers[part] = small[numbers[part]]
+    return numbers
 
 
 def _kinds(

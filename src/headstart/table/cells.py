@@ -8,6 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+_MOST_SMALL = 2**31 - 1  # positions that an index of 4 bytes tells apart
 _FEW = 2**18  # observations whose lines are kept once they are known
 
 
@@ -17,15 +18,16 @@ class Cells:
 
     Line ``i`` contains the positions ``index[indptr[i]:indptr[i+1]]``, with their ``values``. Lines are
     rows and ``index`` contains positions of features; after ``transpose`` it is the other way round.
-    Values are on the models' scale. Every position in ``index`` is below ``width``.
+    Values are on the models' scale. Every position in ``index`` is below ``width``. The tensors may belong
+    to others, such as a table, and are never written to.
 
     >>> cells = Cells.from_pairs(torch.tensor([1, 0]), torch.tensor([2, 0]), torch.tensor([.5, 1.]), 2, 3)
     >>> cells.lines, cells.index, cells.values
-    (tensor([0, 1]), tensor([0, 2]), tensor([1.0000, 0.5000]))
+    (tensor([0, 1]), tensor([0, 2], dtype=torch.int32), tensor([1.0000, 0.5000]))
     """
 
     indptr: Tensor  # (lines + 1,) int64
-    index: Tensor  # (n,) int64
+    index: Tensor  # (n,) int32; int64 where it was made for a moment, or is too wide
     values: Tensor  # (n,) float32
     width: int
     weights: Tensor | None = None  # (n,) float32: how much each observation counts; None: all alike
@@ -41,9 +43,10 @@ class Cells:
         weights: Tensor | None = None,
     ) -> Cells:
         """Build from the line, index and value of each observation, in any order."""
-        order = torch.argsort(lines * width + index)
+        order = torch.argsort(lines.long() * width + index)
         starts = offsets(torch.bincount(lines, minlength=height))
-        return cls(starts, index[order], values[order], width, None if weights is None else weights[order])
+        small = index.to(index_type(width))[order]
+        return cls(starts, small, values[order], width, None if weights is None else weights[order])
 
     def __len__(self) -> int:
         return len(self.indptr) - 1
@@ -75,7 +78,9 @@ class Cells:
         return numbers if self.weights is None else numbers * self.weights.to(numbers.dtype)
 
     def take(self, lines: Tensor) -> Cells:
-        """Return these lines, in this order."""
+        """Return these lines, in this order. All lines in their order are not copied."""
+        if len(lines) == len(self) and torch.equal(lines, torch.arange(len(self)).to(lines)):
+            return self
         counts = self.counts[lines]
         positions = ranges(self.indptr[lines], counts)
         return self._at(offsets(counts), positions)
@@ -109,7 +114,8 @@ class Cells:
         moved = self.values if self.weights is None else torch.arange(len(self.index))
         arrays = tuple(part.numpy() for part in (moved, self.index, self.indptr))
         by_index = csr_array(arrays, shape=(len(self), self.width), copy=False).tocsc()
-        indptr, index = (torch.from_numpy(part).long() for part in (by_index.indptr, by_index.indices))
+        indptr = torch.from_numpy(by_index.indptr).long()
+        index = torch.from_numpy(by_index.indices).to(index_type(len(self)))
         data = torch.from_numpy(by_index.data)
         if self.weights is None:
             return Cells(indptr, index, data, len(self))
@@ -119,6 +125,11 @@ class Cells:
         """The order of the observations by what they point at, and where each of these begins in it."""
         order = torch.argsort(self.index, stable=True)
         return order, offsets(torch.bincount(self.index, minlength=self.width))
+
+
+def index_type(width: int) -> torch.dtype:
+    """The type of an index of positions below ``width``: 4 bytes each unless there are too many."""
+    return torch.int32 if width <= _MOST_SMALL else torch.int64
 
 
 def offsets(counts: Tensor) -> Tensor:

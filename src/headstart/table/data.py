@@ -11,6 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from headstart.errors import InputError
+from headstart.table.compact import Floats, Positions, ascends, counts_of, exact, require_positions
 from headstart.table.encoders import EncoderLike
 from headstart.table.kinds import Kinds
 from headstart.table.metadata import MetadataSchema
@@ -24,9 +25,9 @@ class TableData:
     rows: Names
     features: Names
     kinds: Kinds
-    row_index: NDArray[np.int64]  # (n,)
-    feature_index: NDArray[np.int64]  # (n,)
-    values: NDArray[np.float64]  # (n,)
+    row_index: Positions  # (n,)
+    feature_index: Positions  # (n,)
+    values: Floats  # (n,)
     metadata: pa.Table | None = None
     schema: MetadataSchema | None = None
     notes: tuple[str, ...] = ()
@@ -39,12 +40,14 @@ class TableData:
     def __post_init__(self) -> None:
         if any(part is not None and len(part) != len(self.values) for part in (self.times, self.weights)):
             raise InputError("a table has one time and one weight for each observation")
-        for name, dtype in (("row_index", np.int64), ("feature_index", np.int64), ("values", np.float64)):
-            array = np.asarray(getattr(self, name), dtype=dtype).view()
+        require_positions(len(self.rows), "rows")
+        require_positions(len(self.features), "features")
+        for name in ("row_index", "feature_index", "values"):
+            given = getattr(self, name)
+            array = (exact(given) if name == "values" else np.asarray(given, dtype=np.int32)).view()
             array.flags.writeable = False
             object.__setattr__(self, name, array)
-        rows, features = np.diff(self.row_index), np.diff(self.feature_index)
-        if ((rows < 0) | ((rows == 0) & (features <= 0))).any():
+        if not ascends(self.row_index, self.feature_index):
             raise InputError("a table's observations must be sorted by (row, feature), each pair once")
 
     def __len__(self) -> int:
@@ -63,7 +66,7 @@ class TableData:
     @cached_property
     def counts(self) -> NDArray[np.int64]:
         """The number of observations of each feature: (features,)."""
-        return np.bincount(self.feature_index, minlength=len(self.features))
+        return counts_of(self.feature_index, len(self.features))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, TableData):

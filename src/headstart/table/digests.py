@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from headstart.crew import crew
 from headstart.table.alike import FEW
+from headstart.table.compact import Floats, Positions
 from headstart.table.regrouping import ByFeature
 
-Pairs = tuple[NDArray[np.int64], NDArray[np.float64]]
+Pairs = tuple[Positions, Floats]
 
 
-def digest(index: NDArray[np.int64], values: NDArray[np.float64], width: int) -> Pairs:
+def digest(index: Positions, values: Floats, width: int) -> Pairs:
     """Features and values that stand for those of all processes: see ``resolve_kinds``.
 
     Of a feature there are all distinct values if they are few, and otherwise some more than a rating can
@@ -34,10 +37,11 @@ def digest(index: NDArray[np.int64], values: NDArray[np.float64], width: int) ->
     more = np.maximum(0, np.minimum(counts, FEW) - distinct)
     first = np.searchsorted(features, np.flatnonzero(more))  # the first value of each, once more
     repeated = np.repeat(first, more[more > 0])
-    return np.concatenate([features, features[repeated]]), np.concatenate([few, few[repeated]])
+    every = np.concatenate([features, features[repeated]]).astype(np.int32)
+    return every, np.concatenate([few, few[repeated]])
 
 
-def _few_values(index: NDArray[np.int64], values: NDArray[np.float64]) -> Pairs:
+def _few_values(index: NDArray[Any], values: Floats) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Distinct values of each feature, sorted; of many the first ones, the last, and one not whole."""
     order = np.lexsort((values, index))
     feature, value = index[order], values[order]
@@ -50,4 +54,4 @@ def _few_values(index: NDArray[np.int64], values: NDArray[np.float64]) -> Pairs:
     kept[ends - 1] = True
     fractional = np.flatnonzero(value != np.round(value))
     kept[fractional[np.append(True, np.diff(feature[fractional]) > 0)[: len(fractional)]]] = True
-    return feature[kept], value[kept]
+    return feature[kept].astype(np.int64), value[kept].astype(np.float64)  # as other processes have them

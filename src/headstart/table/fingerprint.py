@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from headstart.crew import crew
+from headstart.table.compact import parts_of
 
 if TYPE_CHECKING:
     from headstart.table.table import Table
@@ -28,7 +29,7 @@ def fingerprint(table: Table) -> str:
     arrays = (table.row_index, table.feature_index, table.values, table.times, table.weights)
     for array in _shared_sums(table) if shared else arrays:
         if array is not None:
-            digest.update(np.ascontiguousarray(array).data)
+            _update(digest, array)
     for schema, metadata in ((table.schema, table.metadata), (table.row_schema, table.row_metadata)):
         if metadata is None:
             continue
@@ -40,17 +41,25 @@ def fingerprint(table: Table) -> str:
     return digest.hexdigest()
 
 
+def _update(digest: hashlib._Hash, array: NDArray[Any]) -> None:
+    """Add numbers in 8 bytes each, however few they are held in: the digest of a table must not change."""
+    wide = np.float64 if array.dtype.kind == "f" else np.int64
+    for part in parts_of(len(array)):
+        digest.update(np.ascontiguousarray(array[part], dtype=wide).data)
+
+
 def _shared_sums(table: Table) -> list[NDArray[np.int64]]:
     """Sums of hashes of all observations and all rows, which may be added up in any order."""
     names = [hashlib.blake2b(name.encode(), digest_size=8).digest() for name in table.rows]
     rows = np.frombuffer(b"".join(names), dtype=np.uint64)
     sums = []
     for salt in (1, 2):
-        mixed = _mixed(
-            _mixed(rows + np.uint64(salt))[table.row_index] + table.feature_index.astype(np.uint64)
-        )
-        every = _mixed(mixed + table.values.view(np.uint64))
-        both = np.array([every.sum(dtype=np.uint64), _mixed(rows + np.uint64(salt)).sum(dtype=np.uint64)])
+        salted, every = _mixed(rows + np.uint64(salt)), np.uint64(0)
+        for part in parts_of(len(table)):
+            mixed = _mixed(salted[table.row_index[part]] + table.feature_index[part].astype(np.uint64))
+            values = table.values[part].astype(np.float64).view(np.uint64)
+            every = np.add(every, _mixed(mixed + values).sum(dtype=np.uint64), dtype=np.uint64)
+        both = np.array([every, salted.sum(dtype=np.uint64)], dtype=np.uint64)
         sums.append(crew().total(torch.from_numpy(both.view(np.int64))).numpy())
     return sums
 

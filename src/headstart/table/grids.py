@@ -7,10 +7,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from headstart.table.compact import Floats
+
 MAX_STEPS = 100  # values that span more steps do not count as a grid
 
 
-def few_distinct(values: NDArray[np.float64], limit: int) -> NDArray[np.float64] | None:
+def few_distinct(values: Floats, limit: int) -> NDArray[np.float64] | None:
     """Return the distinct values in order, or None if there are more than ``limit``.
 
     >>> few_distinct(np.array([2.0, 1.0, 2.0]), limit=2)
@@ -19,6 +21,7 @@ def few_distinct(values: NDArray[np.float64], limit: int) -> NDArray[np.float64]
     if len(np.unique(values[:1000])) > limit:
         return None
     distinct = np.unique(pc.unique(pa.array(values)).to_numpy())  # hashing first is faster than sorting all
+    distinct = distinct.astype(np.float64)  # differences of values in single precision would be rounded
     return distinct if len(distinct) <= limit else None
 
 

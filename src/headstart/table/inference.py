@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from headstart.crew import crew
 from headstart.errors import InputError, listed
 from headstart.table.alike import FEW, infer_each
+from headstart.table.compact import Floats, Positions, counts_of, parts_of
 from headstart.table.digests import digest
 from headstart.table.grids import few_distinct, on_grid
 from headstart.table.kinds import Kind, Kinds, KindType
@@ -41,7 +42,7 @@ class _KindArrays(NamedTuple):
 
 
 def resolve_kinds(
-    kinds: KindsLike, features: Names, index: NDArray[np.int64], values: NDArray[np.float64]
+    kinds: KindsLike, features: Names, index: Positions, values: Floats
 ) -> tuple[Kinds, tuple[str, ...]]:
     """Return the features' kinds, and notes that say what was inferred.
 
@@ -54,7 +55,7 @@ def resolve_kinds(
     every = index, values
     index, values = digest(index, values, count)
     arrays = _KindArrays(np.full(count, UNDECIDED), np.full(count, np.nan), np.full(count, np.nan))
-    observed = np.bincount(index, minlength=count) > 0
+    observed = counts_of(index, count) > 0
     if isinstance(kinds, Mapping):
         _assign_by_name(arrays, kinds, features, index, values)
     elif kinds is not None:
@@ -91,14 +92,16 @@ def check_values(
     kinds: Kinds,
     rows: Names,
     features: Names,
-    row_index: NDArray[np.int64],
-    feature_index: NDArray[np.int64],
-    values: NDArray[np.float64],
+    row_index: Positions,
+    feature_index: Positions,
+    values: Floats,
 ) -> None:
     """Raise an error for the first value that its feature's kind does not allow."""
-    bad = kinds.impossible(values, feature_index)
-    if bad.any():
-        i = int(np.argmax(bad))
+    for part in parts_of(len(values)):
+        bad = kinds.impossible(values[part], feature_index[part])
+        if not bad.any():
+            continue
+        i = part.start + int(np.argmax(bad))
         kind = kinds[feature_index[i]]
         raise InputError(
             f"row {rows[row_index[i]]!r}, feature {features[feature_index[i]]!r}: the value"
@@ -121,8 +124,8 @@ def _assign_by_name(
     arrays: _KindArrays,
     kinds: Mapping[Any, str | Kind],
     features: Names,
-    index: NDArray[np.int64],
-    values: NDArray[np.float64],
+    index: Positions,
+    values: Floats,
 ) -> None:
     named = {name: parse_kind(text) for name, text in kinds.items() if name is not None}
     positions = features.positions(named)
@@ -136,13 +139,13 @@ def _assign_by_name(
         arrays.assign(others, _kind_of_many(kinds[None], values[others[index]], "the other features"))
 
 
-def _kind_of_many(text: str | Kind, values: NDArray[np.float64], owner: str) -> Kind | int:
+def _kind_of_many(text: str | Kind, values: Floats, owner: str) -> Kind | int:
     """Return one kind for features with these values. ``rating`` gets the limits of all of them."""
     kind = parse_kind(text)
     return _rating_of(values, owner) if kind == KindType.RATING else kind
 
 
-def _rating_of(values: NDArray[np.float64], owner: str) -> Kind:
+def _rating_of(values: Floats, owner: str) -> Kind:
     """Return the rating whose limits are the smallest and largest value. ``owner`` is for messages."""
     if not len(values):
         raise InputError(f"{owner} have no observations; give the limits of the rating, as in rating:1:5")
@@ -154,9 +157,7 @@ def _rating_of(values: NDArray[np.float64], owner: str) -> Kind:
     return Kind.rating(low, high)
 
 
-def _infer(
-    arrays: _KindArrays, mask: NDArray[np.bool_], index: NDArray[np.int64], values: NDArray[np.float64]
-) -> None:
+def _infer(arrays: _KindArrays, mask: NDArray[np.bool_], index: Positions, values: Floats) -> None:
     """Decide the kinds of the features in ``mask``: one kind for all if possible, else one for each."""
     if not mask.any():
         return
@@ -180,9 +181,7 @@ def _infer(
     arrays.types[mask & ~binary & ~rating] = KindType.REAL
 
 
-def _compute_rating_limits(
-    arrays: _KindArrays, features: Names, index: NDArray[np.int64], values: NDArray[np.float64]
-) -> None:
+def _compute_rating_limits(arrays: _KindArrays, features: Names, index: Positions, values: Floats) -> None:
     """Set missing limits of ratings to the smallest and largest value of the feature.
 
     A feature with fewer than two distinct values gets the limits of all such ratings together.
@@ -206,9 +205,11 @@ def _compute_rating_limits(
     arrays.first[mask], arrays.second[mask] = low[mask], high[mask]
 
 
-def _compute_real_scales(arrays: _KindArrays, index: NDArray[np.int64], values: NDArray[np.float64]) -> bool:
+def _compute_real_scales(arrays: _KindArrays, index: Positions, values: Floats) -> bool:
     """Set missing centers and scales of reals. Return whether all of them share one pair."""
     mask = (arrays.types == KindType.REAL) & np.isnan(arrays.second)
+    if not mask.any():  # every process has the same features
+        return True
     selected = mask[index]
     if not crew().count(int(selected.sum())):
         arrays.assign(mask, Kind.real())

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headstart.table.compact import Floats
 from headstart.table.kind import KIND_NAMES, Kind, KindType
 
 __all__ = ["KIND_NAMES", "Kind", "KindType", "Kinds"]
@@ -68,7 +70,7 @@ class Kinds(Sequence[Kind]):
         """Return the kinds at these positions, in this order."""
         return Kinds([self._kinds[i] for i in positions])
 
-    def scale(self, values: NDArray[np.float64], features: NDArray[np.int64]) -> NDArray[np.float64]:
+    def scale(self, values: Floats, features: NDArray[Any]) -> NDArray[np.float64]:
         """Convert values to the models' scale.
 
         Parameters
@@ -83,7 +85,8 @@ class Kinds(Sequence[Kind]):
         ndarray of shape (n,)
             The values on the models' scale.
         """
-        return (values - self.offsets[features]) / self.spans[features]
+        scaled: NDArray[np.float64] = (values - self.offsets[features]) / self.spans[features]
+        return scaled
 
     def middle_real(self) -> Kind | None:
         """The real kind in the middle of those there are; None where the reals share one, or there are none.
@@ -100,7 +103,7 @@ class Kinds(Sequence[Kind]):
         """Convert values from the models' scale to the data's own units; the inverse of ``scale``."""
         return scaled * self.spans[features] + self.offsets[features]
 
-    def impossible(self, values: NDArray[np.float64], features: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def impossible(self, values: Floats, features: NDArray[Any]) -> NDArray[np.bool_]:
         """Return which values (n,) their features, at these positions (n,), cannot have: (n,)."""
         scaled, types = self.scale(values, features), self.types[features]
         zero_or_one = (scaled == 0) | (scaled == 1)

@@ -8,14 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headstart.errors import InputError
+from headstart.table.compact import Floats
 
 # On the models' scale. Models compute in single precision, which ends at 3.4e38, and sum squares over rows.
 LARGEST = 1e17
 
 
-def require_carried(
-    values: NDArray[np.float64], scaled: NDArray[np.float64], where: Callable[[int], str]
-) -> None:
+def require_carried(values: Floats, scaled: NDArray[np.float64], where: Callable[[int], str]) -> None:
     """Refuse values that models cannot compute with.
 
     Parameters

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from headstart.table.cells import Cells, offsets
+from headstart.table.cells import Cells
+from headstart.table.compact import Positions, parts_of
 from headstart.table.data import TableData
 from headstart.table.limits import require_carried
 
-_AT_ONCE = 2**22  # observations that are brought to the models' scale at a time
+Number = TypeVar("Number", bound=np.floating[Any])
 
 
 class TableNumbers(TableData):
@@ -39,25 +42,33 @@ class TableNumbers(TableData):
         >>> table.cells().values
         tensor([0., 1.])
         """
-        per_row = torch.from_numpy(np.bincount(self.row_index, minlength=len(self.rows)))
         values = np.empty(len(self), np.float32)
-        for start in range(0, len(self), _AT_ONCE):  # in between, numbers are in double precision
-            part = slice(start, start + _AT_ONCE)
+        for part in parts_of(len(self)):  # in between, numbers are in double precision
             scaled = self.kinds.scale(self.values[part], self.feature_index[part])
-            require_carried(self.values[part], scaled, lambda i, start=start: self._where(start + i))  # type: ignore[misc]
+            require_carried(self.values[part], scaled, lambda i, start=part.start: self._where(start + i))  # type: ignore[misc]
             with np.errstate(over="ignore"):
                 values[part] = scaled
-        index = torch.from_numpy(self.feature_index.copy())
         weights = None if self.weights is None else torch.from_numpy(self.weights).float()
-        return Cells(offsets(per_row), index, torch.from_numpy(values), len(self.features), weights)
+        return Cells(
+            torch.from_numpy(self.starts),
+            _shared(self.feature_index),
+            torch.from_numpy(values),
+            len(self.features),
+            weights,
+        )
 
-    def by_feature(self, numbers: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    @property
+    def starts(self) -> NDArray[np.int64]:
+        """Where the observations of each row begin, and the last ones end: (rows + 1,)."""
+        every = np.arange(len(self.rows) + 1, dtype=np.int32)  # of another type, all positions were copied
+        return np.searchsorted(self.row_index, every).astype(np.int64)
+
+    def by_feature(self, numbers: NDArray[Number]) -> tuple[Positions, NDArray[Number]]:
         """Return the rows of the observations, and numbers of them (n,), sorted by (feature, row)."""
         from scipy.sparse import csr_array  # imported here: few uses of the package need SciPy
 
-        starts = np.concatenate([[0], np.cumsum(np.bincount(self.row_index, minlength=len(self.rows)))])
-        columns = csr_array((numbers, self.feature_index, starts), shape=self.shape).tocsc()
-        return columns.indices.astype(np.int64), columns.data
+        columns = csr_array((numbers, self.feature_index, self.starts), shape=self.shape).tocsc()
+        return columns.indices, columns.data
 
     def _where(self, observation: int) -> str:
         row, feature = self.row_index[observation], self.feature_index[observation]
@@ -81,3 +92,13 @@ class TableNumbers(TableData):
         if self.metadata is None or self.schema is None:
             return {}
         return self.schema.vectors(self.metadata, self.encoders)
+
+
+def _shared(index: Positions) -> Tensor:
+    """The index of a table as a tensor on the same memory: neither a table nor cells are ever written to."""
+    view = index.view()
+    try:
+        view.flags.writeable = True  # PyTorch warns of memory that may not be written to
+    except ValueError:  # it belongs to someone else, as that of a file that is mapped
+        view = index.copy()
+    return torch.from_numpy(view)

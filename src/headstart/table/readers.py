@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from headstart.crew import crew
 from headstart.errors import InputError, argument, listed
+from headstart.table.compact import Floats, exact
 from headstart.table.names import as_name
 from headstart.table.numbering import NameNumbering
 from headstart.table.sources import Source, TextFormat, open_source
@@ -29,7 +30,7 @@ class Observations:
     features: list[str]
     row_numbers: NDArray[np.int32]  # (n,)
     feature_numbers: NDArray[np.int32]  # (n,)
-    values: NDArray[np.float64]  # (n,)
+    values: Floats  # (n,)
     notes: tuple[str, ...]
     spellings: dict[str, str]  # how rows and features are written that are written in several ways
     times: NDArray[np.float64] | None = None  # (n,)
@@ -107,7 +108,7 @@ def read_long(source: Source, row: str, feature: str, value: str, time: str | No
             row_numbers, feature_numbers, values = row_numbers[valid], feature_numbers[valid], values[valid]
         if (bad := _first_non_finite(values)) is not None:
             raise _non_finite(rows.names[row_numbers[bad]], features.names[feature_numbers[bad]], values[bad])
-        _append(batches, row_numbers, feature_numbers, values)
+        _append(batches, row_numbers, feature_numbers, exact(values))
         records, nulls = records + len(batch), nulls + column.null_count
     notes = [*rows.notes(), *features.notes()]
     if unused := [column for column in source.columns if column not in (row, feature, value, time)]:
@@ -161,7 +162,7 @@ def read_wide(source: Source, row: str, only: Sequence[str] | None = None) -> Ob
             raise _non_finite(
                 rows.names[row_numbers[lines[bad]]], features[feature_numbers[bad]], values[bad]
             )
-        _append(batches, row_numbers[lines], feature_numbers.astype(np.int32), values)
+        _append(batches, row_numbers[lines], feature_numbers.astype(np.int32), exact(values))
         records += len(batch)
     notes = [
         *rows.notes(),
@@ -218,7 +219,7 @@ def _joined(
     pa.default_memory_pool().release_unused()
     joined: list[NDArray[Any]] = []
     for arrays, empty in zip(
-        batches, (np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0)), strict=True
+        batches, (np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0, np.float32)), strict=True
     ):
         joined.append(np.concatenate([*arrays, empty]))
         arrays.clear()  # at most one column is in memory twice

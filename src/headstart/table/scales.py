@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from headstart.crew import crew
 from headstart.table.cells import Cells, offsets
+from headstart.table.compact import Floats, Positions
 from headstart.table.outliers import tame_outliers
 from headstart.table.regrouping import moments_by_feature
 
@@ -16,7 +17,7 @@ _LEAST_SHARE = 1e-15  # of a scale in the distance of the value furthest off, wh
 
 
 def real_scales(
-    index: NDArray[np.int64], values: NDArray[np.float64], count: int
+    index: Positions, values: Floats, count: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], bool]:
     """Return the center and scale of each of ``count`` features, and whether all share one pair.
 
@@ -24,7 +25,7 @@ def real_scales(
     each feature has its own. Values far beyond all others of their feature do not enlarge its scale.
     """
     number = crew().total(torch.from_numpy(np.bincount(index, minlength=count))).numpy()
-    given = values
+    given = values = np.asarray(values, dtype=np.float64)
     if crew().alone:
         values = _without_outliers(index, values, number)
         mean, squares = _moments(index, values, number)
@@ -56,7 +57,7 @@ def real_scales(
 
 
 def _least_scales(
-    index: NDArray[np.int64], values: NDArray[np.float64], mean: NDArray[np.float64]
+    index: Positions, values: NDArray[np.float64], mean: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """The scale below which the value furthest off, which is no part of a scale, would overflow."""
     with np.errstate(over="ignore", invalid="ignore"):  # values that are too large are found at the end
@@ -67,7 +68,7 @@ def _least_scales(
 
 
 def _moments(
-    index: NDArray[np.int64], values: NDArray[np.float64], number: NDArray[np.int64]
+    index: Positions, values: NDArray[np.float64], number: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The mean of each feature, and the sum of squares around it."""
     # Sums of values near 0 are exact enough also if the values are large and their spread is small.
@@ -80,7 +81,7 @@ def _moments(
 
 
 def _without_outliers(
-    index: NDArray[np.int64], values: NDArray[np.float64], number: NDArray[np.int64]
+    index: Positions, values: NDArray[np.float64], number: NDArray[np.int64]
 ) -> NDArray[np.float64]:
     order = np.argsort(index, kind="stable")
     ordered = torch.from_numpy(values[order])

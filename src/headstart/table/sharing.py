@@ -49,6 +49,10 @@ def shared_out(read: Observations, label: str) -> Observations:
     numbers = [
         known.positions(part)[place.numpy()] for part, place in zip(arrived_names, places, strict=True)
     ]
+    # All processes must send numbers of one type.
+    values = read.values
+    if crew().count(float(values.dtype != np.float32)):
+        values = values.astype(np.float64)
     feature_numbers = torch.cat(sent(own_features[read.feature_numbers].astype(np.int32))).numpy()
     notes = list(dict.fromkeys(note for notes in crew().texts(read.notes) for note in notes))
     return replace(
@@ -57,7 +61,7 @@ def shared_out(read: Observations, label: str) -> Observations:
         features=features,
         row_numbers=np.concatenate(numbers).astype(np.int32),
         feature_numbers=feature_numbers,
-        values=torch.cat(sent(read.values)).numpy(),
+        values=torch.cat(sent(values)).numpy(),
         notes=tuple(notes),
     )
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from headstart.errors import InputError, listed
+from headstart.table.compact import taken
 from headstart.table.numbers import TableNumbers
 from headstart.table.sorting import sort_observations
 
@@ -47,23 +48,24 @@ class TableSlices(TableNumbers):
         positions = self._positions(features)
         if np.array_equal(positions, np.arange(len(self.features))):
             return self  # a table never changes, so that nothing needs to be copied
-        new_positions = np.full(len(self.features), -1)
-        new_positions[positions] = np.arange(len(positions))
+        new_positions = np.full(len(self.features), -1, np.int32)
+        new_positions[positions] = np.arange(len(positions), dtype=np.int32)
         unique, counts = np.unique(positions, return_counts=True)
         if len(unique) < len(positions):
             repeated = self.features.take(unique[counts > 1])
             raise InputError(f"features listed twice: {listed(repeated)}; list each feature once")
-        kept = new_positions[self.feature_index] >= 0
-        keys = self.row_index[kept] * len(positions) + new_positions[self.feature_index[kept]]
-        more = {name: part for name in ("times", "weights") if (part := getattr(self, name)) is not None}
-        if more:
-            order = np.argsort(keys, kind="stable")
-            more = {name: part[kept][order] for name, part in more.items()}
+        moved = taken(new_positions, self.feature_index)
+        kept = moved >= 0
+        shape = len(self.rows), len(positions)
+        times, weights = (None if part is None else part[kept] for part in (self.times, self.weights))
+        ordered = sort_observations(
+            self.row_index[kept], moved[kept], self.values[kept], shape, times, weights
+        )
         table = replace(
             self,
             features=self.features.take(positions),
             kinds=self.kinds.take(positions),
-            **{**sort_observations(keys, self.values[kept], len(positions))._asdict(), **more},
+            **ordered._asdict(),
             metadata=None if self.metadata is None else self.metadata.take(pa.array(positions)),
         )
         if "_vectors" in self.__dict__:

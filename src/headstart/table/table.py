@@ -20,7 +20,7 @@ from headstart.table.slicing import TableSlices
 from headstart.table.sources import TextFormat
 
 _TOO_LARGE = (
-    "there is not enough memory to read the table, about 60 bytes for each observation; read fewer rows or "
+    "there is not enough memory to read the table, about 36 bytes for each observation; read fewer rows or "
     "features, or take a machine with more memory"
 )
 
@@ -37,9 +37,10 @@ class Table(TableSlices):
     kinds : Kinds
         One kind per feature.
     row_index, feature_index : ndarray of shape (n,)
-        The positions of the row and the feature of each observation, sorted by (row, feature).
+        The positions of the row and the feature of each observation, sorted by (row, feature): int32.
     values : ndarray of shape (n,)
-        The observed values, in the data's own units.
+        The observed values, in the data's own units: float32 if it holds every one of them exactly, as it
+        does ratings, and float64 otherwise.
     metadata : pyarrow.Table, optional
         One line per feature, in the order of ``features``. Missing values are null.
     schema : MetadataSchema, optional

@@ -9,7 +9,7 @@ from headstart.algebra.padding import places
 from headstart.algebra.shared import uniform_at
 from headstart.core.states import RowStates
 from headstart.crew import crew
-from headstart.table.cells import Cells, offsets, ranges
+from headstart.table.cells import Cells, index_type, offsets, ranges
 
 
 def gathered_states(states: RowStates) -> RowStates:
@@ -27,7 +27,8 @@ def gathered_cells(cells: Cells, rows: int) -> Cells:
     start, whole = crew().span(rows)
     lines = crew().gathered(cells.lines)
     order = torch.argsort(lines, stable=True)
-    index, values = crew().gathered(cells.index + start)[order], crew().gathered(cells.values)[order]
+    moved = cells.index.to(index_type(whole)) + start
+    index, values = crew().gathered(moved)[order], crew().gathered(cells.values)[order]
     return Cells(offsets(torch.bincount(lines, minlength=len(cells))), index, values, whole)
 
 
@@ -43,7 +44,8 @@ def gathered_sample(cells: Cells, rows: int, most: int, generator: torch.Generat
     keys = uniform_at(mine, int(total.sum()), generator)
     kept = _first(cells.lines, keys, cells, most)
     lines, keys = crew().gathered(cells.lines[kept]), crew().gathered(keys[kept])
-    index, values = crew().gathered(cells.index[kept] + start), crew().gathered(cells.values[kept])
+    moved = cells.index[kept].to(index_type(whole)) + start
+    index, values = crew().gathered(moved), crew().gathered(cells.values[kept])
     order = torch.argsort(lines, stable=True)
     lines, keys, index, values = lines[order], keys[order], index[order], values[order]
     every = Cells(offsets(torch.bincount(lines, minlength=len(cells))), index, values, whole)

@@ -124,5 +124,5 @@ def cross_fitted_tasks(batch: FeatureBatch, backbone: Backbone, knowledge: Knowl
         hidden[batch.positions[fold == each]] = True
         here = rows if crew().alone else chosen_here(rows, len(knowledge.states))[1]
         found.append(gathered_states(backbone.states(knowledge.cells.take(here), hidden)))
-        index[own] = places
+        index[own] = places.to(index.dtype)
     return Tasks(batch.observing(replace(cells, index=index)), fold, tuple(found))

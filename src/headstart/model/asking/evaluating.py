@@ -48,7 +48,8 @@ def evaluate(
             f"{what}: the model knows none of the rows that were observed (they are {listed(part.rows, 3)}); "
             "rows must have the names that the model was fitted with"
         )
-    rows, columns, values = places[part.row_index[seen]], part.feature_index[seen], part.values[seen]
+    rows, columns = places[part.row_index[seen]], part.feature_index[seen].astype(np.int64)
+    values = part.values[seen].astype(np.float64)
     facts = {
         "on": wanted,
         "rows": int((places >= 0).sum()),

@@ -60,7 +60,8 @@ def read_triples(
                 )
             columns = columns._replace(time=time or "time")
         read = _of_source(given, columns, text)
-        rows, features, values, times = read.rows, read.features, read.values, read.times
+        rows, features, times = read.rows, read.features, read.times
+        values = read.values.astype(np.float64)
         row_numbers, feature_numbers = read.row_numbers, read.feature_numbers
     row_index = _row_positions(fitted, rows)[row_numbers]
     names, held, feature_index = _features(fitted, features)
@@ -221,7 +222,9 @@ def _checked(
         raise InputError(f"{where(first)}: the value {values[first]:g} is not {kind.allowed} (kind {kind})")
     require_carried(values, kinds.scale(values, index), where)
     numbers = np.array([fitted.catalogue.number(feature.name) for feature in features], dtype=np.int64)
-    at, of, values, times = sort_observations(rows * max(1, len(names)) + index, values, len(names), times)
+    ordered = sort_observations(rows, index, values, (len(fitted.rows), len(names)), times)
+    at, of = ordered.row_index.astype(np.int64), ordered.feature_index.astype(np.int64)
+    values, times = ordered.values.astype(np.float64), ordered.times
     again = (at[1:] == at[:-1]) & (of[1:] == of[:-1])
     if (again & (values[1:] != values[:-1])).any():
         first = int(np.argmax(again & (values[1:] != values[:-1])))

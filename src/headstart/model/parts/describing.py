@@ -34,7 +34,7 @@ def observations_of_row(fitted: Fitted, row: int) -> RowObservations:
     if row >= len(cells):  # of a model saved before such rows kept what they observed
         return RowObservations(np.zeros(0, np.int64), np.zeros(0))
     begin, end = cells.indptr.numpy()[row : row + 2]
-    numbers, values = cells.index.numpy()[begin:end], cells.values.numpy()[begin:end]
+    numbers, values = cells.index.numpy()[begin:end].astype(np.int64), cells.values.numpy()[begin:end]
     facts = fitted.catalogue.facts(numbers)
     in_units = facts[:, 1] + facts[:, 2] * values
     if fitted.clock is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ class Feature:
     in_backbone: bool  # whether the backbone reads it
     shots: int  # how many observations its head rests on
     metadata: NDArray[np.float32]  # encoded
-    rows: NDArray[np.int64]  # the context of an adapter's head; empty for one of the backbone's own
+    rows: NDArray[Any]  # the context of an adapter's head (int32 or int64); empty for one of the backbone's
     values: NDArray[np.float64]  # in the data's own units
     finds_scale: bool = False  # whether its center and scale are found from its observations
     record: Mapping[str, object] | None = None  # its metadata as it was given; None if that was not kept
@@ -42,8 +43,13 @@ class Feature:
 
     def holds(self, row: int) -> bool:
         """Whether its context holds the row at this position."""
-        at = int(np.searchsorted(self.rows, row))
+        at = self._place(row)
         return at < len(self.rows) and int(self.rows[at]) == row
+
+    def _place(self, row: int) -> int:
+        """Where a row is in the context, or would be."""
+        # A number of another type would let numpy copy all rows to that type first.
+        return int(self.rows.searchsorted(self.rows.dtype.type(row)))
 
     def observed(
         self,
@@ -63,7 +69,7 @@ class Feature:
 
     def with_one(self, row: int, value: float, time: float | None = None) -> Feature:
         """``observed`` of one row."""
-        at = int(self.rows.searchsorted(row))
+        at = self._place(row)
         tail = at + 1 if at < len(self.rows) and self.rows[at] == row else at
         rows = np.concatenate([self.rows[:at], [row], self.rows[tail:]])
         values = np.concatenate([self.values[:at], [value], self.values[tail:]])

@@ -27,6 +27,7 @@ from headstart.model.saving.format import ModelFacts
 from headstart.model.saving.metadata import row_metadata_from
 from headstart.model.saving.row_observations import roster_from
 from headstart.table import Cells, Kind, Names
+from headstart.table.cells import index_type
 from headstart.training.calibration import Calibration
 
 
@@ -87,9 +88,10 @@ def trained_from(
     )
     backbone.load_state_dict(groups["backbone"], assign=True)  # without a copy
     backbone.eval().requires_grad_(False)
+    index = own["index"].to(index_type(features))  # in 4 bytes already, unless the model is old
     knowledge = Knowledge(
         RowStates(**groups["knowledge/states"]),
-        Cells(own["indptr"], own["index"].long(), own["values"], features, weights_of_table(clock)),
+        Cells(own["indptr"], index, own["values"], features, weights_of_table(clock)),
         Heads(**groups["knowledge/heads"]),
         own["metadata"],
         own["kinds"],

@@ -39,7 +39,7 @@ def table_of(fitted: Fitted, *, metadata: bool = True) -> Table:
         times = np.concatenate([*(part[3] for part in parts), *own])
     there = index >= 0  # of features still there
     rows, index, values, times = rows[there], index[there], values[there], times[there]
-    ordered = sort_observations(rows * max(1, len(names)) + index, values, len(names), times)
+    ordered = sort_observations(rows, index, values, (len(fitted.rows), len(names)), times)
     last = np.ones(len(values), dtype=bool)
     last[:-1] = (np.diff(ordered.row_index) != 0) | (np.diff(ordered.feature_index) != 0)
     lines = None if fitted.row_metadata is None else fitted.row_metadata.lines
@@ -127,7 +127,8 @@ def long_form(table: Table) -> pa.Table:
     """The observations of a table, one line each: row, feature, value."""
     rows = pa.array(list(table.rows), pa.string()).take(pa.array(table.row_index))
     features = pa.array(list(table.features), pa.string()).take(pa.array(table.feature_index))
-    columns = {"row": rows, "feature": features, "value": table.values}
+    values = table.values.astype(np.float64)  # the text of a number in single precision is another number
+    columns = {"row": rows, "feature": features, "value": values}
     return pa.table(columns if table.times is None else {**columns, "time": table.times})
 
 
