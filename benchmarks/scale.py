@@ -75,7 +75,7 @@ def watched(folder: Path, result: Path, adapter: str, sweeps: int | None, memory
     command += [] if sweeps is None else ["--sweeps", str(sweeps)]
     process, most, began = subprocess.Popen(command), 0.0, time.time()
     while process.poll() is None:
-        time.sleep(0.2)
+        time.sleep(1)
         most = max(most, _status("VmRSS", process.pid) / GIB)
         if most > memory:
             process.kill()

@@ -57,8 +57,7 @@ class RowBlock:
     def back(self) -> Backwards:
         """The observations in the order of features.
 
-        They are put into it once for all sweeps and kept, in 8 bytes for each: doing it anew was a fifth of
-        the time of a sweep.
+        They are put into it once for all sweeps and kept, in 8 bytes for each.
         """
         return Backwards(self.cells)
 
