@@ -16,18 +16,23 @@ def blended(heads: Heads, other: Heads, share: Tensor) -> Heads:
     holds what both say of themselves and how far they are apart, so that a blend of predictions is the
     prediction of the blend.
     """
-    width, fewer = heads.weight.shape[1], other.weight.shape[1]
-    plain, part = other.plain(width), share[:, None]
-    places = _places(fewer, width)
-    covariance = torch.zeros_like(heads.packed_covariance)
-    covariance[:, places] = other.packed_covariance
-    apart = torch.cat([heads.weight - plain.weight, (heads.bias - plain.bias)[:, None]], dim=1)
-    covariance = torch.lerp(covariance, heads.packed_covariance, part) + part * (1 - part) * squares(apart)
+    other, part = widened(other, heads.weight.shape[1]), share[:, None]
+    apart = torch.cat([heads.weight - other.weight, (heads.bias - other.bias)[:, None]], dim=1)
+    covariance = torch.lerp(other.packed_covariance, heads.packed_covariance, part)
+    covariance = covariance + part * (1 - part) * squares(apart)
     noise = None
     if heads.noise is not None and other.noise is not None:
         noise = torch.lerp(other.noise, heads.noise, share)
-    weight = torch.lerp(plain.weight, heads.weight, part)
-    return Heads(weight, torch.lerp(plain.bias, heads.bias, share), covariance, noise)
+    weight = torch.lerp(other.weight, heads.weight, part)
+    return Heads(weight, torch.lerp(other.bias, heads.bias, share), covariance, noise)
+
+
+def widened(heads: Heads, width: int) -> Heads:
+    """The same heads over ``width`` activations, of which they read the first ones."""
+    plain = heads.plain(width)
+    covariance = plain.weight.new_zeros(len(plain), (width + 1) * (width + 2) // 2)
+    covariance[:, _places(heads.weight.shape[1], width)] = heads.packed_covariance
+    return Heads(plain.weight, plain.bias, covariance, heads.noise)
 
 
 def narrowed(packed: Tensor, fewer: int, width: int) -> Tensor:

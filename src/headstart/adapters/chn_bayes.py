@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from headstart.adapters.bayes import BayesConfig, BayesHead
-from headstart.adapters.blending import blended, narrowed
+from headstart.adapters.blending import blended, narrowed, widened
 from headstart.adapters.closed_form import ClosedFormAdapter
 from headstart.adapters.protocol import AdapterConfig
 from headstart.adapters.registry import register_adapter
@@ -147,17 +147,18 @@ class CHNBayes(ClosedFormAdapter):
 
     def adapt(self, batch: FeatureBatch, states: RowStates) -> Heads:
         """Give each feature the posterior of its head, or its blend with that of the closed form."""
-        heads = super().adapt(batch, states)
         if self.anchor is None or not self._blends:
-            return heads
+            return super().adapt(batch, states)
         width, variance = len(self.anchor.mean_squares), states.variance
         fewer = replace(
             states,
             activation=states.activation[:, :width],
             variance=None if variance is None else variance[:, :width],
         )
-        share = self._share(batch.cells.weighted_counts)
-        return blended(heads, self.anchor.adapt(batch, fewer), share)
+        closed = self.anchor.adapt(batch, fewer)
+        if not bool(self.shares.any()):  # networks have no share at all
+            return widened(closed, self.prior.size - 1)
+        return blended(super().adapt(batch, states), closed, self._share(batch.cells.weighted_counts))
 
     def solve(self, evidence: Tensor, batch: FeatureBatch) -> Heads:
         """The heads that these sums imply; those of the closed form rest on a part of them."""

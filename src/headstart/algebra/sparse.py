@@ -14,6 +14,7 @@ from headstart.table.cells import Cells
 # Below this share of observed cells, touching only those beats one dense product of all of them
 # (measured: with its way back, a gathered cell costs as much as 100 to 150 cells of a GEMM).
 DENSE_FROM = 0.008
+_COLUMNS = 32  # of a table that are summed at a time, so that the processor's cache holds them
 _MOST_SMALL = 2**31 - 1  # observations, lines or positions that numbers of 4 bytes tell apart
 
 
@@ -24,6 +25,22 @@ def _csr(indptr: Tensor, index: Tensor, values: Tensor, shape: tuple[int, int]) 
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
         return torch.sparse_csr_tensor(indptr, index, values, shape, check_invariants=False)
+
+
+def _product(matrix: Tensor, table: Tensor) -> Tensor:
+    """matrix · table of a sparse matrix (lines, width) and a table (width, size): (lines, size).
+
+    A wide table is read in slices of columns, which is 1.5 to 4 times as fast: rows are picked from it at
+    random, and a slice of all of them stays in the processor's cache.
+    """
+    size = table.shape[1]
+    if size < 2 * _COLUMNS or table.device.type != "cpu":
+        return matrix @ table
+    result = table.new_empty(matrix.shape[0], size)
+    for start in range(0, size, _COLUMNS):
+        part = slice(start, start + _COLUMNS)
+        result[:, part] = matrix @ table[:, part].contiguous()
+    return result
 
 
 def _by_index(cells: Cells) -> tuple[Tensor, Tensor, Tensor]:
@@ -48,14 +65,14 @@ class _Bag(torch.autograd.Function):
     def forward(ctx: Any, table: Tensor, cells: Cells, weights: Tensor | None) -> Tensor:
         ctx.cells = cells
         ctx.weights = table.new_ones(len(cells.index)) if weights is None else weights
-        return _csr(cells.indptr, cells.index, ctx.weights, (len(cells), cells.width)) @ table
+        return _product(_csr(cells.indptr, cells.index, ctx.weights, (len(cells), cells.width)), table)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         cells: Cells = ctx.cells
         starts, order, lines = _by_index(cells)
         back = _csr(starts, lines, ctx.weights[order], (cells.width, len(cells)))
-        return back @ grad, None, None
+        return _product(back, grad), None, None
 
 
 def bag(table: Tensor, cells: Cells, weights: Tensor | None = None) -> Tensor:
@@ -86,7 +103,7 @@ class Backwards:
         if len(self._order) == 0:
             return
         ordered = table.new_ones(len(self._order)) if weights is None else weights[self._order]
-        torch.addmm(total, _csr(self._starts, self._lines, ordered, self._shape), table, out=total)
+        total += _product(_csr(self._starts, self._lines, ordered, self._shape), table)
 
 
 class _SegmentSum(torch.autograd.Function):

@@ -85,14 +85,14 @@ def meta_train(
             loss = episode_loss if crew().alone else shared_loss
             yield loss(adapter, knowledge.likelihood, draw(batch, states, shots, generator))
 
-    episodes = validation_episodes(validation, config.max_shots, seed)
+    stops = config.patience is not None
+    episodes = validation_episodes(validation, config.max_shots, seed) if stops else {}
 
     def validate() -> float:
         scores = [_pooled(adapter, knowledge, same) for same in episodes.values()]
         return sum(scores) / len(scores)
 
-    watched = config.patience is not None and len(episodes) > 0
-    loop.run(losses, validate if watched else None)
+    loop.run(losses, validate if episodes else None)
     adapter.requires_grad_(False)
 
 
