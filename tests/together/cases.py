@@ -27,6 +27,8 @@ CASES: dict[str, dict[str, Any]] = {
     "mixed": BAYES,
     "large": BAYES,  # treated as if it were too large for anything to be held at once
     "networks": NETWORKS,
+    "networks-blended": {**NETWORKS, "adapter": "chn-bayes-blend"},
+    "binary-blended": {**NETWORKS, "adapter": "chn-bayes-blend"},
     "judged": {"adapter": "auto", "backbone": _FEW},
 }
 _LOWERED = {
@@ -64,7 +66,7 @@ def make_folder(case: str, folder: Path, rows: int = 60, features: int = 16) -> 
     truth = truth + 0.3 * rng.normal(size=truth.shape)
     ratings = np.clip(np.round(truth + 3), 1, 5)
     values = {"binary": (truth > 0) * 1.0, "reals": truth * np.exp(2 * rng.normal(size=features))}.get(
-        case, ratings
+        case.removesuffix("-blended"), ratings
     )
     if case == "mixed":
         kind = np.arange(features) % 3

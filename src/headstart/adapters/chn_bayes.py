@@ -147,45 +147,52 @@ class CHNBayes(ClosedFormAdapter):
 
     def adapt(self, batch: FeatureBatch, states: RowStates) -> Heads:
         """Give each feature the posterior of its head, or its blend with that of the closed form."""
-        if self.anchor is None or not self._blends:
+        anchor = self.blended_with
+        if anchor is None:
             return super().adapt(batch, states)
-        width, variance = len(self.anchor.mean_squares), states.variance
-        fewer = replace(
-            states,
-            activation=states.activation[:, :width],
-            variance=None if variance is None else variance[:, :width],
-        )
-        closed = self.anchor.adapt(batch, fewer)
+        closed = anchor.adapt(batch, self.narrowed(states))
         if not bool(self.shares.any()):  # networks have no share at all
             return widened(closed, self.prior.size - 1)
-        return blended(super().adapt(batch, states), closed, self._share(batch.cells.weighted_counts))
+        return blended(super().adapt(batch, states), closed, self.share(batch.cells.weighted_counts))
 
     def solve(self, evidence: Tensor, batch: FeatureBatch) -> Heads:
         """The heads that these sums imply; those of the closed form rest on a part of them."""
-        heads = super().solve(evidence, batch)
-        if self.anchor is None or not self._blends:
+        heads, anchor = super().solve(evidence, batch), self.blended_with
+        if anchor is None:
             return heads
-        size, width = self.prior.size, len(self.anchor.mean_squares)
+        size, width = self.prior.size, len(anchor.mean_squares)
         parts = evidence.tensor_split([1, 1 + size * (size + 1) // 2, 1 + size * (size + 3) // 2], dim=1)
         count, total, linear, rest = parts
         linear = torch.cat([linear[:, :width], linear[:, -1:]], dim=1)
         sums = torch.cat([count, narrowed(total, width, size - 1), linear, rest[:, :1]], dim=1)
-        return blended(heads, self.anchor.solve(sums, batch), self._share(count[:, 0]))
+        return blended(heads, anchor.solve(sums, batch), self.share(count[:, 0]))
 
     def metadata_map(self, *, squashed: bool) -> Tensor:
         """How a blend without observations depends on a feature's description: (columns, size)."""
-        own = super().metadata_map(squashed=squashed)
-        if self.anchor is None or not self._blends:
+        own, anchor = super().metadata_map(squashed=squashed), self.blended_with
+        if anchor is None:
             return own
-        other, learned = self.anchor.metadata_map(squashed=squashed), self.prior.learned
+        other, learned = anchor.metadata_map(squashed=squashed), self.prior.learned
         wide = torch.cat([other[:, :-1], other.new_zeros(len(other), learned), other[:, -1:]], dim=1)
         return torch.lerp(wide, own, float(self.shares[0]))
 
     @property
-    def _blends(self) -> bool:
-        """Whether the closed form has a share: not while networks are trained."""
-        return not self.training and bool((self.shares < 1).any())
+    def blended_with(self) -> BayesHead | None:
+        """The closed form if it has a share: it has none while networks are trained."""
+        if self.anchor is None or self.training or not bool((self.shares < 1).any()):
+            return None
+        return self.anchor
 
-    def _share(self, shots: Tensor) -> Tensor:
+    def narrowed(self, states: RowStates) -> RowStates:
+        """The states as the closed form reads them: without the learned activations."""
+        width, variance = self.prior.size - 1 - self.prior.learned, states.variance
+        return replace(
+            states,
+            activation=states.activation[:, :width],
+            variance=None if variance is None else variance[:, :width],
+        )
+
+    def share(self, shots: Tensor) -> Tensor:
+        """The share of networks after so many shots: (features,)."""
         left, right, near = between(torch.tensor(VALIDATION_SHOTS), shots)
         return torch.lerp(self.shares[left], self.shares[right], near)

@@ -7,10 +7,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from headstart.adapters.blending import blended
+from headstart.adapters.chn_bayes import CHNBayes
 from headstart.adapters.closed_form import ClosedFormAdapter
 from headstart.adapters.logistic import classify
-from headstart.algebra.padding import blocks, padded
-from headstart.algebra.symmetric import with_one
+from headstart.algebra.padding import blocks, padded, padded_rows
 from headstart.core.batch import FeatureBatch
 from headstart.core.heads import Heads
 from headstart.core.states import RowStates
@@ -39,7 +40,7 @@ def adapt_together(
         part = batch.take(group)
         order.append(group)
         if bool(squashed[group[0]]):
-            heads.append(_classified(adapter, part, states))
+            heads.append(_classified(adapter, part, states, shots[group]))
         else:
             heads.append(adapter.solve(crew().total(adapter.evidence(part, states)), part))
     return Heads.concatenate(heads).take(torch.argsort(torch.cat(order)))
@@ -56,12 +57,21 @@ def _without_outliers(adapter: ClosedFormAdapter, batch: FeatureBatch, states: R
     return batch.observing(replace(cells, values=tamed(cells.lines, cells.values, real, extent, least)))
 
 
-def _classified(adapter: ClosedFormAdapter, batch: FeatureBatch, states: RowStates) -> Heads:
+def _classified(adapter: ClosedFormAdapter, batch: FeatureBatch, states: RowStates, shots: Tensor) -> Heads:
     """Heads of features of one kind behind a logistic link."""
+    own = _classified_by(adapter, batch, states)
+    if not isinstance(adapter, CHNBayes) or adapter.blended_with is None:
+        return own
+    closed = _classified_by(adapter.blended_with, batch, adapter.narrowed(states))
+    return blended(own, closed, adapter.share(shots))
+
+
+def _classified_by(adapter: ClosedFormAdapter, batch: FeatureBatch, states: RowStates) -> Heads:
+    """The same by one adapter, which is blended with none."""
     cells, root = batch.cells, adapter.prior.root(adapter.dtype)
     sums = crew().total(adapter.context_sums(batch, states))
     prior_mean = adapter.prior_mean(batch, sums).to(root.dtype)
-    rows = padded(with_one(states.activation.index_select(0, cells.index)).to(root.dtype), cells)
+    rows = padded_rows(states.activation, cells).to(root.dtype)
     values = padded(cells.values.to(root.dtype), cells)
     counted, flat = adapter.trusted(batch, states, root.dtype)
     mean, covariance = classify(

@@ -6,17 +6,18 @@ from collections.abc import Mapping
 
 _MANY = 1000  # features from which large batches at a higher rate learn as much in a third of the time
 _EPOCH_FEATURES = 2000
+_VISITS = 9  # of a feature in the whole training, about
 
 
 def usual_training(features: int) -> Mapping[str, object]:
     """The settings for a table of so many features: few epochs at a high rate.
 
-    >>> usual_training(100)["batch_size"], usual_training(5000)["batch_size"]
-    (48, 96)
+    >>> [usual_training(features)["epochs"] for features in (100, 3000, 5000, 100_000)]
+    [15, 15, 22, 30]
     """
     many = features >= _MANY
     return {
-        "epochs": 15,
+        "epochs": min(30, max(15, _VISITS * features // _EPOCH_FEATURES)),
         # More features in an epoch cost time and change little.
         "epoch_features": _EPOCH_FEATURES,
         "batch_size": 96 if many else 48,
