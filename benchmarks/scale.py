@@ -218,7 +218,10 @@ def draw(out: Path, adapter: str) -> None:
     from matplotlib import pyplot as plt
 
     found = [json.loads(each.read_text()) for each in out.glob(f"*-{adapter}.json")]
-    found = sorted((f for f in found if "failed" not in f), key=lambda f: f["shape"]["observations read"])
+    found = sorted(
+        (f for f in found if "total" in f and "failed" not in f),
+        key=lambda f: f["shape"]["observations read"],
+    )
     if len(found) < 2:
         return
     n = np.array([f["shape"]["observations read"] for f in found], dtype=float)
@@ -227,13 +230,13 @@ def draw(out: Path, adapter: str) -> None:
         "peak memory (MiB)": [f["peak"] * 1024 for f in found],
         "disk (MiB)": [f["disk"] / 2**20 for f in found],
     }
-    figure, axes = plt.subplots(figsize=(7, 4.5))
+    figure, axes = plt.subplots(figsize=(9, 4.5))
     for name, values in series.items():
         slope = np.polyfit(np.log(n), np.log(values), 1)[0]
         axes.loglog(n, values, "o-", label=f"{name}: exponent {slope:.2f}")
     axes.set(xlabel="observations", title=f"One thread, adapter {adapter}")
     axes.grid(alpha=0.3)
-    axes.legend()
+    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
     figure.tight_layout()
     figure.savefig(out / "growth.png", dpi=130)
 

@@ -31,7 +31,7 @@ class HeadPrior(nn.Module):
         self.learned = learned
         self.size = knowledge.states.activation.shape[1] + learned + 1
         # Where a table mixes kinds, the kind of a feature says as much as any metadata.
-        self.tells_kind = len(torch.unique(knowledge.kinds)) > 1
+        self.tells_kind = bool((knowledge.kinds != knowledge.kinds[:1]).any())
         self.bends: Tensor  # a mask of the columns that may matter other than by a straight line
         self.register_buffer("bends", metadata.new_zeros(metadata.shape[1], dtype=torch.bool))
         columns = self.describe(metadata[:0], knowledge.kinds[:0]).shape[1]

@@ -88,9 +88,8 @@ class Factorisation(SweptBackbone, OpenBackbone):
         self.signature = Signature(features, signs)
         self.weight = nn.Parameter(0.1 * torch.randn(features, self.latent), requires_grad=False)
         self.bias = nn.Parameter(torch.zeros(features), requires_grad=False)
-        spread = 0.01 * torch.eye(size).expand(features, size, size)
         self.spread: Tensor  # packed posterior covariance of each (v, b)
-        self.register_buffer("spread", pack(spread))
+        self.register_buffer("spread", pack(0.01 * torch.eye(size)).repeat(features, 1))
         self.row_map: Tensor  # signature → prior mean of a row's factors
         self.register_buffer("row_map", torch.zeros(self.signature.size, self.latent))
         self.row_covariance: Tensor

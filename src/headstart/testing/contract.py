@@ -14,7 +14,7 @@ from headstart.backbones.registry import backbone_config
 from headstart.core.batch import FeatureBatch
 from headstart.core.knowledge import Knowledge
 from headstart.datasets.synthetic import synthetic_mixed, synthetic_ratings, synthetic_responses
-from headstart.model.fitting import part_features
+from headstart.model.parting import part_features
 from headstart.progress import Reporter
 from headstart.table import Table
 from headstart.training.metatraining import MetaTrainingConfig
