@@ -70,7 +70,7 @@ def test_between_the_measured_shots_shares_are_interpolated() -> None:
     assert isinstance(adapter, CHNBayes)
     left, right, share = between(torch.tensor(VALIDATION_SHOTS), torch.tensor([0, 3, 1000]))
     expected = torch.lerp(adapter.shares[left], adapter.shares[right], share)
-    assert torch.equal(adapter._share(torch.tensor([0, 3, 1000])), expected)
+    assert torch.equal(adapter.share(torch.tensor([0, 3, 1000])), expected)
     assert float(expected[0]) == float(adapter.shares[0])
     assert float(expected[2]) == float(adapter.shares[-1])
 
