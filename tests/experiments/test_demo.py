@@ -12,7 +12,7 @@ from headstart.experiments.demo import BASELINES, SHOTS, run_demo
 from headstart.model import Headstart
 from headstart.progress import Reporter
 
-OURS = "chn-bayes"  # what the judge chooses, blended with the closed form
+OURS = "bayes"  # what the judge chooses
 
 
 @pytest.mark.timeout(600)

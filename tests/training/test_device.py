@@ -141,6 +141,7 @@ def test_the_judge_computes_there() -> None:
 
 def test_networks_are_chosen_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choosing, "MIN_FEATURES_TO_META_TRAIN", 12)
+    monkeypatch.setattr(choosing, "MIN_OBSERVATIONS_AT_ONCE", 0)
     model = trained_there(ratings(), backbone=SMALL)
     assert model.fitted_.judgement is not None
     assert set(model.fitted_.judgement.candidates) == {"bayes", "chn-bayes"}
@@ -205,6 +206,7 @@ def test_nothing_is_left_on_the_device() -> None:
 @pytest.mark.parametrize("networks", [False, True])
 def test_every_stage_computes_there(networks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choosing, "MIN_FEATURES_TO_META_TRAIN", 12 if networks else 100)
+    monkeypatch.setattr(choosing, "MIN_OBSERVATIONS_AT_ONCE", 0)
     stages = {
         stages_module: ("pretrain", "meta_train", "knowledge_of"),
         recipe: ("with_new_heads", "cross_fitted_tasks"),

@@ -217,12 +217,23 @@ def test_too_few_features_are_not_judged() -> None:
     assert (judgement.features, judgement.chosen, judgement.candidates) == (0, "bayes", {})
 
 
-@pytest.mark.parametrize("make", [changed_ratings, lambda: real_table(0)], ids=["ratings", "reals"])
+@pytest.mark.parametrize(
+    ("make", "large", "at_once"),
+    [(changed_ratings, True, True), (changed_ratings, False, False), (lambda: real_table(0), True, False)],
+    ids=["many ratings", "few ratings", "reals"],
+)
 @pytest.mark.parametrize(("margin", "chosen"), [(-np.inf, "chn-bayes"), (np.inf, "bayes")])
 def test_networks_are_judged_where_there_are_many_features(
-    make: Callable[[], Table], margin: float, chosen: str, monkeypatch: pytest.MonkeyPatch
+    make: Callable[[], Table],
+    large: bool,
+    at_once: bool,
+    margin: float,
+    chosen: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(choosing, "MIN_FEATURES_TO_META_TRAIN", 14)
+    if large:
+        monkeypatch.setattr(choosing, "MIN_OBSERVATIONS_AT_ONCE", 0)
     monkeypatch.setattr(choosing, "_MARGIN", margin)
     monkeypatch.setattr(judge, "_MAX_FOLDS", 1)  # is enough here
     trainings: list[str] = []
@@ -240,9 +251,9 @@ def test_networks_are_judged_where_there_are_many_features(
     trained, _, judgement = train_best(table, np.arange(14), recipe, reporter=QUIET, checkpoint=nowhere)
     assert judgement.chosen == trained.adapters["adapter"].adapter.config.name == chosen
     assert set(judgement.candidates) == {"bayes", "chn-bayes"}
-    assert judgement.features == (4 if make is changed_ratings else 2)
+    assert judgement.features == (4 if at_once else 2)
     # A new real feature has to find its scale, which takes features that are held out of everything.
-    assert trainings == ["on everything"] if make is changed_ratings else ["held out", "on everything"]
+    assert trainings == (["on everything"] if at_once else ["held out", "on everything"])
 
 
 def test_binary_tables_are_also_tried_as_numbers(monkeypatch: pytest.MonkeyPatch) -> None:

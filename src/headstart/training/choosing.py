@@ -16,6 +16,7 @@ from headstart.adapters.protocol import AdapterConfig
 from headstart.adapters.registry import adapter_config
 from headstart.core.devices import CPU, computing_on, moved
 from headstart.core.shots import VALIDATION_SHOTS
+from headstart.crew import crew
 from headstart.progress import Reporter
 from headstart.table import Table
 from headstart.table.kinds import KindType
@@ -38,6 +39,7 @@ from headstart.training.tasks import disjoint_tasks
 AUTO: Literal["auto"] = "auto"  # in place of an adapter: leaves the choice to the judge
 CLOSED_FORM, TRAINED = "bayes", "chn-bayes"
 MIN_FEATURES_TO_META_TRAIN = 1000  # with fewer, networks learned nothing that the closed form did not have
+MIN_OBSERVATIONS_AT_ONCE = 500_000  # from which a second training, without features to judge on, costs much
 _MARGIN = 1.0  # standard errors by which networks must beat the closed form
 
 
@@ -53,12 +55,13 @@ def train_best(
     """Train what suits a table best on all its features; also says what that was and how it was chosen.
 
     With few features it is the closed form. With many, networks are trained beside it and blended with it.
-    Ratings and binary features need one training: features held back from the networks measure both. A new
+    Of large tables one training does both, and features held back from the networks measure them. A new
     real feature has to find its scale first, as only features do that the judge holds out of everything.
     """
     judge = Judge(table, features, reporter, checkpoint, device)
     many = len(features) >= MIN_FEATURES_TO_META_TRAIN
-    at_once = many and not bool((table.kinds.types[features] == KindType.REAL).any())
+    large = crew().count(len(table)) >= MIN_OBSERVATIONS_AT_ONCE
+    at_once = many and large and not bool((table.kinds.types[features] == KindType.REAL).any())
     if at_once:
         recipe = judge.choose(recipe).recipe if judge.all_binary else recipe
         choice = None
