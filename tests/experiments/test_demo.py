@@ -12,8 +12,6 @@ from headstart.experiments.demo import BASELINES, SHOTS, run_demo
 from headstart.model import Headstart
 from headstart.progress import Reporter
 
-OURS = "bayes"  # what the judge chooses
-
 
 @pytest.mark.timeout(600)
 def test_the_hypernetwork_beats_the_means_at_every_number_of_shots(tmp_path: Path) -> None:
@@ -22,20 +20,22 @@ def test_the_hypernetwork_beats_the_means_at_every_number_of_shots(tmp_path: Pat
     )
     outcome = run_demo(tmp_path / "demo", Reporter(quiet=True))
     curves = outcome.results.curves("rmse")
-    assert list(curves) == [OURS, *BASELINES]
+    judgement = outcome.model.fitted_.judgement
+    ours = judgement.chosen  # closed form and networks are close here: rounding decides
+    assert set(judgement.candidates) == {"bayes", "chn-bayes"}
+    assert list(curves) == [ours, *BASELINES]
     for baseline in ("mean", "mean-head"):
         assert all(
-            ours < theirs for ours, theirs in zip(curves[OURS].mean, curves[baseline].mean, strict=True)
+            mine < theirs for mine, theirs in zip(curves[ours].mean, curves[baseline].mean, strict=True)
         )
-    assert curves[OURS].shots == list(SHOTS)
-    assert curves[OURS].mean[-1] < curves[OURS].mean[0]
-    covered = outcome.results.curves("coverage_90")[OURS].mean
+    assert curves[ours].shots == list(SHOTS)
+    assert curves[ours].mean[-1] < curves[ours].mean[0]
+    covered = outcome.results.curves("coverage_90")[ours].mean
     assert all(0.85 < share < 0.95 for share in covered)
 
     assert (tmp_path / "demo" / "kshot.png").read_bytes().startswith(b"\x89PNG")
     page = (tmp_path / "demo" / "report.html").read_text()
     assert "<html" in page
-    assert set(outcome.model.fitted_.judgement.candidates) == {"bayes", "chn-bayes"}
     assert "epochs = 300" not in page  # what did not run is not shown
     assert "uniform" not in page
     assert json.loads((tmp_path / "demo" / "results.json").read_text())["format"] == 2
