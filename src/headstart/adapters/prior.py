@@ -10,6 +10,7 @@ from headstart.algebra.honest import HonestRegression
 from headstart.algebra.symmetric import positive
 from headstart.core.batch import FeatureBatch
 from headstart.core.description import Description, bent
+from headstart.core.initial import initial
 from headstart.core.knowledge import Knowledge
 from headstart.table.kinds import KindType
 
@@ -48,13 +49,14 @@ class HeadPrior(nn.Module):
         self.register_buffer("misleading", torch.tensor(0.25, dtype=torch.float64))
         # What the other features predict of each known one: as metadata says, and without it.
         self.known_means: Tensor
-        self.register_buffer("known_means", torch.zeros(len(knowledge.kinds), 2, self.size))
+        sizes = len(knowledge.kinds), 2, self.size
+        self.register_buffer("known_means", initial(lambda: torch.zeros(sizes), *sizes))
         self.gains: Tensor  # the share of the error of predicted heads that each metadata column removes
         self.register_buffer("gains", torch.zeros(len(knowledge.widths)))
-        # By how much the others' prediction of each known feature differs from the fitted one.
+        # By how much the others' prediction of each known feature differs from the fitted one. Only
+        # training asks for it, of a prior that was prepared.
         self.corrections: Tensor
-        corrections = torch.zeros(len(knowledge.kinds), self.size)
-        self.register_buffer("corrections", corrections, persistent=False)
+        self.register_buffer("corrections", torch.zeros(0, self.size), persistent=False)
 
     @torch.no_grad()
     def prepare(self, knowledge: Knowledge) -> None:
@@ -70,7 +72,7 @@ class HeadPrior(nn.Module):
         prior = empirical_prior(knowledge, heads, description, counts)
         self.base.copy_(self._widened(torch.cat([prior.matrix, prior.constant[None]])))
         fitted = self.describe(knowledge.metadata, knowledge.kinds) @ self.base
-        self.corrections.copy_(self._widened(prior.loo_means) - fitted)
+        self.corrections = (self._widened(prior.loo_means) - fitted).to(fitted.dtype)
         self.gains.copy_(_column_gains(prior.regression, knowledge.widths, self.bends))
         noise = empirical_noise(knowledge)
         usual = float(noise[int(knowledge.kinds.mode().values)])

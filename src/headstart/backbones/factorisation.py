@@ -22,6 +22,7 @@ from headstart.backbones.sweep_progress import SweepProgress
 from headstart.backbones.sweeping import FactorisationTraining
 from headstart.core.description import Description
 from headstart.core.heads import Heads
+from headstart.core.initial import initial
 from headstart.core.likelihood import LikelihoodConfig
 from headstart.core.row_prior import RowBelief
 from headstart.core.states import RowStates
@@ -86,10 +87,12 @@ class Factorisation(SweptBackbone, OpenBackbone):
         self.sweeps = config.sweeps
         size = self.latent + 1
         self.signature = Signature(features, signs)
-        self.weight = nn.Parameter(0.1 * torch.randn(features, self.latent), requires_grad=False)
+        weight = initial(lambda: 0.1 * torch.randn(features, self.latent), features, self.latent)
+        self.weight = nn.Parameter(weight, requires_grad=False)
         self.bias = nn.Parameter(torch.zeros(features), requires_grad=False)
         self.spread: Tensor  # packed posterior covariance of each (v, b)
-        self.register_buffer("spread", pack(0.01 * torch.eye(size)).repeat(features, 1))
+        own = pack(0.01 * torch.eye(size))
+        self.register_buffer("spread", initial(lambda: own.repeat(features, 1), features, len(own)))
         self.row_map: Tensor  # signature → prior mean of a row's factors
         self.register_buffer("row_map", torch.zeros(self.signature.size, self.latent))
         self.row_covariance: Tensor

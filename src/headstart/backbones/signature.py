@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from headstart.algebra.blocks import line_blocks
 from headstart.algebra.shared import chosen_here, tall_qr, uniform_at
 from headstart.algebra.sparse import Backwards, bag
+from headstart.core.initial import initial
 from headstart.crew import crew
 from headstart.table.cells import Cells, offsets, ranges
 
@@ -35,7 +36,7 @@ class Signature(nn.Module):
         super().__init__()
         self.length = length
         self.table: Tensor
-        self.register_buffer("table", torch.zeros(features, length))
+        self.register_buffer("table", initial(lambda: torch.zeros(features, length), features, length))
         self.centre: Tensor
         self.register_buffer("centre", torch.zeros(length + 1))
         self.scale: Tensor

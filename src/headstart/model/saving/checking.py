@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from headstart.adapters.protocol import StreamingAdapter
+from headstart.core.initial import loading
 from headstart.errors import InputError, listed
 from headstart.model.saving.row_observations import are_consistent
 from headstart.table import Kind, Kinds
@@ -222,7 +223,7 @@ def made(make: Callable[[], Module], tensors: dict[str, Tensor], size: int) -> M
 
     All that it allocates is filled from a file of ``size`` numbers, so it may not ask for much more.
     """
-    with _Bounded(max(_ALWAYS_POSSIBLE, 4 * size)):
+    with _Bounded(max(_ALWAYS_POSSIBLE, 4 * size)), loading():
         part = make()
     own = part.state_dict()
     for name in tensors.keys() & own.keys():
