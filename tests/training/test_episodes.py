@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
@@ -22,10 +23,13 @@ from headstart.table.kinds import KindType
 from headstart.training.episodes import (
     Episode,
     draw_episode,
+    draw_features,
     draw_shots,
     episode_loss,
     feature_weights,
     predict_targets,
+    random_part,
+    shuffled,
     usual_weights,
 )
 
@@ -132,7 +136,51 @@ def test_feature_weights_go_from_popularity_to_evenness() -> None:
             exponent = power + (1 - power) / math.sqrt(1 + shots)
             mean = sum(n**exponent for n in counts.tolist()) / 4
             for weight, n in zip(found.tolist(), counts.tolist(), strict=True):
-                assert abs(weight - n**exponent / mean) < 1e-4 * max(1, weight)
+                drawn = n**power  # how often, in proportion
+                assert abs(drawn * weight - n**exponent / mean) < 1e-4 * max(1, drawn * weight)
+
+
+@pytest.mark.parametrize("power", [0.0, 0.5, 1.0])
+def test_features_are_drawn_in_proportion_to_a_power_of_their_counts(power: float) -> None:
+    counts = torch.tensor([400, 1, 9, 100, 0 if power else 1, 25])
+    generator = torch.Generator().manual_seed(0)
+    shares = counts.double() ** power / (counts.double() ** power).sum()
+    drawn = [draw_features(counts, 10, power, generator) for _ in range(2000)]
+    found = torch.stack([torch.bincount(each, minlength=6) for each in drawn])
+    assert bool((found.sum(1) == 10).all())
+    torch.testing.assert_close(found.double().mean(0) / 10, shares, atol=0.01, rtol=0)
+    # in each draw every feature occurs about as often as it should
+    assert bool(((found - 10 * shares).abs() < 2).all())
+    first = torch.bincount(torch.stack(drawn)[:, 0], minlength=6) / 2000
+    torch.testing.assert_close(first.double(), shares, atol=0.05, rtol=0)
+
+
+@given(
+    counts=st.lists(st.integers(1, 30), min_size=1, max_size=6),
+    most=st.integers(1, 12),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=40, deadline=None)
+def test_a_part_of_each_line_is_drawn(counts: list[int], most: int, seed: int) -> None:
+    cells, generator = batch_of(counts, seed).cells, torch.Generator().manual_seed(seed)
+    mixed = shuffled(cells, generator)
+    whole = lines_of(cells)
+    assert [sorted(line) for line in lines_of(mixed)] == [sorted(line) for line in whole]
+    lines = torch.tensor([len(counts) - 1, 0, 0])
+    part = lines_of(random_part(mixed, lines, most, generator))
+    for line, own in zip(lines.tolist(), part, strict=True):
+        assert len(own) == len(set(own)) == min(most, counts[line])
+        assert set(own) <= set(whole[line])
+
+
+def test_every_part_is_as_likely() -> None:
+    cells, generator = batch_of([5], 0).cells, torch.Generator().manual_seed(0)
+    pairs = Counter(
+        frozenset(lines_of(random_part(shuffled(cells, generator), torch.tensor([0]), 2, generator))[0])
+        for _ in range(2000)
+    )
+    assert len(pairs) == 10
+    assert all(150 < times < 250 for times in pairs.values())
 
 
 @pytest.mark.parametrize("name", ["chn", "chn-bayes", "bayes"])

@@ -19,8 +19,8 @@ def usual_training(features: int) -> Mapping[str, object]:
         "epochs": 30 if many else 15,
         # More features in an epoch cost time and change little; it has about 70 steps at most.
         "epoch_features": _EPOCH_FEATURES,
-        "batch_size": max(48, min(features, _EPOCH_FEATURES) // 70),
-        "learning_rate": 2e-3,
+        "batch_size": 192 if many else 48,
+        "learning_rate": 4e-3 if many else 2e-3,
         "schedule": "cosine",
         "weight_decay": 0.0,
         "decoupled_weight_decay": 0.05 if many else 0.1,
@@ -28,7 +28,7 @@ def usual_training(features: int) -> Mapping[str, object]:
         # Of many features the last state is as good as the best validated, and less of an accident.
         "patience": None if many else 15,
         "shots": "log",
-        "max_shots": 128,
-        "max_targets": 256,
+        "max_shots": 64,
+        "max_targets": 32,
         "weighting": 0.5,
     }

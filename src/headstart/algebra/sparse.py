@@ -13,7 +13,7 @@ from headstart.table.cells import Cells
 
 # Below this share of observed cells, touching only those beats one dense product of all of them
 # (measured: with its way back, a gathered cell costs as much as 100 to 150 cells of a GEMM).
-DENSE_FROM = 0.008
+DENSE_FROM = 0.02
 _COLUMNS = 32  # of a table that are summed at a time, so that the processor's cache holds them
 _MOST_SMALL = 2**31 - 1  # observations, lines or positions that numbers of 4 bytes tell apart
 

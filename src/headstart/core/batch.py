@@ -42,11 +42,11 @@ class FeatureBatch:
         """How many observations each feature has: (features,)."""
         return self.cells.counts
 
-    def take(self, features: Tensor) -> FeatureBatch:
-        """Return these features, in this order."""
+    def take(self, features: Tensor, cells: Cells | None = None) -> FeatureBatch:
+        """Return these features, in this order, with all that is observed of them or with ``cells``."""
         optional = (self.units, self.positions, self.known)
         return FeatureBatch(
-            self.cells.take(features),
+            self.cells.take(features) if cells is None else cells,
             self.metadata[features],
             self.kinds[features],
             *(None if part is None else part[features] for part in optional),

@@ -83,7 +83,7 @@ class Cells:
             return self
         counts = self.counts[lines]
         positions = ranges(self.indptr[lines], counts)
-        return self._at(offsets(counts), positions)
+        return self.at(offsets(counts), positions)
 
     def block(self, start: int, stop: int) -> Cells:
         """Return the lines from ``start`` up to ``stop``; their observations are not copied."""
@@ -96,9 +96,10 @@ class Cells:
         """Return only the observations where ``mask`` (n,) is true. The number of lines does not change."""
         # Differences of a running sum give the counts also for empty lines.
         running = torch.cat([mask.new_zeros(1, dtype=torch.int64), mask.cumsum(0)])
-        return self._at(running[self.indptr], mask)
+        return self.at(running[self.indptr], mask)
 
-    def _at(self, indptr: Tensor, where: Tensor) -> Cells:
+    def at(self, indptr: Tensor, where: Tensor) -> Cells:
+        """Return the observations at these places, or where a mask is true, in lines that begin so."""
         weights = None if self.weights is None else self.weights[where]
         return Cells(indptr, self.index[where], self.values[where], self.width, weights)
 

@@ -11,21 +11,12 @@ from pydantic import Field
 from torch import Tensor
 
 from headstart.adapters.protocol import Adapter
-from headstart.core.batch import FeatureBatch
 from headstart.core.knowledge import Knowledge
 from headstart.core.shots import VALIDATION_SHOTS
-from headstart.core.states import RowStates
 from headstart.crew import crew
 from headstart.progress import Reporter
-from headstart.training.episodes import (
-    Episode,
-    draw_episode,
-    draw_shots,
-    episode_loss,
-    feature_weights,
-    shared_loss,
-    usual_weights,
-)
+from headstart.training.drawing import EpisodeDrawer
+from headstart.training.episodes import Episode, draw_episode, episode_loss, shared_loss
 from headstart.training.loop import Loop, LoopConfig
 from headstart.training.tasks import Tasks
 
@@ -42,7 +33,7 @@ class MetaTrainingConfig(LoopConfig):
     shots: Literal["uniform", "log"] = "uniform"  # how the number of shots is drawn
     max_shots: int = Field(32, ge=0)
     max_targets: int | None = Field(None, ge=1)  # of a feature in one episode; None: all
-    weighting: float | None = Field(None, ge=0, le=1)  # see feature_weights; None: every target alike
+    weighting: float | None = Field(None, ge=0, le=1)  # see EpisodeDrawer; None: every target alike
     epoch_features: int | None = Field(None, ge=1)  # how many features an epoch draws at most; None: all
     validation_share: float = Field(0.1, gt=0, lt=1)  # share of features kept back to stop in time
 
@@ -66,24 +57,12 @@ def meta_train(
     """Train the adapter's parameters on ``tasks``; the backbone's states were computed once and stay."""
     loop = Loop(adapter, config, seed=seed, title=f"Meta-training {adapter.config.name}", reporter=reporter,
                 checkpoint=checkpoint)  # fmt: skip
-    teaching = torch.nonzero(tasks.batch.shots >= 1)[:, 0]  # without an observation there is no target
-    usual = None
-    if config.weighting is not None and len(teaching):
-        usual = usual_weights(tasks.batch.shots[teaching], config.max_shots, config.weighting)
-
-    def draw(batch: FeatureBatch, states: RowStates, shots: Tensor, generator: torch.Generator) -> Episode:
-        weights = None
-        if config.weighting is not None and usual is not None:
-            weights = feature_weights(shots, batch.shots, usual, config.weighting)
-        return draw_episode(batch, states, shots, generator, config.max_targets, weights)
+    drawer = EpisodeDrawer(tasks, config, seed=seed)
 
     def losses(generator: torch.Generator) -> Iterator[Tensor]:
-        order = teaching[torch.randperm(len(teaching), generator=generator)][: config.epoch_features]
-        for features in _batches(tasks, order, config, generator):
-            batch, states = tasks.together(features)
-            shots = draw_shots(batch, config.max_shots, generator, config.shots)
-            loss = episode_loss if crew().alone else shared_loss
-            yield loss(adapter, knowledge.likelihood, draw(batch, states, shots, generator))
+        loss = episode_loss if crew().alone else shared_loss
+        for episode in drawer.epoch(generator):
+            yield loss(adapter, knowledge.likelihood, episode)
 
     stops = config.patience is not None
     episodes = validation_episodes(validation, config.max_shots, seed) if stops else {}
@@ -94,24 +73,6 @@ def meta_train(
 
     loop.run(losses, validate if episodes else None)
     adapter.requires_grad_(False)
-
-
-def _batches(
-    tasks: Tasks, order: Tensor, config: MetaTrainingConfig, generator: torch.Generator
-) -> Iterator[Tensor]:
-    """Cut an order of features into batches, each within one fold, the folds in turn at random."""
-    if len(tasks.states) == 1:
-        yield from config.batches(order)
-        return
-    size = config.batch_for(len(order))
-    cut = [
-        batch
-        for fold in range(len(tasks.states))
-        for batch in torch.split(order[tasks.fold[order] == fold], size)
-        if len(batch)
-    ]
-    for turn in torch.randperm(len(cut), generator=generator).tolist():
-        yield cut[turn]
 
 
 def _pooled(adapter: Adapter, knowledge: Knowledge, episodes: list[Episode]) -> float:

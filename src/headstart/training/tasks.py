@@ -13,7 +13,7 @@ from headstart.core.batch import FeatureBatch
 from headstart.core.knowledge import Knowledge
 from headstart.core.states import RowStates
 from headstart.crew import crew
-from headstart.training.episodes import random_ranks
+from headstart.training.episodes import random_part, random_ranks, shuffled
 from headstart.training.gathering import gathered_cells, gathered_sample, gathered_states
 
 MOST_STATES = 2**28  # numbers kept of all folds: 1 GiB
@@ -50,7 +50,22 @@ class Tasks:
 
     def together(self, features: Tensor) -> tuple[FeatureBatch, RowStates]:
         """These features, which must be of one fold, with its states."""
-        batch, states = self.batch.take(features), self.states[int(self.fold[features[0]])]
+        return self._with_states(self.batch.take(features), features)
+
+    def shuffled(self, seed: int) -> Tasks:
+        """The same features, the observations of each in a random order: see ``sampled``."""
+        cells = shuffled(self.batch.cells, torch.Generator().manual_seed(seed))
+        return replace(self, batch=self.batch.observing(cells))
+
+    def sampled(
+        self, features: Tensor, most: int, generator: torch.Generator
+    ) -> tuple[FeatureBatch, RowStates]:
+        """As ``together``, with at most so many observations of each, drawn from ``shuffled`` tasks."""
+        cells = random_part(self.batch.cells, features, most, generator)
+        return self._with_states(self.batch.take(features, cells), features)
+
+    def _with_states(self, batch: FeatureBatch, features: Tensor) -> tuple[FeatureBatch, RowStates]:
+        states = self.states[int(self.fold[features[0]])]
         return batch.observing(replace(batch.cells, width=len(states))), states
 
 
