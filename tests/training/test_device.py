@@ -23,7 +23,7 @@ from headstart.algebra import honest, sparse
 from headstart.algebra.sparse import Backwards, bag, folded_sum, products_at, segment_sum
 from headstart.backbones.registry import BACKBONES
 from headstart.core.devices import computing_on, moved, training_device
-from headstart.core.dropout import SharedDropout
+from headstart.core.dropout import SharedDropout, of_a_batch
 from headstart.crew import Crew, working_as
 from headstart.datasets import synthetic_mixed, synthetic_ratings, synthetic_responses
 from headstart.errors import MemoryLimitError
@@ -334,13 +334,16 @@ def test_what_is_there_already_is_not_moved() -> None:
 
 def test_dropout_is_drawn_by_the_processor() -> None:
     dropout, numbers = SharedDropout(0.5), torch.rand(8, 4) + 1
-    torch.manual_seed(3)
-    here = dropout(numbers)
-    torch.manual_seed(3)
-    with Pretending():
+    with of_a_batch(0, 8, seed=3):
+        here = dropout(numbers)
+    assert 0 < int((here == 0).sum()) < here.numel()
+    torch.testing.assert_close(here[here != 0], 2 * numbers[here != 0])
+    with Pretending(), of_a_batch(0, 8, seed=3):
         there = dropout(numbers.to(DEVICE))
         assert there.device == DEVICE
         assert torch.allclose(there.cpu(), here)
+    with of_a_batch(2, 8, seed=3):  # whoever has a part of the batch drops the same
+        assert torch.equal(dropout(numbers[2:5]), here[2:5])
 
 
 @pytest.mark.parametrize("dense_from", [0.0, 2.0])

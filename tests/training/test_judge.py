@@ -22,7 +22,7 @@ from headstart.datasets import synthetic_diagnoses, synthetic_mixed
 from headstart.progress import Reporter
 from headstart.table import Table
 from headstart.table.kinds import KindType
-from headstart.training import choosing, judge
+from headstart.training import blending, choosing, judge
 from headstart.training.calibration import Outcome
 from headstart.training.choosing import Judge, train_best
 from headstart.training.judge import Judged, better, folds, joined, outcomes_of
@@ -235,6 +235,7 @@ def test_networks_are_judged_where_there_are_many_features(
     if large:
         monkeypatch.setattr(choosing, "MIN_OBSERVATIONS_AT_ONCE", 0)
     monkeypatch.setattr(choosing, "_MARGIN", margin)
+    monkeypatch.setattr(blending, "_FEATURES_TO_BELIEVE", 1e9)  # else networks may get no share at all
     monkeypatch.setattr(judge, "_MAX_FOLDS", 1)  # is enough here
     trainings: list[str] = []
     prepare = choosing.prepare

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -40,32 +41,43 @@ def test_the_user_overrules_what_suits_an_adapter_but_not_what_it_is(tiny: Calla
         assert getattr(wished, name) == value
 
 
-def test_an_epoch_sees_every_feature_once_each_with_rows_that_do_not_know_it(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("weighting", [None, 0.5])
+def test_an_epoch_sees_the_features_each_with_rows_that_do_not_know_it(
+    weighting: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Every feature once, or as often as it counts."""
     batch, backbone, knowledge = world(some_cells())
     names = torch.arange(FEATURES).float()[:, None]
     named, knowledge = replace(batch, metadata=names), replace(knowledge, metadata=names)
     tasks = cross_fitted_tasks(named, backbone, knowledge, seed=0)
     teaching, validation = tasks.hold_back(0.2, seed=0)
     seen: list[list[int]] = []
-    loss = metatraining.episode_loss
+    loss = metatraining.shared_loss
 
-    def spy(adapter: Any, likelihood: Any, episode: Episode) -> torch.Tensor:
+    def spy(adapter: Any, likelihood: Any, episode: Episode, seed: int) -> torch.Tensor:
         features = episode.context.metadata[:, 0].long()
         folds = set(tasks.fold[features].tolist())
         assert len(folds) == 1
         assert episode.states is tasks.states[folds.pop()]
-        if torch.is_grad_enabled():
-            seen.append(features.tolist())
-        return loss(adapter, likelihood, episode)
+        seen.append(features.tolist())
+        return loss(adapter, likelihood, episode, seed)
 
-    monkeypatch.setattr(metatraining, "episode_loss", spy)
+    monkeypatch.setattr(metatraining, "shared_loss", spy)
     adapter = build_adapter(adapter_config("chn-bayes"), knowledge)
-    config = MetaTrainingConfig(epochs=3, batch_size=4).filled(adapter)
+    config = MetaTrainingConfig(epochs=3, batch_size=4, weighting=weighting).filled(adapter)
     meta_train(adapter, knowledge, teaching, validation, config, seed=0, reporter=Reporter(quiet=True))
     every = sorted(teaching.batch.metadata[:, 0].long().tolist())
-    assert sorted(name for batch in seen for name in batch) == sorted(every * 3)
+    drawn = Counter(name for batch in seen for name in batch)
+    if weighting is None:
+        assert drawn == Counter(every * 3)
+    else:
+        often = teaching.batch.shots.double().sqrt()
+        often = 3 * len(every) * often / often.sum()
+        for feature, expected in zip(
+            teaching.batch.metadata[:, 0].long().tolist(), often.tolist(), strict=True
+        ):
+            assert abs(drawn[feature] - expected) < 6
+        assert drawn.total() == 3 * len(every)
     assert not adapter.learns
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from headstart.table.cells import Cells
+from headstart.workers import in_parallel
 
 # Below this share of observed cells, touching only those beats one dense product of all of them
 # (measured: with its way back, a gathered cell costs as much as 100 to 150 cells of a GEMM).
@@ -37,9 +38,13 @@ def _product(matrix: Tensor, table: Tensor) -> Tensor:
     if size < 2 * _COLUMNS or table.device.type != "cpu":
         return matrix @ table
     result = table.new_empty(matrix.shape[0], size)
-    for start in range(0, size, _COLUMNS):
+
+    def fill(start: int) -> None:
         part = slice(start, start + _COLUMNS)
         result[:, part] = matrix @ table[:, part].contiguous()
+
+    for _ in in_parallel(fill, range(0, size, _COLUMNS)):
+        pass
     return result
 
 

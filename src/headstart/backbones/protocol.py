@@ -17,6 +17,7 @@ from headstart.core.likelihood import Likelihood, LikelihoodConfig
 from headstart.core.row_prior import RowBelief
 from headstart.core.states import RowStates
 from headstart.table.cells import Cells
+from headstart.workers import in_parallel
 
 
 class BackboneConfig(Config):
@@ -82,12 +83,16 @@ class Backbone(nn.Module, ABC):
         """The states of any number of rows; features in the mask ``hidden`` (features,) are left out."""
         # What a batch needs of all features costs the same whatever its size: there are at most some 256.
         batch = batch or min(2**14, max(1024, len(cells) // 256))
-        found: RowStates | None = None
-        for start in range(0, len(cells), batch):
+        starts = range(0, len(cells), batch)
+
+        def states_from(start: int) -> RowStates:
             block = cells.block(start, min(len(cells), start + batch))
             if hidden is not None:
                 block = block.keep(~hidden[block.index])
-            part = self.batch_states(block)
+            return self.batch_states(block)
+
+        found: RowStates | None = None
+        for start, part in zip(starts, in_parallel(states_from, starts), strict=True):
             if len(part) == len(cells):
                 return part
             found = part.room_for(len(cells)) if found is None else found

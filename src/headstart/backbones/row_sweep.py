@@ -17,11 +17,13 @@ from headstart.backbones.rows import Readings, RowPosterior, RowSums
 from headstart.crew import crew
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
+from headstart.workers import in_parallel
 
 if TYPE_CHECKING:
     from headstart.backbones.factorisation import Factorisation
 
 _MATRICES = 48  # bytes that a number of a row's matrices takes: about six of them, some in double precision
+_PARTS = 4  # of a block, in which its rows are updated
 
 Errors = dict[int, tuple[float, float]]  # by kind: the sum of squared errors, and how much it counts
 
@@ -53,6 +55,12 @@ class RowBlock:
         """
         return self.whole.block(self.place.start, self.place.stop)
 
+    def parts(self) -> list[RowBlock]:
+        """The same rows in smaller blocks, of which several are taken at a time."""
+        step = -(-(self.place.stop - self.place.start) // _PARTS)
+        starts = range(self.place.start, self.place.stop, max(1, step))
+        return [RowBlock(slice(start, min(self.place.stop, start + step)), self.whole) for start in starts]
+
     @cached_property
     def back(self) -> Backwards:
         """The observations in the order of features.
@@ -78,13 +86,17 @@ def sweep_rows(
     ``rows`` is changed. What is of the size of rows × latent² is held for one block at a time.
     """
     readings = backbone.readings()
-    errors: Errors = {}
-    for each in blocks:
+
+    def update(each: RowBlock) -> list[tuple[int, float, float]]:
         place, block = each.place, each.cells
         sums = readings.sums(block)
         now = backbone.posterior_from(block, readings, sums, signatures[place], rows.at(place), passes=1)
         rows.put(place, now)
-        for kind, squared, count in _errors(readings, block, now, sums):
+        return list(_errors(readings, block, now, sums))
+
+    errors: Errors = {}
+    for found in in_parallel(update, [part for each in blocks for part in each.parts()]):
+        for kind, squared, count in found:
             before = errors.get(kind, (0.0, 0.0))
             errors[kind] = (before[0] + squared, before[1] + count)
     if not crew().alone:

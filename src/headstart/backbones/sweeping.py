@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from headstart.algebra.blocks import column_sums, gram, line_blocks, stretches
+from headstart.algebra.blocks import BUDGET, column_sums, gram, line_blocks, stretches
 from headstart.algebra.groups import make_groups
 from headstart.algebra.honest import HonestRegression, loo_covariance, reliability
 from headstart.algebra.shared import deviation_of, mean_of, normal_lines
@@ -22,6 +22,7 @@ from headstart.core.description import Description
 from headstart.crew import crew
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
+from headstart.workers import in_parallel
 
 if TYPE_CHECKING:
     from headstart.backbones.factorisation import Factorisation
@@ -199,7 +200,8 @@ class FactorisationTraining:
         plain = backbone.precision[backbone.kinds] * backbone.exactness
         factors = torch.where(backbone.kinds == KindType.RATING, plain, 1.0)
         prior = inverse(prior_covariance).to(sums.total.dtype)
-        for part in stretches(len(factors), _SOLVING * self.size**2):
+
+        def update(part: slice) -> None:
             total = unpack(factors[part, None] * sums.total[part], self.size)
             weighted = factors[part, None] * sums.linear[part]
             heads, covariance = solved(prior + total, weighted + prior_means[part] @ prior)
@@ -208,6 +210,9 @@ class FactorisationTraining:
             backbone.spread[part] = pack(covariance)
             if not backbone.has_two_values:
                 self._update_exactness(part, total, weighted, factors[part] * sums.squares[part])
+
+        for _ in in_parallel(update, stretches(len(factors), _SOLVING * self.size**2, BUDGET // 4)):
+            pass
 
     def _update_exactness(self, part: slice, total: Tensor, weighted: Tensor, values: Tensor) -> None:
         """How exact each feature's observations are, shrunk to the usual; for ratings only.

@@ -41,6 +41,7 @@ from headstart.training.judge import Judgement
 from headstart.training.recipe import Trained, as_modelled, train
 from headstart.training.row_prior import fit_row_prior
 from headstart.training.stages import feature_batch
+from headstart.workers import workers
 
 
 def fit_table(
@@ -72,7 +73,7 @@ def fit_table(
     if table.schema is not None:
         reporter.say(f"metadata: {table.schema.describe()}")
     try:
-        with naming_memory(lambda: _too_large(table, device)):
+        with naming_memory(lambda: _too_large(table, device)), workers():
             if checkpoint is None:
                 return _trained(table, parts, settings, reporter, lambda _: None, device)
             with working_in(checkpoint):

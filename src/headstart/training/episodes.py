@@ -156,10 +156,11 @@ def predict_targets(adapter: Adapter, likelihood: Likelihood, episode: Episode) 
     return predict_cells(heads, states, episode.targets, episode.context.kinds, likelihood)
 
 
-def shared_loss(adapter: Adapter, likelihood: Likelihood, episode: Episode) -> Tensor:
+def shared_loss(adapter: Adapter, likelihood: Likelihood, episode: Episode, seed: int) -> Tensor:
     """This process's share of ``episode_loss``: the losses of all processes add up to it.
 
-    Every process has the whole episode and makes the heads of some of its features.
+    Every process has the whole episode and makes the heads of some of its features. ``seed`` is that of
+    dropout, which is the same for any number of processes.
     """
     features = torch.arange(len(episode.context)).tensor_split(crew().size)[crew().rank]
     if len(features) == 0:
@@ -170,7 +171,7 @@ def shared_loss(adapter: Adapter, likelihood: Likelihood, episode: Episode) -> T
     else:
         share = episode.weights[features] / episode.weights.sum() / targets.counts.clamp(min=1)
     part = Episode(episode.context.take(features), targets, episode.states)
-    with of_a_batch(int(features[0]), len(episode.context)):
+    with of_a_batch(int(features[0]), len(episode.context), seed):
         losses = predict_targets(adapter, likelihood, part).nll(targets.values)
     return (losses * share[targets.lines]).sum()
 

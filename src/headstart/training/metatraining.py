@@ -13,7 +13,6 @@ from torch import Tensor
 from headstart.adapters.protocol import Adapter
 from headstart.core.knowledge import Knowledge
 from headstart.core.shots import VALIDATION_SHOTS
-from headstart.crew import crew
 from headstart.progress import Reporter
 from headstart.training.drawing import EpisodeDrawer
 from headstart.training.episodes import Episode, draw_episode, episode_loss, shared_loss
@@ -60,9 +59,9 @@ def meta_train(
     drawer = EpisodeDrawer(tasks, config, seed=seed)
 
     def losses(generator: torch.Generator) -> Iterator[Tensor]:
-        loss = episode_loss if crew().alone else shared_loss
         for episode in drawer.epoch(generator):
-            yield loss(adapter, knowledge.likelihood, episode)
+            seed = int(torch.randint(2**62, (), generator=generator))
+            yield shared_loss(adapter, knowledge.likelihood, episode, seed)
 
     stops = config.patience is not None
     episodes = validation_episodes(validation, config.max_shots, seed) if stops else {}

@@ -1,0 +1,87 @@
+"""Threads of this process that take blocks of work side by side."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
+from typing import NamedTuple, TypeVar
+
+import torch
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_MOST = 16  # threads, each of which holds a block in memory
+
+
+class _Pool(NamedTuple):
+    threads: ThreadPoolExecutor
+    size: int
+
+
+_pool: ContextVar[_Pool | None] = ContextVar("pool", default=None)
+
+
+@contextmanager
+def workers() -> Iterator[None]:
+    """In this block ``in_parallel`` takes as many threads as torch would, and each of them computes alone.
+
+    Torch shares out single operations. A training has so many of them, most of them short, that its threads
+    wait for each other longer than they compute: two took up to twice the time of one. Threads that take
+    whole blocks of work hardly meet, and if another process takes a core from one, the others go on.
+    """
+    number = torch.get_num_threads()
+    size = min(number, _MOST)
+    if number == 1 or _pool.get() is not None:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        with ThreadPoolExecutor(size, "headstart", torch.set_num_threads, (1,)) as threads:
+            token = _pool.set(_Pool(threads, size))
+            try:
+                yield
+            finally:
+                _pool.reset(token)
+    finally:
+        torch.set_num_threads(number)
+
+
+def in_parallel(function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+    """The results of a function for each of these items, in their order, as ``map`` gives them.
+
+    Outside of ``workers``, in a worker itself, and on a device, it is ``map``. The function may not draw
+    random numbers and may not speak to other processes, because it is not known which item comes first.
+    About as many items are in memory at a time as there are threads.
+
+    >>> list(in_parallel(abs, [-1, 2, -3]))
+    [1, 2, 3]
+    >>> with workers():
+    ...     list(in_parallel(abs, [-1, 2, -3]))
+    [1, 2, 3]
+    """
+    pool = _pool.get()
+    if pool is None or torch.get_default_device().type != "cpu":
+        yield from map(function, items)
+        return
+    with_gradients = torch.is_grad_enabled()  # of this thread alone
+
+    def alone(item: Item) -> Result:
+        _pool.set(None)
+        with torch.set_grad_enabled(with_gradients):
+            return function(item)
+
+    waiting: deque[Future[Result]] = deque()
+    try:
+        for item in items:
+            waiting.append(pool.threads.submit(copy_context().run, alone, item))
+            if len(waiting) > pool.size:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        for each in waiting:  # after an error, or if nobody wants the rest
+            each.cancel()

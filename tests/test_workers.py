@@ -1,0 +1,103 @@
+"""Threads that take blocks of work side by side."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import torch
+
+from headstart import Headstart
+from headstart.algebra import blocks
+from headstart.algebra.sparse import bag
+from headstart.table.cells import Cells, offsets
+from headstart.workers import in_parallel, workers
+from tests.model.conftest import ratings_table
+
+
+@contextmanager
+def threads(number: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_results_come_in_order_from_several_threads() -> None:
+    with threads(3), workers():
+        assert torch.get_num_threads() == 1
+        seen = set()
+
+        def wait(number: int) -> int:
+            seen.add(threading.current_thread().name)
+            time.sleep(0.02 * (5 - number))
+            assert torch.get_num_threads() == 1
+            own = threading.current_thread()
+            assert list(in_parallel(lambda _: threading.current_thread(), [1])) == [own]  # it has no workers
+            return number
+
+        assert list(in_parallel(wait, range(5))) == list(range(5))
+        assert len(seen) == 3
+        with workers():  # the same ones
+            assert {each.name for each in in_parallel(lambda _: threading.current_thread(), [1])} <= seen
+    with threads(3):
+        with workers():
+            pass
+        assert torch.get_num_threads() == 3
+
+
+def test_one_thread_needs_no_workers() -> None:
+    with threads(1), workers():
+        own = list(in_parallel(lambda _: threading.current_thread(), range(3)))
+        assert own == [threading.current_thread()] * 3
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_worker_has_gradients_where_its_caller_has(enabled: bool) -> None:
+    with threads(2), workers(), torch.set_grad_enabled(enabled):
+        assert list(in_parallel(lambda _: torch.is_grad_enabled(), range(3))) == [enabled] * 3
+
+
+def test_an_error_ends_the_work() -> None:
+    begun = []
+
+    def fail(number: int) -> None:
+        begun.append(number)
+        if number == 1:
+            raise ValueError("no")
+
+    with threads(2):
+        with pytest.raises(ValueError, match="no"), workers():
+            list(in_parallel(fail, range(1000)))
+        assert len(begun) < 1000
+        assert torch.get_num_threads() == 2
+
+
+def test_a_product_in_slices_is_the_same_in_threads() -> None:
+    torch.manual_seed(0)
+    cells = Cells(offsets(torch.tensor([3, 0, 5])), torch.randint(7, (8,)), torch.rand(8), 7)
+    table = torch.rand(7, 200)
+    alone = bag(table, cells, cells.values)
+    with threads(2), workers():
+        assert torch.equal(bag(table, cells, cells.values), alone)
+
+
+@pytest.mark.parametrize("adapter", ["bayes", "chn-bayes"])
+def test_a_fit_is_the_same_whatever_the_number_of_threads(
+    adapter: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "BUDGET", 2**16)  # many blocks
+    table = ratings_table(rows=60, features=30)
+    found = []
+    for number in (1, 2):
+        with threads(number):
+            model = Headstart(adapter=adapter, metatraining={"epochs": 2}, quiet=True).fit(table)
+            found.append(model.predict())
+    assert np.array_equal(found[0].mean, found[1].mean)
+    assert np.array_equal(found[0].std, found[1].std)
