@@ -211,7 +211,7 @@ def test_every_stage_computes_there(networks: bool, monkeypatch: pytest.MonkeyPa
         stages_module: ("pretrain", "meta_train", "knowledge_of"),
         recipe: ("with_new_heads", "cross_fitted_tasks"),
         choosing: ("disjoint_tasks",),
-        judge: ("predict_targets",),
+        judge: ("predict_cells",),
     }
     seen: dict[str, set[torch.device]] = {}
 

@@ -28,6 +28,7 @@ from headstart.training.choosing import AUTO, train_best
 from headstart.training.recipe import Recipe, Trained, as_modelled, train
 from headstart.training.scales import hide_scales
 from headstart.training.stages import feature_batch
+from headstart.workers import workers
 
 
 class Benchmark:
@@ -181,16 +182,20 @@ class Benchmark:
         config, seed = self.config, recipe.random_state
         named = {method: config.method(method, seed) for method in config.methods if method != AUTO}
         if named:
-            yield (
-                train(
+            with workers():
+                trained = train(
                     table, split.train, split.meta_train, recipe, named, reporter=reporter, checkpoint=place
-                ),
-                recipe.binary_link,
-            )
+                )
+            yield trained, recipe.binary_link
         if AUTO in config.methods:
-            best, chosen, judgement = train_best(
-                table, split.train, recipe, reporter=reporter, checkpoint=lambda part: place(f"auto-{part}")
-            )
+            with workers():
+                best, chosen, judgement = train_best(
+                    table,
+                    split.train,
+                    recipe,
+                    reporter=reporter,
+                    checkpoint=lambda part: place(f"auto-{part}"),
+                )
             reporter.say(f"auto chose {judgement.chosen}")
             own = best.adapters["adapter"]
             yield Trained(best.backbone, best.knowledge, {AUTO: own}), chosen.binary_link

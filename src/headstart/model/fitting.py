@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +41,7 @@ from headstart.training.judge import Judgement
 from headstart.training.recipe import Trained, as_modelled, train
 from headstart.training.row_prior import fit_row_prior
 from headstart.training.stages import feature_batch
-from headstart.workers import workers
+from headstart.workers import in_parallel, workers
 
 
 def fit_table(
@@ -172,8 +172,12 @@ def _assembled(
         heads = knowledge.heads.plain(states.activation.shape[1])  # like those that the adapter makes
         catalogue = fitted.catalogue.put([features[i] for i in train_features], heads)
         fitted = replace(fitted, catalogue=catalogue)
-    for batch in batches([feature for feature in features if not feature.fixed]):
-        fitted = fitted.adapted(batch) if crew().alone else with_shared_heads(fitted, batch)
+    every = batches([feature for feature in features if not feature.fixed])
+    if not crew().alone:
+        return reduce(with_shared_heads, every, fitted)
+    without = fitted  # no head depends on another
+    for batch, heads in in_parallel(lambda batch: (batch, without.heads_for(batch)), every):
+        fitted = fitted.holding(batch, heads)
     return fitted
 
 

@@ -13,11 +13,10 @@ from headstart.adapters.protocol import Adapter
 from headstart.config import Config
 from headstart.core.devices import CPU, computing_on, moved
 from headstart.core.likelihood import Likelihood
-from headstart.core.predictive import Predictive
+from headstart.core.predictive import Predictive, predict_cells
 from headstart.core.shots import VALIDATION_SHOTS
 from headstart.table.kinds import KindType
 from headstart.training.calibration import Outcome
-from headstart.training.episodes import predict_targets
 from headstart.training.metatraining import validation_episodes
 from headstart.training.tasks import Tasks
 
@@ -116,18 +115,20 @@ def outcomes_of(
 def _outcomes(
     adapter: Adapter, likelihood: Likelihood, tasks: Tasks, seed: int, all_binary: bool
 ) -> dict[int, Outcome]:
-    outcomes = {}
-    for shots, episodes in validation_episodes(tasks, VALIDATION_SHOTS[-1], seed).items():
-        parts, enough = [], torch.nonzero(tasks.batch.shots > shots)[:, 0]
-        folds_of = tasks.fold[enough]
-        of_episode = [enough[folds_of == fold] for fold in torch.unique(folds_of).tolist()]
-        for episode, features in zip(episodes, of_episode, strict=True):
-            predictive = predict_targets(adapter, likelihood, episode)
-            targets = episode.targets
+    episodes = validation_episodes(tasks, VALIDATION_SHOTS[-1], seed)
+    parts: dict[int, list[Outcome]] = {shots: [] for shots in episodes}
+    for fold in torch.unique(tasks.fold).tolist():
+        refined = adapter.refine_in_blocks(tasks.states[fold])  # once for all numbers of shots
+        for shots, same in episodes.items():
+            features = torch.nonzero((tasks.batch.shots > shots) & (tasks.fold == fold))[:, 0]
+            if len(features) == 0:
+                continue
+            episode = next(each for each in same if each.states is tasks.states[fold])
+            heads, targets = adapter.adapt(episode.context, refined), episode.targets
+            predictive = predict_cells(heads, refined, targets, episode.context.kinds, likelihood)
             binary = torch.full((len(targets.index),), all_binary) | (predictive.kinds == KindType.BINARY)
-            parts.append(Outcome(predictive, targets.values, features[targets.lines], binary))
-        outcomes[shots] = joined(parts)
-    return outcomes
+            parts[shots].append(Outcome(predictive, targets.values, features[targets.lines], binary))
+    return {shots: joined(each) for shots, each in parts.items()}
 
 
 def joined(parts: list[Outcome]) -> Outcome:

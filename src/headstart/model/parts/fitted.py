@@ -80,13 +80,18 @@ class Fitted:
     @torch.no_grad()
     def adapted(self, features: list[Feature]) -> Fitted:
         """Return the model with heads for these features, by one pass of the adapter."""
+        return self.holding(features, self.heads_for(features))
+
+    @torch.no_grad()
+    def heads_for(self, features: list[Feature]) -> Heads:
+        """The heads that the adapter gives these features, as the model keeps them."""
         batch, states = self._read_by(features)
         try:
             heads = self.adapter.adapt(batch, states)
         except LinAlgError:
             sizes = [float(np.abs(feature.values).max(initial=0)) for feature in features]
             raise too_extreme(features[int(np.argmax(sizes))]) from None
-        return self._with(features, heads, batch, states)
+        return self._kept(features, heads, batch, states)
 
     @torch.no_grad()
     def observed(
@@ -113,7 +118,8 @@ class Fitted:
         if cancelled(before, gone, total):
             total = evidence(after)
         batch, states = self._read_by([after])
-        return self._with([after], adapter.solve(total, batch), batch, states, [total])
+        heads = self._kept([after], adapter.solve(total, batch), batch, states)
+        return self.holding([after], heads, [total])
 
     @torch.no_grad()
     def refined(self, feature: Feature) -> Fitted:
@@ -123,7 +129,8 @@ class Fitted:
             return self.adapted([feature])
         batch, states = self._read_by([feature])
         total = adapter.evidence(batch, states)
-        return self._with([feature], adapter.solve(total, batch), batch, states, [total])
+        heads = self._kept([feature], adapter.solve(total, batch), batch, states)
+        return self.holding([feature], heads, [total])
 
     def _streaming(self, feature: Feature) -> StreamingAdapter | None:
         """The adapter, if it makes this feature's head from sums over observations."""
@@ -147,18 +154,11 @@ class Fitted:
             own = Names([name if each == feature.name else each for each in own], "feature")
         return replace(self, catalogue=self.catalogue.renamed(feature.name, name, own), backbone_features=own)
 
-    def _with(
-        self,
-        features: list[Feature],
-        heads: Heads,
-        batch: FeatureBatch,
-        states: RowStates,
-        evidence: list[Tensor] | None = None,
-    ) -> Fitted:
+    def _kept(self, features: list[Feature], heads: Heads, batch: FeatureBatch, states: RowStates) -> Heads:
         for feature, finite in zip(features, are_finite(heads), strict=True):
             if not finite:
                 raise too_extreme(feature)
-        return self.holding(features, self.honest(heads, batch, states), evidence)
+        return self.honest(heads, batch, states)
 
     def holding(self, features: list[Feature], heads: Heads, evidence: Evidence | None = None) -> Fitted:
         """Return the model with these features, whose heads were computed now, from these sums if any."""
