@@ -227,7 +227,7 @@ def test_every_stage_computes_there(networks: bool, monkeypatch: pytest.MonkeyPa
             monkeypatch.setattr(module, name, watched(name, getattr(module, name)))
     with Pretending():
         Headstart(SMALL, metatraining=QUICK, quiet=True, device="card").fit(ratings())
-    first = {"pretrain", "knowledge_of", "with_new_heads", "cross_fitted_tasks", "predict_targets"}
+    first = {"pretrain", "knowledge_of", "with_new_heads", "cross_fitted_tasks", "predict_cells"}
     assert set(seen) == first | ({"meta_train"} if networks else {"disjoint_tasks"})
     assert all(devices == {DEVICE} for name, devices in seen.items() if name != "knowledge_of")
 

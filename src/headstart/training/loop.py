@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -21,6 +21,7 @@ from headstart.crew import crew
 from headstart.errors import NumericalError
 from headstart.progress import Reporter
 from headstart.storage import pack, read_tensors, write_bytes
+from headstart.training.adam import Adam
 
 Losses = Callable[[torch.Generator], Iterator[Tensor]]
 
@@ -91,7 +92,12 @@ class Loop:
         self.title, self.reporter, self.checkpoint = title, reporter, checkpoint
         self.seed = seed
         self.generator = torch.Generator().manual_seed(seed)
-        self.optimizer = _optimizer(module, config)
+        self.optimizer = Adam(
+            module,
+            config.learning_rate,
+            weight_decay=config.weight_decay,
+            decoupled_weight_decay=config.decoupled_weight_decay,
+        )
         self.epoch = 0
         self.best_score = math.inf
         self.best_epoch = 0
@@ -137,14 +143,14 @@ class Loop:
         self.module.train()
         if self.config.schedule == "cosine":
             progress = self.epoch / self.config.epochs
-            for group in self.optimizer.param_groups:
-                group["lr"] = self.config.learning_rate * (0.02 + 0.49 * (1 + math.cos(math.pi * progress)))
+            falling = 0.02 + 0.49 * (1 + math.cos(math.pi * progress))
+            self.optimizer.learning_rate = self.config.learning_rate * falling
         total, count = torch.zeros(()), 0
         try:
             with torch.random.fork_rng(devices=[]):  # dropout draws from the global generator only
                 torch.manual_seed(self.seed + self.epoch)
                 for loss in losses(self.generator):
-                    self.optimizer.zero_grad(set_to_none=True)
+                    self.optimizer.forget_gradients()
                     loss.backward()  # type: ignore[no-untyped-call]
                     _add_up_gradients(self.module)
                     if self.config.max_grad_norm is not None:
@@ -195,8 +201,7 @@ class Loop:
         tensors = {"generator": self.generator.get_state()}
         tensors |= {f"module/{name}": value for name, value in self.module.state_dict().items()}
         tensors |= {f"best/{name}": value for name, value in self.best.items()}
-        for number, moments in self.optimizer.state_dict()["state"].items():
-            tensors |= {f"adam/{number}/{name}": value for name, value in moments.items()}
+        tensors |= {f"adam/{name}": value for name, value in self.optimizer.state().items()}
         facts = {"epoch": self.epoch, "best_score": self.best_score, "best_epoch": self.best_epoch}
         write_bytes(self.checkpoint, pack(tensors, facts))
 
@@ -208,11 +213,7 @@ class Loop:
             part.setdefault(head, {})[rest] = value
         self.module.load_state_dict(part["module"])
         self.best = part["best"]
-        moments: dict[int, dict[str, Any]] = {}
-        for name, value in part["adam"].items():
-            number, _, moment = name.partition("/")
-            moments.setdefault(int(number), {})[moment] = value
-        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": moments})
+        self.optimizer.restore(part["adam"])
         self.generator.set_state(tensors["generator"])
         self.epoch, self.best_epoch = facts["epoch"], facts["best_epoch"]
         self.best_score = facts["best_score"]
@@ -229,18 +230,3 @@ def _add_up_gradients(module: nn.Module) -> None:
     flags, *sums = torch.split(total, [len(parameters), *(each.numel() for each in parameters)])
     for each, flag, summed in zip(parameters, flags.tolist(), sums, strict=True):
         each.grad = summed.view_as(each) if flag else None
-
-
-def _optimizer(module: nn.Module, config: LoopConfig) -> torch.optim.Optimizer:
-    named = [(name, each) for name, each in module.named_parameters() if each.requires_grad]
-    if config.decoupled_weight_decay == 0:
-        every = [each for _, each in named]
-        return torch.optim.Adam(every, lr=config.learning_rate, weight_decay=config.weight_decay, fused=True)
-    # Only layers shrink: a prior's covariance or a noise has no reason to go to zero.
-    layers = [each for name, each in named if name.endswith(".weight")]
-    others = [each for name, each in named if not name.endswith(".weight")]
-    groups = [
-        {"params": layers, "weight_decay": config.decoupled_weight_decay},
-        {"params": others, "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=config.learning_rate, fused=True)

@@ -31,8 +31,10 @@ from headstart.table.kinds import KindType
 from headstart.table.outliers import tame_outliers
 from headstart.training.gathering import gathered_cells
 from headstart.training.tasks import Tasks
+from headstart.workers import in_parallel
 
 _ROUNDS = 4
+_BLOCK = 1 << 18  # numbers whose heads are made at a time
 _NOISE_SHOTS = 5.0  # a feature's own noise is believed as if so many observations had shown the usual one
 
 
@@ -93,17 +95,21 @@ def _round(
     size = means.shape[1]
     covariances = means.new_zeros(len(means), size * (size + 1) // 2)
     variance = torch.zeros_like(noise)
-    for fold, states in enumerate(tasks.states):
+
+    def make(fold: int) -> None:
         features = torch.nonzero(tasks.fold == fold)[:, 0]
-        rows = _Rows.of(states, mean_squares)
+        rows = _Rows.of(tasks.states[fold], mean_squares)
         cells = tasks.batch.cells.take(features)
-        for group in blocks(cells.counts, size):
+        for group in blocks(cells.counts, size, budget=_BLOCK):
             here = features[group]
             mean, covariance, variance[here] = _group_heads(
                 cells.take(group), rows, prior.loo_means[here].double(), precision, noise[here]
             )
             means[here] = mean.to(means.dtype)
             covariances[here] = pack(covariance).to(means.dtype)
+
+    for _ in in_parallel(make, range(len(tasks.states))):
+        pass
     return means, covariances, variance
 
 
