@@ -52,6 +52,22 @@ def test_results_come_in_order_from_several_threads() -> None:
         assert torch.get_num_threads() == 3
 
 
+def test_what_takes_much_memory_is_not_done_at_the_same_time() -> None:
+    under_way, most = [0], [0]
+
+    def count(_: int) -> None:
+        under_way[0] += 1
+        most[0] = max(most[0], under_way[0])
+        time.sleep(0.01)
+        under_way[0] -= 1
+
+    with threads(3), workers():
+        list(in_parallel(count, range(6), each_takes=2**40))
+        assert most == [1]
+        list(in_parallel(count, range(12)))
+        assert most[0] > 1
+
+
 def test_one_thread_needs_no_workers() -> None:
     with threads(1), workers():
         own = list(in_parallel(lambda _: threading.current_thread(), range(3)))

@@ -14,7 +14,8 @@ import torch
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_MOST = 16  # threads, each of which holds a block in memory
+_MOST = 16  # threads
+_MEMORY = 2**30  # bytes that all items under way may take together
 
 
 class _Pool(NamedTuple):
@@ -50,12 +51,15 @@ def workers() -> Iterator[None]:
         torch.set_num_threads(number)
 
 
-def in_parallel(function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+def in_parallel(
+    function: Callable[[Item], Result], items: Iterable[Item], *, each_takes: int = 2**26
+) -> Iterator[Result]:
     """The results of a function for each of these items, in their order, as ``map`` gives them.
 
     Outside of ``workers``, in a worker itself, and on a device, it is ``map``. The function may not draw
     random numbers and may not speak to other processes, because it is not known which item comes first.
-    About as many items are in memory at a time as there are threads.
+    ``each_takes`` is about how many bytes of memory an item needs in between: if it is much, fewer of them
+    are under way at a time.
 
     >>> list(in_parallel(abs, [-1, 2, -3]))
     [1, 2, 3]
@@ -74,12 +78,13 @@ def in_parallel(function: Callable[[Item], Result], items: Iterable[Item]) -> It
         with torch.set_grad_enabled(with_gradients):
             return function(item)
 
+    most = min(pool.size + 1, max(1, _MEMORY // each_takes))
     waiting: deque[Future[Result]] = deque()
     try:
         for item in items:
-            waiting.append(pool.threads.submit(copy_context().run, alone, item))
-            if len(waiting) > pool.size:
+            if len(waiting) == most:
                 yield waiting.popleft().result()
+            waiting.append(pool.threads.submit(copy_context().run, alone, item))
         while waiting:
             yield waiting.popleft().result()
     finally:

@@ -19,6 +19,8 @@ from headstart.core.states import RowStates
 from headstart.table.cells import Cells
 from headstart.workers import in_parallel
 
+_MATRICES = 48  # bytes that a number of a row's matrices takes: about six of them, some in double precision
+
 
 class BackboneConfig(Config):
     """Settings every backbone has; a subclass gives ``name`` the backbone's name as its only value."""
@@ -92,7 +94,8 @@ class Backbone(nn.Module, ABC):
             return self.batch_states(block)
 
         found: RowStates | None = None
-        for start, part in zip(starts, in_parallel(states_from, starts), strict=True):
+        held = _MATRICES * batch * (self.activation_size + 1) ** 2
+        for start, part in zip(starts, in_parallel(states_from, starts, each_takes=held), strict=True):
             if len(part) == len(cells):
                 return part
             found = part.room_for(len(cells)) if found is None else found

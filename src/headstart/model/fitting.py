@@ -24,7 +24,7 @@ from headstart.crew import crew
 from headstart.errors import InputError, NumericalError, argument, naming_memory, worded
 from headstart.model.checkpoint import open_checkpoint, part_file, working_in
 from headstart.model.parting import features_of, part_features
-from headstart.model.parts.batching import batches
+from headstart.model.parts.batching import BYTES_AT_ONCE, batches
 from headstart.model.parts.catalogue import Catalogue
 from headstart.model.parts.clock import Clock
 from headstart.model.parts.fitted import Fitted
@@ -176,7 +176,8 @@ def _assembled(
     if not crew().alone:
         return reduce(with_shared_heads, every, fitted)
     without = fitted  # no head depends on another
-    for batch, heads in in_parallel(lambda batch: (batch, without.heads_for(batch)), every):
+    made = in_parallel(lambda batch: (batch, without.heads_for(batch)), every, each_takes=BYTES_AT_ONCE)
+    for batch, heads in made:
         fitted = fitted.holding(batch, heads)
     return fitted
 

@@ -108,7 +108,7 @@ def _round(
             means[here] = mean.to(means.dtype)
             covariances[here] = pack(covariance).to(means.dtype)
 
-    for _ in in_parallel(make, range(len(tasks.states))):
+    for _ in in_parallel(make, range(len(tasks.states)), each_takes=2**28):
         pass
     return means, covariances, variance
 

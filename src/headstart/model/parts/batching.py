@@ -10,6 +10,7 @@ from headstart.crew import crew
 from headstart.model.parts.feature import Feature
 
 _FEATURES_AT_ONCE, _OBSERVATIONS_AT_ONCE = 1024, 2**18  # at most
+BYTES_AT_ONCE = 2**29  # that heads of a batch take in between, about
 
 
 def batches(features: list[Feature]) -> Iterator[list[Feature]]:
