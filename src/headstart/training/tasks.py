@@ -18,7 +18,7 @@ from headstart.training.gathering import gathered_cells, gathered_sample, gather
 
 MOST_STATES = 2**28  # numbers kept of all folds: 1 GiB
 MOST_FOLDS = 12
-# Of a feature, where not all can be kept: an episode reveals 128 and asks for 256 of them.
+# Of a feature, where not all can be kept: enough for its head, and for episodes to draw from.
 _LEAST_OBSERVATIONS = 512
 
 
