@@ -10,6 +10,7 @@ from torch import Tensor
 from headstart.table.cells import Cells
 
 BUDGET = 2**28  # bytes that one block may take in between
+PER_NUMBER = 48  # bytes that a number of a line's matrices takes: about six of them, some in double precision
 PER_CELL = 64  # bytes that an observation takes in between: its indices, weights and their order
 
 

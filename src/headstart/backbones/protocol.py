@@ -10,6 +10,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor, nn
 
+from headstart.algebra.blocks import PER_NUMBER
 from headstart.config import Config
 from headstart.core.description import Description
 from headstart.core.heads import Heads
@@ -18,8 +19,6 @@ from headstart.core.row_prior import RowBelief
 from headstart.core.states import RowStates
 from headstart.table.cells import Cells
 from headstart.workers import in_parallel
-
-_MATRICES = 48  # bytes that a number of a row's matrices takes: about six of them, some in double precision
 
 
 class BackboneConfig(Config):
@@ -94,7 +93,7 @@ class Backbone(nn.Module, ABC):
             return self.batch_states(block)
 
         found: RowStates | None = None
-        held = _MATRICES * batch * (self.activation_size + 1) ** 2
+        held = PER_NUMBER * batch * (self.activation_size + 1) ** 2
         for start, part in zip(starts, in_parallel(states_from, starts, each_takes=held), strict=True):
             if len(part) == len(cells):
                 return part

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from headstart.algebra.blocks import PER_CELL, line_blocks
+from headstart.algebra.blocks import PER_CELL, PER_NUMBER, line_blocks
 from headstart.algebra.sparse import DENSE_FROM, Backwards
 from headstart.algebra.symmetric import with_one
 from headstart.backbones.rows import Readings, RowPosterior, RowSums
@@ -22,7 +22,6 @@ from headstart.workers import in_parallel
 if TYPE_CHECKING:
     from headstart.backbones.factorisation import Factorisation
 
-_MATRICES = 48  # bytes that a number of a row's matrices takes: about six of them, some in double precision
 _PARTS = 4  # of a block, in which its rows are updated
 
 Errors = dict[int, tuple[float, float]]  # by kind: the sum of squared errors, and how much it counts
@@ -74,7 +73,7 @@ def row_blocks(backbone: Factorisation, cells: Cells) -> list[RowBlock]:
     """Cut rows into blocks, the same for every sweep as long as kinds and cells stay what they are."""
     # Where weights depend on rows, a dense product of their rows and all features may be the cheapest.
     per_cell = PER_CELL + (int(8 / DENSE_FROM) if backbone.readings().weighs else 0)
-    blocks = line_blocks(cells, _MATRICES * (backbone.latent + 1) ** 2, per_cell=per_cell)
+    blocks = line_blocks(cells, PER_NUMBER * (backbone.latent + 1) ** 2, per_cell=per_cell)
     return [RowBlock(place, cells) for place, _ in blocks]
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from headstart.algebra.blocks import BUDGET, column_sums, gram, line_blocks, stretches
+from headstart.algebra.blocks import BUDGET, PER_NUMBER, column_sums, gram, line_blocks, stretches
 from headstart.algebra.groups import make_groups
 from headstart.algebra.honest import HonestRegression, loo_covariance, reliability
 from headstart.algebra.shared import deviation_of, mean_of, normal_lines
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 _CHOOSING = 5  # sweeps between two choices of what is worth regressing on
 _MAX_EXACTNESS = 1e4  # of a feature, relative to the usual
 _LEAST_VARIANCE = 1e-6  # of an observation, on the models' scale: no table is taken for more exact
-_SOLVING = 48  # bytes that a number of a feature's matrices takes: about six, some in double precision
 
 
 class FactorisationTraining:
@@ -211,7 +210,7 @@ class FactorisationTraining:
             if not backbone.has_two_values:
                 self._update_exactness(part, total, weighted, factors[part] * sums.squares[part])
 
-        for _ in in_parallel(update, stretches(len(factors), _SOLVING * self.size**2, BUDGET // 4)):
+        for _ in in_parallel(update, stretches(len(factors), PER_NUMBER * self.size**2, BUDGET // 4)):
             pass
 
     def _update_exactness(self, part: slice, total: Tensor, weighted: Tensor, values: Tensor) -> None:
