@@ -44,12 +44,13 @@ class EpisodeDrawer:
     def epoch(self, generator: torch.Generator) -> Iterator[Episode]:
         """The episodes of one epoch."""
         for features in self._batches(self._order(generator), generator):
-            yield self._episode(features, generator)
+            if len(features):
+                yield self._episode(features, generator)
 
     def _order(self, generator: torch.Generator) -> Tensor:
         """The features of an epoch."""
         weighting, most = self.config.weighting, self.config.epoch_features
-        if weighting is None:
+        if weighting is None or len(self.teaching) == 0:
             return self.teaching[torch.randperm(len(self.teaching), generator=generator)][:most]
         number = min(len(self.teaching), most or len(self.teaching))
         counts = self.tasks.batch.shots[self.teaching]
@@ -65,7 +66,6 @@ class EpisodeDrawer:
             batch
             for fold in range(len(self.tasks.states))
             for batch in torch.split(order[self.tasks.fold[order] == fold], size)
-            if len(batch)
         ]
         for turn in torch.randperm(len(cut), generator=generator).tolist():
             yield cut[turn]
