@@ -56,7 +56,10 @@ class RowBlock:
 
     def parts(self) -> list[RowBlock]:
         """The same rows in smaller blocks, of which several are taken at a time."""
-        step = -(-(self.place.stop - self.place.start) // _PARTS)
+        held = int(self.whole.indptr[self.place.stop] - self.whole.indptr[self.place.start])
+        # Each reads all features once: it should have several times as many observations.
+        parts = max(1, min(_PARTS, held // (4 * self.whole.width)))
+        step = -(-(self.place.stop - self.place.start) // parts)
         starts = range(self.place.start, self.place.stop, max(1, step))
         return [RowBlock(slice(start, min(self.place.stop, start + step)), self.whole) for start in starts]
 
