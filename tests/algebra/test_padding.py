@@ -10,7 +10,7 @@ from tests.algebra.test_symmetric import symmetric
 from tests.backbones.conftest import random_cells
 
 from headstart.algebra import padding
-from headstart.algebra.padding import blocks, forms_at, padded, places
+from headstart.algebra.padding import blocks, outputs_at, padded, places
 from headstart.algebra.symmetric import pack
 from headstart.table.cells import Cells
 
@@ -61,18 +61,20 @@ def test_padded_puts_each_observation_in_its_place(
 
 @some_cells
 @settings(max_examples=40, deadline=None)
-def test_forms_at_is_a_loop_over_observations(rows: int, features: int, density: float, seed: int) -> None:
+def test_outputs_are_a_loop_over_observations(rows: int, features: int, density: float, seed: int) -> None:
     cells = random_cells(rows, features, density, seed)
     matrices = symmetric(rows, 4, seed)
     vectors = torch.randn(features, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    found = forms_at(pack(matrices), vectors, cells)
-    assert found.shape == (len(cells.index),)
+    weights = torch.randn(rows, 4, generator=torch.Generator().manual_seed(seed + 1), dtype=torch.float64)
+    means, forms = outputs_at(weights, pack(matrices), vectors, cells)
+    assert means.shape == forms.shape == (len(cells.index),)
     for n, (line, index) in enumerate(zip(cells.lines.tolist(), cells.index.tolist(), strict=True)):
         v = torch.cat([vectors[index], torch.ones(1, dtype=torch.float64)])
-        torch.testing.assert_close(found[n], v @ matrices[line] @ v)
+        torch.testing.assert_close(means[n], weights[line] @ v)
+        torch.testing.assert_close(forms[n], v @ matrices[line] @ v)
 
 
-def test_forms_at_keeps_apart_lines_of_very_different_length() -> None:
+def test_outputs_of_lines_of_very_different_length() -> None:
     counts = torch.tensor([300, 0, 1, 40, 2])
     lines = torch.repeat_interleave(counts)
     index = torch.cat([torch.arange(n) for n in counts.tolist()])
@@ -80,4 +82,7 @@ def test_forms_at_keeps_apart_lines_of_very_different_length() -> None:
     matrices, vectors = symmetric(5, 3, 0), torch.randn(300, 2, dtype=torch.float64)
     ones = torch.cat([vectors, torch.ones(300, 1, dtype=torch.float64)], dim=1)[index]
     expected = torch.einsum("ni,nij,nj->n", ones, matrices[lines], ones)
-    torch.testing.assert_close(forms_at(pack(matrices), vectors, cells), expected)
+    weights = torch.randn(5, 3, dtype=torch.float64)
+    means, forms = outputs_at(weights, pack(matrices), vectors, cells)
+    torch.testing.assert_close(forms, expected)
+    torch.testing.assert_close(means, (ones * weights[lines]).sum(1))

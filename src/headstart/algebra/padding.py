@@ -70,22 +70,26 @@ def padded_rows(vectors: Tensor, cells: Cells) -> Tensor:
     return with_one(vectors.index_select(0, index.view(-1))).view(*index.shape, vectors.shape[1] + 1)
 
 
-def forms_at(matrices: Tensor, vectors: Tensor, cells: Cells) -> Tensor:
-    """[v; 1]ᵀ·M·[v; 1] with each line's packed matrix and each observation's vector: (n,).
+def outputs_at(weights: Tensor, matrices: Tensor, vectors: Tensor, cells: Cells) -> tuple[Tensor, Tensor]:
+    """w·[v; 1] and [v; 1]ᵀ·M·[v; 1] with each line's w and packed M, and each observation's v: two of (n,).
 
-    ``matrices`` is (lines, packed), ``vectors`` (width, size − 1).
+    ``weights`` is (lines, size), ``matrices`` (lines, packed), ``vectors`` (width, size − 1).
     """
     size = vectors.shape[1] + 1
     if len(cells) == 1:  # one product of matrices; parting a single line into blocks would cost more
         near = with_one(vectors.index_select(0, cells.index))
-        return ((near @ unpack(matrices, size)[0]) * near).sum(1)
+        return near @ weights[0], ((near @ unpack(matrices, size)[0]) * near).sum(1)
     where = torch.arange(len(cells.index), device=cells.index.device)
     origins = Cells(cells.indptr, where, cells.values, len(where))
-    values, order = [vectors.new_zeros(0)], [where[:0]]
+    means, forms, order = [vectors.new_zeros(0)], [vectors.new_zeros(0)], [where[:0]]
     for group in blocks(cells.counts, size):
         part = origins.take(group)
         block = padded_rows(vectors, replace(part, index=cells.index[part.index]))
-        forms = ((block @ unpack(matrices[group], size)) * block).sum(2)
-        values.append(forms[part.lines, places(part)])
+        at = part.lines * block.shape[1] + places(part)
+        mean = (block @ weights[group][:, :, None]).view(-1)
+        form = ((block @ unpack(matrices[group], size)) * block).sum(2).view(-1)
+        means.append(mean.index_select(0, at))
+        forms.append(form.index_select(0, at))
         order.append(part.index)
-    return torch.cat(values)[torch.argsort(torch.cat(order))]
+    back = torch.argsort(torch.cat(order))
+    return torch.cat(means)[back], torch.cat(forms)[back]

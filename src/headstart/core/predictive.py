@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headstart.algebra.padding import forms_at
+from headstart.algebra.padding import outputs_at
 from headstart.algebra.small import unpacked
 from headstart.algebra.sparse import products_at
 from headstart.algebra.symmetric import affine_form, diagonals, forms, unpack, with_one
@@ -65,23 +65,30 @@ def predict_cells(
     ``cells`` has one line per head and points at rows of ``states``; ``kinds`` (heads,) are their kinds.
     """
     lines = cells.lines
-    every = torch.arange(len(heads), device=lines.device)
+    if heads.covariance is None:
+        logits = _outputs(heads, states, cells)
+        variance = torch.zeros_like(logits)
+    else:
+        stacked = torch.cat([heads.weight, heads.bias[:, None]], dim=1)
+        logits, variance = outputs_at(stacked, heads.covariance, states.activation, cells)
+    kinds = kinds[lines]
+    noise = likelihood.noise(kinds) if heads.noise is None else heads.noise[lines]
+    if states.noise is not None:
+        noise = noise * states.noise.index_select(0, cells.index)
+    if states.variance is not None:
+        variance = variance + products_at(heads.mean_squares(), states.variance, cells)
+    return Predictive(logits, variance, noise, kinds, likelihood)
+
+
+def _outputs(heads: Heads, states: RowStates, cells: Cells) -> Tensor:
+    """The mean output of each cell: (n,)."""
+    every = torch.arange(len(heads), device=cells.index.device)
     parts = torch.split(every, max(1, _CELLS_AT_ONCE // max(1, len(states))))
     products = [
         products_at(heads.weight[part], states.activation, cells.take(part) if len(parts) > 1 else cells)
         for part in parts
     ]
-    logits = torch.cat([states.activation.new_zeros(0), *products]) + heads.bias[lines]
-    kinds = kinds[lines]
-    noise = likelihood.noise(kinds) if heads.noise is None else heads.noise[lines]
-    if states.noise is not None:
-        noise = noise * states.noise.index_select(0, cells.index)
-    variance = torch.zeros_like(logits)
-    if heads.covariance is not None:
-        variance = forms_at(heads.covariance, states.activation, cells)
-    if states.variance is not None:
-        variance = variance + products_at(heads.mean_squares(), states.variance, cells)
-    return Predictive(logits, variance, noise, kinds, likelihood)
+    return torch.cat([states.activation.new_zeros(0), *products]) + heads.bias[cells.lines]
 
 
 def predict_one(head: OneHead, state: OneState, *, binary: bool) -> tuple[float, float]:
