@@ -60,7 +60,7 @@ def meta_train(
 
     def losses(generator: torch.Generator) -> Iterator[Tensor]:
         for episode in drawer.epoch(generator):
-            seed = int(torch.randint(2**62, (), generator=generator))
+            seed = int(torch.randint(2**62, (), device="cpu"))  # all processes draw the same
             yield shared_loss(adapter, knowledge.likelihood, episode, seed)
 
     stops = config.patience is not None
