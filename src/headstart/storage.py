@@ -115,8 +115,13 @@ def left_over(folder: Path, ours: re.Pattern[str]) -> list[Path]:
 
     Only who holds the folder's lock knows that no writer is at work on them.
     """
-    partial = ((path, _PARTIAL.fullmatch(path.name)) for path in folder.iterdir())
-    return [path for path, match in partial if match and ours.fullmatch(match["name"]) and path.is_file()]
+    return [path for path in folder.iterdir() if is_partial(path.name, ours) and path.is_file()]
+
+
+def is_partial(name: str, ours: re.Pattern[str]) -> bool:
+    """Whether a file of this name is an unfinished one, of a file whose name matches ``ours``."""
+    match = _PARTIAL.fullmatch(name)
+    return match is not None and ours.fullmatch(match["name"]) is not None
 
 
 def _umask() -> int:

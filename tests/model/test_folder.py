@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -440,3 +440,20 @@ def test_places_that_hold_other_things_are_refused(fresh: Fresh, tmp_path: Path)
         fresh().save(tmp_path / "thesis.txt")
     with pytest.raises(ModelFileError, match="no such folder"):
         Headstart.load(tmp_path / "nowhere")
+
+
+def test_a_place_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread may finish a first save between two looks."""
+    names = [".model.json.abcdefgh.partial", "model.json"]
+    looks: list[int] = []
+
+    def listed(place: Path) -> Iterator[Path]:
+        looks.append(1)
+        return iter([place / name for name in names])  # the first one has been renamed meanwhile
+
+    monkeypatch.setattr(Path, "iterdir", listed)
+    folder.check_place(tmp_path)
+    assert len(looks) == 1
+    names.append("thesis.tex")
+    with pytest.raises(InputError, match=r"holds other things \('thesis.tex'\)"):
+        folder.check_place(tmp_path)

@@ -28,7 +28,7 @@ from headstart.model.saving.opening import INDEX, WEIGHTS, Opened, opened, requi
 from headstart.model.saving.quick import QUICK, write_quick
 from headstart.model.saving.shared import write_shared_weights
 from headstart.model.saving.weights import write_weights
-from headstart.storage import json_bytes, left_over, storing, sync_folder, write_json
+from headstart.storage import is_partial, json_bytes, left_over, storing, sync_folder, write_json
 from headstart.streaming import Layout, ordered
 
 _JOURNAL = re.compile(r"journal-[0-9a-f]{16}\.jsonl")
@@ -48,8 +48,9 @@ def check_place(path: Path) -> None:
         raise InputError(f"{path} is a file; a model is saved as a folder")
     if not path.is_dir() or (path / INDEX).exists():
         return
-    left = {*left_over(path, _OURS)} | {each for each in path.iterdir() if _OURS.fullmatch(each.name)}
-    others = sorted(each.name for each in path.iterdir() if each not in left)
+    # They are listed once: others may save a model here at the same time.
+    names = sorted(each.name for each in path.iterdir())
+    others = [name for name in names if not _OURS.fullmatch(name) and not is_partial(name, _OURS)]
     if others:
         raise InputError(f"{path} holds other things ({listed(others, 3)}) and no model; name another folder")
 
