@@ -41,7 +41,8 @@ from headstart.core.batch import FeatureBatch
 from headstart.core.knowledge import Knowledge
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
-from headstart.training.episodes import draw_episode, draw_shots, episode_loss
+from headstart.training.episodes import draw_episode, episode_loss
+from headstart.training.sampling import draw_shots
 
 PAPER = PVAEConfig(
     embedding=50,

@@ -38,8 +38,9 @@ def working_together() -> Iterator[Crew]:
     import torch
     import torch.distributed as dist
 
-    # Imported by optimizers, after the processes have joined, this module would keep their group alive: its
-    # functions have it as a default argument. Threads of the group would then outlive Python, and crash.
+    # Torch's optimizers, which a part from elsewhere may use, import this module. After the processes have
+    # joined, it would keep their group alive: its functions have it as a default argument. Threads of the
+    # group would then outlive Python, and crash.
     import torch.distributed.nn.functional
     from torch.distributed.distributed_c10d import PrefixStore
     from torch.distributed.rendezvous import rendezvous

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from headstart.errors import InputError, listed
 from headstart.table.cells import Cells
-from headstart.training.episodes import random_ranks
+from headstart.training.sampling import random_ranks
 
 
 class NestedContexts:

@@ -95,13 +95,13 @@ class Adam:
         return {
             f"{number}/{name}": value
             for number, each in enumerate(self._parameters)
-            for name, value in zip(_MOMENTS, self._moments.get(each, ()), strict=False)
+            if each in self._moments
+            for name, value in zip(_MOMENTS, self._moments[each], strict=True)
         }
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Go on from what ``state`` gave."""
         for number, each in enumerate(self._parameters):
             if f"{number}/step" in state:
-                own = (state[f"{number}/{name}"].to(each.device) for name in _MOMENTS)
-                average, square, step = own
+                average, square, step = (state[f"{number}/{name}"].to(each.device) for name in _MOMENTS)
                 self._moments[each] = (average, square, step)

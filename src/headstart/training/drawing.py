@@ -8,14 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from headstart.training.episodes import (
-    Episode,
-    draw_episode,
-    draw_features,
-    draw_shots,
-    feature_weights,
-    usual_weights,
-)
+from headstart.training.episodes import Episode, draw_episode
+from headstart.training.sampling import draw_features, draw_shots, feature_weights, usual_weights
 from headstart.training.tasks import Tasks
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from headstart.core.batch import FeatureBatch
 from headstart.core.knowledge import Knowledge
 from headstart.core.states import RowStates
 from headstart.crew import crew
-from headstart.training.episodes import random_part, random_ranks, shuffled
 from headstart.training.gathering import gathered_cells, gathered_sample, gathered_states
+from headstart.training.sampling import random_part, random_ranks, shuffled
 
 MOST_STATES = 2**28  # numbers kept of all folds: 1 GiB
 MOST_FOLDS = 12
