@@ -18,12 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from headstart.adapters import StreamingAdapter, adapter_config, build_adapter
-from headstart.adapters.closed_form import ClosedFormAdapter
-from headstart.core.batch import FeatureBatch
-from headstart.core.heads import Heads
-from headstart.core.knowledge import Knowledge
+from headstart.adapters.bayes import ClosedFormAdapter
 from headstart.core.likelihood import Likelihood, LikelihoodConfig
-from headstart.core.states import RowStates
+from headstart.core.types import FeatureBatch, Heads, Knowledge, RowStates
 from headstart.table.cells import Cells, offsets
 from headstart.table.kinds import KindType
 

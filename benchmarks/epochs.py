@@ -35,14 +35,12 @@ from epochs_beside import (
 )
 from headstart.adapters import build_adapter
 from headstart.adapters.chn import CHNConfig, ContextualHypernetwork
+from headstart.backbones.base import value_grid
 from headstart.backbones.pvae import PVAE, PVAEConfig
-from headstart.backbones.registry import value_grid
-from headstart.core.batch import FeatureBatch
-from headstart.core.knowledge import Knowledge
+from headstart.core.types import FeatureBatch, Knowledge
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
-from headstart.training.episodes import draw_episode, episode_loss
-from headstart.training.sampling import draw_shots
+from headstart.training.episodes import draw_episode, draw_shots, episode_loss
 
 PAPER = PVAEConfig(
     embedding=50,

@@ -10,10 +10,9 @@ from torch import Tensor, nn
 
 from headstart.adapters.chn import ContextualHypernetwork
 from headstart.backbones.pvae import PVAE, PVAEConfig
-from headstart.core.batch import FeatureBatch
+from headstart.core.types import FeatureBatch
 from headstart.table.cells import Cells
-from headstart.training.episodes import draw_episode
-from headstart.training.sampling import draw_shots
+from headstart.training.episodes import draw_episode, draw_shots
 
 
 def step(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:

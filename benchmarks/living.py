@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 
 from headstart import Headstart, Table
-from headstart.datasets.registry import load_dataset
+from headstart.datasets.public import load_dataset
 from headstart.table import Names
 
 NEW_FEATURES = 16

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from headstart import Headstart, Kind, Table
-from headstart.datasets.registry import load_dataset
+from headstart.datasets.public import load_dataset
 from headstart.table import Kinds
 
 WARM_UP = 20

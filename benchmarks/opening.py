@@ -23,7 +23,7 @@ import pyarrow as pa
 import torch
 
 from headstart import Headstart, Table
-from headstart.model.saving import opening
+from headstart.model.saving import loading as opening
 
 ROWS, FITTED, AT_ONCE = 400, 60, 20_000
 

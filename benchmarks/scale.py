@@ -31,8 +31,8 @@ from scale_tables import SHOTS, Shape, make
 GIB = 2**30
 # The parts of a fit that are timed, by the module that calls them.
 PARTS = {
-    "sweeps": ("headstart.training.stages", "pretrain"),
-    "row states": ("headstart.training.stages", "knowledge_of"),
+    "sweeps": ("headstart.training.recipe", "pretrain"),
+    "row states": ("headstart.training.recipe", "knowledge_of"),
     "folds": ("headstart.training.recipe", "cross_fitted_tasks"),
     "new heads": ("headstart.training.recipe", "with_new_heads"),
     "adapter": ("headstart.training.recipe", "train_adapter"),

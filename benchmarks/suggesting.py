@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from headstart import Headstart, Table
-from headstart.datasets.registry import load_dataset
+from headstart.datasets.public import load_dataset
 from headstart.evaluate.metrics import score
 from headstart.evaluate.plots import plot_kshot
 from headstart.evaluate.results import Results, Run

@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 
 from headstart.backbones.factorisation import Factorisation, FactorisationConfig
-from headstart.backbones.sweeping import FactorisationTraining
-from headstart.core.description import Description
+from headstart.backbones.factorisation_fit import FactorisationTraining
+from headstart.core.types import Description
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 from scale_tables import Shape

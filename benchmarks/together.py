@@ -23,8 +23,7 @@ from typing import Any
 
 from torch import Tensor
 
-from headstart.crew import Crew, crew, working_as
-from headstart.launching import working_together
+from headstart.distributed import Crew, crew, working_as, working_together
 from scale import PARTS
 from scale_tables import Shape, make
 

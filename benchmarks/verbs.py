@@ -21,13 +21,11 @@ import numpy as np
 import torch
 
 from headstart import Headstart
-from headstart.algebra.symmetric import squares, unpack
-from headstart.core.heads import Heads
-from headstart.core.states import RowStates
+from headstart.core.types import Heads, RowStates
 from headstart.datasets import synthetic_ratings
-from headstart.model.parts.catalogue import Catalogue
-from headstart.model.parts.feature import Feature
-from headstart.model.parts.roster import Roster, RowObservations
+from headstart.linalg.packed import squares, unpack
+from headstart.model.features import Catalogue, Feature
+from headstart.model.rows import Roster, RowObservations
 from headstart.table import Kind, Names
 
 Question = Callable[[], object]

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 import pytest
 import torch
 
-from headstart.table.encoders import finding
+from headstart.table import text_encoders as finding
 
 torch.set_num_threads(1)
 os.environ["HEADSTART_CACHE"] = "off"  # tests neither read nor fill the user's cache

@@ -21,15 +21,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from headstart import __version__
-from headstart.cli import main, printing
-from headstart.cli.demo import _show_story
-from headstart.cli.fetch import NAMES
+from headstart.cli import main
+from headstart.cli import output as printing
+from headstart.cli.research import NAMES, _show_story
 from headstart.datasets import DOWNLOADS
 from headstart.errors import ModelFileError
 from headstart.evaluate import Results
 from headstart.experiments.demo import Story
 from headstart.model import Headstart
-from headstart.table.encoders import SentenceEncoder, finding
+from headstart.table import text_encoders as finding
+from headstart.table.text_encoders import SentenceEncoder
 from tests.model.conftest import able, ratings_table
 
 

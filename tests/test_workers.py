@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from headstart import Headstart
-from headstart.algebra import blocks
-from headstart.algebra.sparse import bag
+from headstart.linalg import ragged as blocks
+from headstart.linalg.ragged import bag
+from headstart.parallel import in_parallel, workers
 from headstart.table.cells import Cells, offsets
-from headstart.workers import in_parallel, workers
 from tests.model.conftest import ratings_table
 
 

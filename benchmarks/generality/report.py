@@ -16,7 +16,7 @@ from generality.heatmap import heatmap
 from generality.methods import REFERENCES
 from generality.summary import MAIN, Place, Summary
 from generality.tables import TABLES
-from headstart.storage import write_bytes
+from headstart.files import write_bytes
 
 TESTS = {
     "features": "New features, by shots",

@@ -29,7 +29,7 @@ from generality.tables import TABLES, Entry
 from generality.trial import Trial
 from generality.variants import VARIANTS, varied
 from headstart.errors import InputError, UnknownNameError, did_you_mean
-from headstart.storage import write_bytes
+from headstart.files import write_bytes
 
 DEFAULT_METHODS = tuple(name for name in METHODS if name != "headstart-told-scales")
 

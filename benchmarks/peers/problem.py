@@ -17,8 +17,8 @@ from headstart.table import Table
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 from headstart.table.metadata import MetadataSchema
-from headstart.training.sampling import random_ranks
-from headstart.training.scales import hide_scales
+from headstart.training.episodes import random_ranks
+from headstart.training.recipe import hide_scales
 
 Floats = NDArray[Any]  # of whatever precision a library takes
 Ints = NDArray[Any]

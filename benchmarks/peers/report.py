@@ -12,9 +12,8 @@ import numpy as np
 from headstart.datasets import DATASETS
 from headstart.evaluate.metrics import METRICS
 from headstart.evaluate.plots import Panel, plot_panels
-from headstart.evaluate.results import Results, Run
-from headstart.evaluate.tables import markdown_text, metric_table
-from headstart.storage import write_bytes
+from headstart.evaluate.results import Results, Run, markdown_text, metric_table
+from headstart.files import write_bytes
 
 SHOWN = (
     "rmse", "rmse_per_feature", "coverage_90", "auroc", "auroc_per_feature", "log_loss", "ece",

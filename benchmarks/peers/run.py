@@ -25,7 +25,7 @@ from headstart.errors import InputError, UnknownNameError, did_you_mean
 from headstart.evaluate.results import Run
 from headstart.evaluate.splits import split_features
 from headstart.experiments.presets import TUNED
-from headstart.storage import write_bytes
+from headstart.files import write_bytes
 from headstart.table import Table
 
 SETS = ("movielens", "elearning", "neuropathic")

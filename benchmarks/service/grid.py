@@ -11,8 +11,7 @@ import torch
 from pydantic_core import to_json
 
 from headstart import Headstart
-from headstart.core.heads import Heads
-from headstart.core.states import RowStates
+from headstart.core.types import Heads, RowStates
 from service.server import Connection
 
 _ARROW = "application/vnd.apache.arrow.stream"

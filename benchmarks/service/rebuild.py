@@ -13,9 +13,9 @@ from sqlalchemy import insert
 
 from headstart import Headstart, Table
 from headstart.datasets import synthetic_ratings, synthetic_responses
-from headstart.service.live.model import LiveModel
-from headstart.service.store import Store, writing
-from headstart.service.store.schema import CHANGES, FEATURES, OBSERVATIONS
+from headstart.service import store as writing
+from headstart.service.live_model import LiveModel
+from headstart.service.store import CHANGES, FEATURES, OBSERVATIONS, Store
 
 SHOTS = 10
 

@@ -19,7 +19,7 @@ from headstart.errors import (
     SurpriseWarning,
     UnknownNameError,
 )
-from headstart.threads import wait_passively
+from headstart.parallel import wait_passively
 
 if TYPE_CHECKING:
     from headstart.model import Headstart, Prediction

@@ -10,12 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headstart.adapters.protocol import Adapter
-from headstart.core.batch import FeatureBatch
-from headstart.core.heads import Heads
-from headstart.core.knowledge import Knowledge
+from headstart.adapters.base import Adapter
 from headstart.core.likelihood import Likelihood, LikelihoodConfig
-from headstart.core.states import RowStates
+from headstart.core.types import FeatureBatch, Heads, Knowledge, RowStates
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 

@@ -11,12 +11,11 @@ import torch
 from tests.adapters.conftest import Tiny, some_cells
 
 from headstart.adapters import adapter_config, build_adapter
+from headstart.adapters.bayes import ClosedFormAdapter
 from headstart.adapters.chn_bayes import CHNBayes
-from headstart.adapters.closed_form import ClosedFormAdapter
-from headstart.adapters.posterior import mixed
-from headstart.algebra.symmetric import unpack
-from headstart.core.batch import FeatureBatch
-from headstart.core.heads import Heads
+from headstart.core.types import FeatureBatch, Heads
+from headstart.linalg.gaussian import mixed
+from headstart.linalg.packed import unpack
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 

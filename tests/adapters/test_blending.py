@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from headstart.adapters.blending import blended, narrowed
-from headstart.algebra.symmetric import pack, unpack
-from headstart.core.heads import Heads
+from headstart.core.types import Heads, blended, narrowed
+from headstart.linalg.packed import pack, unpack
 
 
 def some_heads(width: int, seed: int) -> Heads:

@@ -10,10 +10,8 @@ import torch
 from tests.adapters.conftest import Tiny
 
 from headstart.adapters import ADAPTERS, Adapter, adapter_config, adapter_names, build_adapter
-from headstart.adapters.registry import new_adapter
-from headstart.core.heads import Heads
-from headstart.core.knowledge import Knowledge
-from headstart.core.states import RowStates
+from headstart.adapters.base import new_adapter
+from headstart.core.types import Heads, Knowledge, RowStates
 from headstart.errors import InputError, UnknownNameError
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from headstart.adapters.few_scales import PaddedContexts, few_posterior
-from headstart.adapters.posterior import ContextSums
-from headstart.adapters.scales import ScalePrior
-from headstart.core.knowledge import Scales
+from headstart.adapters.unknown_scale import PaddedContexts, ScalePrior, few_posterior
+from headstart.core.types import Scales
+from headstart.linalg.gaussian import ContextSums
 
 SIZE = 7  # six activations and the bias
 

@@ -3,10 +3,9 @@ import torch
 from torch import nn
 
 from headstart.adapters import ADAPTERS, adapter_config, build_adapter
-from headstart.adapters.finetune import FineTunedConfig, adam_step, fine_tune
-from headstart.adapters.maml import MAMLConfig
-from headstart.adapters.mean_head import MeanHeadConfig
-from headstart.core.heads import Heads
+from headstart.adapters.baselines import MeanHeadConfig
+from headstart.adapters.finetuning import FineTunedConfig, MAMLConfig, adam_step, fine_tune
+from headstart.core.types import Heads
 
 RATE = 0.05
 
@@ -80,7 +79,7 @@ def test_adam_step_is_torchs_and_stays_differentiable_at_zero():
 
 
 def test_parts_of_very_different_shots_do_not_change_the_result(tiny, monkeypatch):
-    from headstart.adapters import finetune
+    from headstart.adapters import finetuning as finetune
 
     world = tiny(new=(0, 1, 2) * 4, shots=(0, 1, 10, 3, 0, 2, 9, 5, 1, 8, 0, 4))
     whole, split = tune(world, start_of(world), 5), finetune.parts

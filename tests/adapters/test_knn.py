@@ -4,10 +4,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from headstart.adapters import build_adapter, knn
-from headstart.adapters.knn import NearestHeadsConfig
-from headstart.adapters.mean_head import MeanHeadConfig
-from headstart.core.states import RowStates
+from headstart.adapters import baselines as knn
+from headstart.adapters import build_adapter
+from headstart.adapters.baselines import MeanHeadConfig, NearestHeadsConfig
+from headstart.core.types import RowStates
 from headstart.errors import InputError
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType

@@ -3,11 +3,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from headstart.adapters.landmarks import Landmarks
-from headstart.core.heads import Heads
-from headstart.core.knowledge import Knowledge
+from headstart.adapters.head_prior import Landmarks
 from headstart.core.likelihood import Likelihood, LikelihoodConfig
-from headstart.core.states import RowStates
+from headstart.core.types import Heads, Knowledge, RowStates
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from headstart.adapters import build_adapter
-from headstart.adapters.maml import MAML, MAMLConfig
+from headstart.adapters.finetuning import MAML, MAMLConfig
 from headstart.table.kinds import KindType
 
 # Wider steps than the paper's, so that what flows through them weighs as much as the rest.

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from headstart.adapters import build_adapter
-from headstart.adapters.mean import MeanConfig
+from headstart.adapters.baselines import MeanConfig
 from headstart.table.kinds import KindType
 
 

@@ -1,7 +1,7 @@
 import torch
 
 from headstart.adapters import build_adapter
-from headstart.adapters.mean_head import MeanHeadConfig
+from headstart.adapters.baselines import MeanHeadConfig
 from headstart.table.kinds import KindType
 
 

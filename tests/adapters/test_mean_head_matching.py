@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from headstart.adapters import build_adapter
-from headstart.adapters.mean_head import MeanHeadConfig
-from headstart.adapters.mean_head_matching import MeanHeadMatchingConfig
+from headstart.adapters.baselines import MeanHeadConfig, MeanHeadMatchingConfig
 from headstart.table.kinds import KindType
 
 LABELS = 4  # of the tiny world's metadata; its last column is a number

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from headstart.adapters.posterior import ContextSums, mixed, mixed_few
+from headstart.linalg.gaussian import ContextSums, mixed, mixed_few
 
 PARTS, SIZE = 2, 6
 

@@ -6,11 +6,21 @@ import numpy as np
 import pytest
 import torch
 
-from headstart.adapters.logistic import classify
-from headstart.adapters.one_head import OneSums, _conditioned, classify_one, mixed_one
-from headstart.adapters.posterior import ContextSums, mixed, posterior_of, regress
-from headstart.algebra.small import backward, factor, forward, inverted, robust_factor, triangle, unpacked
-from headstart.algebra.symmetric import LinAlgError, pack, unpack
+from headstart.adapters.bayes import OneSums, _conditioned, classify_one, mixed_one
+from headstart.linalg.gaussian import ContextSums, mixed, posterior_of, regress
+from headstart.linalg.laplace import classify
+from headstart.linalg.packed import (
+    LinAlgError,
+    backward,
+    factor,
+    forward,
+    inverted,
+    pack,
+    pack_one,
+    robust_factor,
+    unpack,
+    unpacked,
+)
 from headstart.table.cells import Cells
 from headstart.table.outliers import tame_one, tame_outliers
 
@@ -103,9 +113,9 @@ def test_small_algebra() -> None:
     random = np.random.default_rng(0)
     square = random.normal(size=(SIZE, SIZE))
     matrix = square @ square.T + np.eye(SIZE)
-    np.testing.assert_array_equal(triangle(matrix), pack(torch.from_numpy(matrix)).numpy())
+    np.testing.assert_array_equal(pack_one(matrix), pack(torch.from_numpy(matrix)).numpy())
     np.testing.assert_array_equal(
-        unpacked(triangle(matrix)), unpack(pack(torch.from_numpy(matrix)), SIZE).numpy()
+        unpacked(pack_one(matrix)), unpack(pack(torch.from_numpy(matrix)), SIZE).numpy()
     )
     lower, vector = factor(matrix), random.normal(size=SIZE)
     np.testing.assert_allclose(np.tril(lower) @ np.tril(lower).T, matrix, rtol=1e-12)

@@ -3,8 +3,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headstart.adapters.pooling import kind_means, parts, pooled_heads
-from headstart.core.heads import Heads
+from headstart.adapters.baselines import kind_means, parts, pooled_heads
+from headstart.core.types import Heads
 
 WORK = st.lists(st.integers(0, 50), max_size=30)
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from scipy.stats import multivariate_normal
 from torch import Tensor
 
-from headstart.adapters.logistic import classify, squeezing
-from headstart.adapters.posterior import ContextSums, mixed, regress
+from headstart.linalg.gaussian import ContextSums, mixed, regress
+from headstart.linalg.laplace import classify, squeezing
 
 SIZE = 4
 Array = NDArray[np.float64]

@@ -12,8 +12,9 @@ from scipy.stats import multivariate_normal
 from tests.adapters.conftest import Tiny
 from tests.algebra.test_honest import slow_loo
 
-from headstart.adapters.empirical import (
+from headstart.adapters.head_prior import (
     EmpiricalPrior,
+    HeadPrior,
     activation_metric,
     empirical_noise,
     empirical_prior,
@@ -21,15 +22,10 @@ from headstart.adapters.empirical import (
     misleading_share,
     stacked_heads,
 )
-from headstart.adapters.prior import HeadPrior
-from headstart.algebra.honest import HonestRegression
-from headstart.algebra.symmetric import pack, unpack
-from headstart.core.batch import FeatureBatch
-from headstart.core.description import Description
-from headstart.core.heads import Heads
-from headstart.core.knowledge import Knowledge
 from headstart.core.likelihood import Likelihood, LikelihoodConfig
-from headstart.core.states import RowStates
+from headstart.core.types import Description, FeatureBatch, Heads, Knowledge, RowStates
+from headstart.linalg.packed import pack, unpack
+from headstart.linalg.ridge import HonestRegression
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 

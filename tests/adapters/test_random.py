@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from headstart.adapters.random import RandomConfig, RandomHead
+from headstart.adapters.baselines import RandomConfig, RandomHead
 from headstart.errors import InputError
 from headstart.table.cells import Cells
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from scipy.stats import invgamma, multivariate_normal
 
-from headstart.adapters.posterior import ContextSums
-from headstart.adapters.scales import ScalePrior, _matching_freedom, _weighted_median, cautious_scale
-from headstart.core.knowledge import Scales
+from headstart.adapters.unknown_scale import ScalePrior, _matching_freedom, _weighted_median, cautious_scale
+from headstart.core.types import Scales
+from headstart.linalg.gaussian import ContextSums
 
 SIZE = 3  # two activations and the bias
 COVARIANCE = torch.tensor([[0.5, 0.1], [0.1, 0.3]], dtype=torch.float64)

@@ -6,9 +6,9 @@ import pytest
 import torch
 from tests.backbones.conftest import random_cells
 
-from headstart.adapters import sums
-from headstart.adapters.sums import sums_over
-from headstart.algebra import blocks
+from headstart.linalg import gaussian as sums
+from headstart.linalg import ragged as blocks
+from headstart.linalg.gaussian import sums_over
 
 
 @pytest.mark.parametrize("padding", [0, 10**6], ids=["segments", "padded"])

@@ -1,8 +1,7 @@
 import torch
 
-from headstart.adapters.finetune import fine_tune
-from headstart.adapters.random import RandomConfig, RandomHead
-from headstart.adapters.train import TrainConfig, TrainFromRandom
+from headstart.adapters.baselines import RandomConfig, RandomHead
+from headstart.adapters.finetuning import TrainConfig, TrainFromRandom, fine_tune
 
 
 def test_is_the_random_head_then_fine_tuned(tiny):

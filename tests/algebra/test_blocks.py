@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.backbones.conftest import random_cells
 
-from headstart.algebra.blocks import column_sums, gram, line_blocks, stretches
-from headstart.algebra.sparse import Backwards, bag
+from headstart.linalg.ragged import Backwards, bag, column_sums, gram, line_blocks, stretches
 from headstart.table.cells import Cells, offsets
 
 
@@ -57,7 +56,7 @@ def test_stretches_cover_all_lines(budget: int) -> None:
 
 @pytest.mark.parametrize("budget", [1, 7 * 64, 2**40])
 def test_sums_do_not_depend_on_blocks(budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headstart.algebra.blocks.BUDGET", budget)
+    monkeypatch.setattr("headstart.linalg.ragged.BUDGET", budget)
     left, right, weights = torch.rand(50, 3), torch.rand(50, 2), torch.rand(50)
     expected = sum(
         w * torch.outer(a, b) for a, b, w in zip(left.double(), right.double(), weights.double(), strict=True)

@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from headstart.algebra.groups import MAX_COLUMNS, make_groups
-from headstart.algebra.honest import HonestRegression, loo_covariance, reliability
-from headstart.algebra.symmetric import pack, positive
+from headstart.linalg.packed import pack, positive
+from headstart.linalg.ridge import MAX_COLUMNS, HonestRegression, loo_covariance, make_groups, reliability
 
 
 def made_up(

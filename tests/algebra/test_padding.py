@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from tests.algebra.test_symmetric import symmetric
 from tests.backbones.conftest import random_cells
 
-from headstart.algebra import padding
-from headstart.algebra.padding import blocks, outputs_at, padded, places
-from headstart.algebra.symmetric import pack
+from headstart.linalg import ragged as padding
+from headstart.linalg.packed import pack
+from headstart.linalg.ragged import blocks, outputs_at, padded, places
 from headstart.table.cells import Cells
 
 some_cells = given(

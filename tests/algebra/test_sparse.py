@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.backbones.conftest import random_cells
 from torch.nn import functional as F
 
-from headstart.algebra import sparse
+from headstart.linalg import ragged as sparse
 from headstart.table.cells import Cells
 
 shapes = given(

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headstart.algebra.symmetric import forms, pack, solved, squares, unpack
+from headstart.linalg.packed import forms, pack, solved, squares, unpack
 
 shapes = given(size=st.integers(1, 6), count=st.integers(0, 5), seed=st.integers(0, 99))
 

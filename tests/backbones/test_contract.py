@@ -7,8 +7,8 @@ import torch
 from tests.backbones.conftest import random_cells
 
 from headstart.backbones import BACKBONES, Backbone, backbone_config, build_backbone
-from headstart.backbones.registry import value_grid
-from headstart.core.description import Description
+from headstart.backbones.base import value_grid
+from headstart.core.types import Description
 from headstart.errors import InputError, UnknownNameError
 from headstart.progress import Reporter
 from headstart.table.cells import Cells

@@ -10,16 +10,15 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from headstart.algebra import blocks
-from headstart.algebra.sparse import Backwards
-from headstart.algebra.symmetric import unpack
-from headstart.backbones import row_sweep
-from headstart.backbones import sweeping as sweeping_module
-from headstart.backbones.basis import put_behind_link, standardise
+from headstart.backbones import factorisation_fit as row_sweep
+from headstart.backbones import factorisation_fit as sweeping_module
 from headstart.backbones.factorisation import Factorisation, FactorisationConfig
-from headstart.backbones.rows import MORE_PASSES, PASSES, RowPosterior
-from headstart.backbones.sweeping import FactorisationTraining
-from headstart.core.description import Description
+from headstart.backbones.factorisation_fit import FactorisationTraining, put_behind_link, standardise
+from headstart.backbones.row_posterior import MORE_PASSES, PASSES, RowPosterior
+from headstart.core.types import Description
+from headstart.linalg import ragged as blocks
+from headstart.linalg.packed import unpack
+from headstart.linalg.ragged import Backwards
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 
@@ -563,7 +562,7 @@ def test_training_leaves_nothing_behind_but_parameters_and_buffers() -> None:
 
 def test_one_row_is_what_it_is_among_others() -> None:
     """A single row has a form of its own, which must give the same numbers."""
-    from headstart.core.row_prior import RowBelief
+    from headstart.core.types import RowBelief
 
     torch.manual_seed(0)
     kinds = torch.tensor([1, 1, 2, 2, 1])

@@ -11,9 +11,8 @@ from tests.backbones.conftest import random_cells
 from torch import Tensor
 from torch.distributions import Bernoulli, Normal, kl_divergence
 
-from headstart.backbones import set_encoder
-from headstart.backbones.pvae import PVAE, PVAEConfig
-from headstart.backbones.set_encoder import SetEncoder
+from headstart.backbones import pvae as set_encoder
+from headstart.backbones.pvae import PVAE, PVAEConfig, SetEncoder
 from headstart.core import LikelihoodConfig
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType

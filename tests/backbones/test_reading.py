@@ -7,12 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from headstart.backbones import reading
+from headstart.backbones import row_posterior as reading
 from headstart.backbones.factorisation import Factorisation, FactorisationConfig
-from headstart.backbones.reading import PaddedReadings
-from headstart.backbones.rows import Readings, RowPosterior
-from headstart.core.heads import Heads
-from headstart.core.states import RowStates
+from headstart.backbones.row_posterior import PaddedReadings, Readings, RowPosterior
+from headstart.core.types import Heads, RowStates
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 

@@ -9,7 +9,7 @@ from tests.backbones.conftest import random_cells
 
 from headstart.backbones.signature import Signature
 from headstart.table.cells import Cells
-from headstart.training.sampling import random_ranks
+from headstart.training.episodes import random_ranks
 
 
 def clustered(rows: int = 60, features: int = 40) -> Cells:

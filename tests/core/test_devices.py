@@ -15,7 +15,7 @@ from tests.test_cli import run
 
 from headstart import Headstart, InputError
 from headstart.core.devices import device_of
-from headstart.model.asking.predicting import predict_features, predict_pairs
+from headstart.model.prediction import predict_features, predict_pairs
 from headstart.scoring import Scorer, score
 
 without_card = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
@@ -63,7 +63,7 @@ def test_a_scorer_computes_on_its_device(tmp_path: Path, monkeypatch: pytest.Mon
     cells = rows.append_column("feature", pa.array(["f3", "f1"]))
     here = [Scorer(tmp_path / "m")(rows), Scorer(tmp_path / "m")(cells), Scorer(tmp_path / "m", top=3)(rows)]
     asked = []
-    monkeypatch.setattr("headstart.scoring.scorer.device_of", lambda name: (asked.append(name), DEVICE)[1])
+    monkeypatch.setattr("headstart.scoring.device_of", lambda name: (asked.append(name), DEVICE)[1])
     with Pretending():
         there = [Scorer(tmp_path / "m", device="card")(each) for each in (rows, cells)]
         there.append(Scorer(tmp_path / "m", top=3, device="card")(rows))

@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from headstart.algebra.symmetric import affine_form, forms, pack
-from headstart.core.heads import Heads
-from headstart.core.moments import second_moment
 from headstart.core.predictive import grid_logits, grid_variance
-from headstart.core.states import RowStates
+from headstart.core.types import Heads, RowStates, second_moment
+from headstart.linalg.packed import affine_form, forms, pack
 
 WIDTH = 6
 

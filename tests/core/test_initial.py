@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 
-from headstart.core.initial import initial, loading
+from headstart.core.networks import initial, loading
 
 
 def test_while_loading_nothing_is_made() -> None:

@@ -10,12 +10,11 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from headstart.algebra.symmetric import pack
 from headstart.core import predictive as predictive_module
-from headstart.core.heads import Heads
 from headstart.core.likelihood import Likelihood, LikelihoodConfig
 from headstart.core.predictive import Predictive, predict_cells, predict_grid
-from headstart.core.states import RowStates
+from headstart.core.types import Heads, RowStates
+from headstart.linalg.packed import pack
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 

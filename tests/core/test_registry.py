@@ -11,7 +11,7 @@ import pytest
 
 from headstart import registry as registry_module
 from headstart.adapters import ADAPTERS, Adapter, AdapterConfig, adapter_config, adapter_names
-from headstart.adapters.mean import MeanConfig, MeanOfContext
+from headstart.adapters.baselines import MeanConfig, MeanOfContext
 from headstart.backbones import BACKBONES, backbone_config
 from headstart.config import Config
 from headstart.errors import InputError, UnknownNameError
@@ -56,7 +56,7 @@ def empty(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Registry[Adapter]]:
             return [Point(part) for part in points]
 
         monkeypatch.setattr(registry_module, "entry_points", entry_points)
-        made: Registry[Adapter] = Registry("adapter", "headstart.algebra")
+        made: Registry[Adapter] = Registry("adapter", "headstart.linalg")
         made.asked = asked  # type: ignore[attr-defined]
         return made
 
@@ -138,7 +138,7 @@ def test_parts_of_installed_packages_are_found_by_their_entry_points(
     parts = empty(Plain)
     assert parts["plain"] is Plain
     assert list(parts.parts()) == ["plain"]
-    assert parts.asked == ["headstart.algebra"]  # type: ignore[attr-defined]  # once, of this group
+    assert parts.asked == ["headstart.linalg"]  # type: ignore[attr-defined]  # once, of this group
 
 
 def test_two_packages_of_one_name_are_told_apart(empty: Callable[..., Registry[Adapter]]) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headstart.datasets import eedi
-from headstart.datasets.eedi import dense_part
+from headstart.datasets.public import dense_part
 from headstart.errors import InputError
 
 SUBJECTS = "\ufeffSubjectId,Name,ParentId,Level\n3,Maths,NULL,0\n32,Number,3,1\n33,Number,32,2\n"

@@ -15,7 +15,7 @@ from headstart.evaluate import Benchmark, BenchmarkConfig, Results, benchmark, s
 from headstart.evaluate.kshot import KShotTest
 from headstart.table.kinds import KindType
 from headstart.training import recipe
-from headstart.training.stages import feature_batch
+from headstart.training.recipe import feature_batch
 
 METHODS = (
     "chn-bayes",

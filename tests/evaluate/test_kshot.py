@@ -8,12 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headstart.algebra.symmetric import pack
-from headstart.core.batch import FeatureBatch
-from headstart.core.heads import Heads
+from headstart.core.types import FeatureBatch, Heads
 from headstart.errors import InputError
-from headstart.evaluate.kshot import KShotTest
-from headstart.evaluate.nested import check_shots
+from headstart.evaluate.kshot import KShotTest, check_shots
+from headstart.linalg.packed import pack
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 
 from headstart.errors import InputError
 from headstart.evaluate import plots
-from headstart.evaluate.plot_styles import LIGHT, styles_of
-from headstart.evaluate.report import html_report, markdown_report
-from headstart.evaluate.results import Results
-from headstart.evaluate.timing import Timing
+from headstart.evaluate.plots import LIGHT, styles_of
+from headstart.evaluate.reports import html_report, markdown_report
+from headstart.evaluate.results import Results, Timing
 
 NUMBERED = {"knn": (1, 5, 10), "train": (1, 5, 10, 25), "maml": (0, 1, 3, 5, 10)}
 MANY = ["chn", "mean", "mean-head", "mean-head-matching", "random"]

@@ -7,9 +7,7 @@ import pytest
 
 from headstart.errors import InputError
 from headstart.evaluate.metrics import METRICS
-from headstart.evaluate.results import Results, Run
-from headstart.evaluate.tables import metric_table, timing_table
-from headstart.evaluate.timing import Timing
+from headstart.evaluate.results import Results, Run, Timing, metric_table, timing_table
 
 RECORD = {
     "split": 0,

@@ -12,10 +12,9 @@ from headstart import Headstart
 from headstart.datasets import synthetic_mixed, synthetic_ratings
 from headstart.errors import InputError
 from headstart.evaluate import Benchmark, BenchmarkConfig, KShotTest, Results, RowTest, benchmark, scoring
-from headstart.evaluate.row_split import part_rows
+from headstart.evaluate.splits import part_rows
 from headstart.table.kinds import KindType
-from headstart.training.scales import hide_scales
-from headstart.training.stages import feature_batch
+from headstart.training.recipe import feature_batch, hide_scales
 
 SHOTS, ROW_SHOTS = (0, 2, 5), (0, 1, 4)
 

@@ -14,14 +14,13 @@ from hypothesis import strategies as st
 from headstart.datasets import synthetic_mixed, synthetic_ratings, synthetic_responses
 from headstart.errors import InputError
 from headstart.evaluate import KShotTest, RowTest, split_features
-from headstart.evaluate.row_scoring import HeldOutRows
-from headstart.evaluate.row_split import LEAST_ROWS, MOST_ROWS, draw_rows, part_rows, usable_row_shots
-from headstart.evaluate.row_test import both_few
+from headstart.evaluate.kshot import both_few
+from headstart.evaluate.scoring import HeldOutRows
+from headstart.evaluate.splits import LEAST_ROWS, MOST_ROWS, draw_rows, part_rows, usable_row_shots
 from headstart.table import Table
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
-from headstart.training.recipe import as_modelled
-from headstart.training.stages import feature_batch
+from headstart.training.recipe import as_modelled, feature_batch
 
 SHOTS = (0, 1, 2, 4)
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from headstart.evaluate.kshot import KShotTest
-from headstart.evaluate.timing import BATCH, time_adapters
+from headstart.evaluate.results import BATCH, time_adapters
 
 
 def test_adapters_take_turns_in_full_batches_after_a_warm_up(worlds, monkeypatch):

@@ -2,15 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from headstart.adapters.registry import adapter_config
+from headstart.adapters.base import adapter_config
 from headstart.datasets import DATASETS
 from headstart.errors import InputError, UnknownNameError
-from headstart.evaluate.results import Results, Run
-from headstart.evaluate.timing import Timing
-from headstart.experiments.catalogue import EXPERIMENTS, STUDIES, experiments_named, methods_of
-from headstart.experiments.presets import PRESETS, preset
-from headstart.experiments.publishing import ratio_table
-from headstart.experiments.showing import best_method, show
+from headstart.evaluate.results import Results, Run, Timing
+from headstart.experiments.presets import EXPERIMENTS, PRESETS, STUDIES, experiments_named, methods_of, preset
+from headstart.experiments.reproduce import best_method, ratio_table, show
 
 
 def test_every_experiment_names_methods_and_studies_that_exist():

@@ -10,10 +10,10 @@ import torch
 import typer
 from typer.testing import CliRunner
 
-from headstart.cli.reproduce import reproduce
+from headstart.cli.research import reproduce
 from headstart.errors import InputError
 from headstart.evaluate.results import Results
-from headstart.experiments.catalogue import EXPERIMENTS
+from headstart.experiments.presets import EXPERIMENTS
 from headstart.experiments.reproduce import Reproduction
 
 

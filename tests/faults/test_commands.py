@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from headstart import storage
+from headstart import files as storage
 from headstart.cli.main import app
 from headstart.errors import BusyError, HeadstartError
 from headstart.model import Headstart
-from headstart.model.checkpoint import part_file, working_in
+from headstart.model.fitting import part_file, working_in
 from headstart.table import Table
 from tests.faults.models import fresh, table
 

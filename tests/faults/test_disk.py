@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headstart import storage
+from headstart import files as storage
 from headstart.cli.output import destination
 from headstart.errors import HeadstartError, StorageError
 from headstart.model import Headstart

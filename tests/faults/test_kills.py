@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headstart import storage
+from headstart import files as storage
 from headstart.model import Headstart
-from headstart.model.checkpoint import MARK, open_checkpoint, part_file, working_in
-from headstart.model.parts.settings import Settings
+from headstart.model.fitting import MARK, open_checkpoint, part_file, working_in
 from headstart.model.saving import folder
+from headstart.model.state import Settings
 from tests.faults.killing import killed_at
 from tests.faults.models import fresh, table
 

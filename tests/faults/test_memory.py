@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from headstart import Headstart, HeadstartError, MemoryLimitError, Table
-from headstart.backbones import sweeping
+from headstart.backbones import factorisation_fit as sweeping
 from tests.model.conftest import ratings_table
 
 TORCH = "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you tried"
@@ -52,6 +52,6 @@ def test_a_table_without_memory_is_a_clear_error(monkeypatch: pytest.MonkeyPatch
     def fail(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("headstart.table.assembling.sort_observations", fail)
+    monkeypatch.setattr("headstart.table.reading.sort_observations", fail)
     with pytest.raises(MemoryLimitError, match="not enough memory to read the table"):
         Table.read(pa.table({"row": ["a"], "feature": ["x"], "value": [1]}))

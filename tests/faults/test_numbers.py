@@ -13,9 +13,7 @@ import pytest
 import torch
 
 from headstart.adapters.bayes import BayesHead
-from headstart.core.batch import FeatureBatch
-from headstart.core.heads import Heads
-from headstart.core.states import RowStates
+from headstart.core.types import FeatureBatch, Heads, RowStates
 from headstart.errors import InputError, NumericalError, SurpriseWarning
 from headstart.model import Headstart
 from headstart.table import Table

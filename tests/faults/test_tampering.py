@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from headstart import storage
+from headstart import files as storage
 from headstart.errors import ModelFileError
 from headstart.model import Headstart
 from headstart.model.saving.format import checksum
@@ -62,11 +62,11 @@ def test_a_flipped_bit_changes_nothing_or_is_said(kind: str, tmp_path: Path) -> 
 def rewritten(place: Path, change: Callable[[Facts, Tensors], object]) -> None:
     """Change facts and tensors, with every digest as it should be."""
     index, weights = place / "model.json", next(place.glob("weights-*"))
-    facts, tensors = json.loads(index.read_text()), storage.unpack(weights.read_bytes())
+    facts, tensors = json.loads(index.read_text()), storage.unpack_tensors(weights.read_bytes())
     del facts["checksum"]
     change(facts, tensors)
     weights.unlink()
-    content = storage.pack(tensors)
+    content = storage.pack_tensors(tensors)
     facts["weights_sha256"] = hashlib.sha256(content).hexdigest()
     facts["weights"] = f"weights-{facts['weights_sha256'][:16]}.safetensors"
     (place / facts["weights"]).write_bytes(content)

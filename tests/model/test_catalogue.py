@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from headstart.core.heads import Heads
+from headstart.core.types import Heads
 from headstart.errors import UnknownNameError
-from headstart.model.parts.catalogue import Catalogue
-from headstart.model.parts.feature import Feature
+from headstart.model.features import Catalogue, Feature
 from headstart.table.kinds import Kind
 
 WIDTH = 2

@@ -12,10 +12,10 @@ import torch
 from tests.model.conftest import QUICK, ratings_table
 
 from headstart.adapters import ADAPTERS, Adapter, StreamingAdapter, adapter_config
-from headstart.adapters.prior import HeadPrior
+from headstart.adapters.head_prior import HeadPrior
 from headstart.backbones import BACKBONES, Backbone
 from headstart.model import Headstart
-from headstart.model.asking.prediction import Prediction
+from headstart.model.prediction import Prediction
 
 Fresh = Callable[..., Headstart]
 

@@ -14,9 +14,10 @@ from headstart.adapters.bayes import BayesConfig
 from headstart.datasets import synthetic_diagnoses
 from headstart.errors import InputError
 from headstart.model import Headstart
-from headstart.model.saving.opening import load
+from headstart.model.saving.loading import load
 from headstart.table.kinds import KindType
-from headstart.training import choosing, judge
+from headstart.training import judge
+from headstart.training import recipe as choosing
 
 
 @cache

@@ -14,7 +14,7 @@ from tests.table.test_encoders import SHA, Stub, encoder_of
 from headstart.errors import InputError, UnknownNameError
 from headstart.model import Headstart
 from headstart.table import Table
-from headstart.table.encoders import finding
+from headstart.table import text_encoders as finding
 
 NEW = {"title": "a new film", "poster": "new.png"}
 

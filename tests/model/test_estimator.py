@@ -6,7 +6,7 @@ import pytest
 from sklearn.base import clone
 
 from headstart import Headstart, UnknownNameError
-from headstart.adapters.knn import NearestHeadsConfig
+from headstart.adapters.baselines import NearestHeadsConfig
 
 
 def test_scikit_learn_clones_a_model() -> None:

@@ -12,7 +12,7 @@ import torch
 from tests.model.conftest import CLOSED, fitted, ratings_table
 from tests.model.test_recommending import mixed_table
 
-from headstart.backbones.explaining import row_parts
+from headstart.backbones.factorisation import row_parts
 from headstart.errors import InputError, UnknownNameError
 from headstart.model import Headstart
 from headstart.table import Cells

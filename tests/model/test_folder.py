@@ -15,14 +15,14 @@ import pytest
 import torch
 from tests.model.conftest import QUICK, ratings_table
 
-from headstart import storage
+from headstart import files as storage
 from headstart.adapters import ADAPTERS, AdapterConfig, register_adapter
-from headstart.adapters.mean import MeanOfContext
+from headstart.adapters.baselines import MeanOfContext
 from headstart.errors import InputError, ModelFileError
 from headstart.model import Headstart
 from headstart.model.saving import folder
 from headstart.model.saving.format import FORMAT, checksum
-from headstart.training.metatraining import MetaTrainingConfig
+from headstart.training.meta_training import MetaTrainingConfig
 
 Fresh = Callable[..., Headstart]
 OLD = Path(__file__).parents[1] / "references" / "folders"
@@ -143,10 +143,10 @@ Tensors = dict[str, torch.Tensor]
 def rewritten(saved: Path, change: Callable[[Facts, Tensors], object]) -> None:
     """Change facts and tensors, with every digest as it should be."""
     index, weights = saved / "model.json", next(saved.glob("weights-*"))
-    facts, tensors = json.loads(index.read_text()), storage.unpack(weights.read_bytes())
+    facts, tensors = json.loads(index.read_text()), storage.unpack_tensors(weights.read_bytes())
     del facts["checksum"]
     change(facts, tensors)
-    content = storage.pack(tensors)
+    content = storage.pack_tensors(tensors)
     if content != weights.read_bytes():
         weights.unlink()
         facts["weights_sha256"] = hashlib.sha256(content).hexdigest()

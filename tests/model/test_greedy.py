@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from headstart.model.asking.suggestion import Weights, greedy
+from headstart.model.suggestion import Weights, greedy
 
 SIZE = 5
 

@@ -13,8 +13,8 @@ import torch
 from sklearn.base import clone
 from tests.model.conftest import CLOSED, QUICK, ratings_table
 
-from headstart.algebra.symmetric import unpack
 from headstart.errors import InputError, NotFittedError, UnknownNameError
+from headstart.linalg.packed import unpack
 from headstart.model import Headstart
 from headstart.progress import Reporter
 from headstart.table import Table

@@ -16,8 +16,7 @@ from tests.faults.models import fresh
 
 from headstart.errors import InputError, ModelFileError, StorageError, SurpriseWarning
 from headstart.model import Headstart
-from headstart.model.changing import journal
-from headstart.model.saving import folder
+from headstart.model.saving import folder, journal
 from headstart.model.saving.format import tensors_of
 from headstart.table import Table
 

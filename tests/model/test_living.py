@@ -446,7 +446,7 @@ def test_staleness_tells_what_was_foreseen_from_what_was_not(tmp_path: Path) -> 
 def test_excess_is_likelihood_less_entropy() -> None:
     from headstart.core.likelihood import Likelihood, LikelihoodConfig
     from headstart.core.predictive import Predictive
-    from headstart.model.parts.staleness import excess_of
+    from headstart.model.state import excess_of
 
     likelihood = Likelihood(LikelihoodConfig(rating_link="identity"))
     kinds = torch.tensor([0, 1, 2])

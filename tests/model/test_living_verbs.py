@@ -17,7 +17,7 @@ from tests.model.test_row_metadata import fitted as with_row_metadata
 
 from headstart.errors import InputError
 from headstart.model import Headstart
-from headstart.model.saving.replacing import lost_without
+from headstart.model.saving.folder import lost_without
 
 Fresh = Callable[..., Headstart]
 

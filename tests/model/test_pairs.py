@@ -8,8 +8,8 @@ import pytest
 from tests.model.conftest import ratings_table
 
 from headstart import Headstart, Table
-from headstart.model.asking import predicting
-from headstart.model.asking.predicting import predict_pairs
+from headstart.model import prediction as predicting
+from headstart.model.prediction import predict_pairs
 
 
 def mixed_table() -> Table:

@@ -14,13 +14,14 @@ import torch
 from tests.faults.models import fresh
 from tests.model.test_journal import VERBS, assert_same, changed, with_everything
 
-from headstart import storage
+from headstart import files as storage
 from headstart.errors import ModelFileError, UnknownNameError
-from headstart.mapping import MappedFile
+from headstart.files import MappedFile
 from headstart.model import Headstart
-from headstart.model.saving import folder, opening, quick
-from headstart.model.saving.saved_entries import SavedEntries
-from headstart.model.saving.saved_names import SavedNames, name_tensors
+from headstart.model.saving import folder
+from headstart.model.saving import lazy as quick
+from headstart.model.saving import loading as opening
+from headstart.model.saving.lazy import SavedEntries, SavedNames, name_tensors
 from headstart.table import Names
 
 
@@ -233,13 +234,13 @@ def test_saved_names_are_names(monkeypatch: pytest.MonkeyPatch) -> None:
         assert names == saved
         assert hash(saved) == hash(names)
         assert list(saved) == words
-        monkeypatch.setattr("headstart.model.saving.saved_names._LOOKUPS", 0)  # now from a dictionary
+        monkeypatch.setattr("headstart.model.saving.lazy._LOOKUPS", 0)  # now from a dictionary
     with pytest.raises(IndexError):
         SavedNames(name_tensors(words), "row")[len(words)]
     assert len(SavedNames(name_tensors([]), "row")) == 0
     same = SavedNames({**name_tensors(words), "hashes": torch.zeros(len(words), dtype=torch.int64)}, "row")
-    monkeypatch.setattr("headstart.model.saving.saved_names._hash", lambda _: 0)  # of names that share one
-    monkeypatch.setattr("headstart.model.saving.saved_names._LOOKUPS", 1000)
+    monkeypatch.setattr("headstart.model.saving.lazy._hash", lambda _: 0)  # of names that share one
+    monkeypatch.setattr("headstart.model.saving.lazy._LOOKUPS", 1000)
     assert same.position("n77") == names.position("n77")
 
 
@@ -253,7 +254,7 @@ def test_mapped_tensors_are_those_of_the_file(tmp_path: Path) -> None:
         "z": torch.arange(20000.0),
     }
     path = tmp_path / "f"
-    path.write_bytes(storage.pack(tensors, {"some": "facts"}))
+    path.write_bytes(storage.pack_tensors(tensors, {"some": "facts"}))
     content, file = path.read_bytes(), MappedFile(path)
     assert file.facts == {"some": "facts"}
     for name, tensor in tensors.items():

@@ -17,7 +17,7 @@ from tests.model.test_recommending import mixed_table
 
 from headstart.errors import InputError
 from headstart.model import Headstart
-from headstart.model.asking.prediction import Prediction
+from headstart.model.prediction import Prediction
 from headstart.table import Kind, Kinds, MetadataSchema, Names
 
 Fresh = Callable[..., Headstart]

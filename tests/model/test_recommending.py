@@ -15,7 +15,7 @@ from tests.model.conftest import CLOSED, ratings_table
 from headstart.core.predictive import predict_grid
 from headstart.errors import InputError, UnknownNameError
 from headstart.model import Headstart
-from headstart.model.asking.leading import leading
+from headstart.model.ranking import leading
 from headstart.table import Table
 
 Fresh = Callable[..., Headstart]

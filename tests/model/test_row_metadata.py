@@ -74,7 +74,7 @@ def test_telling_metadata_serves_rows_that_observed_nothing() -> None:
 
 
 def _without_empty(table: Table) -> pa.Table:
-    from headstart.model.saving.exporting import long_form
+    from headstart.model.saving.export import long_form
 
     return long_form(table)
 

@@ -12,7 +12,7 @@ from tests.model.conftest import CLOSED, ratings_table
 
 from headstart.errors import NumericalError
 from headstart.model import Headstart
-from headstart.model.parts.layered import Layered
+from headstart.model.persistent import Layered
 from headstart.table import Table
 
 
@@ -59,8 +59,8 @@ def test_one_triple_is_as_among_many(kind: str, update: str, monkeypatch: pytest
     stream = [("u1", "f0", high), ("u5", "f3", low), ("u5", "new", low), ("u1", "f0", low), ("u5", "f2", 1)]
     for triple in stream:
         one.observe([triple], update=update)
-    monkeypatch.setattr("headstart.model.changing.observing.takes_one", lambda *_: False)
-    monkeypatch.setattr("headstart.model.changing.surprise.takes_one", lambda *_: False)
+    monkeypatch.setattr("headstart.model.updates.takes_one", lambda *_: False)
+    monkeypatch.setattr("headstart.model.updates.takes_one", lambda *_: False)
     for triple in stream:
         many.observe([triple], update=update)
     mine, theirs = one.predict(), many.predict()
@@ -89,7 +89,7 @@ def test_the_short_way_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     def general(*_: object) -> None:
         raise AssertionError("the general way was taken")
 
-    monkeypatch.setattr("headstart.model.changing.observing.described", general)
+    monkeypatch.setattr("headstart.model.updates.described", general)
     monkeypatch.setattr(type(model.fitted_.adapter), "adapt", general)
     monkeypatch.setattr(type(model.fitted_.adapter), "evidence", general)
     said = model.observe([("u1", "f1", 5)])

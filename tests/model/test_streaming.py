@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 from tests.model.conftest import CLOSED, able, ratings_table
 
-from headstart.core.batch import FeatureBatch
-from headstart.core.states import RowStates
+from headstart.core.types import FeatureBatch, RowStates
 from headstart.model import Headstart
 from headstart.table import Table
 

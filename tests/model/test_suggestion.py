@@ -10,13 +10,12 @@ import pytest
 import torch
 from tests.model.conftest import CLOSED, ratings_table
 
-from headstart.algebra.symmetric import forms, pack
-from headstart.core.heads import Heads
 from headstart.core.likelihood import Likelihood, LikelihoodConfig
-from headstart.core.states import RowStates
+from headstart.core.types import Heads, RowStates
 from headstart.errors import InputError, UnknownNameError
+from headstart.linalg.packed import forms, pack
 from headstart.model import Headstart
-from headstart.model.asking.suggestion import most_telling
+from headstart.model.suggestion import most_telling
 from headstart.table import Table
 from headstart.table.kinds import KindType
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from headstart.model.parts.feature import Feature
-from headstart.model.parts.units import in_own_units
+from headstart.model.features import Feature
+from headstart.model.state import in_own_units
 from headstart.table import Kind
 
 MIDDLE = Kind.real(2.0, 3.0)

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from headstart.datasets.synthetic import synthetic_mixed, synthetic_responses
 from headstart.model import Headstart
-from headstart.model.asking.prediction import Prediction
+from headstart.model.prediction import Prediction
 from headstart.table import Table
 from tests.model.conftest import ratings_table
 from tests.model.test_reals import columns, table_of

@@ -12,8 +12,8 @@ import torch
 from tests.scoring.conftest import contents
 
 from headstart import HeadstartError
-from headstart.scoring import cluster, score
-from headstart.scoring.worker import Worker
+from headstart import scoring_ray as cluster
+from headstart.scoring import Worker, score
 
 
 class RayError(Exception):
@@ -62,7 +62,6 @@ class StandIn:
 
 def asked(monkeypatch: pytest.MonkeyPatch, ray: StandIn) -> StandIn:
     monkeypatch.setattr(cluster, "require_ray", lambda: ray)
-    monkeypatch.setattr("headstart.scoring.running.require_ray", lambda: ray)
     return ray
 
 
@@ -82,7 +81,7 @@ def test_no_more_workers_than_partitions_and_a_card_for_each(
     saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ray = asked(monkeypatch, StandIn(runs=True))
-    monkeypatch.setattr("headstart.scoring.scorer.device_of", lambda name: torch.device("cpu"))
+    monkeypatch.setattr("headstart.scoring.device_of", lambda name: torch.device("cpu"))
     score(saved, tmp_path / "out", partition_size=100, engine="ray", workers=8, device="cuda", quiet=True)
     assert ray.said == [("workers", 2, 1)]
 
@@ -121,6 +120,6 @@ def test_a_worker_that_cannot_open_the_model_says_why(
     saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked(monkeypatch, StandIn(runs=True))
-    monkeypatch.setattr("headstart.scoring.scorer.identity_of", lambda path: "another")
+    monkeypatch.setattr("headstart.scoring.identity_of", lambda path: "another")
     with pytest.raises(HeadstartError, match="has changed since scoring began"):
         score(saved, tmp_path / "out", engine="ray", quiet=True)

@@ -15,7 +15,8 @@ from tests.scoring.conftest import contents
 from tests.test_cli import run
 
 from headstart import InputError, UnknownNameError
-from headstart.scoring import Scorer, cluster, score
+from headstart import scoring_ray as cluster
+from headstart.scoring import Scorer, score
 
 needs_ray = pytest.mark.skipif(
     find_spec("ray") is None, reason="Ray is not installed; install the extra 'ray' to test scoring on it"

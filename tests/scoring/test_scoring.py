@@ -18,8 +18,9 @@ from tests.model.conftest import able
 from tests.scoring.conftest import contents
 
 from headstart import BusyError, Headstart, InputError, ModelFileError, UnknownNameError
-from headstart.locking import locked
-from headstart.scoring import Scorer, folder, score
+from headstart import scoring as folder
+from headstart.files import locked
+from headstart.scoring import Scorer, score
 
 NUMBERS = ("mean", "std", "low", "high")
 
@@ -48,7 +49,7 @@ def test_many_features_are_predicted_some_at_a_time(
     saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     score(saved, tmp_path / "whole", partition_size=50, quiet=True)
-    monkeypatch.setattr("headstart.scoring.scorer._FEATURES_AT_ONCE", 7)
+    monkeypatch.setattr("headstart.scoring._FEATURES_AT_ONCE", 7)
     score(saved, tmp_path / "parts", partition_size=50, quiet=True)
     assert contents(tmp_path / "whole") == contents(tmp_path / "parts")
 

@@ -12,14 +12,17 @@ import numpy as np
 from sqlalchemy import select
 
 from headstart.model import Headstart
-from headstart.service.live.advancing import advanced
-from headstart.service.live.delta import Delta
-from headstart.service.live.model import LiveModel, arrivals_from
-from headstart.service.live.state import LiveState
-from headstart.service.store import Store
-from headstart.service.store.reading import added_features, latest, since
-from headstart.service.store.schema import CHANGES, OBSERVATIONS
-from headstart.service.store.schema import ROWS as STORED_ROWS
+from headstart.service.live_model import LiveModel, LiveState, advanced, arrivals_from
+from headstart.service.store import (
+    CHANGES,
+    OBSERVATIONS,
+    Delta,
+    Store,
+    added_features,
+    read_latest,
+    read_since,
+)
+from headstart.service.store import ROWS as STORED_ROWS
 from tests.service.running import FEATURES, ROWS, Server
 
 WRITERS = 3
@@ -134,7 +137,7 @@ def _check(server: Server, model: Path, url: str, writers: list[Writing]) -> Non
                     OBSERVATIONS.c.id
                 )
             )
-            held = {(cell.row, cell.feature): cell.value for cell in latest(lines)}
+            held = {(cell.row, cell.feature): cell.value for cell in read_latest(lines)}
         for writer in writers:
             for cell, value in writer.cells.items():
                 possible = {value, writer.unsure.get(cell, value)}
@@ -172,12 +175,12 @@ def one_by_one(store: Store, model: Path) -> LiveState:
         for number in numbers:
             line = OBSERVATIONS.c
             query = select(line.row, line.feature, line.value).where(line.number == number).order_by(line.id)
-            cells = latest(connection.execute(query))
+            cells = read_latest(connection.execute(query))
             kind, name = connection.execute(
                 select(CHANGES.c.kind, CHANGES.c.name).where(CHANGES.c.number == number)
             ).one()
             new = {name: features[name]} if kind == "feature" else {}
             rows = {added[number]: None} if number in added else {}
             state = advanced(state, Delta(features=new, rows=rows, cells=cells), there)
-        assert not since(connection, numbers[-1] if numbers else 0, state.base.rows)
+        assert not read_since(connection, numbers[-1] if numbers else 0, state.base.rows)
     return state

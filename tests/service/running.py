@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from headstart.model import Headstart
-from headstart.service.settings import ServiceSettings
+from headstart.service.worker import ServiceSettings
 from headstart.table import Table
 
 ROWS, FEATURES = 40, 16
@@ -23,7 +23,7 @@ _ROOT = str(Path(__file__).parents[2])
 if sys.path[0] != _ROOT:
     sys.path.insert(0, _ROOT)  # before any other package of the name "tests"
 _PROCESSES = multiprocessing.get_context("forkserver")
-_PROCESSES.set_forkserver_preload(["headstart.service.running"])
+_PROCESSES.set_forkserver_preload(["headstart.service.app"])
 
 
 def table(seed: int = 0, more: int = 0) -> Table:
@@ -67,7 +67,7 @@ def serve(model: str, url: str, port: int) -> None:
     """Serve until killed; runs in a process of its own."""
     import torch
 
-    from headstart.service.running import run
+    from headstart.service.app import run
 
     torch.set_num_threads(1)
     run(Path(model), url, ServiceSettings(poll_seconds=0.1), "127.0.0.1", port)

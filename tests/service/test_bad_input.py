@@ -10,7 +10,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from headstart.service.app import create_app
-from headstart.service.settings import ServiceSettings
+from headstart.service.worker import ServiceSettings
 from tests.service.bad_requests import BAD, RAW, Bad
 
 

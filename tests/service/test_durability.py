@@ -12,9 +12,8 @@ from starlette.testclient import TestClient
 
 from headstart.errors import InputError, StorageError
 from headstart.service.app import create_app
-from headstart.service.settings import ServiceSettings
-from headstart.service.store import Store
-from headstart.service.store.schema import FACTS
+from headstart.service.store import FACTS, Store
+from headstart.service.worker import ServiceSettings
 from tests.service.conftest import Start
 from tests.service.killing import killed
 from tests.service.postgres import Cluster
@@ -203,7 +202,7 @@ def test_the_migrations_make_the_schema_that_the_code_uses(url: str) -> None:
 
 
 def test_export_writes_what_arrived(client: TestClient, url: str) -> None:
-    from headstart.service.exporting import export
+    from headstart.service.views import export
 
     client.post("/v1/features", json={"name": "new", "metadata": {"year": 2001}, "observations": {"u1": 5}})
     observe(client, ("u1", "new", 4), ("u2", "f1", 2))

@@ -9,7 +9,7 @@ import pytest
 
 from headstart.errors import ModelFileError
 from headstart.model import Headstart
-from headstart.model.saving.identity import identity_of, touched
+from headstart.model.saving.folder import identity_of, touched
 from tests.faults.models import fresh
 
 

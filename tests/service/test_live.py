@@ -12,11 +12,8 @@ import pytest
 
 from headstart.errors import ModelFileError
 from headstart.model import Headstart
-from headstart.service.live.advancing import advanced
-from headstart.service.live.delta import Cell, Delta
-from headstart.service.live.model import LiveModel
-from headstart.service.live.state import LiveState, kept_keys, power_of_two
-from headstart.service.store import Store
+from headstart.service.live_model import LiveModel, LiveState, advanced, kept_keys, power_of_two
+from headstart.service.store import Cell, Delta, Store
 from headstart.table import Table
 from tests.faults.models import trained
 

@@ -8,8 +8,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from headstart.errors import InputError
+from headstart.service.auth import Keyring, create_token
 from headstart.service.store import Store
-from headstart.service.tokens import Keyring, create_token
 from tests.service.conftest import Start
 
 ONE = {"rows": ["u1"], "features": ["f1"]}

@@ -9,7 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from headstart.cli.serve import default_store, is_loopback
-from headstart.service import running
+from headstart.service import app as running
 from headstart.service.store import Store
 from tests.test_cli import run as command
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from headstart.datasets import synthetic_ratings
 from headstart.errors import InputError
 from headstart.table import Cells, Kind, Kinds, Names, Table
-from headstart.table import compact as compact_module
-from headstart.table import sorting as sorting_module
-from headstart.table.compact import ascends, counts_of, exact, require_positions, taken
-from headstart.table.sorting import merge_duplicates, sort_observations
+from headstart.table import cells as compact_module
+from headstart.table import reading as sorting_module
+from headstart.table.cells import ascends, counts_of, exact, require_positions, taken
+from headstart.table.reading import merge_duplicates, sort_observations
 
 ROWS, FEATURES = 100_000, 50_000  # their product is larger than 2³²
 
@@ -66,7 +66,7 @@ def test_no_value_is_ever_changed(values):
 
 
 def test_one_batch_in_double_precision_makes_all_so(monkeypatch):
-    monkeypatch.setattr("headstart.table.sources.frame.BATCH", 2)
+    monkeypatch.setattr("headstart.table.sources.BATCH", 2)
     assert read([1.0, 2.0, 0.1, 5.0], kinds="real").values.tolist() == [1.0, 2.0, 0.1, 5.0]
 
 

@@ -12,8 +12,9 @@ import pytest
 
 from headstart.errors import InputError
 from headstart.table import MetadataSchema, Table
-from headstart.table.encoders import SentenceEncoder, finding, sentence
-from headstart.table.encoders.vector_cache import VectorCache
+from headstart.table import text_encoders as finding
+from headstart.table import text_encoders as sentence
+from headstart.table.text_encoders import SentenceEncoder, VectorCache
 
 SHA = "ab" * 32
 

@@ -8,7 +8,7 @@ from hypothesis import example, given
 
 from headstart.errors import InputError, UnknownNameError
 from headstart.table import Kind, Kinds, Table
-from headstart.table.inference import resolve_kinds
+from headstart.table.kind_inference import resolve_kinds
 from headstart.table.names import Names
 
 FINITE = st.floats(-1e9, 1e9)

@@ -13,7 +13,9 @@ from hypothesis import given, settings
 
 from headstart.errors import InputError, UnknownNameError
 from headstart.table import MetadataSchema, Table
-from headstart.table.columns import COLUMN_TYPES, category, labels
+from headstart.table import columns as category
+from headstart.table import columns as labels
+from headstart.table.columns import COLUMN_TYPES
 
 FILMS = pa.table(
     {
@@ -238,8 +240,8 @@ def test_labels(schema):
 
 
 def test_only_the_most_frequent_are_kept(monkeypatch):
-    monkeypatch.setattr(category, "LIMIT", 2)
-    monkeypatch.setattr(labels, "LIMIT", 2)
+    monkeypatch.setattr(category, "MAX_CATEGORIES", 2)
+    monkeypatch.setattr(labels, "MAX_LABELS", 2)
     data = pa.table({"one": list("zzyyxw"), "many": ["z|a", "z|b", "y", "y", "c|d", "z"]})
     schema = MetadataSchema.fit(data, {"one": "category", "many": "labels"})
     assert [each.values for each in schema.columns] == [("y", "z"), ("y", "z")]

@@ -15,8 +15,9 @@ from hypothesis import given, settings
 
 from headstart.errors import InputError, UnknownNameError
 from headstart.table import Table
-from headstart.table.sources import csvfile, parquetfile
-from headstart.table.sources import frame as frame_source
+from headstart.table import sources as csvfile
+from headstart.table import sources as frame_source
+from headstart.table import sources as parquetfile
 
 TEXTS = st.text("abcé ,\"'\n|", min_size=1, max_size=4).map(str.strip).filter(bool)
 NAMES = st.one_of(st.integers(-5, 30).map(str), TEXTS)

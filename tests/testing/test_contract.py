@@ -7,9 +7,8 @@ from typing import ClassVar, Literal
 import pytest
 import torch
 
-from headstart.adapters.protocol import Adapter, AdapterConfig
-from headstart.adapters.registry import ADAPTERS
-from headstart.backbones.registry import BACKBONES
+from headstart.adapters.base import ADAPTERS, Adapter, AdapterConfig
+from headstart.backbones.base import BACKBONES
 from headstart.core import FeatureBatch, Heads, RowStates
 from headstart.testing import ContractError, check_adapter, check_backbone
 

@@ -34,13 +34,13 @@ CASES: dict[str, dict[str, Any]] = {
 _LOWERED = {
     "headstart.backbones.signature._QUANTILE_ROWS": 50,
     "headstart.backbones.signature._PATIENCE_ROWS": 40,
-    "headstart.algebra.honest._LINES_TO_CHOOSE": 45,
-    "headstart.algebra.shared._DRAWN": 64,
-    "headstart.adapters.empirical._NOISE_OBSERVATIONS": 200,
-    "headstart.training.tasks.MOST_STATES": 2**14,
-    "headstart.training.tasks._LEAST_OBSERVATIONS": 16,
+    "headstart.linalg.ridge._LINES_TO_CHOOSE": 45,
+    "headstart.distributed._DRAWN": 64,
+    "headstart.adapters.head_prior._NOISE_OBSERVATIONS": 200,
+    "headstart.training.episodes.MOST_STATES": 2**14,
+    "headstart.training.episodes._LEAST_OBSERVATIONS": 16,
 }
-_BLOCKS = {"headstart.model.saving.shared._AT_ONCE": 100, "headstart.crew._BLOCK": 1000}
+_BLOCKS = {"headstart.model.saving.folder._AT_ONCE": 100, "headstart.distributed._BLOCK": 1000}
 
 
 @contextmanager

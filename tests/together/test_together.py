@@ -16,10 +16,9 @@ import pytest
 import torch
 
 from headstart import Headstart, InputError, Table
-from headstart.crew import crew
-from headstart.model.sharing import require_shareable
-from headstart.storage import read_tensors
-from headstart.streaming import Layout, ordered, written
+from headstart.distributed import crew
+from headstart.files import Layout, ordered, read_tensors, written
+from headstart.model.fitting import require_shareable
 from headstart.table.sources import Source, open_source
 from tests.together.cases import CASES, as_large, make_folder, make_metadata
 

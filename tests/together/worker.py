@@ -11,15 +11,12 @@ import pytest
 import torch
 
 from headstart import Headstart, Table
-from headstart.algebra.shared import normal_lines, tall_qr, uniform_at
-from headstart.crew import ALONE, crew, working_as
+from headstart.distributed import ALONE, crew, normal_lines, tall_qr, uniform_at, working_as, working_together
 from headstart.errors import InputError
-from headstart.launching import working_together
-from headstart.table.digests import digest
-from headstart.table.inference import resolve_kinds
+from headstart.table.kind_inference import digest, resolve_kinds
 from headstart.table.names import Names
-from headstart.table.regrouping import ByFeature
-from headstart.training.gathering import gathered_cells
+from headstart.table.outliers import ByFeature
+from headstart.training.episodes import gathered_cells
 from tests.pretended import DEVICE, Pretending
 from tests.together.cases import CASES, as_large
 

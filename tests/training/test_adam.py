@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from headstart.training.adam import Adam
+from headstart.training.loop import Adam
 
 
 def stepped(decoupled: float, plain: float, *, own: bool, restarts: bool = False) -> list[torch.Tensor]:

@@ -14,15 +14,11 @@ from tests.model.conftest import ratings_table
 
 from headstart.adapters import adapter_config
 from headstart.adapters.chn_bayes import CHNBayes
-from headstart.core.batch import FeatureBatch
-from headstart.core.heads import Heads
-from headstart.core.shots import VALIDATION_SHOTS, between
-from headstart.core.states import RowStates
+from headstart.core.types import VALIDATION_SHOTS, FeatureBatch, Heads, RowStates, between
 from headstart.datasets.synthetic import synthetic_diagnoses
 from headstart.progress import Reporter
 from headstart.table import Table
-from headstart.training.blending import blend_outcomes, falling
-from headstart.training.judge import outcomes_of
+from headstart.training.judge import blend_outcomes, falling, outcomes_of
 from headstart.training.recipe import Prepared, Recipe, prepare
 
 

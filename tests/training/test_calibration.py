@@ -9,20 +9,16 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from headstart.adapters.protocol import Adapter, AdapterConfig
-from headstart.core.batch import FeatureBatch
-from headstart.core.heads import Heads
-from headstart.core.knowledge import Knowledge
+from headstart.adapters.base import Adapter, AdapterConfig
 from headstart.core.likelihood import Likelihood, LikelihoodConfig
 from headstart.core.predictive import Predictive
-from headstart.core.shots import VALIDATION_SHOTS
-from headstart.core.states import RowStates
+from headstart.core.types import VALIDATION_SHOTS, FeatureBatch, Heads, Knowledge, RowStates
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 from headstart.training import calibration
 from headstart.training.calibration import LEVELS, USUAL_LEVEL, Calibration, Outcome
+from headstart.training.episodes import disjoint_tasks
 from headstart.training.judge import outcomes_of
-from headstart.training.tasks import disjoint_tasks
 
 ROWS, CLAIMED = 400, 0.3  # the standard deviation that heads claim, at a row of usual noise
 

@@ -18,18 +18,22 @@ from tests.test_cli import run
 from torch import Tensor, nn
 
 from headstart import Headstart, InputError, Table
-from headstart.adapters.registry import ADAPTERS, adapter_config, adapter_names
-from headstart.algebra import honest, sparse
-from headstart.algebra.sparse import Backwards, bag, folded_sum, products_at, segment_sum
-from headstart.backbones.registry import BACKBONES
+from headstart.adapters.base import ADAPTERS, adapter_config, adapter_names
+from headstart.backbones.base import BACKBONES
 from headstart.core.devices import computing_on, moved, training_device
-from headstart.core.dropout import SharedDropout, of_a_batch
-from headstart.crew import Crew, working_as
+from headstart.core.networks import SharedDropout, of_a_batch
 from headstart.datasets import synthetic_mixed, synthetic_ratings, synthetic_responses
+from headstart.distributed import Crew, working_as
 from headstart.errors import MemoryLimitError
+from headstart.linalg import ragged as sparse
+from headstart.linalg import ridge as honest
+from headstart.linalg.ragged import Backwards, bag, folded_sum, products_at, segment_sum
 from headstart.table.cells import Cells
-from headstart.training import choosing, judge, new_heads, recipe, tasks
-from headstart.training import stages as stages_module
+from headstart.training import cross_fitted_heads as new_heads
+from headstart.training import episodes as tasks
+from headstart.training import judge, recipe
+from headstart.training import recipe as choosing
+from headstart.training import recipe as stages_module
 
 SMALL = {"name": "factorisation", "latent": 3, "signature": 2, "sweeps": 5}
 BACKBONE: dict[str, dict[str, Any]] = {

@@ -8,9 +8,8 @@ import pytest
 import torch
 from tests.training.test_episodes import batch_of, no_states
 
-from headstart.training.drawing import EpisodeDrawer
-from headstart.training.metatraining import MetaTrainingConfig
-from headstart.training.tasks import Tasks
+from headstart.training.episodes import EpisodeDrawer, Tasks
+from headstart.training.meta_training import MetaTrainingConfig
 
 
 def drawer(counts: list[int], folds: int = 1, **settings: object) -> EpisodeDrawer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -14,12 +15,10 @@ from torch.distributions import Bernoulli, Normal
 
 from headstart.adapters import adapter_config, build_adapter
 from headstart.adapters.chn import CHNConfig
-from headstart.core.batch import FeatureBatch
 from headstart.core.predictive import Predictive, predict_cells
-from headstart.core.states import RowStates
+from headstart.core.types import FeatureBatch, RowStates
 from headstart.table.kinds import KindType
-from headstart.training.episodes import Episode, draw_episode, episode_loss, predict_targets
-from headstart.training.sampling import draw_shots
+from headstart.training.episodes import Episode, draw_episode, draw_shots, episode_loss, predict_targets
 
 
 def batch_of(counts: list[int], seed: int) -> FeatureBatch:

@@ -14,21 +14,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.model.conftest import ratings_table
 
-from headstart.adapters.registry import adapter_config
+from headstart.adapters.base import adapter_config
 from headstart.core.likelihood import Likelihood, LikelihoodConfig
 from headstart.core.predictive import Predictive
-from headstart.core.shots import VALIDATION_SHOTS
+from headstart.core.types import VALIDATION_SHOTS
 from headstart.datasets import synthetic_diagnoses, synthetic_mixed
 from headstart.progress import Reporter
 from headstart.table import Table
 from headstart.table.kinds import KindType
-from headstart.training import blending, choosing, judge
+from headstart.training import judge
+from headstart.training import judge as blending
+from headstart.training import recipe as choosing
 from headstart.training.calibration import Outcome
-from headstart.training.choosing import Judge, train_best
+from headstart.training.episodes import cross_fitted_tasks
 from headstart.training.judge import Judged, better, folds, joined, outcomes_of
-from headstart.training.recipe import Recipe, Trained, as_modelled, train
-from headstart.training.stages import feature_batch
-from headstart.training.tasks import cross_fitted_tasks
+from headstart.training.recipe import Judge, Recipe, Trained, as_modelled, feature_batch, train, train_best
 
 QUIET = Reporter(quiet=True)
 

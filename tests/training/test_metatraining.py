@@ -13,16 +13,11 @@ from tests.adapters.conftest import Tiny
 from tests.training.test_tasks import FEATURES, some_cells, world
 
 from headstart.adapters import adapter_config, build_adapter
+from headstart.core.types import VALIDATION_SHOTS
 from headstart.progress import Reporter
-from headstart.training import metatraining
-from headstart.training.episodes import Episode
-from headstart.training.metatraining import (
-    VALIDATION_SHOTS,
-    MetaTrainingConfig,
-    meta_train,
-    validation_episodes,
-)
-from headstart.training.tasks import cross_fitted_tasks
+from headstart.training import meta_training as metatraining
+from headstart.training.episodes import Episode, cross_fitted_tasks
+from headstart.training.meta_training import MetaTrainingConfig, meta_train, validation_episodes
 
 
 def test_the_user_overrules_what_suits_an_adapter_but_not_what_it_is(tiny: Callable[..., Tiny]) -> None:

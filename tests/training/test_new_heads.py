@@ -7,12 +7,10 @@ import pytest
 import torch
 from tests.training.test_tasks import FEATURES, sampled, some_cells, world
 
-from headstart.adapters.empirical import empirical_noise, empirical_prior, mean_squared_weights
-from headstart.core.description import Description
-from headstart.core.heads import Heads
-from headstart.core.knowledge import Knowledge
-from headstart.training.new_heads import with_new_heads
-from headstart.training.tasks import Tasks, cross_fitted_tasks, disjoint_tasks
+from headstart.adapters.head_prior import empirical_noise, empirical_prior, mean_squared_weights
+from headstart.core.types import Description, Heads, Knowledge
+from headstart.training.cross_fitted_heads import with_new_heads
+from headstart.training.episodes import Tasks, cross_fitted_tasks, disjoint_tasks
 
 
 def slow(knowledge: Knowledge, tasks: Tasks) -> Heads:

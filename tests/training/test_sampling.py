@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.algebra.test_sparse import lines_of
 from tests.training.test_episodes import batch_of
 
-from headstart.training.sampling import (
+from headstart.training.episodes import (
     draw_features,
     draw_shots,
     feature_weights,

@@ -9,15 +9,13 @@ import torch
 from tests.backbones.conftest import random_cells
 
 from headstart.backbones import Backbone, backbone_config, build_backbone
-from headstart.core.batch import FeatureBatch
-from headstart.core.description import Description
-from headstart.core.knowledge import Knowledge
+from headstart.core.types import Description, FeatureBatch, Knowledge
 from headstart.progress import Reporter
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
-from headstart.training import tasks
+from headstart.training import episodes as tasks
+from headstart.training.episodes import Tasks, cross_fitted_tasks, disjoint_tasks, sampled_features
 from headstart.training.pretraining import PretrainingConfig, pretrain
-from headstart.training.tasks import Tasks, cross_fitted_tasks, disjoint_tasks, sampled_features
 
 FEATURES = 20
 NOTHING = Description(torch.zeros(FEATURES, 0), [])  # is known of the features

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from headstart import Table
-from headstart.datasets.registry import data_folder
+from headstart.datasets.public import data_folder
 from headstart.errors import HeadstartError
 from headstart.table.metadata import MetadataSchema
 

@@ -7,9 +7,7 @@ from pathlib import Path
 
 from generality.tables.entry import Entry, described, from_frame
 from headstart import Table
-from headstart.datasets.eedi import eedi
-from headstart.datasets.movielens import movielens_1m
-from headstart.datasets.neuropathic import neuropathic
+from headstart.datasets.public import eedi, movielens_1m, neuropathic
 
 
 def movielens_1m_titles(folder: Path) -> Table:

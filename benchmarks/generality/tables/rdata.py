@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from generality.tables.entry import Entry, described, from_frame, r_frame, words_of
 from headstart import Table
-from headstart.datasets.movielens import movielens_small
+from headstart.datasets.public import movielens_small
 
 
 def bfi() -> Table:

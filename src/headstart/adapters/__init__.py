@@ -1,8 +1,10 @@
 """Adapters: anything that maps (context, metadata) to a head. Every module here is found by itself."""
 
-from headstart.adapters.protocol import Adapter, AdapterConfig, StreamingAdapter
-from headstart.adapters.registry import (
+from headstart.adapters.base import (
     ADAPTERS,
+    Adapter,
+    AdapterConfig,
+    StreamingAdapter,
     adapter_config,
     adapter_names,
     build_adapter,

@@ -9,14 +9,10 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headstart.adapters.protocol import Adapter, AdapterConfig
-from headstart.adapters.registry import register_adapter
-from headstart.algebra.sparse import segment_sum
-from headstart.core.batch import FeatureBatch
-from headstart.core.heads import Heads
-from headstart.core.knowledge import Knowledge
+from headstart.adapters.base import Adapter, AdapterConfig, register_adapter
 from headstart.core.networks import mlp
-from headstart.core.states import RowStates
+from headstart.core.types import FeatureBatch, Heads, Knowledge, RowStates
+from headstart.linalg.ragged import segment_sum
 from headstart.table.kinds import KindType
 
 MOST_KEPT = 2**25  # numbers kept of all rows between calls: 128 MiB

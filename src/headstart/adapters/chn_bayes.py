@@ -1,4 +1,4 @@
-"""The hypernetwork joined with the closed-form head: Headstart's default."""
+"""Join the contextual hypernetwork with the closed-form head: the default adapter."""
 
 from __future__ import annotations
 
@@ -9,22 +9,30 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from headstart.adapters.bayes import BayesConfig, BayesHead
-from headstart.adapters.blending import blended, narrowed, widened
-from headstart.adapters.closed_form import ClosedFormAdapter
-from headstart.adapters.protocol import AdapterConfig
-from headstart.adapters.registry import register_adapter
-from headstart.algebra.sparse import segment_sum
-from headstart.core.batch import FeatureBatch
-from headstart.core.dropout import SharedDropout
-from headstart.core.heads import Heads
-from headstart.core.knowledge import Knowledge
-from headstart.core.networks import mlp
-from headstart.core.shots import VALIDATION_SHOTS, between
-from headstart.core.states import RowStates
+from headstart.adapters.base import AdapterConfig, register_adapter
+from headstart.adapters.bayes import BayesConfig, BayesHead, ClosedFormAdapter
+from headstart.core.networks import SharedDropout, mlp
+from headstart.core.types import (
+    VALIDATION_SHOTS,
+    FeatureBatch,
+    Heads,
+    Knowledge,
+    RowStates,
+    between,
+    blended,
+    narrowed,
+    widened,
+)
+from headstart.distributed import crew
+from headstart.linalg.laplace import classify
+from headstart.linalg.ragged import blocks, padded, padded_rows, segment_sum
+from headstart.table.kinds import KindType
+from headstart.table.outliers import LEAST_DEVIATION, winsorise_by_feature
 
 BLEND = "chn-bayes-blend"  # the name of the blend with the closed form, which "auto" uses
+
 _SHRINK = 4.0  # the mean over a context is taken as if it had so many more observations of zero
+
 _RESIDUAL_SCALE = 3.0  # brings what metadata did not predict of a rating to about ±1
 
 
@@ -196,3 +204,65 @@ class CHNBayes(ClosedFormAdapter):
         """The share of networks after so many shots: (features,)."""
         left, right, near = between(torch.tensor(VALIDATION_SHOTS), shots)
         return torch.lerp(self.shares[left], self.shares[right], near)
+
+
+_BUDGET = 1 << 22  # numbers in one block: each costs the processes a wait for each other
+
+
+@torch.no_grad()
+def adapt_together(
+    adapter: ClosedFormAdapter, batch: FeatureBatch, states: RowStates, shots: Tensor
+) -> Heads:
+    """``adapter.adapt`` where each process has the ``batch`` and ``states`` of its own rows.
+
+    ``shots`` (features,) are those of all processes. Behind an identity link the sums of ``evidence`` add
+    up; behind a logistic one each step of Newton's method adds up its gradients and curvatures.
+    """
+    batch = _without_outliers(adapter, batch, states)
+    squashed = adapter.knowledge.likelihood.squashes(batch.kinds)
+    heads, order = [], []
+    apart = squashed + 2 * (batch.kinds == KindType.BINARY)
+    for group in blocks(shots, adapter.prior.size, apart, _BUDGET):
+        part = batch.take(group)
+        order.append(group)
+        if bool(squashed[group[0]]):
+            heads.append(_classified(adapter, part, states, shots[group]))
+        else:
+            heads.append(adapter.solve(crew().total(adapter.evidence(part, states)), part))
+    return Heads.concatenate(heads).take(torch.argsort(torch.cat(order)))
+
+
+def _without_outliers(adapter: ClosedFormAdapter, batch: FeatureBatch, states: RowStates) -> FeatureBatch:
+    real = batch.kinds == KindType.REAL
+    if not bool(real.any() and (adapter.knowledge.kinds == KindType.REAL).any()):
+        return batch
+    cells = batch.cells
+    rows, place = torch.unique(cells.index, return_inverse=True)
+    extent = adapter.landmarks.extents(states.activation.index_select(0, rows))[place]
+    least = torch.full((len(batch),), LEAST_DEVIATION, dtype=torch.float64)
+    return batch.observing(
+        replace(cells, values=winsorise_by_feature(cells.lines, cells.values, real, extent, least))
+    )
+
+
+def _classified(adapter: ClosedFormAdapter, batch: FeatureBatch, states: RowStates, shots: Tensor) -> Heads:
+    """Heads of features of one kind behind a logistic link."""
+    own = _classified_by(adapter, batch, states)
+    if not isinstance(adapter, CHNBayes) or adapter.blended_with is None:
+        return own
+    closed = _classified_by(adapter.blended_with, batch, adapter.narrowed(states))
+    return blended(own, closed, adapter.share(shots))
+
+
+def _classified_by(adapter: ClosedFormAdapter, batch: FeatureBatch, states: RowStates) -> Heads:
+    """The same by one adapter, which is blended with none."""
+    cells, root = batch.cells, adapter.prior.root(adapter.dtype)
+    sums = crew().total(adapter.context_sums(batch, states))
+    prior_mean = adapter.prior_mean(batch, sums).to(root.dtype)
+    rows = padded_rows(states.activation, cells).to(root.dtype)
+    values = padded(cells.values.to(root.dtype), cells)
+    counted, flat = adapter.trusted(batch, states, root.dtype)
+    mean, covariance = classify(
+        rows, values, padded(counted, cells), padded(flat, cells), prior_mean, root, crew().total
+    )
+    return adapter.heads_of(mean, covariance, batch.kinds)

@@ -1,33 +1,176 @@
-"""Variational Bayesian matrix factorisation: a row's state is a closed form of its observations."""
+"""Factorise a table by variational Bayes: a row's state is a closed form of its observations."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal, NamedTuple, Self
+from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from headstart.algebra.symmetric import diagonals, inverse, pack, solved, squares, unpack
-from headstart.backbones.one_row import OneRow, one_state
-from headstart.backbones.protocol import BackboneConfig, OpenBackbone, SweptBackbone
-from headstart.backbones.reading import read_rows
-from headstart.backbones.registry import register_backbone
-from headstart.backbones.rows import NOISE_SHOTS, Readings, RowPosterior, RowSums
+from headstart.backbones.base import BackboneConfig, OpenBackbone, SweptBackbone, register_backbone
+from headstart.backbones.factorisation_fit import FactorisationTraining, SweepProgress
+from headstart.backbones.row_posterior import (
+    BELIEVED,
+    MORE_PASSES,
+    NOISE_SHOTS,
+    PASSES,
+    Readings,
+    RowPosterior,
+    RowSums,
+    read_rows,
+)
 from headstart.backbones.signature import Signature
-from headstart.backbones.sweep_progress import SweepProgress
-from headstart.backbones.sweeping import FactorisationTraining
-from headstart.core.description import Description
-from headstart.core.heads import Heads
-from headstart.core.initial import initial
 from headstart.core.likelihood import LikelihoodConfig
-from headstart.core.row_prior import RowBelief
-from headstart.core.states import RowStates
+from headstart.core.networks import initial
+from headstart.core.types import Description, Heads, OneState, RowBelief, RowStates
+from headstart.linalg.packed import (
+    Array,
+    diagonals,
+    factor,
+    inverse,
+    inverted,
+    pack,
+    pack_one,
+    robust_factor,
+    solved,
+    squares,
+    unpack,
+    unpacked,
+)
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
+
+
+class OneRow(NamedTuple):
+    """What a row observed, and the heads by which it is read, one for each observation."""
+
+    values: Array  # (n,)
+    heads: Array  # (n, latent + 1): the means of (v, b), in double precision
+    covariance: Array  # (n, packed), in single precision
+    noise: Array  # (n,)
+    kinds: Array  # (n,): of the features
+    weights: Array | None = None  # (n,): how much each observation counts; None: all alike
+
+
+class OnePosterior(NamedTuple):
+    """The Gaussian posterior of a row's factors, and how exact its observations are."""
+
+    mean: Array  # (latent,)
+    covariance: Array  # (latent, latent)
+    exactness: float
+
+
+def one_state(
+    backbone: Factorisation, row: OneRow, known: Array, belief: tuple[Array, Array] | None = None
+) -> OneState:
+    """The state of one row, as ``Factorisation.states_by`` gives it.
+
+    ``known`` are the positions of the backbone's own features that the row observed; ``belief`` is the shift
+    and the covariance of a ``RowBelief``.
+    """
+    signature = backbone.signature.of_one(known)
+    mean = signature @ backbone.row_map.numpy()
+    covariance = backbone.row_covariance.numpy()
+    if belief is not None:
+        mean, covariance = mean + belief[0], belief[1]
+    two = backbone.has_two_values
+    # The passes ask how exact ratings are, which two values do not tell, and how far to believe the others.
+    passes = MORE_PASSES if (row.kinds != KindType.RATING).any() else 1 if two else PASSES
+    prior = _own_precision(backbone) if belief is None else _precision(covariance)
+    found = one_row_posterior(row, mean, prior, covariance, passes, finds_exactness=not two)
+    variance = found.covariance.diagonal()
+    std = np.sqrt(variance)
+    certainty = np.array([np.log(found.exactness), 1 - 2 * std.mean()])
+    code = np.concatenate([found.mean, certainty, signature[1:]])
+    code_std = np.zeros(len(code))
+    code_std[: len(std)] = std
+    if not backbone.config.uncertain_rows:
+        return OneState(code, code_std, found.mean)
+    return OneState(code, code_std, found.mean, 1 / found.exactness, variance)
+
+
+_KNOWN: WeakKeyDictionary[Factorisation, tuple[int, Array]] = WeakKeyDictionary()
+
+
+def _own_precision(backbone: Factorisation) -> Array:
+    """The precision of the rows' prior, kept until the covariance changes."""
+    version = backbone.row_covariance._version
+    known = _KNOWN.get(backbone)
+    if known is None or known[0] != version:
+        known = _KNOWN[backbone] = (version, _precision(backbone.row_covariance.numpy()))
+    return known[1]
+
+
+def _precision(covariance: Array) -> Array:
+    """The precision of a covariance, as ``symmetric.inverse``."""
+    exact = covariance.astype(np.float64)
+    diagonal = exact.diagonal()
+    raised = 1e-6 * (diagonal + diagonal.mean()) + 1e-12
+    return inverted(factor(exact + np.diag(raised)))
+
+
+def one_row_posterior(
+    row: OneRow, mean: Array, prior: Array, covariance: Array, passes: int, *, finds_exactness: bool = True
+) -> OnePosterior:
+    """The same fixed point as of many rows (``Factorisation.posterior_from``), in double precision.
+
+    ``mean`` (latent,) and ``covariance`` are those of the prior, ``prior`` is its precision.
+    """
+    rated = row.kinds == KindType.RATING
+    others = not rated.all()
+    counted = rated.astype(np.float64) if row.weights is None else rated * row.weights
+    weights, count = counted / row.noise, float(counted.sum())
+    scale = np.sqrt(weights)
+    scaled = row.heads * scale[:, None]
+    total, linear = scaled.T @ scaled + _spread(row, weights), (row.values * scale) @ scaled
+    squares = float(weights @ row.values**2)
+    pull = prior @ mean
+    exact, now, spread = 1.0, mean, covariance
+    for turn in range(passes):
+        if turn and finds_exactness and count:
+            inner, cross = total[:-1, :-1], total[:-1, -1]
+            expected = now @ (inner @ now + 2 * cross) + total[-1, -1] + np.vdot(inner, spread)
+            errors = max(0.0, float(squares - 2 * (linear[:-1] @ now + linear[-1]) + expected))
+            exact = (NOISE_SHOTS + count) / (NOISE_SHOTS + errors)
+        precision, towards = exact * total, exact * linear
+        if others:
+            own, values = _weighted_one(row, now, spread, new=turn == 0)
+            bounded = row.heads * np.sqrt(own)[:, None]
+            precision += bounded.T @ bounded + _spread(row, own)
+            towards = towards + values @ row.heads
+        spread = inverted(robust_factor(prior + precision[:-1, :-1]))
+        now = spread @ (pull + towards[:-1] - precision[:-1, -1])
+    return OnePosterior(now, spread, exact)
+
+
+def _spread(row: OneRow, weights: Array) -> Array:
+    """The weighted sum of the heads' covariances: (latent + 1, latent + 1)."""
+    return unpacked(weights.astype(row.covariance.dtype) @ row.covariance)
+
+
+def _weighted_one(row: OneRow, mean: Array, spread: Array, *, new: bool) -> tuple[Array, Array]:
+    """Observations that are no ratings as Gaussian ones, as ``Readings.weighted``: two of (n,)."""
+    one = np.append(mean, 1.0)
+    moments = np.outer(one, one)
+    moments[:-1, :-1] += spread
+    both = pack_one(moments + np.tril(moments, -1)).astype(row.covariance.dtype)  # off the diagonal twice
+    output = row.heads @ one
+    second = ((row.heads @ moments) * row.heads).sum(1) + row.covariance @ both
+    bound = np.sqrt(np.maximum(second, 1e-6))
+    doubt, squared = np.maximum(second - output**2, 0), (row.values - output) ** 2
+    squared = squared / (row.noise + doubt) if new else (squared + doubt) / row.noise
+    binary, real = row.kinds == KindType.BINARY, row.kinds == KindType.REAL
+    believed = BELIEVED / np.maximum(squared, BELIEVED) / row.noise
+    weights = np.where(real, believed, binary * np.tanh(bound / 2) / (2 * bound))
+    values = np.where(real, believed * row.values, binary * (row.values - 0.5))
+    return (weights, values) if row.weights is None else (weights * row.weights, values * row.weights)
+
 
 _LARGE = 20_000  # features from which a smaller factorisation is the default, for memory
 
@@ -253,3 +396,73 @@ class Factorisation(SweptBackbone, OpenBackbone):
     def second_moments(self) -> Tensor:
         """E[(v, b)(v, b)ᵀ] of each feature, packed."""
         return self.spread + squares(self.stacked_heads())
+
+
+@dataclass(frozen=True)
+class RowParts:
+    """A row's factors as a sum, in double precision."""
+
+    baseline: Tensor  # (latent,): the factors of a row without observations
+    choice: Tensor  # (latent,): because of which features the row observed
+    metadata: Tensor  # (latent,): because of the row's metadata
+    observations: Tensor  # (n, latent): because of each value, in the order of the row's cells
+
+    @property
+    def total(self) -> Tensor:
+        """The row's factors: (latent,)."""
+        return self.baseline + self.choice + self.metadata + self.observations.sum(0)
+
+
+@torch.no_grad()
+def row_parts(
+    backbone: Factorisation,
+    cells: Cells,
+    readings: Readings | None = None,
+    known: Cells | None = None,
+    belief: RowBelief | None = None,
+) -> RowParts:
+    """Part the factors of one row (one line of ``cells``) into what its observations contribute.
+
+    ``cells`` points at the heads of ``readings``, by default the backbone's own; ``known`` are those among
+    them that the signature reads, ``belief`` what else is known of the row.
+
+    Given the weights of the observations, the posterior mean u solves Λ·u = Λ₀·m + Σ (t·v − E[v·b]·ω), with
+    Λ = Λ₀ + Σ ω·E[v·vᵀ], where ω is an observation's weight, t = ω·x its weighted value, and m the prior mean
+    that signature and metadata give. For a row without both u is m₀. Subtracting Λ·m₀ on both sides,
+    u − m₀ = Λ⁻¹·Λ₀·(m − m₀) + Σ Λ⁻¹·(t·v − ω·(E[v·b] + E[v·vᵀ]·m₀)): an observation contributes by how far
+    it lies from what a row without observations would be expected to show.
+    """
+    readings, known = readings or backbone.readings(), known or cells
+    signature = backbone.signature(known)
+    weights, values = _weighted_parts(backbone, cells, readings, signature, belief)
+    second = unpack(readings.second[cells.index].double(), readings.size)
+    heads = readings.heads[cells.index].double()
+    prior = inverse(backbone.row_covariance if belief is None else belief.covariance).double()
+    precision = prior + (weights[:, None, None] * second[:, :-1, :-1]).sum(0)
+    nothing = known.keep(torch.zeros_like(known.index, dtype=torch.bool))
+    usual = (backbone.signature(nothing) @ backbone.row_map)[0].double()
+    chosen = (signature @ backbone.row_map)[0].double() - usual
+    shift = torch.zeros_like(usual) if belief is None else belief.shift[0].double()
+    expected = second[:, :-1, -1] + second[:, :-1, :-1] @ usual
+    pulls = values[:, None] * heads[:, :-1] - weights[:, None] * expected
+    pulls = torch.cat([torch.stack([chosen, shift]) @ prior, pulls])
+    solved = torch.linalg.solve(precision, pulls.T).T
+    return RowParts(usual, solved[0], solved[1], solved[2:])
+
+
+def _weighted_parts(
+    backbone: Factorisation, cells: Cells, readings: Readings, signature: Tensor, belief: RowBelief | None
+) -> tuple[Tensor, Tensor]:
+    """Weight, and weight × value, with which each observation entered the last pass: two of (n,)."""
+    sums, passes = readings.sums(cells), readings.passes
+    last = backbone.posterior_from(cells, readings, sums, signature, None, passes, belief)
+    exact = cells.weighted(last.exactness.double() * readings.precision[cells.index].double())
+    weights, values = exact, exact * cells.values.double()
+    if readings.weighs:
+        # What the last pass took follows from the pass before it.
+        before = backbone.posterior_from(cells, readings, sums, signature, None, passes - 1, belief)
+        own, weighted = readings.weighted(cells, before)
+        rated = readings.kinds[cells.index] == KindType.RATING
+        weights = torch.where(rated, weights, own.double())
+        values = torch.where(rated, values, weighted.double())
+    return weights, values

@@ -8,11 +8,10 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from headstart.algebra.sparse import bag, products_at
-from headstart.backbones.protocol import BackboneConfig, TrainedBackbone
-from headstart.backbones.registry import register_backbone
+from headstart.backbones.base import BackboneConfig, TrainedBackbone, register_backbone
 from headstart.core.networks import mlp
-from headstart.core.states import RowStates
+from headstart.core.types import RowStates
+from headstart.linalg.ragged import bag, products_at
 from headstart.table.cells import Cells
 
 

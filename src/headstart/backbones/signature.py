@@ -9,17 +9,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from headstart.algebra.blocks import line_blocks
-from headstart.algebra.shared import chosen_here, tall_qr, uniform_at
-from headstart.algebra.sparse import Backwards, bag
-from headstart.core.initial import initial
-from headstart.crew import crew
+from headstart.core.networks import initial
+from headstart.distributed import chosen_here, crew, tall_qr, uniform_at
+from headstart.linalg.ragged import Backwards, bag, line_blocks
 from headstart.table.cells import Cells, offsets, ranges
 
 _ROUNDS = 4  # of subspace iteration
+
 _TAIL = 0.02  # share of rows at each end of the counts whose counts are treated as equal
+
 _MAX_PATIENCE = 100.0  # observations
+
 _QUANTILE_ROWS = 1_000_000  # rows that the ends of the counts are found from, at most
+
 _PATIENCE_ROWS = 200_000  # rows that the patience is found from, at most
 
 

@@ -16,10 +16,10 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from headstart import __version__
-from headstart.cli import asking, benchmark, demo, fetch, looking, models, predict, reproduce, rows, serve
-from headstart.cli.printing import say
+from headstart.cli import ask, change, fit, research, serve
+from headstart.cli.output import say
+from headstart.distributed import is_launched
 from headstart.errors import HeadstartError, command_line
-from headstart.launching import is_launched
 
 
 class _InterruptedError(Exception):
@@ -43,30 +43,54 @@ app = typer.Typer(
     help="Predict a brand-new column of a sparse table at once, from few observations or none.\n\n"
     "Start with [bold]headstart demo[/bold], or [bold]headstart fit[/bold] on a file of your own.",
 )
-app.command("fit")(models.fit)
-app.command("add")(models.add)
-app.command("predict")(predict.predict)
-app.command("observe")(rows.observe)
-app.command("suggest")(models.suggest)
-app.command("recommend")(asking.recommend)
-app.command("audience")(asking.audience)
-app.command("similar")(asking.similar)
-app.command("explain")(asking.explain)
-app.command("features")(looking.features)
-app.command("rows")(looking.rows)
-app.command("info")(models.info)
-app.command("check")(looking.check)
-app.command("add-rows")(rows.add_rows)
-app.command("remove")(rows.remove)
-app.command("export")(rows.export)
-app.command("refit")(rows.refit)
-app.command("evaluate")(looking.evaluate)
+
+app.command("fit")(fit.fit)
+
+app.command("add")(fit.add)
+
+app.command("predict")(ask.predict)
+
+app.command("observe")(change.observe)
+
+app.command("suggest")(fit.suggest)
+
+app.command("recommend")(ask.recommend)
+
+app.command("audience")(ask.audience)
+
+app.command("similar")(ask.similar)
+
+app.command("explain")(ask.explain)
+
+app.command("features")(ask.features)
+
+app.command("rows")(ask.rows)
+
+app.command("info")(fit.info)
+
+app.command("check")(ask.check)
+
+app.command("add-rows")(change.add_rows)
+
+app.command("remove")(change.remove)
+
+app.command("export")(change.export)
+
+app.command("refit")(change.refit)
+
+app.command("evaluate")(ask.evaluate)
+
 app.command("serve")(serve.serve)
+
 app.add_typer(serve.tokens, name="token")
-app.command("benchmark")(benchmark.benchmark)
-app.command("demo")(demo.demo)
-app.command("fetch")(fetch.fetch)
-app.command("reproduce")(reproduce.reproduce)
+
+app.command("benchmark")(research.benchmark)
+
+app.command("demo")(research.demo)
+
+app.command("fetch")(research.fetch)
+
+app.command("reproduce")(research.reproduce)
 
 
 def _show_version(wanted: bool) -> None:

@@ -1,29 +1,36 @@
-"""Options that several commands share, and how their texts are read."""
+"""Define the options that commands share, and parse their texts."""
 
 from __future__ import annotations
 
 import errno
+import json
 from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headstart.errors import InputError
+from headstart.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
+    from headstart.model import Headstart
     from headstart.table import Table
+
 
 Observations = Annotated[
     Path, typer.Argument(help="CSV or Parquet file, long (row, feature, value) or wide.", show_default=False)
 ]
+
 Model = Annotated[Path, typer.Argument(help="Folder of a saved model.", show_default=False)]
+
 Metadata = Annotated[
     Path | None, typer.Option("--metadata", help="CSV or Parquet file of metadata, one line per feature.")
 ]
+
 RowMetadata = Annotated[
     Path | None, typer.Option("--row-metadata", help="CSV or Parquet file of metadata, one line per row.")
 ]
+
 MetaShare = Annotated[
     float | None,
     typer.Option(
@@ -32,19 +39,24 @@ MetaShare = Annotated[
         "By default all features train both the backbone and the adapter.",
     ),
 ]
+
 RowColumn = Annotated[
     str | None, typer.Option("--row", help="Column with the name of the row.", show_default="row")
 ]
+
 FeatureColumn = Annotated[
     str | None, typer.Option("--feature", help="Column with the name of the feature.", show_default="feature")
 ]
+
 ValueColumn = Annotated[
     str | None, typer.Option("--value", help="Column with the value.", show_default="value")
 ]
+
 TimeColumn = Annotated[
     str | None,
     typer.Option("--time", help="Column that says when an observation was made: numbers or dates."),
 ]
+
 TableKind = Annotated[
     list[str] | None,
     typer.Option(
@@ -54,6 +66,7 @@ TableKind = Annotated[
         "Can be repeated. Other kinds are inferred.",
     ),
 ]
+
 Separator = Annotated[
     str | None,
     typer.Option(
@@ -61,20 +74,25 @@ Separator = Annotated[
         help="Character between the fields of text files, or tab. By default it is detected from the header.",
     ),
 ]
+
 Decimal = Annotated[
     str | None, typer.Option("--decimal", help="Decimal point of text files.", show_default=".")
 ]
+
 Encoding = Annotated[
     str | None,
     typer.Option("--encoding", help="Encoding of text files, such as latin-1.", show_default="utf-8"),
 ]
+
 Form = Annotated[
     str, typer.Option("--form", help="long (row, feature, value), wide (one column per feature) or auto.")
 ]
+
 Duplicates = Annotated[
     str,
     typer.Option("--duplicates", help="What to do with different values of one cell: error, last or mean."),
 ]
+
 MetadataTypes = Annotated[
     list[str] | None,
     typer.Option(
@@ -85,7 +103,9 @@ MetadataTypes = Annotated[
         "Can be repeated.",
     ),
 ]
+
 BackboneName = Annotated[str, typer.Option("--backbone", help="factorisation, pvae or feedforward.")]
+
 TrainingDevice = Annotated[
     str | None,
     typer.Option(
@@ -94,7 +114,9 @@ TrainingDevice = Annotated[
         show_default="cpu",
     ),
 ]
+
 NAMES_HELP = "A name, several names separated by commas, or a file with one name per line. Can be repeated."
+
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print no progress and no messages.")]
 
 
@@ -240,3 +262,92 @@ def _pairs(texts: list[str]) -> dict[str, str]:
             )
         pairs[name] = kind
     return pairs
+
+
+SECTIONS = ("backbone", "adapter", "pretraining", "metatraining")
+
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="SECTION.NAME=VALUE",
+        help="A setting of the backbone, adapter, pretraining or metatraining, such as "
+        "metatraining.epochs=20 or backbone.latent=16. Can be repeated.",
+    ),
+]
+
+
+def read_settings(texts: list[str] | None) -> dict[str, dict[str, Any]]:
+    """Return the settings by section; a value is JSON, or else text.
+
+    >>> read_settings(["metatraining.epochs=20", "metatraining.shots=log"])["metatraining"]
+    {'epochs': 20, 'shots': 'log'}
+    """
+    found: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+    for text in texts or []:
+        place, equals, value = text.partition("=")
+        section, dot, name = place.strip().partition(".")
+        if not (equals and dot and name and value.strip()):
+            raise InputError(
+                f"--set must be SECTION.NAME=VALUE, such as metatraining.epochs=20; got {text!r}"
+            )
+        if section not in found:
+            hint = did_you_mean(section, SECTIONS) or f"; there are {', '.join(SECTIONS)}"
+            raise InputError(f"--set: there is no section {section!r}{hint}")
+        if name in found[section]:
+            raise InputError(f"--set gives {section}.{name} twice; keep one")
+        try:
+            found[section][name] = json.loads(value)
+        except json.JSONDecodeError:
+            found[section][name] = value.strip()
+    return found
+
+
+def configured_model(
+    backbone: str,
+    adapter: str,
+    given: list[str] | None,
+    meta_share: float | None,
+    seed: int,
+    *,
+    quiet: bool,
+    half_life: str | None = None,
+    device: str | None = None,
+) -> Headstart:
+    """Check all that is set for training and return a model that is yet to be fitted."""
+    from headstart.adapters.base import adapter_config
+    from headstart.backbones.base import backbone_config
+    from headstart.core.devices import training_device
+    from headstart.model import Headstart
+    from headstart.model.state import Settings
+    from headstart.table.times import half_life_of
+    from headstart.training.meta_training import MetaTrainingConfig
+    from headstart.training.pretraining import PretrainingConfig
+    from headstart.training.recipe import AUTO
+
+    own = read_settings(given)
+    training_device(device)
+    if adapter == AUTO and own["adapter"]:
+        raise InputError(
+            "--set adapter.… goes with an adapter of your choice, as --adapter chn; not with auto"
+        )
+    checked = Settings(
+        backbone=backbone_config(backbone).revised(**own["backbone"]),
+        adapter=AUTO if adapter == AUTO else adapter_config(adapter, seed).revised(**own["adapter"]),
+        pretraining=PretrainingConfig.of(own["pretraining"]),
+        metatraining=MetaTrainingConfig.of(own["metatraining"]),
+        meta_share=meta_share,
+        random_state=seed,
+        half_life=half_life_of(half_life),
+    )
+    return Headstart(
+        checked.backbone,
+        checked.adapter,
+        checked.pretraining,
+        checked.metatraining,
+        meta_share=meta_share,
+        random_state=seed,
+        quiet=quiet,
+        half_life=checked.half_life,
+        device=device,
+    )

@@ -1,31 +1,76 @@
-"""Where the answers of commands go, and in which format: a table, JSON or CSV, to the screen or a file."""
+"""Print answers of commands as a table, JSON or CSV, to the screen or a file."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.table import Column
+from rich.table import Table as Grid
+from rich.text import Text
 
-from headstart.cli.printing import say, show
-from headstart.errors import InputError, did_you_mean
+from headstart.errors import InputError, SurpriseWarning, did_you_mean
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+
+def say(message: str | Text, stderr: bool = False) -> None:
+    """Print a message; long lines are left to the terminal to wrap."""
+    text = Text(message) if isinstance(message, str) else message
+    Console(stderr=stderr).print(text, soft_wrap=True, highlight=False)
+
+
+@contextmanager
+def notes() -> Iterator[None]:
+    """Print the warnings about surprising observations inside the block as notes."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", SurpriseWarning)
+        yield
+    for warning in caught:
+        if issubclass(warning.category, SurpriseWarning):
+            say(f"note: {warning.message}", stderr=True)
+        else:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+
+
+def show(header: Sequence[str], lines: Iterable[Sequence[str | Text]], title: str | None = None) -> None:
+    """Print a table; a cell with a style is passed as ``Text``."""
+    columns = [Column(Text(name)) for name in header]
+    grid = Grid(*columns, title=None if title is None else Text(title), title_style="bold")
+    for line in lines:
+        grid.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in line))
+    Console().print(grid)
+
+
+def show_facts(facts: Iterable[tuple[str, str]]) -> None:
+    """Print labelled facts, one per line."""
+    grid = Grid(show_header=False, box=None, pad_edge=False)
+    for label, fact in facts:
+        grid.add_row(Text(label, style="bold"), Text(fact))
+    Console().print(grid)
+
+
 FORMATS = ("table", "json", "csv")
+
 MAX_LINES = 50  # more are not printed as a table
 
 Format = Annotated[
     str | None,
     typer.Option("--format", help="table, json or csv.", show_default="table, or by the ending of --out"),
 ]
+
 Out = Annotated[
     str | None, typer.Option("--out", help="CSV, Parquet or JSON file to write, or - for standard output.")
 ]
+
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but what was asked for.")]
 
 
@@ -46,7 +91,7 @@ class Destination:
         elif self.path is None:
             typer.echo(self._content(lines).decode(), nl=False)
         else:
-            from headstart.storage import partial_file
+            from headstart.files import partial_file
 
             with partial_file(self.path.resolve()) as partial:  # a link stays a link
                 partial.write_bytes(self._content(lines))

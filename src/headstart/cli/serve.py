@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headstart.cli.options import Model
-from headstart.cli.printing import say, show
+from headstart.cli.output import say, show
 from headstart.errors import InputError
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from headstart.model import Headstart
     from headstart.service.store import Store
+
 
 StoreUrl = Annotated[
     str | None,
@@ -26,7 +27,9 @@ StoreUrl = Annotated[
         show_default="sqlite:///MODEL.db, beside the model",
     ),
 ]
+
 Url = Annotated[str, typer.Option("--store", help="URL of the store.", show_default=False)]
+
 tokens = typer.Typer(
     no_args_is_help=True, help="Create, list and revoke the API tokens of a service.", rich_markup_mode="rich"
 )
@@ -50,10 +53,10 @@ def serve(
     Example: [bold]headstart serve films.headstart --port 8000[/bold]
     """
     _require_service()
-    from headstart.model.saving.identity import identity_of
-    from headstart.service.running import run
-    from headstart.service.settings import ServiceSettings
-    from headstart.service.store.connecting import shown_url
+    from headstart.model.saving.folder import identity_of
+    from headstart.service.app import run
+    from headstart.service.store import shown_url
+    from headstart.service.worker import ServiceSettings
 
     identity_of(model)  # an error before anything is started
     url = store or default_store(model)
@@ -86,7 +89,7 @@ def create(
     Example: [bold]headstart token create shop --scope write --store sqlite:///films.db[/bold]
     """
     _require_service()
-    from headstart.service.tokens import create_token
+    from headstart.service.auth import create_token
 
     with _opened(store) as opened:
         typer.echo(create_token(opened, name, scope or ["read"]))
@@ -130,7 +133,7 @@ def revoke(
 def exported(store: str) -> tuple[pa.Table, pa.Table]:
     """What arrived at a service: observations in the long form, and the metadata of added features."""
     _require_service()
-    from headstart.service.exporting import export
+    from headstart.service.views import export
 
     with _opened(store) as opened:
         return export(opened)
@@ -139,7 +142,7 @@ def exported(store: str) -> tuple[pa.Table, pa.Table]:
 def joined(model: Path, store: str) -> Headstart:
     """A saved model with all that arrived at a service that serves it."""
     _require_service()
-    from headstart.service.live.model import LiveModel
+    from headstart.service.live_model import LiveModel
 
     with _opened(store) as opened:
         return LiveModel(opened, model).snapshot.model

@@ -1,11 +1,8 @@
 """What passes between the parts: row states, heads, feature batches, knowledge, the likelihood."""
 
-from headstart.core.batch import FeatureBatch
-from headstart.core.heads import Heads
-from headstart.core.knowledge import Knowledge
 from headstart.core.likelihood import Likelihood, LikelihoodConfig
 from headstart.core.predictive import Predictive, predict_cells, predict_grid
-from headstart.core.states import RowStates
+from headstart.core.types import FeatureBatch, Heads, Knowledge, RowStates
 
 __all__ = [
     "FeatureBatch",

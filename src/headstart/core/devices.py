@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from headstart.crew import crew
+from headstart.distributed import crew
 from headstart.errors import InputError, argument
 
 CPU = torch.device("cpu")
+
 Thing = TypeVar("Thing")
+
 _DRAWING = (torch.rand, torch.randn, torch.randint, torch.randperm)
 
 

@@ -1,4 +1,4 @@
-"""The one predictive: the distribution of cells' values, from heads and row states."""
+"""Predict the distribution of a cell's value from a head and a row state."""
 
 from __future__ import annotations
 
@@ -10,13 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headstart.algebra.padding import outputs_at
-from headstart.algebra.small import unpacked
-from headstart.algebra.sparse import products_at
-from headstart.algebra.symmetric import affine_form, diagonals, forms, unpack, with_one
-from headstart.core.heads import Heads, OneHead
 from headstart.core.likelihood import Likelihood
-from headstart.core.states import OneState, RowStates
+from headstart.core.types import Heads, OneHead, OneState, RowStates
+from headstart.linalg.packed import affine_form, diagonals, forms, unpack, unpacked, with_one
+from headstart.linalg.ragged import outputs_at, products_at
 from headstart.table.cells import Cells
 
 _CELLS_AT_ONCE = 2**24  # bounds the memory that a dense product of heads and rows may take

@@ -1,10 +1,16 @@
 """Data sets. Each is a function that returns a Table."""
 
-from headstart.datasets.eedi import eedi
-from headstart.datasets.fetch import DOWNLOADS, Download, download, fetch
-from headstart.datasets.movielens import movielens_1m, movielens_small
-from headstart.datasets.neuropathic import neuropathic
-from headstart.datasets.registry import DATASETS, DataSet, data_folder, load_dataset
+from headstart.datasets.downloads import DOWNLOADS, Download, download, fetch
+from headstart.datasets.public import (
+    DATASETS,
+    DataSet,
+    data_folder,
+    eedi,
+    load_dataset,
+    movielens_1m,
+    movielens_small,
+    neuropathic,
+)
 from headstart.datasets.synthetic import (
     synthetic_diagnoses,
     synthetic_mixed,

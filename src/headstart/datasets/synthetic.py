@@ -13,6 +13,7 @@ from headstart.errors import InputError
 from headstart.table import Table
 
 GENRES = ("Action", "Comedy", "Crime", "Drama", "Family", "Horror", "Romance", "Sci-Fi")
+
 SUBJECTS = ("Algebra", "Data", "Geometry", "Number", "Probability")
 
 

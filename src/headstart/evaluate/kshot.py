@@ -1,16 +1,130 @@
-"""The k-shot test: all adapters are scored on the same cells, at every number of shots."""
+"""Define the tests of new features and new rows at every number of shots."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.core.batch import FeatureBatch
-from headstart.errors import InputError
-from headstart.evaluate.nested import NestedContexts
-from headstart.evaluate.targets import Targets
+from headstart.core.likelihood import Likelihood
+from headstart.core.predictive import Predictive, predict_cells
+from headstart.core.types import FeatureBatch, Heads, RowStates
+from headstart.errors import InputError, listed
+from headstart.table import Table
+from headstart.table.cells import Cells
 from headstart.table.kinds import Kinds
+from headstart.training.episodes import random_ranks
+
+
+class NestedContexts:
+    """The observations of each line in a random order that does not depend on their values.
+
+    The first k are shown at k shots; those after the first ``max(shots)`` are targets. Lines without a
+    target are left out.
+
+    Parameters
+    ----------
+    cells : Cells
+        The lines with all their observations.
+    shots : sequence of int
+        The numbers of shots: different whole numbers from 0 up, in any order.
+    seed : int
+        Seed of the random order.
+    refusal : callable
+        The message if no line has a target, from the largest number of shots and the largest line.
+    """
+
+    def __init__(
+        self, cells: Cells, shots: Sequence[int], seed: int, refusal: Callable[[int, int], str]
+    ) -> None:
+        self.shots = check_shots(shots)
+        rank = random_ranks(cells, torch.Generator().manual_seed(seed))
+        enough = cells.counts > self.shots[-1]
+        self.tested: Tensor = enough.nonzero().squeeze(1)  # (tested,): lines that have a target
+        self.left_out = len(cells) - len(self.tested)
+        if len(self.tested) == 0:
+            raise InputError(refusal(self.shots[-1], int(cells.counts.max()) if len(cells) else 0))
+        self.cells = cells.take(self.tested)
+        self._rank = rank[enough[cells.lines]]
+
+    def first(self, shots: int) -> Cells:
+        """The first ``shots`` observations of each tested line."""
+        return self.cells.keep(self._rank < shots)
+
+    def targets(self) -> Cells:
+        """The targets of each tested line."""
+        return self.cells.keep(self._rank >= self.shots[-1])
+
+
+def check_shots(shots: Sequence[int]) -> tuple[int, ...]:
+    """Return the shots in ascending order; they must be different and not negative.
+
+    >>> check_shots([4, 0, 1])
+    (0, 1, 4)
+    """
+    if not shots or min(shots) < 0 or len(set(shots)) < len(shots):
+        raise InputError(f"shots must be different whole numbers from 0 up; got {listed(shots) or 'none'}")
+    return tuple(sorted(shots))
+
+
+class Targets:
+    """Cells to predict, with what is needed to score predictions of them.
+
+    Parameters
+    ----------
+    targets : Cells
+        The cells, on the models' scale: one line per feature, pointing at rows of the states that predict
+        them.
+    scales : Kinds
+        The kinds of these features in the data.
+    modelled : Tensor
+        The kinds of these features as the model takes them: (features,).
+
+    Attributes
+    ----------
+    targets : Cells
+        The cells to predict, one line per feature.
+    modelled : Tensor
+        The kinds of the features as the model takes them: (features,).
+    """
+
+    def __init__(self, targets: Cells, scales: Kinds, modelled: Tensor) -> None:
+        self.targets = targets
+        self.modelled = modelled
+        self._lines = targets.lines
+        self._scales = scales
+
+    @property
+    def lines(self) -> Tensor:
+        """The position of each target's feature among the tested ones: (targets,)."""
+        return self._lines
+
+    @property
+    def kinds(self) -> Tensor:
+        """The kind of each target in the data: (targets,)."""
+        return torch.from_numpy(self._scales.types)[self._lines]
+
+    @property
+    def truth(self) -> NDArray[np.float64]:
+        """The targets' values in data units: (targets,)."""
+        return self.unscaled(self.targets.values)
+
+    @torch.no_grad()
+    def predict(self, heads: Heads, states: RowStates, likelihood: Likelihood) -> Predictive:
+        """Predict the targets from one head per tested feature: (targets,), on the models' scale."""
+        return predict_cells(heads, states, self.targets, self.modelled, likelihood)
+
+    def unscaled(self, values: Tensor) -> NDArray[np.float64]:
+        """Convert one value per target (targets,) to data units."""
+        return self._scales.unscale(values.double().numpy(), self._lines.numpy())
+
+    def unscaled_std(self, std: Tensor) -> NDArray[np.float64]:
+        """Convert one standard deviation per target (targets,) to data units."""
+        spans: NDArray[np.float64] = self._scales.spans[self._lines.numpy()]
+        return np.asarray(spans * std.double().numpy())
 
 
 class KShotTest(Targets):
@@ -82,3 +196,105 @@ class KShotTest(Targets):
         if not 0 <= shots <= self.shots[-1]:
             raise InputError(f"this test has contexts of 0 to {self.shots[-1]} shots; got {shots}")
         return self._batch.observing(self._nested.first(shots))
+
+
+BOTH = 4  # observations of the feature and of the row, where both are few
+
+
+class RowTest(Targets):
+    """Contexts and targets of held-out rows, at features that are known.
+
+    The observations of each row are put in a random order that does not depend on their values. The first
+    r describe the row; those after the first ``max(shots)`` are the targets. So what describes a row is
+    nested, targets are the same for every r, and no target describes its row. Rows that have no target are
+    left out and counted.
+
+    Parameters
+    ----------
+    table : Table
+        The held-out rows with their observations of known features, as the model takes them.
+    kinds : Kinds
+        The kinds of these features in the data, with their scales.
+    shots : sequence of int
+        The numbers of observations of a row to test: different whole numbers from 0 up, in any order.
+    seed : int
+        Seed of the random order.
+
+    Attributes
+    ----------
+    shots : tuple of int
+        The numbers of observations in ascending order.
+    rows : Tensor
+        Positions in the table of the rows that are tested: (tested,).
+    features : Tensor
+        Positions in the table of the features that have a target: (features,).
+    targets : Cells
+        The cells to predict, one line per feature of ``features``; they point at tested rows.
+    left_out : int
+        Number of rows without a target.
+
+    Raises
+    ------
+    InputError
+        If ``shots`` are not valid, or if no row has a target.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> lines = {"row": [*"aaab"], "feature": [*"xyzx"], "value": [1, 2, 5, 4]}
+    >>> table = Table.read(pa.table(lines), kinds="rating:1:5")
+    >>> test = RowTest(table, table.kinds, shots=[0, 2], seed=0)
+    >>> test.context(2).counts, len(test.targets.index), test.left_out
+    (tensor([2]), 1, 1)
+    """
+
+    def __init__(self, table: Table, kinds: Kinds, shots: Sequence[int], seed: int) -> None:
+        cells = table.cells()
+        self._nested = nested = NestedContexts(
+            cells,
+            shots,
+            seed,
+            lambda most, largest: (
+                f"{most} observations of a row leave none to test on: the largest of {len(cells)} "
+                f"held-out rows has {largest} observations of known features"
+            ),
+        )
+        self.shots, self.left_out = nested.shots, nested.left_out
+        self.rows: Tensor = nested.tested  # (tested,): positions in the table
+        by_feature = nested.targets().transpose()
+        self.features: Tensor = by_feature.counts.nonzero().squeeze(1)
+        positions = self.features.numpy()
+        modelled = torch.from_numpy(table.kinds.types[positions])
+        super().__init__(by_feature.take(self.features), kinds.take(positions), modelled)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def context(self, shots: int) -> Cells:
+        """Return the first ``shots`` observations of each tested row: one line per row."""
+        if not 0 <= shots <= self.shots[-1]:
+            raise InputError(f"this test describes rows by 0 to {self.shots[-1]} observations; got {shots}")
+        return self._nested.first(shots)
+
+
+def both_few(table: Table, kinds: Kinds, rows: RowTest, features: KShotTest) -> Targets | None:
+    """Return what tested rows observed of tested new features; None if there is nothing to be had.
+
+    Parameters
+    ----------
+    table : Table
+        The held-out rows with their observations of new features, as the model takes them.
+    kinds : Kinds
+        The kinds of these features in the data.
+    rows : RowTest
+        The test of the same rows; the targets point at the rows that it tests.
+    features : KShotTest
+        The test of the same features; the targets have one line for each feature that it tests.
+    """
+    if min(rows.shots[-1], features.shots[-1]) < BOTH:
+        return None
+    cells = table.cells().take(rows.rows).transpose().take(features.features)
+    if len(cells.index) == 0:
+        return None
+    positions = features.features.numpy()
+    return Targets(cells, kinds.take(positions), torch.from_numpy(table.kinds.types[positions]))

@@ -12,11 +12,15 @@ from numpy.typing import NDArray
 from headstart.table.kinds import KindType
 
 Floats = NDArray[np.float64]
+
 Ints = NDArray[np.int64]
 
 COVERED = 0.9
+
 _HALF_WIDTH = 1.6448536269514722  # standard normal quantile of (1 + COVERED) / 2
+
 _BINS = 15
+
 _TINY = 1e-7  # keeps the log-loss of a certain but wrong prediction finite
 
 

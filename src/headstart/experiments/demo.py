@@ -7,24 +7,24 @@ from pathlib import Path
 
 import numpy as np
 
-from headstart.adapters.registry import adapter_config, build_adapter
+from headstart.adapters.base import adapter_config, build_adapter
 from headstart.datasets import movielens_small
 from headstart.errors import InputError
-from headstart.evaluate.folder import write_picture
+from headstart.evaluate.benchmark import used_settings, write_picture
 from headstart.evaluate.kshot import KShotTest
-from headstart.evaluate.report import html_report
-from headstart.evaluate.results import Results
+from headstart.evaluate.reports import html_report
+from headstart.evaluate.results import Results, time_adapters
 from headstart.evaluate.scoring import score_adapter
-from headstart.evaluate.timing import time_adapters
-from headstart.evaluate.used_settings import used_settings
+from headstart.files import write_bytes
 from headstart.model import Headstart
 from headstart.progress import Reporter
-from headstart.storage import write_bytes
 from headstart.table import Table
-from headstart.training.stages import feature_batch
+from headstart.training.recipe import feature_batch
 
 SHOTS = (0, 1, 2, 4, 8, 16, 32)
+
 BASELINES = ("mean", "mean-head", "knn-10")
+
 HELD_OUT = 0.15  # of the films
 
 

@@ -1,26 +1,215 @@
-"""Running experiments: each study runs once and can be continued; then all reports are written."""
+"""Run experiments and publish their pictures, reports and numbers."""
 
 from __future__ import annotations
 
 import json
+import platform
+from collections.abc import Sequence
+from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+import torch
+
+from headstart import __version__
 from headstart.datasets import DATASETS, data_folder
 from headstart.errors import InputError
 from headstart.evaluate.benchmark import Benchmark
-from headstart.evaluate.results import Results
-from headstart.evaluate.timing import Timing
-from headstart.experiments.catalogue import ALL, STUDIES, experiments_named, methods_of
+from headstart.evaluate.metrics import METRICS, Metric
+from headstart.evaluate.plots import MissingMatplotlibError, Panel, plot_panels
+from headstart.evaluate.reports import (
+    NO_PICTURE,
+    markdown_report,
+    note,
+    numbers,
+    page,
+    picture,
+    table_section,
+)
+from headstart.evaluate.results import Curve, Results, TextTable, Timing, markdown_text, timing_table
+from headstart.experiments.presets import ALL, EPOCHS, STUDIES, Experiment, experiments_named, methods_of
 from headstart.experiments.presets import preset as preset_of
-from headstart.experiments.publishing import publish, versions
-from headstart.experiments.showing import show
+from headstart.files import read_json, write_bytes, write_json
 from headstart.progress import Reporter
-from headstart.storage import read_json, write_json
 from headstart.table import Table
 
+
+class Shown(NamedTuple):
+    """The part of one study that an experiment shows."""
+
+    study: str
+    results: Results
+    timings: list[Timing]
+
+
+def show(experiment: Experiment, study: str, results: Results, timings: Sequence[Timing]) -> Shown:
+    """Select the methods, shots and settings of a study that the experiment shows."""
+    methods, data = experiment.methods[study], results.data
+    if experiment.best_of:
+        best = best_method(results, experiment.best_of)
+        methods = (*methods[:-1], best, methods[-1])
+        data = {
+            **data,
+            "maml": f"{best} is shown: the best of {', '.join(experiment.best_of)} on the held-out features, "
+            "averaged over shots, as in the paper",
+        }
+    shots = set(experiment.shots or results.shots)
+    settings = {**results.settings, "methods": list(methods)}
+    if "used" in settings:
+        other = set(results.methods) - set(methods)
+        settings["used"] = {name: used for name, used in settings["used"].items() if name not in other}
+    runs = [run for run in results.runs if run.method in methods and run.shots in shots]
+    kept = [timing for timing in timings if timing.method in methods and timing.shots in shots]
+    place = {method: i for i, method in enumerate(methods)}
+    return Shown(
+        study,
+        Results.merged(data, settings, [runs]),
+        sorted(kept, key=lambda timing: (place[timing.method], timing.shots)),
+    )
+
+
+def best_method(results: Results, methods: Sequence[str]) -> str:
+    """Return the method with the best main metric, averaged over shots and splits."""
+    metric = main_metric(results)
+    curves = results.curves(metric)
+    return methods[METRICS[metric].best(np.array([np.mean(curves[method].mean) for method in methods]))]
+
+
+def main_metric(results: Results) -> str:
+    """Return the metric to compare methods by: RMSE if the results have it, otherwise AUROC."""
+    return "rmse" if "rmse" in results.metrics else "auroc"
+
+
+def panels(experiment: Experiment, parts: Sequence[Shown]) -> list[Panel]:
+    """Return the panels of a picture: one per study, or one per initial head for fine-tuning."""
+    drawn = []
+    for study, results, timings in parts:
+        title, metric = str(results.data["name"]), METRICS[main_metric(results)]
+        if experiment.shows == "times":
+            drawn.append(Panel(_by_time(timings), Metric("ms per feature", "lower"), title))
+        elif experiment.shows == "epochs":
+            for start, head in (("train", "a random head"), ("chn-train", "the hypernetwork's head")):
+                curves = _by_epochs(results, start)
+                drawn.append(Panel(curves, metric, f"{title}: from {head}", "epochs of fine-tuning"))
+        else:
+            ordered = f", old to new by {STUDIES[study].by}" if STUDIES[study].by else ""
+            drawn.append(Panel(results.curves(main_metric(results)), metric, title + ordered))
+    return drawn
+
+
+def _by_time(timings: Sequence[Timing]) -> dict[str, Curve]:
+    """Return milliseconds per feature by shots: the median over splits."""
+    times: dict[str, dict[int, list[float]]] = {}
+    for timing in timings:
+        times.setdefault(timing.method, {}).setdefault(timing.shots, []).append(timing.ms_per_feature)
+    return {
+        method: Curve(list(by), [float(np.median(ms)) for ms in by.values()], [None] * len(by))
+        for method, by in times.items()
+    }
+
+
+def _by_epochs(results: Results, start: str) -> dict[str, Curve]:
+    """Turn curves by shots of ``start-0``, ``start-1``, … into one curve by epochs per number of shots."""
+    curves = results.curves(main_metric(results))
+    return {
+        f"{shots} shot{'s' * (shots != 1)}": Curve(
+            list(EPOCHS),
+            [curves[f"{start}-{n}"].mean[i] for n in EPOCHS],
+            [curves[f"{start}-{n}"].sigma[i] for n in EPOCHS],
+        )
+        for i, shots in enumerate(results.shots)
+    }
+
+
+PAPER_RATIOS = {"knn-10": (3.5, 3.5, 3.4), "train-10": (3.6, 4.6, 5.4)}  # from Table 1, at 1, 4 and 16 shots
+
+
+def publish(folder: Path, experiment: Experiment, parts: Sequence[Shown], settings: dict[str, Any]) -> None:
+    """Write the picture, the reports, the numbers of each study, the settings and the versions.
+
+    Without matplotlib, the reports have a note instead of the picture.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        light, dark = (plot_panels(panels(experiment, parts), dark=dark) for dark in (False, True))
+    except MissingMatplotlibError:
+        (folder / "picture.png").unlink(missing_ok=True)
+        html, markdown = note(NO_PICTURE), markdown_text(NO_PICTURE)
+    else:
+        write_bytes(folder / "picture.png", light)
+        html, markdown = picture(light, dark), "![](picture.png)"
+    write_bytes(folder / "report.html", _html(experiment, parts, html).encode())
+    write_bytes(folder / "report.md", _markdown(experiment, parts, markdown).encode())
+    for study, results, timings in parts:
+        results.save(folder / f"results-{study}.json")
+        write_json(folder / f"timing-{study}.json", [timing.model_dump(mode="json") for timing in timings])
+    write_json(folder / "settings.json", settings)
+
+
+def versions() -> dict[str, Any]:
+    """Return the versions and the machine that the numbers were computed with."""
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "headstart": __version__,
+        "threads": torch.get_num_threads(),
+        "machine": platform.machine(),
+    }
+
+
+def ratio_table(timings: Sequence[Timing], to: str = "chn") -> TextTable:
+    """Return the times of the methods divided by those of ``to``, and the same ratios in the paper."""
+    shots = sorted({timing.shots for timing in timings})
+    medians: dict[tuple[str, int], float] = {
+        (method, k): float(
+            np.median([t.ms_per_feature for t in timings if (t.method, t.shots) == (method, k)])
+        )
+        for method, k in {(timing.method, timing.shots): None for timing in timings}
+    }
+    cells = {}
+    for method in dict.fromkeys(timing.method for timing in timings):
+        if method != to:
+            cells[method] = [f"{medians[method, k] / medians[to, k]:.1f}" for k in shots]
+        if method in PAPER_RATIOS and shots == [1, 4, 16]:
+            cells[f"{method}, the paper"] = [f"{ratio:.1f}" for ratio in PAPER_RATIOS[method]]
+    return TextTable(f"Time divided by the time of {to}", shots, cells, {})
+
+
+def _html(experiment: Experiment, parts: Sequence[Shown], drawn: str) -> str:
+    sections = [*(note(_data_note(part)) for part in parts), drawn]
+    for part in parts:
+        if len(parts) > 1:
+            sections.append(f"<h1>{escape(str(part.results.data['name']))}</h1>")
+        sections += [table_section(table) for table in _first(experiment, part)]
+        sections += numbers(part.results, part.timings)
+    return page(experiment.title, sections)
+
+
+def _markdown(experiment: Experiment, parts: Sequence[Shown], drawn: str) -> str:
+    texts = [f"# {markdown_text(experiment.title)}", drawn]
+    for part in parts:
+        texts.append(markdown_text(_data_note(part)))
+        for table in _first(experiment, part):
+            texts += [f"## {table.title}", table.to_markdown()]
+        texts.append(markdown_report(part.results, part.timings, str(part.results.data["name"])))
+    return "\n\n".join(texts)
+
+
+def _first(experiment: Experiment, part: Shown) -> list[TextTable]:
+    """The tables to show first: the times, in an experiment about times."""
+    return [timing_table(part.timings), ratio_table(part.timings)] if experiment.shows == "times" else []
+
+
+def _data_note(part: Shown) -> str:
+    return str(part.results.data.get("note", ""))
+
+
 FORMAT = 1
+
 _MARK = "experiment.json"
+
 _QUICK_NOTE = "A quick run on made-up data, to check that everything works; the numbers mean nothing."
 
 

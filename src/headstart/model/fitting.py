@@ -1,47 +1,247 @@
-"""From a table to a fitted model."""
+"""Fit a model to a table."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
+import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial, reduce
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from headstart.adapters.protocol import StreamingAdapter
-from headstart.adapters.registry import ADAPTERS
-from headstart.algebra.symmetric import LinAlgError
-from headstart.backbones.protocol import Backbone, OpenBackbone
-from headstart.backbones.registry import BACKBONES
+from headstart.adapters.base import ADAPTERS, StreamingAdapter
+from headstart.adapters.bayes import ClosedFormAdapter
+from headstart.adapters.chn_bayes import adapt_together
+from headstart.backbones.base import BACKBONES, Backbone, OpenBackbone
+from headstart.backbones.factorisation import FactorisationConfig
 from headstart.core.devices import CPU
-from headstart.core.knowledge import Knowledge
-from headstart.core.states import RowStates
-from headstart.crew import crew
-from headstart.errors import InputError, NumericalError, argument, naming_memory, worded
-from headstart.model.checkpoint import open_checkpoint, part_file, working_in
-from headstart.model.parting import features_of, part_features
-from headstart.model.parts.batching import BYTES_AT_ONCE, batches
-from headstart.model.parts.catalogue import Catalogue
-from headstart.model.parts.clock import Clock
-from headstart.model.parts.fitted import Fitted
-from headstart.model.parts.roster import Roster
-from headstart.model.parts.row_metadata import RowMetadata
-from headstart.model.parts.settings import Settings
-from headstart.model.parts.shared_heads import with_shared_heads
-from headstart.model.sharing import require_part, require_shareable
+from headstart.core.types import Knowledge, RowStates
+from headstart.distributed import crew
+from headstart.errors import InputError, NumericalError, argument, listed, naming_memory, worded
+from headstart.files import CAN_LOCK, left_over, locked, read_json, storing, write_json
+from headstart.linalg.packed import LinAlgError
+from headstart.model.features import Catalogue, Feature
+from headstart.model.rows import Roster, RowMetadata
+from headstart.model.state import (
+    BYTES_AT_ONCE,
+    Clock,
+    Fitted,
+    Settings,
+    are_finite,
+    batches,
+    too_extreme,
+    widened,
+)
+from headstart.parallel import in_parallel, workers
 from headstart.progress import Reporter
 from headstart.table import Table
+from headstart.table.names import sort_key
 from headstart.table.times import weights_of
-from headstart.training.choosing import train_best
+from headstart.training.calibration import USUAL_LEVEL
 from headstart.training.judge import Judgement
-from headstart.training.recipe import Trained, as_modelled, train
+from headstart.training.recipe import Trained, as_modelled, feature_batch, train, train_best
 from headstart.training.row_prior import fit_row_prior
-from headstart.training.stages import feature_batch
-from headstart.workers import in_parallel, workers
+
+MIN_FEATURES = 4
+
+
+def part_features(
+    table: Table, meta_share: float | None, seed: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Draw which features train the backbone and which meta-train the adapter; empty ones do neither.
+
+    Without a share, all of them do both.
+    """
+    observed = np.flatnonzero(crew().total(torch.from_numpy(table.counts)))
+    if len(observed) < MIN_FEATURES:
+        raise InputError(
+            f"the table has {len(observed)} features with observations; at least {MIN_FEATURES} are "
+            "needed, some to train the backbone and some to learn how to add new ones"
+        )
+    if meta_share is None:
+        return observed, observed
+    order = np.random.default_rng(seed).permutation(observed)
+    meta = min(max(2, round(meta_share * len(observed))), len(observed) - 2)
+    return np.sort(order[meta:]), np.sort(order[:meta])
+
+
+def features_of(table: Table, in_backbone: set[int], *, fixed: bool) -> list[Feature]:
+    """All features of a table; if the backbone's own heads are ``fixed``, these without their contexts."""
+    rows, found = table.by_feature(table.values)
+    values = found.astype(np.float64)  # single values are computed with, so that they must not round
+    del found
+    ends = np.cumsum(table.counts)
+    times = None if table.times is None or table.weights is None else table.by_feature(table.times)[1]
+    metadata = table.encoded_metadata()
+    records = [{}] * len(table.features) if table.metadata is None else table.metadata.to_pylist()
+    features = []
+    for i, (name, kind) in enumerate(zip(table.features, table.kinds, strict=True)):
+        count = int(table.counts[i])
+        held = slice(0, 0) if fixed and i in in_backbone else slice(ends[i] - count, ends[i])
+        features.append(
+            Feature(
+                name,
+                kind,
+                i in in_backbone,
+                count,
+                metadata[i],
+                rows[held],
+                values[held],
+                record={key: value for key, value in records[i].items() if value is not None},
+                times=None if times is None else times[held],
+            )
+        )
+    return features
+
+
+MARK = "fit.json"
+
+_PART = re.compile(r"[\w.-]+\.safetensors")
+
+_OURS = re.compile(rf"{re.escape(MARK)}|{_PART.pattern}")
+
+_FIT = object()  # who holds the lock: the command and the fit that it calls
+
+
+@contextmanager
+def working_in(folder: Path) -> Iterator[None]:
+    """Keep all other fits out of a checkpoint's folder; it is removed at the end if it is empty."""
+    if not crew().leads:
+        yield
+        return
+    busy = f"{folder} is in use by another fit; wait until it ends, or name another folder"
+    with locked(folder, _FIT, create=True, busy=busy):
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):  # it is not empty
+                folder.rmdir()
+
+
+def part_file(folder: Path, part: str) -> Path:
+    """The file for the progress of one part of a fit."""
+    return folder / f"{part}.safetensors"
+
+
+def open_checkpoint(folder: Path, table: Table, settings: Settings, resume: bool) -> None:
+    """Make the folder ready, which must be locked: continue with what it holds, or start anew."""
+    facts = {"table": table.fingerprint(), "settings": json.loads(settings.model_dump_json())}
+    crew().agreed(lambda: _open(folder, facts, resume) if crew().leads else None)
+
+
+def _open(folder: Path, facts: dict[str, Any], resume: bool) -> None:
+    mark = folder / MARK
+    if resume and mark.exists():
+        if read_json(mark) != facts:
+            raise InputError(
+                f"{folder} holds the checkpoint of a fit with other data or settings; "
+                "resume with the same ones, or start anew without resume"
+            )
+        return
+    left = left_over(folder, _OURS)
+    others = sorted(each.name for each in folder.iterdir() if each not in left)
+    if others and not mark.exists():
+        raise InputError(
+            f"{folder} is not empty ({listed(others, 3)}) and holds no checkpoint; name another folder"
+        )
+    discard(folder)
+    write_json(mark, facts)
+
+
+def is_resumable(folder: Path) -> bool:
+    """Whether a folder holds progress that a fit can continue with."""
+    return (folder / MARK).exists() and any(_PART.fullmatch(each.name) for each in folder.iterdir())
+
+
+def discard(folder: Path) -> None:
+    """Remove the progress of a fit from its folder, which must be locked."""
+    with storing(folder):
+        for each in [
+            *(left_over(folder, _OURS) if CAN_LOCK else []),
+            *(each for each in folder.iterdir() if _PART.fullmatch(each.name)),
+            folder / MARK,
+        ]:
+            each.unlink(missing_ok=True)
+
+
+def require_shareable(settings: Settings) -> None:
+    """Refuse settings of parts that need all rows in one process.
+
+    Raises
+    ------
+    InputError
+        If the backbone is not the factorisation, the adapter not bayes, chn-bayes or auto, or if there is a
+        share of features for meta-training or a half-life.
+    """
+    if not isinstance(settings.backbone, FactorisationConfig):
+        raise InputError(
+            f"the backbone {settings.backbone.name!r} is trained by one process; under torchrun take "
+            f"{argument('backbone', 'factorisation')}"
+        )
+    adapter = settings.adapter
+    if not isinstance(adapter, str) and not issubclass(ADAPTERS.part_of(adapter), ClosedFormAdapter):
+        raise InputError(
+            f"the adapter {adapter.name!r} is trained by one process; under torchrun take "
+            f"{argument('adapter', 'bayes')}, chn-bayes or auto"
+        )
+    for name in ("meta_share", "half_life"):
+        if getattr(settings, name) is not None:
+            raise InputError(f"{argument(name)} is not supported under torchrun; leave it out")
+
+
+def require_part(table: Table) -> None:
+    """Refuse a table of which each process has more than its own part of the rows.
+
+    Raises
+    ------
+    InputError
+        If the rows of the processes do not follow each other, or their features differ.
+    """
+    ends = crew().texts([table.rows[0], table.rows[-1]] if len(table.rows) else [])
+    names = [sort_key(name) for pair in ends for name in pair]
+    in_order = all(last < first for last, first in zip(names[1:-1:2], names[2::2], strict=True))
+    digest = hashlib.sha256(repr(list(table.features)).encode()).hexdigest()
+    same = len({each for digests in crew().texts([digest]) for each in digests}) == 1
+    if not (same and in_order):
+        raise InputError(
+            "processes that train together must have a part of the rows each; read the table by Table.read "
+            "inside working_together()"
+        )
+
+
+@torch.no_grad()
+def with_shared_heads(fitted: Fitted, features: list[Feature]) -> Fitted:
+    """``Fitted.adapted`` where each process has the observations of its own rows."""
+    adapter, batch = fitted.adapter, fitted.batch_of(features)
+    if not isinstance(adapter, ClosedFormAdapter):
+        raise TypeError(f"the heads of {adapter.config.name} are not made from sums over observations")
+    shots = crew().total(batch.shots.clone())
+    heads = adapt_together(adapter, batch, fitted.states, shots)
+    for feature, finite in zip(features, are_finite(heads), strict=True):
+        if not finite:
+            raise too_extreme(feature)
+    factors = fitted.calibration.factor(shots, batch.kinds)[:, USUAL_LEVEL]
+    heads = widened(heads, batch, fitted.states, factors, fitted.knowledge.likelihood)
+    return fitted.holding(features, heads)
+
+
+def with_whole_shots(fitted: Fitted) -> Fitted:
+    """Return the model whose features know how many observations they have in all processes."""
+    features = list(fitted.catalogue.values())
+    shots = crew().total(torch.tensor([feature.shots for feature in features], dtype=torch.int64)).tolist()
+    whole = {
+        feature.name: replace(feature, shots=count) for feature, count in zip(features, shots, strict=True)
+    }
+    return replace(fitted, catalogue=fitted.catalogue.with_contexts(whole))
 
 
 def fit_table(

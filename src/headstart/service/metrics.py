@@ -16,11 +16,13 @@ from prometheus_client import (
     multiprocess,
 )
 
-from headstart.service.live.changes import Planned
-from headstart.service.live.model import Snapshot
+from headstart.service.changes import Planned
+from headstart.service.live_model import Snapshot
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
+
 _SHOTS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)
+
 _NATS = (-2, -1, -0.5, -0.2, 0, 0.2, 0.5, 1, 2, 5, 10)
 
 

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from headstart.algebra.symmetric import triangle
-from headstart.core.shots import between
-from headstart.model.parts.feature import Feature
-from headstart.model.parts.fitted import Fitted
+from headstart.core.types import between
+from headstart.linalg.packed import triangle_indices
+from headstart.model.features import Feature
+from headstart.model.state import Fitted
 from headstart.table.kinds import KindType
 from headstart.training.calibration import LEVELS, USUAL_LEVEL
 
@@ -145,7 +145,7 @@ def _calibrated(held: _Calibrated, shots: int, kind: int) -> tuple[list[float], 
 def _packed(
     size: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
-    down, across = (part.numpy() for part in triangle(size))
+    down, across = (part.numpy() for part in triangle_indices(size))
     return down, across, np.where(down == across, 1.0, 2.0), np.flatnonzero(down == across)
 
 

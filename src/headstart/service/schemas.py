@@ -7,7 +7,9 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, StringConstraints
 
 MAX_NAME = 500
+
 MAX_TEXT = 10_000
+
 MOST_NAMES = 100_000
 
 
@@ -23,20 +25,30 @@ def _plain(text: str) -> str:
 
 
 _PLAIN = {"pattern": r"^[^\u0000-\u001f\u007f]+$"}
+
 Name = Annotated[
     str,
     StringConstraints(min_length=1, max_length=MAX_NAME, strict=True),
     AfterValidator(_plain),
     Field(json_schema_extra=_PLAIN),
 ]
+
 Text = Annotated[str, StringConstraints(max_length=MAX_TEXT, strict=True)]
+
 Value = Annotated[FiniteFloat, Field(strict=True)]
+
 Metadatum = Text | bool | int | FiniteFloat | None | list[Text | bool | int | FiniteFloat]
+
 Metadata = Annotated[dict[Name, Metadatum], Field(max_length=1000)]
+
 Observations = Annotated[dict[Name, Value], Field(max_length=MOST_NAMES)]
+
 Level = Annotated[float, Field(gt=0, lt=1, strict=True)]
+
 Count = Annotated[int, Field(ge=1, le=1000, strict=True)]
+
 By = Literal["mean", "upper", "information"]
+
 NamesList = Annotated[list[Name], Field(min_length=1, max_length=MOST_NAMES)]
 
 

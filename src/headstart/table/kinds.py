@@ -1,17 +1,237 @@
-"""The kinds of all features of a table."""
+"""Describe the kind of each feature: its possible values and its scale in models."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headstart.table.compact import Floats
-from headstart.table.kind import KIND_NAMES, Kind, KindType
+from headstart.errors import InputError, argument, did_you_mean, worded
+from headstart.table.cells import Floats
 
 __all__ = ["KIND_NAMES", "Kind", "KindType", "Kinds"]
+
+
+# On the models' scale. Models compute in single precision, which ends at 3.4e38, and sum squares over rows.
+LARGEST = 1e17
+
+
+def require_carried(values: Floats, scaled: NDArray[np.float64], where: Callable[[int], str]) -> None:
+    """Refuse values that models cannot compute with.
+
+    Parameters
+    ----------
+    values, scaled : ndarray of shape (n,)
+        Values in the data's own units, and on the models' scale.
+    where : callable
+        Says of which row and feature a value is, given its position.
+
+    Raises
+    ------
+    InputError
+        If one of the scaled values is too large; it names the first.
+
+    Examples
+    --------
+    >>> require_carried(np.array([5.0, 1e39]), np.array([0.1, 2e37]), lambda i: f"row 'u{i}'")
+    Traceback (most recent call last):
+    headstart.errors.InputError: row 'u1': the value 1e+39 is too large to compute with: at most 1e+17 times the scale of its feature is possible; correct it or leave it out, or measure the feature in larger units
+    """  # noqa: E501 (the message of the example is one line)
+    with np.errstate(invalid="ignore"):
+        wrong = ~(np.abs(scaled) <= LARGEST)
+    if wrong.any():
+        first = int(np.flatnonzero(wrong)[0])
+        raise InputError(
+            f"{where(first)}: the value {values[first]:g} is too large to compute with: at most {LARGEST:g} "
+            "times the scale of its feature is possible; correct it or leave it out, or measure the feature "
+            "in larger units"
+        )
+
+
+class KindType(IntEnum):
+    """The types of kinds. Arrays and tensors contain these numbers."""
+
+    BINARY = 0
+    RATING = 1
+    REAL = 2
+
+
+KIND_NAMES = tuple(kind.name.lower() for kind in KindType)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The kind of one feature: ``binary``, ``rating:LOW:HIGH`` or ``real:CENTER:SCALE``.
+
+    Models work with ``(value - offset) / span``. This is 0 or 1 for a binary feature, in [0, 1] for a
+    rating, and has about unit variance for a real feature. The text form is used in files, in messages
+    and on the command line. Use ``Kind.binary``, ``Kind.rating``, ``Kind.real`` or ``Kind.parse`` to
+    create a kind.
+
+    Parameters
+    ----------
+    type : KindType
+        Binary, rating or real.
+    first : float, default=0.0
+        The first number of the text form: LOW or CENTER.
+    second : float, default=1.0
+        The second number of the text form: HIGH or SCALE.
+
+    Examples
+    --------
+    >>> Kind.parse("rating:1:5")
+    Kind('rating:1:5')
+    >>> Kind.parse("rating:1:5").scale(4.0)
+    0.75
+    >>> Kind.parse("ratng")
+    Traceback (most recent call last):
+    headstart.errors.InputError: 'ratng' is not a kind (binary, rating, real); did you mean 'rating'?
+    """
+
+    type: KindType
+    first: float = 0.0
+    second: float = 1.0
+
+    @classmethod
+    def binary(cls) -> Kind:
+        """Return the kind of values that are 0 or 1, such as wrong or right, absent or present."""
+        return cls(KindType.BINARY)
+
+    @classmethod
+    def rating(cls, low: float, high: float) -> Kind:
+        """Return the kind of numbers between two fixed limits, such as 1 to 5 stars.
+
+        Parameters
+        ----------
+        low, high : float
+            The smallest and the largest possible value, ``low < high``.
+
+        Raises
+        ------
+        InputError
+            If a limit is not finite, or ``low`` is not smaller than ``high``.
+        """
+        if not (math.isfinite(low) and math.isfinite(high) and low < high):
+            raise InputError(f"a rating's range must be two numbers LOW < HIGH; got {low!r} and {high!r}")
+        return cls(KindType.RATING, low, high)
+
+    @classmethod
+    def real(cls, center: float = 0.0, scale: float = 1.0) -> Kind:
+        """Return the kind of any finite number.
+
+        Parameters
+        ----------
+        center : float, default=0.0
+            A typical value, such as the mean.
+        scale : float, default=1.0
+            How far the values spread, such as their standard deviation; must be positive.
+
+        Raises
+        ------
+        InputError
+            If ``center`` or ``scale`` is not finite, or ``scale`` is not positive.
+        """
+        if not (math.isfinite(center) and math.isfinite(scale) and scale > 0):
+            raise InputError(
+                f"a real's center and scale must be finite, scale > 0; got {center!r}, {scale!r}"
+            )
+        return cls(KindType.REAL, center, scale)
+
+    @classmethod
+    def parse(cls, text: str) -> Kind:
+        """Read the text form.
+
+        Parameters
+        ----------
+        text : str
+            ``binary``, ``rating:LOW:HIGH``, ``real`` or ``real:CENTER:SCALE``. A rating needs its limits.
+
+        Returns
+        -------
+        Kind
+            The kind with this text form.
+
+        Raises
+        ------
+        InputError
+            If the text is not the text form of a kind.
+        """
+        name, *parameters = str(text).split(":")
+        if name not in KIND_NAMES:
+            raise InputError(
+                f"{text!r} is not a kind ({', '.join(KIND_NAMES)}){did_you_mean(name, KIND_NAMES)}"
+            )
+        try:
+            numbers = [float(parameter) for parameter in parameters]
+        except ValueError:
+            raise InputError(f"kind {text!r}: only numbers can follow the name, as in rating:1:5") from None
+        counts = {"binary": (0,), "rating": (2,), "real": (0, 2)}[name]
+        if len(numbers) not in counts:
+            raise InputError(f"kind {text!r}: write binary, rating:LOW:HIGH or real:CENTER:SCALE")
+        if name == "binary":
+            return cls.binary()
+        return cls.rating(*numbers) if name == "rating" else cls.real(*numbers)
+
+    @property
+    def name(self) -> str:
+        """``binary``, ``rating`` or ``real``."""
+        return self.type.name.lower()
+
+    @property
+    def offset(self) -> float:
+        """The value that is 0 on the models' scale."""
+        return self.first
+
+    @property
+    def span(self) -> float:
+        """The difference, in the data's own units, that is 1 on the models' scale."""
+        return self.second if self.type == KindType.REAL else self.second - self.first
+
+    @property
+    def low(self) -> float:
+        """The smallest possible value."""
+        return -math.inf if self.type == KindType.REAL else self.first
+
+    @property
+    def high(self) -> float:
+        """The largest possible value."""
+        return math.inf if self.type == KindType.REAL else self.second
+
+    @property
+    def allowed(self) -> str:
+        """The possible values in words, for messages: ``0 or 1``, ``from 1 to 5``."""
+        if self.type == KindType.BINARY:
+            return "0 or 1"
+        return (
+            "any number" if self.type == KindType.REAL else f"from {_exact(self.low)} to {_exact(self.high)}"
+        )
+
+    def scale(self, value: float) -> float:
+        """Convert a value to the models' scale."""
+        return (value - self.offset) / self.span
+
+    def __str__(self) -> str:
+        return (
+            self.name
+            if self.type == KindType.BINARY
+            else f"{self.name}:{_exact(self.first)}:{_exact(self.second)}"
+        )
+
+    def __repr__(self) -> str:
+        return f"Kind({str(self)!r})"
+
+
+def _exact(number: float) -> str:
+    """Return a short text that reads back as the same number."""
+    short = f"{number:.12g}"
+    return short if float(short) == number else repr(float(number))
+
 
 TOLERANCE = 1e-9  # rounding error allowed beyond the limits of a rating, on the models' scale
 
@@ -120,3 +340,36 @@ class Kinds(Sequence[Kind]):
         texts = [f"{count} {text}" for text, count in sorted(counts.items(), key=lambda kv: -kv[1])]
         more = [f"{len(texts) - limit} more kinds"] if len(texts) > limit else []
         return ", ".join(texts[:limit] + more)
+
+
+MAX_SHOWN = 20  # single features with a kind of their own; more are counted
+
+
+def kinds_to_paste(names: Iterable[str], kinds: Iterable[Kind]) -> str:
+    """Return what gives these features these kinds: the usual kind, then the features with another one.
+
+    Reals are written without center and scale: these are computed from the data again.
+
+    >>> kinds_to_paste(["a", "b", "c"], [Kind.real(5, 2), Kind.real(3, 2), Kind.binary()])
+    "kinds={None: 'real', 'c': 'binary'}"
+    """
+    texts = [kind.name if kind.type == KindType.REAL else str(kind) for kind in kinds]
+    usual = Counter(texts).most_common(1)[0][0]
+    others = [(name, text) for name, text in zip(names, texts, strict=True) if text != usual]
+    more = f" and {len(others) - MAX_SHOWN} more" if len(others) > MAX_SHOWN else ""
+    return pasted({None: usual, **dict(others[:MAX_SHOWN])}) + more
+
+
+def pasted(kinds: Mapping[str | None, str]) -> str:
+    """Write kinds as an argument or as options.
+
+    >>> pasted({"b": "real"}), pasted({None: "real"})
+    ("kinds={'b': 'real'}", "kinds='real'")
+    >>> from headstart.errors import command_line
+    >>> with command_line():
+    ...     pasted({None: "real", "the b": "rating:1:5"})
+    "--kind real --kind 'the b=rating:1:5'"
+    """
+    options = [text if name is None else f"{name}={text}" for name, text in kinds.items()]
+    value = kinds[None] if list(kinds) == [None] else dict(kinds)
+    return worded(argument("kinds", value), " ".join(argument("kinds", option) for option in options))

@@ -13,11 +13,13 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from headstart.errors import InputError, argument
-from headstart.table.sources.source import is_number, is_text
+from headstart.table.sources import is_number, is_text
 
 _UNITS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0, "week": 604800.0,
           "month": 2629746.0, "year": 31556952.0}  # fmt: skip
+
 _IN_WORDS = re.compile(r"\s*([0-9.]+(?:[eE][-+]?[0-9]+)?)\s*([a-z]+?)s?\s*")
+
 _FAINTEST = 2.0**-60  # so that no weight is zero, whose observation would have no precision at all
 
 

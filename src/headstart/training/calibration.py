@@ -11,13 +11,16 @@ import torch
 from torch import Tensor
 
 from headstart.core.predictive import Predictive
-from headstart.core.shots import between
+from headstart.core.types import between
 from headstart.table.kinds import KindType
 
 # Few features say little about how predictions are off: so many count half.
 _FEATURES_TO_BELIEVE = 10
+
 LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)  # of intervals that are made to hold
+
 USUAL_LEVEL = LEVELS.index(0.9)
+
 _QUANTILES = [
     0.6744897501960817,
     1.2815515655446004,
@@ -25,6 +28,7 @@ _QUANTILES = [
     1.959963984540054,
     2.5758293035489004,
 ]
+
 _NEWTON_STEPS = 25
 
 

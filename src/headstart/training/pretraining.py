@@ -9,10 +9,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from headstart.algebra.sparse import products_at
-from headstart.backbones.protocol import Backbone, SweptBackbone, TrainedBackbone
-from headstart.core.description import Description
-from headstart.crew import crew
+from headstart.backbones.base import Backbone, SweptBackbone, TrainedBackbone
+from headstart.core.types import Description
+from headstart.distributed import crew
+from headstart.linalg.ragged import products_at
 from headstart.progress import Reporter
 from headstart.table.cells import Cells
 from headstart.training.loop import Loop, LoopConfig

@@ -5,16 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from headstart.algebra.groups import make_groups
-from headstart.algebra.honest import HonestRegression
-from headstart.algebra.symmetric import positive, unpack
-from headstart.backbones.protocol import OpenBackbone
-from headstart.core.description import Description
-from headstart.core.knowledge import Knowledge
-from headstart.core.row_prior import RowPrior
+from headstart.backbones.base import OpenBackbone
+from headstart.core.types import Description, Knowledge, RowPrior
+from headstart.linalg.packed import positive, unpack
+from headstart.linalg.ridge import HonestRegression, make_groups
 
 _LEAST_KNOWN = 0.05  # of a row's activation, for it to say what the row is like
+
 _LEAST_GAIN = 0.01  # share of the error that is removed; less is often chance, and of no use if it is not
+
 _LEAST_LEFT = 0.05  # of the variance of rows, whatever metadata seems to explain
 
 

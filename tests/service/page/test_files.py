@@ -8,7 +8,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from headstart.service.app import PAGE
-from headstart.service.security import HEADERS
+from headstart.service.auth import HEADERS
 
 SCRIPTS = sorted(PAGE.rglob("*.js"))
 

@@ -8,8 +8,8 @@ from urllib.parse import quote
 import httpx
 import pytest
 
+from headstart.service.auth import create_token
 from headstart.service.store import Store
-from headstart.service.tokens import create_token
 from tests.service.page.conftest import Open, settle
 from tests.service.running import Server
 

@@ -1,4 +1,4 @@
-"""The saved model: a folder of ``model.json``, one file of weights and perhaps a journal; no pickle.
+"""Save a model to a folder and load it.
 
 ``model.json`` names the weights file, which carries the hash of its content in its name, and holds a
 checksum of itself. Saving writes the new weights beside the old, then replaces ``model.json`` in one step,
@@ -11,34 +11,156 @@ When the journal has become long, the whole model is saved, without one.
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from headstart.crew import crew
-from headstart.errors import InputError, listed
-from headstart.locking import CAN_LOCK, FolderLock, locked
-from headstart.model.changing.journal import Call, append, journal_name, line_of
-from headstart.model.parts.fitted import Fitted
-from headstart.model.parts.shared_heads import with_whole_shots
+import torch
+from torch import Tensor
+
+from headstart.distributed import crew
+from headstart.errors import InputError, ModelFileError, listed
+from headstart.files import (
+    CAN_LOCK,
+    FolderLock,
+    Layout,
+    is_partial,
+    json_bytes,
+    left_over,
+    locked,
+    ordered,
+    storing,
+    sync_folder,
+    write_json,
+    written,
+)
+from headstart.model.fitting import with_whole_shots
+from headstart.model.saving.export import table_of
 from headstart.model.saving.format import checksum, facts_of, tensors_of
-from headstart.model.saving.opening import INDEX, WEIGHTS, Opened, opened, require_model
-from headstart.model.saving.quick import QUICK, write_quick
-from headstart.model.saving.shared import write_shared_weights
-from headstart.model.saving.weights import write_weights
-from headstart.storage import is_partial, json_bytes, left_over, storing, sync_folder, write_json
-from headstart.streaming import Layout, ordered
+from headstart.model.saving.journal import Call, append, journal_name, line_of
+from headstart.model.saving.lazy import QUICK, write_quick
+from headstart.model.saving.loading import INDEX, WEIGHTS, Opened, changing_files, load, opened, require_model
+from headstart.model.state import Fitted
+from headstart.table import Table
+
+_UNNAMED = f"weights-{'0' * 16}.safetensors"  # until the hash of its content is known
+
+
+def write_weights(
+    folder: Path, layouts: Mapping[str, Layout], pieces: Iterable[Tensor]
+) -> tuple[str, str, int]:
+    """Write tensors of these layouts, given in pieces in their order; returns name, digest and size."""
+    digest, size = written(folder / _UNNAMED, layouts, pieces)
+    name = f"weights-{digest[:16]}.safetensors"
+    with storing(folder / name):
+        os.replace(folder / _UNNAMED, folder / name)
+        sync_folder(folder)
+    return name, digest, size
+
+
+def identity_of(path: Path) -> str:
+    """A short text that differs between models, also after a change of one; the same for copies."""
+    try:
+        content = b"".join(each.read_bytes() for each in changing_files(path))
+    except OSError:
+        raise ModelFileError(f"{path} is not a saved model: {INDEX} cannot be read") from None
+    return hashlib.sha256(content).hexdigest()[:12]
+
+
+def touched(path: Path) -> tuple[tuple[int, int, int], ...] | None:
+    """What changes when a model is replaced or changed; None if there is none."""
+    try:
+        found = [each.stat() for each in changing_files(path)]
+    except OSError:
+        return None
+    return tuple((each.st_mtime_ns, each.st_ino, each.st_size) for each in found)
+
+
+_AT_ONCE = 2**22  # observations of features that are brought together at a time
+
+_BY_ROW = ("states/", "knowledge/states/", "knowledge/indptr", "knowledge/index", "knowledge/values")
+
+_CONTEXTS = ("contexts/rows", "contexts/values")
+
+
+def write_shared_weights(fitted: Fitted, folder: Path) -> tuple[str, str, int]:
+    """Write the weights of all processes, which all call this; returns the file's name, digest and size.
+
+    In no process there is more of the others' rows than a block. Only the first one knows the answer.
+    """
+    tensors = _placed(tensors_of(fitted), len(fitted.rows))
+    counts = tensors["contexts/counts"]
+    tensors["contexts/counts"] = crew().total(counts)
+    layouts = {
+        name: Layout(
+            each.dtype, (crew().span(len(each))[1], *each.shape[1:]) if _is_shared(name) else each.shape
+        )
+        for name, each in tensors.items()
+    }
+    blocks = (block for name in ordered(layouts) for block in _blocks(name, tensors[name], counts))
+    if not crew().leads:
+        for _ in blocks:  # sends what this process has
+            pass
+        return "", "", 0
+    return write_weights(folder, layouts, blocks)
+
+
+def _is_shared(name: str) -> bool:
+    return name.startswith(_BY_ROW) or name in _CONTEXTS
+
+
+def _placed(tensors: dict[str, Tensor], rows: int) -> dict[str, Tensor]:
+    """The tensors of this process, with rows and observations numbered as in the whole model."""
+    start, _ = crew().span(rows)
+    before, _ = crew().span(len(tensors["knowledge/index"]))
+    indptr = tensors["knowledge/indptr"] + before
+    return tensors | {
+        "contexts/rows": tensors["contexts/rows"] + start,
+        "knowledge/indptr": indptr if crew().leads else indptr[1:],
+    }
+
+
+def _blocks(name: str, part: Tensor, counts: Tensor) -> Iterator[Tensor]:
+    """A tensor of the whole model in blocks, in the first process; the others send their parts."""
+    if name in _CONTEXTS:
+        yield from _contexts(part, counts)
+    elif _is_shared(name):
+        yield from crew().collected(part)
+    elif crew().leads:
+        yield part
+
+
+def _contexts(part: Tensor, counts: Tensor) -> Iterator[Tensor]:
+    """What there is of the contexts of all features, one after the other, rows in their order."""
+    ends = counts.cumsum(0)
+    marks = torch.div(crew().total(counts).cumsum(0), _AT_ONCE, rounding_mode="floor")
+    cuts = [0, *(torch.nonzero(marks.diff())[:, 0] + 1).tolist(), len(counts)]
+    for first, last in pairwise(cuts):
+        begin, end = (int(ends[at - 1]) if at else 0 for at in (first, last))
+        lines = torch.repeat_interleave(counts[first:last])
+        every = list(crew().collected(part[begin:end])), list(crew().collected(lines))
+        if crew().leads and every[0]:
+            yield torch.cat(every[0])[torch.argsort(torch.cat(every[1]), stable=True)]
+
 
 _JOURNAL = re.compile(r"journal-[0-9a-f]{16}\.jsonl")
+
 _OURS = re.compile(rf"{re.escape(INDEX)}|{WEIGHTS.pattern}|{_JOURNAL.pattern}|{QUICK.pattern}")
+
 _QUICK_FROM = 2**24  # bytes of weights from which on a model is opened without reading all of it
+
 _MOST_CHANGES = 128  # in a journal: each is made again whenever the model is loaded
+
 _WHOLE = {
     "remove_row",
     "rename_feature",
 }  # of large models: slow whenever they are replayed
+
 _MOST_BYTES, _MOST_SHARE = 2**22, 4  # a journal may have so many, or that share of the weights
 
 
@@ -139,3 +261,53 @@ def _removed(path: Path) -> None:
         with storing(path):
             path.unlink()
             sync_folder(path.parent)
+
+
+def require_no_loss(path: Path, table: Table) -> None:
+    """Refuse to replace a saved model that has been given more since its fit than ``table`` has.
+
+    Raises
+    ------
+    InputError
+        If features, rows or observations would be lost, or if the model there cannot be read; the message
+        says which.
+    """
+    if not (path / INDEX).exists():
+        return
+    try:
+        lost = lost_without(path, table)
+    except ModelFileError as error:
+        raise InputError(
+            f"{path} holds a model that cannot be read, so it is not known what would be lost: {error}; "
+            "--force replaces it"
+        ) from None
+    if lost:
+        raise InputError(
+            f"{path} holds a model that has been given since its fit what is not in this table: "
+            f"{' and '.join(lost)}; name another folder, add them to the table, or let --force drop them"
+        )
+
+
+def lost_without(path: Path, table: Table) -> list[str]:
+    """What a saved model has been given since its fit that is not in a table, in words."""
+    fitted = load(path)
+    known, lost = set(fitted.backbone_features), []
+    features = [name for name in fitted.catalogue if name not in known and name not in table.features]
+    if features:
+        lost.append(f"{len(features)} features ({listed(features, 3)})")
+    added = list(fitted.rows)[len(fitted.knowledge.cells) :]
+    rows = [name for name in added if name not in table.rows]
+    if rows:
+        lost.append(f"{len(rows)} rows ({listed(rows, 3)})")
+    fitted_on = torch.bincount(fitted.knowledge.cells.index, minlength=len(known)).tolist()
+    held = table_of(fitted, metadata=False)  # what rows observed, too
+    held_counts, counts = held.counts, table.counts
+    observations = 0
+    for name, count in zip(fitted.backbone_features, fitted_on, strict=True):
+        if name in fitted.catalogue:
+            has = int(held_counts[held.features.position(name)])
+            there = int(counts[table.features.position(name)]) if name in table.features else 0
+            observations += max(0, has - max(count, there))
+    if observations:
+        lost.append(f"{observations} observations")
+    return lost

@@ -1,4 +1,4 @@
-"""What a saved model consists of: facts in ``model.json`` and tensors in one file of weights."""
+"""Convert a model to facts and tensors and back."""
 
 from __future__ import annotations
 
@@ -7,22 +7,207 @@ import json
 from typing import Annotated, Any, Literal
 
 import numpy as np
+import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 from pydantic import Field, FiniteFloat
 from torch import Tensor
 
-from headstart.adapters.registry import ADAPTERS
-from headstart.backbones.registry import BACKBONES
+from headstart.adapters.base import ADAPTERS
+from headstart.backbones.base import BACKBONES
 from headstart.config import Config
-from headstart.model.parts.fitted import Fitted
-from headstart.model.parts.settings import Settings
-from headstart.model.parts.staleness import NOTHING, Arrived
-from headstart.model.saving.aging import time_tensors
-from headstart.model.saving.metadata import record_tensors, row_metadata_tensors
-from headstart.model.saving.row_observations import row_observation_tensors
-from headstart.table import MetadataSchema
+from headstart.core.types import RowPrior, RowStates
+from headstart.errors import InputError
+from headstart.model.features import Catalogue
+from headstart.model.rows import Roster, RowCells, RowMetadata, RowObservations
+from headstart.model.state import NOTHING, Arrived, Clock, Fitted, Settings
+from headstart.table import MetadataSchema, Names
+from headstart.table.metadata import as_array, as_bytes, records_from
 from headstart.training.judge import Judgement
+
+Groups = dict[str, dict[str, Tensor]]
+
+
+def time_tensors(fitted: Fitted) -> dict[str, Tensor]:
+    """The times of the table and of the features; none if observations do not age."""
+    if fitted.clock is None:
+        return {}
+    features = list(fitted.catalogue.values())
+    times = [np.zeros(0), *(feature.times for feature in features if feature.times is not None)]
+    now = [fitted.clock.fitted_at if feature.now is None else feature.now for feature in features]
+    return {
+        "times/table": torch.from_numpy(fitted.clock.table),
+        "times/contexts": torch.from_numpy(np.concatenate(times)),
+        "times/heads": torch.tensor(now, dtype=torch.float64),
+    }
+
+
+def clock_from(facts: ModelFacts, parts: Groups) -> Clock | None:
+    """The clock of a saved model; its times must be there if it has a half-life, and only then."""
+    half_life, held = facts.settings.half_life, parts.get("times")
+    if half_life is None and facts.times is None and held is None:
+        return None
+    if half_life is None or facts.times is None or held is None:
+        raise InputError("it does not say all of how its observations age")
+    sizes = {
+        "table": len(parts["knowledge"]["values"]),
+        "contexts": len(parts["contexts"]["values"]),
+        "heads": len(facts.features.names),
+    }
+    if any(len(held[name]) != size for name, size in sizes.items()):
+        raise InputError("its times do not agree with its observations")
+    observations = parts.get("row_observations")
+    if observations is not None and not {"times", "now"} <= set(observations):
+        raise InputError("it does not say when its rows observed")
+    return Clock(half_life, facts.times[1], facts.times[0], held["table"].numpy())
+
+
+def weights_of_table(clock: Clock | None) -> Tensor | None:
+    """How much the observations of the table counted at fit, if they age: (n,)."""
+    return None if clock is None else torch.from_numpy(clock.weights(clock.table, clock.fitted_at)).float()
+
+
+def feature_times(
+    parts: Groups, counts: list[int]
+) -> tuple[list[NDArray[np.float64]] | list[None], list[float] | list[None]]:
+    """The times of each feature's observations, and those at which heads were computed."""
+    held = parts.get("times")
+    if held is None:
+        return [None] * len(counts), [None] * len(counts)
+    return [part.numpy() for part in torch.split(held["contexts"], counts)], held["heads"].tolist()
+
+
+def record_tensors(fitted: Fitted) -> dict[str, Tensor]:
+    """The metadata of all features, if it was kept; none if there is no metadata."""
+    records = [feature.record for feature in fitted.catalogue.values()]
+    if fitted.schema is None or any(record is None for record in records):
+        return {}
+    columns = [column.name for column in fitted.schema.columns]
+    return {"records": as_bytes([record or {} for record in records], columns)}
+
+
+def row_metadata_tensors(fitted: Fitted) -> dict[str, Tensor]:
+    """The metadata of rows and what it says of them, if there is any."""
+    held = fitted.row_metadata
+    if held is None:
+        return {}
+    columns = [column.name for column in held.schema.columns]
+    tensors = {
+        "rows/metadata": torch.from_numpy(held.encoded),
+        "rows/records": as_bytes(held.lines.to_pylist(), columns),
+    }
+    prior = {} if held.prior is None else vars(held.prior)
+    return tensors | {f"row_prior/{name}": part for name, part in prior.items()}
+
+
+def row_metadata_from(
+    facts: ModelFacts, parts: dict[str, dict[str, Tensor]], width: int, rows: int
+) -> RowMetadata | None:
+    """The metadata of the rows of a saved model, which has so many."""
+    own, schema = parts.get("rows"), facts.row_metadata
+    if own is None or schema is None:
+        if own is not None or schema is not None or "row_prior" in parts:
+            raise InputError("its metadata of rows is not complete")
+        return None
+    columns = [column.name for column in schema.columns]
+    records = [record or {} for record in records_from(own["records"], rows)]
+    lines = pa.table({name: as_array([record.get(name) for record in records]) for name in columns})
+    prior = RowPrior(**parts["row_prior"]) if "row_prior" in parts else None
+    fits = own["metadata"].shape == (rows, schema.width)
+    if prior is not None:
+        fits = fits and (
+            prior.matrix.shape == (3 * schema.width, width)
+            and prior.constant.shape == (width,)
+            and prior.covariance.shape == (width, width)
+            and prior.bends.shape == (schema.width,)
+            and prior.gains.shape == (len(schema.columns),)
+        )
+    if not fits:
+        raise InputError("its metadata of rows does not agree with its rows")
+    return RowMetadata(schema, own["metadata"].numpy(), lines, prior)
+
+
+def row_observation_tensors(fitted: Fitted) -> dict[str, Tensor]:
+    """The observations of rows whose states rest on others than the table's; none if there are no such."""
+    rows = fitted.roster.observed_rows
+    if not rows:
+        return {}
+    observations = [fitted.roster.observations(row) for row in rows]
+    cells = RowCells.of([each for each in observations if each is not None])
+    position = np.full(len(fitted.catalogue.slots_by_number(slice(None))), -1)
+    position[[fitted.catalogue.number(name) for name in fitted.catalogue]] = np.arange(len(fitted.catalogue))
+    features = position[cells.numbers]
+    kept = features >= 0  # of features that are no longer there nothing is left
+    lines = np.repeat(np.arange(len(rows)), cells.counts)[kept]
+    order = np.lexsort((features[kept], lines))
+    aging = {}
+    if cells.times is not None:
+        now = [each.now for each in observations if each is not None and each.now is not None]
+        aging = {
+            "row_observations/times": torch.from_numpy(cells.times[kept][order]),
+            "row_observations/now": torch.tensor(now, dtype=torch.float64),
+        }
+    return {
+        **aging,
+        "row_observations/rows": torch.tensor(rows, dtype=torch.int64),
+        "row_observations/counts": torch.from_numpy(np.bincount(lines, minlength=len(rows))),
+        "row_observations/features": torch.from_numpy(features[kept][order]),
+        "row_observations/values": torch.from_numpy(cells.values[kept][order]),
+    }
+
+
+def roster_from(
+    facts: ModelFacts, states: RowStates, observations: dict[str, Tensor] | None, catalogue: Catalogue
+) -> Roster:
+    """The rows of a saved model."""
+    roster = Roster(Names(facts.rows, "row"), states)
+    if observations is None:
+        return roster
+    numbers = np.array([catalogue.number(name) for name in facts.features.names], dtype=np.int64)
+    return roster.with_observations(held_observations(observations, numbers))
+
+
+def held_observations(
+    observations: dict[str, Tensor], numbers: NDArray[np.int64]
+) -> dict[int, RowObservations]:
+    """What rows' states rest on, by row, given the numbers of the features."""
+    counts, features = (
+        observations["counts"].tolist(),
+        torch.split(observations["features"], observations["counts"].tolist()),
+    )
+    values = torch.split(observations["values"], counts)
+    times = torch.split(observations["times"], counts) if "times" in observations else [None] * len(counts)
+    now = observations["now"].tolist() if "now" in observations else [None] * len(counts)
+    held = {}
+    every = zip(observations["rows"].tolist(), features, values, times, now, strict=True)
+    for row, own, given, when, at in every:
+        mine = numbers[own.numpy()]
+        order = np.argsort(mine)
+        held[row] = RowObservations(
+            mine[order], given.numpy()[order], None if when is None else when.numpy()[order], at
+        )
+    return held
+
+
+def are_consistent(observations: dict[str, Tensor], rows: int, features: int) -> bool:
+    """Whether rows observed known features, each row and each of its features once, in order."""
+    if len(observations["counts"]) != len(observations["rows"]) or bool((observations["counts"] < 0).any()):
+        return False
+    lines = torch.repeat_interleave(observations["rows"], observations["counts"])
+    within = all(
+        bool(((observations[name] >= 0) & (observations[name] < limit)).all())
+        for name, limit in (("rows", rows), ("features", features))
+    )
+    if not within or not len(lines) == len(observations["features"]) == len(observations["values"]):
+        return False
+    if "times" in observations and (
+        len(observations["times"]) != len(lines)
+        or len(observations.get("now", ())) != len(observations["rows"])
+    ):
+        return False
+    keys = lines * max(1, features) + observations["features"]
+    return all(bool((numbers.diff() > 0).all()) for numbers in (observations["rows"], keys))
+
 
 FORMAT = 3  # 2 did not hold all that defines a model; 1 had no heads with a covariance
 

@@ -7,11 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headstart.core.description import bent
+from headstart.core.types import bent
 from headstart.table.kinds import KindType
 from headstart.training.calibration import LEVELS
 
 _MARKS = (0, 1, 2, 4, 8, 16, 32, 64, 128)  # the numbers of shots that calibrations were measured at
+
 _OF_PRIOR = ("base", "root_diagonal", "root_lower", "log_noise")  # now parts of an adapter's prior
 
 # What settings are called now.

@@ -1,1 +1,0 @@
-"""Sums and products of sparse batches, packed symmetric matrices, padding, regression: no model here."""

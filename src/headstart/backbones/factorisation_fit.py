@@ -1,0 +1,570 @@
+"""Fit a factorisation by sweeps over rows, features, priors and noise."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from headstart.backbones.row_posterior import NOISE_SHOTS, Readings, RowPosterior, RowSums
+from headstart.core.devices import moved
+from headstart.core.types import Description
+from headstart.distributed import crew, deviation_of, mean_of, normal_lines
+from headstart.errors import ModelFileError
+from headstart.files import pack_tensors, read_tensors, storing, write_bytes
+from headstart.linalg.packed import inverse, pack, positive, solved, squares, unpack, with_one
+from headstart.linalg.ragged import (
+    BUDGET,
+    DENSE_FROM,
+    PER_CELL,
+    PER_NUMBER,
+    Backwards,
+    column_sums,
+    gram,
+    line_blocks,
+    segment_sum,
+    stretches,
+)
+from headstart.linalg.ridge import Group, HonestRegression, loo_covariance, make_groups, reliability
+from headstart.parallel import in_parallel
+from headstart.table.cells import Cells
+from headstart.table.kinds import KindType
+
+if TYPE_CHECKING:
+    from headstart.backbones.factorisation import Factorisation
+
+
+_CHANCES = 0.02, 0.98  # outputs that are taken for chances of a 1, at the least and at the most
+
+
+def head_metric(backbone: Factorisation) -> Tensor:
+    """What a difference of a row's factors does to predictions, squared: (latent, latent)."""
+    moments = unpack(backbone.second_moments().mean(0), backbone.latent + 1)
+    return moments[:-1, :-1].double()
+
+
+def standardise(backbone: Factorisation) -> None:
+    """Change the basis of the factors so that variances alone say how well a row is known.
+
+    Then an average row is 0, the rows' prior covariance is the identity, and the heads' mean second
+    moment is diagonal.
+    """
+    size = backbone.latent + 1
+    centre = backbone.row_map[0].double().clone()
+    root = torch.linalg.cholesky(positive(backbone.row_covariance.double()))
+    root = root @ torch.linalg.eigh(root.T @ head_metric(backbone) @ root).eigenvectors.flip(1)
+    change = torch.zeros(size, size, dtype=torch.float64)  # old factors = centre + root·new
+    change[:-1, :-1], change[-1, :-1], change[-1, -1] = root.T, centre, 1.0
+    heads = backbone.stacked_heads().double() @ change.T
+    for part in torch.split(torch.arange(len(heads)), 4096):
+        spread = change @ unpack(backbone.spread[part].double(), size) @ change.T
+        backbone.spread[part] = pack(spread).to(backbone.spread.dtype)
+    backbone.weight.copy_(heads[:, :-1])
+    backbone.bias.copy_(heads[:, -1])
+    moved = backbone.row_map.double()
+    moved[0] = 0.0
+    backbone.row_map.copy_(torch.linalg.solve(root, moved.T).T)
+    backbone.row_covariance.copy_(torch.eye(backbone.latent))
+
+
+def put_behind_link(backbone: Factorisation) -> None:
+    """Turn heads of numbers into heads behind the link, to first order alike at an average row."""
+    backbone.kinds = torch.full_like(backbone.kinds, KindType.BINARY)
+    output = backbone.weight @ backbone.row_map[0] + backbone.bias
+    chance = output.clamp(*_CHANCES)
+    slope = chance * (1 - chance)
+    backbone.bias.copy_(torch.logit(chance) + (backbone.bias - output) / slope)
+    backbone.weight.copy_(backbone.weight / slope[:, None])
+    backbone.spread.copy_(backbone.spread / slope[:, None] ** 2)
+    backbone.exactness.fill_(1.0)
+
+
+_PARTS = 4  # of a block, in which its rows are updated
+
+Errors = dict[int, tuple[float, float]]  # by kind: the sum of squared errors, and how much it counts
+
+
+@dataclass(frozen=True)
+class FeatureSums:
+    """Sums over the observations of each feature.
+
+    Ratings count by how exact their rows are, others by the weights that their rows give them.
+    """
+
+    total: Tensor  # (features, packed): second moments of rows' factors
+    linear: Tensor  # (features, latent + 1): value × factors
+    squares: Tensor  # (features,): of values, in double precision
+
+
+@dataclass(frozen=True)
+class RowBlock:
+    """Some rows that follow each other, with their observations, as every sweep takes them."""
+
+    place: slice
+    whole: Cells  # of all rows
+
+    @property
+    def cells(self) -> Cells:
+        """The observations of these rows, not copied.
+
+        Made anew each time: what cells remember of themselves would add up over the blocks.
+        """
+        return self.whole.block(self.place.start, self.place.stop)
+
+    def parts(self) -> list[RowBlock]:
+        """The same rows in smaller blocks, of which several are taken at a time."""
+        held = int(self.whole.indptr[self.place.stop] - self.whole.indptr[self.place.start])
+        # Each reads all features once: it should have several times as many observations.
+        parts = max(1, min(_PARTS, held // (4 * self.whole.width)))
+        step = -(-(self.place.stop - self.place.start) // parts)
+        starts = range(self.place.start, self.place.stop, max(1, step))
+        return [RowBlock(slice(start, min(self.place.stop, start + step)), self.whole) for start in starts]
+
+    @cached_property
+    def back(self) -> Backwards:
+        """The observations in the order of features.
+
+        They are put into it once for all sweeps and kept, in 8 bytes for each.
+        """
+        return Backwards(self.cells)
+
+
+def row_blocks(backbone: Factorisation, cells: Cells) -> list[RowBlock]:
+    """Cut rows into blocks, the same for every sweep as long as kinds and cells stay what they are."""
+    # Where weights depend on rows, a dense product of their rows and all features may be the cheapest.
+    per_cell = PER_CELL + (int(8 / DENSE_FROM) if backbone.readings().weighs else 0)
+    blocks = line_blocks(cells, PER_NUMBER * (backbone.latent + 1) ** 2, per_cell=per_cell)
+    return [RowBlock(place, cells) for place, _ in blocks]
+
+
+def sweep_rows(
+    backbone: Factorisation, blocks: list[RowBlock], signatures: Tensor, rows: RowPosterior
+) -> Errors:
+    """Update the posteriors of all rows once, and return how far their observations are off.
+
+    ``rows`` is changed. What is of the size of rows × latent² is held for one block at a time.
+    """
+    readings = backbone.readings()
+
+    def update(each: RowBlock) -> list[tuple[int, float, float]]:
+        place, block = each.place, each.cells
+        sums = readings.sums(block)
+        now = backbone.posterior_from(block, readings, sums, signatures[place], rows.at(place), passes=1)
+        rows.put(place, now)
+        return list(_errors(readings, block, now, sums))
+
+    errors: Errors = {}
+    for found in in_parallel(update, [part for each in blocks for part in each.parts()]):
+        for kind, squared, count in found:
+            before = errors.get(kind, (0.0, 0.0))
+            errors[kind] = (before[0] + squared, before[1] + count)
+    if not crew().alone:
+        errors = _total_errors(errors)
+    if KindType.RATING in errors:  # these errors are weighted by the precision
+        squared, count = errors[KindType.RATING]
+        errors[KindType.RATING] = (squared / float(backbone.precision[KindType.RATING]), max(1.0, count))
+    return {kind: (squared, count) for kind, (squared, count) in errors.items() if count > 0}
+
+
+def _total_errors(errors: Errors) -> Errors:
+    """The errors of the rows that all processes have."""
+    every = torch.tensor([errors.get(kind, (0.0, 0.0)) for kind in KindType], dtype=torch.float64)
+    found = crew().total(every).tolist()
+    return {int(kind): (each[0], each[1]) for kind, each in zip(KindType, found, strict=True) if each[1] > 0}
+
+
+def _errors(
+    readings: Readings, cells: Cells, rows: RowPosterior, sums: RowSums | None
+) -> Iterator[tuple[int, float, float]]:
+    """By kind, the expected squared errors of a block's ratings and reals, and how much they count."""
+    if sums is not None:
+        squared = sums.squared_errors(rows, rows.moments()).double().sum()
+        yield KindType.RATING, float(squared), float(sums.counts.double().sum())
+    real = (readings.kinds == KindType.REAL)[cells.index]
+    if bool(real.any()):
+        mean, second = readings.outputs(cells, rows)
+        squared = (cells.values - mean) ** 2 + (second - mean**2).clamp(min=0)
+        weights = readings.weighted(cells, rows)[0] / readings.precision[cells.index]
+        counted = cells.weighted(torch.ones_like(squared))[real]
+        yield KindType.REAL, float((weights * squared)[real].double().sum()), float(counted.double().sum())
+
+
+def feature_sums(backbone: Factorisation, blocks: list[RowBlock], rows: RowPosterior) -> FeatureSums:
+    """Add up what the update of features needs of all rows, block by block."""
+    readings, size = backbone.readings(), backbone.latent + 1
+    total = torch.zeros(backbone.features, size * (size + 1) // 2)
+    linear = torch.zeros(backbone.features, size)
+    squares = torch.zeros(backbone.features, dtype=torch.float64)
+    for each in blocks:
+        now, block = rows.at(each.place), each.cells
+        weights, values = _weights(readings, block, now)
+        each.back.add(total, now.moments(), weights)
+        each.back.add(linear, with_one(now.mean), values)
+        squared = (weights * block.values**2).double()
+        squares += torch.bincount(block.index, squared, minlength=backbone.features)
+    return FeatureSums(*(crew().total(each) for each in (total, linear, squares)))
+
+
+def _weights(readings: Readings, cells: Cells, rows: RowPosterior) -> tuple[Tensor, Tensor]:
+    """The weight of each observation in its feature's sums, and weight × value: two of (n,)."""
+    weights = cells.weighted(rows.exactness[cells.lines])
+    linear = weights * cells.values
+    if not readings.weighs:
+        return weights, linear
+    own, values = readings.weighted(cells, rows)
+    rated = readings.kinds[cells.index] == KindType.RATING
+    return torch.where(rated, weights, own), torch.where(rated, linear, values)
+
+
+_ROWS = ("mean", "spread", "exactness")
+
+
+class SweepProgress:
+    """A file with all that is of the size of features, beside it one per process with its rows.
+
+    The rows' files are written first and removed last, and the one that names them is replaced in one step:
+    at any moment it and the files that it names are whole.
+
+    Parameters
+    ----------
+    path : Path
+        The file, in a folder that all processes see.
+    seconds : float
+        How often it is written, at most.
+    """
+
+    def __init__(self, path: Path, seconds: float) -> None:
+        self.path, self.seconds = path, seconds
+        self._saved = time.monotonic()
+
+    # -- writing ----------------------------------------------------------------------------------
+
+    def keep(self, training: FactorisationTraining, turn: int) -> None:
+        """Write what has been reached after so many sweeps, if it is time to; after the last one always."""
+        last = turn == training.backbone.sweeps
+        due = crew().leads and (last or time.monotonic() - self._saved >= self.seconds)
+        if not crew().count(due):
+            return
+        facts: dict[str, Any] = {"turn": turn, "rows": [], "regressions": {}}
+        if not last:
+            facts["rows"] = self._write_rows(training.rows, turn)
+        tensors = {f"backbone/{name}": each for name, each in training.backbone.state_dict().items()}
+        tensors |= {"generator": training.generator.get_state()}
+        tensors |= {"prior_means": training.prior_means, "prior_covariance": training.prior_covariance}
+        for name in ("head", "row"):
+            held, said = _state_of(getattr(training, f"{name}_regression"))
+            tensors |= {f"{name}/{key}": each for key, each in held.items()}
+            facts["regressions"][name] = said
+        if crew().leads:
+            write_bytes(
+                self.path, pack_tensors({name: each.clone() for name, each in tensors.items()}, facts)
+            )
+            self._remove_other_rows({name for _, _, name in facts["rows"]})
+        self._saved = time.monotonic()
+
+    def _write_rows(self, rows: RowPosterior, turn: int) -> list[tuple[int, int, str]]:
+        """Each process writes those that it has; returned are the beginning, number and file of each."""
+        start, _ = crew().span(len(rows.mean))
+        name = f"{self.path.stem}.rows-{turn}-{start}-of-{crew().size}.safetensors"
+        write_bytes(self.path.with_name(name), pack_tensors({each: getattr(rows, each) for each in _ROWS}))
+        names, counts = crew().texts([name]), crew().sizes(len(rows.mean))  # these wait for all
+        starts = [sum(counts[:i]) for i in range(len(counts))]
+        return [(at, count, own[0]) for at, count, own in zip(starts, counts, names, strict=True)]
+
+    def _remove_other_rows(self, kept: set[str]) -> None:
+        ours = re.compile(rf"{re.escape(self.path.stem)}\.rows-\d+-\d+-of-\d+\.safetensors")
+        with storing(self.path):
+            for each in self.path.parent.iterdir():
+                if ours.fullmatch(each.name) and each.name not in kept:
+                    each.unlink(missing_ok=True)
+
+    # -- reading ----------------------------------------------------------------------------------
+
+    def restore(self, training: FactorisationTraining) -> int:
+        """Continue with what the file holds; returns after how many sweeps, 0 if there is no file."""
+        if not crew().count(crew().leads and self.path.exists()):
+            return 0
+        tensors, facts = crew().agreed(lambda: read_tensors(self.path))
+        generator, device = tensors.pop("generator"), training.cells.values.device
+        tensors = {name: each.to(device) for name, each in tensors.items()}
+        parts: dict[str, dict[str, Tensor]] = {}
+        for name, each in tensors.items():
+            head, _, rest = name.partition("/")
+            parts.setdefault(head, {})[rest] = each
+        # Not copied into the tensors that are there: the kinds are those of the table, too.
+        training.backbone.load_state_dict(parts["backbone"], assign=True)
+        training.generator.set_state(generator)
+        training.prior_means, training.prior_covariance = tensors["prior_means"], tensors["prior_covariance"]
+        for name in ("head", "row"):
+            restored = _regression(parts[name], facts["regressions"][name], shared=name == "row")
+            setattr(training, f"{name}_regression", restored)
+        if facts["rows"]:
+            start, _ = crew().span(len(training.cells))
+            rows = crew().agreed(lambda: self._read_rows(facts["rows"], start, start + len(training.cells)))
+            training.rows = moved(rows, device)
+        return int(facts["turn"])
+
+    def _read_rows(self, files: list[tuple[int, int, str]], begin: int, end: int) -> RowPosterior:
+        """The rows from ``begin`` up to ``end``, out of the files that have some of them."""
+        found: dict[str, list[Tensor]] = {name: [] for name in _ROWS}
+        for start, count, name in files:
+            low, high = max(begin, start) - start, min(end, start + count) - start
+            if low >= high:
+                continue
+            path = self.path.with_name(name)
+            try:
+                with safe_open(path, framework="pt") as file:
+                    for each, parts in found.items():
+                        parts.append(file.get_slice(each)[low:high])
+            except (OSError, SafetensorError, FileNotFoundError) as error:
+                raise ModelFileError(f"{path} is missing or damaged ({error}); start anew") from None
+        if not found["mean"]:  # a process may have no rows that observed anything
+            with safe_open(self.path.with_name(files[0][2]), framework="pt") as file:
+                found = {each: [file.get_slice(each)[:0]] for each in _ROWS}
+        return RowPosterior(*(torch.cat(parts) for parts in found.values()))
+
+
+def _state_of(regression: HonestRegression) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """All that a regression has chosen, as tensors and as facts."""
+    tensors = {"strengths": regression.strengths, "gains": regression.gains}
+    for place, group in enumerate(regression.groups):
+        tensors |= {f"{place}/{name}": each for name, each in vars(group).items()}
+    return tensors, {
+        "groups": len(regression.groups),
+        "members": regression.members,
+        "tried": regression.tried,
+    }
+
+
+def _regression(tensors: dict[str, Tensor], facts: dict[str, Any], *, shared: bool) -> HonestRegression:
+    groups = [
+        Group(*(tensors[f"{place}/{name}"] for name in ("columns", "centre", "basis")))
+        for place in range(facts["groups"])
+    ]
+    regression = HonestRegression(groups, shared=shared)
+    regression.members, regression.tried = facts["members"], facts["tried"]
+    regression.strengths, regression.gains = tensors["strengths"], tensors["gains"]
+    return regression
+
+
+_CHOOSING = 5  # sweeps between two choices of what is worth regressing on
+
+_MAX_EXACTNESS = 1e4  # of a feature, relative to the usual
+
+_LEAST_VARIANCE = 1e-6  # of an observation, on the models' scale: no table is taken for more exact
+
+
+class FactorisationTraining:
+    """One training of a factorisation, with all that only training needs.
+
+    The prior mean of a feature's head is what metadata predicts of it from all *other* features, and
+    that of a row's factors what its signature predicts from all other rows: so no regression is
+    confirmed by what it made itself.
+    """
+
+    def __init__(
+        self, backbone: Factorisation, cells: Cells, description: Description, generator: torch.Generator
+    ) -> None:
+        # Rows without observations tell nothing, and would only make the sweeps slower to arrive.
+        filled = torch.nonzero(cells.counts)[:, 0]
+        if 0 < len(filled) < len(cells) or not crew().alone:
+            cells = cells.take(filled)
+        self.backbone, self.generator, self.weights = backbone, generator, cells.weights
+        # Factors are found from all observations alike: from what little old ones count some would die out.
+        self.cells = replace(cells, weights=None)
+        counts = crew().total(torch.bincount(cells.index, minlength=cells.width))
+        self.counts = self.weighted_counts = counts
+        # Much observed features are other than rarely observed ones.
+        popularity = self.counts.to(description.numbers.dtype).log1p()[:, None]
+        self.description = description.with_bends(description.bendable()).with_more(popularity)
+        self.latent, self.size = backbone.latent, backbone.latent + 1
+        self.rows: RowPosterior
+        self.head_regression: HonestRegression
+        self.row_regression: HonestRegression
+        self.prior_means: Tensor  # (features, size): of heads
+        self.prior_covariance: Tensor  # (size, size): around these
+        # The bound for the logistic link is loose: under it, factors that predict well die out. So where all
+        # is binary, factors are found from 0 and 1 as numbers, and only the last sweep knows of the link.
+        self.as_numbers = backbone.sweeps > 1 and bool((backbone.kinds == KindType.BINARY).all())
+
+    @torch.no_grad()
+    def sweeps(self, progress: SweepProgress | None = None) -> Iterator[float]:
+        """Update everything once per sweep; yields how far predictions are off, as a standard deviation.
+
+        With ``progress`` they continue with what was kept there, and keep what they reach.
+        """
+        backbone, cells = self.backbone, self.cells
+        done = 0 if progress is None else progress.restore(self)
+        if done == backbone.sweeps:
+            return
+        # These stay, only how far they count changes.
+        differences = backbone.signature.differences(cells) if done else self._begin()
+        signatures = backbone.signature.believed(differences, cells.counts)
+        blocks = row_blocks(backbone, cells)
+        for turn in range(done + 1, backbone.sweeps + 1):
+            choosing = turn % _CHOOSING == 0
+            if self.weights is not None and turn == backbone.sweeps // 2 + 1:
+                cells = self.cells = replace(cells, weights=self.weights)
+                self.weighted_counts = torch.bincount(cells.index, self.weights, minlength=cells.width)
+                blocks = row_blocks(backbone, cells)
+            if self.as_numbers and turn == backbone.sweeps:
+                put_behind_link(backbone)
+                blocks = row_blocks(backbone, cells)
+                self.prior_covariance = torch.eye(self.size, dtype=torch.float64)
+                self._update_head_prior(choosing=True)
+            errors = sweep_rows(backbone, blocks, signatures, self.rows)
+            self._update_row_prior(self.rows, signatures, choosing=choosing)
+            if choosing:
+                signatures = backbone.signature.believed(differences, cells.counts)
+            error = self._update_precision(errors)
+            self._update_heads(
+                feature_sums(backbone, blocks, self.rows), self.prior_means, self.prior_covariance
+            )
+            self._update_head_prior(choosing=choosing)
+            if turn == backbone.sweeps:
+                standardise(backbone)
+            if progress is not None:
+                progress.keep(self, turn)
+            yield error
+
+    def _begin(self) -> Tensor:
+        """Find the signature, and where everything starts; returns what ``Signature.differences`` does."""
+        backbone, cells = self.backbone, self.cells
+        backbone.signature.fit(cells, self.generator)
+        if self.as_numbers:
+            backbone.kinds = torch.full_like(backbone.kinds, KindType.RATING)
+        self.rows = self._start()
+        groups = make_groups(self.description.numbers, self.description.groups, self.generator)
+        self.head_regression = HonestRegression(groups)
+        differences = backbone.signature.differences(cells)
+        signatures = backbone.signature.believed(differences, cells.counts)
+        columns = torch.arange(1, signatures.shape[1])
+        parts = [part for part in (columns[:1], columns[1:]) if len(part)]  # the count, then the rest
+        self.row_regression = HonestRegression(make_groups(signatures, parts, shared=True), shared=True)
+        self.prior_covariance = torch.eye(self.size, dtype=torch.float64)
+        self._update_head_prior(choosing=False)
+        return differences
+
+    def _update_head_prior(self, *, choosing: bool) -> None:
+        given = self.rows, self.prior_covariance
+        self.prior_means, self.prior_covariance = self._head_prior(*given, choosing=choosing)
+
+    def _start(self) -> RowPosterior:
+        """Start from the means of rows and features, and small random factors."""
+        backbone, cells = self.backbone, self.cells
+        binary = backbone.kinds == KindType.BINARY
+        sums = crew().total(torch.bincount(cells.index, cells.values.double(), minlength=cells.width))
+        middle = (sums / self.counts.clamp(min=1e-9)).to(backbone.bias.dtype)
+        usual = mean_of(cells.values)
+        shrunk = self.counts / (self.counts + 5)
+        middle = usual + shrunk * (middle - usual)
+        rows = _row_means(cells, middle, 5.0)
+        scale = deviation_of(rows) + 1e-3
+        # Outputs before a logistic link are larger than ratings, and factors too small at first die out.
+        size = torch.where(binary, 1.0, 0.1)[:, None]
+        backbone.weight.copy_(size * torch.randn(backbone.weight.shape, generator=self.generator))
+        backbone.weight[:, 0] = torch.where(binary, 4 * scale, scale)  # the first factor is a row's own mean
+        backbone.bias.copy_(torch.where(binary, torch.logit(middle.clamp(0.02, 0.98)), middle))
+        further = 0.1 * normal_lines(len(rows), self.latent - 1, self.generator)
+        spread = pack(0.1 * torch.eye(self.latent)).repeat(len(rows), 1)
+        mean = torch.cat([rows[:, None] / scale, further], 1)
+        return RowPosterior(mean, spread, torch.ones(len(rows)))
+
+    # -- one part after the other -----------------------------------------------------------------
+
+    def _update_row_prior(self, rows: RowPosterior, signatures: Tensor, *, choosing: bool) -> None:
+        """What the signature predicts of a row's factors, each row predicted from the others."""
+        backbone, cells, regression = self.backbone, self.cells, self.row_regression
+        weights = torch.ones(len(cells))
+        if choosing:
+            metric = head_metric(backbone)
+            regression.choose(signatures, rows.mean, weights, torch.linalg.cholesky(positive(metric)))
+        predicted = regression.fit(signatures, rows.mean, weights)
+        matrix, constant = regression.map(signatures.shape[1])
+        matrix[0] = constant
+        backbone.row_map.copy_(matrix)
+        if choosing:
+            metric = metric.to(rows.mean.dtype)
+            backbone.signature.learn_patience(cells, rows.mean, backbone.row_map, metric, self.generator)
+        residual = rows.mean - predicted
+        covariance = unpack(column_sums(rows.spread), self.latent) + gram(residual, residual)
+        _, whole = crew().span(len(residual))
+        backbone.row_covariance.copy_(positive(crew().total(covariance) / max(1, whole)))
+
+    def _head_prior(
+        self, rows: RowPosterior, prior_covariance: Tensor, *, choosing: bool
+    ) -> tuple[Tensor, Tensor]:
+        """What metadata predicts of each head from the other features, and the covariance around it."""
+        backbone, numbers, regression = self.backbone, self.description.numbers, self.head_regression
+        heads = backbone.stacked_heads()
+        metric = rows.mean_moment()
+        weights = reliability(backbone.spread, prior_covariance, metric)
+        if choosing:
+            regression.choose(numbers, heads, weights, torch.linalg.cholesky(positive(metric)))
+        means = regression.fit(numbers, heads, weights)
+        share = (weights / weights.sum()).to(backbone.spread.dtype)
+        within = unpack(share @ backbone.spread, self.size)
+        return means, loo_covariance(heads - means, within, weights)
+
+    def _update_precision(self, errors: Errors) -> float:
+        """How exact ratings and reals usually are; returns the error as a standard deviation."""
+        error = 0.0
+        for kind, (squared, count) in errors.items():
+            variance = squared / count
+            self.backbone.precision[kind] = 1 / max(variance, _LEAST_VARIANCE)
+            error = max(variance, 0.0) ** 0.5
+        return error
+
+    def _update_heads(self, sums: FeatureSums, prior_means: Tensor, prior_covariance: Tensor) -> None:
+        backbone = self.backbone
+        plain = backbone.precision[backbone.kinds] * backbone.exactness
+        factors = torch.where(backbone.kinds == KindType.RATING, plain, 1.0)
+        prior = inverse(prior_covariance).to(sums.total.dtype)
+
+        def update(part: slice) -> None:
+            total = unpack(factors[part, None] * sums.total[part], self.size)
+            weighted = factors[part, None] * sums.linear[part]
+            heads, covariance = solved(prior + total, weighted + prior_means[part] @ prior)
+            backbone.weight[part] = heads[:, :-1]
+            backbone.bias[part] = heads[:, -1]
+            backbone.spread[part] = pack(covariance)
+            if not backbone.has_two_values:
+                self._update_exactness(part, total, weighted, factors[part] * sums.squares[part])
+
+        for _ in in_parallel(update, stretches(len(factors), PER_NUMBER * self.size**2, BUDGET // 4)):
+            pass
+
+    def _update_exactness(self, part: slice, total: Tensor, weighted: Tensor, values: Tensor) -> None:
+        """How exact each feature's observations are, shrunk to the usual; for ratings only.
+
+        ``values`` (features,) are the sums of weighted squares of values.
+        """
+        backbone, counts = self.backbone, self.weighted_counts[part]
+        heads = torch.cat([backbone.weight[part], backbone.bias[part, None]], dim=1)
+        second = unpack(backbone.spread[part] + squares(heads), self.size)
+        expected = (total * second).sum((1, 2))
+        squared = values - 2 * (weighted * heads).sum(1) + expected
+        squared = (squared / backbone.exactness[part]).clamp(min=0)
+        exactness = (NOISE_SHOTS + counts) / (NOISE_SHOTS + squared)
+        rating = backbone.kinds[part] == KindType.RATING
+        backbone.exactness[part] = torch.where(
+            rating, exactness.clamp(max=_MAX_EXACTNESS).to(backbone.exactness.dtype), 1.0
+        )
+
+
+def _row_means(cells: Cells, middle: Tensor, shrink: float) -> Tensor:
+    """The mean of each row's values less ``middle`` (features,), shrunk to 0 as by further observations."""
+    means = torch.zeros(len(cells))
+    for place, block in line_blocks(cells, 64):
+        values = block.values - middle[block.index]
+        sums = segment_sum(values[:, None], block.indptr)[:, 0]
+        means[place] = sums / (block.counts + shrink).clamp(min=1e-9)
+    return means

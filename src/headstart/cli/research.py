@@ -1,0 +1,218 @@
+"""Run the demo, benchmarks and the paper's experiments, and download data sets."""
+
+from __future__ import annotations
+
+import time
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from headstart.cli.options import (
+    BackboneName,
+    Decimal,
+    Duplicates,
+    Encoding,
+    FeatureColumn,
+    Form,
+    Metadata,
+    MetadataTypes,
+    MetaShare,
+    Observations,
+    Quiet,
+    RowColumn,
+    Separator,
+    TableKind,
+    ValueColumn,
+    parts,
+    read_table,
+    whole_numbers,
+)
+from headstart.cli.output import say, show
+from headstart.experiments.presets import ALL, EXPERIMENTS
+
+if TYPE_CHECKING:
+    from headstart.evaluate.results import Results
+    from headstart.experiments.demo import Story
+
+
+Out = Annotated[Path, typer.Option("--out", help="Folder for the results. Finished splits in it are kept.")]
+
+Methods = Annotated[str, typer.Option(help="Names separated by commas, or 'all' for every method.")]
+
+Shots = Annotated[str, typer.Option(help="Numbers of observations of a new feature, separated by commas.")]
+
+TestShare = Annotated[float, typer.Option(help="Share of the features that is held out as new.")]
+
+TestRows = Annotated[
+    float,
+    typer.Option(help="Share of the rows, at most 500, that is held out as new; 0 for none."),
+]
+
+By = Annotated[
+    str | None, typer.Option(help="Metadata column: the features with the largest values are held out.")
+]
+
+
+def benchmark(
+    observations: Observations,
+    out: Out,
+    metadata: Metadata = None,
+    row: RowColumn = None,
+    feature: FeatureColumn = None,
+    value: ValueColumn = None,
+    kind: TableKind = None,
+    form: Form = "auto",
+    duplicates: Duplicates = "error",
+    metadata_type: MetadataTypes = None,
+    separator: Separator = None,
+    decimal: Decimal = None,
+    encoding: Encoding = None,
+    methods: Methods = "auto,chn,mean,mean-head,knn-10",
+    shots: Shots = "0,1,2,4,8,16,32",
+    splits: Annotated[int, typer.Option(help="Number of random splits of the features.", min=1)] = 5,
+    seed: Annotated[int, typer.Option(help="Seed of the first split; split i uses seed + i.", min=0)] = 0,
+    test_share: TestShare = 0.1,
+    meta_share: MetaShare = None,
+    by: By = None,
+    test_rows: TestRows = 0.1,
+    backbone: BackboneName = "factorisation",
+    quiet: Quiet = False,
+) -> None:
+    """Hold out some features, treat them as new, and measure how well each method predicts them.
+
+    Every method is scored on the same cells at every number of shots. Some rows are held out as well, and
+    predicted from a few of their observations. After an interruption, the same
+    command continues with the splits that are not finished.
+
+    Example: [bold]headstart benchmark ratings.csv --metadata films.csv --row user
+    --feature film --value stars --methods auto,mean,knn-10 --splits 5 --out compared[/bold]
+    """
+    from headstart.adapters.base import adapter_names
+    from headstart.backbones.base import backbone_config
+    from headstart.evaluate import Benchmark, BenchmarkConfig, metric_table
+    from headstart.evaluate.results import TESTS
+    from headstart.progress import Reporter
+
+    config = BenchmarkConfig(
+        methods=tuple(adapter_names() if methods == "all" else parts(methods)),
+        shots=tuple(whole_numbers(shots, "--shots")),
+        splits=splits,
+        seed=seed,
+        test_share=test_share,
+        meta_share=meta_share,
+        by=by,
+        test_rows=test_rows,
+        backbone=backbone_config(backbone),
+    )
+    config.check_methods()  # before the table is read, which can take long
+    columns, text = (row, feature, value), (separator, decimal, encoding)
+    table = read_table(
+        observations, metadata, columns, kind, form, duplicates, metadata_type, text, quiet=quiet
+    )
+    results = Benchmark(table, config, name=observations.name).run(out, Reporter(quiet))
+    for test, metric in product(TESTS, ("rmse", "auroc")):
+        if metric in results.metrics_of(test):
+            shown = metric_table(results, metric, test)
+            lines = [(method, *cells) for method, cells in shown.cells.items()]
+            show(("method", *map(str, shown.shots)), lines, title=shown.title)
+    picture = "kshot.png, " if (out / "kshot.png").exists() else ""
+    say(f"wrote {out}/results.json, {picture}report.html and results.md")
+
+
+def demo(
+    out: Annotated[Path, typer.Option("--out", help="Folder for the pictures and the model.")] = Path("demo"),
+    seed: Annotated[int, typer.Option(help="The same seed gives the same numbers.", min=0)] = 0,
+) -> None:
+    """Train on real film ratings, then add films that were not in the training data.
+
+    Example: [bold]headstart demo --out demo[/bold]
+    """
+    from headstart.experiments.demo import run_demo
+    from headstart.progress import Reporter
+
+    begin = time.monotonic()
+    outcome = run_demo(out, Reporter(), seed)
+    _show_scores(outcome.results)
+    _show_story(outcome.story)
+    picture = f"{out}/kshot.png, " if (out / "kshot.png").exists() else ""
+    say(
+        f"wrote {picture}{out}/report.html, {out}/results.json and the model {out}/films.headstart "
+        f"in {time.monotonic() - begin:.0f} s"
+    )
+
+
+def _show_scores(results: Results) -> None:
+    curves = results.curves("rmse")
+    tested = results.data["splits"][0]["tested"]
+    best = [min(curve.mean[i] for curve in curves.values()) for i in range(len(results.shots))]
+    lines: list[list[str | Text]] = []
+    for method, curve in curves.items():
+        pairs = zip(curve.mean, best, strict=True)
+        cells = [Text(f"{value:.3f}", "bold green" if value == least else "") for value, least in pairs]
+        lines.append([method, *cells])
+    title = f"RMSE in stars on {tested} new films, by number of ratings shown (lower is better)"
+    show(("method", *map(str, results.shots)), lines, title=title)
+
+
+def _show_story(story: Story) -> None:
+    lines = []
+    for i, user in enumerate(story.users):
+        cells = [f"{mean:.1f} ± {std:.1f}" for mean, std in (each[i] for each in story.shown.values())]
+        lines.append((user, *cells, f"{story.truth[i]:g}"))
+    header = ("user", *(f"after {shots} ratings" for shots in story.shown), "true rating")
+    show(header, lines, title=f"{story.film}: predicted ± standard deviation")
+
+
+NAMES = ("movielens-1m",)  # those of headstart.datasets.DOWNLOADS, which the help text cannot import
+
+
+def fetch(
+    name: Annotated[str, typer.Argument(help=f"{', '.join(NAMES)}.", show_default=False)],
+    to: Annotated[Path, typer.Option("--to", help="Data folder to unpack the data set into.")],
+    agree: Annotated[bool, typer.Option("--agree", help="I agree to the data set's terms.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Download a data set, check it and unpack it. After an interruption, the same command continues.
+
+    Example: [bold]headstart fetch movielens-1m --to ~/data --agree[/bold]
+    """
+    from headstart.datasets.downloads import download
+    from headstart.datasets.downloads import fetch as fetch_dataset
+    from headstart.progress import Reporter
+
+    folder = fetch_dataset(download(name), to, agree=agree, reporter=Reporter(quiet=quiet))
+    say(f"unpacked {folder}")
+
+
+_NAMES = f"{', '.join(EXPERIMENTS)}, or {ALL}."
+
+
+def reproduce(
+    name: Annotated[str, typer.Argument(help=_NAMES, show_default=False)],
+    out: Annotated[Path, typer.Option("--out", help="Folder for the pictures, reports and numbers.")],
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data", help="Folder that contains ml-1m/, neuropathic/ and eedi/.", envvar="HEADSTART_DATA"
+        ),
+    ] = None,
+    splits: Annotated[int, typer.Option(min=1, help="Number of random splits of the features.")] = 5,
+    preset: Annotated[str, typer.Option(help="Hyper-parameters: paper or tuned.")] = "paper",
+    quick: Annotated[bool, typer.Option("--quick", help="Use made-up data and a few epochs.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the first split; split i uses seed + i.")] = 0,
+    quiet: Quiet = False,
+) -> None:
+    """Run an experiment of the paper. After an interruption, the same command continues.
+
+    Example: [bold]headstart reproduce kshot-movielens --data ~/data --out kshot-movielens[/bold]
+    """
+    from headstart.experiments.reproduce import Reproduction
+    from headstart.progress import Reporter
+
+    experiment = Reproduction(name, data, splits=splits, seed=seed, preset=preset, quick=quick)
+    for folder in experiment.run(out, Reporter(quiet=quiet)):
+        picture = " and picture.png" if (folder / "picture.png").exists() else ""
+        say(f"wrote {folder}/report.html, report.md{picture}")

@@ -1,1 +1,0 @@
-"""What changes a fitted model, and the journal that keeps the changes."""

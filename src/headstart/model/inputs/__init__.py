@@ -1,1 +1,0 @@
-"""What users pass to a model, checked before anything changes."""

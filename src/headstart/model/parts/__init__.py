@@ -1,1 +1,0 @@
-"""What a fitted model holds: features with their heads, rows with their states."""

@@ -1,0 +1,269 @@
+"""Checks of a saved model before it is put together: whoever wrote it, it must make sense as a whole."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from headstart.adapters.base import StreamingAdapter
+from headstart.core.networks import loading
+from headstart.errors import InputError, listed
+from headstart.model.saving.format import are_consistent
+from headstart.table import Kind, Kinds
+from headstart.table.kinds import LARGEST, KindType
+from headstart.training.calibration import LEVELS
+
+if TYPE_CHECKING:
+    from headstart.core.types import Knowledge, RowStates
+    from headstart.model.saving.format import ModelFacts
+    from headstart.model.state import Fitted
+
+
+Groups = dict[str, dict[str, Tensor]]
+
+Module = TypeVar("Module", bound=nn.Module)
+
+_INT, _SINGLE, _DOUBLE = torch.int64, torch.float32, torch.float64
+
+_STATES = {"code": (_SINGLE, 2), "code_std": (_SINGLE, 2), "activation": (_SINGLE, 2), "noise": (_SINGLE, 1),
+           "variance": (_SINGLE, 2)}  # fmt: skip
+
+_HEADS = {"weight": (_SINGLE, 2), "bias": (_SINGLE, 1), "covariance": (_SINGLE, 2), "noise": (_SINGLE, 1)}
+
+# The precision and the number of dimensions of each tensor; those of backbone and adapter are their own.
+_FORMS = {
+    "features": {**_HEADS, "metadata": (_SINGLE, 2)},
+    "contexts": {"counts": (_INT, 1), "rows": (_INT, 1), "values": (_DOUBLE, 1)},
+    "knowledge": {"metadata": (_SINGLE, 2), "indptr": (_INT, 1), "index": (torch.int32, 1),
+                  "values": (_SINGLE, 1), "kinds": (_INT, 1)},
+    "knowledge/heads": _HEADS,
+    "knowledge/states": _STATES,
+    "knowledge/scales": {"centre": (_DOUBLE, 1), "scale": (_DOUBLE, 1)},
+    "states": _STATES,
+    "calibration": {"marks": (_INT, 1), "factors": (_SINGLE, 3), "slopes": (_SINGLE, 1),
+                    "shifts": (_SINGLE, 1)},
+    "backbone_grid": {"": (_SINGLE, 1)},
+    "streams": {"": (_DOUBLE, 2)},
+    "records": {"": (torch.uint8, 1)},
+    "rows": {"metadata": (_SINGLE, 2), "records": (torch.uint8, 1)},
+    "row_prior": {"matrix": (_SINGLE, 2), "constant": (_SINGLE, 1), "covariance": (_SINGLE, 2),
+                  "bends": (torch.bool, 1), "gains": (_SINGLE, 1)},
+    "row_observations": {"rows": (_INT, 1), "counts": (_INT, 1), "features": (_INT, 1),
+                         "values": (_DOUBLE, 1), "times": (_DOUBLE, 1), "now": (_DOUBLE, 1)},
+    "times": {"table": (_DOUBLE, 1), "contexts": (_DOUBLE, 1), "heads": (_DOUBLE, 1)},
+}  # fmt: skip
+
+_OPTIONAL = {"covariance", "noise", "variance", "times", "now"}
+
+_OPTIONAL_GROUPS = {
+    "streams", "knowledge/scales", "row_observations", "records", "rows", "row_prior", "times",
+}  # fmt: skip
+
+_OF_PARTS = ("backbone", "adapter")
+
+_NOT_NEGATIVE = ("code_std", "noise", "variance")
+
+
+def check_tensors(groups: Groups) -> None:
+    """Refuse tensors that are missing, too many, of another form, or not finite."""
+    for group, tensors in groups.items():
+        if group not in _FORMS and group not in _OF_PARTS:
+            raise InputError(f"it has tensors of no known part: {group!r}")
+        for name, tensor in tensors.items():
+            full = f"{group}/{name}" if name else group
+            if group in _FORMS:
+                _check_form(full, tensor, _FORMS[group].get(name))
+            if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+                raise InputError(f"its tensor {full!r} has numbers that are not finite")
+            if name in _NOT_NEGATIVE and group not in _OF_PARTS and bool((tensor < 0).any()):
+                raise InputError(f"its tensor {full!r} has negative numbers")
+    for name, twin in (
+        ("kinds", groups["knowledge"].get("kinds")),
+        ("grid", groups["backbone_grid"].get("")),
+    ):
+        own = groups["backbone"].get(name)
+        if own is not None and (twin is None or not torch.equal(own, twin)):
+            raise InputError(f"its {name} are not those of its backbone")
+    for group, forms in _FORMS.items():
+        if group in groups or group not in _OPTIONAL_GROUPS:
+            missing = set(forms) - _OPTIONAL - set(groups.get(group, {}))
+            if missing:
+                raise InputError(f"its tensors {listed(sorted(missing))} of {group!r} are missing")
+
+
+def _check_form(name: str, tensor: Tensor, form: tuple[torch.dtype, int] | None) -> None:
+    if form is None:
+        raise InputError(f"it has a tensor {name!r} of no known part")
+    if (tensor.dtype, tensor.ndim) != form:
+        there = f"{tensor.dtype} of {tensor.ndim} dimensions"
+        raise InputError(f"its tensor {name!r} is {there}, not {form[0]} of {form[1]}")
+
+
+def check_counts(facts: ModelFacts, knowledge: Knowledge, states: RowStates, groups: Groups) -> None:
+    """Refuse a model whose names, counts and tensors do not agree."""
+    _check_names(facts)
+    cells, own = knowledge.cells, groups["features"]
+    features, rows = len(facts.features.names), len(facts.rows)
+    width = sum(column.width for column in facts.metadata.columns) if facts.metadata else 0
+    agree = {
+        "rows": all(len(part) == rows for part in states.parts())
+        and all(len(part) == len(cells) for part in knowledge.states.parts())
+        and len(cells) <= rows,
+        "features": all(len(part) == features for part in own.values()),
+        "features of the backbone": all(
+            len(each) == len(facts.backbone_features)
+            for each in (*knowledge.heads.parts(), knowledge.metadata, knowledge.kinds)
+        )
+        and bool(((knowledge.kinds >= 0) & (knowledge.kinds < len(KindType))).all()),
+        "activations": _width(own["weight"]) == _width(states.activation)
+        and ("covariance" not in own or _width(own["covariance"]) == _triangle(_width(own["weight"]) + 1)),
+        "metadata": _width(own["metadata"]) == _width(knowledge.metadata) == width,
+        "observations": _within(cells.index, cells.width)
+        and _ascends(cells.indptr)
+        and int(cells.indptr[-1]) == len(cells.values) == len(cells.index),
+        "sums": len(facts.streams) == len(groups.get("streams", {}).get("", ())),
+        "observations of rows": "row_observations" not in groups
+        or are_consistent(groups["row_observations"], rows, features),
+        "calibration": _calibrates(groups["calibration"]),
+        "judgement": facts.judgement is None or _judges(facts.judgement),
+    }
+    wrong = [what for what, right in agree.items() if not right]
+    wrong += [] if _contexts_agree(facts, groups["contexts"], rows) else ["contexts"]
+    if wrong:
+        raise InputError(f"its {listed(wrong)} do not agree with the weights")
+    if not facts.kinds or not {"backbone", "adapter"} <= set(facts.packages):
+        raise InputError("it does not say its kinds, or where its parts come from")
+
+
+def _check_names(facts: ModelFacts) -> None:
+    for what, names in (
+        ("row", facts.rows),
+        ("feature", facts.features.names),
+        ("feature", facts.backbone_features),
+    ):
+        name, count = next(iter(Counter(names).most_common(1)), ("", 0))
+        if count > 1:
+            raise InputError(f"{what} {name!r} is there twice")
+
+
+@torch.no_grad()
+def check_sums(fitted: Fitted) -> None:
+    """Refuse sums that are not the adapter's."""
+    for name, sums in fitted.catalogue.evidence.items():
+        nothing = fitted.batch_of([fitted.catalogue[name].among(np.zeros(0, dtype=np.int64))])
+        adapter = fitted.adapter
+        if not isinstance(adapter, StreamingAdapter) or not bool(adapter.streams(nothing.kinds)):
+            raise InputError(f"it has sums of feature {name!r}, whose adapter keeps none")
+        if sums.shape != adapter.evidence(nothing, fitted.states).shape:
+            raise InputError(f"its sums of feature {name!r} are not those of its adapter")
+        return  # all have the same shape: they come from one tensor
+
+
+def _contexts_agree(facts: ModelFacts, contexts: dict[str, Tensor], rows: int) -> bool:
+    """Whether contexts have possible values of known rows, each once, and as many as the features say."""
+    counts, index = contexts["counts"], contexts["rows"]
+    shots = torch.tensor(facts.features.shots, dtype=torch.int64)
+    if (
+        len(counts) != len(shots)
+        or bool((counts < 0).any())
+        or not int(counts.sum()) == len(index) == len(contexts["values"])
+        or not bool(((counts == 0) | (counts == shots)).all())
+        or not _within(index, rows)
+    ):
+        return False
+    line = torch.repeat_interleave(torch.arange(len(counts)), counts)
+    repeated = (line.diff() == 0) & (index.diff() <= 0)
+    kinds = Kinds([Kind.parse(kind) for kind in facts.features.kinds])
+    known, values = set(facts.backbone_features), contexts["values"].numpy()
+    if (
+        bool(repeated.any())
+        or len(kinds) != len(counts)
+        or not all(
+            name in known or not inside
+            for name, inside in zip(facts.features.names, facts.features.in_backbone, strict=True)
+        )
+    ):
+        return False
+    small = np.abs(kinds.scale(values, line.numpy())) <= LARGEST
+    return bool(small.all()) and not bool(kinds.impossible(values, line.numpy()).any())
+
+
+def _calibrates(tensors: dict[str, Tensor]) -> bool:
+    marks, factors = tensors["marks"], tensors["factors"]
+    sizes = {len(marks), factors.shape[1], len(tensors["slopes"]), len(tensors["shifts"])}
+    shape = len(sizes) == 1 and factors.shape[::2] == (len(KindType), len(LEVELS)) and len(marks) > 0
+    return shape and _ascends(marks - marks[0]) and bool((marks >= 0).all()) and bool((factors > 0).all())
+
+
+def _judges(judgement: Any) -> bool:
+    verdict, shots = judgement.candidates.get(judgement.chosen), len(judgement.shots)
+    fits = verdict is not None and len(verdict.error) == len(verdict.standard_error) == shots
+    return fits or not judgement.candidates
+
+
+def _within(index: Tensor, limit: int) -> bool:
+    return len(index) == 0 or (int(index.min()) >= 0 and int(index.max()) < limit)
+
+
+def _ascends(numbers: Tensor) -> bool:
+    """Whether numbers begin with 0 and never fall."""
+    return len(numbers) > 0 and int(numbers[0]) == 0 and bool((numbers.diff() >= 0).all())
+
+
+def _width(tensor: Tensor) -> int:
+    return int(tensor.shape[1])
+
+
+def _triangle(size: int) -> int:
+    return size * (size + 1) // 2
+
+
+def made(make: Callable[[], Module], tensors: dict[str, Tensor], size: int) -> Module:
+    """Make a backbone or an adapter for these tensors, which must be of its own precisions.
+
+    All that it allocates is filled from a file of ``size`` numbers, so it may not ask for much more.
+    """
+    with _Bounded(max(_ALWAYS_POSSIBLE, 4 * size)), loading():
+        part = make()
+    own = part.state_dict()
+    for name in tensors.keys() & own.keys():
+        there, wanted = tensors[name].dtype, own[name].dtype
+        if there != wanted:
+            raise InputError(f"its tensor {name!r} is {there}, not {wanted}")
+    return part
+
+
+class _Bounded(TorchFunctionMode):
+    """Refuses to allocate more numbers at a time than a limit: settings may ask for any amount."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self.limit = limit
+
+    def __torch_function__(self, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+        named = kwargs or {}
+        if func in _ALLOCATING:
+            sizes = _whole_numbers([args, named.get("size", ())])
+            square = func is torch.eye and len(sizes) == 1
+            if math.prod(sizes) ** (2 if square else 1) > self.limit:
+                raise InputError(f"its settings ask for a tensor of the sizes {listed(sizes)}")
+        return func(*args, **named)
+
+
+_ALLOCATING = {torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn, torch.eye,
+               torch.arange, torch.tril_indices}  # fmt: skip
+
+_ALWAYS_POSSIBLE = 2**24  # numbers
+
+
+def _whole_numbers(given: Any) -> list[int]:
+    if isinstance(given, int):
+        return [given]
+    return [n for each in given for n in _whole_numbers(each)] if isinstance(given, (tuple, list)) else []

@@ -1,0 +1,780 @@
+"""Predict many rows or cells in partitions, on one machine or on a Ray cluster."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from headstart import errors
+from headstart.config import Config
+from headstart.core.devices import device_of
+from headstart.errors import HeadstartError, InputError, ModelFileError, argument, did_you_mean
+from headstart.files import left_over, locked, partial_file, read_json, write_json
+from headstart.model import Headstart
+from headstart.model.inputs import as_list, whole_number
+from headstart.model.prediction import Prediction, coded, predict_features, predict_pairs
+from headstart.model.ranking import Asker, By, Criterion, best_features, require_alike, require_contexts
+from headstart.model.saving.folder import identity_of
+from headstart.model.state import Fitted
+from headstart.progress import Bar, Reporter
+from headstart.table import Kinds, Names
+from headstart.table.names import NameNumbering, as_name
+from headstart.table.sources import PARQUET, ParquetSource, Source, TextFormat, open_source
+
+__all__ = ["Scored", "Scorer", "score"]
+
+
+class Question(Config):
+    """What is predicted of each record. It is part of the manifest of a run."""
+
+    features: tuple[str, ...] | None = None  # None: all of the model
+    top: int | None = None  # the best features of each row; None: all of them
+    by: By = "mean"
+    quantile: float = 0.9
+    exclude_observed: bool = True
+    mixed_kinds: bool = False
+    level: float = 0.9
+
+    @classmethod
+    def asked(cls, features: Any, top: object, **settings: Any) -> Question:
+        """Check what a user asks for, before any model is opened."""
+        if top is not None:
+            top = whole_number(top, argument("top"))
+        Criterion(settings["by"], settings["quantile"])
+        level = settings["level"]
+        if isinstance(level, bool) or not isinstance(level, (int, float)) or not 0 < level < 1:
+            raise InputError(f"an interval's level must lie between 0 and 1; got {level!r}")
+        names = None
+        if features is not None:  # each of them once
+            names = tuple(dict.fromkeys(as_name(each, "feature") for each in as_list(features)))
+        if names == ():
+            raise InputError(f"{argument('features')} gives no name; leave it out to use all")
+        return cls(features=names, top=top, **settings)
+
+    @property
+    def criterion(self) -> Criterion:
+        """What a ranking goes by."""
+        return Criterion(self.by, self.quantile)
+
+    def check(self, fitted: Fitted, *, pairs: bool) -> None:
+        """Refuse what a model cannot answer, before any partition is begun."""
+        if pairs and (self.top is not None or self.features is not None):
+            name = "top" if self.top is not None else "features"
+            raise InputError(
+                f"{argument('pairs')} names the cells to predict, so that {argument(name)} has no meaning; "
+                f"give {argument('rows')} instead, or leave out {argument(name)}"
+            )
+        slots = np.array(fitted.catalogue.slots(self.features or ()), dtype=np.int64)  # all must be known
+        if self.top is None:
+            return
+        listing = fitted.catalogue.listing
+        slots = listing.present if self.features is None else slots
+        if self.by != "information" and not self.mixed_kinds and len(slots):
+            require_alike(listing, slots, argument("top"))
+        if self.exclude_observed:
+            require_contexts(listing, slots)
+
+
+_BATCH = 1 << 16  # records at a time, because only a part of a row group may be needed
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A stretch of records of one file, or of the model's own rows."""
+
+    path: Path | None  # a Parquet file; None: the model's own rows
+    label: str  # what messages call the file
+    start: int
+    stop: int
+
+    def read(self, columns: Sequence[str]) -> pa.Table:
+        """The records, with these columns, as ``row`` and ``feature``; only their row groups are read."""
+        if self.path is None:
+            raise ValueError("the model's own rows lie in no file")
+        own, parts = ParquetSource(self.path).own(columns), []
+        try:
+            with pq.ParquetFile(self.path) as file:
+                sizes = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+                begins = list(itertools.accumulate(sizes, initial=0))
+                needed = [
+                    i for i in range(len(sizes)) if begins[i] < self.stop and self.start < begins[i + 1]
+                ]
+                at = begins[needed[0]]
+                for batch in file.iter_batches(_BATCH, row_groups=needed, columns=own):
+                    low, high = max(self.start - at, 0), min(self.stop - at, len(batch))
+                    parts += [batch.slice(low, high - low)] if low < high else []
+                    at += len(batch)
+        except (pa.ArrowException, OSError) as error:
+            raise InputError(f"{self.label} cannot be read: {error}") from error
+        found = pa.Table.from_batches(parts).select(own)
+        return found.rename_columns(["row", "feature"][: len(columns)])
+
+    def place(self, record: int) -> str:
+        """Where a record is, for messages."""
+        return f"{self.label}, record {self.start + record + 1}"
+
+
+@dataclass(frozen=True)
+class Records:
+    """All records, and what they are recognised by."""
+
+    partitions: tuple[Partition, ...]
+    identity: str  # the same for the same records only
+
+
+def opened(data: object, columns: Sequence[str], form: TextFormat, what: str) -> Source:
+    """Open the records that an argument names: a path, a frame or a list of names of rows."""
+    names = not isinstance(data, str) and isinstance(data, (Sequence, np.ndarray))
+    if names and len(columns) > 1:
+        raise InputError(
+            f"{argument(what)} takes a file, a folder or a frame with the columns {columns[0]!r} and "
+            f"{columns[1]!r}; got {type(data).__name__}"
+        )
+    if names:
+        data = pa.table({columns[0]: pa.array([as_name(each, "row") for each in data], pa.string())})  # type: ignore[attr-defined]
+    source = open_source(data, columns, form)
+    if names:
+        source.label = argument(what)
+    for column, name in zip(columns, ("row", "feature"), strict=False):
+        source.require(column, name)
+    return source
+
+
+def own_rows(count: int, size: int) -> Records:
+    """The model's own rows, ``size`` at a time."""
+    return Records(tuple(_cut(None, "the model", count, size)), "all rows of the model")
+
+
+def parquet_files(data: object) -> list[Path] | None:
+    """The Parquet files that records consist of; None if they must be copied into one first."""
+    if not isinstance(data, str | os.PathLike):
+        return None
+    path = Path(data).resolve()
+    if path.is_dir():
+        return sorted(each for each in path.iterdir() if not each.name.startswith((".", "_")))
+    return [path] if path.name.lower().endswith(PARQUET) else None
+
+
+def records_of(files: Sequence[Path], label: str | None, size: int) -> Records:
+    """The records of Parquet files, at most ``size`` at a time; no partition spans two files."""
+    partitions, digest = [], hashlib.sha256()
+    for path in files:
+        partitions += _cut(path, label or str(path), pq.read_metadata(path).num_rows, size)
+        with path.open("rb") as content:
+            digest.update(hashlib.file_digest(content, "sha256").digest())
+    if not partitions:
+        raise InputError(f"{label or files[0]} has no records")
+    return Records(tuple(partitions), digest.hexdigest())
+
+
+def copy_records(source: Source, columns: Sequence[str], to: Path) -> None:
+    """Write the records of any source to a Parquet file, block by block."""
+    writer: pq.ParquetWriter | None = None
+    try:
+        for batch in source.batches(columns, ()):
+            if writer is None:
+                writer = pq.ParquetWriter(to, batch.schema)
+            writer.write_batch(batch)
+    finally:
+        if writer is not None:
+            writer.close()
+    if writer is None:
+        raise InputError(f"{source.label} has no records")
+
+
+def _cut(path: Path | None, label: str, count: int, size: int) -> list[Partition]:
+    starts = range(0, count, size)
+    return [Partition(path, label, start, min(start + size, count)) for start in starts]
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A folder of predictions.
+
+    Attributes
+    ----------
+    folder : Path
+        Where the Parquet files are.
+    partitions : int
+        How many files there are.
+    found : int
+        How many of them an earlier run had written.
+    lines : int
+        How many predictions there are.
+    """
+
+    folder: Path
+    partitions: int
+    found: int
+    lines: int
+
+    def __str__(self) -> str:
+        earlier = f" ({self.found} of them from an earlier run)" if self.found else ""
+        return f"wrote {self.lines} predictions in {self.partitions} files to {self.folder}{earlier}"
+
+
+# Names with an underscore are passed over by whoever reads a folder of Parquet files.
+MANIFEST = "_scoring.json"
+
+COPY = "_records.parquet"  # of records that are not in Parquet files
+
+_FORMAT = 1
+
+_OURS = re.compile(rf"part-\d{{6,}}\.parquet|{re.escape(MANIFEST)}|{re.escape(COPY)}")
+
+_WORDS = {"model": "another model", "records": "other records", "partition_size": "another partition size"}
+
+
+class ScoringFolder:
+    """A folder of predictions, of which some may be there already."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def file(self, number: int) -> Path:
+        """Where the predictions of a partition are."""
+        return self.path / f"part-{number:06d}.parquet"
+
+    def require_ours(self) -> None:
+        """Refuse a folder with other files, which might be mixed up with predictions."""
+        if self.path.is_dir() and not (self.path / MANIFEST).exists():
+            unfinished = left_over(self.path, _OURS)
+            others = [each.name for each in self.path.iterdir() if each not in unfinished]
+            if others:
+                raise InputError(
+                    f"{self.path} holds other files, such as {min(others)!r}; name a new or empty folder"
+                )
+        elif self.path.exists() and not self.path.is_dir():
+            raise InputError(f"{self.path} is a file; name a folder")
+
+    def begin(self, facts: dict[str, Any]) -> None:
+        """Write the manifest of a run, or refuse to go on with a run of another manifest."""
+        facts = {"format": _FORMAT, **facts}
+        place = self.path / MANIFEST
+        if not place.exists():
+            write_json(place, facts)
+            return
+        before = read_json(place)
+        before = before if isinstance(before, dict) else {}
+        differ = [name for name in facts if before.get(name) != facts[name]]
+        if differ:
+            raise InputError(
+                f"{self.path} holds predictions of {_difference(differ[0], before, facts)}; name another "
+                "folder, or remove this one to start anew"
+            )
+
+    def tidy(self) -> None:
+        """Remove what killed writers left unfinished; only whoever holds the folder's lock may do so."""
+        for each in left_over(self.path, _OURS):
+            each.unlink(missing_ok=True)
+
+    def missing(self, partitions: int) -> list[int]:
+        """The partitions that are not there yet, or cannot be read."""
+        return [number for number in range(partitions) if self._lines(number) is None]
+
+    def lines(self, partitions: int) -> int:
+        """How many predictions there are in all."""
+        return sum(self._lines(number) or 0 for number in range(partitions))
+
+    def _lines(self, number: int) -> int | None:
+        try:
+            return int(pq.read_metadata(self.file(number)).num_rows)
+        except (OSError, pa.ArrowException):
+            return None
+
+    def write(self, number: int, predictions: pa.Table) -> None:
+        """Write the predictions of a partition, in one step."""
+        with partial_file(self.file(number)) as temporary:
+            pq.write_table(predictions, temporary, compression="zstd")
+
+
+def _difference(name: str, before: dict[str, Any], now: dict[str, Any]) -> str:
+    if name != "question":
+        return _WORDS.get(name, f"another {name}")
+    old, new = before.get(name), now[name]
+    old = old if isinstance(old, dict) else {}
+    changed = [key for key in new if old.get(key) != new[key]]
+    if "features" in changed:
+        return "other features"
+    return "another question: " + ", ".join(f"{key} was {old.get(key)} and is {new[key]}" for key in changed)
+
+
+_FEATURES_AT_ONCE = 4096  # whose heads are gathered together: 35 MB at 64 activations
+
+
+class Scorer:
+    """Maps tables of rows or of cells to predictions, by a saved model that is opened once.
+
+    A large model is mapped into memory, so that only what is asked for is read. It can be handed to
+    ``Dataset.map_batches`` of Ray Data with ``batch_format="pyarrow"``, where each worker opens the model
+    once.
+
+    Parameters
+    ----------
+    model : str or Path
+        The folder of the model.
+    features : list, default=None
+        The features that rows are predicted at, or chosen from; all by default.
+    top : int, default=None
+        How many features to name for each row, best first; by default every feature is predicted.
+    by, quantile, exclude_observed, mixed_kinds
+        How the best features are found; see ``Headstart.recommend``.
+    level : float, default=0.9
+        The probability that each interval contains the value.
+    device : str, default=None
+        Where cells are computed, ``"cuda"`` for a graphics card; rankings are found by the processor.
+
+    Examples
+    --------
+    >>> import pyarrow as pa, tempfile
+    >>> from headstart import Headstart
+    >>> from headstart.datasets import synthetic_ratings
+    >>> table = synthetic_ratings(rows=60, features=20, density=0.5)
+    >>> folder = tempfile.mkdtemp()
+    >>> Headstart(adapter="bayes", quiet=True).fit(table).save(folder)
+    >>> cells = pa.table({"row": table.rows[:2], "feature": table.features[:2]})
+    >>> Scorer(folder)(cells).column_names
+    ['row', 'feature', 'mean', 'std', 'low', 'high']
+    >>> len(Scorer(folder, top=3)(cells.select(["row"])))
+    6
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        features: Sequence[Any] | None = None,
+        top: int | None = None,
+        *,
+        by: By = "mean",
+        quantile: float = 0.9,
+        exclude_observed: bool = True,
+        mixed_kinds: bool = False,
+        level: float = 0.9,
+        device: str | None = None,
+    ) -> None:
+        question = Question.asked(
+            features,
+            top,
+            by=by,
+            quantile=quantile,
+            exclude_observed=exclude_observed,
+            mixed_kinds=mixed_kinds,
+            level=level,
+        )
+        self._open(Path(model), question, device)
+        question.check(self.fitted, pairs=False)
+
+    @classmethod
+    def checked(cls, model: Path, question: Question, identity: str, device: str | None = None) -> Scorer:
+        """A scorer for a question that was checked, by the model of this identity and no other."""
+        scorer = cls.__new__(cls)
+        scorer._open(model, question, device)
+        if identity_of(model) != identity:  # also if it has changed while it was read
+            raise ModelFileError(f"{model} has changed since scoring began; start anew, into another folder")
+        return scorer
+
+    def _open(self, model: Path, question: Question, device: str | None) -> None:
+        self.question, self._device = question, device_of(device)
+        self.fitted: Fitted = Headstart.load(model, verify=False)._fitted
+        self._features = list(self.fitted.catalogue if question.features is None else question.features)
+
+    def __call__(self, records: pa.Table) -> pa.Table:
+        """Predict each record of a table with the columns row and feature, or row alone.
+
+        Parameters
+        ----------
+        records : pyarrow.Table
+            The cells to predict, or the rows.
+
+        Returns
+        -------
+        pyarrow.Table
+            row, feature, mean, std, low and high; of the best features also place and score. Cells are in
+            the order of the records.
+
+        Raises
+        ------
+        InputError
+            If a row or feature is not in the model.
+        """
+        if "row" not in records.column_names:
+            raise InputError(f"the records have no column 'row'; they have {records.column_names}")
+        return self.answer(records, lambda record: f"record {record + 1}")
+
+    def answer(self, records: pa.Table, place: Callable[[int], str]) -> pa.Table:
+        """Predict each record; ``place(i)`` describes record i in messages."""
+        names, rows = self._numbered(records, "row", place)
+        positions = self.fitted.rows.positions(names)
+        if "feature" in records.column_names and self.question.top is None:
+            return self._pairs(names, rows, positions, *self._numbered(records, "feature", place))
+        return self._rows([names[i] for i in rows], positions[rows])
+
+    def answer_own(self, start: int, stop: int) -> pa.Table:
+        """Predict the model's own rows from position ``start`` up to ``stop``."""
+        # One by one: a slice would read the names of all rows.
+        names = [self.fitted.rows[i] for i in range(start, stop)]
+        return self._rows(names, np.arange(start, stop))
+
+    def _numbered(
+        self, records: pa.Table, noun: str, place: Callable[[int], str]
+    ) -> tuple[list[str], NDArray[np.int32]]:
+        numbering = NameNumbering(noun)
+        column = records.column(noun)
+        if pa.types.is_dictionary(column.type):  # which may hold names that none of these records has
+            column = column.cast(column.type.value_type)
+        numbers = numbering.number(column.combine_chunks(), place)
+        return numbering.names, numbers
+
+    def _pairs(
+        self,
+        names: list[str],
+        rows: NDArray[np.int32],
+        positions: NDArray[np.int64],
+        features: list[str],
+        which: NDArray[np.int32],
+    ) -> pa.Table:
+        numbers = self._cells(positions[rows], features, which.astype(np.int64))
+        return _lines(coded(names, rows), coded(features, which), numbers)
+
+    def _cells(
+        self, rows: NDArray[np.int64], features: list[str], which: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float64], ...]:
+        return predict_pairs(self.fitted, rows, features, which, self.question.level, self._device)
+
+    def _rows(self, names: list[str], positions: NDArray[np.int64]) -> pa.Table:
+        if self.question.top is not None:
+            return self._best(names, positions, self.question.top)
+        some, states = Names(names, "row"), self.fitted.roster.take(positions)
+        blocks = [
+            self._features[start : start + _FEATURES_AT_ONCE]
+            for start in range(0, len(self._features), _FEATURES_AT_ONCE)
+        ]
+        parts = [predict_features(self.fitted, some, states, block, self._device) for block in blocks]
+        return _joined(some, parts).to_arrow(self.question.level)
+
+    def _best(self, names: list[str], positions: NDArray[np.int64], top: int) -> pa.Table:
+        question, fitted = self.question, self.fitted
+        best = best_features(
+            fitted,
+            [Asker(name, int(at)) for name, at in zip(names, positions, strict=True)],
+            fitted.roster.take(positions),
+            top,
+            question.features,
+            question.criterion,
+            exclude_observed=question.exclude_observed,
+            mixed_kinds=question.mixed_kinds,
+        )
+        counts = np.array([len(slots) for slots, _ in best], dtype=np.int64)
+        rows = np.repeat(np.arange(len(names)), counts)
+        places = np.arange(len(rows)) - np.repeat(counts.cumsum() - counts, counts) + 1
+        slots = np.concatenate([*(slots for slots, _ in best), np.zeros(0, np.int64)])
+        score = np.concatenate([*(score for _, score in best), np.zeros(0)])
+        own, which = np.unique(slots, return_inverse=True)
+        features = [fitted.catalogue.listing.features[slot].name for slot in own]
+        numbers = self._cells(positions[rows], features, which)
+        lines = _lines(coded(names, rows), coded(features, which), numbers)
+        return lines.add_column(1, "place", pa.array(places)).add_column(3, "score", pa.array(score))
+
+
+def _lines(rows: pa.Array, features: pa.Array, numbers: Sequence[NDArray[np.float64]]) -> pa.Table:
+    names = ("row", "feature", "mean", "std", "low", "high")
+    return pa.table([rows, features, *map(pa.array, numbers)], names=list(names))
+
+
+def _joined(rows: Names, parts: list[Prediction]) -> Prediction:
+    """Predictions of the same rows at the features of all parts."""
+    if len(parts) == 1:
+        return parts[0]
+    return Prediction(
+        rows,
+        Names([name for part in parts for name in part.features], "feature"),
+        Kinds([kind for part in parts for kind in part.kinds]),
+        np.hstack([part.mean for part in parts]),
+        np.hstack([part.std for part in parts]),
+        np.vstack([part.reach for part in parts if part.reach is not None]),
+    )
+
+
+@dataclass(frozen=True)
+class Job:
+    """All that a worker has to know. The folders are absolute, because workers run elsewhere."""
+
+    model: Path
+    identity: str  # of the model
+    question: Question
+    columns: tuple[str, ...]  # of row and, where single cells are asked for, of feature
+    partitions: tuple[Partition, ...]
+    out: Path
+    device: str | None = None
+
+
+class Worker:
+    """Opens the model once, and writes the predictions of partitions."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.folder = ScoringFolder(job.out)
+        self.scorer = Scorer.checked(job.model, job.question, job.identity, job.device)
+
+    def write(self, number: int) -> None:
+        """Predict a partition and write its file."""
+        partition = self.job.partitions[number]
+        if partition.path is None:
+            found = self.scorer.answer_own(partition.start, partition.stop)
+        else:
+            records = partition.read(self.job.columns)
+            try:
+                found = self.scorer.answer(records, partition.place)
+            except InputError as error:
+                if str(error).startswith(partition.label):
+                    raise
+                raise type(error)(f"{partition.label}: {error}") from None
+        self.folder.write(number, found)
+
+
+class RemoteWorker:
+    """A worker as Ray Data calls it: what goes wrong is returned, so that its message arrives as it is."""
+
+    def __init__(self, job: Job) -> None:
+        self._worker: Worker | None = None
+        self._problem: HeadstartError | None = None
+        try:
+            self._worker = Worker(job)
+        except HeadstartError as error:
+            self._problem = error
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
+        """Write the partitions of these numbers."""
+        numbers = [int(number) for number in batch["partition"]]
+        problem = self._problem
+        for number in numbers:
+            try:
+                if self._worker is not None and problem is None:
+                    self._worker.write(number)
+            except HeadstartError as error:
+                problem = error
+        kind, message = ("", "") if problem is None else (type(problem).__name__, str(problem))
+        return {"partitions": [len(numbers)], "kind": [kind], "message": [message]}
+
+
+def raise_again(kind: str, message: str) -> None:
+    """Raise the error that a worker met, if any."""
+    if kind:
+        family = getattr(errors, kind, HeadstartError)
+        raise family(message)
+
+
+Engine = Literal["local", "ray"]
+
+_CELLS = 1 << 22  # predictions of a partition: 270 MB while they are computed
+
+_PAIRS = 1 << 19
+
+_ROWS = 1 << 12  # of a partition in which the best features of rows are found
+
+
+def score(
+    model: str | Path,
+    out: str | Path,
+    *,
+    pairs: Any = None,
+    rows: Any = None,
+    features: Sequence[Any] | None = None,
+    top: int | None = None,
+    by: By = "mean",
+    quantile: float = 0.9,
+    exclude_observed: bool = True,
+    mixed_kinds: bool = False,
+    level: float = 0.9,
+    engine: Engine = "local",
+    workers: int | None = None,
+    partition_size: int | None = None,
+    device: str | None = None,
+    row: str | None = None,
+    feature: str | None = None,
+    separator: str | None = None,
+    encoding: str | None = None,
+    quiet: bool = False,
+) -> Scored:
+    """Predict many rows or cells by a saved model, into a folder of Parquet files.
+
+    The work is parted into partitions. Each becomes one file, which is written in one step, so that a run
+    that was interrupted goes on where it stopped when it is called again. Memory does not grow with the
+    number of records. Both engines write the same files.
+
+    Parameters
+    ----------
+    model : str or Path
+        The folder of a saved model. It must not change during the run.
+    out : str or Path
+        A new or empty folder, or that of an interrupted run.
+    pairs : path or frame, default=None
+        The cells to predict: a CSV or Parquet file, a folder of Parquet files or a frame, with the columns
+        row and feature. Other columns are passed over.
+    rows : path, frame or list, default=None
+        The rows to predict: the same with a column row, or a list of names; by default, without pairs, all
+        rows of the model.
+    features : list, default=None
+        The features at which rows are predicted, or from which the best are chosen; all by default.
+    top : int, default=None
+        How many features to name for each row, best first; by default every feature is predicted.
+    by, quantile, exclude_observed, mixed_kinds
+        How the best features are found; see ``Headstart.recommend``.
+    level : float, default=0.9
+        The probability that each interval contains the value.
+    engine : {"local", "ray"}, default="local"
+        This process, or workers of Ray: those of the cluster that runs or that ``RAY_ADDRESS`` names,
+        otherwise of this machine. All of them must see the folders under the same path.
+    workers : int, default=None
+        How many workers Ray is asked for; as many as it has processors by default.
+    partition_size : int, default=None
+        How many records a partition has at most; by default such that a worker needs some hundred MB.
+    device : str, default=None
+        Where cells are computed, ``"cuda"`` for graphics cards, one for each worker of Ray. Rankings are
+        found by the processor.
+    row, feature : str, default=None
+        The columns of the records, "row" and "feature" by default.
+    separator, encoding : str, default=None
+        Of text files, as in ``Table.read``.
+    quiet : bool, default=False
+        Whether to hide progress.
+
+    Returns
+    -------
+    Scored
+        How much was written. Files have the columns row, feature, mean, std, low and high; of the best
+        features also place and score.
+
+    Raises
+    ------
+    InputError
+        If the arguments cannot be used, a name is not in the model, or the folder holds other files or a
+        run of another model, other records or other settings.
+    BusyError
+        If another run writes to the folder.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from headstart import Headstart
+    >>> from headstart.datasets import synthetic_ratings
+    >>> folder = tempfile.mkdtemp()
+    >>> table = synthetic_ratings(rows=60, features=20, density=0.5)
+    >>> Headstart(adapter="bayes", quiet=True).fit(table).save(f"{folder}/model")
+    >>> score(f"{folder}/model", f"{folder}/best", top=3, quiet=True).lines
+    180
+    """
+    place = Path(model).resolve() if isinstance(model, str | Path) else None
+    if place is None:
+        raise InputError(f"score() takes the folder of a saved model; got {type(model).__name__}")
+    _require_engine(engine, workers)
+    if device is not None and engine == "local":  # workers of Ray may be on machines that have others
+        device_of(device)
+    settings = {"exclude_observed": exclude_observed, "mixed_kinds": mixed_kinds, "level": level}
+    question = Question.asked(features, top, by=by, quantile=quantile, **settings)
+    if pairs is not None and rows is not None:
+        raise InputError(f"give either {argument('pairs')} or {argument('rows')}, not both")
+    columns = (row or "row",) if pairs is None else (row or "row", feature or "feature")
+    given, what = (pairs, "pairs") if pairs is not None else (rows, "rows")
+    form = TextFormat(separator, None, encoding)
+    source = None if given is None else opened(given, columns, form, what)
+    identity = identity_of(place)
+    fitted = Headstart.load(place)._fitted  # all of it is read once, here; workers only map it
+    question.check(fitted, pairs=pairs is not None)
+    size = _size(partition_size, question, len(question.features or fitted.catalogue), pairs is not None)
+    folder = ScoringFolder(Path(out).resolve())
+    folder.require_ours()
+    busy = f"{out} is being written by another run; wait until it ends, or name another folder"
+    with locked(folder.path, create=True, busy=busy):
+        folder.tidy()
+        facts = {"model": identity, "question": question.model_dump(mode="json"), "partition_size": size}
+        files = parquet_files(given)
+        with _begun(source, files, len(fitted.rows), columns, size, folder, facts) as records:
+            job = Job(place, identity, question, columns, records.partitions, folder.path, device)
+            return _run(job, folder, engine, workers, Reporter(quiet))
+
+
+def _require_engine(engine: object, workers: object) -> None:
+    if engine not in get_args(Engine):
+        hint = did_you_mean(str(engine), get_args(Engine))
+        raise InputError(f"{argument('engine')} must be 'local' or 'ray'; got {engine!r}{hint}")
+    if workers is not None:
+        whole_number(workers, argument("workers"))
+        if engine == "local":
+            raise InputError(f"{argument('workers')} is for {argument('engine', 'ray')}; leave it out")
+    if engine == "ray":
+        from headstart.scoring_ray import require_ray
+
+        require_ray()
+
+
+def _size(given: object, question: Question, features: int, pairs: bool) -> int:
+    if given is not None:
+        return whole_number(given, argument("partition_size"))
+    if pairs:
+        return _PAIRS
+    return _ROWS if question.top is not None else max(1, _CELLS // max(1, features))
+
+
+@contextmanager
+def _begun(
+    source: Source | None,
+    files: list[Path] | None,
+    own: int,
+    columns: tuple[str, ...],
+    size: int,
+    folder: ScoringFolder,
+    facts: dict[str, Any],
+) -> Iterator[Records]:
+    """The records in partitions, after the manifest was written or found to be the same."""
+    if source is None or files is not None:
+        records = own_rows(own, size) if files is None else records_of(files, None, size)
+        folder.begin({**facts, "records": records.identity, "columns": list(columns)})
+        yield records
+        return
+    copy = folder.path / COPY
+    with partial_file(copy) as temporary:  # so that a refused run leaves the copy of the other one alone
+        copy_records(source, columns, temporary)
+        copied = records_of([temporary], source.label, size)
+        folder.begin({**facts, "records": copied.identity, "columns": list(columns)})
+    yield records_of([copy], source.label, size)
+    copy.unlink(missing_ok=True)
+
+
+def _run(job: Job, folder: ScoringFolder, engine: Engine, workers: int | None, reporter: Reporter) -> Scored:
+    total = len(job.partitions)
+    missing = folder.missing(total)
+    found = total - len(missing)
+    if missing:
+        with reporter.bar("scoring", total, found) as bar:
+            if engine == "ray":
+                from headstart.scoring_ray import score_on_ray
+
+                score_on_ray(job, missing, workers, bar)
+            else:
+                _score_here(job, missing, bar)
+    if folder.missing(total):
+        raise HeadstartError(
+            f"the workers wrote files that are not in {folder.path}; name a folder that all machines of the "
+            "cluster share under the same path"
+        )
+    return Scored(folder.path, total, found, folder.lines(total))
+
+
+def _score_here(job: Job, numbers: Sequence[int], bar: Bar) -> None:
+    worker = Worker(job)
+    for number in numbers:
+        worker.write(number)
+        bar.step()

@@ -1,0 +1,74 @@
+"""Score partitions on a Ray cluster, through Ray Data (extra ``ray``)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from headstart.errors import HeadstartError, InputError, argument
+from headstart.progress import Bar
+from headstart.scoring import Job, RemoteWorker, raise_again
+
+_MOST_BLOCKS = 4096  # of tasks; beyond, one task writes several partitions
+
+
+def require_ray() -> Any:
+    """Import Ray, or say what to install."""
+    try:
+        import ray.data
+    except ImportError as error:
+        raise InputError(
+            f"Ray Data cannot be used ({error}); install it with pip install 'headstart[ray]', or use "
+            f"{argument('engine', 'local')}"
+        ) from None
+    return ray
+
+
+def score_on_ray(job: Job, numbers: Sequence[int], workers: int | None, bar: Bar) -> None:
+    """Write the partitions of these numbers, by workers that each open the model once.
+
+    Ray is started on this machine unless it runs already, or ``RAY_ADDRESS`` names a cluster.
+    """
+    ray = require_ray()
+    with _running(ray):
+        count = min(workers or max(1, int(ray.cluster_resources().get("CPU", 1))), len(numbers))
+        items = [{"partition": number} for number in numbers]
+        tasks = ray.data.from_items(items, override_num_blocks=min(len(items), _MOST_BLOCKS))
+        tasks.context.enable_progress_bars = False  # there is one of our own
+        done = tasks.map_batches(
+            RemoteWorker,
+            fn_constructor_args=(job,),
+            batch_size=1,
+            compute=ray.data.ActorPoolStrategy(size=count),
+            num_cpus=1,
+            num_gpus=1 if (job.device or "").startswith("cuda") else None,
+        )
+        try:
+            for each in done.iter_rows():
+                raise_again(each["kind"], each["message"])
+                bar.step(advance=each["partitions"])
+        except ray.exceptions.RayError as error:
+            first = str(error).strip().splitlines()[-1]
+            raise HeadstartError(
+                f"Ray stopped ({type(error).__name__}: {first}); what is written stays, and the same call "
+                "goes on from there"
+            ) from error
+
+
+@contextmanager
+def _running(ray: Any) -> Iterator[None]:
+    """Connect to Ray, or start it for the ``with`` block."""
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    if ray.is_initialized():
+        yield
+        return
+    try:
+        ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise HeadstartError(f"Ray cannot be started or reached: {error}") from error
+    try:
+        yield
+    finally:
+        ray.shutdown()

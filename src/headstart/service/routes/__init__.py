@@ -1,1 +1,0 @@
-"""The endpoints of the service, one file for each subject."""

@@ -1,0 +1,804 @@
+"""Encode the types of metadata columns: categories, labels, numbers, dates, texts, vectors."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pydantic import Field
+
+from headstart.config import Config
+from headstart.errors import InputError
+from headstart.progress import Reporter
+from headstart.table import text_encoders
+from headstart.table.text_encoders import BATCH, EncoderLike, SentenceEncoder
+
+__all__ = ["COLUMN_TYPES", "AnyColumn", "Column"]
+
+
+Encoded = NDArray[np.float32]
+
+
+class Column(Config, ABC):
+    """A fitted metadata column, which encodes values as numbers.
+
+    ``convert`` accepts the column of a table, and ``accept`` the value of a record. Both give values of
+    the Arrow type ``arrow``, which ``encode`` turns into numbers. A column whose encoding takes long, or
+    needs something of the user's, also has its own ``fit_encoded`` and ``encode_using``.
+    """
+
+    arrow: ClassVar[pa.DataType]
+    expected: ClassVar[str]  # the valid values, for messages
+
+    name: str
+
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """Return how many numbers per feature this column gives."""
+
+    @property
+    def takes(self) -> Literal["function", "folder"] | None:
+        """Return what encodes this column and is not a part of it, if anything: its vectors cost time."""
+        return None
+
+    @property
+    def spec(self) -> str:
+        """Return the type as it is given to ``MetadataSchema.fit``: ``number``, ``text:128``."""
+        return str(self.model_dump()["type"])
+
+    @classmethod
+    @abstractmethod
+    def fit(cls, name: str, column: pa.Array) -> Self:
+        """Fit to a column of type ``arrow``."""
+
+    @abstractmethod
+    def encode(self, column: pa.Array) -> Encoded:
+        """Encode a column of type ``arrow``: (n, width). Missing values are allowed."""
+
+    @classmethod
+    @abstractmethod
+    def accept(cls, name: str, value: Any) -> Any:
+        """Convert one value of a record to a value of type ``arrow``."""
+
+    @classmethod
+    def convert(cls, name: str, column: pa.Array) -> pa.Array:
+        """Convert a table's column to type ``arrow``. An invalid value is an error."""
+        if column.type == cls.arrow or column.null_count == len(column):
+            return pa.nulls(len(column), cls.arrow) if column.null_count == len(column) else column
+        raise cls.refusal(name, column.drop_null()[0].as_py())
+
+    @classmethod
+    def fit_encoded(
+        cls,
+        name: str,
+        column: pa.Array,
+        argument: str,
+        encoder: EncoderLike | None,
+        reporter: Reporter,  # noqa: ARG003
+    ) -> tuple[Self, Encoded | None]:
+        """Fit to the column of a table, and encode it too where the work is then done anyway.
+
+        ``argument`` is what follows the colon in a type such as ``text:128``; ``encoder`` is what the user
+        gave for this column.
+        """
+        if argument:
+            raise InputError(
+                f"metadata column {name!r}: only text takes a size or a model, as text:128 or"
+                f" text:all-MiniLM-L6-v2; got {argument!r}"
+            )
+        if encoder is not None:
+            raise InputError(f"metadata column {name!r}: a column with an encoder has the type custom")
+        return cls.fit(name, cls.convert(name, column)), None
+
+    def encode_using(self, column: pa.Array, encoder: EncoderLike | None, reporter: Reporter) -> Encoded:  # noqa: ARG002
+        """Encode the column of a table, with what the user gave to encode this column: (n, width)."""
+        return self.encode(self.convert(self.name, column))
+
+    def encode_values(self, values: list[Any], encoder: EncoderLike | None, reporter: Reporter) -> Encoded:
+        """Encode values of records, None if missing: (n, width)."""
+        accepted = [None if value is None else self.accept(self.name, value) for value in values]
+        return self.encode_using(pa.array(accepted, self.arrow), encoder, reporter)
+
+    @classmethod
+    def refusal(cls, name: str, value: object) -> InputError:
+        """Return the error for an invalid value."""
+        prefix = "text " if isinstance(value, str) else ""
+        shown = repr(value) if len(repr(value)) <= 60 else repr(value)[:60] + "…"
+        return InputError(f"metadata {name!r} must be {cls.expected}; got {prefix}{shown}")
+
+    def decode(self, numbers: Encoded) -> object | None:  # noqa: ARG002
+        """Return the value that these numbers (width,) encode; None if missing or not recoverable."""
+        return None
+
+    def describe(self) -> str:
+        """Return name and type: ``year: number``."""
+        return f"{self.name}: {self.spec}"
+
+
+def is_missing(value: object) -> bool:
+    """Return whether a value is None, NaN, NaT or the NA of pandas.
+
+    >>> is_missing(None), is_missing(float("nan")), is_missing(np.datetime64("NaT")), is_missing(False)
+    (True, True, True, False)
+    """
+    if value is None:
+        return True
+    differs: object = value != value  # only NaN and NaT differ from themselves
+    if isinstance(differs, (bool, np.bool_)):
+        return bool(differs)
+    return differs is value  # the NA of pandas: NA != NA is NA
+
+
+def category(value: object) -> str | None:
+    """Return a category or label as text: 3, 3.0 and "3" are the same. Return None if it is invalid.
+
+    >>> category(3.0), category("3"), category(True), category([3])
+    ('3', '3', 'true', None)
+    """
+    if isinstance(value, str):
+        return value.strip()
+    if isinstance(value, (bool, np.bool_)):
+        return str(bool(value)).lower()
+    if isinstance(value, (int, float, np.number)) and np.isfinite(value):
+        return str(int(value)) if float(value).is_integer() else repr(float(value))
+    return None
+
+
+def map_distinct(column: pa.Array, function: Callable[[object], str | None]) -> pa.Array:
+    """Apply a function to a column, calling it once per distinct value."""
+    dictionary = column.dictionary_encode()
+    texts = [function(value) for value in dictionary.dictionary.to_pylist()]
+    return pa.array(texts, pa.string()).take(dictionary.indices)
+
+
+def most_frequent(texts: pa.Array, limit: int) -> tuple[str, ...]:
+    """Return the ``limit`` most frequent texts, in alphabetical order."""
+    counts = pc.value_counts(texts.drop_null())
+    pairs = zip(counts.field(1).to_pylist(), counts.field(0).to_pylist(), strict=True)
+    return tuple(sorted(text for _, text in sorted(pairs, key=lambda pair: (-pair[0], pair[1]))[:limit]))
+
+
+def multi_hot(lines: NDArray[np.int64], texts: pa.Array, vocabulary: tuple[str, ...], height: int) -> Encoded:
+    """Set a one at (line, position in ``vocabulary``) for every text of it: (height, vocabulary)."""
+    result = np.zeros((height, len(vocabulary)), np.float32)
+    positions = pc.index_in(texts, value_set=pa.array(vocabulary, pa.string()))
+    in_vocabulary = positions.is_valid().to_numpy(zero_copy_only=False)
+    result[lines[in_vocabulary], positions.drop_null().to_numpy()] = 1.0
+    return result
+
+
+MAX_CATEGORIES = 200  # categories that are kept, the most frequent ones
+
+
+class CategoryColumn(Column):
+    """One category per feature, one-hot encoded. A missing or unknown category gives zeros."""
+
+    arrow: ClassVar[pa.DataType] = pa.string()
+    expected: ClassVar[str] = "one category (text, a number or a boolean)"
+    type: Literal["category"] = "category"
+    values: tuple[str, ...]
+
+    @property
+    def width(self) -> int:
+        """Return the number of categories."""
+        return len(self.values)
+
+    @classmethod
+    def fit(cls, name: str, column: pa.Array) -> Self:
+        """Find the most frequent categories."""
+        return cls(name=name, values=most_frequent(column, MAX_CATEGORIES))
+
+    def encode(self, column: pa.Array) -> Encoded:
+        """Encode one-hot: (n, categories)."""
+        return multi_hot(np.arange(len(column)), column, self.values, len(column))
+
+    def decode(self, numbers: Encoded) -> str | None:
+        """Return the category, None if it is missing or unknown."""
+        return self.values[int(numbers.argmax())] if len(numbers) and numbers.max() > 0.5 else None
+
+    @classmethod
+    def convert(cls, name: str, column: pa.Array) -> pa.Array:
+        """Accept texts, numbers and booleans."""
+        if pa.types.is_nested(column.type) or pa.types.is_temporal(column.type):
+            return super().convert(name, column)
+        return map_distinct(column, lambda value: value if value is None else cls.accept(name, value))
+
+    @classmethod
+    def accept(cls, name: str, value: Any) -> str | None:
+        """Accept text, a number or a boolean. An empty text is a missing value."""
+        text = category(value)
+        if text is None:
+            raise cls.refusal(name, value)
+        return text or None
+
+
+MAX_LABELS = 500  # labels that are kept, the most frequent ones
+
+SEPARATOR = "|"
+
+
+class LabelsColumn(Column):
+    """Any number of labels per feature, multi-hot encoded.
+
+    A value is a list or a text such as ``"Action|Comedy"``. Unknown labels are ignored.
+    """
+
+    arrow: ClassVar[pa.DataType] = pa.list_(pa.string())
+    expected: ClassVar[str] = "a list of labels or text such as 'Action|Comedy'"
+    type: Literal["labels"] = "labels"
+    values: tuple[str, ...]
+
+    @property
+    def width(self) -> int:
+        """Return the number of labels."""
+        return len(self.values)
+
+    @classmethod
+    def fit(cls, name: str, column: pa.Array) -> Self:
+        """Find the most frequent labels."""
+        _, labels = _flatten(column)
+        return cls(name=name, values=most_frequent(labels, MAX_LABELS))
+
+    def encode(self, column: pa.Array) -> Encoded:
+        """Encode multi-hot: (n, labels)."""
+        return multi_hot(*_flatten(column), self.values, len(column))
+
+    def decode(self, numbers: Encoded) -> list[str] | None:
+        """Return the labels that are known, None if there are none."""
+        return [self.values[i] for i in np.flatnonzero(numbers > 0.5)] or None
+
+    @classmethod
+    def convert(cls, name: str, column: pa.Array) -> pa.Array:
+        """Accept lists of texts or numbers, and texts with the separator."""
+        if pa.types.is_string(column.type):
+            return pc.split_pattern(column, SEPARATOR)
+        if pa.types.is_list(column.type) and not pa.types.is_nested(column.type.value_type):
+            ends = np.cumsum(pc.fill_null(column.value_lengths(), 0).to_numpy(), dtype=np.int32)
+            labels = map_distinct(pc.list_flatten(column), lambda value: cls._label(name, value))
+            return pa.ListArray.from_arrays(
+                pa.array(np.append(np.int32(0), ends)), labels, mask=column.is_null()
+            )
+        return super().convert(name, column)
+
+    @classmethod
+    def accept(cls, name: str, value: Any) -> list[str | None]:
+        """Accept a list, tuple, set or array, or a text with the separator."""
+        if isinstance(value, str):
+            return list(value.split(SEPARATOR))
+        if isinstance(value, (Collection, np.ndarray)) and not isinstance(value, (dict, bytes)):
+            return [cls._label(name, label) for label in value]
+        raise cls.refusal(name, value)
+
+    @classmethod
+    def _label(cls, name: str, value: object) -> str | None:
+        label = category(value)
+        if label is None and not is_missing(value):
+            raise cls.refusal(name, value)
+        return label
+
+
+def _flatten(column: pa.Array) -> tuple[NDArray[np.int64], pa.Array]:
+    """Return the line of each label, and the labels, without blank labels: (labels,) each."""
+    labels = pc.utf8_trim_whitespace(pc.list_flatten(column))
+    not_blank = pc.fill_null(pc.not_equal(labels, ""), False)
+    lines = pc.list_parent_indices(column).filter(not_blank).to_numpy()
+    return lines.astype(np.int64), labels.filter(not_blank)
+
+
+class ScaledColumn(Column):
+    """A number, scaled to [0, 1] by the smallest and largest value of the fitted column.
+
+    Values outside this range are bounded smoothly: they approach -1 and 2. A missing value is replaced by
+    the mean. If the fitted column has missing values, a second number is 1 for a missing value and 0
+    otherwise. Without them, a model could not learn the weight of this second number.
+    """
+
+    low: float
+    high: float
+    mean: float
+    missing: bool
+
+    @property
+    def width(self) -> int:
+        """Return 2 if there is a number for missing values, else 1."""
+        return 1 + self.missing
+
+    @classmethod
+    def fit(cls, name: str, column: pa.Array) -> Self:
+        """Compute the smallest and largest value and the mean."""
+        values = cls._floats(column.drop_null())
+        low, high, mean = (values.min(), values.max(), values.mean()) if len(values) else (0.0, 1.0, 0.0)
+        return cls(name=name, low=low, high=high, mean=mean, missing=column.null_count > 0)
+
+    def encode(self, column: pa.Array) -> Encoded:
+        """Scale the values: (n, 1 or 2)."""
+        valid = column.is_valid().to_numpy(zero_copy_only=False)
+        values = np.full(len(column), self.mean)
+        values[valid] = self._floats(column.drop_null())
+        scaled = (values - self.low) / ((self.high - self.low) or 1.0)
+        inside = np.clip(scaled, 0.0, 1.0)
+        scaled = inside + np.tanh(scaled - inside)
+        return np.stack([scaled, ~valid][: self.width], axis=1).astype(np.float32)
+
+    def decode(self, numbers: Encoded) -> object | None:
+        """Return the value as exactly as single precision tells; None if it is missing.
+
+        A missing value of a column that has all of them looks like the mean.
+        """
+        if self.missing and numbers[1] > 0.5:
+            return None
+        scaled = float(numbers[0])
+        inside = min(max(scaled, 0.0), 1.0)
+        beyond = max(-0.999999, min(0.999999, scaled - inside))
+        span = (self.high - self.low) or 1.0
+        value = self.low + span * (inside + math.atanh(beyond))
+        return self._value(value, 1e-6 * max(span, abs(value) * 1e-6))
+
+    def _value(self, number: float, resolution: float) -> object:
+        """Return the number as a value of the column, without digits below the resolution."""
+        short = round(number, max(0, -math.floor(math.log10(resolution)) - 1))
+        return int(short) if short.is_integer() else short
+
+    @classmethod
+    def _floats(cls, values: pa.Array) -> NDArray[np.float64]:
+        return values.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+
+
+class NumberColumn(ScaledColumn):
+    """A finite number."""
+
+    arrow: ClassVar[pa.DataType] = pa.float64()
+    expected: ClassVar[str] = "a finite number"
+    type: Literal["number"] = "number"
+
+    @classmethod
+    def convert(cls, name: str, column: pa.Array) -> pa.Array:
+        """Accept columns of numbers only."""
+        if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
+            column = column.cast(pa.float64(), safe=False)
+            finite = pc.is_finite(column)
+            if not pc.all(finite, min_count=0).as_py():
+                raise cls.refusal(name, column.filter(pc.invert(finite))[0].as_py())
+        return super().convert(name, column)
+
+    @classmethod
+    def accept(cls, name: str, value: Any) -> float:
+        """Accept a finite number; a boolean is not a number."""
+        if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
+            try:
+                if math.isfinite(value):
+                    return float(value)
+            except OverflowError:
+                pass
+        raise cls.refusal(name, value)
+
+
+class DateColumn(ScaledColumn):
+    """A date or a date with time, as a number of days."""
+
+    arrow: ClassVar[pa.DataType] = pa.timestamp("us")
+    expected: ClassVar[str] = "a date such as '2026-11-15'"
+    type: Literal["date"] = "date"
+
+    @classmethod
+    def convert(cls, name: str, column: pa.Array) -> pa.Array:
+        """Accept columns of dates, and of texts in ISO format."""
+        if pa.types.is_string(column.type):
+            dates = [value and cls.accept(name, value) for value in column.to_pylist()]
+            return pa.array(dates, cls.arrow)
+        return super().convert(name, column)
+
+    @classmethod
+    def accept(cls, name: str, value: Any) -> datetime:
+        """Accept a date or datetime, also of numpy or pandas, or text in ISO format."""
+        date = value.astype("datetime64[us]").item() if isinstance(value, np.datetime64) else value
+        try:
+            time = datetime.fromisoformat(date if isinstance(date, str) else date.isoformat())
+            return time.astimezone(UTC).replace(tzinfo=None) if time.tzinfo else time
+        except (AttributeError, ValueError, OverflowError):  # OverflowError: near the years 1 and 9999
+            raise cls.refusal(name, value) from None
+
+    def _value(self, number: float, resolution: float) -> datetime:
+        day = timedelta(days=round(number) if resolution > 1e-5 else number)
+        return datetime(1970, 1, 1) + day
+
+    @classmethod
+    def _floats(cls, values: pa.Array) -> NDArray[np.float64]:
+        return values.cast(pa.int64()).to_numpy(zero_copy_only=False) / 86_400e6  # type: ignore[no-any-return]
+
+
+MAX_SIZE = 16_384  # hash buckets per text; they are stored for every feature
+
+
+class TextColumn(Column):
+    """Text as a vector of ``size`` numbers with unit length: by a sentence encoder, or of hashed words.
+
+    The column names the encoder and the digest of its weights; the encoder itself is not a part of it.
+    Without an encoder, words and pairs of words are hashed. No text gives zeros.
+    """
+
+    arrow: ClassVar[pa.DataType] = pa.string()
+    expected: ClassVar[str] = "text"
+    type: Literal["text"] = "text"
+    size: int = Field(default=64, gt=0)
+    encoder: str | None = None  # the name or the folder of the model
+    encoder_sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+
+    @property
+    def width(self) -> int:
+        """Return the width of the vectors."""
+        return self.size
+
+    @property
+    def takes(self) -> Literal["folder"] | None:
+        """Return "folder" if a sentence encoder encodes this column."""
+        return None if self.encoder is None else "folder"
+
+    @property
+    def spec(self) -> str:
+        """Return the type with the encoder or the number of hash buckets."""
+        return f"text:{self.encoder or self.size}"
+
+    @classmethod
+    def fit(cls, name: str, column: pa.Array) -> Self:  # noqa: ARG003
+        """Return a column of hashed words with default settings; hashing learns nothing."""
+        return cls(name=name)
+
+    @classmethod
+    def fit_encoded(
+        cls, name: str, column: pa.Array, argument: str, encoder: EncoderLike | None, reporter: Reporter
+    ) -> tuple[Self, Encoded | None]:
+        """Choose the encoder, and encode the texts if it is a model.
+
+        ``argument`` is a number of hash buckets, the name or folder of a model, or empty for the default
+        model if it is on this machine.
+        """
+        if encoder is not None:
+            return super().fit_encoded(name, column, "", encoder, reporter)
+        texts = cls.convert(name, column)
+        if argument.isdecimal():
+            return cls(name=name, size=_size(name, argument)), None
+        if not argument and text_encoders.why_no_default() is not None:
+            return cls(name=name), None
+        try:
+            found = text_encoders.find_encoder(argument or text_encoders.DEFAULT)
+        except InputError as error:
+            raise InputError(f"metadata column {name!r}, type text:{argument}: {error}") from None
+        lines, given = _present(texts)
+        vectors = _encode_texts(name, found, given or ["any"], reporter)  # any text shows the width
+        fitted = cls(name=name, size=vectors.shape[1], encoder=found.name, encoder_sha256=found.sha256)
+        return fitted, fitted._placed(vectors[: len(given)], lines, len(texts))
+
+    def encode(self, column: pa.Array) -> Encoded:
+        """Encode texts: (n, size)."""
+        return self.encode_using(column, None, Reporter(quiet=True))
+
+    def encode_using(self, column: pa.Array, encoder: EncoderLike | None, reporter: Reporter) -> Encoded:
+        """Encode texts: (n, size). ``encoder`` is the model's folder, if it is not where it was."""
+        column = self.convert(self.name, column)
+        lines, texts = _present(column)
+        if not texts:
+            return np.zeros((len(column), self.size), np.float32)
+        if self.encoder is None:
+            return self._hashed(column)
+        found = self._find(str(encoder or self.encoder))
+        return self._placed(_encode_texts(self.name, found, texts, reporter), lines, len(column))
+
+    @classmethod
+    def accept(cls, name: str, value: Any) -> str:
+        """Accept text only."""
+        if not isinstance(value, str):
+            raise cls.refusal(name, value)
+        return value
+
+    def describe(self) -> str:
+        """Return name, type and encoder: ``title: text (all-MiniLM-L6-v2)``."""
+        return f"{self.name}: text ({self.encoder or 'hashed words'})"
+
+    def _find(self, model: str) -> SentenceEncoder:
+        try:
+            found = text_encoders.find_encoder(model)
+        except InputError as error:
+            raise InputError(
+                f"metadata {self.name!r} cannot be encoded here: {error}, as encoders={{{self.name!r}:"
+                f" FOLDER}}. The SHA-256 of its weights must be {self.encoder_sha256}"
+            ) from None
+        if found.sha256 != self.encoder_sha256:
+            raise InputError(
+                f"metadata {self.name!r} was encoded by {self.encoder!r}, whose weights have the SHA-256"
+                f" {self.encoder_sha256}; those of {model!r} on this machine have {found.sha256}, so their"
+                f" vectors would mean something else. Pass the folder of the former as"
+                f" encoders={{{self.name!r}: FOLDER}}"
+            )
+        return found
+
+    def _placed(self, vectors: Encoded, lines: list[int], height: int) -> Encoded:
+        result = np.zeros((height, self.size), np.float32)
+        result[lines] = vectors
+        return result
+
+    def _hashed(self, column: pa.Array) -> Encoded:
+        from sklearn.feature_extraction.text import HashingVectorizer  # slow to import, rarely needed
+
+        vectorizer = HashingVectorizer(
+            n_features=self.size, ngram_range=(1, 2), token_pattern=r"\b\w+\b", norm="l2", dtype=np.float32
+        )
+        hashed: Encoded = vectorizer.transform(pc.fill_null(column, "").to_pylist()).toarray()
+        return hashed
+
+
+def _encode_texts(name: str, encoder: SentenceEncoder, texts: list[str], reporter: Reporter) -> Encoded:
+    try:
+        return encoder.encode(texts, reporter)
+    except InputError as error:
+        raise InputError(f"metadata {name!r}: {error}") from error
+
+
+def _present(column: pa.Array) -> tuple[list[int], list[str]]:
+    """Return the lines that have a text, and their texts."""
+    pairs = [(line, text) for line, text in enumerate(column.to_pylist()) if text and not text.isspace()]
+    return [line for line, _ in pairs], [text for _, text in pairs]
+
+
+def _size(name: str, argument: str) -> int:
+    digits = argument.lstrip("0")
+    if not digits:
+        raise InputError(f"metadata column {name!r}: text:{argument} is not a type; text:128 has 128 buckets")
+    if len(digits) > 9 or int(digits) > MAX_SIZE:
+        raise InputError(
+            f"metadata column {name!r}: {f'text:{argument}'[:60]!r} is too large; at most text:{MAX_SIZE}"
+        )
+    return int(digits)
+
+
+_MAX_SIZE = 1e6  # of an encoded number, whose usual size is 1
+
+
+class VectorColumn(Column):
+    """A list of ``size`` numbers, such as a sentence embedding, divided by one common scale."""
+
+    arrow: ClassVar[pa.DataType] = pa.list_(pa.float64())
+    expected: ClassVar[str] = "a list of finite numbers"
+    type: Literal["vector"] = "vector"
+    size: int
+    scale: float
+
+    @property
+    def width(self) -> int:
+        """Return the length of the vectors."""
+        return self.size
+
+    @classmethod
+    def fit(cls, name: str, column: pa.Array) -> Self:
+        """Find the length, and the root mean square of the numbers as the scale."""
+        lengths = pc.unique(column.value_lengths().drop_null()).to_pylist()
+        if len(lengths) > 1:
+            raise InputError(
+                f"metadata {name!r}: all vectors must have the same length; got lengths {sorted(lengths)[:5]}"
+            )
+        values = pc.list_flatten(column).to_numpy(zero_copy_only=False)
+        largest = float(np.abs(values).max(initial=0.0)) or 1.0  # so that no square is too large or small
+        scale = largest * float(np.sqrt(np.mean((values / largest) ** 2))) if len(values) else 1.0
+        return cls(name=name, size=lengths[0] if lengths else 0, scale=scale or 1.0)
+
+    def encode(self, column: pa.Array) -> Encoded:
+        """Divide by the scale: (n, size), at most a million of it. A missing vector gives zeros."""
+        valid = column.is_valid().to_numpy(zero_copy_only=False)
+        wrong = pc.not_equal(column.value_lengths(), self.size)
+        if pc.any(wrong, min_count=0).as_py():
+            length = column.value_lengths().filter(wrong)[0].as_py()
+            raise InputError(f"metadata {self.name!r} must be a list of {self.size} numbers; got {length}")
+        result = np.zeros((len(column), self.size), np.float32)
+        values = pc.list_flatten(column).to_numpy(zero_copy_only=False)
+        with np.errstate(over="ignore"):
+            scaled = np.clip(values / self.scale, -_MAX_SIZE, _MAX_SIZE)
+        result[valid] = scaled.reshape(int(valid.sum()), self.size)
+        return result
+
+    def decode(self, numbers: Encoded) -> list[float] | None:
+        """Return the vector, in single precision; None if it is missing."""
+        return (numbers * self.scale).tolist() if numbers.any() else None
+
+    @classmethod
+    def convert(cls, name: str, column: pa.Array) -> pa.Array:
+        """Accept lists of finite numbers."""
+        column = super().convert(name, column)
+        values = pc.list_flatten(column)
+        if values.null_count or not pc.all(pc.is_finite(values), min_count=0).as_py():
+            bad = values.filter(pc.invert(pc.fill_null(pc.is_finite(values), False)))
+            raise cls.refusal(name, bad[0].as_py())
+        return column
+
+    @classmethod
+    def accept(cls, name: str, value: Any) -> list[float]:
+        """Accept a list, tuple or one-dimensional array of finite numbers."""
+        try:
+            vector = np.asarray(value)
+            if (
+                vector.ndim == 1
+                and (vector.dtype.kind in "iuf" or not len(vector))
+                and np.isfinite(vector).all()
+            ):
+                return vector.astype(np.float64).tolist()  # type: ignore[no-any-return]
+        except (TypeError, ValueError):
+            pass
+        raise cls.refusal(name, value)
+
+
+class CustomColumn(Column):
+    """Values of any type, encoded as ``size`` numbers by a function of the user's, divided by one scale.
+
+    The function maps a list of at most 256 values to an array (n, size). It is not a part of the column
+    and is never saved: ``Headstart.load`` takes it again. A missing value gives zeros.
+    """
+
+    arrow: ClassVar[pa.DataType] = pa.null()
+    expected: ClassVar[str] = "a value that its encoder takes"
+    type: Literal["custom"] = "custom"
+    size: int
+    scale: float
+
+    @property
+    def width(self) -> int:
+        """Return the length of the vectors."""
+        return self.size
+
+    @property
+    def takes(self) -> Literal["function"]:
+        """Return "function"."""
+        return "function"
+
+    @classmethod
+    def fit(cls, name: str, column: pa.Array) -> Self:  # noqa: ARG003
+        """Refuse: there is nothing to fit without the function."""
+        raise _no_function(name)
+
+    @classmethod
+    def fit_encoded(
+        cls, name: str, column: pa.Array, argument: str, encoder: EncoderLike | None, reporter: Reporter
+    ) -> tuple[Self, Encoded | None]:
+        """Encode the column; find the length of the vectors, and the root mean square as the scale."""
+        if argument:
+            return super().fit_encoded(name, column, argument, None, reporter)
+        values, valid = column.drop_null().to_pylist(), column.is_valid().to_numpy(zero_copy_only=False)
+        if not values:
+            return cls(name=name, size=0, scale=1.0), np.zeros((len(column), 0), np.float32)
+        vectors = _encode_custom(name, values, encoder, reporter)
+        scale = float(np.sqrt(np.mean(np.square(vectors, dtype=np.float64)))) if vectors.size else 0.0
+        fitted = cls(name=name, size=vectors.shape[1], scale=scale or 1.0)
+        result = np.zeros((len(column), fitted.size), np.float32)
+        result[valid] = vectors / fitted.scale
+        return fitted, result
+
+    def encode(self, column: pa.Array) -> Encoded:
+        """Encode a column without values; others need the function."""
+        return self.encode_using(column, None, Reporter(quiet=True))
+
+    def encode_using(self, column: pa.Array, encoder: EncoderLike | None, reporter: Reporter) -> Encoded:
+        """Encode the column of a table: (n, size)."""
+        return self.encode_values(column.to_pylist(), encoder, reporter)
+
+    def encode_values(self, values: list[Any], encoder: EncoderLike | None, reporter: Reporter) -> Encoded:
+        """Encode values, None if missing: (n, size)."""
+        result = np.zeros((len(values), self.size), np.float32)
+        present = [i for i, value in enumerate(values) if value is not None]
+        if not present:
+            return result
+        vectors = _encode_custom(self.name, [values[i] for i in present], encoder, reporter)
+        if vectors.shape[1] != self.size:
+            raise InputError(
+                f"metadata {self.name!r}: the encoder gave vectors of {vectors.shape[1]} numbers; those of"
+                f" the fitted column have {self.size}. Pass the same function as before"
+            )
+        result[present] = vectors / self.scale
+        return result
+
+    @classmethod
+    def convert(cls, name: str, column: pa.Array) -> pa.Array:  # noqa: ARG003
+        """Accept anything."""
+        return column
+
+    @classmethod
+    def accept(cls, name: str, value: Any) -> Any:  # noqa: ARG003
+        """Accept anything."""
+        return value
+
+
+def _encode_custom(name: str, values: list[Any], encoder: EncoderLike | None, reporter: Reporter) -> Encoded:
+    """Call the function in batches and check what it returns: (n, width)."""
+    if not callable(encoder):
+        raise _no_function(name)
+    parts: list[Encoded] = []
+    with reporter.bar(f"encoding {name}", len(values)) as bar:
+        for start in range(0, len(values), BATCH):
+            batch = values[start : start + BATCH]
+            try:
+                given = encoder(batch)
+                part = np.asarray(given, dtype=np.float32)
+            except Exception as error:  # whatever the user's function raises
+                raise InputError(
+                    f"metadata {name!r}: its encoder failed: {type(error).__name__}: {error}"
+                ) from error
+            shaped = (
+                part.ndim == 2
+                and len(part) == len(batch)
+                and part.shape[1:] == (parts or [part])[0].shape[1:]
+            )
+            if not shaped or not np.isfinite(part).all():
+                raise InputError(
+                    f"metadata {name!r}: its encoder must return an array ({len(batch)}, width) of finite"
+                    f" numbers for {len(batch)} values, of one width; got the shape {part.shape}"
+                )
+            parts.append(part)
+            bar.step(advance=len(batch))
+    return np.concatenate(parts)
+
+
+def _no_function(name: str) -> InputError:
+    return InputError(
+        f"metadata {name!r} is encoded by a function of the user's, which is not saved with a model: pass it"
+        f" as encoders={{{name!r}: function}} to Table.read, Headstart.load or set_encoders"
+    )
+
+
+class IgnoredColumn(Column):
+    """A column that is not used. It may contain anything."""
+
+    arrow: ClassVar[pa.DataType] = pa.null()
+    expected: ClassVar[str] = "anything"
+    type: Literal["ignore"] = "ignore"
+
+    @property
+    def width(self) -> int:
+        """Return 0."""
+        return 0
+
+    @classmethod
+    def fit(cls, name: str, column: pa.Array) -> Self:  # noqa: ARG003
+        """Return the column; there is nothing to learn."""
+        return cls(name=name)
+
+    def encode(self, column: pa.Array) -> Encoded:
+        """Return an array without columns: (n, 0)."""
+        return np.zeros((len(column), 0), np.float32)
+
+    @classmethod
+    def convert(cls, name: str, column: pa.Array) -> pa.Array:  # noqa: ARG003
+        """Replace all values by nulls."""
+        return pa.nulls(len(column))
+
+    @classmethod
+    def accept(cls, name: str, value: Any) -> None:
+        """Replace the value by None."""
+
+
+AnyColumn = Annotated[
+    NumberColumn
+    | DateColumn
+    | CategoryColumn
+    | LabelsColumn
+    | TextColumn
+    | VectorColumn
+    | CustomColumn
+    | IgnoredColumn,
+    Field(discriminator="type"),
+]
+
+COLUMN_TYPES: dict[str, type[Column]] = {
+    "number": NumberColumn,
+    "date": DateColumn,
+    "category": CategoryColumn,
+    "labels": LabelsColumn,
+    "text": TextColumn,
+    "vector": VectorColumn,
+    "custom": CustomColumn,
+    "ignore": IgnoredColumn,
+}

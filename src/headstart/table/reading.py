@@ -1,0 +1,657 @@
+"""Read observations and metadata from sources into the parts of a table."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import torch
+from numpy.typing import NDArray
+
+from headstart.distributed import crew
+from headstart.errors import InputError, argument, listed, worded
+from headstart.progress import Reporter
+from headstart.table import text_encoders
+from headstart.table.cells import MOST_POSITIONS, Floats, Positions, ascends, exact, parts_of, taken
+from headstart.table.columns import TextColumn
+from headstart.table.kind_inference import KindsLike, check_values, parse_kind, resolve_kinds
+from headstart.table.kinds import Kinds
+from headstart.table.metadata import MetadataSchema, align, check_finite, read_metadata
+from headstart.table.names import NameNumbering, Names, as_name, sort_key, sorted_names
+from headstart.table.sources import Source, TextFormat, is_text_file, open_source
+from headstart.table.text_encoders import EncoderLike
+from headstart.table.times import times_of
+
+DUPLICATES = ("error", "last", "mean")
+
+_FEW = 2**16  # observations that are sorted by comparing them: SciPy need not be imported for them
+
+
+class SortedObservations(NamedTuple):
+    """Observations sorted by (row, feature)."""
+
+    row_index: Positions  # (n,)
+    feature_index: Positions  # (n,)
+    values: Floats  # (n,)
+    times: NDArray[np.float64] | None = None  # (n,)
+    weights: NDArray[np.float64] | None = None  # (n,)
+
+
+def sort_observations(
+    rows: NDArray[Any],
+    features: NDArray[Any],
+    values: Floats,
+    shape: tuple[int, int],
+    times: NDArray[np.float64] | None = None,
+    weights: NDArray[np.float64] | None = None,
+) -> SortedObservations:
+    """Sort observations of a table of this shape by (row, feature). Equal pairs keep their order.
+
+    >>> sort_observations(np.array([1, 0]), np.array([1, 1]), np.array([0.5, 2.0]), (2, 3)).values
+    array([2. , 0.5])
+    """
+    rows, features = (np.asarray(part, dtype=np.int32) for part in (rows, features))
+    if ascends(rows, features):
+        return SortedObservations(rows, features, values, times, weights)
+    order, rows, features = _in_order(rows, features, shape)
+    more = (None if part is None else taken(part, order) for part in (times, weights))
+    return SortedObservations(rows, features, taken(values, order), *more)
+
+
+def _in_order(
+    rows: Positions, features: Positions, shape: tuple[int, int]
+) -> tuple[NDArray[Any], Positions, Positions]:
+    """The order by (row, feature), and the rows and features in it: three of (n,)."""
+    count = len(rows)
+    if count < max(_FEW, sum(shape) // 4) or count > MOST_POSITIONS:
+        order = np.lexsort((features, rows))
+        return order, rows[order], features[order]
+    from scipy.sparse import csc_array, csr_array  # imported here: small tables do not need SciPy
+
+    # By feature first, then by row. Each pass counts and keeps the order of what is equal: it takes less time
+    # than comparing, and all that it holds are numbers of 4 bytes.
+    ones = np.ones(count, np.int8)
+    lines = csr_array((ones, features, np.arange(count + 1, dtype=np.int32)), shape=(count, shape[1])).tocsc()
+    by_feature = csc_array((lines.indices, taken(rows, lines.indices), lines.indptr), shape=shape)
+    del lines, ones
+    by_row = by_feature.tocsr()
+    del by_feature
+    every = np.repeat(np.arange(shape[0], dtype=np.int32), np.diff(by_row.indptr))
+    return by_row.data, every, by_row.indices
+
+
+def merge_duplicates(
+    observations: SortedObservations,
+    rows: Names,
+    features: Names,
+    duplicates: str,
+    spellings: Mapping[str, str] | None = None,
+) -> tuple[SortedObservations, tuple[str, ...]]:
+    """Keep one observation per (row, feature), and return notes about the merge.
+
+    Different values for one pair are an error, or are merged as ``duplicates`` says. ``spellings`` tells
+    how names are written that are written in several ways.
+    """
+    row_index, feature_index, values, times, _ = observations
+    repeated = (row_index[1:] == row_index[:-1]) & (feature_index[1:] == feature_index[:-1])
+    if not repeated.any():
+        return observations, ()
+    differs = repeated & (values[1:] != values[:-1])
+    if differs.any() and duplicates == "error":
+        first = int(np.argmax(differs))
+        row, feature = rows[row_index[first]], features[feature_index[first]]
+        several = [
+            f"{noun} {name!r} is written as {spellings[name]}"
+            for noun, name in (("row", row), ("feature", feature))
+            if spellings and name in spellings
+        ]
+        raise InputError(
+            f"row {row!r}, feature {feature!r} is observed twice, as {values[first]:.12g} and"
+            f" {values[first + 1]:.12g}{_in_brackets(several)}; correct the data or use"
+            f" {argument('duplicates', 'last')} or {argument('duplicates', 'mean')}"
+        )
+    starts = np.flatnonzero(np.concatenate([[True], ~repeated]))
+    ends = np.append(starts[1:], len(values)) - 1
+    merged = values[ends]
+    if differs.any() and duplicates == "mean":
+        # Equal values are not averaged: their mean could have a rounding error.
+        mixed = np.add.reduceat(np.append(differs, False), starts) > 0
+        means = np.add.reduceat(values, starts, dtype=np.float64) / (ends - starts + 1)
+        merged = np.where(mixed, means, merged)
+    note = f"{int(repeated.sum())} repeated observations were merged into one per (row, feature)"
+    if differs.any():
+        note += f", {int(differs.sum())} of them contradictory ({argument('duplicates', duplicates)})"
+    latest = None if times is None else np.maximum.reduceat(times, starts)
+    return SortedObservations(row_index[starts], feature_index[starts], merged, latest), (note,)
+
+
+def _in_brackets(texts: list[str]) -> str:
+    return f" ({'; '.join(texts)})" if texts else ""
+
+
+Form = Literal["auto", "long", "wide"]
+
+Batches = tuple[list[NDArray[Any]], list[NDArray[Any]], list[NDArray[Any]]]  # rows, features, values
+
+
+@dataclass(frozen=True)
+class Observations:
+    """Observations in the order of the source. Numbers are positions in ``rows`` and ``features``."""
+
+    rows: list[str]
+    features: list[str]
+    row_numbers: NDArray[np.int32]  # (n,)
+    feature_numbers: NDArray[np.int32]  # (n,)
+    values: Floats  # (n,)
+    notes: tuple[str, ...]
+    spellings: dict[str, str]  # how rows and features are written that are written in several ways
+    times: NDArray[np.float64] | None = None  # (n,)
+
+
+class Columns(NamedTuple):
+    """The columns of row, feature and value as the user names them; None for one that was not named."""
+
+    row: str | None = None
+    feature: str | None = None
+    value: str | None = None
+    time: str | None = None  # there is none unless it is named
+
+    def tidy(self) -> Columns:
+        """Return the columns with tidy names."""
+        return Columns(*(None if name is None else as_name(name, "column name") for name in self))
+
+    def or_usual(self) -> tuple[str, str, str]:
+        """Return the names with "row", "feature" and "value" for those that were not named."""
+        return self.row or "row", self.feature or "feature", self.value or "value"
+
+
+def choose_form(source: Source, form: Form, columns: Columns, described: Sequence[str] | None) -> Form:
+    """Return "long" or "wide", and check that the source has the columns of that form.
+
+    A column that the user named must exist. ``described`` are the features with metadata, if there is
+    metadata: then ``columns.feature`` may be a column of the metadata only.
+    """
+    if form not in ("auto", "long", "wide"):
+        raise InputError(f"form must be 'auto', 'long' or 'wide'; got {form!r}")
+    row, feature, value = columns.or_usual()
+    if form == "auto":
+        # If one of the other two columns exists, the table is long and the second one is misspelled.
+        wide = row in source.columns and feature not in source.columns and value not in source.columns
+        form = "wide" if wide else "long"
+        if wide and described is not None and not set(described) & set(source.columns):
+            described = None  # the metadata does not describe these columns
+    required = {"row": row} if form == "wide" else {"row": row, "feature": feature, "value": value}
+    if len(set(required.values())) < len(required):
+        raise InputError(
+            f"row, feature and value must be three different columns; got {listed(required.values())}"
+        )
+    if form == "wide":
+        if columns.feature is not None and described is None:
+            required["feature"] = feature
+        if columns.value is not None:
+            required["value"] = value
+    for name, column in required.items():
+        source.require(column, name)
+    if columns.time is not None:
+        if form == "wide":
+            raise InputError(
+                f"{argument('time', columns.time)} names a column of the long form: one line per observation"
+            )
+        source.require(columns.time, "time")
+    return form
+
+
+def read_long(source: Source, row: str, feature: str, value: str, time: str | None = None) -> Observations:
+    """Read one observation per line. A line with a null value only adds its names to the table."""
+    rows, features = NameNumbering("row"), NameNumbering("feature")
+    batches: Batches = [], [], []
+    records = nulls = 0
+    when: list[pa.Array] = []
+    for batch in source.batches([row, feature] if time is None else [row, feature, time], [value]):
+        place = _places(source, records)
+        row_numbers = rows.number(batch.column(0), place)
+        feature_numbers = features.number(batch.column(1), place)
+        column = batch.column(batch.num_columns - 1)
+        values = column.to_numpy(zero_copy_only=False)
+        if time is not None:
+            when.append(batch.column(2).filter(column.is_valid()))
+        if column.null_count:
+            valid = column.is_valid().to_numpy(zero_copy_only=False)
+            row_numbers, feature_numbers, values = row_numbers[valid], feature_numbers[valid], values[valid]
+        if (bad := _first_non_finite(values)) is not None:
+            raise _non_finite(rows.names[row_numbers[bad]], features.names[feature_numbers[bad]], values[bad])
+        _append(batches, row_numbers, feature_numbers, exact(values))
+        records, nulls = records + len(batch), nulls + column.null_count
+    notes = [*rows.notes(), *features.notes()]
+    if unused := [column for column in source.columns if column not in (row, feature, value, time)]:
+        notes.append(f"{source.label}: columns not used: {listed(unused)}")
+    if nulls:
+        notes.append(f"{source.label}: {nulls} lines without a value were not counted as observations")
+    joined = _joined(source, rows, features.names, batches, notes, features.spellings)
+    if time is None:
+        return joined
+    return replace(joined, times=times_of(pa.chunked_array(when), f"{source.label}: {time!r}"))
+
+
+def read_context(
+    data: object, row: str | None = None, value: str | None = None, text: TextFormat | None = None
+) -> dict[str, float]:
+    """Read the observations of one feature from a file or frame with one line per row: {row: value}."""
+    row, _, value = Columns(row, None, value).tidy().or_usual()
+    source = open_source(data, (row, value), text)
+    source.require(row, "row")
+    source.require(value, "value")
+    observations = read_wide(source, row, [value])
+    names = (observations.rows[number] for number in observations.row_numbers)
+    context = dict(zip(names, observations.values.tolist(), strict=True))
+    if len(context) < len(observations.row_numbers):
+        numbers, counts = np.unique(observations.row_numbers, return_counts=True)
+        repeated = observations.rows[int(numbers[counts > 1][0])]
+        written = observations.spellings.get(repeated)
+        spelled = f" (it is written as {written})" if written else ""
+        raise InputError(f"{source.label}: row {repeated!r} has more than one value{spelled}; keep one")
+    return context
+
+
+def read_wide(source: Source, row: str, only: Sequence[str] | None = None) -> Observations:
+    """Read one line per row and one column per feature. A blank cell is not observed.
+
+    A column may be blank in all lines. ``only`` restricts the features to some of the columns.
+    """
+    rows = NameNumbering("row")
+    columns = [column for column in only or source.columns if column != row]
+    if not columns:
+        raise InputError(
+            f"{source.label} has no column besides {row!r}; the wide form needs one column per feature"
+        )
+    features = [as_name(column, f"feature (a column of {source.label})") for column in columns]
+    batches: Batches = [], [], []
+    records = 0
+    for batch in source.batches([row], columns):
+        row_numbers = rows.number(batch.column(0), _places(source, records))
+        lines, feature_numbers, values = _observed_cells(batch.select(columns))
+        if (bad := _first_non_finite(values)) is not None:
+            raise _non_finite(
+                rows.names[row_numbers[lines[bad]]], features[feature_numbers[bad]], values[bad]
+            )
+        _append(batches, row_numbers[lines], feature_numbers.astype(np.int32), exact(values))
+        records += len(batch)
+    notes = [
+        *rows.notes(),
+        f"{source.label}: read in the wide form, one column per feature; {argument('form', 'long')} reads the"
+        " long form",
+    ]
+    return _joined(source, rows, features, batches, notes, {})
+
+
+def _append(batches: Batches, *batch: NDArray[Any]) -> None:
+    for arrays, array in zip(batches, batch, strict=True):
+        arrays.append(array)
+
+
+def _places(source: Source, start: int) -> Callable[[int], str]:
+    return lambda i: f"{source.label}, {source.place(start + i)}"
+
+
+def _observed_cells(
+    batch: pa.RecordBatch,
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """Return the line, column and value of every cell that is not null; a NaN is not null."""
+    dense = batch.to_tensor(null_to_nan=True).to_numpy()  # (lines, columns)
+    observed = ~np.isnan(dense)
+    if observed.size - observed.sum() > sum(column.null_count for column in batch.columns):
+        validity = [column.is_valid().to_numpy(zero_copy_only=False) for column in batch.columns]
+        observed = np.stack(validity, 1)
+    lines, columns = np.nonzero(observed)
+    return lines, columns, dense[lines, columns]
+
+
+def _first_non_finite(values: NDArray[np.float64]) -> int | None:
+    finite = np.isfinite(values)
+    return None if finite.all() else int(np.argmin(finite))
+
+
+def _non_finite(row: str, feature: str, value: float) -> InputError:
+    return InputError(
+        f"the value of row {row!r}, feature {feature!r} is {value}; values must be finite numbers"
+        " (leave the cell blank if it is not observed)"
+    )
+
+
+def _joined(
+    source: Source,
+    rows: NameNumbering,
+    features: list[str],
+    batches: Batches,
+    notes: list[str],
+    spellings: dict[str, str],
+) -> Observations:
+    if not any(map(len, batches[2])) and not crew().launched:  # others may have some
+        raise InputError(f"{source.label} contains no observations; at least one is needed")
+    pa.default_memory_pool().release_unused()
+    joined: list[NDArray[Any]] = []
+    for arrays, empty in zip(
+        batches, (np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0, np.float32)), strict=True
+    ):
+        joined.append(np.concatenate([*arrays, empty]))
+        arrays.clear()  # at most one column is in memory twice
+    row_numbers, feature_numbers, values = joined
+    values += 0.0  # turns -0.0 into 0.0
+    spellings = rows.spellings | spellings
+    return Observations(rows.names, features, row_numbers, feature_numbers, values, tuple(notes), spellings)
+
+
+_SAMPLE = 4096  # names of each process from which the stretches are chosen
+
+
+def shared_out(read: Observations, label: str) -> Observations:
+    """Give each process the observations of its own rows, out of what each has read in its own share.
+
+    The rows of a process follow those of the one before. Its observations stay in the order of the source,
+    and it knows the features of all processes.
+    """
+    if not crew().launched:
+        return read
+    _require_enough(read, label)
+    features = sorted_names(name for names in crew().texts(read.features) for name in names)
+    own_features = Names(features, "feature").positions(read.features)
+    names = sorted_names(read.rows)
+    lines = Names(names, "row").positions(read.rows)[read.row_numbers]
+    cuts = _cuts(names, np.bincount(lines, minlength=len(names)))
+    owner = np.searchsorted(cuts[1:-1], lines, side="right")
+    order = np.argsort(owner, kind="stable")
+    ends = np.cumsum(np.bincount(owner, minlength=crew().size))[:-1]
+
+    def sent(numbers: NDArray[Any]) -> list[torch.Tensor]:
+        parts = np.split(numbers[order], ends)
+        return crew().exchanged([torch.from_numpy(np.ascontiguousarray(part)) for part in parts])
+
+    arrived_names = crew().exchanged_texts([names[start:stop] for start, stop in pairwise(cuts)])
+    rows = sorted_names(name for part in arrived_names for name in part)
+    known = Names(rows, "row")
+    places = sent((lines - np.asarray(cuts)[owner]).astype(np.int32))
+    numbers = [
+        known.positions(part)[place.numpy()] for part, place in zip(arrived_names, places, strict=True)
+    ]
+    # All processes must send numbers of one type.
+    values = read.values
+    if crew().count(float(values.dtype != np.float32)):
+        values = values.astype(np.float64)
+    feature_numbers = torch.cat(sent(own_features[read.feature_numbers].astype(np.int32))).numpy()
+    notes = list(dict.fromkeys(note for notes in crew().texts(read.notes) for note in notes))
+    return replace(
+        read,
+        rows=rows,
+        features=features,
+        row_numbers=np.concatenate(numbers).astype(np.int32),
+        feature_numbers=feature_numbers,
+        values=torch.cat(sent(values)).numpy(),
+        notes=tuple(notes),
+    )
+
+
+def _require_enough(read: Observations, label: str) -> None:
+    if read.times is not None:
+        raise InputError(f"{argument('time')} is not supported under torchrun; leave it out")
+    if crew().count(len(read.values)) == 0:
+        raise InputError(f"{label} contains no observations; at least one is needed")
+
+
+def _cuts(names: list[str], counts: NDArray[np.int64]) -> list[int]:
+    """Where the stretches of rows begin and end among this process's own names, which are sorted.
+
+    They are chosen such that all stretches have about as many rows and observations.
+    """
+    weights = counts + 1.0
+    groups = np.array_split(np.arange(len(names)), min(_SAMPLE, max(1, len(names))))
+    some = [(names[group[-1]], float(weights[group].sum())) for group in groups if len(group)]
+    every: dict[str, float] = {}
+    for found, own in zip(
+        crew().texts([name for name, _ in some]), crew().texts([str(w) for _, w in some]), strict=True
+    ):
+        for name, weight in zip(found, own, strict=True):
+            every[name] = every.get(name, 0.0) + float(weight)
+    ordered = sorted_names(every)
+    if len(ordered) < crew().size:
+        raise InputError(
+            f"the table has fewer rows than there are processes ({crew().size}); start fewer of them"
+        )
+    until = np.cumsum([every[name] for name in ordered])
+    # Each stretch ends with a name of the sample, and no two of them with the same one.
+    wanted = np.searchsorted(until, until[-1] * np.arange(1, crew().size) / crew().size)
+    least = np.arange(crew().size - 1)
+    last = np.minimum(np.maximum.accumulate(wanted - least) + least, len(ordered) - crew().size + least)
+    return [
+        0,
+        *(bisect_right(names, sort_key(ordered[i]), key=sort_key) for i in last.tolist()),
+        len(names),
+    ]
+
+
+T = TypeVar("T")
+
+
+class TableParts(NamedTuple):
+    """The fields of a ``Table``, in their order."""
+
+    rows: Names
+    features: Names
+    kinds: Kinds
+    row_index: Positions  # (n,)
+    feature_index: Positions  # (n,)
+    values: Floats  # (n,)
+    metadata: pa.Table | None
+    schema: MetadataSchema | None
+    notes: tuple[str, ...]
+    encoders: dict[str, EncoderLike]
+    row_metadata: pa.Table | None
+    row_schema: MetadataSchema | None
+    times: NDArray[np.float64] | None  # (n,)
+
+
+def assemble(
+    observations: object,
+    metadata: object,
+    row_metadata: object,
+    columns: Columns,
+    form: Form,
+    kinds: KindsLike,
+    metadata_types: Mapping[str, str] | None,
+    row_metadata_types: Mapping[str, str] | None,
+    duplicates: str,
+    text: TextFormat,
+    encoders: Mapping[str, EncoderLike] | None,
+    reporter: Reporter,
+) -> tuple[TableParts, dict[str, NDArray[np.float32]]]:
+    """Read all parts of a table, and the vectors of the metadata columns that an encoder encodes."""
+    opened = crew().agreed(
+        lambda: _opened((observations, metadata, row_metadata), columns.tidy(), form, kinds, duplicates, text)
+    )
+    source, form, columns, described, lines, known_rows, row_lines = opened
+    row, feature, value = columns.or_usual()
+    long = form == "long"
+    unsorted = crew().agreed(
+        lambda: read_long(source, row, feature, value, columns.time) if long else read_wide(source, row)
+    )
+    unsorted = shared_out(unsorted, source.label)
+    notes = [*unsorted.notes, *(_compare_features(unsorted.features, described) if lines is not None else ())]
+    rows = Names(sorted_names([*unsorted.rows, *known_rows]), "row")
+    features = Names(sorted_names([*unsorted.features, *described]), "feature")
+    row_index = _moved(unsorted.row_numbers, rows.positions(unsorted.rows))
+    feature_index = _moved(unsorted.feature_numbers, features.positions(unsorted.features))
+    values, times, spellings = unsorted.values, unsorted.times, unsorted.spellings
+    del unsorted  # sorting needs the most memory
+    if times is not None:  # so that of several values of a cell the newest is the last
+        order = np.argsort(times, kind="stable")
+        row_index, feature_index = row_index[order], feature_index[order]
+        values, times = values[order], times[order]
+    ordered = sort_observations(row_index, feature_index, values, (len(rows), len(features)), times)
+    del row_index, feature_index, values, times
+    ordered, merge_notes = crew().agreed(
+        lambda: merge_duplicates(ordered, rows, features, duplicates, spellings)
+    )
+    resolved, kind_notes = _kinds(kinds, rows, features, ordered)
+    notes += [*merge_notes, *kind_notes]
+    types = _tidy_keys(metadata_types or {}, "metadata_types must map columns to types, as {'year': 'date'}")
+    functions = _tidy_keys(encoders or {}, "encoders must map columns to functions, as {'image': function}")
+    lines = None if lines is None else align(described, lines, features)
+    aligned, schema, vectors = _feature_metadata(lines, features, types, functions, reporter)
+    if schema is not None:
+        notes.append(f"metadata columns read as {schema.describe()} ({_types_to_paste(schema)})")
+        notes += _why_hashed(schema, types)
+    described_rows = _row_metadata(known_rows, row_lines, rows, row_metadata_types or {}, reporter)
+    if described_rows[1] is not None:
+        notes.append(f"row metadata columns read as {described_rows[1].describe()}")
+    parts = TableParts(
+        rows, features, resolved, *ordered[:3], aligned, schema, tuple(notes), functions, *described_rows,
+        ordered.times,
+    )  # fmt: skip
+    return parts, vectors
+
+
+class _Opened(NamedTuple):
+    """The observations, which are yet to be read, and the metadata."""
+
+    source: Source
+    form: Form
+    columns: Columns
+    described: list[str]  # the features that have metadata
+    lines: pa.Table | None  # their metadata
+    known_rows: list[str]  # the rows that have metadata
+    row_lines: pa.Table | None
+
+
+def _opened(
+    sources: tuple[object, object, object],
+    columns: Columns,
+    form: Form,
+    kinds: KindsLike,
+    duplicates: str,
+    text: TextFormat,
+) -> _Opened:
+    """Open the sources of observations, metadata and row metadata; of several processes each its share."""
+    _check_arguments(kinds, duplicates)
+    observations, metadata, row_metadata = sources
+    if crew().launched and row_metadata is not None:
+        raise InputError(f"{argument('row_metadata')} is not supported under torchrun; leave it out")
+    row, feature, value = columns.or_usual()
+    source = open_source(observations, (row, feature, value), text)
+    if text.given and not (is_text_file(observations) or is_text_file(metadata)):
+        raise InputError(
+            f"{source.label} is not a text file: no separator, decimal point or encoding can be given for it"
+        )
+    # Metadata is small, so its errors appear before the long work.
+    described: list[str] | None = None
+    lines: pa.Table | None = None
+    if metadata is not None:
+        described, lines = read_metadata(open_source(metadata, (feature,), text), feature)
+    known_rows: list[str] = []
+    row_lines: pa.Table | None = None
+    if row_metadata is not None:
+        known_rows, row_lines = read_metadata(open_source(row_metadata, (row,), text), row, "row")
+    form = choose_form(source, form, columns, described)
+    if crew().launched:
+        source = source.part(crew().rank, crew().size)
+    return _Opened(source, form, columns, described or [], lines, known_rows, row_lines)
+
+
+def _feature_metadata(
+    lines: pa.Table | None,
+    features: Names,
+    types: Mapping[str, str],
+    functions: Mapping[str, EncoderLike],
+    reporter: Reporter,
+) -> tuple[pa.Table | None, MetadataSchema | None, dict[str, NDArray[np.float32]]]:
+    """The metadata of features, how it is encoded, and the vectors of the columns that an encoder encodes."""
+    if lines is None or not lines.num_columns:
+        if types or functions:
+            given = argument("metadata_types" if types else "encoders")
+            raise InputError(f"{given} was given, but there are no columns of metadata to apply it to")
+        return None, None, {}
+    used = [name for name in lines.column_names if types.get(name) != "ignore"]
+    check_finite(lines.select(used), features)
+    return lines, *MetadataSchema.fit_encoded(lines, types, functions, reporter)
+
+
+def _row_metadata(
+    known: list[str], lines: pa.Table | None, rows: Names, types: Mapping[str, str], reporter: Reporter
+) -> tuple[pa.Table | None, MetadataSchema | None]:
+    """The metadata of rows in their order, and how it is encoded."""
+    types = _tidy_keys(types, "row_metadata_types must map columns to types, as {'age': 'number'}")
+    if lines is None or not lines.num_columns:
+        if types:
+            raise InputError(
+                f"{argument('row_metadata_types')} was given, but there are no columns of row metadata"
+            )
+        return None, None
+    if any(kind == "custom" for kind in types.values()):
+        raise InputError("row metadata has no columns of the type custom; give numbers instead")
+    aligned = align(known, lines, rows)
+    used = [name for name in aligned.column_names if types.get(name) != "ignore"]
+    check_finite(aligned.select(used), rows)
+    return aligned, MetadataSchema.fit_encoded(aligned, types, {}, reporter)[0]
+
+
+def _check_arguments(kinds: KindsLike, duplicates: str) -> None:
+    if duplicates not in DUPLICATES:
+        raise InputError(f"duplicates must be one of {', '.join(DUPLICATES)}; got {duplicates!r}")
+    for kind in kinds.values() if isinstance(kinds, Mapping) else () if kinds is None else (kinds,):
+        parse_kind(kind)
+
+
+def _tidy_keys(given: Mapping[str, T], rule: str) -> dict[str, T]:
+    if not isinstance(given, Mapping):
+        raise InputError(f"{rule}; got {given!r}")
+    return {as_name(name, "column name"): said for name, said in given.items()}
+
+
+def _types_to_paste(schema: MetadataSchema) -> str:
+    """Return the types as they can be given to a later call."""
+    types = {column.name: column.spec for column in schema.columns}
+    options = " ".join(argument("metadata_types", f"{name}={text}") for name, text in types.items())
+    return worded(f"metadata_types={types!r}", options)
+
+
+def _moved(numbers: Positions, positions: NDArray[np.int64]) -> Positions:
+    """Write the position of each name in place of its number: (n,)."""
+    small = positions.astype(np.int32)
+    for part in parts_of(len(numbers)):
+        numbers[part] = small[numbers[part]]
+    return numbers
+
+
+def _kinds(
+    kinds: KindsLike, rows: Names, features: Names, observations: SortedObservations
+) -> tuple[Kinds, tuple[str, ...]]:
+    resolved, notes = resolve_kinds(kinds, features, observations.feature_index, observations.values)
+    if kinds is not None:
+        crew().agreed(lambda: check_values(resolved, rows, features, *observations[:3]))
+    return resolved, notes
+
+
+def _why_hashed(schema: MetadataSchema, types: dict[str, str]) -> list[str]:
+    """Return a note if texts could be understood better than by hashed words."""
+    hashed = [
+        column.name
+        for column in schema.columns
+        if isinstance(column, TextColumn)
+        and column.encoder is None
+        and types.get(column.name, "text") == "text"
+    ]
+    reason = text_encoders.why_no_default() if hashed else None
+    return [] if reason is None else [f"no sentence encoder for {listed(hashed)}: {reason}"]
+
+
+def _compare_features(observed: list[str], described: list[str]) -> list[str]:
+    """Return notes about features that have only observations, or only metadata."""
+    notes = []
+    if without_metadata := sorted(set(observed) - set(described)):
+        notes.append(f"features without metadata: {len(without_metadata)} ({listed(without_metadata)})")
+    if unobserved := sorted(set(described) - set(observed)):
+        notes.append(f"features with metadata but no observations: {len(unobserved)} ({listed(unobserved)})")
+    return notes

@@ -1,0 +1,572 @@
+"""Open files and frames behind one interface: named columns, read in bounded batches."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import gzip
+import os
+import stat
+import zlib
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass
+from encodings.aliases import aliases
+from pathlib import Path
+from typing import Any, TextIO
+
+import narwhals as nw
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+from narwhals.exceptions import NarwhalsError
+
+from headstart.errors import InputError, UnknownNameError, argument, did_you_mean, listed
+from headstart.table.columns import category
+from headstart.table.names import as_name
+
+__all__ = ["Source", "TextFormat", "is_text_file", "open_source"]
+
+
+SEPARATORS = (",", ";", "\t", "|")
+
+_WORDS = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "pipe": "|"}
+
+
+@dataclass(frozen=True)
+class TextFormat:
+    """How text files are written. What is None is found out, or has its usual value.
+
+    Parameters
+    ----------
+    separator : str, optional
+        The character between fields, or "tab". By default it is detected from the header.
+    decimal : str, optional
+        The decimal point of numbers, "." by default.
+    encoding : str, optional
+        The encoding, such as "latin-1"; UTF-8 by default.
+
+    Examples
+    --------
+    >>> TextFormat(separator="tab").separator
+    '\\t'
+    >>> TextFormat(encoding="latn-1")
+    Traceback (most recent call last):
+    headstart.errors.InputError: encoding 'latn-1' is unknown; did you mean 'latin1'?
+    """
+
+    separator: str | None = None
+    decimal: str | None = None
+    encoding: str | None = None
+
+    def __post_init__(self) -> None:
+        separator = self.separator
+        if isinstance(separator, str):
+            separator = _WORDS.get(separator, separator)
+            object.__setattr__(self, "separator", separator)
+        for name, text in (("separator", separator), ("decimal", self.decimal)):
+            if text is not None and not (
+                isinstance(text, str) and len(text) == 1 and text.isascii() and text not in '"\r\n\0'
+            ):
+                example = "';'" if name == "separator" else "','"
+                raise InputError(f"{name} must be one character, such as {example}; got {text!r}")
+        if self.decimal is not None and (self.decimal.isalnum() or self.decimal in "+-"):
+            raise InputError(f"decimal must be a point or a comma; got {self.decimal!r}")
+        if separator is not None and separator == (self.decimal or "."):
+            raise InputError(f"the separator and the decimal point cannot both be {separator!r}")
+        if self.encoding is not None:
+            _check_encoding(self.encoding)
+
+    @property
+    def given(self) -> bool:
+        """Whether anything was given."""
+        return self != TextFormat()
+
+    def separator_of(self, header: str, usual: str, wanted: Sequence[str]) -> str:
+        """Return the separator of a file with this header.
+
+        It is the one that was given, or the one with which the header has most of the ``wanted`` columns;
+        among equals the ``usual`` one if the header contains it, and then the one with the most columns.
+
+        >>> TextFormat().separator_of("user;film, by name;stars", ",", ["user", "stars"])
+        ';'
+        >>> TextFormat().separator_of("row;a;b", ",", ["row"])
+        ';'
+        """
+        if self.separator is not None:
+            return self.separator
+
+        def score(separator: str) -> tuple[int, bool, int]:
+            fields = next(csv.reader([header], delimiter=separator), [])
+            cells = {field.strip() for field in fields}
+            there = sum(name in cells for name in wanted)
+            return there, separator == usual and len(fields) > 1, len(fields)
+
+        allowed = [separator for separator in SEPARATORS if separator != self.decimal]
+        return max(allowed, key=score)
+
+
+def _check_encoding(encoding: object) -> None:
+    try:
+        codecs.lookup(encoding)  # type: ignore[arg-type]
+        "".encode(encoding)  # type: ignore[arg-type]  # some codecs are not for text
+    except (LookupError, TypeError, ValueError):
+        hint = did_you_mean(str(encoding), set(aliases) | set(aliases.values()))
+        raise InputError(f"encoding {encoding!r} is unknown{hint}") from None
+
+
+BATCH = 1 << 20  # records per batch
+
+
+class Source(ABC):
+    """A file or frame that contains observations or metadata."""
+
+    label: str  # the name of the source in messages
+    columns: tuple[str, ...]
+    own_names: tuple[object, ...]  # the columns as the source itself calls them
+
+    @abstractmethod
+    def batches(self, names: Sequence[str], numbers: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the columns ``names`` unchanged and the columns ``numbers`` as float64, in this order."""
+
+    @abstractmethod
+    def read(self, name: str) -> pa.Table:
+        """Return all columns and records; ``name`` is the column that contains names."""
+
+    def part(self, rank: int, size: int) -> Source:  # noqa: ARG002
+        """The share of one of several processes, none of which reads all; together they have every record.
+
+        The shares follow each other in the order of the processes.
+        """
+        raise InputError(
+            f"{self.label} cannot be read by several processes; under torchrun, observations are a Parquet "
+            "file or, better, a folder of Parquet files"
+        )
+
+    def place(self, record: int) -> str:
+        """Return where the record with this number (from 0) is, for messages."""
+        return f"record {record + 1}"
+
+    def require(self, column: str, name: str) -> None:
+        """Raise an error that lists the columns if ``column``, the argument ``name``, is none of them."""
+        if column not in self.columns:
+            raise UnknownNameError(
+                f"{self.label} has no column {column!r} ({argument(name, column)}); its columns are "
+                f"{listed(self.columns, 20)}{did_you_mean(column, self.columns)}"
+            )
+
+    def own(self, columns: Sequence[str]) -> list[Any]:
+        """Return what the source itself calls these columns."""
+        names = dict(zip(self.columns, self.own_names, strict=True))
+        return [names[column] for column in columns]
+
+    def _name_columns(self, own_names: Iterable[object]) -> None:
+        """Set the columns. Two columns with the same tidy name are an error."""
+        self.own_names = tuple(own_names)
+        self.columns = tuple(map(_column_name, self.own_names))
+        repeated = [column for column, count in Counter(self.columns).items() if count > 1]
+        if repeated:
+            pairs = zip(self.own_names, self.columns, strict=True)
+            written = {str(own) for own, column in pairs if column == repeated[0]}
+            spellings = f" (written as {listed(sorted(written))})" if len(written) > 1 else ""
+            raise InputError(f"{self.label} has more than one column called {repeated[0]!r}{spellings}")
+
+
+def _column_name(column: object) -> str:
+    """Return the tidy name of a column. A column without a name, as pandas writes its index, is ""."""
+    return "" if isinstance(column, str) and not column.strip() else as_name(column, "column name")
+
+
+def convert_batch(
+    batch: pa.RecordBatch, names: Sequence[str], numbers: Sequence[str], label: str
+) -> pa.RecordBatch:
+    """Order the columns, decode dictionaries in ``names`` and convert ``numbers`` to float64."""
+    columns = []
+    for name in names:
+        array = batch.column(name)
+        columns.append(array.dictionary_decode() if pa.types.is_dictionary(array.type) else array)
+    for name in numbers:
+        array, arrow_type = batch.column(name), batch.column(name).type
+        if not (is_number(arrow_type) or pa.types.is_boolean(arrow_type) or pa.types.is_null(arrow_type)):
+            raise InputError(
+                f"{label}: column {name!r} contains {_content(array)}; observations must be numbers"
+            )
+        columns.append(array.cast(pa.float64(), safe=False))
+    return pa.record_batch(columns, names=[*names, *numbers])
+
+
+def _content(array: pa.Array) -> str:
+    """Describe what a column contains instead of numbers: ``text, such as 'good'``."""
+    array = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+    values = array.drop_null()
+    if not is_text(array.type):
+        return f"{array.type}, such as {values[0].as_py()!r}" if len(values) else str(array.type)
+    texts = values.unique().to_pylist()
+    not_numbers = [text for text in texts if not _is_number_text(text)]
+    content = "text among numbers" if 0 < len(not_numbers) < len(texts) else "text"
+    return f"{content}, such as {(not_numbers or texts)[0]!r}" if texts else content
+
+
+def _is_number_text(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def is_text(arrow_type: pa.DataType) -> bool:
+    """Return whether an Arrow type contains text."""
+    return bool(
+        pa.types.is_string(arrow_type)
+        or pa.types.is_large_string(arrow_type)
+        or pa.types.is_string_view(arrow_type)
+    )
+
+
+def is_number(arrow_type: pa.DataType) -> bool:
+    """Return whether an Arrow type contains numbers; a boolean is not a number."""
+    return bool(
+        pa.types.is_integer(arrow_type) or pa.types.is_floating(arrow_type) or pa.types.is_decimal(arrow_type)
+    )
+
+
+# Texts that mean "not observed". NaN is not one of them: it is a wrong number, and an error.
+BLANKS = ("", "NA", "N/A", "n/a", "#N/A", "NULL", "null")
+
+# Bytes parsed at a time. Distinct names are collected in each block, so small blocks are slow. A block
+# must be longer than the longest line.
+BLOCK = 1 << 24
+
+# What can happen while a file is read.
+_PROBLEMS = (UnicodeError, OSError, EOFError, csv.Error, zlib.error)
+
+
+class CsvSource(Source):
+    """A text file with a header. Names keep their spelling; blank values are null."""
+
+    def __init__(self, path: Path, usual: str, form: TextFormat, wanted: Sequence[str] = ()) -> None:
+        """Read the header. ``usual`` is the separator that the file's name stands for."""
+        self.label, self._path = str(path), path
+        self._encoding, self._decimal = form.encoding or "utf-8", form.decimal or "."
+        with self._explained():
+            with self._open() as file:
+                first_line = next((line for line in file if line.strip()), "")
+            self._separator = form.separator_of(first_line, usual, wanted)
+            header = next((fields for _, fields in self._records()), None)
+        if header is None:
+            raise InputError(f"{self.label} is empty; expected a header and at least one more line")
+        self._name_columns(header)
+
+    def batches(self, names: Sequence[str], numbers: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the columns block by block, the names as dictionary arrays."""
+        text = pa.dictionary(pa.int32(), pa.string())
+        types = dict.fromkeys(self.own(names), text) | dict.fromkeys(self.own(numbers), pa.float64())
+        convert = pa_csv.ConvertOptions(
+            include_columns=list(types),
+            column_types=types,
+            null_values=list(BLANKS),
+            decimal_point=self._decimal,
+        )
+        with self._explained(names, numbers):
+            for batch in pa_csv.open_csv(self._path, *self._options(), convert):
+                yield batch.rename_columns([*names, *numbers])
+
+    def read(self, name: str) -> pa.Table:
+        """Return the whole file, with inferred column types; names stay text."""
+        types = {self.own([name])[0]: pa.string()}
+        convert = pa_csv.ConvertOptions(column_types=types, decimal_point=self._decimal)
+        with self._explained([name]):
+            table = pa_csv.read_csv(self._path, *self._options(), convert)
+            return table.rename_columns(list(self.columns))
+
+    def place(self, record: int) -> str:
+        """Return the line of a record, counting the header, blank and continued lines."""
+        lines = (line for number, (line, _) in enumerate(self._records()) if number == record + 1)
+        return f"line {next(lines, record + 2)}"
+
+    def _options(self) -> tuple[pa_csv.ReadOptions, pa_csv.ParseOptions]:
+        parse = pa_csv.ParseOptions(delimiter=self._separator, newlines_in_values=True)
+        return pa_csv.ReadOptions(block_size=BLOCK, encoding=self._encoding), parse
+
+    def _open(self) -> TextIO:
+        opened: Any = gzip.open if self._path.name.lower().endswith(".gz") else open
+        encoding = "utf-8-sig" if self._encoding.lower() in ("utf-8", "utf8", "utf_8") else self._encoding
+        return opened(self._path, "rt", encoding=encoding, newline="")  # type: ignore[no-any-return]
+
+    def _records(self) -> Iterator[tuple[int, list[str]]]:
+        """Yield line numbers and fields, slowly: for the header and for error messages."""
+        with self._open() as file:
+            reader = csv.reader(file, delimiter=self._separator)
+            yield from ((reader.line_num, fields) for fields in reader if fields)
+
+    @contextmanager
+    def _explained(self, names: Sequence[str] = (), numbers: Sequence[str] = ()) -> Iterator[None]:
+        """Turn any error while reading into an ``InputError`` that says where and why."""
+        try:
+            yield
+        except (pa.ArrowException, *_PROBLEMS) as error:
+            reason = self._reason(error)
+            if names and isinstance(error, (pa.ArrowException, UnicodeError)):
+                reason = self._first_error(names, numbers) or reason
+            raise InputError(f"{self.label} cannot be read: {reason}") from error
+
+    def _first_error(self, names: Sequence[str], numbers: Sequence[str]) -> str:
+        """Describe the first bad line, because Arrow does not say where it is."""
+        line, positions = 1, {column: self.columns.index(column) for column in (*names, *numbers)}
+        try:
+            for line, fields in self._records():
+                if len(fields) != len(self.columns):
+                    counts = f"{len(fields)} fields where {len(self.columns)} were expected"
+                    return f"line {line} has {counts}: {_short(self._separator.join(fields))!r}"
+                for column in numbers:
+                    if line > 1 and not _is_number(text := fields[positions[column]], self._decimal):
+                        record = ", ".join(f"{name} {fields[positions[name]]!r}" for name in names)
+                        other = "," if self._decimal == "." else "."
+                        hint = f"; use {argument('decimal', other)}" if _is_number(text, other) else ""
+                        return f"line {line}: {text!r} in column {column!r} is not a number ({record}){hint}"
+        except _PROBLEMS as error:
+            return f"{self._reason(error)} (after line {line})"
+        return ""
+
+    def _reason(self, error: Exception) -> str:
+        if isinstance(error, UnicodeError):
+            written = "UTF-8" if self._encoding.lower() == "utf-8" else self._encoding
+            return f"it is not {written} text; name its encoding, as in {argument('encoding', 'latin-1')}"
+        if isinstance(error, OSError) and error.strerror:
+            return error.strerror
+        return str(error) or type(error).__name__
+
+
+def _is_number(text: str, decimal: str) -> bool:
+    if decimal != "." and "." in text:
+        return False
+    try:
+        float(text.replace(decimal, "."))
+    except ValueError:
+        return text.strip() in BLANKS
+    return True
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 100 else text[:100] + "…"
+
+
+class FrameSource(Source):
+    """A pandas, polars or pyarrow frame, or another frame that narwhals supports, eager or lazy.
+
+    A level of a pandas index whose name is in ``index`` counts as a column.
+    """
+
+    label = "the frame"
+
+    def __init__(self, frame: Any, index: Sequence[str]) -> None:
+        levels = getattr(getattr(frame, "index", None), "names", [])
+        if any(level in index for level in levels):  # the result of pivot or set_index
+            frame = frame.reset_index()
+        try:
+            self._frame: Any = nw.from_native(frame)
+            own_names = list(self._frame.collect_schema().names())
+        except TypeError:
+            raise InputError(
+                f"expected a path or a pandas, polars or pyarrow frame; got {type(frame).__name__}"
+            ) from None
+        except (NarwhalsError, UnicodeError) as error:
+            raise InputError(f"the frame cannot be used: {' '.join(str(error).split())}") from error
+        self._name_columns(own_names)
+
+    def batches(self, names: Sequence[str], numbers: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the columns in slices."""
+        for batch in self._table([*names, *numbers], names).to_batches(BATCH):
+            yield convert_batch(batch, names, numbers, self.label)
+
+    def read(self, name: str) -> pa.Table:
+        """Return the whole frame."""
+        return self._table(self.columns, [name])
+
+    def _table(self, columns: Sequence[str], names: Sequence[str]) -> pa.Table:
+        own_names = self.own(columns)
+        frame = self._frame.select([nw.col(own_name) for own_name in own_names])
+        frame = frame.collect() if isinstance(frame, nw.LazyFrame) else frame
+        arrays = [
+            _to_arrow(frame.get_column(own_name), column, column in names)
+            for own_name, column in zip(own_names, columns, strict=True)
+        ]
+        return pa.table(arrays, names=list(columns))
+
+
+def _to_arrow(series: Any, column: str, has_names: bool) -> pa.Array | pa.ChunkedArray:
+    try:
+        return series.to_arrow()
+    except (pa.ArrowException, TypeError, UnicodeError) as error:
+        # Possibly a pandas column of objects of several types, such as 17 and "u17".
+        try:
+            indices, values = series.to_native().factorize()
+        except (AttributeError, TypeError):
+            reason = " ".join(str(error).split())
+            raise InputError(f"the frame's column {column!r} cannot be read: {reason}") from error
+    noun = f"name (column {column!r})"
+    texts = [as_name(value, noun) if has_names else category(value) or str(value) for value in values]
+    return pa.DictionaryArray.from_arrays(
+        pa.array(indices, pa.int32(), mask=indices < 0), pa.array(texts, pa.string())
+    )
+
+
+class ParquetSource(Source):
+    """A Parquet file, or some of its row groups. Only the requested columns are read."""
+
+    def __init__(self, path: Path, groups: Sequence[int] | None = None) -> None:
+        self.label, self._path, self._groups = str(path), path, groups
+        with self._open() as file:
+            self._name_columns(file.schema_arrow.names)
+            self.group_sizes = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+
+    def batches(self, names: Sequence[str], numbers: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the columns batch by batch, with one batch in memory."""
+        with self._open() as file:
+            wanted = [*names, *numbers]
+            renamed = dict(zip(self.own(wanted), wanted, strict=True))
+            for batch in file.iter_batches(BATCH, columns=list(renamed), row_groups=self._groups):
+                batch = batch.rename_columns([renamed[name] for name in batch.schema.names])
+                yield convert_batch(batch, names, numbers, self.label)
+
+    def part(self, rank: int, size: int) -> Source:
+        """Some of the row groups."""
+        return ParquetSource(self._path, shares(self.group_sizes, size)[rank])
+
+    def only(self, groups: Sequence[int]) -> ParquetSource:
+        """The same file with these row groups only."""
+        return ParquetSource(self._path, groups)
+
+    def read(self, name: str) -> pa.Table:  # noqa: ARG002 (a Parquet file stores its types)
+        """Return the whole file."""
+        with self._open() as file:
+            return file.read().rename_columns(list(self.columns))
+
+    @contextmanager
+    def _open(self) -> Iterator[pq.ParquetFile]:
+        try:
+            with pq.ParquetFile(self._path) as file:
+                yield file
+        except (pa.ArrowException, OSError) as error:
+            raise InputError(f"{self.label} is not a readable Parquet file: {error}") from error
+
+
+def shares(sizes: Sequence[int], count: int) -> list[list[int]]:
+    """Part things of these sizes into so many shares of about the same size, which follow each other.
+
+    >>> shares([5, 1, 1, 5, 2], 3)
+    [[0], [1, 2], [3, 4]]
+    """
+    total, before = sum(sizes), 0
+    found: list[list[int]] = [[] for _ in range(count)]
+    for place, size in enumerate(sizes):
+        found[min(count - 1, int((before + size / 2) * count / max(1, total)))].append(place)
+        before += size
+    return found
+
+
+PARQUET = (".parquet", ".pq")
+
+
+class ParquetFolder(Source):
+    """A folder of Parquet files with the same columns, read one after the other in the order of their names.
+
+    Files whose names begin with a dot or an underscore, as other programs write them beside their data, do
+    not count.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.label = str(path)
+        paths = sorted(each for each in path.iterdir() if not each.name.startswith((".", "_")))
+        others = [each.name for each in paths if not (each.is_file() and each.name.lower().endswith(PARQUET))]
+        if others:
+            raise InputError(
+                f"{path} is a folder that does not only hold .parquet files ({listed(others, 3)}); name one "
+                "file, or a folder of Parquet files"
+            )
+        if not paths:
+            raise InputError(f"{path} is a folder without .parquet files")
+        self._files = [ParquetSource(each) for each in paths]
+        self.own_names, self.columns = self._files[0].own_names, self._files[0].columns
+        for file in self._files[1:]:
+            if set(file.columns) != set(self.columns):
+                raise InputError(
+                    f"the files of {path} must have the same columns: {self._files[0].label} has "
+                    f"{listed(self.columns)}, but {file.label} has {listed(file.columns)}"
+                )
+
+    def batches(self, names: Sequence[str], numbers: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the columns batch by batch, with one batch in memory."""
+        for file in self._files:
+            yield from file.batches(names, numbers)
+
+    def part(self, rank: int, size: int) -> Source:
+        """Some of the files, or some row groups of them where there are few files."""
+        groups = [(file, group) for file in self._files for group in range(len(file.group_sizes))]
+        sizes = [file.group_sizes[group] for file, group in groups]
+        own: dict[ParquetSource, list[int]] = {}
+        for place in shares(sizes, size)[rank]:
+            file, group = groups[place]
+            own.setdefault(file, []).append(group)
+        part = copy(self)
+        part._files = [file.only(chosen) for file, chosen in own.items()]
+        return part
+
+    def read(self, name: str) -> pa.Table:
+        """Return all files as one table."""
+        tables = [file.read(name).select(list(self.columns)) for file in self._files]
+        try:
+            return pa.concat_tables(tables, promote_options="permissive")
+        except pa.ArrowException as error:
+            raise InputError(f"the files of {self.label} cannot be joined: {error}") from None
+
+
+READABLE = ".csv, .csv.gz, .tsv, .tsv.gz or .parquet file, or a folder of .parquet files"
+
+
+def open_source(data: object, columns: Sequence[str] = (), form: TextFormat | None = None) -> Source:
+    """Open a path or a frame.
+
+    ``columns`` are the columns that will be needed: they may also be levels of a pandas index, and they
+    help to detect the separator of a text file, whose ``form`` may be given, too.
+    """
+    if not isinstance(data, str | os.PathLike):
+        return FrameSource(data, columns)
+    path = Path(data)
+    form = form or TextFormat()
+    try:
+        if _is_folder(path):
+            return ParquetFolder(path)
+        name = path.name.lower()
+        if name.endswith((".csv", ".csv.gz")):
+            return CsvSource(path, ",", form, columns)
+        if name.endswith((".tsv", ".tsv.gz")):
+            return CsvSource(path, "\t", form, columns)
+        if name.endswith((".parquet", ".pq")):
+            return ParquetSource(path)
+    except (OSError, ValueError) as error:  # ValueError: a path with a null character
+        if isinstance(error, InputError):
+            raise
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise InputError(f"{str(path)!r} cannot be read: {reason}") from error
+    raise InputError(f"{path} has an unsupported file type; expected {READABLE}")
+
+
+def is_text_file(data: object) -> bool:
+    """Return whether a source is a text file, for which a ``TextFormat`` can be given."""
+    if not isinstance(data, str | os.PathLike):
+        return False
+    return not str(data).lower().endswith((".parquet", ".pq")) and not os.path.isdir(data)
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        files = os.listdir(path.parent) if path.parent.is_dir() else []
+        raise InputError(f"there is no file {path}{did_you_mean(path.name, files)}") from None
+    return stat.S_ISDIR(mode)

@@ -1,0 +1,92 @@
+"""Meta-training: an adapter learns to make heads from features treated as new."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from headstart.adapters.base import Adapter
+from headstart.core.types import VALIDATION_SHOTS, Knowledge
+from headstart.progress import Reporter
+from headstart.training.episodes import Episode, EpisodeDrawer, Tasks, draw_episode, episode_loss, shared_loss
+from headstart.training.loop import Loop, LoopConfig
+
+
+class MetaTrainingConfig(LoopConfig):
+    """How to meta-train. An adapter may have defaults of its own (``Adapter.meta_defaults``)."""
+
+    epochs: int = Field(300, ge=0)
+    batch_size: int = Field(64, ge=1)
+    min_steps: int = Field(8, ge=1)
+    learning_rate: float = Field(5e-4, gt=0)
+    weight_decay: float = Field(1e-4, ge=0)
+    patience: int | None = Field(50, ge=1)
+    shots: Literal["uniform", "log"] = "uniform"  # how the number of shots is drawn
+    max_shots: int = Field(32, ge=0)
+    max_targets: int | None = Field(None, ge=1)  # of a feature in one episode; None: all
+    weighting: float | None = Field(None, ge=0, le=1)  # see EpisodeDrawer; None: every target alike
+    epoch_features: int | None = Field(None, ge=1)  # how many features an epoch draws at most; None: all
+    validation_share: float = Field(0.1, gt=0, lt=1)  # share of features kept back to stop in time
+
+    def filled(self, adapter: Adapter) -> MetaTrainingConfig:
+        """What is part of the adapter's method, then what is set here, then what suits the adapter."""
+        chosen = {**adapter.meta_defaults, **self.model_dump(exclude_unset=True), **adapter.meta_settings}
+        return MetaTrainingConfig(**chosen)
+
+
+def meta_train(
+    adapter: Adapter,
+    knowledge: Knowledge,
+    tasks: Tasks,
+    validation: Tasks,
+    config: MetaTrainingConfig,
+    *,
+    seed: int,
+    reporter: Reporter,
+    checkpoint: Path | None = None,
+) -> None:
+    """Train the adapter's parameters on ``tasks``; the backbone's states were computed once and stay."""
+    loop = Loop(adapter, config, seed=seed, title=f"Meta-training {adapter.config.name}", reporter=reporter,
+                checkpoint=checkpoint)  # fmt: skip
+    drawer = EpisodeDrawer(tasks, config, seed=seed)
+
+    def losses(generator: torch.Generator) -> Iterator[Tensor]:
+        for episode in drawer.epoch(generator):
+            seed = int(torch.randint(2**62, (), device="cpu"))  # all processes draw the same
+            yield shared_loss(adapter, knowledge.likelihood, episode, seed)
+
+    stops = config.patience is not None
+    episodes = validation_episodes(validation, config.max_shots, seed) if stops else {}
+
+    def validate() -> float:
+        scores = [_pooled(adapter, knowledge, same) for same in episodes.values()]
+        return sum(scores) / len(scores)
+
+    loop.run(losses, validate if episodes else None)
+    adapter.requires_grad_(False)
+
+
+def _pooled(adapter: Adapter, knowledge: Knowledge, episodes: list[Episode]) -> float:
+    """The mean loss over the targets of several episodes."""
+    counts = [len(episode.targets.index) for episode in episodes]
+    losses = [float(episode_loss(adapter, knowledge.likelihood, episode)) for episode in episodes]
+    return sum(loss * count for loss, count in zip(losses, counts, strict=True)) / sum(counts)
+
+
+def validation_episodes(tasks: Tasks, max_shots: int, seed: int) -> dict[int, list[Episode]]:
+    """Fixed episodes for a few numbers of shots, one a fold, over the features that have enough left."""
+    generator = torch.Generator().manual_seed(seed)
+    episodes: dict[int, list[Episode]] = {}
+    for shots in VALIDATION_SHOTS:
+        enough = torch.nonzero(tasks.batch.shots > shots)[:, 0]
+        if shots <= max_shots and len(enough) > 0:
+            episodes[shots] = [
+                draw_episode(batch, states, torch.full((len(batch),), shots), generator)
+                for batch, states in tasks.take(enough).split()
+            ]
+    return episodes
