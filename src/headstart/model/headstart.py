@@ -85,52 +85,6 @@ from headstart.training.meta_training import MetaTrainingConfig
 from headstart.training.pretraining import PretrainingConfig
 
 
-class Estimator:
-    """Base of a model whose constructor only stores its arguments, each in an attribute of the same name.
-
-    ``sklearn.base.clone`` and other tools of scikit-learn that read or set parameters work with it. Each
-    model has a lock for those who change it; a copy has its own.
-    """
-
-    _writing: threading.RLock
-
-    def __new__(cls, *_: Any, **__: Any) -> Self:
-        """Give every model its lock, however it is made; a constructor may be another one."""
-        model = super().__new__(cls)
-        model._writing = threading.RLock()
-        return model
-
-    def __getstate__(self) -> dict[str, Any]:
-        """All but the lock, which can be neither copied nor pickled, and what is noted for a folder."""
-        return {name: value for name, value in vars(self).items() if name not in ("_writing", "_notes")}
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:  # noqa: ARG002 (scikit-learn passes it)
-        """Return the constructor's parameters by name.
-
-        Parameters
-        ----------
-        deep : bool
-            Has no effect, because no parameter is itself an estimator.
-        """
-        return {name: getattr(self, name) for name in _defaults(type(self))}
-
-    def set_params(self, **params: Any) -> Self:
-        """Set some of the constructor's parameters and return the model itself."""
-        names = _defaults(type(self))
-        for name in params:
-            if name not in names:
-                hint = did_you_mean(name, names) or f"; it has {', '.join(names)}"
-                raise UnknownNameError(f"{type(self).__name__} has no parameter {name!r}{hint}")
-        for name, value in params.items():
-            setattr(self, name, value)
-        return self
-
-    def __repr__(self) -> str:
-        defaults = _defaults(type(self))
-        changed = [f"{name}={v!r}" for name, v in self.get_params().items() if v != defaults[name]]
-        return f"{type(self).__name__}({', '.join(changed)})"
-
-
 def _defaults(model: type) -> dict[str, Any]:
     """The parameters of the constructor with their default values."""
     parameters = list(inspect.signature(model.__init__).parameters.values())[1:]  # type: ignore[misc]
@@ -140,16 +94,283 @@ def _defaults(model: type) -> dict[str, Any]:
 LOG = logging.getLogger("headstart")  # what a service wants to know; silent unless it listens
 
 
-class FittedModel(Estimator):
-    """A model that may be fitted, and what can be looked up in it."""
+MOST_CELLS = 50_000_000  # of one prediction; beyond, memory would be the surprise
 
+
+def _askers(fitted: Fitted, rows: Any) -> tuple[list[Asker], RowStates, bool]:
+    """The rows that are asked for, their states, and whether there may be several of them."""
+    if not is_observations(rows):
+        single = isinstance(rows, str) or np.isscalar(rows)
+        names = [as_name(row, "row") for row in as_list(rows)]
+        positions = fitted.rows.positions(names)
+        states = fitted.roster.take(positions)
+        return [Asker(name, int(at)) for name, at in zip(names, positions, strict=True)], states, not single
+    rows = as_rows(rows, "recommend()") if _is_long(rows) else as_mapping(rows, "recommend()")
+    several = bool(rows) and all(is_observations(each) for each in rows.values())
+    given: dict[Any, Any] = dict(rows) if several else {GUEST: rows}
+    own: dict[Any, Any] = {row: as_mapping(each, f"row {row!r}") for row, each in given.items()}
+    names, states = unique_names(own, "recommend()", "row"), encode_rows(fitted, own)
+    observed = [tuple(as_name(each, "feature") for each in observations) for observations in own.values()]
+    return [Asker(name, None, each) for name, each in zip(names, observed, strict=True)], states, several
+
+
+def _is_long(rows: object) -> bool:
+    return "row" in getattr(rows, "columns", ()) or "row" in getattr(rows, "column_names", ())
+
+
+class Headstart:
+    """Predicts the missing values of a sparse table, and takes new features at once.
+
+    Any number of threads may use one model: a reader sees it as it was before or after a change, never in
+    between, and of two changes one waits for the other.
+
+    Parameters
+    ----------
+    backbone : str, BackboneConfig or dict, default="factorisation"
+        The base model that describes rows: its name, or its settings.
+    adapter : str, AdapterConfig or dict, default="auto"
+        The method that gives new features their heads: its name, such as ``"bayes"`` or ``"knn-10"``,
+        or its settings. With ``"auto"`` candidates are judged on features held out from everything, and
+        the best is trained on all features; ``info`` says which.
+    pretraining : PretrainingConfig or dict, default=None
+        How to train a backbone that is trained by gradient. What is not set has its default.
+    metatraining : MetaTrainingConfig or dict, default=None
+        How to meta-train the adapter. What is not set is chosen by the adapter.
+    meta_share : float, default=None
+        The share of features that teaches only the adapter, as in the paper. By default every feature
+        teaches the backbone and, hidden from it in turn, the adapter too.
+    half_life : float, str or timedelta, default=None
+        The age at which an observation counts half, for rows and features: a number in the unit of the
+        table's times, or words such as ``"180 days"``, if they are dates or seconds. By default all
+        observations count alike.
+    random_state : int, default=0
+        The same number gives the same model.
+    quiet : bool, default=False
+        Whether to hide progress.
+    device : str, default=None
+        Where ``fit`` and ``refit`` compute: ``"cpu"``, ``"cuda"`` or ``"cuda:1"`` and so on; by default on
+        the processor. It is no property of the model: what was trained is brought back to main memory, all
+        else is computed by the processor, and a loaded model has None.
+
+    Attributes
+    ----------
+    fitted_ : Fitted
+        All that ``fit`` made; there only after ``fit`` or ``load``.
+
+    Examples
+    --------
+    >>> from headstart.datasets import synthetic_ratings
+    >>> table = synthetic_ratings(rows=60, features=20, density=0.5)
+    >>> model = Headstart(adapter="bayes", quiet=True).fit(table)
+    >>> model.add_feature("new film", metadata={"year": 2024}, observations={table.rows[0]: 5})
+    >>> model.predict(rows=[table.rows[1]], features=["new film"]).mean.shape
+    (1, 1)
+    """
+
+    _writing: threading.RLock
     fitted_: Fitted
     _notes: Notes | None = None  # while a folder is being changed by this model
+
+    def __init__(
+        self,
+        backbone: str | BackboneConfig | Mapping[str, Any] = "factorisation",
+        adapter: str | AdapterConfig | Mapping[str, Any] = "auto",
+        pretraining: PretrainingConfig | Mapping[str, Any] | None = None,
+        metatraining: MetaTrainingConfig | Mapping[str, Any] | None = None,
+        meta_share: float | None = None,
+        random_state: int = 0,
+        quiet: bool = False,
+        half_life: float | str | timedelta | None = None,
+        device: str | None = None,
+    ) -> None:
+        self.backbone = backbone
+        self.adapter = adapter
+        self.pretraining = pretraining
+        self.metatraining = metatraining
+        self.meta_share = meta_share
+        self.random_state = random_state
+        self.quiet = quiet
+        self.half_life = half_life
+        self.device = device
+
+    def fit(self, table: Any, *, checkpoint: str | Path | None = None, resume: bool = False) -> Headstart:
+        """Train on a table.
+
+        Parameters
+        ----------
+        table : Table or frame
+            The observations, kinds and metadata to learn from; see ``Table.read``. A pandas, polars or
+            pyarrow frame is read with its defaults: the columns row, feature and value, or the wide form.
+        checkpoint : str or Path, default=None
+            A folder in which training keeps its progress, so that an interrupted fit can be resumed.
+        resume : bool, default=False
+            Whether to continue with what ``checkpoint`` holds.
+
+        Returns
+        -------
+        Headstart
+            The model itself.
+        """
+        device = training_device(self.device)
+        if not isinstance(table, Table):
+            if not is_frame(table):
+                raise InputError(f"fit() takes a Table (see Table.read); got {type(table).__name__}")
+            table = Table.read(table, quiet=self.quiet)
+        where = None if checkpoint is None else Path(checkpoint)
+        reporter = Reporter(self.quiet or not crew().leads)
+        start = time.monotonic()
+        LOG.info("fitting %d rows and %d features", len(table.rows), len(table.features))
+        fitted = fit_table(table, self.checked_settings(), reporter, where, resume, device)
+        with self._writing:
+            self.fitted_ = fitted
+        LOG.info("fitted %s in %.1f s", fitted.settings.chosen_adapter.name, time.monotonic() - start)
+        reporter.say(str(replace(self.info, rows=crew().span(len(fitted.rows))[1])))
+        return self
+
+    def refit(self, *, checkpoint: str | Path | None = None, resume: bool = False) -> Headstart:
+        """Fit anew on everything the model holds, with the same settings; names stay the same.
+
+        Whoever reads the model meanwhile sees it as it was; changes wait. The parameters are those of
+        ``fit``.
+        """
+        with self._writing:
+            return self.fit(self.table(), checkpoint=checkpoint, resume=resume)
+
+    def checked_settings(self) -> Settings:
+        """All that was set, checked; an error if something cannot be."""
+        return Settings(
+            backbone=backbone_config(self.backbone),
+            adapter=self._adapter(),
+            pretraining=PretrainingConfig.of(self.pretraining),
+            metatraining=MetaTrainingConfig.of(self.metatraining),
+            meta_share=self.meta_share,
+            random_state=self.random_state,
+            half_life=half_life_of(self.half_life),
+        )
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        encoders: Mapping[str, EncoderLike] | None = None,
+        *,
+        verify: bool = True,
+    ) -> Self:
+        """Read a saved model.
+
+        Parameters
+        ----------
+        path : str or Path
+            The folder of the model.
+        encoders : dict, default=None
+            What encodes metadata columns of new features, as in ``set_encoders``.
+        verify : bool, default=True
+            Whether to read all of a large model once, to see that no byte of it is damaged. Without it a
+            large model is opened at once, and only what is asked for is read from the disk.
+
+        Returns
+        -------
+        Headstart
+            A model that predicts exactly what the saved one did.
+
+        Raises
+        ------
+        ModelFileError
+            If the folder is missing, damaged, of a newer format, or needs a package that is not there.
+        """
+        model = cls._holding(load(Path(path), verify=verify))
+        model.set_encoders(encoders or {})
+        LOG.info("loaded %s: %d rows, %d features", path, len(model.rows), len(model._fitted.catalogue))
+        return model
+
+    def save(self, path: str | Path) -> None:
+        """Write the model to a folder.
+
+        Parameters
+        ----------
+        path : str or Path
+            A new folder, or that of an older model, which is replaced in one step.
+        """
+        self._fitted  # noqa: B018 (an error before anything is made)
+        save(lambda: self._fitted, Path(path), owner=self)
+        if self._notes is not None:
+            self._notes.forget()  # the folder that is being changed may be this one
+        LOG.info("saved %s", path)
+
+    @classmethod
+    @contextmanager
+    def updating(cls, path: str | Path, encoders: Mapping[str, EncoderLike] | None = None) -> Iterator[Self]:
+        """Change a saved model in place: ``with Headstart.updating(path) as model: model.add_feature(…)``.
+
+        What changed is written when the block ends without an error: to the journal of the folder, or as a
+        whole model where the journal would become too long or the model was fitted anew. If several
+        processes do so, one waits for the other, and no change is lost. Inside the block the model itself
+        may be saved too; any other change of the same folder by this thread raises ``BusyError``, because it
+        would be lost.
+        ``encoders`` is as in ``set_encoders``.
+        """
+        with updating(Path(path)) as (before, lock):
+            model = cls._holding(before.fitted)
+            lock.owner = model
+            model._notes = notes = Notes(before.fitted)
+            try:
+                model.set_encoders(encoders or {})
+                yield model
+            finally:
+                model._notes = None  # what changes it later changes the folder no more
+            with model._writing:
+                calls = notes.calls(model._fitted)
+                if calls is None or not noted(before, calls):
+                    if not before.verified:
+                        load(Path(path))  # damage must not get checksums that are right
+                    model.save(path)
+                else:
+                    LOG.info("wrote %d changes to the journal of %s", len(calls), path)
+
+    def set_encoders(self, encoders: Mapping[str, EncoderLike]) -> None:
+        """Give the model what encodes the metadata of new features and is not saved with it.
+
+        Parameters
+        ----------
+        encoders : dict
+            For a column of the type custom, its function, as in ``Table.read``. For a text column, the
+            folder of its sentence encoder, if it is not where it was when the model was fitted.
+
+        Raises
+        ------
+        InputError
+            If a column does not exist or takes no encoder; the model is unchanged then.
+        """
+        given = require_mapping(encoders, "encoders", "{'poster': function}")
+        with self._writing:
+            fitted = self._fitted
+            if given and fitted.schema is None:
+                raise InputError("the model was fitted without metadata and takes no encoders")
+            if fitted.schema is not None:
+                fitted.schema.check_encoders(given)
+            after = replace(fitted, encoders={**fitted.encoders, **given})
+            if self._notes is not None:
+                self._notes.follow(fitted, after)
+            self.fitted_ = after
 
     @property
     def info(self) -> ModelInfo:
         """What was chosen, what each metadata column contributes, and the error to expect by shots."""
         return info_of(self._fitted)
+
+    def staleness(self) -> Staleness:
+        """Whether a refit would pay, from how well the model foresaw what was observed since ``fit``.
+
+        Each observation is judged by the model as it was just before it was taken: its negative
+        log-likelihood, less what the model itself expected of it.
+
+        Returns
+        -------
+        Staleness
+            The mean excess with its standard error, how much arrived, and whether to refit.
+        """
+        fitted = self._fitted
+        return staleness_of(fitted.arrived, len(fitted.knowledge.cells.index))
 
     @property
     def features(self) -> list[str]:
@@ -166,27 +387,20 @@ class FittedModel(Estimator):
         fitted = self._fitted
         return KnownFeature(fitted.catalogue[name], fitted.rows, fitted.schema)
 
-    def _change(self, after: Fitted, call: Callable[[], Call]) -> None:
-        """Take another state, and note the call that led to it if anyone wants to know."""
-        if self._notes is not None:
-            self._notes.note(self.fitted_, after, call())
-        self.fitted_ = after
+    def table(self, *, metadata: bool = True) -> Table:
+        """Everything the model holds, as a table ready for the next ``fit``.
 
-    @property
-    def _fitted(self) -> Fitted:
-        try:
-            return self.fitted_
-        except AttributeError:
-            raise NotFittedError(
-                "this model is not fitted yet; call fit(table) or Headstart.load(path)"
-            ) from None
+        Parameters
+        ----------
+        metadata : bool, default=True
+            Whether the table has the metadata of the features.
 
-
-MOST_CELLS = 50_000_000  # of one prediction; beyond, memory would be the surprise
-
-
-class Answers(FittedModel):
-    """Predicting and suggesting. A reader sees the model as it was when the call began."""
+        Returns
+        -------
+        Table
+            All rows, features and observations: those of the table it was fitted on and those since.
+        """
+        return table_of(self._fitted, metadata=metadata)
 
     def predict(
         self,
@@ -225,44 +439,6 @@ class Answers(FittedModel):
                 f"(at most {MOST_CELLS:,} cells); ask for fewer rows or features at a time"
             )
         return predict_features(fitted, names, states, wanted)
-
-    def suggest(self, name: object, rows: Sequence[Any] | None = None, n: int = 10) -> list[str]:
-        """Which rows to observe next: those that together say most about the feature.
-
-        Each row is chosen given those before it, by how much it lowers the mean variance of the
-        feature's predictions over all rows.
-
-        Parameters
-        ----------
-        name : str or int
-            A feature of the model.
-        rows : list, default=None
-            The rows to choose from; all by default. Rows already observed are left out.
-        n : int, default=10
-            How many rows to choose.
-
-        Returns
-        -------
-        list of str
-            The names of the rows, best first.
-        """
-        fitted = self._fitted
-        features, heads = fitted.catalogue.take([name])
-        if not fitted.adapter.gives_uncertainty:
-            raise InputError(
-                f"{worded('suggest()', 'headstart suggest')} needs an adapter that knows how sure it is; "
-                f"fit with {argument('adapter', 'bayes')}"
-            )
-        whole_number(n, "suggest()")
-        seen = fitted.observers(features[0])
-        places = candidate_rows(fitted, None if rows is None else as_list(rows), seen)
-        candidates, kind = torch.from_numpy(places), int(fitted.kinds_of(features))
-        chosen = most_telling(heads, fitted.states, candidates, kind, int(n), fitted.knowledge.likelihood)
-        return [fitted.rows[place] for place in chosen]
-
-
-class Verbs(FittedModel):
-    """Recommending, finding an audience, finding what is alike, explaining and evaluating."""
 
     def recommend(
         self,
@@ -378,6 +554,40 @@ class Verbs(FittedModel):
             level=level,
         )
 
+    def suggest(self, name: object, rows: Sequence[Any] | None = None, n: int = 10) -> list[str]:
+        """Which rows to observe next: those that together say most about the feature.
+
+        Each row is chosen given those before it, by how much it lowers the mean variance of the
+        feature's predictions over all rows.
+
+        Parameters
+        ----------
+        name : str or int
+            A feature of the model.
+        rows : list, default=None
+            The rows to choose from; all by default. Rows already observed are left out.
+        n : int, default=10
+            How many rows to choose.
+
+        Returns
+        -------
+        list of str
+            The names of the rows, best first.
+        """
+        fitted = self._fitted
+        features, heads = fitted.catalogue.take([name])
+        if not fitted.adapter.gives_uncertainty:
+            raise InputError(
+                f"{worded('suggest()', 'headstart suggest')} needs an adapter that knows how sure it is; "
+                f"fit with {argument('adapter', 'bayes')}"
+            )
+        whole_number(n, "suggest()")
+        seen = fitted.observers(features[0])
+        places = candidate_rows(fitted, None if rows is None else as_list(rows), seen)
+        candidates, kind = torch.from_numpy(places), int(fitted.kinds_of(features))
+        chosen = most_telling(heads, fitted.states, candidates, kind, int(n), fitted.knowledge.likelihood)
+        return [fitted.rows[place] for place in chosen]
+
     def similar(self, feature: object, n: int = 10) -> Similar:
         """Find the features that are most alike, as their predictions go.
 
@@ -459,31 +669,6 @@ class Verbs(FittedModel):
             table = Table.read(table, quiet=True, kinds=str(kinds[0]) if len(kinds) == 1 else None)
         return evaluate(self._fitted, table, shots, on, random_state, worded("evaluate()", "evaluate"))
 
-
-def _askers(fitted: Fitted, rows: Any) -> tuple[list[Asker], RowStates, bool]:
-    """The rows that are asked for, their states, and whether there may be several of them."""
-    if not is_observations(rows):
-        single = isinstance(rows, str) or np.isscalar(rows)
-        names = [as_name(row, "row") for row in as_list(rows)]
-        positions = fitted.rows.positions(names)
-        states = fitted.roster.take(positions)
-        return [Asker(name, int(at)) for name, at in zip(names, positions, strict=True)], states, not single
-    rows = as_rows(rows, "recommend()") if _is_long(rows) else as_mapping(rows, "recommend()")
-    several = bool(rows) and all(is_observations(each) for each in rows.values())
-    given: dict[Any, Any] = dict(rows) if several else {GUEST: rows}
-    own: dict[Any, Any] = {row: as_mapping(each, f"row {row!r}") for row, each in given.items()}
-    names, states = unique_names(own, "recommend()", "row"), encode_rows(fitted, own)
-    observed = [tuple(as_name(each, "feature") for each in observations) for observations in own.values()]
-    return [Asker(name, None, each) for name, each in zip(names, observed, strict=True)], states, several
-
-
-def _is_long(rows: object) -> bool:
-    return "row" in getattr(rows, "columns", ()) or "row" in getattr(rows, "column_names", ())
-
-
-class Changes(FittedModel):
-    """Adding, renaming and removing features. Each happens as a whole, or raises and changes nothing."""
-
     def add_feature(
         self,
         name: object,
@@ -561,10 +746,6 @@ class Changes(FittedModel):
                 lambda: {"verb": "rename_feature", "name": feature.name, "to": other},
             )
             LOG.info("renamed feature %r to %r", feature.name, other)
-
-
-class Living(FittedModel):
-    """Observing, adding and removing rows. Each happens as a whole, or raises and changes nothing."""
 
     def observe(
         self,
@@ -693,35 +874,6 @@ class Living(FittedModel):
             )
             LOG.info("removed row %r", name)
 
-    def table(self, *, metadata: bool = True) -> Table:
-        """Everything the model holds, as a table ready for the next ``fit``.
-
-        Parameters
-        ----------
-        metadata : bool, default=True
-            Whether the table has the metadata of the features.
-
-        Returns
-        -------
-        Table
-            All rows, features and observations: those of the table it was fitted on and those since.
-        """
-        return table_of(self._fitted, metadata=metadata)
-
-    def staleness(self) -> Staleness:
-        """Whether a refit would pay, from how well the model foresaw what was observed since ``fit``.
-
-        Each observation is judged by the model as it was just before it was taken: its negative
-        log-likelihood, less what the model itself expected of it.
-
-        Returns
-        -------
-        Staleness
-            The mean excess with its standard error, how much arrived, and whether to refit.
-        """
-        fitted = self._fitted
-        return staleness_of(fitted.arrived, len(fitted.knowledge.cells.index))
-
     def rename_row(self, name: object, to: object) -> None:
         """Give a row another name; no prediction changes.
 
@@ -744,114 +896,61 @@ class Living(FittedModel):
             )
             LOG.info("renamed row %r to %r", name, other)
 
-
-class Files(FittedModel):
-    """Saving, loading and changing in place. A folder always holds a whole model."""
-
-    def save(self, path: str | Path) -> None:
-        """Write the model to a folder.
+    def get_params(self, deep: bool = True) -> dict[str, Any]:  # noqa: ARG002 (scikit-learn passes it)
+        """Return the constructor's parameters by name.
 
         Parameters
         ----------
-        path : str or Path
-            A new folder, or that of an older model, which is replaced in one step.
+        deep : bool
+            Has no effect, because no parameter is itself an estimator.
         """
-        self._fitted  # noqa: B018 (an error before anything is made)
-        save(lambda: self._fitted, Path(path), owner=self)
-        if self._notes is not None:
-            self._notes.forget()  # the folder that is being changed may be this one
-        LOG.info("saved %s", path)
+        return {name: getattr(self, name) for name in _defaults(type(self))}
 
-    @classmethod
-    def load(
-        cls,
-        path: str | Path,
-        encoders: Mapping[str, EncoderLike] | None = None,
-        *,
-        verify: bool = True,
-    ) -> Self:
-        """Read a saved model.
+    def set_params(self, **params: Any) -> Self:
+        """Set some of the constructor's parameters and return the model itself."""
+        names = _defaults(type(self))
+        for name in params:
+            if name not in names:
+                hint = did_you_mean(name, names) or f"; it has {', '.join(names)}"
+                raise UnknownNameError(f"{type(self).__name__} has no parameter {name!r}{hint}")
+        for name, value in params.items():
+            setattr(self, name, value)
+        return self
 
-        Parameters
-        ----------
-        path : str or Path
-            The folder of the model.
-        encoders : dict, default=None
-            What encodes metadata columns of new features, as in ``set_encoders``.
-        verify : bool, default=True
-            Whether to read all of a large model once, to see that no byte of it is damaged. Without it a
-            large model is opened at once, and only what is asked for is read from the disk.
+    def __repr__(self) -> str:
+        defaults = _defaults(type(self))
+        changed = [f"{name}={v!r}" for name, v in self.get_params().items() if v != defaults[name]]
+        return f"{type(self).__name__}({', '.join(changed)})"
 
-        Returns
-        -------
-        Headstart
-            A model that predicts exactly what the saved one did.
-
-        Raises
-        ------
-        ModelFileError
-            If the folder is missing, damaged, of a newer format, or needs a package that is not there.
-        """
-        model = cls._holding(load(Path(path), verify=verify))
-        model.set_encoders(encoders or {})
-        LOG.info("loaded %s: %d rows, %d features", path, len(model.rows), len(model._fitted.catalogue))
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        """Give every model its lock, however it is made; a constructor may be another one."""
+        model = super().__new__(cls)
+        model._writing = threading.RLock()
         return model
 
-    def set_encoders(self, encoders: Mapping[str, EncoderLike]) -> None:
-        """Give the model what encodes the metadata of new features and is not saved with it.
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the lock, which can be neither copied nor pickled, and what is noted for a folder."""
+        return {name: value for name, value in vars(self).items() if name not in ("_writing", "_notes")}
 
-        Parameters
-        ----------
-        encoders : dict
-            For a column of the type custom, its function, as in ``Table.read``. For a text column, the
-            folder of its sentence encoder, if it is not where it was when the model was fitted.
+    @property
+    def _fitted(self) -> Fitted:
+        try:
+            return self.fitted_
+        except AttributeError:
+            raise NotFittedError(
+                "this model is not fitted yet; call fit(table) or Headstart.load(path)"
+            ) from None
 
-        Raises
-        ------
-        InputError
-            If a column does not exist or takes no encoder; the model is unchanged then.
-        """
-        given = require_mapping(encoders, "encoders", "{'poster': function}")
-        with self._writing:
-            fitted = self._fitted
-            if given and fitted.schema is None:
-                raise InputError("the model was fitted without metadata and takes no encoders")
-            if fitted.schema is not None:
-                fitted.schema.check_encoders(given)
-            after = replace(fitted, encoders={**fitted.encoders, **given})
-            if self._notes is not None:
-                self._notes.follow(fitted, after)
-            self.fitted_ = after
+    def _change(self, after: Fitted, call: Callable[[], Call]) -> None:
+        """Take another state, and note the call that led to it if anyone wants to know."""
+        if self._notes is not None:
+            self._notes.note(self.fitted_, after, call())
+        self.fitted_ = after
 
-    @classmethod
-    @contextmanager
-    def updating(cls, path: str | Path, encoders: Mapping[str, EncoderLike] | None = None) -> Iterator[Self]:
-        """Change a saved model in place: ``with Headstart.updating(path) as model: model.add_feature(…)``.
-
-        What changed is written when the block ends without an error: to the journal of the folder, or as a
-        whole model where the journal would become too long or the model was fitted anew. If several
-        processes do so, one waits for the other, and no change is lost. Inside the block the model itself
-        may be saved too; any other change of the same folder by this thread raises ``BusyError``, because it
-        would be lost.
-        ``encoders`` is as in ``set_encoders``.
-        """
-        with updating(Path(path)) as (before, lock):
-            model = cls._holding(before.fitted)
-            lock.owner = model
-            model._notes = notes = Notes(before.fitted)
-            try:
-                model.set_encoders(encoders or {})
-                yield model
-            finally:
-                model._notes = None  # what changes it later changes the folder no more
-            with model._writing:
-                calls = notes.calls(model._fitted)
-                if calls is None or not noted(before, calls):
-                    if not before.verified:
-                        load(Path(path))  # damage must not get checksums that are right
-                    model.save(path)
-                else:
-                    LOG.info("wrote %d changes to the journal of %s", len(calls), path)
+    def _adapter(self) -> AdapterConfig | Literal["auto"]:
+        if isinstance(self.adapter, str) and self.adapter == "auto":
+            return "auto"
+        return adapter_config(self.adapter, seed=self.random_state)
 
     @classmethod
     def _holding(cls, fitted: Fitted) -> Self:
@@ -867,135 +966,3 @@ class Files(FittedModel):
         )
         model.fitted_ = fitted
         return model
-
-
-class Headstart(Answers, Verbs, Changes, Living, Files):
-    """Predicts the missing values of a sparse table, and takes new features at once.
-
-    Any number of threads may use one model: a reader sees it as it was before or after a change, never in
-    between, and of two changes one waits for the other.
-
-    Parameters
-    ----------
-    backbone : str, BackboneConfig or dict, default="factorisation"
-        The base model that describes rows: its name, or its settings.
-    adapter : str, AdapterConfig or dict, default="auto"
-        The method that gives new features their heads: its name, such as ``"bayes"`` or ``"knn-10"``,
-        or its settings. With ``"auto"`` candidates are judged on features held out from everything, and
-        the best is trained on all features; ``info`` says which.
-    pretraining : PretrainingConfig or dict, default=None
-        How to train a backbone that is trained by gradient. What is not set has its default.
-    metatraining : MetaTrainingConfig or dict, default=None
-        How to meta-train the adapter. What is not set is chosen by the adapter.
-    meta_share : float, default=None
-        The share of features that teaches only the adapter, as in the paper. By default every feature
-        teaches the backbone and, hidden from it in turn, the adapter too.
-    half_life : float, str or timedelta, default=None
-        The age at which an observation counts half, for rows and features: a number in the unit of the
-        table's times, or words such as ``"180 days"``, if they are dates or seconds. By default all
-        observations count alike.
-    random_state : int, default=0
-        The same number gives the same model.
-    quiet : bool, default=False
-        Whether to hide progress.
-    device : str, default=None
-        Where ``fit`` and ``refit`` compute: ``"cpu"``, ``"cuda"`` or ``"cuda:1"`` and so on; by default on
-        the processor. It is no property of the model: what was trained is brought back to main memory, all
-        else is computed by the processor, and a loaded model has None.
-
-    Attributes
-    ----------
-    fitted_ : Fitted
-        All that ``fit`` made; there only after ``fit`` or ``load``.
-
-    Examples
-    --------
-    >>> from headstart.datasets import synthetic_ratings
-    >>> table = synthetic_ratings(rows=60, features=20, density=0.5)
-    >>> model = Headstart(adapter="bayes", quiet=True).fit(table)
-    >>> model.add_feature("new film", metadata={"year": 2024}, observations={table.rows[0]: 5})
-    >>> model.predict(rows=[table.rows[1]], features=["new film"]).mean.shape
-    (1, 1)
-    """
-
-    def __init__(
-        self,
-        backbone: str | BackboneConfig | Mapping[str, Any] = "factorisation",
-        adapter: str | AdapterConfig | Mapping[str, Any] = "auto",
-        pretraining: PretrainingConfig | Mapping[str, Any] | None = None,
-        metatraining: MetaTrainingConfig | Mapping[str, Any] | None = None,
-        meta_share: float | None = None,
-        random_state: int = 0,
-        quiet: bool = False,
-        half_life: float | str | timedelta | None = None,
-        device: str | None = None,
-    ) -> None:
-        self.backbone = backbone
-        self.adapter = adapter
-        self.pretraining = pretraining
-        self.metatraining = metatraining
-        self.meta_share = meta_share
-        self.random_state = random_state
-        self.quiet = quiet
-        self.half_life = half_life
-        self.device = device
-
-    def fit(self, table: Any, *, checkpoint: str | Path | None = None, resume: bool = False) -> Headstart:
-        """Train on a table.
-
-        Parameters
-        ----------
-        table : Table or frame
-            The observations, kinds and metadata to learn from; see ``Table.read``. A pandas, polars or
-            pyarrow frame is read with its defaults: the columns row, feature and value, or the wide form.
-        checkpoint : str or Path, default=None
-            A folder in which training keeps its progress, so that an interrupted fit can be resumed.
-        resume : bool, default=False
-            Whether to continue with what ``checkpoint`` holds.
-
-        Returns
-        -------
-        Headstart
-            The model itself.
-        """
-        device = training_device(self.device)
-        if not isinstance(table, Table):
-            if not is_frame(table):
-                raise InputError(f"fit() takes a Table (see Table.read); got {type(table).__name__}")
-            table = Table.read(table, quiet=self.quiet)
-        where = None if checkpoint is None else Path(checkpoint)
-        reporter = Reporter(self.quiet or not crew().leads)
-        start = time.monotonic()
-        LOG.info("fitting %d rows and %d features", len(table.rows), len(table.features))
-        fitted = fit_table(table, self.checked_settings(), reporter, where, resume, device)
-        with self._writing:
-            self.fitted_ = fitted
-        LOG.info("fitted %s in %.1f s", fitted.settings.chosen_adapter.name, time.monotonic() - start)
-        reporter.say(str(replace(self.info, rows=crew().span(len(fitted.rows))[1])))
-        return self
-
-    def refit(self, *, checkpoint: str | Path | None = None, resume: bool = False) -> Headstart:
-        """Fit anew on everything the model holds, with the same settings; names stay the same.
-
-        Whoever reads the model meanwhile sees it as it was; changes wait. The parameters are those of
-        ``fit``.
-        """
-        with self._writing:
-            return self.fit(self.table(), checkpoint=checkpoint, resume=resume)
-
-    def _adapter(self) -> AdapterConfig | Literal["auto"]:
-        if isinstance(self.adapter, str) and self.adapter == "auto":
-            return "auto"
-        return adapter_config(self.adapter, seed=self.random_state)
-
-    def checked_settings(self) -> Settings:
-        """All that was set, checked; an error if something cannot be."""
-        return Settings(
-            backbone=backbone_config(self.backbone),
-            adapter=self._adapter(),
-            pretraining=PretrainingConfig.of(self.pretraining),
-            metatraining=MetaTrainingConfig.of(self.metatraining),
-            meta_share=self.meta_share,
-            random_state=self.random_state,
-            half_life=half_life_of(self.half_life),
-        )

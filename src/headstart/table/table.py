@@ -98,161 +98,11 @@ def _serialize(column: pa.ChunkedArray) -> bytes:
     return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class TableData:
-    """The parts of a ``Table``, which describes them, and what follows from them directly."""
-
-    rows: Names
-    features: Names
-    kinds: Kinds
-    row_index: Positions  # (n,)
-    feature_index: Positions  # (n,)
-    values: Floats  # (n,)
-    metadata: pa.Table | None = None
-    schema: MetadataSchema | None = None
-    notes: tuple[str, ...] = ()
-    encoders: Mapping[str, EncoderLike] = field(default_factory=dict)
-    row_metadata: pa.Table | None = None
-    row_schema: MetadataSchema | None = None
-    times: NDArray[np.float64] | None = None  # (n,)
-    weights: NDArray[np.float64] | None = None  # (n,)
-
-    def __post_init__(self) -> None:
-        if any(part is not None and len(part) != len(self.values) for part in (self.times, self.weights)):
-            raise InputError("a table has one time and one weight for each observation")
-        require_positions(len(self.rows), "rows")
-        require_positions(len(self.features), "features")
-        for name in ("row_index", "feature_index", "values"):
-            given = getattr(self, name)
-            array = (exact(given) if name == "values" else np.asarray(given, dtype=np.int32)).view()
-            array.flags.writeable = False
-            object.__setattr__(self, name, array)
-        if not ascends(self.row_index, self.feature_index):
-            raise InputError("a table's observations must be sorted by (row, feature), each pair once")
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """The number of rows and the number of features."""
-        return len(self.rows), len(self.features)
-
-    @property
-    def density(self) -> float:
-        """The fraction of all (row, feature) pairs that are observed."""
-        return len(self) / max(len(self.rows) * len(self.features), 1)
-
-    @cached_property
-    def counts(self) -> NDArray[np.int64]:
-        """The number of observations of each feature: (features,)."""
-        return counts_of(self.feature_index, len(self.features))
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, TableData):
-            return NotImplemented
-        return (
-            self.rows == other.rows
-            and self.features == other.features
-            and self.kinds == other.kinds
-            and np.array_equal(self.row_index, other.row_index)
-            and np.array_equal(self.feature_index, other.feature_index)
-            and np.array_equal(self.values, other.values)
-            and _same(self.times, other.times)
-            and _same(self.weights, other.weights)
-            and self.schema == other.schema
-            and (self.metadata is None) == (other.metadata is None)
-            and (self.metadata is None or self.metadata.equals(other.metadata))
-            and self.row_schema == other.row_schema
-            and (self.row_metadata is None) == (other.row_metadata is None)
-            and (self.row_metadata is None or self.row_metadata.equals(other.row_metadata))
-        )
-
-    def __hash__(self) -> int:
-        return hash((self.shape, len(self)))
-
-
 def _same(one: NDArray[np.float64] | None, other: NDArray[np.float64] | None) -> bool:
     return one is other if one is None or other is None else np.array_equal(one, other)
 
 
 Number = TypeVar("Number", bound=np.floating[Any])
-
-
-class TableNumbers(TableData):
-    """A table whose observations and metadata are read as numbers."""
-
-    def cells(self) -> Cells:
-        """Return the observations as sparse tensors, the input of models.
-
-        Returns
-        -------
-        Cells
-            One line per row, with positions of features and values on the models' scale.
-
-        Raises
-        ------
-        InputError
-            If a value is too large to compute with.
-
-        Examples
-        --------
-        >>> import pyarrow as pa
-        >>> from headstart.table import Table
-        >>> table = Table.read(pa.table({"row": ["a", "b"], "feature": ["x", "y"], "value": [1, 5]}))
-        >>> table.cells().values
-        tensor([0., 1.])
-        """
-        values = np.empty(len(self), np.float32)
-        for part in parts_of(len(self)):  # in between, numbers are in double precision
-            scaled = self.kinds.scale(self.values[part], self.feature_index[part])
-            require_carried(self.values[part], scaled, lambda i, start=part.start: self._where(start + i))  # type: ignore[misc]
-            with np.errstate(over="ignore"):
-                values[part] = scaled
-        weights = None if self.weights is None else torch.from_numpy(self.weights).float()
-        return Cells(
-            torch.from_numpy(self.starts),
-            _shared(self.feature_index),
-            torch.from_numpy(values),
-            len(self.features),
-            weights,
-        )
-
-    @property
-    def starts(self) -> NDArray[np.int64]:
-        """Where the observations of each row begin, and the last ones end: (rows + 1,)."""
-        every = np.arange(len(self.rows) + 1, dtype=np.int32)  # of another type, all positions were copied
-        return np.searchsorted(self.row_index, every).astype(np.int64)
-
-    def by_feature(self, numbers: NDArray[Number]) -> tuple[Positions, NDArray[Number]]:
-        """Return the rows of the observations, and numbers of them (n,), sorted by (feature, row)."""
-        from scipy.sparse import csr_array  # imported here: few uses of the package need SciPy
-
-        columns = csr_array((numbers, self.feature_index, self.starts), shape=self.shape).tocsc()
-        return columns.indices, columns.data
-
-    def _where(self, observation: int) -> str:
-        row, feature = self.row_index[observation], self.feature_index[observation]
-        return f"row {self.rows[row]!r}, feature {self.features[feature]!r}"
-
-    def encoded_metadata(self) -> NDArray[np.float32]:
-        """Return each feature's metadata as numbers: (features, width); width 0 without metadata."""
-        if self.metadata is None or self.schema is None:
-            return np.zeros((len(self.features), 0), np.float32)
-        return self.schema.encode_table(self.metadata, self.encoders, self._vectors)
-
-    def encoded_row_metadata(self) -> NDArray[np.float32]:
-        """Return each row's metadata as numbers: (rows, width); width 0 without row metadata."""
-        if self.row_metadata is None or self.row_schema is None:
-            return np.zeros((len(self.rows), 0), np.float32)
-        return self.row_schema.encode_table(self.row_metadata)
-
-    @cached_property
-    def _vectors(self) -> dict[str, NDArray[np.float32]]:
-        """The metadata columns that an encoder encodes, once: (features, width) each."""
-        if self.metadata is None or self.schema is None:
-            return {}
-        return self.schema.vectors(self.metadata, self.encoders)
 
 
 def _shared(index: Positions) -> Tensor:
@@ -265,142 +115,14 @@ def _shared(index: Positions) -> Tensor:
     return torch.from_numpy(view)
 
 
-class TableSlices(TableNumbers):
-    """A table from which others are taken."""
-
-    def with_features(self, features: Iterable[object]) -> Self:
-        """Return a table of some features only. All rows stay.
-
-        Parameters
-        ----------
-        features : iterable of names or ndarray
-            The names of the features, or an array of positions (integers), or a mask (booleans).
-
-        Returns
-        -------
-        Table
-            The table of these features in this order.
-
-        Raises
-        ------
-        InputError
-            If a feature is unknown or listed twice.
-
-        Examples
-        --------
-        >>> import pyarrow as pa
-        >>> from headstart.table import Table
-        >>> table = Table.read(pa.table({"row": ["a", "b"], "feature": ["x", "y"], "value": [1, 5]}))
-        >>> table.with_features(["y"]).shape
-        (2, 1)
-        """
-        positions = self._positions(features)
-        if np.array_equal(positions, np.arange(len(self.features))):
-            return self  # a table never changes, so that nothing needs to be copied
-        new_positions = np.full(len(self.features), -1, np.int32)
-        new_positions[positions] = np.arange(len(positions), dtype=np.int32)
-        unique, counts = np.unique(positions, return_counts=True)
-        if len(unique) < len(positions):
-            repeated = self.features.take(unique[counts > 1])
-            raise InputError(f"features listed twice: {listed(repeated)}; list each feature once")
-        moved = taken(new_positions, self.feature_index)
-        kept = moved >= 0
-        shape = len(self.rows), len(positions)
-        times, weights = (None if part is None else part[kept] for part in (self.times, self.weights))
-        ordered = sort_observations(
-            self.row_index[kept], moved[kept], self.values[kept], shape, times, weights
-        )
-        table = replace(
-            self,
-            features=self.features.take(positions),
-            kinds=self.kinds.take(positions),
-            **ordered._asdict(),
-            metadata=None if self.metadata is None else self.metadata.take(pa.array(positions)),
-        )
-        if "_vectors" in self.__dict__:
-            table.__dict__["_vectors"] = {name: array[positions] for name, array in self._vectors.items()}
-        return table
-
-    def without_features(self, features: Iterable[object]) -> Self:
-        """Return a table without some features. All rows stay.
-
-        Parameters
-        ----------
-        features : iterable of names or ndarray
-            The features to remove, as in ``with_features``.
-
-        Returns
-        -------
-        Table
-            The table of all other features, in their order.
-
-        Raises
-        ------
-        InputError
-            If a feature is unknown.
-
-        Examples
-        --------
-        >>> import pyarrow as pa
-        >>> from headstart.table import Table
-        >>> table = Table.read(pa.table({"row": ["a", "b"], "feature": ["x", "y"], "value": [1, 5]}))
-        >>> list(table.without_features(["y"]).features)
-        ['x']
-        """
-        mask = np.full(len(self.features), True)
-        mask[self._positions(features)] = False
-        return self.with_features(mask)
-
-    def observations_of(self, feature: object) -> dict[str, float]:
-        """Return the observations of one feature.
-
-        Parameters
-        ----------
-        feature : str or int
-            The name of the feature.
-
-        Returns
-        -------
-        dict of str to float
-            The observed values as {row: value}, in the data's own units.
-
-        Raises
-        ------
-        UnknownNameError
-            If there is no such feature.
-
-        Examples
-        --------
-        >>> import pyarrow as pa
-        >>> from headstart.table import Table
-        >>> table = Table.read(pa.table({"row": ["a", "b"], "feature": ["x", "y"], "value": [1, 5]}))
-        >>> table.observations_of("y")
-        {'b': 5.0}
-        """
-        positions = np.flatnonzero(self.feature_index == self.features.position(feature))
-        names = (self.rows[i] for i in self.row_index[positions])
-        return dict(zip(names, self.values[positions].tolist(), strict=True))
-
-    def _positions(self, features: Iterable[object]) -> NDArray[np.int64]:
-        if isinstance(features, str):
-            raise InputError(f"features must be a list of names; got the text {features!r}")
-        if not isinstance(features, np.ndarray) or features.dtype.kind not in "biu":
-            return self.features.positions(features)
-        try:
-            return np.arange(len(self.features))[features]
-        except IndexError as error:
-            raise InputError(
-                f"positions do not fit a table of {len(self.features)} features: {error}"
-            ) from None
-
-
 _TOO_LARGE = (
     "there is not enough memory to read the table, about 36 bytes for each observation; read fewer rows or "
     "features, or take a machine with more memory"
 )
 
 
-class Table(TableSlices):
+@dataclass(frozen=True, eq=False, repr=False)
+class Table:
     """An immutable, sparse table of observations, with names, kinds and metadata of the features.
 
     Use ``Table.read`` to create a table. It sorts rows and features by name.
@@ -441,6 +163,21 @@ class Table(TableSlices):
     >>> Table.read(stars)
     Table(2 rows × 2 features, 3 observations, 2 rating:1:5)
     """
+
+    rows: Names
+    features: Names
+    kinds: Kinds
+    row_index: Positions  # (n,)
+    feature_index: Positions  # (n,)
+    values: Floats  # (n,)
+    metadata: pa.Table | None = None
+    schema: MetadataSchema | None = None
+    notes: tuple[str, ...] = ()
+    encoders: Mapping[str, EncoderLike] = field(default_factory=dict)
+    row_metadata: pa.Table | None = None
+    row_schema: MetadataSchema | None = None
+    times: NDArray[np.float64] | None = None  # (n,)
+    weights: NDArray[np.float64] | None = None  # (n,)
 
     @classmethod
     def read(
@@ -555,9 +292,48 @@ class Table(TableSlices):
         table.__dict__["_vectors"] = vectors  # a cached property
         return table
 
-    def fingerprint(self) -> str:
-        """Return a digest of everything in the table except ``notes``. Equal tables have equal digests."""
-        return fingerprint(self)
+    def __post_init__(self) -> None:
+        if any(part is not None and len(part) != len(self.values) for part in (self.times, self.weights)):
+            raise InputError("a table has one time and one weight for each observation")
+        require_positions(len(self.rows), "rows")
+        require_positions(len(self.features), "features")
+        for name in ("row_index", "feature_index", "values"):
+            given = getattr(self, name)
+            array = (exact(given) if name == "values" else np.asarray(given, dtype=np.int32)).view()
+            array.flags.writeable = False
+            object.__setattr__(self, name, array)
+        if not ascends(self.row_index, self.feature_index):
+            raise InputError("a table's observations must be sorted by (row, feature), each pair once")
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Table):
+            return NotImplemented
+        return (
+            self.rows == other.rows
+            and self.features == other.features
+            and self.kinds == other.kinds
+            and np.array_equal(self.row_index, other.row_index)
+            and np.array_equal(self.feature_index, other.feature_index)
+            and np.array_equal(self.values, other.values)
+            and _same(self.times, other.times)
+            and _same(self.weights, other.weights)
+            and self.schema == other.schema
+            and (self.metadata is None) == (other.metadata is None)
+            and (self.metadata is None or self.metadata.equals(other.metadata))
+            and self.row_schema == other.row_schema
+            and (self.row_metadata is None) == (other.row_metadata is None)
+            and (self.row_metadata is None or self.row_metadata.equals(other.row_metadata))
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.shape, len(self)))
+
+    def __repr__(self) -> str:
+        rows, features = self.shape
+        return f"Table({rows} rows × {features} features, {len(self)} observations, {self.kinds.summary()})"
 
     def describe(self) -> str:
         """Return a short description: size, kinds, observations per feature, metadata and notes.
@@ -594,6 +370,218 @@ class Table(TableSlices):
             lines.append(f"row metadata: {self.row_schema.describe()}")
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
-    def __repr__(self) -> str:
-        rows, features = self.shape
-        return f"Table({rows} rows × {features} features, {len(self)} observations, {self.kinds.summary()})"
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The number of rows and the number of features."""
+        return len(self.rows), len(self.features)
+
+    @property
+    def density(self) -> float:
+        """The fraction of all (row, feature) pairs that are observed."""
+        return len(self) / max(len(self.rows) * len(self.features), 1)
+
+    @cached_property
+    def counts(self) -> NDArray[np.int64]:
+        """The number of observations of each feature: (features,)."""
+        return counts_of(self.feature_index, len(self.features))
+
+    def fingerprint(self) -> str:
+        """Return a digest of everything in the table except ``notes``. Equal tables have equal digests."""
+        return fingerprint(self)
+
+    def with_features(self, features: Iterable[object]) -> Self:
+        """Return a table of some features only. All rows stay.
+
+        Parameters
+        ----------
+        features : iterable of names or ndarray
+            The names of the features, or an array of positions (integers), or a mask (booleans).
+
+        Returns
+        -------
+        Table
+            The table of these features in this order.
+
+        Raises
+        ------
+        InputError
+            If a feature is unknown or listed twice.
+
+        Examples
+        --------
+        >>> import pyarrow as pa
+        >>> from headstart.table import Table
+        >>> table = Table.read(pa.table({"row": ["a", "b"], "feature": ["x", "y"], "value": [1, 5]}))
+        >>> table.with_features(["y"]).shape
+        (2, 1)
+        """
+        positions = self._positions(features)
+        if np.array_equal(positions, np.arange(len(self.features))):
+            return self  # a table never changes, so that nothing needs to be copied
+        new_positions = np.full(len(self.features), -1, np.int32)
+        new_positions[positions] = np.arange(len(positions), dtype=np.int32)
+        unique, counts = np.unique(positions, return_counts=True)
+        if len(unique) < len(positions):
+            repeated = self.features.take(unique[counts > 1])
+            raise InputError(f"features listed twice: {listed(repeated)}; list each feature once")
+        moved = taken(new_positions, self.feature_index)
+        kept = moved >= 0
+        shape = len(self.rows), len(positions)
+        times, weights = (None if part is None else part[kept] for part in (self.times, self.weights))
+        ordered = sort_observations(
+            self.row_index[kept], moved[kept], self.values[kept], shape, times, weights
+        )
+        table = replace(
+            self,
+            features=self.features.take(positions),
+            kinds=self.kinds.take(positions),
+            **ordered._asdict(),
+            metadata=None if self.metadata is None else self.metadata.take(pa.array(positions)),
+        )
+        if "_vectors" in self.__dict__:
+            table.__dict__["_vectors"] = {name: array[positions] for name, array in self._vectors.items()}
+        return table
+
+    def without_features(self, features: Iterable[object]) -> Self:
+        """Return a table without some features. All rows stay.
+
+        Parameters
+        ----------
+        features : iterable of names or ndarray
+            The features to remove, as in ``with_features``.
+
+        Returns
+        -------
+        Table
+            The table of all other features, in their order.
+
+        Raises
+        ------
+        InputError
+            If a feature is unknown.
+
+        Examples
+        --------
+        >>> import pyarrow as pa
+        >>> from headstart.table import Table
+        >>> table = Table.read(pa.table({"row": ["a", "b"], "feature": ["x", "y"], "value": [1, 5]}))
+        >>> list(table.without_features(["y"]).features)
+        ['x']
+        """
+        mask = np.full(len(self.features), True)
+        mask[self._positions(features)] = False
+        return self.with_features(mask)
+
+    def observations_of(self, feature: object) -> dict[str, float]:
+        """Return the observations of one feature.
+
+        Parameters
+        ----------
+        feature : str or int
+            The name of the feature.
+
+        Returns
+        -------
+        dict of str to float
+            The observed values as {row: value}, in the data's own units.
+
+        Raises
+        ------
+        UnknownNameError
+            If there is no such feature.
+
+        Examples
+        --------
+        >>> import pyarrow as pa
+        >>> from headstart.table import Table
+        >>> table = Table.read(pa.table({"row": ["a", "b"], "feature": ["x", "y"], "value": [1, 5]}))
+        >>> table.observations_of("y")
+        {'b': 5.0}
+        """
+        positions = np.flatnonzero(self.feature_index == self.features.position(feature))
+        names = (self.rows[i] for i in self.row_index[positions])
+        return dict(zip(names, self.values[positions].tolist(), strict=True))
+
+    def cells(self) -> Cells:
+        """Return the observations as sparse tensors, the input of models.
+
+        Returns
+        -------
+        Cells
+            One line per row, with positions of features and values on the models' scale.
+
+        Raises
+        ------
+        InputError
+            If a value is too large to compute with.
+
+        Examples
+        --------
+        >>> import pyarrow as pa
+        >>> from headstart.table import Table
+        >>> table = Table.read(pa.table({"row": ["a", "b"], "feature": ["x", "y"], "value": [1, 5]}))
+        >>> table.cells().values
+        tensor([0., 1.])
+        """
+        values = np.empty(len(self), np.float32)
+        for part in parts_of(len(self)):  # in between, numbers are in double precision
+            scaled = self.kinds.scale(self.values[part], self.feature_index[part])
+            require_carried(self.values[part], scaled, lambda i, start=part.start: self._where(start + i))  # type: ignore[misc]
+            with np.errstate(over="ignore"):
+                values[part] = scaled
+        weights = None if self.weights is None else torch.from_numpy(self.weights).float()
+        return Cells(
+            torch.from_numpy(self.starts),
+            _shared(self.feature_index),
+            torch.from_numpy(values),
+            len(self.features),
+            weights,
+        )
+
+    def by_feature(self, numbers: NDArray[Number]) -> tuple[Positions, NDArray[Number]]:
+        """Return the rows of the observations, and numbers of them (n,), sorted by (feature, row)."""
+        from scipy.sparse import csr_array  # imported here: few uses of the package need SciPy
+
+        columns = csr_array((numbers, self.feature_index, self.starts), shape=self.shape).tocsc()
+        return columns.indices, columns.data
+
+    @property
+    def starts(self) -> NDArray[np.int64]:
+        """Where the observations of each row begin, and the last ones end: (rows + 1,)."""
+        every = np.arange(len(self.rows) + 1, dtype=np.int32)  # of another type, all positions were copied
+        return np.searchsorted(self.row_index, every).astype(np.int64)
+
+    def encoded_metadata(self) -> NDArray[np.float32]:
+        """Return each feature's metadata as numbers: (features, width); width 0 without metadata."""
+        if self.metadata is None or self.schema is None:
+            return np.zeros((len(self.features), 0), np.float32)
+        return self.schema.encode_table(self.metadata, self.encoders, self._vectors)
+
+    def encoded_row_metadata(self) -> NDArray[np.float32]:
+        """Return each row's metadata as numbers: (rows, width); width 0 without row metadata."""
+        if self.row_metadata is None or self.row_schema is None:
+            return np.zeros((len(self.rows), 0), np.float32)
+        return self.row_schema.encode_table(self.row_metadata)
+
+    @cached_property
+    def _vectors(self) -> dict[str, NDArray[np.float32]]:
+        """The metadata columns that an encoder encodes, once: (features, width) each."""
+        if self.metadata is None or self.schema is None:
+            return {}
+        return self.schema.vectors(self.metadata, self.encoders)
+
+    def _positions(self, features: Iterable[object]) -> NDArray[np.int64]:
+        if isinstance(features, str):
+            raise InputError(f"features must be a list of names; got the text {features!r}")
+        if not isinstance(features, np.ndarray) or features.dtype.kind not in "biu":
+            return self.features.positions(features)
+        try:
+            return np.arange(len(self.features))[features]
+        except IndexError as error:
+            raise InputError(
+                f"positions do not fit a table of {len(self.features)} features: {error}"
+            ) from None
+
+    def _where(self, observation: int) -> str:
+        row, feature = self.row_index[observation], self.feature_index[observation]
+        return f"row {self.rows[row]!r}, feature {self.features[feature]!r}"
