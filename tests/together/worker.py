@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from headstart import Headstart, Table
-from headstart.distributed import ALONE, crew, normal_lines, tall_qr, uniform_at, working_as, working_together
+from headstart.distributed import ALONE, crew, working_as, working_together
 from headstart.errors import InputError
+from headstart.linalg.row_sharded import normal_lines, tall_qr, uniform_at
 from headstart.table.kind_inference import digest, resolve_kinds
 from headstart.table.names import Names
 from headstart.table.outliers import ByFeature

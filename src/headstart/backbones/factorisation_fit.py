@@ -17,7 +17,7 @@ from torch import Tensor
 from headstart.backbones.row_posterior import NOISE_SHOTS, Readings, RowPosterior, RowSums
 from headstart.core.devices import moved
 from headstart.core.types import Description
-from headstart.distributed import crew, deviation_of, mean_of, normal_lines
+from headstart.distributed import crew
 from headstart.errors import ModelFileError
 from headstart.files import pack_tensors, read_tensors, storing, write_bytes
 from headstart.linalg.packed import inverse, pack, positive, solved, squares, unpack, with_one
@@ -34,6 +34,7 @@ from headstart.linalg.ragged import (
     stretches,
 )
 from headstart.linalg.ridge import Group, HonestRegression, loo_covariance, make_groups, reliability
+from headstart.linalg.row_sharded import deviation_of, mean_of, normal_lines
 from headstart.parallel import in_parallel
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from headstart.core.networks import initial
-from headstart.distributed import chosen_here, crew, tall_qr, uniform_at
+from headstart.distributed import crew
 from headstart.linalg.ragged import Backwards, bag, line_blocks
+from headstart.linalg.row_sharded import chosen_here, tall_qr, uniform_at
 from headstart.table.cells import Cells, offsets, ranges
 
 _ROUNDS = 4  # of subspace iteration

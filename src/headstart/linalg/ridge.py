@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from headstart.distributed import crew, gathered_some
+from headstart.distributed import crew
 from headstart.linalg.packed import positive, weighted_traces
 from headstart.linalg.ragged import stretches
+from headstart.linalg.row_sharded import gathered_some
 
 MAX_COLUMNS = 256  # of one group; wider groups are reduced to their leading directions
 

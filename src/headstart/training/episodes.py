@@ -16,8 +16,9 @@ from headstart.core.likelihood import Likelihood
 from headstart.core.networks import of_a_batch
 from headstart.core.predictive import Predictive, predict_cells
 from headstart.core.types import FeatureBatch, Knowledge, RowStates
-from headstart.distributed import chosen_here, crew, uniform_at
+from headstart.distributed import crew
 from headstart.linalg.ragged import places
+from headstart.linalg.row_sharded import chosen_here, uniform_at
 from headstart.table.cells import Cells, index_type, offsets, ranges
 
 if TYPE_CHECKING:
