@@ -23,12 +23,12 @@ from typing import Any
 
 from torch import Tensor
 
-from headstart.distributed import Crew, crew, working_as, working_together
+from headstart.distributed import ProcessGroup, join_processes, process_group, use_group
 from scale import PARTS
 from scale_tables import Shape, make
 
 
-class Counting(Crew):
+class Counting(ProcessGroup):
     """Counts the bytes that this process gives to the others."""
 
     given = 0
@@ -90,9 +90,9 @@ def run(folder: Path, result: Path, sweeps: int) -> None:
     for part, (module, name) in PARTS.items():
         place = import_module(module)
         setattr(place, name, timed(part, getattr(place, name)))
-    with working_together() as joined:
+    with join_processes() as joined:
         counting = Counting(joined.rank, joined.size, launched=True)
-        with working_as(counting):
+        with use_group(counting):
             read, save = timed("read", Table.read), timed("save", Headstart.save)
             table = read(
                 folder / "observations", metadata=folder / "metadata.parquet", kinds="rating:1:5", quiet=True
@@ -107,8 +107,8 @@ def run(folder: Path, result: Path, sweeps: int) -> None:
                 "bytes": dict(sent),
                 "peak_bytes": _peak(),
             }
-            every = crew().texts([json.dumps(own)])
-    if joined.leads:
+            every = process_group().all_gather_texts([json.dumps(own)])
+    if joined.is_main:
         found = {"features": len(table.features), "sweeps": sweeps}
         found["processes"] = [json.loads(each[0]) for each in every]
         result.write_text(json.dumps(found, indent=1) + "\n")

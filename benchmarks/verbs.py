@@ -24,8 +24,8 @@ from headstart import Headstart
 from headstart.core.types import Heads, RowStates
 from headstart.datasets import synthetic_ratings
 from headstart.linalg.packed import squares, unpack
-from headstart.model.features import Catalogue, Feature
-from headstart.model.rows import Roster, RowObservations
+from headstart.model.features import Feature, FeatureStore
+from headstart.model.rows import RowObservations, RowStore
 from headstart.table import Kind, Names
 
 Question = Callable[[], object]
@@ -86,8 +86,8 @@ def made(rows: int, features: int, width: int) -> Headstart:
     )
     model.fitted_ = replace(
         fitted,
-        roster=Roster(Names([f"u{i}" for i in range(rows)], "row"), states),
-        catalogue=Catalogue(heads).put(known, heads),
+        roster=RowStore(Names([f"u{i}" for i in range(rows)], "row"), states),
+        catalogue=FeatureStore(heads).put(known, heads),
     )
     return model
 

@@ -13,8 +13,8 @@ import torch
 
 from headstart import Headstart
 from headstart.linalg import ragged as blocks
-from headstart.linalg.ragged import bag
-from headstart.parallel import in_parallel, workers
+from headstart.linalg.ragged import segment_weighted_sum
+from headstart.parallel import parallel_map, thread_pool
 from headstart.table.cells import Cells, offsets
 from tests.model.conftest import ratings_table
 
@@ -30,7 +30,7 @@ def threads(number: int) -> Iterator[None]:
 
 
 def test_results_come_in_order_from_several_threads() -> None:
-    with threads(3), workers():
+    with threads(3), thread_pool():
         assert torch.get_num_threads() == 1
         seen = set()
 
@@ -39,15 +39,15 @@ def test_results_come_in_order_from_several_threads() -> None:
             time.sleep(0.02 * (5 - number))
             assert torch.get_num_threads() == 1
             own = threading.current_thread()
-            assert list(in_parallel(lambda _: threading.current_thread(), [1])) == [own]  # it has no workers
+            assert list(parallel_map(lambda _: threading.current_thread(), [1])) == [own]  # it has no workers
             return number
 
-        assert list(in_parallel(wait, range(5))) == list(range(5))
+        assert list(parallel_map(wait, range(5))) == list(range(5))
         assert len(seen) == 3
-        with workers():  # the same ones
-            assert {each.name for each in in_parallel(lambda _: threading.current_thread(), [1])} <= seen
+        with thread_pool():  # the same ones
+            assert {each.name for each in parallel_map(lambda _: threading.current_thread(), [1])} <= seen
     with threads(3):
-        with workers():
+        with thread_pool():
             pass
         assert torch.get_num_threads() == 3
 
@@ -61,23 +61,23 @@ def test_what_takes_much_memory_is_not_done_at_the_same_time() -> None:
         time.sleep(0.01)
         under_way[0] -= 1
 
-    with threads(3), workers():
-        list(in_parallel(count, range(6), each_takes=2**40))
+    with threads(3), thread_pool():
+        list(parallel_map(count, range(6), each_takes=2**40))
         assert most == [1]
-        list(in_parallel(count, range(12)))
+        list(parallel_map(count, range(12)))
         assert most[0] > 1
 
 
 def test_one_thread_needs_no_workers() -> None:
-    with threads(1), workers():
-        own = list(in_parallel(lambda _: threading.current_thread(), range(3)))
+    with threads(1), thread_pool():
+        own = list(parallel_map(lambda _: threading.current_thread(), range(3)))
         assert own == [threading.current_thread()] * 3
 
 
 @pytest.mark.parametrize("enabled", [True, False])
 def test_a_worker_has_gradients_where_its_caller_has(enabled: bool) -> None:
-    with threads(2), workers(), torch.set_grad_enabled(enabled):
-        assert list(in_parallel(lambda _: torch.is_grad_enabled(), range(3))) == [enabled] * 3
+    with threads(2), thread_pool(), torch.set_grad_enabled(enabled):
+        assert list(parallel_map(lambda _: torch.is_grad_enabled(), range(3))) == [enabled] * 3
 
 
 def test_an_error_ends_the_work() -> None:
@@ -89,8 +89,8 @@ def test_an_error_ends_the_work() -> None:
             raise ValueError("no")
 
     with threads(2):
-        with pytest.raises(ValueError, match="no"), workers():
-            list(in_parallel(fail, range(1000)))
+        with pytest.raises(ValueError, match="no"), thread_pool():
+            list(parallel_map(fail, range(1000)))
         assert len(begun) < 1000
         assert torch.get_num_threads() == 2
 
@@ -99,9 +99,9 @@ def test_a_product_in_slices_is_the_same_in_threads() -> None:
     torch.manual_seed(0)
     cells = Cells(offsets(torch.tensor([3, 0, 5])), torch.randint(7, (8,)), torch.rand(8), 7)
     table = torch.rand(7, 200)
-    alone = bag(table, cells, cells.values)
-    with threads(2), workers():
-        assert torch.equal(bag(table, cells, cells.values), alone)
+    alone = segment_weighted_sum(table, cells, cells.values)
+    with threads(2), thread_pool():
+        assert torch.equal(segment_weighted_sum(table, cells, cells.values), alone)
 
 
 @pytest.mark.parametrize("adapter", ["bayes", "chn-bayes"])

@@ -19,13 +19,13 @@ from headstart.errors import (
     SurpriseWarning,
     UnknownNameError,
 )
-from headstart.parallel import wait_passively
+from headstart.parallel import set_openmp_wait_policy
 
 if TYPE_CHECKING:
     from headstart.model import Headstart, Prediction
     from headstart.table import Kind, Table
 
-wait_passively()
+set_openmp_wait_policy()
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # silent unless the application listens
 
 __version__ = "0.1.0"  # the only place; the package's metadata is read from here

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 from headstart import errors
-from headstart.errors import HeadstartError, LostProcessError, worded
+from headstart.errors import HeadstartError, LostProcessError, for_user
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,7 +20,7 @@ Result = TypeVar("Result")
 _BLOCK = 2**26  # bytes that are sent to the first process at a time
 
 
-class Crew:
+class ProcessGroup:
     """The processes that train one model together; they hold stretches of the sorted rows, in their order.
 
     All of them run the same program on their own rows and call the same methods in the same order. By
@@ -39,47 +39,47 @@ class Crew:
         self.rank, self.size, self.launched = rank, size, launched
 
     @property
-    def alone(self) -> bool:
+    def is_single(self) -> bool:
         """Whether there is no other process."""
         return self.size == 1
 
     @property
-    def leads(self) -> bool:
+    def is_main(self) -> bool:
         """Whether this is the first process: the one that writes files and shows progress."""
         return self.rank == 0
 
     # -- sums -------------------------------------------------------------------------------------
 
-    def total(self, numbers: Tensor) -> Tensor:
+    def all_reduce_sum(self, numbers: Tensor) -> Tensor:
         """The sum over all processes."""
         return self._reduced(numbers, "SUM")
 
-    def largest(self, numbers: Tensor) -> Tensor:
+    def all_reduce_max(self, numbers: Tensor) -> Tensor:
         """The largest over all processes."""
         return self._reduced(numbers, "MAX")
 
-    def count(self, number: float) -> float:
+    def sum_number(self, number: float) -> float:
         """The sum of one number over all processes."""
-        if self.alone:
+        if self.is_single:
             return number
         import torch
 
-        return float(self.total(torch.tensor(number, dtype=torch.float64)))
+        return float(self.all_reduce_sum(torch.tensor(number, dtype=torch.float64)))
 
     def _reduced(self, numbers: Tensor, how: str) -> Tensor:
-        if self.alone:
+        if self.is_single:
             return numbers
         import torch
         import torch.distributed as dist
 
         numbers = numbers.detach().clone(memory_format=torch.contiguous_format)
-        with naming_loss():
+        with explain_lost_process():
             dist.all_reduce(numbers, op=getattr(dist.ReduceOp, how))
         return numbers
 
     def span(self, count: int) -> tuple[int, int]:
         """Where this process's ``count`` things begin among those of all, and how many all are."""
-        if self.alone:
+        if self.is_single:
             return 0, count
         counts = self.sizes(count)
         return sum(counts[: self.rank]), sum(counts)
@@ -88,17 +88,17 @@ class Crew:
         """How many things each process has."""
         import torch
 
-        if self.alone:
+        if self.is_single:
             return [count]
         counts = torch.zeros(self.size, dtype=torch.int64)
         counts[self.rank] = count
-        return [int(each) for each in self.total(counts)]
+        return [int(each) for each in self.all_reduce_sum(counts)]
 
     # -- what others have -------------------------------------------------------------------------
 
-    def gathered(self, part: Tensor) -> Tensor:
+    def all_gather(self, part: Tensor) -> Tensor:
         """The lines (first dimension) of all processes, in their order."""
-        if self.alone:
+        if self.is_single:
             return part
         import torch
         import torch.distributed as dist
@@ -109,26 +109,26 @@ class Crew:
             if source == self.rank:
                 piece.copy_(part)
             if piece.numel():
-                with naming_loss():
+                with explain_lost_process():
                     dist.broadcast(piece, source)
         return whole
 
-    def exchanged(self, parts: Sequence[Tensor]) -> list[Tensor]:
+    def all_to_all(self, parts: Sequence[Tensor]) -> list[Tensor]:
         """Send each process its part, and return what each of them has sent to this one."""
-        if self.alone:
+        if self.is_single:
             return list(parts)
         import torch
         import torch.distributed as dist
 
         sent, got = torch.tensor([len(part) for part in parts]), torch.zeros(self.size, dtype=torch.int64)
-        with naming_loss():
+        with explain_lost_process():
             dist.all_to_all_single(got, sent)
             sizes = got.tolist()
             arrived = parts[0].new_empty(sum(sizes), *parts[0].shape[1:])
             dist.all_to_all_single(arrived, torch.cat(list(parts)), sizes, sent.tolist())
         return list(torch.split(arrived, sizes))
 
-    def collected(self, part: Tensor) -> Iterator[Tensor]:
+    def gather_blocks(self, part: Tensor) -> Iterator[Tensor]:
         """On the first process, the lines of all processes in their order, block by block; else nothing."""
         import torch
         import torch.distributed as dist
@@ -139,51 +139,51 @@ class Crew:
             for start in range(0, count, step):
                 stop = min(count, start + step)
                 if source == 0:
-                    if self.leads:
+                    if self.is_main:
                         yield part[start:stop]
                 elif self.rank == source:
-                    with naming_loss():
+                    with explain_lost_process():
                         dist.send(part[start:stop].contiguous(), 0)
-                elif self.leads:
+                elif self.is_main:
                     block = torch.empty(stop - start, *part.shape[1:], dtype=part.dtype)
-                    with naming_loss():
+                    with explain_lost_process():
                         dist.recv(block, source)
                     yield block
 
-    def made_equal(self, *tensors: Tensor) -> None:
+    def broadcast(self, *tensors: Tensor) -> None:
         """Let all processes have the numbers of the first one, which are written over their own."""
-        if self.alone:
+        if self.is_single:
             return
         import torch.distributed as dist
 
         for each in tensors:
             if each.numel():
                 own = each.contiguous()
-                with naming_loss():
+                with explain_lost_process():
                     dist.broadcast(own, 0)
                 each.copy_(own)
 
     # -- texts ------------------------------------------------------------------------------------
 
-    def texts(self, texts: Sequence[str]) -> list[list[str]]:
+    def all_gather_texts(self, texts: Sequence[str]) -> list[list[str]]:
         """The texts of every process."""
-        if self.alone:
+        if self.is_single:
             return [list(texts)]
         import torch
 
         encoded = _encoded(texts)
-        sizes, whole = self.sizes(len(encoded)), self.gathered(encoded)
+        sizes, whole = self.sizes(len(encoded)), self.all_gather(encoded)
         return [_decoded(piece) for piece in torch.split(whole, sizes)]
 
-    def exchanged_texts(self, parts: Sequence[Sequence[str]]) -> list[list[str]]:
+    def all_to_all_texts(self, parts: Sequence[Sequence[str]]) -> list[list[str]]:
         """``exchanged`` of texts."""
-        return [_decoded(part) for part in self.exchanged([_encoded(part) for part in parts])]
+        return [_decoded(part) for part in self.all_to_all([_encoded(part) for part in parts])]
 
     # -- working together -------------------------------------------------------------------------
 
-    def agreed(self, work: Callable[[], Result]) -> Result:
+    def all_or_none(self, work: Callable[[], Result]) -> Result:
         """Do some work that waits for no other process; if it fails in one, it fails in all of them."""
-        if self.alone:
+        if self.is_single:
             return work()
         failure: HeadstartError | None = None
         result: list[Result] = []
@@ -191,7 +191,7 @@ class Crew:
             result.append(work())
         except HeadstartError as error:
             failure = error
-        reports = self.texts([] if failure is None else [type(failure).__name__, str(failure)])
+        reports = self.all_gather_texts([] if failure is None else [type(failure).__name__, str(failure)])
         failed = [report for report in reports if report]
         if failed:
             kind = getattr(errors, failed[0][0], HeadstartError)
@@ -200,7 +200,7 @@ class Crew:
             raise shared from failure
         return result[0]
 
-    def wait(self) -> None:
+    def barrier(self) -> None:
         """Wait until all processes are here."""
         self.sizes(0)
 
@@ -216,18 +216,18 @@ def _decoded(content: Tensor) -> list[str]:
     return list(json.loads(content.numpy().tobytes())) if len(content) else []
 
 
-ALONE = Crew()
+SINGLE_PROCESS = ProcessGroup()
 
-_present = [ALONE]
+_present = [SINGLE_PROCESS]
 
 
-def crew() -> Crew:
-    """The processes that train together here; outside of ``working_together`` a process is by itself."""
+def process_group() -> ProcessGroup:
+    """The processes that train together here; outside of ``join_processes`` a process is by itself."""
     return _present[-1]
 
 
 @contextmanager
-def working_as(members: Crew) -> Iterator[Crew]:
+def use_group(members: ProcessGroup) -> Iterator[ProcessGroup]:
     """Let this process be one of these for the time of the block."""
     _present.append(members)
     try:
@@ -237,14 +237,14 @@ def working_as(members: Crew) -> Iterator[Crew]:
 
 
 @contextmanager
-def naming_loss() -> Iterator[None]:
+def explain_lost_process() -> Iterator[None]:
     """Turn the failure of a connection into an error that says what to do."""
     try:
         yield
     except RuntimeError as error:
         if any(other in str(error) for other in ("memory", "enforce fail")):
             raise
-        again = worded("fit again with resume=True", "run the same command with --resume")
+        again = for_user("fit again with resume=True", "run the same command with --resume")
         raise LostProcessError(
             "the connection to another process of this training was lost: it was killed, or its machine "
             f"failed; {again}, with any number of processes"
@@ -270,7 +270,7 @@ def _starts() -> int:
 
 
 @contextmanager
-def working_together() -> Iterator[Crew]:
+def join_processes() -> Iterator[ProcessGroup]:
     """Join the other processes that ``torchrun`` started, for the time of the block.
 
     In the block ``Table.read`` reads a part of the rows in each process, ``fit`` trains one model on all of
@@ -290,14 +290,14 @@ def working_together() -> Iterator[Crew]:
     on_gpus = torch.cuda.is_available() and dist.is_nccl_available()
     if on_gpus:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
-    with naming_loss():
+    with explain_lost_process():
         store, rank, size = next(rendezvous("env://", timeout=_PATIENCE))
         # Processes that are started again must not find the addresses of those that are lost.
         store = PrefixStore(f"start-{_starts()}", store)
         backend = "cpu:gloo,cuda:nccl" if on_gpus else "gloo"
         dist.init_process_group(backend, timeout=_PATIENCE, store=store, rank=rank, world_size=size)
     try:
-        with working_as(Crew(rank, size, launched=True)) as members:
+        with use_group(ProcessGroup(rank, size, launched=True)) as members:
             yield members
     finally:
         dist.destroy_process_group()

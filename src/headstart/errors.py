@@ -78,7 +78,7 @@ def command_line() -> Iterator[None]:
 
 
 @contextmanager
-def naming_memory(message: Callable[[], str]) -> Iterator[None]:
+def explain_memory_error(message: Callable[[], str]) -> Iterator[None]:
     """Turn a lack of memory in the ``with`` block into an error that says what to do.
 
     >>> with naming_memory(lambda: "too many rows; take fewer"):
@@ -98,7 +98,7 @@ def naming_memory(message: Callable[[], str]) -> Iterator[None]:
         raise
 
 
-def worded(python: str, command: str) -> str:
+def for_user(python: str, command: str) -> str:
     """Return one of two wordings: for Python, or for the command line.
 
     >>> worded("use observe()", "use headstart observe")
@@ -110,7 +110,7 @@ def worded(python: str, command: str) -> str:
     return command if _on_command_line.get() else python
 
 
-def argument(name: str, value: object = None) -> str:
+def option_name(name: str, value: object = None) -> str:
     """Name an argument as the user writes it: ``form='long'`` in Python, ``--form long`` in a command.
 
     >>> argument("form", "long"), argument("kinds")
@@ -121,8 +121,8 @@ def argument(name: str, value: object = None) -> str:
     """
     option = f"--{_OPTIONS.get(name, name.replace('_', '-'))}"
     if value is None:
-        return worded(f"{name}=", option)
-    return worded(f"{name}={value!r}", f"{option} {shlex.quote(str(value))}")
+        return for_user(f"{name}=", option)
+    return for_user(f"{name}={value!r}", f"{option} {shlex.quote(str(value))}")
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
@@ -137,7 +137,7 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
-def listed(names: Iterable[object], limit: int = 5) -> str:
+def join_names(names: Iterable[object], limit: int = 5) -> str:
     """List the first few names for a message, and count the others.
 
     >>> listed(["a", "b", "c"], limit=2)

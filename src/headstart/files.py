@@ -54,7 +54,7 @@ def partial_file(path: Path) -> Iterator[Path]:
     """Give a file beside ``path`` to write to, which takes its place when the block ends without an error."""
     temporary: Path | None = None
     try:
-        with storing(path):
+        with explain_storage_error(path):
             handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
             os.close(handle)
             temporary = Path(name)
@@ -70,7 +70,7 @@ def partial_file(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def storing(path: Path) -> Iterator[None]:
+def explain_storage_error(path: Path) -> Iterator[None]:
     """Turn errors of the disk inside the block into ones that name the path and say what to do."""
     try:
         yield
@@ -110,7 +110,7 @@ def sync_folder(folder: Path) -> None:
 
 def make_folder(folder: Path) -> None:
     """Make a folder and those above it, so that they survive a power failure."""
-    with storing(folder):
+    with explain_storage_error(folder):
         missing = [each for each in (folder, *folder.parents) if not each.exists()]
         folder.mkdir(parents=True, exist_ok=True)
         for each in missing:
@@ -149,7 +149,7 @@ def json_bytes(facts: Any) -> bytes:
 
 
 @contextmanager
-def opened_own(path: Path) -> Iterator[BinaryIO]:
+def open_regular_file(path: Path) -> Iterator[BinaryIO]:
     """Open a file that is really in its folder: not a link to another place, nor a pipe or a device."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
@@ -165,16 +165,16 @@ def opened_own(path: Path) -> Iterator[BinaryIO]:
         raise ModelFileError(f"{path} cannot be read: {error.strerror or error}") from None
 
 
-def read_own(path: Path) -> bytes:
-    """Read a file that is really in its folder, as ``opened_own`` does."""
-    with opened_own(path) as file:
+def read_regular_file(path: Path) -> bytes:
+    """Read a file that is really in its folder, as ``open_regular_file`` does."""
+    with open_regular_file(path) as file:
         return file.read()
 
 
 def read_json(path: Path) -> Any:
     """Read JSON. A missing or damaged file, or a link to another place, raises ``ModelFileError``."""
     try:
-        return json.loads(read_own(path).decode())
+        return json.loads(read_regular_file(path).decode())
     except FileNotFoundError:
         raise ModelFileError(f"{path} does not exist") from None
     except (ValueError, RecursionError) as error:  # ValueError: neither UTF-8 nor JSON
@@ -234,7 +234,7 @@ _held = _Held()
 
 
 @contextmanager
-def locked(
+def lock_folder(
     folder: Path, owner: object = None, *, create: bool = False, busy: str | None = None
 ) -> Iterator[FolderLock]:
     """Hold an exclusive lock on a folder. On systems without ``fcntl`` there is no lock.
@@ -275,7 +275,7 @@ def _held_here(folder: Path, owner: object) -> FolderLock | None:
 def _acquired(folder: Path, create: bool, busy: str | None) -> int:
     """A handle of the folder that has the lock."""
     while True:
-        with storing(folder):
+        with explain_storage_error(folder):
             if create:
                 make_folder(folder)
             handle = os.open(folder, os.O_RDONLY)
@@ -326,7 +326,7 @@ class MappedFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with opened_own(path) as file:
+        with open_regular_file(path) as file:
             self.size = os.fstat(file.fileno()).st_size
             try:
                 self._all = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
@@ -408,19 +408,19 @@ class Layout(NamedTuple):
         return int(torch.Size(self.shape).numel()) * self.dtype.itemsize
 
 
-def ordered(layouts: Mapping[str, Layout]) -> list[str]:
+def order_tensors(layouts: Mapping[str, Layout]) -> list[str]:
     """The names of tensors in the order of a file: wide numbers first, so that all are aligned."""
     return sorted(layouts, key=lambda name: (-layouts[name].dtype.itemsize, name))
 
 
-def written(path: Path, layouts: Mapping[str, Layout], pieces: Iterable[Tensor]) -> tuple[str, int]:
+def write_tensors(path: Path, layouts: Mapping[str, Layout], pieces: Iterable[Tensor]) -> tuple[str, int]:
     """Write tensors of these layouts, given in pieces one after the other in their order, atomically.
 
     Returns the SHA-256 of the file and its size.
     """
     header: dict[str, object] = {"__metadata__": {"facts": "null"}}
     end = 0
-    for name in ordered(layouts):
+    for name in order_tensors(layouts):
         layout, begin = layouts[name], end
         end += layout.size
         header[name] = {

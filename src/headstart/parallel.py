@@ -21,7 +21,7 @@ _PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}
 _SETTINGS = (*_PASSIVE, "GOMP_SPINCOUNT")
 
 
-def wait_passively() -> None:
+def set_openmp_wait_policy() -> None:
     """Let threads sleep while they wait, unless the user has said how they wait.
 
     It has an effect only before torch is imported, and changes nothing after that.
@@ -48,8 +48,8 @@ _pool: ContextVar[_Pool | None] = ContextVar("pool", default=None)
 
 
 @contextmanager
-def workers() -> Iterator[None]:
-    """In this block ``in_parallel`` takes as many threads as torch would, and each of them computes alone.
+def thread_pool() -> Iterator[None]:
+    """In this block ``parallel_map`` takes as many threads as torch would, and each of them computes alone.
 
     Torch shares out single operations. A training has so many of them, most of them short, that its threads
     wait for each other longer than they compute: two took up to twice the time of one. Threads that take
@@ -72,12 +72,12 @@ def workers() -> Iterator[None]:
         torch.set_num_threads(number)
 
 
-def in_parallel(
+def parallel_map(
     function: Callable[[Item], Result], items: Iterable[Item], *, each_takes: int = 2**26
 ) -> Iterator[Result]:
     """The results of a function for each of these items, in their order, as ``map`` gives them.
 
-    Outside of ``workers``, in a worker itself, and on a device, it is ``map``. The function may not draw
+    Outside of ``thread_pool``, in a worker itself, and on a device, it is ``map``. The function may not draw
     random numbers and may not speak to other processes, because it is not known which item comes first.
     ``each_takes`` is about how many bytes of memory an item needs in between: if it is much, fewer of them
     are under way at a time.

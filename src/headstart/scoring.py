@@ -20,14 +20,14 @@ from numpy.typing import NDArray
 from headstart import errors
 from headstart.config import Config
 from headstart.core.devices import device_of
-from headstart.errors import HeadstartError, InputError, ModelFileError, argument, did_you_mean
-from headstart.files import left_over, locked, partial_file, read_json, write_json
+from headstart.errors import HeadstartError, InputError, ModelFileError, did_you_mean, option_name
+from headstart.files import left_over, lock_folder, partial_file, read_json, write_json
 from headstart.model import Headstart
 from headstart.model.inputs import as_list, whole_number
 from headstart.model.prediction import Prediction, coded, predict_features, predict_pairs
-from headstart.model.ranking import Asker, By, Criterion, best_features, require_alike, require_contexts
+from headstart.model.ranking import Asker, By, Criterion, best_features, require_contexts, require_same_units
 from headstart.model.saving.folder import identity_of
-from headstart.model.state import Fitted
+from headstart.model.state import ModelState
 from headstart.progress import Bar, Reporter
 from headstart.table import Kinds, Names
 from headstart.table.names import NameNumbering, as_name
@@ -51,7 +51,7 @@ class Question(Config):
     def asked(cls, features: Any, top: object, **settings: Any) -> Question:
         """Check what a user asks for, before any model is opened."""
         if top is not None:
-            top = whole_number(top, argument("top"))
+            top = whole_number(top, option_name("top"))
         Criterion(settings["by"], settings["quantile"])
         level = settings["level"]
         if isinstance(level, bool) or not isinstance(level, (int, float)) or not 0 < level < 1:
@@ -60,7 +60,7 @@ class Question(Config):
         if features is not None:  # each of them once
             names = tuple(dict.fromkeys(as_name(each, "feature") for each in as_list(features)))
         if names == ():
-            raise InputError(f"{argument('features')} gives no name; leave it out to use all")
+            raise InputError(f"{option_name('features')} gives no name; leave it out to use all")
         return cls(features=names, top=top, **settings)
 
     @property
@@ -68,13 +68,14 @@ class Question(Config):
         """What a ranking goes by."""
         return Criterion(self.by, self.quantile)
 
-    def check(self, fitted: Fitted, *, pairs: bool) -> None:
+    def check(self, fitted: ModelState, *, pairs: bool) -> None:
         """Refuse what a model cannot answer, before any partition is begun."""
         if pairs and (self.top is not None or self.features is not None):
             name = "top" if self.top is not None else "features"
             raise InputError(
-                f"{argument('pairs')} names the cells to predict, so that {argument(name)} has no meaning; "
-                f"give {argument('rows')} instead, or leave out {argument(name)}"
+                f"{option_name('pairs')} names the cells to predict, so that {option_name(name)} has no "
+                "meaning; "
+                f"give {option_name('rows')} instead, or leave out {option_name(name)}"
             )
         slots = np.array(fitted.catalogue.slots(self.features or ()), dtype=np.int64)  # all must be known
         if self.top is None:
@@ -82,7 +83,7 @@ class Question(Config):
         listing = fitted.catalogue.listing
         slots = listing.present if self.features is None else slots
         if self.by != "information" and not self.mixed_kinds and len(slots):
-            require_alike(listing, slots, argument("top"))
+            require_same_units(listing, slots, option_name("top"))
         if self.exclude_observed:
             require_contexts(listing, slots)
 
@@ -134,19 +135,19 @@ class Records:
     identity: str  # the same for the same records only
 
 
-def opened(data: object, columns: Sequence[str], form: TextFormat, what: str) -> Source:
+def open_records(data: object, columns: Sequence[str], form: TextFormat, what: str) -> Source:
     """Open the records that an argument names: a path, a frame or a list of names of rows."""
     names = not isinstance(data, str) and isinstance(data, (Sequence, np.ndarray))
     if names and len(columns) > 1:
         raise InputError(
-            f"{argument(what)} takes a file, a folder or a frame with the columns {columns[0]!r} and "
+            f"{option_name(what)} takes a file, a folder or a frame with the columns {columns[0]!r} and "
             f"{columns[1]!r}; got {type(data).__name__}"
         )
     if names:
         data = pa.table({columns[0]: pa.array([as_name(each, "row") for each in data], pa.string())})  # type: ignore[attr-defined]
     source = open_source(data, columns, form)
     if names:
-        source.label = argument(what)
+        source.label = option_name(what)
     for column, name in zip(columns, ("row", "feature"), strict=False):
         source.require(column, name)
     return source
@@ -387,7 +388,7 @@ class Scorer:
 
     def _open(self, model: Path, question: Question, device: str | None) -> None:
         self.question, self._device = question, device_of(device)
-        self.fitted: Fitted = Headstart.load(model, verify=False)._fitted
+        self.fitted: ModelState = Headstart.load(model, verify=False)._fitted
         self._features = list(self.fitted.catalogue if question.features is None else question.features)
 
     def __call__(self, records: pa.Table) -> pa.Table:
@@ -685,11 +686,11 @@ def score(
     settings = {"exclude_observed": exclude_observed, "mixed_kinds": mixed_kinds, "level": level}
     question = Question.asked(features, top, by=by, quantile=quantile, **settings)
     if pairs is not None and rows is not None:
-        raise InputError(f"give either {argument('pairs')} or {argument('rows')}, not both")
+        raise InputError(f"give either {option_name('pairs')} or {option_name('rows')}, not both")
     columns = (row or "row",) if pairs is None else (row or "row", feature or "feature")
     given, what = (pairs, "pairs") if pairs is not None else (rows, "rows")
     form = TextFormat(separator, None, encoding)
-    source = None if given is None else opened(given, columns, form, what)
+    source = None if given is None else open_records(given, columns, form, what)
     identity = identity_of(place)
     fitted = Headstart.load(place)._fitted  # all of it is read once, here; workers only map it
     question.check(fitted, pairs=pairs is not None)
@@ -697,7 +698,7 @@ def score(
     folder = ScoringFolder(Path(out).resolve())
     folder.require_ours()
     busy = f"{out} is being written by another run; wait until it ends, or name another folder"
-    with locked(folder.path, create=True, busy=busy):
+    with lock_folder(folder.path, create=True, busy=busy):
         folder.tidy()
         facts = {"model": identity, "question": question.model_dump(mode="json"), "partition_size": size}
         files = parquet_files(given)
@@ -709,11 +710,11 @@ def score(
 def _require_engine(engine: object, workers: object) -> None:
     if engine not in get_args(Engine):
         hint = did_you_mean(str(engine), get_args(Engine))
-        raise InputError(f"{argument('engine')} must be 'local' or 'ray'; got {engine!r}{hint}")
+        raise InputError(f"{option_name('engine')} must be 'local' or 'ray'; got {engine!r}{hint}")
     if workers is not None:
-        whole_number(workers, argument("workers"))
+        whole_number(workers, option_name("workers"))
         if engine == "local":
-            raise InputError(f"{argument('workers')} is for {argument('engine', 'ray')}; leave it out")
+            raise InputError(f"{option_name('workers')} is for {option_name('engine', 'ray')}; leave it out")
     if engine == "ray":
         from headstart.scoring_ray import require_ray
 
@@ -722,7 +723,7 @@ def _require_engine(engine: object, workers: object) -> None:
 
 def _size(given: object, question: Question, features: int, pairs: bool) -> int:
     if given is not None:
-        return whole_number(given, argument("partition_size"))
+        return whole_number(given, option_name("partition_size"))
     if pairs:
         return _PAIRS
     return _ROWS if question.top is not None else max(1, _CELLS // max(1, features))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from headstart.errors import HeadstartError, InputError, argument
+from headstart.errors import HeadstartError, InputError, option_name
 from headstart.progress import Bar
 from headstart.scoring import Job, RemoteWorker, raise_again
 
@@ -21,7 +21,7 @@ def require_ray() -> Any:
     except ImportError as error:
         raise InputError(
             f"Ray Data cannot be used ({error}); install it with pip install 'headstart[ray]', or use "
-            f"{argument('engine', 'local')}"
+            f"{option_name('engine', 'local')}"
         ) from None
     return ray
 

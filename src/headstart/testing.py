@@ -22,7 +22,7 @@ from headstart.adapters.base import (
 from headstart.backbones.base import BACKBONES, Backbone, BackboneConfig, backbone_config, register_backbone
 from headstart.core.types import FeatureBatch, Heads, Knowledge
 from headstart.datasets.synthetic import synthetic_mixed, synthetic_ratings, synthetic_responses
-from headstart.model.fitting import part_features
+from headstart.model.fitting import split_features
 from headstart.model.headstart import Headstart
 from headstart.progress import Reporter
 from headstart.table import Table
@@ -83,7 +83,7 @@ def trained_world(name: str, adapter: AdapterConfig, backbone: BackboneConfig) -
         pretraining=PretrainingConfig(epochs=2),
         metatraining=MetaTrainingConfig(epochs=1),
     )
-    train_features, meta_features = part_features(known, None, 0)
+    train_features, meta_features = split_features(known, None, 0)
     title = f"{name} table, backbone {backbone.name}"
     try:
         trained = train(

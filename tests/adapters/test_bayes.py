@@ -97,7 +97,7 @@ def test_a_context_may_show_that_metadata_misleads(shots: tuple[int, ...], tiny:
     torch.testing.assert_close(heads.covariances(6).double(), covariance, rtol=1e-4, atol=1e-5)
     # Where metadata says nothing, there is nothing to doubt.
     adapter.prior.base[:-1] = 0
-    assert not adapter.doubts_metadata
+    assert not adapter.scales_prior_by_code_variance
 
 
 def joined(one: Cells, other: Cells) -> Cells:

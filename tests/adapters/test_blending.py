@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from headstart.core.types import Heads, blended, narrowed
+from headstart.core.types import Heads, crop_heads, mix_heads
 from headstart.linalg.packed import pack, unpack
 
 
@@ -23,7 +23,7 @@ def some_heads(width: int, seed: int) -> Heads:
 def test_a_blend_has_the_moments_of_the_mixture(fewer: int) -> None:
     one, other = some_heads(5, 0), some_heads(fewer, 1)
     share = torch.tensor([0.0, 0.3, 0.8, 1.0], dtype=torch.float64)
-    found = blended(one, other, share)
+    found = mix_heads(one, other, share)
     random = np.random.default_rng(0)
     for feature in range(4):
         part, row = float(share[feature]), random.normal(size=5)
@@ -46,4 +46,4 @@ def test_narrowed_matrices_keep_the_bias() -> None:
     matrix = torch.arange(36.0).view(6, 6)
     matrix = matrix + matrix.T
     kept = [0, 1, 5]
-    assert torch.equal(unpack(narrowed(pack(matrix)[None], 2, 5), 3)[0], matrix[kept][:, kept])
+    assert torch.equal(unpack(crop_heads(pack(matrix)[None], 2, 5), 3)[0], matrix[kept][:, kept])

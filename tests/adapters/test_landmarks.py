@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from headstart.adapters.head_prior import Landmarks
+from headstart.adapters.head_prior import ReferenceFeatures
 from headstart.core.likelihood import Likelihood, LikelihoodConfig
 from headstart.core.types import Heads, Knowledge, RowStates
 from headstart.table.cells import Cells
@@ -26,7 +26,7 @@ def known(rows: int = 50, features: int = 5, latent: int = 3) -> Knowledge:
 
 def test_extents_are_median_distances_of_predictions_in_units_of_the_usual_one() -> None:
     knowledge = known()
-    landmarks = Landmarks.of(knowledge)
+    landmarks = ReferenceFeatures.of(knowledge)
     activation = knowledge.states.activation.double().numpy()
     expected = []
     for i in range(len(activation)):
@@ -46,6 +46,6 @@ def test_extents_are_median_distances_of_predictions_in_units_of_the_usual_one()
 
 def test_activations_that_an_adapter_added_are_left_out() -> None:
     knowledge = known()
-    landmarks, states = Landmarks.of(knowledge), knowledge.states
+    landmarks, states = ReferenceFeatures.of(knowledge), knowledge.states
     wider = torch.cat([states.activation, torch.ones(50, 2)], dim=1)
     assert torch.equal(landmarks.extents(wider), landmarks.extents(states.activation))

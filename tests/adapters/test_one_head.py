@@ -11,18 +11,18 @@ from headstart.linalg.gaussian import ContextSums, mixed, posterior_of, regress
 from headstart.linalg.laplace import classify
 from headstart.linalg.packed import (
     LinAlgError,
-    backward,
-    factor,
-    forward,
-    inverted,
+    cholesky_one,
+    invert_one,
     pack,
     pack_one,
-    robust_factor,
+    robust_cholesky_one,
+    solve_lower_one,
+    solve_upper_one,
     unpack,
-    unpacked,
+    unpack_one,
 )
 from headstart.table.cells import Cells
-from headstart.table.outliers import tame_one, tame_outliers
+from headstart.table.outliers import winsorise, winsorise_one
 
 SIZE = 6
 
@@ -105,8 +105,8 @@ def test_outliers_of_one_line_are_tamed_alike(seed: int) -> None:
     cells = Cells(
         torch.tensor([0, count]), torch.arange(count), torch.from_numpy(values).float(), max(1, count)
     )
-    expected = tame_outliers(cells, torch.tensor([True])).values.double().numpy()
-    np.testing.assert_allclose(tame_one(values), expected, rtol=1e-12)
+    expected = winsorise(cells, torch.tensor([True])).values.double().numpy()
+    np.testing.assert_allclose(winsorise_one(values), expected, rtol=1e-12)
 
 
 def test_small_algebra() -> None:
@@ -115,15 +115,15 @@ def test_small_algebra() -> None:
     matrix = square @ square.T + np.eye(SIZE)
     np.testing.assert_array_equal(pack_one(matrix), pack(torch.from_numpy(matrix)).numpy())
     np.testing.assert_array_equal(
-        unpacked(pack_one(matrix)), unpack(pack(torch.from_numpy(matrix)), SIZE).numpy()
+        unpack_one(pack_one(matrix)), unpack(pack(torch.from_numpy(matrix)), SIZE).numpy()
     )
-    lower, vector = factor(matrix), random.normal(size=SIZE)
+    lower, vector = cholesky_one(matrix), random.normal(size=SIZE)
     np.testing.assert_allclose(np.tril(lower) @ np.tril(lower).T, matrix, rtol=1e-12)
-    np.testing.assert_allclose(inverted(lower), np.linalg.inv(matrix), rtol=1e-9)
-    np.testing.assert_allclose(np.tril(lower) @ forward(lower, vector), vector, rtol=1e-10)
-    np.testing.assert_allclose(np.tril(lower).T @ backward(lower, vector), vector, rtol=1e-10)
+    np.testing.assert_allclose(invert_one(lower), np.linalg.inv(matrix), rtol=1e-9)
+    np.testing.assert_allclose(np.tril(lower) @ solve_lower_one(lower, vector), vector, rtol=1e-10)
+    np.testing.assert_allclose(np.tril(lower).T @ solve_upper_one(lower, vector), vector, rtol=1e-10)
     for wrong in (-matrix, np.full((SIZE, SIZE), np.nan)):
         with pytest.raises(LinAlgError):
-            factor(wrong)
+            cholesky_one(wrong)
     near = np.ones((SIZE, SIZE)) * 4
-    assert np.isfinite(robust_factor(near)).all()
+    assert np.isfinite(robust_cholesky_one(near)).all()

@@ -12,7 +12,7 @@ from scipy.stats import multivariate_normal
 from torch import Tensor
 
 from headstart.linalg.gaussian import ContextSums, mixed, regress
-from headstart.linalg.laplace import classify, squeezing
+from headstart.linalg.laplace import classify, probit_scale
 
 SIZE = 4
 Array = NDArray[np.float64]
@@ -197,8 +197,8 @@ def test_the_gradient_of_a_classification_is_that_of_its_mode() -> None:
 
 def test_noise_flattens_a_link_as_mackay_has_it() -> None:
     noise = torch.tensor([0.0, 1.0, 8 / np.pi])
-    torch.testing.assert_close(squeezing(noise), 1 / torch.sqrt(1 + torch.pi * noise / 8))
-    assert float(squeezing(noise)[2]) == pytest.approx(0.5**0.5)
+    torch.testing.assert_close(probit_scale(noise), 1 / torch.sqrt(1 + torch.pi * noise / 8))
+    assert float(probit_scale(noise)[2]) == pytest.approx(0.5**0.5)
 
 
 @given(

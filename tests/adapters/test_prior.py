@@ -19,13 +19,13 @@ from headstart.adapters.head_prior import (
     empirical_noise,
     empirical_prior,
     mean_squared_weights,
-    misleading_share,
+    p_uninformative,
     stacked_heads,
 )
 from headstart.core.likelihood import Likelihood, LikelihoodConfig
 from headstart.core.types import Description, FeatureBatch, Heads, Knowledge, RowStates
 from headstart.linalg.packed import pack, unpack
-from headstart.linalg.ridge import HonestRegression
+from headstart.linalg.ridge import LooRidge
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 
@@ -102,7 +102,11 @@ def slow_weights(knowledge: Knowledge) -> tuple[np.ndarray, np.ndarray]:
 def test_the_prior_is_an_honest_regression_of_heads(described: bool) -> None:
     knowledge = world()
     plain = Description.of(knowledge.metadata, WIDTHS)
-    description = plain.with_bends(plain.bendable()) if described else Description(plain.numbers[:, :0], [])
+    description = (
+        plain.with_cubic_terms(plain.nonlinear_columns())
+        if described
+        else Description(plain.numbers[:, :0], [])
+    )
     prior = empirical_prior(knowledge, knowledge.heads, description)
     known, metric = slow_weights(knowledge)
     np.testing.assert_allclose(activation_metric(knowledge).numpy(), metric, rtol=1e-5)
@@ -126,7 +130,7 @@ def test_a_known_feature_treated_as_new_gets_what_the_others_predict(mixed: bool
     knowledge = world(mixed=mixed)
     prior = prepared(knowledge, learned)
     description = Description.of(knowledge.metadata, WIDTHS)
-    description = description.with_bends(prior.bends)
+    description = description.with_cubic_terms(prior.bends)
     if mixed:
         description = description.with_more(torch.nn.functional.one_hot(knowledge.kinds, 3).float())
     regression = empirical_prior(knowledge, knowledge.heads, description).regression
@@ -162,7 +166,9 @@ def test_much_observed_features_count_more_for_new_ones(described: bool) -> None
     theta = stacked_heads(knowledge.heads).double()
     plain = sum(w * head for w, head in zip(weights, theta, strict=True)) / weights.sum()
     torch.testing.assert_close(prior.plain_mean.double(), plain, rtol=1e-4, atol=1e-5)
-    description = Description.of(knowledge.metadata, WIDTHS).with_bends(prior.bends) if described else None
+    description = (
+        Description.of(knowledge.metadata, WIDTHS).with_cubic_terms(prior.bends) if described else None
+    )
     if description is not None:
         regression = empirical_prior(
             knowledge, knowledge.heads, description, knowledge.table_shots
@@ -179,7 +185,7 @@ def test_of_known_features_it_is_known_how_much_observed_they_are() -> None:
     heads = replace(knowledge.heads, bias=knowledge.heads.bias + 4 * popularity[:, 0])
     knowledge = replace(knowledge, heads=heads)
     prior = prepared(knowledge)
-    plain = Description.of(knowledge.metadata, WIDTHS).with_bends(prior.bends)
+    plain = Description.of(knowledge.metadata, WIDTHS).with_cubic_terms(prior.bends)
     batch = batch_of(knowledge, None)
     known = replace(batch, known=torch.arange(FEATURES))
     theta, weights = stacked_heads(heads).double(), torch.from_numpy(slow_weights(knowledge)[0])
@@ -199,7 +205,7 @@ def test_of_known_features_it_is_known_how_much_observed_they_are() -> None:
 def test_gains_are_told_by_metadata_column() -> None:
     knowledge = world()
     prior = prepared(knowledge)
-    description = Description.of(knowledge.metadata, WIDTHS).with_bends(prior.bends)
+    description = Description.of(knowledge.metadata, WIDTHS).with_cubic_terms(prior.bends)
     regression = empirical_prior(knowledge, knowledge.heads, description).regression
     of_groups = regression.gains * (regression.strengths > 0)  # number, labels, noise, the number's bends
     assert len(of_groups) == 4
@@ -230,7 +236,7 @@ def test_the_share_of_features_that_metadata_misleads_about() -> None:
     heads, none = Heads(theta[:, :1], theta[:, 1]), torch.zeros(0)
     covariances = 0.05 * torch.eye(2), torch.tensor([[1.0, 0.2], [0.2, 1.2]])
     priors = [
-        EmpiricalPrior(none, none, means, covariance, HonestRegression([]))
+        EmpiricalPrior(none, none, means, covariance, LooRidge([]))
         for means, covariance in zip((told, torch.zeros(40, 2)), covariances, strict=True)
     ]
     densities = [
@@ -246,11 +252,11 @@ def test_the_share_of_features_that_metadata_misleads_about() -> None:
         for told_so, plain in zip(*densities, strict=True):
             total += share * plain / (share * plain + (1 - share) * told_so)
         share = (total + 2.5) / 50
-    found = float(misleading_share(heads, *priors))
+    found = float(p_uninformative(heads, *priors))
     assert found == pytest.approx(share, rel=1e-3)
     assert 0.2 < found < 0.4
     few = [replace(prior, loo_means=prior.loo_means[:0]) for prior in priors]
-    assert float(misleading_share(heads.take(torch.arange(0)), *few)) == pytest.approx(0.25)
+    assert float(p_uninformative(heads.take(torch.arange(0)), *few)) == pytest.approx(0.25)
 
 
 @pytest.mark.parametrize("vague", [True, False])

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.stats import invgamma, multivariate_normal
 
-from headstart.adapters.unknown_scale import ScalePrior, _matching_freedom, _weighted_median, cautious_scale
+from headstart.adapters.unknown_scale import ScalePrior, _matching_freedom, _weighted_median, shrinkage_scale
 from headstart.core.types import Scales
 from headstart.linalg.gaussian import ContextSums
 
@@ -140,7 +140,7 @@ def test_a_predicted_pattern_is_taken_as_large_as_costs_least() -> None:
     for freedom, square in ((3.0, 2.0), (40.0, 0.1)):
         given = invgamma(freedom / 2, scale=freedom * square / 2)
         s = np.sqrt(given.ppf((np.arange(200_000) + 0.5) / 200_000))
-        found = float(cautious_scale(torch.tensor(freedom), torch.tensor(square)))
+        found = float(shrinkage_scale(torch.tensor(freedom), torch.tensor(square)))
         assert found == pytest.approx((1 / s).mean() / (1 / s**2).mean(), rel=1e-3)
 
 

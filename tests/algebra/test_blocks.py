@@ -8,7 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.backbones.conftest import random_cells
 
-from headstart.linalg.ragged import Backwards, bag, column_sums, gram, line_blocks, stretches
+from headstart.linalg.ragged import (
+    TransposedSum,
+    column_sums,
+    gram,
+    line_blocks,
+    row_slices,
+    segment_weighted_sum,
+)
 from headstart.table.cells import Cells, offsets
 
 
@@ -49,7 +56,7 @@ def test_blocks_share_the_observations() -> None:
 
 @pytest.mark.parametrize("budget", [1, 7 * 8, 2**40])
 def test_stretches_cover_all_lines(budget: int) -> None:
-    parts = list(stretches(20, 8, budget))
+    parts = list(row_slices(20, 8, budget))
     assert [i for part in parts for i in range(20)[part]] == list(range(20))
     assert max(part.stop - part.start for part in parts) == {1: 1, 56: 7, 2**40: 20}[budget]
 
@@ -73,10 +80,10 @@ def test_sums_over_lines_add_up_over_blocks(weighted: bool) -> None:
     total = torch.zeros(9, 4)
     for place, block in line_blocks(cells, 8, 300):
         held = slice(int(cells.indptr[place.start]), int(cells.indptr[place.stop]))
-        Backwards(block).add(total, table[place], None if weights is None else weights[held])
+        TransposedSum(block).add(total, table[place], None if weights is None else weights[held])
     expected = torch.zeros(9, 4)
     for n, (line, index) in enumerate(zip(cells.lines.tolist(), cells.index.tolist(), strict=True)):
         expected[index] += table[line] * (1.0 if weights is None else weights[n])
     torch.testing.assert_close(total, expected)
     if weights is None:
-        torch.testing.assert_close(total, bag(table, cells.transpose()))
+        torch.testing.assert_close(total, segment_weighted_sum(table, cells.transpose()))

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from headstart.linalg.packed import pack, positive
-from headstart.linalg.ridge import MAX_COLUMNS, HonestRegression, loo_covariance, make_groups, reliability
+from headstart.linalg.ridge import MAX_COLUMNS, LooRidge, loo_covariance, make_groups, reliability
 
 
 def made_up(
@@ -26,7 +26,7 @@ def made_up(
     return columns, groups, targets
 
 
-def slow_loo(regression: HonestRegression, columns: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+def slow_loo(regression: LooRidge, columns: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
     """Each line predicted by a ridge regression that never saw it."""
     parts, ridge = [], []
     for group, strength in zip(regression.groups, regression.strengths.tolist(), strict=True):
@@ -49,7 +49,7 @@ def slow_loo(regression: HonestRegression, columns: Tensor, targets: Tensor, wei
 def test_predictions_are_those_of_the_other_lines(widths: list[int]) -> None:
     columns, groups, targets = made_up(30, widths, [True] * len(widths))
     weights = torch.rand(30, dtype=torch.float64) + 0.2
-    regression = HonestRegression(make_groups(columns, groups))
+    regression = LooRidge(make_groups(columns, groups))
     regression.strengths = torch.full((len(groups),), 0.3, dtype=torch.float64)
     predicted = regression.fit(columns, targets, weights)
     torch.testing.assert_close(
@@ -59,7 +59,7 @@ def test_predictions_are_those_of_the_other_lines(widths: list[int]) -> None:
 
 def test_the_map_gives_what_the_fit_gives() -> None:
     columns, groups, targets = made_up(40, [2, 3, 1], [True, False, True])
-    regression = HonestRegression(make_groups(columns, groups))
+    regression = LooRidge(make_groups(columns, groups))
     regression.strengths = torch.tensor([1.0, 0.0, 0.1], dtype=torch.float64)
     regression.fit(columns, targets, torch.ones(40, dtype=torch.float64))
     matrix, constant = regression.map(columns.shape[1])
@@ -71,7 +71,7 @@ def test_the_map_gives_what_the_fit_gives() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_groups_that_say_nothing_are_left_out_and_those_that_do_are_let_in(seed: int) -> None:
     columns, groups, targets = made_up(120, [2, 4, 3], [True, False, False], seed)
-    regression = HonestRegression(make_groups(columns, groups))
+    regression = LooRidge(make_groups(columns, groups))
     regression.choose(columns, targets, torch.ones(120), torch.eye(3))
     assert regression.strengths[0] > 0
     assert regression.gains[0] > 0.2
@@ -82,7 +82,7 @@ def test_a_hundred_columns_of_noise_are_left_out() -> None:
     let_in = 0
     for seed in range(5):
         columns, groups, targets = made_up(60, [1] * 100, [False] * 100, seed)
-        regression = HonestRegression(make_groups(columns, groups))
+        regression = LooRidge(make_groups(columns, groups))
         regression.choose(columns, targets, torch.ones(60), torch.eye(3))
         assert sorted(m for members in regression.members for m in members) == list(range(100))
         let_in += int((regression.strengths > 0).sum())
@@ -98,7 +98,7 @@ def test_wide_constant_and_empty_groups() -> None:
     assert [group.width for group in made] == [49, 0, 0]
     many = make_groups(torch.randn(2000, 600, generator=generator), [torch.arange(600)], generator)
     assert many[0].width == MAX_COLUMNS
-    regression = HonestRegression(made)
+    regression = LooRidge(made)
     targets = wide[:, :1] @ torch.ones(1, 2) + 0.01 * torch.randn(50, 2, generator=generator)
     regression.choose(columns, targets, torch.ones(50), torch.eye(2))
     assert regression.fit(columns, targets, torch.ones(50)).isfinite().all()
@@ -106,7 +106,7 @@ def test_wide_constant_and_empty_groups() -> None:
 
 def test_without_groups_it_is_the_mean_of_the_others() -> None:
     targets = torch.randn(10, 2, dtype=torch.float64)
-    regression = HonestRegression([])
+    regression = LooRidge([])
     regression.choose(targets, targets, torch.ones(10), torch.eye(2))
     others = (targets.sum(0) - targets) / 9
     torch.testing.assert_close(regression.fit(targets, targets, torch.ones(10)), others, rtol=1e-5, atol=1e-5)

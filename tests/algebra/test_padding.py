@@ -11,7 +11,7 @@ from tests.backbones.conftest import random_cells
 
 from headstart.linalg import ragged as padding
 from headstart.linalg.packed import pack
-from headstart.linalg.ragged import blocks, outputs_at, padded, places
+from headstart.linalg.ragged import blocks, outputs_at, pad, places
 from headstart.table.cells import Cells
 
 some_cells = given(
@@ -49,7 +49,7 @@ def test_padded_puts_each_observation_in_its_place(
 ) -> None:
     cells = random_cells(rows, features, density, seed)
     numbers = torch.stack([cells.values, cells.index.float()], dim=1)
-    block, most = padded(numbers, cells), max(cells.counts.tolist(), default=0)
+    block, most = pad(numbers, cells), max(cells.counts.tolist(), default=0)
     assert block.shape == (rows, most, 2)
     ends = cells.indptr.tolist()
     for line in range(rows):

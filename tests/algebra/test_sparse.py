@@ -38,7 +38,7 @@ def test_bag_is_a_loop_of_sums(rows: int, features: int, density: float, seed: i
     table = torch.randn(features, 4, dtype=torch.float64, requires_grad=True)
     for weighted in (False, True):
         weights = cells.values.double() if weighted else None
-        fast = sparse.bag(table, cells, weights)
+        fast = sparse.segment_weighted_sum(table, cells, weights)
         slow = torch.stack(
             [sum((table[j] * (x if weighted else 1) for j, x in line), torch.zeros(4).double())
              for line in lines_of(cells)]
@@ -76,7 +76,7 @@ def test_products_at_is_a_loop_of_dots(
     right = torch.randn(features, 5, dtype=torch.float64, requires_grad=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sparse, "DENSE_FROM", dense_from)
-        fast = sparse.products_at(left, right, cells)
+        fast = sparse.sampled_products(left, right, cells)
     dots = [left[i] @ right[j] for i, line in enumerate(lines_of(cells)) for j, _ in line]
     slow = torch.stack(dots) if dots else torch.zeros(0).double()
     torch.testing.assert_close(fast, slow)
@@ -99,7 +99,7 @@ def test_sums_backwards_are_loops_however_often_they_are_asked_for(
     rows: int, features: int, density: float, seed: int
 ) -> None:
     cells = random_cells(rows, features, density, seed)
-    back = sparse.Backwards(cells)
+    back = sparse.TransposedSum(cells)
     generator = torch.Generator().manual_seed(seed)
     for weighted in (False, True, False):
         table = torch.randn(rows, 3, dtype=torch.float64, generator=generator)
@@ -118,8 +118,12 @@ def test_products_do_not_depend_on_how_an_index_is_held(kind: torch.dtype) -> No
     cells = random_cells(7, 5, 0.6, 3)
     held = replace(cells, index=cells.index.to(kind))
     left, right = torch.randn(7, 3), torch.randn(5, 3)
-    torch.testing.assert_close(sparse.bag(right, held), sparse.bag(right, cells))
-    torch.testing.assert_close(sparse.products_at(left, right, held), sparse.products_at(left, right, cells))
+    torch.testing.assert_close(
+        sparse.segment_weighted_sum(right, held), sparse.segment_weighted_sum(right, cells)
+    )
+    torch.testing.assert_close(
+        sparse.sampled_products(left, right, held), sparse.sampled_products(left, right, cells)
+    )
     torch.testing.assert_close(
         sparse.folded_sum(right, right, held), sparse.folded_sum(right, right, cells), rtol=0, atol=0
     )
@@ -133,6 +137,6 @@ def test_places_in_a_dense_product_are_counted_in_eight_bytes(monkeypatch: pytes
     left, right = torch.randn(100_000, 2), torch.randn(50_000, 2)
     monkeypatch.setattr(sparse, "DENSE_FROM", 1.0)
     expected = (left[lines] * right[index]).sum(1)
-    torch.testing.assert_close(sparse.products_at(left, right, cells), expected)
-    found = sparse.bag(right, cells)
+    torch.testing.assert_close(sparse.sampled_products(left, right, cells), expected)
+    found = sparse.segment_weighted_sum(right, cells)
     torch.testing.assert_close(found[lines], right[index])

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headstart.linalg.packed import forms, pack, solved, squares, unpack
+from headstart.linalg.packed import pack, quadratic_forms, solve, squares, unpack
 
 shapes = given(size=st.integers(1, 6), count=st.integers(0, 5), seed=st.integers(0, 99))
 
@@ -39,7 +39,7 @@ def test_squares_and_forms_are_loops_over_vectors(size: int, count: int, seed: i
     assert squares(vectors).shape == (len(vectors), size * (size + 1) // 2)
     for found, expected in zip(unpack(squares(vectors), size).numpy(), outer, strict=True):
         np.testing.assert_allclose(found, expected)
-    found = forms(vectors, pack(matrices)).numpy()
+    found = quadratic_forms(vectors, pack(matrices)).numpy()
     expected = [[v @ matrix @ v for matrix in matrices.numpy()] for v in vectors.numpy()]
     np.testing.assert_allclose(found, np.array(expected).reshape(len(vectors), 3))
 
@@ -49,7 +49,7 @@ def test_squares_and_forms_are_loops_over_vectors(size: int, count: int, seed: i
 def test_solved_is_the_inverse_precision_and_its_product(size: int, count: int, seed: int) -> None:
     precision = symmetric(count, size, seed)
     pull = torch.randn(count, size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    mean, covariance = solved(precision, pull)
+    mean, covariance = solve(precision, pull)
     assert mean.shape == (count, size)
     for n in range(count):
         np.testing.assert_allclose(covariance[n].numpy(), np.linalg.inv(precision[n].numpy()), atol=1e-8)

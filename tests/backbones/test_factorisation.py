@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from headstart.backbones import factorisation_fit as row_sweep
 from headstart.backbones import factorisation_fit as sweeping_module
 from headstart.backbones.factorisation import Factorisation, FactorisationConfig
-from headstart.backbones.factorisation_fit import FactorisationTraining, put_behind_link, standardise
+from headstart.backbones.factorisation_fit import FactorisationTraining, to_logistic, whiten
 from headstart.backbones.row_posterior import MORE_PASSES, PASSES, RowPosterior
 from headstart.core.types import Description
 from headstart.linalg import ragged as blocks
 from headstart.linalg.packed import unpack
-from headstart.linalg.ragged import Backwards
+from headstart.linalg.ragged import TransposedSum
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 
@@ -154,7 +154,7 @@ class Slow:
         self.read(model, cells)
         self.mean = training.rows.mean.numpy().copy()
         self.covariance = unpack(training.rows.spread, LATENT).numpy().copy()
-        self.exactness = training.rows.exactness.numpy().copy()
+        self.relative_precision = training.rows.relative_precision.numpy().copy()
         self.head_means = training.head_prior[0].numpy().copy()
         self.head_covariance = training.head_prior[1].numpy().copy()
         self.first_signs = training.first_signs
@@ -166,7 +166,7 @@ class Slow:
         self.heads = np.c_[model.weight.detach().numpy(), model.bias.detach().numpy()].copy()
         self.spread = unpack(model.spread, LATENT + 1).numpy().copy()
         self.precision = model.precision.numpy().copy()
-        self.head_exactness = model.exactness.numpy().copy()
+        self.head_exactness = model.relative_precision.numpy().copy()
         self.signs = model.signature(cells).numpy().copy()
         self.row_prior = self.signs @ model.row_map.numpy()
         self.row_map = model.row_map.numpy().copy()
@@ -188,7 +188,7 @@ class Slow:
         slow.read(model, cells)
         slow.mean = slow.row_prior
         slow.covariance = np.repeat(slow.row_covariance[None], len(cells), axis=0)
-        slow.exactness, slow.new = np.ones(len(cells)), True
+        slow.relative_precision, slow.new = np.ones(len(cells)), True
         return slow
 
     def row_moment(self, i: int) -> Array:
@@ -222,7 +222,7 @@ class Slow:
             weight = self.precision[KindType.REAL] * self.believed(i, j, x)
             return weight, weight * x
         if self.kinds[j] == KindType.RATING:
-            weight = self.precision[self.kinds[j]] * self.head_exactness[j] * self.exactness[i]
+            weight = self.precision[self.kinds[j]] * self.head_exactness[j] * self.relative_precision[i]
             return weight, weight * x
         bound = np.sqrt(np.trace(self.row_moment(i) @ self.head_moment(j)))
         return np.tanh(bound / 2) / (2 * bound), x - 0.5
@@ -234,7 +234,7 @@ class Slow:
                 seen[i] += 1
                 usual = self.precision[self.kinds[j]] * self.head_exactness[j]
                 squared[i] += usual * self.missed(i, j, x)
-        self.exactness = seen / squared
+        self.relative_precision = seen / squared
 
     def update_rows(self) -> None:
         inverse = np.linalg.inv(raised(self.row_covariance))
@@ -287,7 +287,7 @@ class Slow:
         seen, squared = np.full(len(self.heads), 5.0), np.full(len(self.heads), 5.0)
         for i, j, x in self.observed:
             seen[j] += 1
-            squared[j] += self.precision[self.kinds[j]] * self.exactness[i] * self.missed(i, j, x)
+            squared[j] += self.precision[self.kinds[j]] * self.relative_precision[i] * self.missed(i, j, x)
         rating = self.kinds == KindType.RATING
         self.head_exactness = np.where(rating, np.minimum(seen / squared, 1e4), 1.0)
 
@@ -327,7 +327,7 @@ def test_a_sweep_updates_everything_as_the_formulas_read(
     slow, after = training.kept[sweep], training.kept[sweep + 1]
     slow.update_exactness()
     slow.update_rows()
-    same(after.exactness, slow.exactness)
+    same(after.relative_precision, slow.relative_precision)
     same(after.mean, slow.mean)
     same(after.covariance, slow.covariance)
     slow.update_row_prior(after.row_strengths)
@@ -372,7 +372,7 @@ def test_observations_are_ordered_by_feature_once_for_all_sweeps(
     cells, every_kind = made_up(kinds)
     made: list[Cells] = []
 
-    class Counted(Backwards):
+    class Counted(TransposedSum):
         def __init__(self, cells: Cells) -> None:
             made.append(cells)
             super().__init__(cells)
@@ -383,12 +383,12 @@ def test_observations_are_ordered_by_feature_once_for_all_sweeps(
     def both(backbone: Factorisation, kept: list[row_sweep.RowBlock], rows: RowPosterior):
         found.append(summed(backbone, kept, rows))
         with monkeypatch.context() as uncounted:
-            uncounted.setattr(row_sweep, "Backwards", Backwards)
+            uncounted.setattr(row_sweep, "TransposedSum", TransposedSum)
             anew.append(summed(backbone, row_sweep.row_blocks(backbone, cells.take(filled)), rows))
         return found[-1]
 
     filled = torch.nonzero(cells.counts)[:, 0]
-    monkeypatch.setattr(row_sweep, "Backwards", Counted)
+    monkeypatch.setattr(row_sweep, "TransposedSum", Counted)
     monkeypatch.setattr(sweeping_module, "feature_sums", both)
     model = untrained(every_kind, sweeps=5)
     list(sweeping(model, cells))
@@ -412,7 +412,7 @@ def test_heads_of_numbers_are_put_behind_the_link_alike_to_first_order() -> None
     assert bool((model.kinds == KindType.RATING).all())
     heads, covariance = model.stacked_heads().numpy().copy(), model.heads.covariances(LATENT + 1).numpy()
     centre = model.row_map[0].numpy()
-    put_behind_link(model)
+    to_logistic(model)
     assert bool((model.kinds == KindType.BINARY).all())
     after, scaled = model.stacked_heads().numpy(), model.heads.covariances(LATENT + 1).numpy()
     for j in range(FEATURES):
@@ -450,11 +450,15 @@ def test_standardising_changes_the_factors_and_no_prediction(kinds: list[int]) -
         every = [(i, j) for i in range(ROWS) for j in range(FEATURES)]
         squares = [np.trace(slow.row_moment(i) @ slow.head_moment(j)) for i, j in every]
         states = model.states(cells)
-        return model.heads.logits(states.activation).detach().numpy(), np.array(squares), slow.exactness
+        return (
+            model.heads.logits(states.activation).detach().numpy(),
+            np.array(squares),
+            slow.relative_precision,
+        )
 
     assert not np.allclose(model.row_covariance.numpy(), np.eye(LATENT), atol=0.05)
     before = outputs()
-    standardise(model)
+    whiten(model)
     for one, other in zip(before, outputs(), strict=True):
         np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-4)
     same(model.row_covariance, np.eye(LATENT))
@@ -488,8 +492,8 @@ def test_row_states_are_the_fixed_point_from_the_prior(kinds: list[int]) -> None
     same(found.code[:, :LATENT], slow.mean)
     same(found.code_std[:, :LATENT], np.sqrt(slow.covariance.diagonal(axis1=1, axis2=2)))
     same(found.variance, slow.covariance.diagonal(axis1=1, axis2=2))
-    same(found.code[:, LATENT], np.log(slow.exactness))
-    same(found.noise, 1 / slow.exactness)
+    same(found.code[:, LATENT], np.log(slow.relative_precision))
+    same(found.noise, 1 / slow.relative_precision)
     same(found.code[:, LATENT + 2 :], slow.signs[:, 1:])
     assert found.code.shape[1] == model.code_size
     same(found.activation[0], slow.row_prior[0])  # of a row of which nothing is known

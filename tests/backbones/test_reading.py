@@ -9,7 +9,7 @@ import torch
 
 from headstart.backbones import row_posterior as reading
 from headstart.backbones.factorisation import Factorisation, FactorisationConfig
-from headstart.backbones.row_posterior import PaddedReadings, Readings, RowPosterior
+from headstart.backbones.row_posterior import HeadMoments, PaddedHeadMoments, RowPosterior
 from headstart.core.types import Heads, RowStates
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
@@ -71,9 +71,9 @@ def test_a_row_is_the_same_alone_and_in_company(
 @pytest.mark.parametrize("kinds", MIXES, ids=str)
 def test_padded_readings_are_the_same_sums(kinds: list[KindType]) -> None:
     cells, known_heads, every = world(kinds, COUNTS)
-    plain = Readings.of(known_heads, every).double()
+    plain = HeadMoments.of(known_heads, every).double()
     cells = replace(cells, values=cells.values.double())
-    gathered = PaddedReadings.of(Readings.of(known_heads, every), cells)
+    gathered = PaddedHeadMoments.of(HeadMoments.of(known_heads, every), cells)
     own = replace(cells, index=torch.arange(len(cells.index)), width=len(cells.index))
     packed = LATENT * (LATENT + 1) // 2
     spread = torch.eye(LATENT).double()[tuple(torch.tril_indices(LATENT, LATENT))].expand(len(COUNTS), packed)

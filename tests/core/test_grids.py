@@ -8,7 +8,7 @@ import torch
 
 from headstart.core.predictive import grid_logits, grid_variance
 from headstart.core.types import Heads, RowStates, second_moment
-from headstart.linalg.packed import affine_form, forms, pack
+from headstart.linalg.packed import affine_form, pack, quadratic_forms
 
 WIDTH = 6
 
@@ -64,7 +64,7 @@ def test_a_form_with_a_one_and_with_spread() -> None:
     np.testing.assert_allclose(affine_form(vectors, matrix), slow)
     spread = torch.rand(5, 3, generator=random, dtype=torch.float64)
     added = slow + spread @ matrix.diagonal()[:-1]
-    np.testing.assert_allclose(forms(with_one, pack(matrix)[None], spread)[:, 0], added)
+    np.testing.assert_allclose(quadratic_forms(with_one, pack(matrix)[None], spread)[:, 0], added)
 
 
 def test_the_second_moment_is_kept_for_the_same_states() -> None:

@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 
-from headstart.core.networks import initial, loading
+from headstart.core.networks import initial_tensor, loading
 
 
 def test_while_loading_nothing_is_made() -> None:
@@ -15,12 +15,12 @@ def test_while_loading_nothing_is_made() -> None:
         raise AssertionError
 
     with loading():
-        assert initial(never, 2, 3).shape == (2, 3)
+        assert initial_tensor(never, 2, 3).shape == (2, 3)
         found = []
-        other = threading.Thread(target=lambda: found.append(initial(lambda: torch.ones(2), 2)))
+        other = threading.Thread(target=lambda: found.append(initial_tensor(lambda: torch.ones(2), 2)))
         other.start()
         other.join()
         assert found[0].tolist() == [1.0, 1.0]  # another thread trains meanwhile
-    assert initial(lambda: torch.ones(2), 2).tolist() == [1.0, 1.0]
+    assert initial_tensor(lambda: torch.ones(2), 2).tolist() == [1.0, 1.0]
     with pytest.raises(AssertionError):
-        initial(never, 2)
+        initial_tensor(never, 2)

@@ -12,7 +12,7 @@ from headstart import Headstart
 from headstart.datasets import synthetic_mixed, synthetic_ratings
 from headstart.errors import InputError
 from headstart.evaluate import Benchmark, BenchmarkConfig, KShotTest, Results, RowTest, benchmark, scoring
-from headstart.evaluate.splits import part_rows
+from headstart.evaluate.splits import split_rows
 from headstart.table.kinds import KindType
 from headstart.training.recipe import feature_batch, hide_scales
 
@@ -44,7 +44,7 @@ class Spied:
         with patch.object(scoring, "score", scored), patch.object(benchmark, "train", training):
             self.results = self.benchmark.run(out)
         seed, split = settings.seed, self.benchmark.splits[0]
-        kept, away = part_rows(table, self.benchmark.rows[0])
+        kept, away = split_rows(table, self.benchmark.rows[0])
         self.kept = hide_scales(kept, split.train)
         self.away = replace(away, kinds=self.kept.kinds)
         self.known = self.away.with_features(split.train)
@@ -177,7 +177,7 @@ def test_values_outside_contexts_change_no_prediction(spied, tmp_path):
 def test_the_test_of_features_is_that_of_a_table_without_the_rows(spied, tmp_path):
     """With the same features held out, it does not matter that there were other rows."""
     split = spied.benchmark.splits[0]
-    alone = Benchmark(part_rows(spied.benchmark.table, spied.benchmark.rows[0])[0],
+    alone = Benchmark(split_rows(spied.benchmark.table, spied.benchmark.rows[0])[0],
                       config(test_rows=0, test_share=0.2))  # fmt: skip
     assert np.array_equal(alone.splits[0].meta_test, split.meta_test)
     results = alone.run(tmp_path / "out")

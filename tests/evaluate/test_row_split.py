@@ -16,11 +16,11 @@ from headstart.errors import InputError
 from headstart.evaluate import KShotTest, RowTest, split_features
 from headstart.evaluate.kshot import both_few
 from headstart.evaluate.scoring import HeldOutRows
-from headstart.evaluate.splits import LEAST_ROWS, MOST_ROWS, draw_rows, part_rows, usable_row_shots
+from headstart.evaluate.splits import LEAST_ROWS, MOST_ROWS, draw_rows, split_rows, usable_row_shots
 from headstart.table import Table
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
-from headstart.training.recipe import as_modelled, feature_batch
+from headstart.training.recipe import feature_batch, modelled_table
 
 SHOTS = (0, 1, 2, 4)
 
@@ -44,7 +44,7 @@ def test_parts_have_every_row_once_with_all_it_has():
     people = pa.table({"row": [*"abcd"], "age": [1, 2, 3, 4]})
     table = Table.read(pa.table(frame), row_metadata=people, time="when", kinds="rating:1:5")
     table = replace(table, weights=np.arange(6.0))
-    kept, away = part_rows(table, np.array([1, 3]))
+    kept, away = split_rows(table, np.array([1, 3]))
     assert (list(kept.rows), list(away.rows)) == (["a", "c"], ["b", "d"])
     assert kept.features == away.features == table.features
     assert away.row_metadata is not None
@@ -151,7 +151,7 @@ def test_too_many_observations_of_a_row_are_reported(table):
 
 
 def test_both_few_are_all_cells_of_tested_rows_and_tested_features(table):
-    kept, away = part_rows(table, draw_rows(table, 0.3, 0))
+    kept, away = split_rows(table, draw_rows(table, 0.3, 0))
     known, new = np.arange(12), np.arange(12, 15)
     rows = RowTest(away.with_features(known), away.kinds.take(known), SHOTS, 0)
     features = KShotTest(feature_batch(kept.with_features(new)), kept.kinds.take(new), (0, 4), 0)
@@ -173,10 +173,10 @@ def test_both_few_are_all_cells_of_tested_rows_and_tested_features(table):
 def test_binary_features_taken_as_numbers_are_scored_as_binary():
     table = synthetic_responses(60, 20)
     split = split_features(table, 0.2, seed=0)
-    kept, away = part_rows(table, draw_rows(table, 0.2, 0))
+    kept, away = split_rows(table, draw_rows(table, 0.2, 0))
     new = kept.with_features(split.meta_test)
     for link, kind in (("identity", KindType.RATING), ("logistic", KindType.BINARY)):
-        features = KShotTest(feature_batch(as_modelled(new, link)), new.kinds, (0, 4), 0)
+        features = KShotTest(feature_batch(modelled_table(new, link)), new.kinds, (0, 4), 0)
         test = HeldOutRows.of(kept, away, split, features, link, SHOTS, 0)
         assert test is not None
         assert test.both is not None

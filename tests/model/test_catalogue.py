@@ -8,7 +8,7 @@ import torch
 
 from headstart.core.types import Heads
 from headstart.errors import UnknownNameError
-from headstart.model.features import Catalogue, Feature
+from headstart.model.features import Feature, FeatureStore
 from headstart.table.kinds import Kind
 
 WIDTH = 2
@@ -27,7 +27,7 @@ def head(*numbers: float) -> Heads:
 
 
 def test_heads_are_found_by_name_however_many_come_and_go() -> None:
-    catalogue = Catalogue(head(0.0))
+    catalogue = FeatureStore(head(0.0))
     expected: dict[str, float] = {}
     random = np.random.default_rng(0)
     for number in range(400):
@@ -48,7 +48,7 @@ def test_heads_are_found_by_name_however_many_come_and_go() -> None:
 
 
 def test_sums_belong_to_the_head_they_were_put_with() -> None:
-    catalogue = Catalogue(head(0.0))
+    catalogue = FeatureStore(head(0.0))
     sums = [torch.tensor([[1.0]]), torch.tensor([[2.0]])]
     catalogue = catalogue.put([feature("a"), feature("b")], head(1.0, 2.0), sums)
     catalogue = catalogue.put([feature("c")], head(3.0))
@@ -67,7 +67,7 @@ def test_sums_belong_to_the_head_they_were_put_with() -> None:
 
 def test_names_of_older_models_are_found_as_they_are() -> None:
     """Models saved before names were tidied may hold names with spaces around them."""
-    catalogue = Catalogue(head(0.0)).put([feature(" a "), feature("b")], head(1.0, 2.0))
+    catalogue = FeatureStore(head(0.0)).put([feature(" a "), feature("b")], head(1.0, 2.0))
     assert catalogue[" a "].name == " a "
     assert catalogue[" b "].name == "b"
     with pytest.raises(UnknownNameError, match="unknown feature 'a'"):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from headstart.model.suggestion import Weights, greedy
+from headstart.model.suggestion import Weights, greedy_design
 
 SIZE = 5
 
@@ -36,16 +36,19 @@ def test_many_choices_are_those_of_computing_all_anew(seed: int, with_bars: bool
 
     mask = torch.from_numpy(barred) if with_bars else None
     given = Weights(torch.from_numpy(vectors)), torch.from_numpy(noise), torch.from_numpy(start)
-    found, told = greedy(*given, torch.from_numpy(usual), 999, mask)
+    found, told = greedy_design(*given, torch.from_numpy(usual), 999, mask)
     assert found == chosen
     np.testing.assert_allclose(told, gains, rtol=1e-9)
-    few, _ = greedy(*given, torch.from_numpy(usual), 3, mask)
+    few, _ = greedy_design(*given, torch.from_numpy(usual), 3, mask)
     assert few == chosen[:3]
 
 
 def test_there_may_be_nothing_to_choose() -> None:
     eye = torch.eye(SIZE, dtype=torch.float64)
     none = torch.zeros(0, dtype=torch.float64)
-    assert greedy(Weights(torch.zeros(0, SIZE)), none, eye, eye, 3) == ([], [])
+    assert greedy_design(Weights(torch.zeros(0, SIZE)), none, eye, eye, 3) == ([], [])
     barred = torch.ones(4, dtype=torch.bool)
-    assert greedy(Weights(torch.ones(4, SIZE)), torch.ones(4).double(), eye, eye, 3, barred) == ([], [])
+    assert greedy_design(Weights(torch.ones(4, SIZE)), torch.ones(4).double(), eye, eye, 3, barred) == (
+        [],
+        [],
+    )

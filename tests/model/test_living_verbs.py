@@ -17,7 +17,7 @@ from tests.model.test_row_metadata import fitted as with_row_metadata
 
 from headstart.errors import InputError
 from headstart.model import Headstart
-from headstart.model.saving.folder import lost_without
+from headstart.model.saving.folder import list_losses
 
 Fresh = Callable[..., Headstart]
 
@@ -234,10 +234,10 @@ def test_cells_that_rows_observed_are_not_evaluated(fresh: Fresh) -> None:
 def test_what_rows_observed_is_not_replaced_unsaid(fresh: Fresh, tmp_path: Path) -> None:
     model, table = fresh(adapter="able"), ratings_table(rows=200, features=60)
     model.save(tmp_path / "m")
-    assert lost_without(tmp_path / "m", table) == []
+    assert list_losses(tmp_path / "m", table) == []
     cells = observed(model)
     new = [("u1", name, 3) for name in model.features if ("u1", name) not in cells][:2]
     model.observe(new, update="rows")
     model.save(tmp_path / "m")
-    assert lost_without(tmp_path / "m", table) == ["2 observations"]
-    assert lost_without(tmp_path / "m", model.table()) == []
+    assert list_losses(tmp_path / "m", table) == ["2 observations"]
+    assert list_losses(tmp_path / "m", model.table()) == []

@@ -277,14 +277,14 @@ def test_check_reads_everything(tmp_path: Path) -> None:
     place = tmp_path / "m"
     fresh().save(place)
     changed(place, lambda m: m.add_feature("new"))
-    assert opening.checked(place).fitted.catalogue["new"].shots == 0
+    assert opening.check_model(place).fitted.catalogue["new"].shots == 0
     (file,) = place.glob("quick-*")
     whole = file.read_bytes()
     flipped(file, len(whole) - 50)
     with pytest.raises(ModelFileError, match=r"quick-.* is damaged; remove it"):
-        opening.checked(place)
+        opening.check_model(place)
     file.write_bytes(whole)
     weights = next(place.glob("weights-*"))
     flipped(weights, weights.stat().st_size - 3)
     with pytest.raises(ModelFileError, match=r"weights-.* is damaged"):
-        opening.checked(place)
+        opening.check_model(place)

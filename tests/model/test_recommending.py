@@ -15,7 +15,7 @@ from tests.model.conftest import CLOSED, ratings_table
 from headstart.core.predictive import predict_grid
 from headstart.errors import InputError, UnknownNameError
 from headstart.model import Headstart
-from headstart.model.ranking import leading
+from headstart.model.ranking import top_candidates
 from headstart.table import Table
 
 Fresh = Callable[..., Headstart]
@@ -256,7 +256,7 @@ def test_the_leading_candidates_hold_the_best(seed: int) -> None:
     values[1] = values[1].round(decimals=1)  # many ties
     values[2, torch.rand(3000, generator=random) < 0.999] = -torch.inf  # hardly any left
 
-    found = leading(lambda part: values[:, part], 3, 3000, 10)
+    found = top_candidates(lambda part: values[:, part], 3, 3000, 10)
     for line, near in enumerate(found):
         finite = int(values[line].isfinite().sum())
         best = values[line].sort(descending=True).values[: min(10, finite)]

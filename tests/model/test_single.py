@@ -12,7 +12,7 @@ from tests.model.conftest import CLOSED, ratings_table
 
 from headstart.errors import NumericalError
 from headstart.model import Headstart
-from headstart.model.persistent import Layered
+from headstart.model.persistent import PersistentArray
 from headstart.table import Table
 
 
@@ -89,7 +89,7 @@ def test_the_short_way_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     def general(*_: object) -> None:
         raise AssertionError("the general way was taken")
 
-    monkeypatch.setattr("headstart.model.updates.described", general)
+    monkeypatch.setattr("headstart.model.updates.compute_row_states", general)
     monkeypatch.setattr(type(model.fitted_.adapter), "adapt", general)
     monkeypatch.setattr(type(model.fitted_.adapter), "evidence", general)
     said = model.observe([("u1", "f1", 5)])
@@ -125,7 +125,7 @@ def test_a_far_value_widens_as_among_many() -> None:
 
 def test_layers_are_an_array() -> None:
     random = np.random.default_rng(0)
-    plain, layered, held = np.arange(90), Layered(np.arange(90)), []
+    plain, layered, held = np.arange(90), PersistentArray(np.arange(90)), []
     for turn in range(300):
         places = np.sort(random.choice(len(plain), int(random.integers(1, 4)), replace=False))
         values = random.integers(0, 1000, len(places))

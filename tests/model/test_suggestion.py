@@ -13,9 +13,9 @@ from tests.model.conftest import CLOSED, ratings_table
 from headstart.core.likelihood import Likelihood, LikelihoodConfig
 from headstart.core.types import Heads, RowStates
 from headstart.errors import InputError, UnknownNameError
-from headstart.linalg.packed import forms, pack
+from headstart.linalg.packed import pack, quadratic_forms
 from headstart.model import Headstart
-from headstart.model.suggestion import most_telling
+from headstart.model.suggestion import suggest_rows
 from headstart.table import Table
 from headstart.table.kinds import KindType
 
@@ -67,10 +67,10 @@ def brute_force(heads: Heads, states: RowStates, among: list[int], kind: int, n:
 def test_rows_are_chosen_as_by_brute_force(kind: int, seed: int) -> None:
     heads, states = world(seed, noisy=seed % 2 == 0)
     among = [0, 2, 3, 5, 7, 8, 11]
-    found = most_telling(heads, states, torch.tensor(among), kind, 5, IDENTITY)
+    found = suggest_rows(heads, states, torch.tensor(among), kind, 5, IDENTITY)
     assert found == brute_force(heads, states, among, kind, 5)
-    assert most_telling(heads, states, torch.tensor(among), kind, 99, IDENTITY)[:5] == found
-    assert most_telling(heads, states, torch.zeros(0, dtype=torch.int64), kind, 3, IDENTITY) == []
+    assert suggest_rows(heads, states, torch.tensor(among), kind, 99, IDENTITY)[:5] == found
+    assert suggest_rows(heads, states, torch.zeros(0, dtype=torch.int64), kind, 3, IDENTITY) == []
 
 
 @pytest.mark.parametrize("kind", [KindType.RATING, KindType.BINARY])
@@ -81,12 +81,12 @@ def test_of_two_rows_alike_not_both_come_first(kind: int) -> None:
     if kind == KindType.BINARY:  # an answer weighs more where much is unknown
         heads = Heads(0 * heads.weight, 0 * heads.bias, 100 * heads.covariance, heads.noise)
     every = torch.arange(ROWS)
-    best = most_telling(heads, states, every, kind, 1, IDENTITY)[0]
+    best = suggest_rows(heads, states, every, kind, 1, IDENTITY)[0]
     twin = (best + 1) % ROWS
     activation = states.activation.clone()
     activation[twin] = activation[best]
     alike = RowStates(states.code, states.code_std, activation)
-    chosen = most_telling(heads, alike, every, kind, 2, IDENTITY)
+    chosen = suggest_rows(heads, alike, every, kind, 2, IDENTITY)
     assert not {best, twin} <= set(chosen)
 
 
@@ -124,7 +124,7 @@ def test_observing_what_is_suggested_leaves_less_unknown_than_other_rows(fresh: 
         heads = model.fitted_.catalogue.take(["new"])[1]
         states = model.fitted_.states
         ones = torch.cat([states.activation, torch.ones(len(states), 1)], dim=1).double()
-        spreads.append(float(forms(ones, heads.covariance.double()).mean()))
+        spreads.append(float(quadratic_forms(ones, heads.covariance.double()).mean()))
     assert spreads[0] < spreads[1]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from headstart.model.features import Feature
-from headstart.model.state import in_own_units
+from headstart.model.state import find_units
 from headstart.table import Kind
 
 MIDDLE = Kind.real(2.0, 3.0)
@@ -34,13 +34,13 @@ def test_many_are_as_each_by_itself() -> None:
         (10 ** random.uniform(-6, 6) * random.normal(size=n)).tolist() for n in (1, 2, 3, 4, 5, 10, 10, 33)
     ]
     lists += [[0.0], [-2.5e-20], [1e-9, 1e-9], [7.0] * 5, [0.0] * 4, [1.0, 1.0, 1.0, 1.0, 1e9], [5.0, 5.0]]
-    found = in_own_units([feature(each) for each in lists], MIDDLE)
+    found = find_units([feature(each) for each in lists], MIDDLE)
     for own, values in zip(found, lists, strict=True):
         assert own.kind == slow(np.array(values))
-        assert in_own_units([feature(values)], MIDDLE)[0].kind == own.kind
+        assert find_units([feature(values)], MIDDLE)[0].kind == own.kind
 
 
 def test_others_stay_as_they_are() -> None:
     empty, fixed, known = feature([]), feature([1.0, 2.0]), feature([1.0, 2.0], finds=False)
-    assert in_own_units([empty, known], MIDDLE) == [empty, known]
-    assert in_own_units([fixed], None) == [fixed]
+    assert find_units([empty, known], MIDDLE) == [empty, known]
+    assert find_units([fixed], None) == [fixed]

@@ -19,7 +19,7 @@ from tests.scoring.conftest import contents
 
 from headstart import BusyError, Headstart, InputError, ModelFileError, UnknownNameError
 from headstart import scoring as folder
-from headstart.files import locked
+from headstart.files import lock_folder
 from headstart.scoring import Scorer, score
 
 NUMBERS = ("mean", "std", "low", "high")
@@ -277,7 +277,7 @@ def test_places_that_cannot_be_used_are_refused(saved: Path, tmp_path: Path) -> 
     with pytest.raises(InputError, match="holds other files, such as 'file'"):
         score(saved, tmp_path)
     (tmp_path / "out").mkdir()
-    with locked(tmp_path / "out"), pytest.raises(BusyError):
+    with lock_folder(tmp_path / "out"), pytest.raises(BusyError):
         score(saved, tmp_path / "out")
 
 

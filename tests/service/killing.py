@@ -12,7 +12,7 @@ import numpy as np
 from sqlalchemy import select
 
 from headstart.model import Headstart
-from headstart.service.live_model import LiveModel, LiveState, advanced, arrivals_from
+from headstart.service.live_model import LiveModel, LiveState, apply, arrivals_from
 from headstart.service.store import (
     CHANGES,
     OBSERVATIONS,
@@ -181,6 +181,6 @@ def one_by_one(store: Store, model: Path) -> LiveState:
             ).one()
             new = {name: features[name]} if kind == "feature" else {}
             rows = {added[number]: None} if number in added else {}
-            state = advanced(state, Delta(features=new, rows=rows, cells=cells), there)
+            state = apply(state, Delta(features=new, rows=rows, cells=cells), there)
         assert not read_since(connection, numbers[-1] if numbers else 0, state.base.rows)
     return state

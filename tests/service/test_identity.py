@@ -9,7 +9,7 @@ import pytest
 
 from headstart.errors import ModelFileError
 from headstart.model import Headstart
-from headstart.model.saving.folder import identity_of, touched
+from headstart.model.saving.folder import file_stamp, identity_of
 from tests.faults.models import fresh
 
 
@@ -17,15 +17,15 @@ def test_every_change_gives_another_identity(tmp_path: Path) -> None:
     place = tmp_path / "m"
     with pytest.raises(ModelFileError):
         identity_of(place)
-    assert touched(place) is None
+    assert file_stamp(place) is None
     fresh().save(place)
-    seen = [(identity_of(place), touched(place))]
+    seen = [(identity_of(place), file_stamp(place))]
     for name in ("first", "second"):
         with Headstart.updating(place) as model:
             model.add_feature(name)
-        seen.append((identity_of(place), touched(place)))
+        seen.append((identity_of(place), file_stamp(place)))
     Headstart.load(place).save(place)
-    seen.append((identity_of(place), touched(place)))
+    seen.append((identity_of(place), file_stamp(place)))
     assert len({identity for identity, _ in seen}) == len({files for _, files in seen}) == 4
     shutil.copytree(place, tmp_path / "copy")
     assert identity_of(tmp_path / "copy") == identity_of(place)

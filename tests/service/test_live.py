@@ -12,7 +12,7 @@ import pytest
 
 from headstart.errors import ModelFileError
 from headstart.model import Headstart
-from headstart.service.live_model import LiveModel, LiveState, advanced, kept_keys, power_of_two
+from headstart.service.live_model import LiveModel, LiveState, apply, kept_keys, power_of_two
 from headstart.service.store import Cell, Delta, Store
 from headstart.table import Table
 from tests.faults.models import trained
@@ -78,13 +78,13 @@ class Log:
             seen = [Cell(row, name, self.value()) for row, name in sorted(pairs)]
             delta = Delta(cells=seen)
         self.cells += seen
-        self.state = advanced(self.state, delta, self.arrivals)
+        self.state = apply(self.state, delta, self.arrivals)
 
     def at_once(self) -> LiveState:
         lost = Delta(lost_features=self.lost_features, lost_rows=self.lost_rows)
-        state = advanced(LiveState.of(self.fitted), lost, self.arrivals)
+        state = apply(LiveState.of(self.fitted), lost, self.arrivals)
         whole = Delta(features=self.features, rows=self.rows, cells=self.latest())
-        return advanced(state, whole, self.arrivals)
+        return apply(state, whole, self.arrivals)
 
 
 @pytest.mark.parametrize("kind", ["rating", "binary", "real"])
@@ -106,7 +106,7 @@ def test_features_that_come_together_are_not_mixed_up() -> None:
     """Whatever the order of their observations: rows must read each by its own head."""
     cells = [Cell("u1", "b", 5.0), Cell("u2", "b", 5.0), Cell("u1", "a", 1.0), Cell("u2", "a", 1.0)]
     new, nothing = {"a": {}, "b": {}}, lambda features, rows: []
-    state = advanced(LiveState.of(trained("rating").fitted_), Delta(features=new, cells=cells), nothing)
+    state = apply(LiveState.of(trained("rating").fitted_), Delta(features=new, cells=cells), nothing)
     for name in new:
         assert state.base.catalogue.number(name) == state.reading.catalogue.number(name)
 
@@ -126,10 +126,10 @@ def test_a_new_feature_changes_no_other_prediction() -> None:
     state = LiveState.of(trained("rating").fitted_)
     before = Headstart._holding(state.shown).predict()
     cells = [Cell(f"u{i}", "new", 1.0 + i % 5) for i in range(7)]
-    after = advanced(state, Delta(features={"new": {}}), lambda features, rows: [])
+    after = apply(state, Delta(features={"new": {}}), lambda features, rows: [])
     shown = Headstart._holding(after.shown).predict(features=before.features)
     assert np.array_equal(before.mean, shown.mean)
-    after = advanced(after, Delta(cells=cells), lambda features, rows: [])
+    after = apply(after, Delta(cells=cells), lambda features, rows: [])
     others = [row for row in after.shown.rows if row not in {cell.row for cell in cells}]
     shown = Headstart._holding(after.shown).predict(others, before.features)
     places = [before.rows.position(row) for row in others]
@@ -143,9 +143,9 @@ def test_rows_known_only_by_new_features_are_told_apart() -> None:
     best = dict(zip(known.rows, known.predict(features=["f1"]).mean[:, 0], strict=True))
     copy = [Cell(row, "copy", float(np.clip(round(value), 1, 5))) for row, value in best.items()]
     nothing = lambda features, rows: []  # noqa: E731
-    state = advanced(state, Delta(features={"copy": {}}, cells=copy), nothing)
+    state = apply(state, Delta(features={"copy": {}}, cells=copy), nothing)
     fans = Delta(rows={"fan": None, "foe": None}, cells=[Cell("fan", "copy", 5.0), Cell("foe", "copy", 1.0)])
-    state = advanced(state, fans, nothing)
+    state = apply(state, fans, nothing)
     told = Headstart._holding(state.shown).predict(["fan", "foe"], ["f1"]).mean[:, 0]
     assert told[0] > told[1] + 0.2
 

@@ -8,7 +8,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from headstart.errors import InputError
-from headstart.service.auth import Keyring, create_token
+from headstart.service.auth import TokenSet, create_token
 from headstart.service.store import Store
 from tests.service.conftest import Start
 
@@ -87,7 +87,7 @@ def test_only_a_digest_of_a_token_is_kept(url: str, tokens: dict[str, str]) -> N
     for token in tokens.values():
         assert token.split("_", 2)[2].encode() not in content
     with Store(url) as store:
-        assert Keyring(store.tokens()).find(tokens["read"]).name == "my read"
+        assert TokenSet(store.tokens()).find(tokens["read"]).name == "my read"
 
 
 def test_revoking_the_last_token_does_not_open_a_service_that_others_reach(

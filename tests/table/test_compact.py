@@ -16,7 +16,13 @@ from headstart.errors import InputError
 from headstart.table import Cells, Kind, Kinds, Names, Table
 from headstart.table import cells as compact_module
 from headstart.table import reading as sorting_module
-from headstart.table.cells import ascends, counts_of, exact, require_positions, taken
+from headstart.table.cells import (
+    count_positions,
+    is_sorted,
+    require_positions,
+    smallest_exact,
+    take_positions,
+)
 from headstart.table.reading import merge_duplicates, sort_observations
 
 ROWS, FEATURES = 100_000, 50_000  # their product is larger than 2³²
@@ -62,7 +68,7 @@ def test_values_that_single_precision_cannot_hold_keep_double(value):
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=20))
 @settings(max_examples=50, deadline=None)
 def test_no_value_is_ever_changed(values):
-    assert exact(np.array(values, dtype=np.float64)).tolist() == values
+    assert smallest_exact(np.array(values, dtype=np.float64)).tolist() == values
 
 
 def test_one_batch_in_double_precision_makes_all_so(monkeypatch):
@@ -199,15 +205,15 @@ def test_the_mean_of_repeated_observations_is_in_double_precision():
 def test_parts_together_are_the_whole():
     table = synthetic_ratings(40, 12, 0.5, seed=3)
     index = table.feature_index
-    assert counts_of(index, 12).tolist() == np.bincount(index, minlength=12).tolist()
+    assert count_positions(index, 12).tolist() == np.bincount(index, minlength=12).tolist()
     order = np.random.default_rng(0).permutation(len(table)).astype(np.int32)
-    assert np.array_equal(taken(table.values, order), table.values[order])
+    assert np.array_equal(take_positions(table.values, order), table.values[order])
     rows = table.row_index
-    assert ascends(rows, index)
+    assert is_sorted(rows, index)
     for place in (0, 2, 3, len(rows) - 2):  # at the ends of parts, too
         swapped = np.arange(len(rows))
         swapped[[place, place + 1]] = place + 1, place
-        assert not ascends(rows[swapped], index[swapped])
+        assert not is_sorted(rows[swapped], index[swapped])
     found = sort_observations(rows[order], index[order], table.values[order], table.shape)
     assert replace(table, **found._asdict()) == table
 

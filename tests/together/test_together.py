@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from headstart import Headstart, InputError, Table
-from headstart.distributed import crew
-from headstart.files import Layout, ordered, read_tensors, written
+from headstart.distributed import process_group
+from headstart.files import Layout, order_tensors, read_tensors, write_tensors
 from headstart.model.fitting import require_shareable
 from headstart.table.sources import Source, open_source
 from tests.together.cases import CASES, as_large, make_folder, make_metadata
@@ -215,8 +215,8 @@ def test_a_file_written_in_pieces_is_read_as_one(tmp_path: Path) -> None:
         "e": torch.tensor(2.5, dtype=torch.float64),
     }
     layouts = {name: Layout(each.dtype, tuple(each.shape)) for name, each in tensors.items()}
-    pieces = [part for name in ordered(layouts) for part in _pieces(tensors[name])]
-    digest, size = written(tmp_path / "file.safetensors", layouts, pieces)
+    pieces = [part for name in order_tensors(layouts) for part in _pieces(tensors[name])]
+    digest, size = write_tensors(tmp_path / "file.safetensors", layouts, pieces)
     content = (tmp_path / "file.safetensors").read_bytes()
     assert (hashlib.sha256(content).hexdigest(), len(content)) == (digest, size)
     read, facts = read_tensors(tmp_path / "file.safetensors")
@@ -225,7 +225,7 @@ def test_a_file_written_in_pieces_is_read_as_one(tmp_path: Path) -> None:
         name: each.tolist() for name, each in tensors.items()
     }
     with pytest.raises(RuntimeError, match="bytes were given"):
-        written(tmp_path / "other.safetensors", layouts, pieces[:-1])
+        write_tensors(tmp_path / "other.safetensors", layouts, pieces[:-1])
     assert not (tmp_path / "other.safetensors").exists()
 
 
@@ -235,11 +235,11 @@ def _pieces(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 def test_by_itself_a_process_changes_nothing() -> None:
     numbers = torch.arange(3.0)
-    assert crew().alone
-    assert crew().leads
-    assert not crew().launched
-    assert crew().total(numbers) is numbers
-    assert crew().gathered(numbers) is numbers
-    assert crew().span(3) == (0, 3)
-    assert crew().texts(["a"]) == [["a"]]
-    assert crew().agreed(lambda: 5) == 5
+    assert process_group().is_single
+    assert process_group().is_main
+    assert not process_group().launched
+    assert process_group().all_reduce_sum(numbers) is numbers
+    assert process_group().all_gather(numbers) is numbers
+    assert process_group().span(3) == (0, 3)
+    assert process_group().all_gather_texts(["a"]) == [["a"]]
+    assert process_group().all_or_none(lambda: 5) == 5

@@ -11,38 +11,42 @@ import pytest
 import torch
 
 from headstart import Headstart, Table
-from headstart.distributed import ALONE, crew, working_as, working_together
+from headstart.distributed import SINGLE_PROCESS, join_processes, process_group, use_group
 from headstart.errors import InputError
-from headstart.linalg.row_sharded import normal_lines, tall_qr, uniform_at
-from headstart.table.kind_inference import digest, resolve_kinds
+from headstart.linalg.row_sharded import draw_normal_rows, draw_uniform_at, tall_qr
+from headstart.table.kind_inference import resolve_kinds, sample_values
 from headstart.table.names import Names
 from headstart.table.outliers import ByFeature
-from headstart.training.episodes import gathered_cells
+from headstart.training.episodes import gather_cells
 from tests.pretended import DEVICE, Pretending
 from tests.together.cases import CASES, as_large
 
 
 def own(lines: torch.Tensor) -> torch.Tensor:
     """A share of lines, of another length in every process."""
-    cuts = torch.linspace(0, 1, crew().size + 1) ** 2 * len(lines)
-    return lines[int(cuts[crew().rank]) : int(cuts[crew().rank + 1])]
+    cuts = torch.linspace(0, 1, process_group().size + 1) ** 2 * len(lines)
+    return lines[int(cuts[process_group().rank]) : int(cuts[process_group().rank + 1])]
 
 
 def check_collectives() -> None:
-    rank, size = crew().rank, crew().size
+    rank, size = process_group().rank, process_group().size
     numbers = torch.arange(3.0)
-    assert crew().total(numbers).tolist() == [0, size, 2 * size]
+    assert process_group().all_reduce_sum(numbers).tolist() == [0, size, 2 * size]
     assert numbers.tolist() == [0, 1, 2]  # not written over
-    assert crew().largest(torch.tensor([rank])).item() == size - 1
-    assert crew().span(rank + 1) == (rank * (rank + 1) // 2, size * (size + 1) // 2)
-    assert crew().gathered(torch.full((rank,), rank)).tolist() == [r for r in range(size) for _ in range(r)]
+    assert process_group().all_reduce_max(torch.tensor([rank])).item() == size - 1
+    assert process_group().span(rank + 1) == (rank * (rank + 1) // 2, size * (size + 1) // 2)
+    assert process_group().all_gather(torch.full((rank,), rank)).tolist() == [
+        r for r in range(size) for _ in range(r)
+    ]
     sent = [torch.tensor([[rank, to]] * to).reshape(-1, 2) for to in range(size)]
-    assert [part.tolist() for part in crew().exchanged(sent)] == [[[r, rank]] * rank for r in range(size)]
-    assert crew().texts(["é"] * rank) == [["é"] * r for r in range(size)]
-    collected = [part.tolist() for part in crew().collected(torch.full((rank + 1,), rank))]
-    assert collected == ([[r] * (r + 1) for r in range(size)] if crew().leads else [])
+    assert [part.tolist() for part in process_group().all_to_all(sent)] == [
+        [[r, rank]] * rank for r in range(size)
+    ]
+    assert process_group().all_gather_texts(["é"] * rank) == [["é"] * r for r in range(size)]
+    collected = [part.tolist() for part in process_group().gather_blocks(torch.full((rank + 1,), rank))]
+    assert collected == ([[r] * (r + 1) for r in range(size)] if process_group().is_main else [])
     mine = torch.full((2,), float(rank))
-    crew().made_equal(mine)
+    process_group().broadcast(mine)
     assert mine.tolist() == [0, 0]
 
     def fails_once() -> None:
@@ -50,7 +54,7 @@ def check_collectives() -> None:
             raise InputError("the last one fails")
 
     with pytest.raises(InputError, match="the last one fails") as failed:
-        crew().agreed(fails_once)
+        process_group().all_or_none(fails_once)
     assert failed.value.shared
 
 
@@ -59,16 +63,16 @@ def check_algebra() -> None:
     whole = torch.randn(50, 4, generator=generator)
     near, upper = tall_qr(own(whole))
     assert torch.allclose(near @ upper, own(whole), atol=1e-5)
-    assert torch.allclose(crew().total(near.T @ near), torch.eye(4), atol=1e-5)
+    assert torch.allclose(process_group().all_reduce_sum(near.T @ near), torch.eye(4), atol=1e-5)
     for width in (1, 3, 7):
         expected = torch.randn(37, width, generator=generator.manual_seed(5))
         after = torch.rand(1, generator=generator)
-        drawn = normal_lines(len(own(expected)), width, generator.manual_seed(5))
+        drawn = draw_normal_rows(len(own(expected)), width, generator.manual_seed(5))
         assert torch.equal(drawn, own(expected))
         assert torch.equal(after, torch.rand(1, generator=generator))  # as much was drawn
     expected = torch.rand(200, generator=generator.manual_seed(6), dtype=torch.float64)
-    places = torch.arange(200)[crew().rank :: crew().size]
-    assert torch.equal(uniform_at(places, 200, generator.manual_seed(6)), expected[places])
+    places = torch.arange(200)[process_group().rank :: process_group().size]
+    assert torch.equal(draw_uniform_at(places, 200, generator.manual_seed(6)), expected[places])
 
 
 def check_regrouping() -> None:
@@ -84,10 +88,10 @@ def check_regrouping() -> None:
     assert torch.equal(grouped.returned(arrived), torch.from_numpy(values)[mine])
     names = Names([f"f{i}" for i in range(10)], "feature")  # nobody has observed the last one
     for given in (np.round(np.abs(values)), values, (values > 0) * 1.0, np.exp(9 * values)):
-        few = digest(index[mine], given[mine], 10)
-        assert len(few[0]) < 400 or crew().alone
+        few = sample_values(index[mine], given[mine], 10)
+        assert len(few[0]) < 400 or process_group().is_single
         kinds, notes = resolve_kinds(None, names, index[mine], given[mine])
-        with working_as(ALONE):
+        with use_group(SINGLE_PROCESS):
             expected, expected_notes = resolve_kinds(None, names, index, given)
         assert np.array_equal(kinds.types, expected.types)
         np.testing.assert_allclose(kinds.offsets, expected.offsets, rtol=1e-12, atol=1e-12)
@@ -96,7 +100,7 @@ def check_regrouping() -> None:
 
 
 def check_whole_tables(root: Path) -> None:
-    with working_as(ALONE):
+    with use_group(SINGLE_PROCESS):
         table = Table.read(root / "ratings", quiet=True)
     with pytest.raises(InputError, match="must have a part of the rows each"):
         Headstart(adapter="bayes", quiet=True).fit(table)
@@ -108,8 +112,10 @@ def fit_all(root: Path) -> None:
             metadata = root / "metadata.parquet" if case == "judged" else None
             table = Table.read(root / case, metadata=metadata, quiet=True)
             cells = table.cells().transpose()
-            if crew().alone or case == "ratings":
-                assert len(gathered_cells(cells, len(table.rows)).index) == crew().count(len(table))
+            if process_group().is_single or case == "ratings":
+                assert len(gather_cells(cells, len(table.rows)).index) == process_group().sum_number(
+                    len(table)
+                )
             Headstart(quiet=True, **settings).fit(table).save(root / f"{case}.model")
 
 
@@ -131,7 +137,7 @@ def threads() -> list[str]:
 
 
 if __name__ == "__main__":
-    with working_together():
+    with join_processes():
         if len(sys.argv) > 2:
             fit_there(Path(sys.argv[1]), sys.argv[2:])
         else:

@@ -14,11 +14,11 @@ from tests.model.conftest import ratings_table
 
 from headstart.adapters import adapter_config
 from headstart.adapters.chn_bayes import CHNBayes
-from headstart.core.types import VALIDATION_SHOTS, FeatureBatch, Heads, RowStates, between
+from headstart.core.types import VALIDATION_SHOTS, FeatureBatch, Heads, RowStates, interpolate
 from headstart.datasets.synthetic import synthetic_diagnoses
 from headstart.progress import Reporter
 from headstart.table import Table
-from headstart.training.judge import blend_outcomes, falling, outcomes_of
+from headstart.training.judge import blend_outcomes, isotonic_decreasing, outcomes_of
 from headstart.training.recipe import Prepared, Recipe, prepare
 
 
@@ -28,7 +28,7 @@ def test_shares_that_do_not_rise_are_the_nearest(pairs: list[tuple[float, float]
     expected = IsotonicRegression(increasing=False).fit_transform(
         np.arange(len(values)), values, sample_weight=weights
     )
-    found = falling(torch.from_numpy(values), torch.from_numpy(weights))
+    found = isotonic_decreasing(torch.from_numpy(values), torch.from_numpy(weights))
     np.testing.assert_allclose(found, expected, atol=1e-9)
 
 
@@ -64,7 +64,7 @@ def test_between_the_measured_shots_shares_are_interpolated() -> None:
     prepared = prepared_for(ratings_table(80, 40))
     adapter = prepared.train(adapter_config("chn-bayes-blend"), "blend", {}).adapter
     assert isinstance(adapter, CHNBayes)
-    left, right, share = between(torch.tensor(VALIDATION_SHOTS), torch.tensor([0, 3, 1000]))
+    left, right, share = interpolate(torch.tensor(VALIDATION_SHOTS), torch.tensor([0, 3, 1000]))
     expected = torch.lerp(adapter.shares[left], adapter.shares[right], share)
     assert torch.equal(adapter.share(torch.tensor([0, 3, 1000])), expected)
     assert float(expected[0]) == float(adapter.shares[0])

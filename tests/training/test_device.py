@@ -20,14 +20,20 @@ from torch import Tensor, nn
 from headstart import Headstart, InputError, Table
 from headstart.adapters.base import ADAPTERS, adapter_config, adapter_names
 from headstart.backbones.base import BACKBONES
-from headstart.core.devices import computing_on, moved, training_device
-from headstart.core.networks import SharedDropout, of_a_batch
+from headstart.core.devices import compute_on, move, training_device
+from headstart.core.networks import SharedDropout, batch_share
 from headstart.datasets import synthetic_mixed, synthetic_ratings, synthetic_responses
-from headstart.distributed import Crew, working_as
+from headstart.distributed import ProcessGroup, use_group
 from headstart.errors import MemoryLimitError
 from headstart.linalg import ragged as sparse
 from headstart.linalg import ridge as honest
-from headstart.linalg.ragged import Backwards, bag, folded_sum, products_at, segment_sum
+from headstart.linalg.ragged import (
+    TransposedSum,
+    folded_sum,
+    sampled_products,
+    segment_sum,
+    segment_weighted_sum,
+)
 from headstart.table.cells import Cells
 from headstart.training import cross_fitted_heads as new_heads
 from headstart.training import episodes as tasks
@@ -154,7 +160,7 @@ def test_networks_are_chosen_there(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_features_that_are_sampled_are_trained_on_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasks, "MOST_STATES", 2**9)
     model = trained_there(ratings(), backbone=SMALL, adapter="bayes")
-    assert model.fitted_.knowledge.taught is not None
+    assert model.fitted_.knowledge.trained_on is not None
 
 
 def test_features_of_their_own_teach_the_adapter_there() -> None:
@@ -253,7 +259,7 @@ def test_a_checkpoint_knows_no_device(backbone: str, tmp_path: Path) -> None:
 
 def test_sweeps_go_on_there(tmp_path: Path) -> None:
     table, settings = ratings(), {"backbone": SMALL, "adapter": "bayes", "quiet": True}
-    with working_as(Crew(launched=True)):
+    with use_group(ProcessGroup(launched=True)):
         here = Headstart(**settings).fit(table)
         with Pretending():
             Headstart(**settings, device="card").fit(table, checkpoint=tmp_path / "c")
@@ -305,7 +311,7 @@ def test_each_process_has_a_card_of_its_own(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert training_device("cuda:1") == torch.device("cuda:1")
-    with working_as(Crew(1, 2, launched=True)):
+    with use_group(ProcessGroup(1, 2, launched=True)):
         assert training_device("cuda") == torch.device("cuda")
         with pytest.raises(InputError, match=r"device='cuda:1' would be the card of every process; .*'cuda'"):
             training_device("cuda:1")
@@ -317,7 +323,7 @@ def test_each_process_has_a_card_of_its_own(monkeypatch: pytest.MonkeyPatch) -> 
 def test_what_is_new_in_the_block_is_on_the_device() -> None:
     drawn = torch.rand(3, generator=torch.Generator().manual_seed(1))
     with Pretending():
-        with computing_on(DEVICE):
+        with compute_on(DEVICE):
             made = [torch.zeros(2), torch.tensor([1, 2]), torch.arange(3), torch.eye(2), torch.randn(1)]
             assert {each.device for each in made} == {DEVICE}
             assert made[1].tolist() == [1, 2]
@@ -332,21 +338,21 @@ def test_what_is_new_in_the_block_is_on_the_device() -> None:
 
 def test_what_is_there_already_is_not_moved() -> None:
     cells = Cells(torch.tensor([0, 1]), torch.tensor([0]), torch.ones(1), 1)
-    assert moved(cells, torch.device("cpu")) is cells
-    assert moved([cells, None, 3], torch.device("cpu")) == [cells, None, 3]
+    assert move(cells, torch.device("cpu")) is cells
+    assert move([cells, None, 3], torch.device("cpu")) == [cells, None, 3]
 
 
 def test_dropout_is_drawn_by_the_processor() -> None:
     dropout, numbers = SharedDropout(0.5), torch.rand(8, 4) + 1
-    with of_a_batch(0, 8, seed=3):
+    with batch_share(0, 8, seed=3):
         here = dropout(numbers)
     assert 0 < int((here == 0).sum()) < here.numel()
     torch.testing.assert_close(here[here != 0], 2 * numbers[here != 0])
-    with Pretending(), of_a_batch(0, 8, seed=3):
+    with Pretending(), batch_share(0, 8, seed=3):
         there = dropout(numbers.to(DEVICE))
         assert there.device == DEVICE
         assert torch.allclose(there.cpu(), here)
-    with of_a_batch(2, 8, seed=3):  # whoever has a part of the batch drops the same
+    with batch_share(2, 8, seed=3):  # whoever has a part of the batch drops the same
         assert torch.equal(dropout(numbers[2:5]), here[2:5])
 
 
@@ -362,8 +368,8 @@ def test_sparse_sums_and_their_gradients_are_the_same_there(
     here = _sums(cells, table, left)
     with Pretending():
         own = (each.detach().to(DEVICE).requires_grad_() for each in (table, left))
-        there = [each.detach().cpu() for each in _sums(moved(cells, DEVICE), *own)]
-        turned = moved(moved(cells, DEVICE).transpose(), torch.device("cpu"))
+        there = [each.detach().cpu() for each in _sums(move(cells, DEVICE), *own)]
+        turned = move(move(cells, DEVICE).transpose(), torch.device("cpu"))
     assert all(torch.allclose(one, two) for one, two in zip(here, there, strict=True))
     expected = cells.transpose()
     for part in ("indptr", "index", "values"):
@@ -373,11 +379,11 @@ def test_sparse_sums_and_their_gradients_are_the_same_there(
 def _sums(cells: Cells, table: Tensor, left: Tensor) -> list[Tensor]:
     """Every sum, and the gradients of all of them together."""
     total = torch.zeros_like(table)
-    Backwards(cells).add(total, left.detach(), cells.values)
+    TransposedSum(cells).add(total, left.detach(), cells.values)
     found = [
-        bag(table, cells, cells.values),
+        segment_weighted_sum(table, cells, cells.values),
         folded_sum(table, 2 * table - 1, cells),
-        products_at(left, table, cells),
+        sampled_products(left, table, cells),
         segment_sum(table[cells.index], cells.indptr),
     ]
     gradients = torch.autograd.grad(sum((each**2).sum() for each in found), [table, left])

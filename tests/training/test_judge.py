@@ -27,8 +27,8 @@ from headstart.training import judge as blending
 from headstart.training import recipe as choosing
 from headstart.training.calibration import Outcome
 from headstart.training.episodes import cross_fitted_tasks
-from headstart.training.judge import Judged, better, folds, joined, outcomes_of
-from headstart.training.recipe import Judge, Recipe, Trained, as_modelled, feature_batch, train, train_best
+from headstart.training.judge import Judged, better, folds, join_judged, outcomes_of
+from headstart.training.recipe import Judge, Recipe, Trained, feature_batch, modelled_table, train, train_best
 
 QUIET = Reporter(quiet=True)
 
@@ -107,12 +107,12 @@ def test_candidates_are_compared_feature_by_feature(seed: int, margin: float) ->
 
 def test_outcomes_of_different_features_are_put_together() -> None:
     one, other = outcome([3, 9], [[0.1, 0.2], [0.3]]), outcome([4], [[-1.0, 0.5]])
-    whole = joined([one, other])
+    whole = join_judged([one, other])
     assert whole.feature.tolist() == [3, 3, 9, 4, 4]
     assert whole.features == 3
     torch.testing.assert_close(whole.predictive.mean, torch.cat([one.predictive.mean, other.predictive.mean]))
     torch.testing.assert_close(whole.truth, torch.cat([one.truth, other.truth]))
-    assert joined([one]) is one
+    assert join_judged([one]) is one
     verdict = Judged({0: whole, 4: one}).verdict()
     errors = [[[0.01, 0.04], [1, 0.25], [0.09]], [[0.01, 0.04], [0.09]]]
     means = [np.mean([error for own in each for error in own]) for each in errors]
@@ -270,9 +270,9 @@ def test_binary_tables_are_also_tried_as_numbers(monkeypatch: pytest.MonkeyPatch
 
 def test_only_a_table_of_nothing_but_binary_features_is_taken_as_numbers() -> None:
     binary, mixed = synthetic_diagnoses(30, 6), synthetic_mixed(30, 9)
-    assert as_modelled(binary, "logistic") is binary
-    assert as_modelled(mixed, "identity") is mixed
-    numbers = as_modelled(binary, "identity")
+    assert modelled_table(binary, "logistic") is binary
+    assert modelled_table(mixed, "identity") is mixed
+    numbers = modelled_table(binary, "identity")
     assert {str(kind) for kind in numbers.kinds} == {"rating:0:1"}
     assert torch.equal(numbers.cells().values, binary.cells().values)
     assert numbers.features == binary.features

@@ -45,7 +45,7 @@ def test_an_epoch_sees_the_features_each_with_rows_that_do_not_know_it(
     names = torch.arange(FEATURES).float()[:, None]
     named, knowledge = replace(batch, metadata=names), replace(knowledge, metadata=names)
     tasks = cross_fitted_tasks(named, backbone, knowledge, seed=0)
-    teaching, validation = tasks.hold_back(0.2, seed=0)
+    teaching, validation = tasks.hold_out(0.2, seed=0)
     seen: list[list[int]] = []
     loss = metatraining.shared_loss
 

@@ -9,7 +9,7 @@ from tests.training.test_tasks import FEATURES, sampled, some_cells, world
 
 from headstart.adapters.head_prior import empirical_noise, empirical_prior, mean_squared_weights
 from headstart.core.types import Description, Heads, Knowledge
-from headstart.training.cross_fitted_heads import with_new_heads
+from headstart.training.cross_fitted_heads import cross_fit_heads
 from headstart.training.episodes import Tasks, cross_fitted_tasks, disjoint_tasks
 
 
@@ -61,7 +61,7 @@ def slow(knowledge: Knowledge, tasks: Tasks) -> Heads:
 def test_each_head_comes_from_rows_that_know_nothing_of_it() -> None:
     batch, backbone, knowledge = world(some_cells())
     tasks = cross_fitted_tasks(batch, backbone, knowledge, seed=0)
-    found = with_new_heads(knowledge, tasks)
+    found = cross_fit_heads(knowledge, tasks)
     for one, other in zip(found.new_heads.parts(), slow(knowledge, tasks).parts(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
     assert found.heads is knowledge.heads
@@ -70,12 +70,12 @@ def test_each_head_comes_from_rows_that_know_nothing_of_it() -> None:
 
 def test_sampled_features_alone_get_new_heads(monkeypatch: pytest.MonkeyPatch) -> None:
     tasks, knowledge = sampled(monkeypatch)
-    found = with_new_heads(knowledge, tasks)
+    found = cross_fit_heads(knowledge, tasks)
     some = tasks.batch.positions
     expected = slow(knowledge, tasks)
     for one, other in zip(found.new_heads.take(some).parts(), expected.parts(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
-    assert torch.equal(found.taught, some)
+    assert torch.equal(found.trained_on, some)
     others = np.setdiff1d(np.arange(FEATURES), some.numpy())
     assert torch.equal(found.new_heads.weight[others], knowledge.heads.weight[others])
     # The usual noise of the others is that of the sampled ones, each counting by its observations.
@@ -96,9 +96,9 @@ def test_sampled_features_alone_get_new_heads(monkeypatch: pytest.MonkeyPatch) -
 def test_behind_a_logistic_link_heads_stay(name: str) -> None:
     batch, backbone, knowledge = world(some_cells(), name)
     tasks = cross_fitted_tasks(batch, backbone, knowledge, seed=0)
-    assert with_new_heads(knowledge, tasks).new_heads is None
+    assert cross_fit_heads(knowledge, tasks).new_heads is None
 
 
 def test_features_that_were_never_hidden_say_nothing_of_new_ones() -> None:
     batch, _, knowledge = world(some_cells())
-    assert with_new_heads(knowledge, disjoint_tasks(batch, knowledge)).new_heads is None
+    assert cross_fit_heads(knowledge, disjoint_tasks(batch, knowledge)).new_heads is None

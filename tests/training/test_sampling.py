@@ -17,7 +17,7 @@ from headstart.training.episodes import (
     draw_shots,
     feature_weights,
     random_part,
-    shuffled,
+    shuffle_observations,
     usual_weights,
 )
 
@@ -71,7 +71,7 @@ def test_features_are_drawn_in_proportion_to_a_power_of_their_counts(power: floa
 @settings(max_examples=40, deadline=None)
 def test_a_part_of_each_line_is_drawn(counts: list[int], most: int, seed: int) -> None:
     cells, generator = batch_of(counts, seed).cells, torch.Generator().manual_seed(seed)
-    mixed = shuffled(cells, generator)
+    mixed = shuffle_observations(cells, generator)
     whole = lines_of(cells)
     assert [sorted(line) for line in lines_of(mixed)] == [sorted(line) for line in whole]
     lines = torch.tensor([len(counts) - 1, 0, 0])
@@ -84,7 +84,9 @@ def test_a_part_of_each_line_is_drawn(counts: list[int], most: int, seed: int) -
 def test_every_part_is_as_likely() -> None:
     cells, generator = batch_of([5], 0).cells, torch.Generator().manual_seed(0)
     pairs = Counter(
-        frozenset(lines_of(random_part(shuffled(cells, generator), torch.tensor([0]), 2, generator))[0])
+        frozenset(
+            lines_of(random_part(shuffle_observations(cells, generator), torch.tensor([0]), 2, generator))[0]
+        )
         for _ in range(2000)
     )
     assert len(pairs) == 10

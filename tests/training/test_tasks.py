@@ -14,7 +14,7 @@ from headstart.progress import Reporter
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 from headstart.training import episodes as tasks
-from headstart.training.episodes import Tasks, cross_fitted_tasks, disjoint_tasks, sampled_features
+from headstart.training.episodes import Tasks, cross_fitted_tasks, disjoint_tasks, sample_features
 from headstart.training.pretraining import PretrainingConfig, pretrain
 
 FEATURES = 20
@@ -79,17 +79,17 @@ def sampled(monkeypatch: pytest.MonkeyPatch, most: int = 70, each: int = 5) -> t
     numbers = 2 * own.code.shape[1] + 2 * own.activation.shape[1]
     monkeypatch.setattr(tasks, "MOST_STATES", most * numbers)
     monkeypatch.setattr(tasks, "_LEAST_OBSERVATIONS", each)
-    some = sampled_features(knowledge, seed=0)
+    some = sample_features(knowledge, seed=0)
     batch = replace(batch.take(some), positions=some)
     return cross_fitted_tasks(batch, backbone, knowledge, seed=0), knowledge
 
 
 def test_all_features_teach_where_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     batch, backbone, knowledge = world(some_cells())
-    assert sampled_features(knowledge, seed=0) is None
+    assert sample_features(knowledge, seed=0) is None
     assert len(cross_fitted_tasks(batch, backbone, knowledge, seed=0).states) == tasks.MOST_FOLDS
     monkeypatch.setattr(tasks, "MOST_STATES", 1)
-    assert len(sampled_features(knowledge, seed=0)) == tasks.MOST_FOLDS
+    assert len(sample_features(knowledge, seed=0)) == tasks.MOST_FOLDS
 
 
 def test_sampled_features_have_states_of_the_rows_that_observed_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +130,7 @@ def test_holding_back_parts_the_features(share: float) -> None:
         every.fold,
         every.states,
     )
-    teaching, validating = named.hold_back(share, seed=1)
+    teaching, validating = named.hold_out(share, seed=1)
     names = [part.batch.metadata[:, 0].long() for part in (teaching, validating)]
     assert sorted(torch.cat(names).tolist()) == list(range(FEATURES))
     assert len(validating) == min(max(1, round(share * FEATURES)), FEATURES - 1)

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, SerializeAsAny
 from torch import Tensor, nn
 
 from headstart.config import Config
-from headstart.core.devices import computing_on
+from headstart.core.devices import compute_on
 from headstart.core.types import FeatureBatch, Heads, Knowledge, RowStates
 from headstart.errors import InputError, UnknownNameError, did_you_mean
 from headstart.registry import Registry
@@ -172,7 +172,7 @@ def adapter_config(
         return choice
     if not isinstance(choice, (str, Mapping)):
         raise InputError(f"an adapter is chosen by its name or its settings; got {choice!r}")
-    chosen = _named(choice) if isinstance(choice, str) else dict(choice)
+    chosen = _find_variant(choice) if isinstance(choice, str) else dict(choice)
     if "name" not in chosen:
         raise InputError(f"an adapter is chosen by its name or its settings; got {choice!r}")
     if isinstance(choice, str):
@@ -185,7 +185,7 @@ def adapter_config(
     return kind(**chosen)
 
 
-def _named(name: str) -> dict[str, Any]:
+def _find_variant(name: str) -> dict[str, Any]:
     """The settings that a name by itself stands for."""
     for part in ADAPTERS.parts().values():
         settings = part.named(name)
@@ -205,7 +205,7 @@ def build_adapter(config: AdapterConfig, knowledge: Knowledge) -> Adapter:
     """Make an adapter that is ready to be meta-trained."""
     # Initial weights are drawn by the processor, whatever computes with them.
     adapter = new_adapter(config.resolved(knowledge), knowledge).to(knowledge.device)
-    with computing_on(knowledge.device):
+    with compute_on(knowledge.device):
         adapter.prepare()
     return adapter
 

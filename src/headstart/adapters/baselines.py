@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor
 
 from headstart.adapters.base import Adapter, AdapterConfig, register_adapter
-from headstart.core.devices import CPU, moved
+from headstart.core.devices import CPU, move
 from headstart.core.types import FeatureBatch, Heads, Knowledge, RowStates
 from headstart.errors import InputError
 from headstart.table.kinds import KindType
@@ -107,7 +107,7 @@ class RandomHead(Adapter):
 
 def _keys(batch: FeatureBatch, seed: int) -> NDArray[np.uint64]:
     """One number per feature, from the seed, its metadata and its context in any order: (features,)."""
-    batch = moved(batch, CPU)  # bits are mixed by NumPy
+    batch = move(batch, CPU)  # bits are mixed by NumPy
     cells = batch.cells
     observations = _mix(_mix(cells.index.numpy().astype(np.uint64) * _STRIDE) + _bits(cells.values))
     # A sum forgets the order; it wraps at 2^64, and so do the differences of its running form.

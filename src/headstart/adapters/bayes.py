@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from headstart.adapters.base import AdapterConfig, StreamingAdapter, register_adapter
-from headstart.adapters.head_prior import HeadPrior, Landmarks, mean_squared_weights
+from headstart.adapters.head_prior import HeadPrior, ReferenceFeatures, mean_squared_weights
 from headstart.adapters.unknown_scale import ScalePrior, found_scales
 from headstart.core.networks import mlp
 from headstart.core.types import FeatureBatch, Heads, Knowledge, OneHead, OneState, RowStates, Scales
@@ -29,15 +29,24 @@ from headstart.linalg.gaussian import (
     sums_of,
     sums_over,
 )
-from headstart.linalg.laplace import FEWEST_WEIGHT, classify, squeezing
-from headstart.linalg.packed import Array, backward, factor, forward, pack, pack_one, positive, robust_factor
-from headstart.linalg.ragged import all_equal, blocks, padded, padded_rows
+from headstart.linalg.laplace import FEWEST_WEIGHT, classify, probit_scale
+from headstart.linalg.packed import (
+    Array,
+    cholesky_one,
+    pack,
+    pack_one,
+    positive,
+    robust_cholesky_one,
+    solve_lower_one,
+    solve_upper_one,
+)
+from headstart.linalg.ragged import all_equal, blocks, pad, pad_rows
 from headstart.table.kinds import KindType
-from headstart.table.outliers import LEAST_DEVIATION, tame_one, tame_outliers
+from headstart.table.outliers import LEAST_DEVIATION, winsorise, winsorise_one
 
 
 def winsorise_context(
-    batch: FeatureBatch, states: RowStates, landmarks: Landmarks, scales: Scales | None
+    batch: FeatureBatch, states: RowStates, landmarks: ReferenceFeatures, scales: Scales | None
 ) -> FeatureBatch:
     """Bring back reals that are far off, unless their row is as far off in most known features."""
     rows, place = torch.unique(batch.cells.index, return_inverse=True)
@@ -46,13 +55,13 @@ def winsorise_context(
     if batch.units is not None and scales is not None:  # scales that are yet to be found
         smallest = scales.scale.min() / batch.units[:, 1].clamp(min=1e-300)
         least = torch.where(batch.unscaled, LEAST_DEVIATION * smallest, least)
-    return batch.observing(tame_outliers(batch.cells, batch.kinds == KindType.REAL, extent, least))
+    return batch.observing(winsorise(batch.cells, batch.kinds == KindType.REAL, extent, least))
 
 
 _MANY = 1000  # features from which networks are trained longer, in larger batches
 
 
-def usual_training(features: int) -> Mapping[str, object]:
+def default_meta_training(features: int) -> Mapping[str, object]:
     """The settings for a table of so many features: few epochs at a high rate.
 
     >>> usual_training(100)["epochs"], usual_training(5000)["epochs"]
@@ -90,7 +99,7 @@ class ClosedFormAdapter(StreamingAdapter):
     """
 
     refines: ClassVar[bool] = True
-    by_sums_alone: ClassVar[bool] = False  # whether the prior mean does not depend on the context
+    context_free_prior: ClassVar[bool] = False  # whether the prior mean does not depend on the context
     gives_uncertainty: ClassVar[bool] = True
 
     def __init__(self, config: AdapterConfig, knowledge: Knowledge, learned: int = 0) -> None:
@@ -120,14 +129,14 @@ class ClosedFormAdapter(StreamingAdapter):
         if self.scale_prior is not None and self.knowledge.scales is not None:
             usual = self.prior.noise(self.knowledge.kinds)
             noise = None if heads.noise is None else heads.noise / usual
-            if noise is not None and self.knowledge.taught is not None:
-                noise = noise[self.knowledge.taught]
+            if noise is not None and self.knowledge.trained_on is not None:
+                noise = noise[self.knowledge.trained_on]
             self.scale_prior.prepare(self.knowledge.scales, noise)
 
     @property
     def meta_defaults(self) -> Mapping[str, object]:
         """Few epochs at a high rate: it begins close to where it ends."""
-        return usual_training(len(self.knowledge.heads))
+        return default_meta_training(len(self.knowledge.heads))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -167,9 +176,9 @@ class ClosedFormAdapter(StreamingAdapter):
         return Heads.concatenate(heads).take(torch.argsort(torch.cat(order)))
 
     @cached_property
-    def landmarks(self) -> Landmarks:
+    def landmarks(self) -> ReferenceFeatures:
         """Known features that tell how extreme rows are."""
-        return Landmarks.of(self.knowledge)
+        return ReferenceFeatures.of(self.knowledge)
 
     def _without_outliers(self, batch: FeatureBatch, states: RowStates) -> FeatureBatch:
         """Bring back reals that are far off, unless their row is as far off in most known features."""
@@ -183,28 +192,30 @@ class ClosedFormAdapter(StreamingAdapter):
         """Condition the prior on contexts of one kind of link."""
         cells, kind = batch.cells, batch.kinds[:1]
         identity = not bool(self.knowledge.likelihood.squashes(kind))
-        doubting = identity and self.doubts_metadata
+        doubting = identity and self.scales_prior_by_code_variance
         if doubting and (len(batch) == 1 or int(batch.shots.max()) >= self.prior.size):
             return mixed(self._sums(batch, states), *self.prior.parts(prior_mean, batch))
-        rows = padded_rows(states.activation, cells).to(root.dtype)
-        values = padded(cells.values.to(root.dtype), cells)
+        rows = pad_rows(states.activation, cells).to(root.dtype)
+        values = pad(cells.values.to(root.dtype), cells)
         noise = self._noise(states, batch).to(root.dtype)
         if doubting:
-            weights, counts = padded(cells.weighted(1 / noise), cells), cells.weighted_counts.double()
+            weights, counts = pad(cells.weighted(1 / noise), cells), cells.weighted_counts.double()
             return mixed_few(rows, values, weights, counts, *self.prior.parts(prior_mean, batch))
         if identity:
-            return regress(rows, values, padded(cells.weighted(1 / noise), cells), prior_mean, root)
-        trust, squeeze = (padded(each, cells) for each in self.trusted(batch, states, root.dtype))
+            return regress(rows, values, pad(cells.weighted(1 / noise), cells), prior_mean, root)
+        trust, squeeze = (pad(each, cells) for each in self.observation_weights(batch, states, root.dtype))
         return classify(rows, values, trust, squeeze, prior_mean, root)
 
-    def trusted(self, batch: FeatureBatch, states: RowStates, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    def observation_weights(
+        self, batch: FeatureBatch, states: RowStates, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
         """How much each observation behind a logistic link counts, and what squeezes its link: two of (n,).
 
         The features are of one kind.
         """
         cells, noise = batch.cells, self._noise(states, batch).to(dtype)
         if int(batch.kinds[0]) == KindType.BINARY:
-            return cells.weighted(torch.ones_like(noise)), squeezing(noise)
+            return cells.weighted(torch.ones_like(noise)), probit_scale(noise)
         # A rating behind the logistic link says more than a binary value: how much more is learned.
         return cells.weighted(self.log_trust.exp() / noise), torch.ones_like(noise)
 
@@ -233,7 +244,7 @@ class ClosedFormAdapter(StreamingAdapter):
         return replace(heads, noise=own_noise)
 
     @property
-    def doubts_metadata(self) -> bool:
+    def scales_prior_by_code_variance(self) -> bool:
         """Whether a context may show that metadata misleads: only where metadata is all there is to doubt."""
         possible = not self.training and self.prior.learned == 0 and bool(self.prior.misleading > 0)
         return possible and self.prior.uses_metadata
@@ -260,7 +271,9 @@ class ClosedFormAdapter(StreamingAdapter):
 
         What is read of all columns together comes on top. ``squashed`` heads are behind a logistic link.
         """
-        share = 1.0 if squashed or not self.doubts_metadata else 1 - float(self.prior.misleading)
+        share = (
+            1.0 if squashed or not self.scales_prior_by_code_variance else 1 - float(self.prior.misleading)
+        )
         return share * self.prior.base[:-1].double()
 
     def context_sums(self, batch: FeatureBatch, states: RowStates) -> Tensor:
@@ -302,7 +315,7 @@ class ClosedFormAdapter(StreamingAdapter):
         count, kept, further = evidence.tensor_split([1, size * (size + 1) // 2 + size + 2], dim=1)
         sums = sums_of(kept, count[:, 0], size)
         prior_mean = self.prior_mean(batch, further).to(evidence.dtype)
-        if self.doubts_metadata:
+        if self.scales_prior_by_code_variance:
             mean, covariance = mixed(sums, *self.prior.parts(prior_mean, batch))
             return self.heads_of(mean, covariance, batch.kinds)
         root = self.prior.root(evidence.dtype)
@@ -360,7 +373,7 @@ class OnePrior(NamedTuple):
         share = float(prior.misleading)
         return cls(
             torch.stack([prior.root(torch.float64), prior.plain_root.double()]).numpy(),
-            np.array([1 - share, share]) if adapter.doubts_metadata else None,
+            np.array([1 - share, share]) if adapter.scales_prior_by_code_variance else None,
             tuple(prior.log_noise.exp().tolist()),
             adapter.mean_squares.clamp(min=0).double().numpy(),
             tuple((each.weight.double().numpy(), each.bias.double().numpy())
@@ -372,7 +385,7 @@ class OnePrior(NamedTuple):
 _KNOWN: WeakKeyDictionary[ClosedFormAdapter, OnePrior] = WeakKeyDictionary()
 
 
-def refined_one(adapter: ClosedFormAdapter, state: OneState) -> OneState:
+def refine_one(adapter: ClosedFormAdapter, state: OneState) -> OneState:
     """``ClosedFormAdapter.refine`` of one row."""
     prior = OnePrior.of(adapter)
     hidden = np.append(state.code, state.code_std.mean())
@@ -394,7 +407,7 @@ def one_head(
     prior, values = OnePrior.of(adapter), context.values
     if context.kind == KindType.REAL:
         extent = adapter.landmarks.extents(torch.from_numpy(context.activation)).numpy()
-        values = tame_one(values, extent, LEAST_DEVIATION)
+        values = winsorise_one(values, extent, LEAST_DEVIATION)
     usual, root = prior.noise[context.kind], prior.roots[0]
     noise = usual if context.noise is None else usual * context.noise
     if context.variance is not None:
@@ -429,9 +442,9 @@ def _conditioned(sums: OneSums, mean: Array, root: Array) -> tuple[Array, Array,
     fitted = sums.total @ mean
     white = root.T @ sums.total @ root
     white.flat[:: len(white) + 1] += 1
-    lower = robust_factor(white)
-    gain = forward(lower, root.T)  # the posterior covariance is gainᵀ·gain
-    half = forward(lower, root.T @ (sums.linear - fitted))
+    lower = robust_cholesky_one(white)
+    gain = solve_lower_one(lower, root.T)  # the posterior covariance is gainᵀ·gain
+    half = solve_lower_one(lower, root.T @ (sums.linear - fitted))
     squared = sums.squares - 2 * (sums.linear @ mean) + mean @ fitted
     evidence = -0.5 * float(squared - half @ half) - float(np.log(lower.diagonal()).sum())
     return mean + gain.T @ half, gain.T @ gain, evidence
@@ -466,7 +479,7 @@ def classify_one(
     does not arrive from there, it starts anew from the prior, with steps that cannot go too far.
     """
     white, prior_output = squeezed @ root, squeezed @ prior
-    begin = np.zeros(len(prior)) if start is None else forward(root, start - prior)
+    begin = np.zeros(len(prior)) if start is None else solve_lower_one(root, start - prior)
     for bounded, first in ((0, begin), (_BOUNDED_STEPS, np.zeros(len(prior)))):
         found = _mode(white, values, prior_output, first, bounded, 1.0 if weights is None else weights)
         if found is not None:
@@ -474,7 +487,7 @@ def classify_one(
     else:
         raise ArithmeticError("Newton's method does not arrive")
     mean, lower = found
-    gain = forward(lower, root.T)
+    gain = solve_lower_one(lower, root.T)
     return prior + root @ mean, gain.T @ gain
 
 
@@ -494,9 +507,9 @@ def _mode(
         scaled = white * np.sqrt(weights * np.maximum(slope, FEWEST_WEIGHT))[:, None]
         precision = scaled.T @ scaled
         precision.flat[:: len(precision) + 1] += 1
-        lower = factor(precision)
-        half = forward(lower, (weights * (values - chance)) @ white - mean)
-        step = backward(lower, half)
+        lower = cholesky_one(precision)
+        half = solve_lower_one(lower, (weights * (values - chance)) @ white - mean)
+        step = solve_upper_one(lower, half)
         mean = mean + step
         length = float(np.abs(step).max(initial=0.0))
         if length <= _CLOSE * (1 + float(np.abs(mean).max(initial=0.0))):
@@ -518,7 +531,7 @@ class BayesHead(ClosedFormAdapter):
     """Bayesian regression from the prior that metadata gives."""
 
     config_type: ClassVar[type[AdapterConfig]] = BayesConfig
-    by_sums_alone: ClassVar[bool] = True
+    context_free_prior: ClassVar[bool] = True
 
     def __init__(self, config: BayesConfig, knowledge: Knowledge) -> None:
         super().__init__(config, knowledge)

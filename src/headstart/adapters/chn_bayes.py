@@ -18,14 +18,14 @@ from headstart.core.types import (
     Heads,
     Knowledge,
     RowStates,
-    between,
-    blended,
-    narrowed,
-    widened,
+    crop_heads,
+    interpolate,
+    mix_heads,
+    pad_heads,
 )
-from headstart.distributed import crew
+from headstart.distributed import process_group
 from headstart.linalg.laplace import classify
-from headstart.linalg.ragged import blocks, padded, padded_rows, segment_sum
+from headstart.linalg.ragged import blocks, pad, pad_rows, segment_sum
 from headstart.table.kinds import KindType
 from headstart.table.outliers import LEAST_DEVIATION, winsorise_by_feature
 
@@ -160,8 +160,8 @@ class CHNBayes(ClosedFormAdapter):
             return super().adapt(batch, states)
         closed = anchor.adapt(batch, self.narrowed(states))
         if not bool(self.shares.any()):  # networks have no share at all
-            return widened(closed, self.prior.size - 1)
-        return blended(super().adapt(batch, states), closed, self.share(batch.cells.weighted_counts))
+            return pad_heads(closed, self.prior.size - 1)
+        return mix_heads(super().adapt(batch, states), closed, self.share(batch.cells.weighted_counts))
 
     def solve(self, evidence: Tensor, batch: FeatureBatch) -> Heads:
         """The heads that these sums imply; those of the closed form rest on a part of them."""
@@ -172,8 +172,8 @@ class CHNBayes(ClosedFormAdapter):
         parts = evidence.tensor_split([1, 1 + size * (size + 1) // 2, 1 + size * (size + 3) // 2], dim=1)
         count, total, linear, rest = parts
         linear = torch.cat([linear[:, :width], linear[:, -1:]], dim=1)
-        sums = torch.cat([count, narrowed(total, width, size - 1), linear, rest[:, :1]], dim=1)
-        return blended(heads, anchor.solve(sums, batch), self.share(count[:, 0]))
+        sums = torch.cat([count, crop_heads(total, width, size - 1), linear, rest[:, :1]], dim=1)
+        return mix_heads(heads, anchor.solve(sums, batch), self.share(count[:, 0]))
 
     def metadata_map(self, *, squashed: bool) -> Tensor:
         """How a blend without observations depends on a feature's description: (columns, size)."""
@@ -202,7 +202,7 @@ class CHNBayes(ClosedFormAdapter):
 
     def share(self, shots: Tensor) -> Tensor:
         """The share of networks after so many shots: (features,)."""
-        left, right, near = between(torch.tensor(VALIDATION_SHOTS), shots)
+        left, right, near = interpolate(torch.tensor(VALIDATION_SHOTS), shots)
         return torch.lerp(self.shares[left], self.shares[right], near)
 
 
@@ -228,7 +228,7 @@ def adapt_together(
         if bool(squashed[group[0]]):
             heads.append(_classified(adapter, part, states, shots[group]))
         else:
-            heads.append(adapter.solve(crew().total(adapter.evidence(part, states)), part))
+            heads.append(adapter.solve(process_group().all_reduce_sum(adapter.evidence(part, states)), part))
     return Heads.concatenate(heads).take(torch.argsort(torch.cat(order)))
 
 
@@ -251,18 +251,18 @@ def _classified(adapter: ClosedFormAdapter, batch: FeatureBatch, states: RowStat
     if not isinstance(adapter, CHNBayes) or adapter.blended_with is None:
         return own
     closed = _classified_by(adapter.blended_with, batch, adapter.narrowed(states))
-    return blended(own, closed, adapter.share(shots))
+    return mix_heads(own, closed, adapter.share(shots))
 
 
 def _classified_by(adapter: ClosedFormAdapter, batch: FeatureBatch, states: RowStates) -> Heads:
     """The same by one adapter, which is blended with none."""
     cells, root = batch.cells, adapter.prior.root(adapter.dtype)
-    sums = crew().total(adapter.context_sums(batch, states))
+    sums = process_group().all_reduce_sum(adapter.context_sums(batch, states))
     prior_mean = adapter.prior_mean(batch, sums).to(root.dtype)
-    rows = padded_rows(states.activation, cells).to(root.dtype)
-    values = padded(cells.values.to(root.dtype), cells)
-    counted, flat = adapter.trusted(batch, states, root.dtype)
+    rows = pad_rows(states.activation, cells).to(root.dtype)
+    values = pad(cells.values.to(root.dtype), cells)
+    counted, flat = adapter.observation_weights(batch, states, root.dtype)
     mean, covariance = classify(
-        rows, values, padded(counted, cells), padded(flat, cells), prior_mean, root, crew().total
+        rows, values, pad(counted, cells), pad(flat, cells), prior_mean, root, process_group().all_reduce_sum
     )
     return adapter.heads_of(mean, covariance, batch.kinds)

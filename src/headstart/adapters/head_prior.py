@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from headstart.core.networks import initial
-from headstart.core.types import Description, FeatureBatch, Heads, Knowledge, bent
-from headstart.distributed import crew
-from headstart.linalg.packed import positive, squares, triangle_indices, unpack, with_one
-from headstart.linalg.ragged import column_sums, gram, line_blocks, products_at
-from headstart.linalg.ridge import HonestRegression, loo_covariance, make_groups, reliability
+from headstart.core.networks import initial_tensor
+from headstart.core.types import Description, FeatureBatch, Heads, Knowledge, add_cubic_terms
+from headstart.distributed import process_group
+from headstart.linalg.packed import append_one, positive, squares, triangle_indices, unpack
+from headstart.linalg.ragged import column_sums, gram, line_blocks, sampled_products
+from headstart.linalg.ridge import LooRidge, loo_covariance, make_groups, reliability
 from headstart.table.kinds import KindType
 
 _USUAL_MISLEADING, _FEATURES_TO_BELIEVE = 0.25, 10.0
@@ -31,8 +31,8 @@ class EmpiricalPrior:
     constant: Tensor  # (size,)
     loo_means: Tensor  # (features, size): what the other features say of each known one
     covariance: Tensor  # (size, size): of heads around these
-    regression: HonestRegression
-    taught: Tensor | None = None  # the positions of the features that were regressed; None: all
+    regression: LooRidge
+    trained_on: Tensor | None = None  # the positions of the features that were regressed; None: all
 
 
 def empirical_prior(
@@ -43,15 +43,15 @@ def empirical_prior(
     A feature counts by what its observations say of its head, and by its ``importance`` (features,). Where
     only some features were taught, these alone are regressed, and all are predicted.
     """
-    taught = knowledge.taught
-    if taught is not None and len(heads) > len(taught):
-        numbers, some = description.numbers, Description(description.numbers[taught], description.groups)
+    trained_on = knowledge.trained_on
+    if trained_on is not None and len(heads) > len(trained_on):
+        numbers, some = description.numbers, Description(description.numbers[trained_on], description.groups)
         found = empirical_prior(
-            knowledge, heads.take(taught), some, None if importance is None else importance[taught]
+            knowledge, heads.take(trained_on), some, None if importance is None else importance[trained_on]
         )
         means = numbers @ found.matrix + found.constant
-        means[taught] = found.loo_means
-        return replace(found, loo_means=means, taught=taught)
+        means[trained_on] = found.loo_means
+        return replace(found, loo_means=means, trained_on=trained_on)
     stacked = stacked_heads(heads)
     size = stacked.shape[1]
     metric = activation_metric(knowledge)
@@ -61,7 +61,7 @@ def empirical_prior(
     if importance is not None:
         weights = weights * (importance / importance.mean()).double()
     spread = unpack((weights / weights.sum()).to(stacked.dtype) @ own, size)
-    regression = HonestRegression(make_groups(description.numbers, description.groups))
+    regression = LooRidge(make_groups(description.numbers, description.groups))
     regression.choose(description.numbers, stacked, weights, torch.linalg.cholesky(positive(metric)))
     loo_means = regression.fit(description.numbers, stacked, weights)
     matrix, constant = regression.map(description.numbers.shape[1])
@@ -70,18 +70,18 @@ def empirical_prior(
     return EmpiricalPrior(matrix.to(dtype), constant.to(dtype), loo_means, covariance.to(dtype), regression)
 
 
-def misleading_share(heads: Heads, with_metadata: EmpiricalPrior, without: EmpiricalPrior) -> Tensor:
+def p_uninformative(heads: Heads, with_metadata: EmpiricalPrior, without: EmpiricalPrior) -> Tensor:
     """The share of features that metadata misleads about: whose heads are likelier without it.
 
     Expectation maximisation over a mixture of the two priors, each head predicted from the others; a
     quarter is assumed where features are few.
     """
-    taught: Tensor | slice = slice(None) if without.taught is None else without.taught
-    stacked = stacked_heads(heads)[taught].double()
+    trained_on: Tensor | slice = slice(None) if without.trained_on is None else without.trained_on
+    stacked = stacked_heads(heads)[trained_on].double()
 
     def log_likelihood(prior: EmpiricalPrior) -> Tensor:
         lower = torch.linalg.cholesky(positive(prior.covariance.double()))
-        residual = (stacked - prior.loo_means[taught].double()).T
+        residual = (stacked - prior.loo_means[trained_on].double()).T
         white: Tensor = torch.linalg.solve_triangular(lower, residual, upper=False)
         determinant: Tensor = lower.diagonal().log().sum()
         return -0.5 * (white**2).sum(0) - determinant
@@ -102,10 +102,12 @@ def activation_metric(knowledge: Knowledge) -> Tensor:
     metric[:-1, :-1] = gram(states.activation, states.activation)
     metric[:-1, -1] = metric[-1, :-1] = column_sums(states.activation)
     metric[-1, -1] = len(states)
-    _, whole = crew().span(len(states))
-    metric = crew().total(metric) / max(1, whole)
+    _, whole = process_group().span(len(states))
+    metric = process_group().all_reduce_sum(metric) / max(1, whole)
     if states.variance is not None:
-        metric[:-1, :-1] += torch.diag(crew().total(column_sums(states.variance)) / max(1, whole))
+        metric[:-1, :-1] += torch.diag(
+            process_group().all_reduce_sum(column_sums(states.variance)) / max(1, whole)
+        )
     return metric
 
 
@@ -117,14 +119,17 @@ def empirical_noise(knowledge: Knowledge) -> Tensor:
     kinds, new = knowledge.kinds, knowledge.new_heads
     counts = squared = torch.zeros(len(kinds), dtype=torch.float64)
     if new is not None and new.noise is not None:
-        taught: Tensor | slice = slice(None) if knowledge.taught is None else knowledge.taught
-        kinds, counts = kinds[taught], knowledge.table_shots[taught].double()
-        squared = counts * (new.noise if len(new) == len(kinds) else new.noise[taught]).double()
+        trained_on: Tensor | slice = slice(None) if knowledge.trained_on is None else knowledge.trained_on
+        kinds, counts = kinds[trained_on], knowledge.table_shots[trained_on].double()
+        squared = counts * (new.noise if len(new) == len(kinds) else new.noise[trained_on]).double()
     else:
         for errors, features in _squared_errors(knowledge):
             squared = squared + torch.bincount(features, errors.double(), minlength=len(kinds))
             counts = counts + torch.bincount(features, minlength=len(kinds))
-        squared, counts = crew().total(squared), crew().total(counts.double())
+        squared, counts = (
+            process_group().all_reduce_sum(squared),
+            process_group().all_reduce_sum(counts.double()),
+        )
     noise = torch.tensor([_BINARY_NOISE, knowledge.likelihood.config.output_variance, 1.0])
     for kind in set(KindType) - {KindType.BINARY}:
         own = kinds == kind
@@ -136,8 +141,8 @@ def empirical_noise(knowledge: Knowledge) -> Tensor:
 def _squared_errors(knowledge: Knowledge) -> Iterator[tuple[Tensor, Tensor]]:
     """The squared errors of observations and the features of these, in blocks of rows."""
     likelihood, cells, states = knowledge.likelihood, knowledge.cells, knowledge.states
-    start, _ = crew().span(len(cells))
-    _, observations = crew().span(len(cells.index))
+    start, _ = process_group().span(len(cells))
+    _, observations = process_group().span(len(cells.index))
     if observations > _NOISE_OBSERVATIONS:  # so many say it well enough
         step = -(-observations // _NOISE_OBSERVATIONS)
         rows = torch.arange(-start % step, len(cells), step)
@@ -148,12 +153,12 @@ def _squared_errors(knowledge: Knowledge) -> Iterator[tuple[Tensor, Tensor]]:
     covariance, mean_squares = heads.packed_covariance, heads.mean_squares()
     for place, block in line_blocks(cells, 8 * (len(heads) + len(down)), per_cell=12 * len(down)):
         own, kinds = states.take(place), knowledge.kinds[block.index]
-        logits = products_at(own.activation, heads.weight, block) + heads.bias[block.index]
+        logits = sampled_products(own.activation, heads.weight, block) + heads.bias[block.index]
         squared = (likelihood.mean(logits, kinds) - block.values) ** 2
-        rows_squared = squares(with_one(own.activation)) * twice
-        squared = squared + products_at(rows_squared, covariance, block)
+        rows_squared = squares(append_one(own.activation)) * twice
+        squared = squared + sampled_products(rows_squared, covariance, block)
         if own.variance is not None:
-            squared = squared + products_at(own.variance, mean_squares, block)
+            squared = squared + sampled_products(own.variance, mean_squares, block)
         if own.noise is not None:
             squared = squared / own.noise[block.lines]
         yield squared, block.index
@@ -178,7 +183,7 @@ _FEATURES, _ROWS = 64, 4096  # at most so many features are looked at, and rows 
 
 
 @dataclass(frozen=True)
-class Landmarks:
+class ReferenceFeatures:
     """Some known real features, and what outputs they usually have."""
 
     weight: Tensor  # (features, width), in double precision
@@ -187,14 +192,14 @@ class Landmarks:
     deviation: Tensor  # (features,): the median distance from it
 
     @classmethod
-    def of(cls, knowledge: Knowledge) -> Landmarks:
+    def of(cls, knowledge: Knowledge) -> ReferenceFeatures:
         """The most observed real features of the backbone."""
         real = torch.nonzero(knowledge.kinds == KindType.REAL)[:, 0]
         order = torch.argsort(knowledge.table_shots[real], descending=True, stable=True)
         heads = knowledge.heads.take(real[order[:_FEATURES]])
         weight, bias = heads.weight.detach().double(), heads.bias.detach().double()
-        start, _ = crew().span(len(knowledge.states))
-        first = crew().gathered(knowledge.states.activation[: max(0, _ROWS - start)])
+        start, _ = process_group().span(len(knowledge.states))
+        first = process_group().all_gather(knowledge.states.activation[: max(0, _ROWS - start)])
         outputs = torch.addmm(bias, first.double(), weight.T)
         middle = outputs.median(dim=0).values
         return cls(weight, bias, middle, (outputs - middle).abs().median(dim=0).values)
@@ -245,7 +250,7 @@ class HeadPrior(nn.Module):
         # What the other features predict of each known one: as metadata says, and without it.
         self.known_means: Tensor
         sizes = len(knowledge.kinds), 2, self.size
-        self.register_buffer("known_means", initial(lambda: torch.zeros(sizes), *sizes))
+        self.register_buffer("known_means", initial_tensor(lambda: torch.zeros(sizes), *sizes))
         self.gains: Tensor  # the share of the error of predicted heads that each metadata column removes
         self.register_buffer("gains", torch.zeros(len(knowledge.widths)))
         # By how much the others' prediction of each known feature differs from the fitted one. Only
@@ -258,8 +263,8 @@ class HeadPrior(nn.Module):
         """Start from the heads of known features and the errors of their predictions."""
         heads = (knowledge.new_heads or knowledge.heads).detach()
         description = Description.of(knowledge.metadata, knowledge.widths)
-        self.bends.copy_(description.bendable())
-        description = description.with_bends(self.bends)
+        self.bends.copy_(description.nonlinear_columns())
+        description = description.with_cubic_terms(self.bends)
         if self.tells_kind:
             one_hot = nn.functional.one_hot(knowledge.kinds, len(KindType))
             description = description.with_more(one_hot.to(description.numbers.dtype))
@@ -280,7 +285,7 @@ class HeadPrior(nn.Module):
         for part, known in enumerate((description, none)):
             popular = known.with_more(counts.log1p()[:, None])
             self.known_means[:, part] = self._widened(empirical_prior(knowledge, heads, popular).loo_means)
-        self.misleading.copy_(misleading_share(heads, prior, plain))
+        self.misleading.copy_(p_uninformative(heads, prior, plain))
         self.plain_mean.copy_(self._widened(plain.constant[None])[0])
         self.plain_root.copy_(self._root_of(plain.covariance, usual))
 
@@ -291,7 +296,7 @@ class HeadPrior(nn.Module):
 
     def describe(self, metadata: Tensor, kinds: Tensor) -> Tensor:
         """Metadata, its bends, the kind where a table mixes kinds, and a constant: (features, columns)."""
-        parts = [bent(metadata, self.bends)]
+        parts = [add_cubic_terms(metadata, self.bends)]
         if self.tells_kind:
             parts.append(nn.functional.one_hot(kinds, len(KindType)).to(metadata.dtype))
         return torch.cat([*parts, metadata.new_ones(len(metadata), 1)], dim=1)
@@ -344,7 +349,7 @@ class HeadPrior(nn.Module):
         return torch.cat([matrix[:, :-1], more, matrix[:, -1:]], dim=1)
 
 
-def _column_gains(regression: HonestRegression, widths: tuple[int, ...], bends: Tensor) -> Tensor:
+def _column_gains(regression: LooRidge, widths: tuple[int, ...], bends: Tensor) -> Tensor:
     """What each metadata column contributes, its bends included: (metadata columns,).
 
     Where several columns share one strength, each is given an equal part of what they remove.

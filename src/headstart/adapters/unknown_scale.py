@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from headstart.core.types import Scales
 from headstart.linalg.gaussian import ContextSums, sums_over, tempering
-from headstart.linalg.packed import solved
-from headstart.linalg.ragged import padded
+from headstart.linalg.packed import solve
+from headstart.linalg.ragged import pad
 from headstart.table.cells import Cells
 
 _MIN_FREEDOM, _MAX_FREEDOM = 0.05, 50.0
@@ -145,11 +145,11 @@ class ScalePrior(nn.Module):
         )
         tight = self._precision(torch.linalg.inv(covariance)[None])
         shifted = torch.cat([means, means.new_zeros(len(means), 1)], 1)[:, None]
-        shifted = shifted * cautious_scale(freedom, square)[:, :, None]
+        shifted = shifted * shrinkage_scale(freedom, square)[:, :, None]
         shifted[:, -1] = 0.0  # of a feature that is unlike all others no pattern is known beforehand
         precision = sums.total[:, None] + tight
         linear = sums.linear[:, None] + (tight @ shifted[..., None])[..., 0]
-        mean, spread = solved(precision.flatten(0, 1), linear.flatten(0, 1))
+        mean, spread = solve(precision.flatten(0, 1), linear.flatten(0, 1))
         expected = self.expected_square(freedom, square)
         return _Parts(evidence, square, mean.view(shifted.shape), spread.view(precision.shape), expected)
 
@@ -207,7 +207,7 @@ def _matching_freedom(variance: Tensor) -> Tensor:
     return ((low + high) / 2).exp()
 
 
-def cautious_scale(freedom: Tensor, square: Tensor) -> Tensor:
+def shrinkage_scale(freedom: Tensor, square: Tensor) -> Tensor:
     """E[1/s] / E[1/s²]: the multiple of a predicted pattern with the least error in units of s."""
     half = freedom / 2
     return (square / half).sqrt() * (torch.lgamma(half + 0.5) - torch.lgamma(half)).exp()
@@ -244,9 +244,9 @@ def found_scales(
     """
     if int(cells.counts.max()) > activation.shape[1]:
         return prior.posterior(sums_over(cells, activation, weights), means, covariance)
-    rows = padded(activation.index_select(0, cells.index).double(), cells)
+    rows = pad(activation.index_select(0, cells.index).double(), cells)
     counts = cells.weighted_counts.double()
-    contexts = PaddedContexts(rows, padded(cells.values, cells), padded(weights, cells), counts)
+    contexts = PaddedContexts(rows, pad(cells.values, cells), pad(weights, cells), counts)
     return few_posterior(prior, contexts, means, covariance)
 
 
@@ -290,7 +290,7 @@ def few_posterior(
     noise = (weights * (expected * prior.level[:, None]).flatten(1)).sum(1)
 
     # The mean of a part is m·κ + back·z of the weights, and c of the centre: (κ, z, c) of each.
-    kappa = cautious_scale(freedom, square) * (torch.arange(len(reach)) < len(reach) - 1)
+    kappa = shrinkage_scale(freedom, square) * (torch.arange(len(reach)) < len(reach) - 1)
     pulled = (ue - kappa * ua + middle * uu) / grown  # uᵀM⁻¹ of what the pattern leaves to explain
     beside = middle - reach * pulled  # of D·u, beside D·(e − κ·a)
     z = diagonal[:, :, None] * (rest[:, :, None] - kappa[..., None] * pattern[:, :, None])

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from headstart.config import Config
 from headstart.core.likelihood import Likelihood, LikelihoodConfig
 from headstart.core.types import Description, Heads, RowBelief, RowStates
-from headstart.distributed import crew
+from headstart.distributed import process_group
 from headstart.linalg.ragged import PER_NUMBER
-from headstart.parallel import in_parallel
+from headstart.parallel import parallel_map
 from headstart.registry import Registry
 from headstart.table.cells import Cells
 
@@ -94,7 +94,7 @@ class Backbone(nn.Module, ABC):
 
         found: RowStates | None = None
         held = PER_NUMBER * batch * (self.activation_size + 1) ** 2
-        for start, part in zip(starts, in_parallel(states_from, starts, each_takes=held), strict=True):
+        for start, part in zip(starts, parallel_map(states_from, starts, each_takes=held), strict=True):
             if len(part) == len(cells):
                 return part
             found = part.room_for(len(cells)) if found is None else found
@@ -194,8 +194,8 @@ def build_backbone(config: BackboneConfig, kinds: Tensor, grid: Tensor) -> Backb
 def value_grid(cells: Cells) -> Tensor:
     """The distinct values, if they are few enough to be tabled; otherwise none."""
     grid: Tensor = torch.unique(cells.values)
-    if not crew().alone:
-        grid = torch.unique(crew().gathered(grid[: LARGEST_GRID + 1]))
+    if not process_group().is_single:
+        grid = torch.unique(process_group().all_gather(grid[: LARGEST_GRID + 1]))
     return grid if len(grid) <= LARGEST_GRID else grid[:0]
 
 

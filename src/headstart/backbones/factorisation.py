@@ -20,28 +20,28 @@ from headstart.backbones.row_posterior import (
     MORE_PASSES,
     NOISE_SHOTS,
     PASSES,
-    Readings,
+    HeadMoments,
     RowPosterior,
     RowSums,
     read_rows,
 )
 from headstart.backbones.signature import Signature
 from headstart.core.likelihood import LikelihoodConfig
-from headstart.core.networks import initial
+from headstart.core.networks import initial_tensor
 from headstart.core.types import Description, Heads, OneState, RowBelief, RowStates
 from headstart.linalg.packed import (
     Array,
+    cholesky_one,
     diagonals,
-    factor,
     inverse,
-    inverted,
+    invert_one,
     pack,
     pack_one,
-    robust_factor,
-    solved,
+    robust_cholesky_one,
+    solve,
     squares,
     unpack,
-    unpacked,
+    unpack_one,
 )
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
@@ -63,7 +63,7 @@ class OnePosterior(NamedTuple):
 
     mean: Array  # (latent,)
     covariance: Array  # (latent, latent)
-    exactness: float
+    relative_precision: float
 
 
 def one_state(
@@ -86,13 +86,13 @@ def one_state(
     found = one_row_posterior(row, mean, prior, covariance, passes, finds_exactness=not two)
     variance = found.covariance.diagonal()
     std = np.sqrt(variance)
-    certainty = np.array([np.log(found.exactness), 1 - 2 * std.mean()])
+    certainty = np.array([np.log(found.relative_precision), 1 - 2 * std.mean()])
     code = np.concatenate([found.mean, certainty, signature[1:]])
     code_std = np.zeros(len(code))
     code_std[: len(std)] = std
     if not backbone.config.uncertain_rows:
         return OneState(code, code_std, found.mean)
-    return OneState(code, code_std, found.mean, 1 / found.exactness, variance)
+    return OneState(code, code_std, found.mean, 1 / found.relative_precision, variance)
 
 
 _KNOWN: WeakKeyDictionary[Factorisation, tuple[int, Array]] = WeakKeyDictionary()
@@ -112,7 +112,7 @@ def _precision(covariance: Array) -> Array:
     exact = covariance.astype(np.float64)
     diagonal = exact.diagonal()
     raised = 1e-6 * (diagonal + diagonal.mean()) + 1e-12
-    return inverted(factor(exact + np.diag(raised)))
+    return invert_one(cholesky_one(exact + np.diag(raised)))
 
 
 def one_row_posterior(
@@ -144,14 +144,14 @@ def one_row_posterior(
             bounded = row.heads * np.sqrt(own)[:, None]
             precision += bounded.T @ bounded + _spread(row, own)
             towards = towards + values @ row.heads
-        spread = inverted(robust_factor(prior + precision[:-1, :-1]))
+        spread = invert_one(robust_cholesky_one(prior + precision[:-1, :-1]))
         now = spread @ (pull + towards[:-1] - precision[:-1, -1])
     return OnePosterior(now, spread, exact)
 
 
 def _spread(row: OneRow, weights: Array) -> Array:
     """The weighted sum of the heads' covariances: (latent + 1, latent + 1)."""
-    return unpacked(weights.astype(row.covariance.dtype) @ row.covariance)
+    return unpack_one(weights.astype(row.covariance.dtype) @ row.covariance)
 
 
 def _weighted_one(row: OneRow, mean: Array, spread: Array, *, new: bool) -> tuple[Array, Array]:
@@ -230,19 +230,19 @@ class Factorisation(SweptBackbone, OpenBackbone):
         self.sweeps = config.sweeps
         size = self.latent + 1
         self.signature = Signature(features, signs)
-        weight = initial(lambda: 0.1 * torch.randn(features, self.latent), features, self.latent)
+        weight = initial_tensor(lambda: 0.1 * torch.randn(features, self.latent), features, self.latent)
         self.weight = nn.Parameter(weight, requires_grad=False)
         self.bias = nn.Parameter(torch.zeros(features), requires_grad=False)
         self.spread: Tensor  # packed posterior covariance of each (v, b)
         own = pack(0.01 * torch.eye(size))
-        self.register_buffer("spread", initial(lambda: own.repeat(features, 1), features, len(own)))
+        self.register_buffer("spread", initial_tensor(lambda: own.repeat(features, 1), features, len(own)))
         self.row_map: Tensor  # signature → prior mean of a row's factors
         self.register_buffer("row_map", torch.zeros(self.signature.size, self.latent))
         self.row_covariance: Tensor
         self.register_buffer("row_covariance", torch.eye(self.latent))
         self.precision: Tensor  # of an observation, by kind
         self.register_buffer("precision", torch.tensor([1.0, 16.0, 1.0]))
-        self.exactness: Tensor  # of each feature's observations, relative to that
+        self.relative_precision: Tensor  # of each feature's observations, relative to that
         self.register_buffer("exactness", torch.ones(features))
 
     @property
@@ -253,7 +253,7 @@ class Factorisation(SweptBackbone, OpenBackbone):
     @property
     def heads(self) -> Heads:
         """The features' posteriors."""
-        noise = 1 / (self.precision[self.kinds] * self.exactness)
+        noise = 1 / (self.precision[self.kinds] * self.relative_precision)
         return Heads(self.weight, self.bias, self.spread, noise)
 
     @property
@@ -286,7 +286,7 @@ class Factorisation(SweptBackbone, OpenBackbone):
             return self._one_row(cells, known, heads.take(cells.index), kinds[cells.index], belief)
         if not len(cells):
             return self.batch_states(known)
-        return read_rows(self, cells, known, Readings.of(heads, kinds), belief)
+        return read_rows(self, cells, known, HeadMoments.of(heads, kinds), belief)
 
     def _one_row(
         self, cells: Cells, known: Cells, heads: Heads, kinds: Tensor, belief: RowBelief | None
@@ -309,18 +309,18 @@ class Factorisation(SweptBackbone, OpenBackbone):
         """The states of rows of which this is known."""
         variance = diagonals(posterior.spread, self.latent)
         std = variance.sqrt()
-        certainty = torch.stack([posterior.exactness.log(), 1 - 2 * std.mean(1)], dim=1)
+        certainty = torch.stack([posterior.relative_precision.log(), 1 - 2 * std.mean(1)], dim=1)
         code = torch.cat([posterior.mean, certainty, signature[:, 1:]], dim=1)
         exact = std.new_zeros(len(std), code.shape[1] - self.latent)
         states = RowStates(code, torch.cat([std, exact], dim=1), posterior.mean)
         if not self.config.uncertain_rows:
             return states
-        return replace(states, noise=1 / posterior.exactness, variance=variance)
+        return replace(states, noise=1 / posterior.relative_precision, variance=variance)
 
-    def readings(self) -> Readings:
+    def readings(self) -> HeadMoments:
         """The backbone's own heads, as rows are read by them."""
-        precision = self.precision[self.kinds] * self.exactness
-        return Readings(self.stacked_heads(), self.second_moments(), self.kinds, precision)
+        precision = self.precision[self.kinds] * self.relative_precision
+        return HeadMoments(self.stacked_heads(), self.second_moments(), self.kinds, precision)
 
     def row_posterior(self, cells: Cells, passes: int | None = None) -> RowPosterior:
         """The posterior of each row's factors given the features': a few passes of a fixed point."""
@@ -330,7 +330,7 @@ class Factorisation(SweptBackbone, OpenBackbone):
     def posterior_from(
         self,
         cells: Cells,
-        readings: Readings,
+        readings: HeadMoments,
         sums: RowSums | None,
         signature: Tensor,
         start: RowPosterior | None,
@@ -345,7 +345,7 @@ class Factorisation(SweptBackbone, OpenBackbone):
         now = start or RowPosterior(mean, pack(covariance).expand(len(cells), -1), mean.new_ones(len(cells)))
         held = self.latent * (self.latent + 1) // 2  # of a packed matrix without its last line, the bias
         for turn in range(passes or readings.passes):
-            exact = now.exactness if turn == 0 and start is None else self._exactness(now, sums)
+            exact = now.relative_precision if turn == 0 and start is None else self._exactness(now, sums)
             total = readings.second.new_zeros(1, readings.second.shape[-1]).expand(len(cells), -1)
             linear = mean.new_zeros(len(cells), self.latent + 1)
             if sums is not None:
@@ -357,7 +357,7 @@ class Factorisation(SweptBackbone, OpenBackbone):
                 total, linear = total + more, linear + further
             linear = linear[:, :-1] - total[:, held:-1]
             precision = prior + unpack(total[:, :held], self.latent)
-            means, covariances = solved(precision, mean @ prior + linear)
+            means, covariances = solve(precision, mean @ prior + linear)
             now = RowPosterior(means, pack(covariances), exact)
         return now
 
@@ -367,7 +367,7 @@ class Factorisation(SweptBackbone, OpenBackbone):
         Reals are not asked: a row of large values errs by large amounts, and is to be believed all the same.
         """
         if self.has_two_values or sums is None:
-            return torch.ones_like(now.exactness)
+            return torch.ones_like(now.relative_precision)
         squared = sums.squared_errors(now, now.moments())
         return (NOISE_SHOTS + sums.counts) / (NOISE_SHOTS + squared.clamp(min=0))
 
@@ -417,7 +417,7 @@ class RowParts:
 def row_parts(
     backbone: Factorisation,
     cells: Cells,
-    readings: Readings | None = None,
+    readings: HeadMoments | None = None,
     known: Cells | None = None,
     belief: RowBelief | None = None,
 ) -> RowParts:
@@ -446,17 +446,17 @@ def row_parts(
     expected = second[:, :-1, -1] + second[:, :-1, :-1] @ usual
     pulls = values[:, None] * heads[:, :-1] - weights[:, None] * expected
     pulls = torch.cat([torch.stack([chosen, shift]) @ prior, pulls])
-    solved = torch.linalg.solve(precision, pulls.T).T
-    return RowParts(usual, solved[0], solved[1], solved[2:])
+    solve = torch.linalg.solve(precision, pulls.T).T
+    return RowParts(usual, solve[0], solve[1], solve[2:])
 
 
 def _weighted_parts(
-    backbone: Factorisation, cells: Cells, readings: Readings, signature: Tensor, belief: RowBelief | None
+    backbone: Factorisation, cells: Cells, readings: HeadMoments, signature: Tensor, belief: RowBelief | None
 ) -> tuple[Tensor, Tensor]:
     """Weight, and weight × value, with which each observation entered the last pass: two of (n,)."""
     sums, passes = readings.sums(cells), readings.passes
     last = backbone.posterior_from(cells, readings, sums, signature, None, passes, belief)
-    exact = cells.weighted(last.exactness.double() * readings.precision[cells.index].double())
+    exact = cells.weighted(last.relative_precision.double() * readings.precision[cells.index].double())
     weights, values = exact, exact * cells.values.double()
     if readings.weighs:
         # What the last pass took follows from the pass before it.

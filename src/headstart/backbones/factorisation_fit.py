@@ -14,28 +14,28 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from headstart.backbones.row_posterior import NOISE_SHOTS, Readings, RowPosterior, RowSums
-from headstart.core.devices import moved
+from headstart.backbones.row_posterior import NOISE_SHOTS, HeadMoments, RowPosterior, RowSums
+from headstart.core.devices import move
 from headstart.core.types import Description
-from headstart.distributed import crew
+from headstart.distributed import process_group
 from headstart.errors import ModelFileError
-from headstart.files import pack_tensors, read_tensors, storing, write_bytes
-from headstart.linalg.packed import inverse, pack, positive, solved, squares, unpack, with_one
+from headstart.files import explain_storage_error, pack_tensors, read_tensors, write_bytes
+from headstart.linalg.packed import append_one, inverse, pack, positive, solve, squares, unpack
 from headstart.linalg.ragged import (
     BUDGET,
     DENSE_FROM,
     PER_CELL,
     PER_NUMBER,
-    Backwards,
+    TransposedSum,
     column_sums,
     gram,
     line_blocks,
+    row_slices,
     segment_sum,
-    stretches,
 )
-from headstart.linalg.ridge import Group, HonestRegression, loo_covariance, make_groups, reliability
-from headstart.linalg.row_sharded import deviation_of, mean_of, normal_lines
-from headstart.parallel import in_parallel
+from headstart.linalg.ridge import Group, LooRidge, loo_covariance, make_groups, reliability
+from headstart.linalg.row_sharded import draw_normal_rows, global_mean, global_std
+from headstart.parallel import parallel_map
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 
@@ -52,7 +52,7 @@ def head_metric(backbone: Factorisation) -> Tensor:
     return moments[:-1, :-1].double()
 
 
-def standardise(backbone: Factorisation) -> None:
+def whiten(backbone: Factorisation) -> None:
     """Change the basis of the factors so that variances alone say how well a row is known.
 
     Then an average row is 0, the rows' prior covariance is the identity, and the heads' mean second
@@ -70,13 +70,13 @@ def standardise(backbone: Factorisation) -> None:
         backbone.spread[part] = pack(spread).to(backbone.spread.dtype)
     backbone.weight.copy_(heads[:, :-1])
     backbone.bias.copy_(heads[:, -1])
-    moved = backbone.row_map.double()
-    moved[0] = 0.0
-    backbone.row_map.copy_(torch.linalg.solve(root, moved.T).T)
+    move = backbone.row_map.double()
+    move[0] = 0.0
+    backbone.row_map.copy_(torch.linalg.solve(root, move.T).T)
     backbone.row_covariance.copy_(torch.eye(backbone.latent))
 
 
-def put_behind_link(backbone: Factorisation) -> None:
+def to_logistic(backbone: Factorisation) -> None:
     """Turn heads of numbers into heads behind the link, to first order alike at an average row."""
     backbone.kinds = torch.full_like(backbone.kinds, KindType.BINARY)
     output = backbone.weight @ backbone.row_map[0] + backbone.bias
@@ -85,7 +85,7 @@ def put_behind_link(backbone: Factorisation) -> None:
     backbone.bias.copy_(torch.logit(chance) + (backbone.bias - output) / slope)
     backbone.weight.copy_(backbone.weight / slope[:, None])
     backbone.spread.copy_(backbone.spread / slope[:, None] ** 2)
-    backbone.exactness.fill_(1.0)
+    backbone.relative_precision.fill_(1.0)
 
 
 _PARTS = 4  # of a block, in which its rows are updated
@@ -130,12 +130,12 @@ class RowBlock:
         return [RowBlock(slice(start, min(self.place.stop, start + step)), self.whole) for start in starts]
 
     @cached_property
-    def back(self) -> Backwards:
+    def back(self) -> TransposedSum:
         """The observations in the order of features.
 
         They are put into it once for all sweeps and kept, in 8 bytes for each.
         """
-        return Backwards(self.cells)
+        return TransposedSum(self.cells)
 
 
 def row_blocks(backbone: Factorisation, cells: Cells) -> list[RowBlock]:
@@ -163,11 +163,11 @@ def sweep_rows(
         return list(_errors(readings, block, now, sums))
 
     errors: Errors = {}
-    for found in in_parallel(update, [part for each in blocks for part in each.parts()]):
+    for found in parallel_map(update, [part for each in blocks for part in each.parts()]):
         for kind, squared, count in found:
             before = errors.get(kind, (0.0, 0.0))
             errors[kind] = (before[0] + squared, before[1] + count)
-    if not crew().alone:
+    if not process_group().is_single:
         errors = _total_errors(errors)
     if KindType.RATING in errors:  # these errors are weighted by the precision
         squared, count = errors[KindType.RATING]
@@ -178,12 +178,12 @@ def sweep_rows(
 def _total_errors(errors: Errors) -> Errors:
     """The errors of the rows that all processes have."""
     every = torch.tensor([errors.get(kind, (0.0, 0.0)) for kind in KindType], dtype=torch.float64)
-    found = crew().total(every).tolist()
+    found = process_group().all_reduce_sum(every).tolist()
     return {int(kind): (each[0], each[1]) for kind, each in zip(KindType, found, strict=True) if each[1] > 0}
 
 
 def _errors(
-    readings: Readings, cells: Cells, rows: RowPosterior, sums: RowSums | None
+    readings: HeadMoments, cells: Cells, rows: RowPosterior, sums: RowSums | None
 ) -> Iterator[tuple[int, float, float]]:
     """By kind, the expected squared errors of a block's ratings and reals, and how much they count."""
     if sums is not None:
@@ -208,15 +208,15 @@ def feature_sums(backbone: Factorisation, blocks: list[RowBlock], rows: RowPoste
         now, block = rows.at(each.place), each.cells
         weights, values = _weights(readings, block, now)
         each.back.add(total, now.moments(), weights)
-        each.back.add(linear, with_one(now.mean), values)
+        each.back.add(linear, append_one(now.mean), values)
         squared = (weights * block.values**2).double()
         squares += torch.bincount(block.index, squared, minlength=backbone.features)
-    return FeatureSums(*(crew().total(each) for each in (total, linear, squares)))
+    return FeatureSums(*(process_group().all_reduce_sum(each) for each in (total, linear, squares)))
 
 
-def _weights(readings: Readings, cells: Cells, rows: RowPosterior) -> tuple[Tensor, Tensor]:
+def _weights(readings: HeadMoments, cells: Cells, rows: RowPosterior) -> tuple[Tensor, Tensor]:
     """The weight of each observation in its feature's sums, and weight × value: two of (n,)."""
-    weights = cells.weighted(rows.exactness[cells.lines])
+    weights = cells.weighted(rows.relative_precision[cells.lines])
     linear = weights * cells.values
     if not readings.weighs:
         return weights, linear
@@ -251,8 +251,8 @@ class SweepProgress:
     def keep(self, training: FactorisationTraining, turn: int) -> None:
         """Write what has been reached after so many sweeps, if it is time to; after the last one always."""
         last = turn == training.backbone.sweeps
-        due = crew().leads and (last or time.monotonic() - self._saved >= self.seconds)
-        if not crew().count(due):
+        due = process_group().is_main and (last or time.monotonic() - self._saved >= self.seconds)
+        if not process_group().sum_number(due):
             return
         facts: dict[str, Any] = {"turn": turn, "rows": [], "regressions": {}}
         if not last:
@@ -264,7 +264,7 @@ class SweepProgress:
             held, said = _state_of(getattr(training, f"{name}_regression"))
             tensors |= {f"{name}/{key}": each for key, each in held.items()}
             facts["regressions"][name] = said
-        if crew().leads:
+        if process_group().is_main:
             write_bytes(
                 self.path, pack_tensors({name: each.clone() for name, each in tensors.items()}, facts)
             )
@@ -273,16 +273,19 @@ class SweepProgress:
 
     def _write_rows(self, rows: RowPosterior, turn: int) -> list[tuple[int, int, str]]:
         """Each process writes those that it has; returned are the beginning, number and file of each."""
-        start, _ = crew().span(len(rows.mean))
-        name = f"{self.path.stem}.rows-{turn}-{start}-of-{crew().size}.safetensors"
+        start, _ = process_group().span(len(rows.mean))
+        name = f"{self.path.stem}.rows-{turn}-{start}-of-{process_group().size}.safetensors"
         write_bytes(self.path.with_name(name), pack_tensors({each: getattr(rows, each) for each in _ROWS}))
-        names, counts = crew().texts([name]), crew().sizes(len(rows.mean))  # these wait for all
+        names, counts = (
+            process_group().all_gather_texts([name]),
+            process_group().sizes(len(rows.mean)),
+        )  # these wait for all
         starts = [sum(counts[:i]) for i in range(len(counts))]
         return [(at, count, own[0]) for at, count, own in zip(starts, counts, names, strict=True)]
 
     def _remove_other_rows(self, kept: set[str]) -> None:
         ours = re.compile(rf"{re.escape(self.path.stem)}\.rows-\d+-\d+-of-\d+\.safetensors")
-        with storing(self.path):
+        with explain_storage_error(self.path):
             for each in self.path.parent.iterdir():
                 if ours.fullmatch(each.name) and each.name not in kept:
                     each.unlink(missing_ok=True)
@@ -291,9 +294,9 @@ class SweepProgress:
 
     def restore(self, training: FactorisationTraining) -> int:
         """Continue with what the file holds; returns after how many sweeps, 0 if there is no file."""
-        if not crew().count(crew().leads and self.path.exists()):
+        if not process_group().sum_number(process_group().is_main and self.path.exists()):
             return 0
-        tensors, facts = crew().agreed(lambda: read_tensors(self.path))
+        tensors, facts = process_group().all_or_none(lambda: read_tensors(self.path))
         generator, device = tensors.pop("generator"), training.cells.values.device
         tensors = {name: each.to(device) for name, each in tensors.items()}
         parts: dict[str, dict[str, Tensor]] = {}
@@ -308,9 +311,11 @@ class SweepProgress:
             restored = _regression(parts[name], facts["regressions"][name], shared=name == "row")
             setattr(training, f"{name}_regression", restored)
         if facts["rows"]:
-            start, _ = crew().span(len(training.cells))
-            rows = crew().agreed(lambda: self._read_rows(facts["rows"], start, start + len(training.cells)))
-            training.rows = moved(rows, device)
+            start, _ = process_group().span(len(training.cells))
+            rows = process_group().all_or_none(
+                lambda: self._read_rows(facts["rows"], start, start + len(training.cells))
+            )
+            training.rows = move(rows, device)
         return int(facts["turn"])
 
     def _read_rows(self, files: list[tuple[int, int, str]], begin: int, end: int) -> RowPosterior:
@@ -333,7 +338,7 @@ class SweepProgress:
         return RowPosterior(*(torch.cat(parts) for parts in found.values()))
 
 
-def _state_of(regression: HonestRegression) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _state_of(regression: LooRidge) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """All that a regression has chosen, as tensors and as facts."""
     tensors = {"strengths": regression.strengths, "gains": regression.gains}
     for place, group in enumerate(regression.groups):
@@ -345,12 +350,12 @@ def _state_of(regression: HonestRegression) -> tuple[dict[str, Tensor], dict[str
     }
 
 
-def _regression(tensors: dict[str, Tensor], facts: dict[str, Any], *, shared: bool) -> HonestRegression:
+def _regression(tensors: dict[str, Tensor], facts: dict[str, Any], *, shared: bool) -> LooRidge:
     groups = [
         Group(*(tensors[f"{place}/{name}"] for name in ("columns", "centre", "basis")))
         for place in range(facts["groups"])
     ]
-    regression = HonestRegression(groups, shared=shared)
+    regression = LooRidge(groups, shared=shared)
     regression.members, regression.tried = facts["members"], facts["tried"]
     regression.strengths, regression.gains = tensors["strengths"], tensors["gains"]
     return regression
@@ -376,20 +381,20 @@ class FactorisationTraining:
     ) -> None:
         # Rows without observations tell nothing, and would only make the sweeps slower to arrive.
         filled = torch.nonzero(cells.counts)[:, 0]
-        if 0 < len(filled) < len(cells) or not crew().alone:
+        if 0 < len(filled) < len(cells) or not process_group().is_single:
             cells = cells.take(filled)
         self.backbone, self.generator, self.weights = backbone, generator, cells.weights
         # Factors are found from all observations alike: from what little old ones count some would die out.
         self.cells = replace(cells, weights=None)
-        counts = crew().total(torch.bincount(cells.index, minlength=cells.width))
+        counts = process_group().all_reduce_sum(torch.bincount(cells.index, minlength=cells.width))
         self.counts = self.weighted_counts = counts
         # Much observed features are other than rarely observed ones.
         popularity = self.counts.to(description.numbers.dtype).log1p()[:, None]
-        self.description = description.with_bends(description.bendable()).with_more(popularity)
+        self.description = description.with_cubic_terms(description.nonlinear_columns()).with_more(popularity)
         self.latent, self.size = backbone.latent, backbone.latent + 1
         self.rows: RowPosterior
-        self.head_regression: HonestRegression
-        self.row_regression: HonestRegression
+        self.head_regression: LooRidge
+        self.row_regression: LooRidge
         self.prior_means: Tensor  # (features, size): of heads
         self.prior_covariance: Tensor  # (size, size): around these
         # The bound for the logistic link is loose: under it, factors that predict well die out. So where all
@@ -417,7 +422,7 @@ class FactorisationTraining:
                 self.weighted_counts = torch.bincount(cells.index, self.weights, minlength=cells.width)
                 blocks = row_blocks(backbone, cells)
             if self.as_numbers and turn == backbone.sweeps:
-                put_behind_link(backbone)
+                to_logistic(backbone)
                 blocks = row_blocks(backbone, cells)
                 self.prior_covariance = torch.eye(self.size, dtype=torch.float64)
                 self._update_head_prior(choosing=True)
@@ -431,7 +436,7 @@ class FactorisationTraining:
             )
             self._update_head_prior(choosing=choosing)
             if turn == backbone.sweeps:
-                standardise(backbone)
+                whiten(backbone)
             if progress is not None:
                 progress.keep(self, turn)
             yield error
@@ -444,12 +449,12 @@ class FactorisationTraining:
             backbone.kinds = torch.full_like(backbone.kinds, KindType.RATING)
         self.rows = self._start()
         groups = make_groups(self.description.numbers, self.description.groups, self.generator)
-        self.head_regression = HonestRegression(groups)
+        self.head_regression = LooRidge(groups)
         differences = backbone.signature.differences(cells)
         signatures = backbone.signature.believed(differences, cells.counts)
         columns = torch.arange(1, signatures.shape[1])
         parts = [part for part in (columns[:1], columns[1:]) if len(part)]  # the count, then the rest
-        self.row_regression = HonestRegression(make_groups(signatures, parts, shared=True), shared=True)
+        self.row_regression = LooRidge(make_groups(signatures, parts, shared=True), shared=True)
         self.prior_covariance = torch.eye(self.size, dtype=torch.float64)
         self._update_head_prior(choosing=False)
         return differences
@@ -462,19 +467,21 @@ class FactorisationTraining:
         """Start from the means of rows and features, and small random factors."""
         backbone, cells = self.backbone, self.cells
         binary = backbone.kinds == KindType.BINARY
-        sums = crew().total(torch.bincount(cells.index, cells.values.double(), minlength=cells.width))
+        sums = process_group().all_reduce_sum(
+            torch.bincount(cells.index, cells.values.double(), minlength=cells.width)
+        )
         middle = (sums / self.counts.clamp(min=1e-9)).to(backbone.bias.dtype)
-        usual = mean_of(cells.values)
+        usual = global_mean(cells.values)
         shrunk = self.counts / (self.counts + 5)
         middle = usual + shrunk * (middle - usual)
         rows = _row_means(cells, middle, 5.0)
-        scale = deviation_of(rows) + 1e-3
+        scale = global_std(rows) + 1e-3
         # Outputs before a logistic link are larger than ratings, and factors too small at first die out.
         size = torch.where(binary, 1.0, 0.1)[:, None]
         backbone.weight.copy_(size * torch.randn(backbone.weight.shape, generator=self.generator))
         backbone.weight[:, 0] = torch.where(binary, 4 * scale, scale)  # the first factor is a row's own mean
         backbone.bias.copy_(torch.where(binary, torch.logit(middle.clamp(0.02, 0.98)), middle))
-        further = 0.1 * normal_lines(len(rows), self.latent - 1, self.generator)
+        further = 0.1 * draw_normal_rows(len(rows), self.latent - 1, self.generator)
         spread = pack(0.1 * torch.eye(self.latent)).repeat(len(rows), 1)
         mean = torch.cat([rows[:, None] / scale, further], 1)
         return RowPosterior(mean, spread, torch.ones(len(rows)))
@@ -497,8 +504,8 @@ class FactorisationTraining:
             backbone.signature.learn_patience(cells, rows.mean, backbone.row_map, metric, self.generator)
         residual = rows.mean - predicted
         covariance = unpack(column_sums(rows.spread), self.latent) + gram(residual, residual)
-        _, whole = crew().span(len(residual))
-        backbone.row_covariance.copy_(positive(crew().total(covariance) / max(1, whole)))
+        _, whole = process_group().span(len(residual))
+        backbone.row_covariance.copy_(positive(process_group().all_reduce_sum(covariance) / max(1, whole)))
 
     def _head_prior(
         self, rows: RowPosterior, prior_covariance: Tensor, *, choosing: bool
@@ -526,21 +533,21 @@ class FactorisationTraining:
 
     def _update_heads(self, sums: FeatureSums, prior_means: Tensor, prior_covariance: Tensor) -> None:
         backbone = self.backbone
-        plain = backbone.precision[backbone.kinds] * backbone.exactness
+        plain = backbone.precision[backbone.kinds] * backbone.relative_precision
         factors = torch.where(backbone.kinds == KindType.RATING, plain, 1.0)
         prior = inverse(prior_covariance).to(sums.total.dtype)
 
         def update(part: slice) -> None:
             total = unpack(factors[part, None] * sums.total[part], self.size)
             weighted = factors[part, None] * sums.linear[part]
-            heads, covariance = solved(prior + total, weighted + prior_means[part] @ prior)
+            heads, covariance = solve(prior + total, weighted + prior_means[part] @ prior)
             backbone.weight[part] = heads[:, :-1]
             backbone.bias[part] = heads[:, -1]
             backbone.spread[part] = pack(covariance)
             if not backbone.has_two_values:
                 self._update_exactness(part, total, weighted, factors[part] * sums.squares[part])
 
-        for _ in in_parallel(update, stretches(len(factors), PER_NUMBER * self.size**2, BUDGET // 4)):
+        for _ in parallel_map(update, row_slices(len(factors), PER_NUMBER * self.size**2, BUDGET // 4)):
             pass
 
     def _update_exactness(self, part: slice, total: Tensor, weighted: Tensor, values: Tensor) -> None:
@@ -553,11 +560,11 @@ class FactorisationTraining:
         second = unpack(backbone.spread[part] + squares(heads), self.size)
         expected = (total * second).sum((1, 2))
         squared = values - 2 * (weighted * heads).sum(1) + expected
-        squared = (squared / backbone.exactness[part]).clamp(min=0)
-        exactness = (NOISE_SHOTS + counts) / (NOISE_SHOTS + squared)
+        squared = (squared / backbone.relative_precision[part]).clamp(min=0)
+        relative_precision = (NOISE_SHOTS + counts) / (NOISE_SHOTS + squared)
         rating = backbone.kinds[part] == KindType.RATING
-        backbone.exactness[part] = torch.where(
-            rating, exactness.clamp(max=_MAX_EXACTNESS).to(backbone.exactness.dtype), 1.0
+        backbone.relative_precision[part] = torch.where(
+            rating, relative_precision.clamp(max=_MAX_EXACTNESS).to(backbone.relative_precision.dtype), 1.0
         )
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from headstart.backbones.base import BackboneConfig, TrainedBackbone, register_backbone
 from headstart.core.networks import mlp
 from headstart.core.types import RowStates
-from headstart.linalg.ragged import bag, products_at
+from headstart.linalg.ragged import sampled_products, segment_weighted_sum
 from headstart.table.cells import Cells
 
 
@@ -57,7 +57,7 @@ class FeedForward(TrainedBackbone):
     def batch_states(self, cells: Cells) -> RowStates:
         """One pass; the model is deterministic, so it claims no spread of the code."""
         slope, shift = self.input.chunk(2)
-        total = bag(slope, cells, cells.values) + bag(shift, cells)
+        total = segment_weighted_sum(slope, cells, cells.values) + segment_weighted_sum(shift, cells)
         scale = cells.counts.to(total.dtype).clamp(min=1).rsqrt()[:, None]
         code = self.to_code(torch.relu(total * scale + self.input_bias))
         return RowStates(code, torch.zeros_like(code), self.from_code(code))
@@ -68,5 +68,5 @@ class FeedForward(TrainedBackbone):
         kept = torch.rand(len(cells.index), generator=generator) >= rate[cells.lines]
         activation = self.batch_states(cells.keep(kept)).activation
         hidden = cells.keep(~kept)
-        logits = products_at(activation, self.weight, hidden) + self.bias[hidden.index]
+        logits = sampled_products(activation, self.weight, hidden) + self.bias[hidden.index]
         return self.likelihood.nll(logits, hidden.values, self.kinds[hidden.index]).sum() / len(cells)

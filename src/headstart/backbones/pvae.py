@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from headstart.backbones.base import BackboneConfig, TrainedBackbone, register_backbone
 from headstart.core.networks import mlp
 from headstart.core.types import RowStates
-from headstart.linalg.ragged import bag, folded_sum, products_at
+from headstart.linalg.ragged import folded_sum, sampled_products, segment_weighted_sum
 from headstart.table.cells import Cells
 
 # Tabling one (feature, value) pair costs about as much as this many observations on the folded path.
@@ -56,7 +56,7 @@ class SetEncoder(nn.Module):
             total = folded_sum(slope, shift, cells)
         else:
             tabled = torch.addcmul(shift[:, None], self.grid[:, None], slope[:, None]).relu()
-            total = bag(tabled.flatten(0, 1), on_grid)
+            total = segment_weighted_sum(tabled.flatten(0, 1), on_grid)
         if self.pooling == "sum":
             return total
         n = cells.counts.to(total.dtype)[:, None]
@@ -124,7 +124,7 @@ class PVAE(TrainedBackbone):
     def negative_elbo(self, cells: Cells, mean: Tensor, log_variance: Tensor, noise: Tensor) -> Tensor:
         """One-sample estimate at z = mean + std·noise, averaged over the rows."""
         activation = self.decoder(mean + torch.exp(0.5 * log_variance) * noise)
-        logits = products_at(activation, self.weight, cells) + self.bias[cells.index]
+        logits = sampled_products(activation, self.weight, cells) + self.bias[cells.index]
         nll = self.likelihood.nll(logits, cells.values, self.kinds[cells.index]).sum()
         kl = 0.5 * (mean**2 + log_variance.exp() - 1 - log_variance).sum()
         return (nll + self.config.kl_weight * kl) / len(cells)

@@ -9,9 +9,18 @@ import torch
 from torch import Tensor
 
 from headstart.core.types import Heads, RowBelief, RowStates
-from headstart.distributed import crew
-from headstart.linalg.packed import squares, traces, triangle_indices, unpack, with_one
-from headstart.linalg.ragged import bag, blocks, column_sums, gram, padded, places, products_at, segment_sum
+from headstart.distributed import process_group
+from headstart.linalg.packed import append_one, squares, traces, triangle_indices, unpack
+from headstart.linalg.ragged import (
+    blocks,
+    column_sums,
+    gram,
+    pad,
+    places,
+    sampled_products,
+    segment_sum,
+    segment_weighted_sum,
+)
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 
@@ -33,7 +42,7 @@ class RowPosterior:
 
     mean: Tensor  # (rows, latent)
     spread: Tensor  # (rows, packed): the covariance, packed
-    exactness: Tensor  # (rows,): precision of a row's observations relative to the usual one
+    relative_precision: Tensor  # (rows,): precision of a row's observations relative to the usual one
 
     @property
     def covariance(self) -> Tensor:
@@ -42,7 +51,7 @@ class RowPosterior:
 
     def moments(self) -> Tensor:
         """E[(u, 1)(u, 1)ᵀ] of each row, packed: (rows, packed)."""
-        moments = squares(with_one(self.mean))
+        moments = squares(append_one(self.mean))
         moments[:, : self.spread.shape[1]] += self.spread  # the bias comes last
         return moments
 
@@ -53,26 +62,26 @@ class RowPosterior:
 
     def at(self, rows: slice) -> RowPosterior:
         """The posteriors of some rows, not copied."""
-        return RowPosterior(self.mean[rows], self.spread[rows], self.exactness[rows])
+        return RowPosterior(self.mean[rows], self.spread[rows], self.relative_precision[rows])
 
     def put(self, rows: slice, posterior: RowPosterior) -> None:
         """Write over the posteriors of some rows; training alone may do so."""
         self.mean[rows] = posterior.mean
         self.spread[rows] = posterior.spread
-        self.exactness[rows] = posterior.exactness
+        self.relative_precision[rows] = posterior.relative_precision
 
     def mean_moment(self) -> Tensor:
         """The mean of E[(u, 1)(u, 1)ᵀ] over rows, in double precision: (latent + 1, latent + 1)."""
-        (_, whole), latent = crew().span(len(self.mean)), self.mean.shape[1]
+        (_, whole), latent = process_group().span(len(self.mean)), self.mean.shape[1]
         moment = torch.zeros(latent + 1, latent + 1, dtype=torch.float64)
         moment[:-1, :-1] = gram(self.mean, self.mean) + unpack(column_sums(self.spread), latent)
         moment[:-1, -1] = moment[-1, :-1] = column_sums(self.mean)
         moment[-1, -1] = len(self.mean)
-        return crew().total(moment) / max(1, whole)
+        return process_group().all_reduce_sum(moment) / max(1, whole)
 
 
 @dataclass(frozen=True)
-class Readings:
+class HeadMoments:
     """The heads by which rows are read: all that the posterior of a row needs of the features it observed."""
 
     heads: Tensor  # (features, latent + 1): the means of (v, b)
@@ -81,15 +90,15 @@ class Readings:
     precision: Tensor  # (features,): of an observation that is not binary, at a row of usual exactness
 
     @classmethod
-    def of(cls, heads: Heads, kinds: Tensor) -> Readings:
+    def of(cls, heads: Heads, kinds: Tensor) -> HeadMoments:
         """Read rows by heads that know their covariance and noise."""
         stacked = torch.cat([heads.weight, heads.bias[:, None]], dim=1)
         noise = torch.ones_like(heads.bias) if heads.noise is None else heads.noise
         return cls(stacked, heads.packed_covariance + squares(stacked), kinds, 1 / noise)
 
-    def double(self) -> Readings:
+    def double(self) -> HeadMoments:
         """The same in double precision."""
-        return Readings(self.heads.double(), self.second.double(), self.kinds, self.precision.double())
+        return HeadMoments(self.heads.double(), self.second.double(), self.kinds, self.precision.double())
 
     @property
     def size(self) -> int:
@@ -119,7 +128,9 @@ class Readings:
 
     def summed(self, cells: Cells, weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Σ weight · second moment and Σ value · head over each row's observations, of two of (n,)."""
-        return bag(self.second, cells, weights), bag(self.heads, cells, values)
+        return segment_weighted_sum(self.second, cells, weights), segment_weighted_sum(
+            self.heads, cells, values
+        )
 
     def weighted(self, cells: Cells, now: RowPosterior, *, new: bool = False) -> tuple[Tensor, Tensor]:
         """Observations that are no ratings as Gaussian ones: weight, and weight × value, two of (n,).
@@ -149,8 +160,8 @@ class Readings:
 
     def outputs(self, cells: Cells, now: RowPosterior) -> tuple[Tensor, Tensor]:
         """E[u·v + b] and E[(u·v + b)²] of each observation: two of (n,)."""
-        mean = products_at(with_one(now.mean), self.heads, cells)
-        return mean, products_at(now.doubled_moments(), self.second, cells)
+        mean = sampled_products(append_one(now.mean), self.heads, cells)
+        return mean, sampled_products(now.doubled_moments(), self.second, cells)
 
 
 @dataclass(frozen=True)
@@ -164,7 +175,7 @@ class RowSums:
 
     def squared_errors(self, rows: RowPosterior, moments: Tensor) -> Tensor:
         """The expected squared errors of the row's own predictions: (rows,)."""
-        twice = 2 * (self.linear * with_one(rows.mean)).sum(1)
+        twice = 2 * (self.linear * append_one(rows.mean)).sum(1)
         return self.squares - twice + traces(self.total, moments)
 
 
@@ -172,7 +183,7 @@ _CACHED = 1 << 20  # numbers that one block reads in every pass
 
 
 def read_rows(
-    backbone: Factorisation, cells: Cells, known: Cells, readings: Readings, belief: RowBelief | None
+    backbone: Factorisation, cells: Cells, known: Cells, readings: HeadMoments, belief: RowBelief | None
 ) -> RowStates:
     """The states of rows, in double precision until the end.
 
@@ -210,7 +221,7 @@ def read_rows(
 
 
 def _read(
-    backbone: Factorisation, cells: Cells, known: Cells, readings: Readings, belief: RowBelief | None
+    backbone: Factorisation, cells: Cells, known: Cells, readings: HeadMoments, belief: RowBelief | None
 ) -> RowStates:
     """Rows that need equally many passes, those of similarly many observations together."""
     parts, order = [], []
@@ -218,7 +229,7 @@ def _read(
         few = cells.take(group)
         few = replace(few, values=few.values.double())
         signature = backbone.signature(known.take(group)).double()
-        here = PaddedReadings.of(readings, few)
+        here = PaddedHeadMoments.of(readings, few)
         few = replace(few, index=torch.arange(len(few.index)), width=len(few.index))
         own = None if belief is None else belief.take(group).double()
         posterior = backbone.posterior_from(few, here, here.sums(few), signature, None, belief=own)
@@ -228,7 +239,7 @@ def _read(
 
 
 @dataclass(frozen=True)
-class PaddedReadings(Readings):
+class PaddedHeadMoments(HeadMoments):
     """The heads of each observation of some rows, gathered once, so that all passes find them in the cache.
 
     ``kinds`` and ``precision`` have one number for each observation, so cells point at themselves.
@@ -239,32 +250,32 @@ class PaddedReadings(Readings):
     place: Tensor  # (n,): of each observation in its row
 
     @classmethod
-    def of(cls, readings: Readings, cells: Cells) -> PaddedReadings:  # type: ignore[override]
+    def of(cls, readings: HeadMoments, cells: Cells) -> PaddedHeadMoments:  # type: ignore[override]
         """Gather what these rows read, in double precision."""
         heads, second, kinds, precision = (
             each.index_select(0, cells.index)
             for each in (readings.heads, readings.second, readings.kinds, readings.precision)
         )
         return cls(
-            padded(heads.double(), cells),
-            padded(second.double(), cells),
+            pad(heads.double(), cells),
+            pad(second.double(), cells),
             kinds,
             precision.double(),
             places(cells),
         )
 
     def summed(self, cells: Cells, weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """As of ``Readings``, by one product for each row."""
+        """As of ``HeadMoments``, by one product for each row."""
         return (
-            (padded(weights, cells)[:, None] @ self.second)[:, 0],
-            (padded(values, cells)[:, None] @ self.heads)[:, 0],
+            (pad(weights, cells)[:, None] @ self.second)[:, 0],
+            (pad(values, cells)[:, None] @ self.heads)[:, 0],
         )
 
     def outputs(self, cells: Cells, now: RowPosterior) -> tuple[Tensor, Tensor]:
-        """As of ``Readings``, by one product for each row.
+        """As of ``HeadMoments``, by one product for each row.
 
         A vector from the left takes a sixth of the time of the same from the right.
         """
-        mean = with_one(now.mean)[:, None] @ self.heads.mT
+        mean = append_one(now.mean)[:, None] @ self.heads.mT
         second = now.doubled_moments()[:, None] @ self.second.mT
         return mean[cells.lines, 0, self.place], second[cells.lines, 0, self.place]

@@ -9,10 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from headstart.core.networks import initial
-from headstart.distributed import crew
-from headstart.linalg.ragged import Backwards, bag, line_blocks
-from headstart.linalg.row_sharded import chosen_here, tall_qr, uniform_at
+from headstart.core.networks import initial_tensor
+from headstart.distributed import process_group
+from headstart.linalg.ragged import TransposedSum, line_blocks, segment_weighted_sum
+from headstart.linalg.row_sharded import draw_uniform_at, select_local, tall_qr
 from headstart.table.cells import Cells, offsets, ranges
 
 _ROUNDS = 4  # of subspace iteration
@@ -39,7 +39,7 @@ class Signature(nn.Module):
         super().__init__()
         self.length = length
         self.table: Tensor
-        self.register_buffer("table", initial(lambda: torch.zeros(features, length), features, length))
+        self.register_buffer("table", initial_tensor(lambda: torch.zeros(features, length), features, length))
         self.centre: Tensor
         self.register_buffer("centre", torch.zeros(length + 1))
         self.scale: Tensor
@@ -88,13 +88,13 @@ class Signature(nn.Module):
         if self.length:
             self._decompose(cells, generator)
         filled = cells.counts > 0
-        _, whole = crew().span(int(filled.sum()))
+        _, whole = process_group().span(int(filled.sum()))
         if whole < 2:
             return
         logarithms = cells.counts[filled].to(self.table.dtype).log1p()
         some = torch.randperm(whole, generator=generator)[:_QUANTILE_ROWS]
-        if not crew().alone:  # quantiles do not depend on the order
-            logarithms = crew().gathered(logarithms[chosen_here(some, len(logarithms))[1]])
+        if not process_group().is_single:  # quantiles do not depend on the order
+            logarithms = process_group().all_gather(logarithms[select_local(some, len(logarithms))[1]])
             some = torch.arange(len(logarithms))
         self.ends.copy_(torch.quantile(logarithms[some], logarithms.new_tensor([_TAIL, 1 - _TAIL])))
         raw = self._raw(cells)
@@ -107,17 +107,21 @@ class Signature(nn.Module):
         self.scale.copy_(spread.clamp(min=1e-3))
 
     def _decompose(self, cells: Cells, generator: torch.Generator) -> None:
-        observed = crew().total(torch.bincount(cells.index, minlength=cells.width))
+        observed = process_group().all_reduce_sum(torch.bincount(cells.index, minlength=cells.width))
         near = cells.counts.clamp(min=1).to(self.table.dtype).rsqrt()[:, None]
         far = observed.clamp(min=1).to(self.table.dtype).rsqrt()[:, None]
         basis = torch.randn(cells.width, self.length + 8, generator=generator)
         for _ in range(_ROUNDS):
             rows, _ = tall_qr(near * _bag(far * basis, cells))
-            basis = torch.linalg.qr(far * crew().total(_bag_back(near * rows, cells))).Q
+            basis = torch.linalg.qr(far * process_group().all_reduce_sum(_bag_back(near * rows, cells))).Q
         rows = near * _bag(far * basis, cells)
-        _, _, turn = torch.linalg.svd(rows if crew().alone else tall_qr(rows)[1], full_matrices=False)
+        _, _, turn = torch.linalg.svd(
+            rows if process_group().is_single else tall_qr(rows)[1], full_matrices=False
+        )
         leading = (basis @ turn.T)[:, : self.length]
-        if crew().launched:  # signs are arbitrary, but must not depend on how many processes there are
+        if (
+            process_group().launched
+        ):  # signs are arbitrary, but must not depend on how many processes there are
             leading = leading * leading.gather(0, leading.abs().argmax(0)[None]).sign()
         self.table[:, : leading.shape[1]] = far * leading
 
@@ -135,7 +139,7 @@ class Signature(nn.Module):
             return
         cells, means, places, whole = _patient(cells, means, generator)
         lines = cells.lines
-        keys = lines + uniform_at(places, whole, generator)
+        keys = lines + draw_uniform_at(places, whole, generator)
         order = torch.argsort(keys)
         rank = torch.empty_like(order)
         rank[order] = torch.arange(len(order)) - cells.indptr[lines]
@@ -146,7 +150,7 @@ class Signature(nn.Module):
         targets = means - row_map[0]
         for count in (1, 2, 4, 8, 16, 32, 64):
             enough = cells.counts >= 2 * count
-            number = crew().count(int(enough.sum()))
+            number = process_group().sum_number(int(enough.sum()))
             if number < 10:
                 break
             predicted = (self.differences(cells.keep(rank < count)) @ row_map[1:])[enough]
@@ -164,37 +168,39 @@ def _patient(cells: Cells, means: Tensor, generator: torch.Generator) -> tuple[C
 
     The places are among the observations of the rows that all processes have, of which there are so many.
     """
-    _, whole = crew().span(len(cells))
+    _, whole = process_group().span(len(cells))
     if whole <= _PATIENCE_ROWS:
-        start, total = crew().span(len(cells.index))
+        start, total = process_group().span(len(cells.index))
         return cells, means, torch.arange(start, start + len(cells.index)), total
     some = torch.randperm(whole, generator=generator)[:_PATIENCE_ROWS]  # so many say it well enough
-    at, own = chosen_here(some, len(cells))
+    at, own = select_local(some, len(cells))
     counts = torch.zeros_like(some)
     counts[at] = cells.counts[own]
-    counts = crew().total(counts)
+    counts = process_group().all_reduce_sum(counts)
     places = ranges(offsets(counts)[at], counts[at])
     return cells.take(own), means[own], places, int(counts.sum())
 
 
 def _mean(numbers: Tensor, whole: float) -> Tensor:
     """The mean of numbers, of which all processes together have so many."""
-    return numbers.mean() if crew().alone else crew().total(numbers.sum()) / whole
+    return (
+        numbers.mean() if process_group().is_single else process_group().all_reduce_sum(numbers.sum()) / whole
+    )
 
 
 def _moments(raw: Tensor, whole: int) -> tuple[Tensor, Tensor, Tensor]:
     """Mean, standard deviation and mean size of the columns of so many lines."""
-    if crew().alone:
+    if process_group().is_single:
         return raw.mean(0), raw.std(0), raw.abs().mean(0)
     own = raw.double()
-    mean, size = crew().total(torch.stack([own.sum(0), own.abs().sum(0)])) / whole
-    squares = crew().total(((own - mean) ** 2).sum(0))
+    mean, size = process_group().all_reduce_sum(torch.stack([own.sum(0), own.abs().sum(0)])) / whole
+    squares = process_group().all_reduce_sum(((own - mean) ** 2).sum(0))
     return mean, (squares / (whole - 1)).sqrt(), size
 
 
 def _bag(table: Tensor, cells: Cells) -> Tensor:
-    """``bag`` of any number of rows, in blocks."""
-    parts = [bag(table, block) for _, block in line_blocks(cells, 4 * table.shape[1])]
+    """``segment_weighted_sum`` of any number of rows, in blocks."""
+    parts = [segment_weighted_sum(table, block) for _, block in line_blocks(cells, 4 * table.shape[1])]
     return parts[0] if len(parts) == 1 else torch.cat([table.new_zeros(0, table.shape[1]), *parts])
 
 
@@ -202,5 +208,5 @@ def _bag_back(table: Tensor, cells: Cells) -> Tensor:
     """The sums over the rows that observed each feature, in blocks: (features, size)."""
     total = table.new_zeros(cells.width, table.shape[1])
     for place, block in line_blocks(cells, 0):
-        Backwards(block).add(total, table[place])
+        TransposedSum(block).add(total, table[place])
     return total

@@ -348,9 +348,9 @@ def check(model: Model) -> None:
 
     Example: [bold]headstart check films.headstart[/bold]
     """
-    from headstart.model.saving.loading import checked
+    from headstart.model.saving.loading import check_model
 
-    found = checked(model)
+    found = check_model(model)
     changes = 0 if found.journal is None else len(found.journal.changes)
     rows, features = len(found.fitted.rows), len(found.fitted.catalogue)
     say(f"{model} is whole: {features} features, {rows} rows, {changes} changes in its journal")

@@ -189,9 +189,9 @@ def export(
     if model is None:
         if store is None:
             raise InputError("name a model, or a store with --store")
-        from headstart.cli.serve import exported
+        from headstart.cli.serve import export_store
 
-        lines, described = exported(store)
+        lines, described = export_store(store)
         if further is not None:
             further.write(described)
         place.write(lines)
@@ -211,9 +211,9 @@ def export(
 def _whole(model: Path, store: str | None) -> Headstart:
     """A saved model, with what arrived at a service that serves it."""
     if store is not None:
-        from headstart.cli.serve import joined
+        from headstart.cli.serve import join_url
 
-        return joined(model, store)
+        return join_url(model, store)
     from headstart.model import Headstart
 
     return Headstart.load(model)

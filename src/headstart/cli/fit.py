@@ -38,7 +38,7 @@ from headstart.cli.options import (
     read_table,
 )
 from headstart.cli.output import say, show_facts
-from headstart.distributed import Crew, crew, is_launched, is_restarted, working_together
+from headstart.distributed import ProcessGroup, is_launched, is_restarted, join_processes, process_group
 from headstart.errors import InputError
 
 if TYPE_CHECKING:
@@ -47,12 +47,12 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def joined_crew() -> Iterator[Crew]:
+def join_if_launched() -> Iterator[ProcessGroup]:
     """The processes of this command: those that ``torchrun`` started, or this one alone."""
     if not is_launched():
-        yield crew()
+        yield process_group()
         return
-    with working_together() as joined:
+    with join_processes() as joined:
         yield joined
 
 
@@ -82,13 +82,13 @@ def fit_and_save(model: Headstart, table: Table, out: Path, *, resume: bool, for
     place = out.resolve()  # gives "." a name
     checkpoint = place.with_name(place.name + ".checkpoint")
     with _resumable(checkpoint), working_in(checkpoint):
-        if crew().leads:
+        if process_group().is_main:
             _note_checkpoint(checkpoint, resume)
         model.fit(table, checkpoint=checkpoint, resume=resume)
         if checked:
             require_no_loss(out, table)  # others may have changed it in the meantime
         model.save(out)
-        if crew().leads:
+        if process_group().is_main:
             discard(checkpoint)
 
 
@@ -164,10 +164,10 @@ def fit(
     """
     from headstart.model.saving.folder import check_place
 
-    with joined_crew() as crew:
+    with join_if_launched() as process_group:
         # Check the options before the table is read, because reading and training can take long.
-        crew.agreed(lambda: check_place(out))
-        model = crew.agreed(
+        process_group.all_or_none(lambda: check_place(out))
+        model = process_group.all_or_none(
             lambda: configured_model(
                 backbone,
                 adapter,
@@ -179,7 +179,7 @@ def fit(
                 device=device,
             )
         )
-        crew.agreed(lambda: require_free(out, model, force=force))
+        process_group.all_or_none(lambda: require_free(out, model, force=force))
         table = read_table(
             observations,
             metadata,
@@ -189,15 +189,15 @@ def fit(
             duplicates,
             metadata_type,
             (separator, decimal, encoding),
-            quiet=quiet or not crew.leads,
+            quiet=quiet or not process_group.is_main,
             row_metadata=row_metadata,
             time=time,
         )
-        described, rows = table.describe(), crew.span(len(table.rows))[1]
-        if not quiet and crew.leads:
+        described, rows = table.describe(), process_group.span(len(table.rows))[1]
+        if not quiet and process_group.is_main:
             say(described)
         fit_and_save(model, table, out, resume=resume, force=force)
-        if not quiet and crew.leads:
+        if not quiet and process_group.is_main:
             say(f"saved {out}: {len(model.features)} features, {rows} rows")
 
 

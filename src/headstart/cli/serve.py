@@ -55,7 +55,7 @@ def serve(
     _require_service()
     from headstart.model.saving.folder import identity_of
     from headstart.service.app import run
-    from headstart.service.store import shown_url
+    from headstart.service.store import redact_url
     from headstart.service.worker import ServiceSettings
 
     identity_of(model)  # an error before anything is started
@@ -70,7 +70,7 @@ def serve(
         )
     settings = ServiceSettings(loopback=loopback, rate=rate, burst=2 * rate, watch_model=watch)
     shown = f"[{host}]" if ":" in host else host
-    say(f"serving {model} with the store {shown_url(url)} at http://{shown}:{port}")
+    say(f"serving {model} with the store {redact_url(url)} at http://{shown}:{port}")
     if not known:
         say("there are no tokens: only this machine can reach it, and everyone on it may change everything")
     run(model, url, settings, host, port, workers)
@@ -96,7 +96,7 @@ def create(
 
 
 @tokens.command("list")
-def listed(store: Url) -> None:
+def list_tokens(store: Url) -> None:
     """List all tokens; their secrets are not kept.
 
     Example: [bold]headstart token list --store sqlite:///films.db[/bold]
@@ -130,7 +130,7 @@ def revoke(
     say(f"revoked {identity}")
 
 
-def exported(store: str) -> tuple[pa.Table, pa.Table]:
+def export_store(store: str) -> tuple[pa.Table, pa.Table]:
     """What arrived at a service: observations in the long form, and the metadata of added features."""
     _require_service()
     from headstart.service.views import export
@@ -139,7 +139,7 @@ def exported(store: str) -> tuple[pa.Table, pa.Table]:
         return export(opened)
 
 
-def joined(model: Path, store: str) -> Headstart:
+def join_url(model: Path, store: str) -> Headstart:
     """A saved model with all that arrived at a service that serves it."""
     _require_service()
     from headstart.service.live_model import LiveModel

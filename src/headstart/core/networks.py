@@ -16,7 +16,7 @@ _LOADING = ContextVar("loading", default=False)
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """In this block the tensors of ``initial`` get no values, because those of a saved model replace them."""
+    """Leave the tensors of ``initial_tensor`` uninitialised in this block: a saved model replaces them."""
     token = _LOADING.set(True)
     try:
         yield
@@ -24,7 +24,7 @@ def loading() -> Iterator[None]:
         _LOADING.reset(token)
 
 
-def initial(make: Callable[[], Tensor], *sizes: int) -> Tensor:
+def initial_tensor(make: Callable[[], Tensor], *sizes: int) -> Tensor:
     """The tensor of these sizes that ``make`` gives, or, while loading, memory that was not touched.
 
     It is for parameters and saved buffers that grow with the features: to open a model must not cost what
@@ -50,7 +50,7 @@ _share: ContextVar[_Share | None] = ContextVar("share", default=None)
 
 
 @contextmanager
-def of_a_batch(start: int, whole: int, seed: int) -> Iterator[None]:
+def batch_share(start: int, whole: int, seed: int) -> Iterator[None]:
     """Say that what passes through networks are the lines from ``start`` on of a batch of so many.
 
     Whoever has a share of the batch, in another thread or process, gives the same seed.
@@ -64,7 +64,7 @@ def of_a_batch(start: int, whole: int, seed: int) -> Iterator[None]:
 
 
 class SharedDropout(nn.Dropout):
-    """Drops what would be dropped of the whole batch (``of_a_batch``)."""
+    """Drops what would be dropped of the whole batch (``batch_share``)."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Drop some of the numbers (lines, width) in training."""

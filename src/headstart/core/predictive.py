@@ -12,8 +12,8 @@ from torch import Tensor
 
 from headstart.core.likelihood import Likelihood
 from headstart.core.types import Heads, OneHead, OneState, RowStates
-from headstart.linalg.packed import affine_form, diagonals, forms, unpack, unpacked, with_one
-from headstart.linalg.ragged import outputs_at, products_at
+from headstart.linalg.packed import affine_form, append_one, diagonals, quadratic_forms, unpack, unpack_one
+from headstart.linalg.ragged import outputs_at, sampled_products
 from headstart.table.cells import Cells
 
 _CELLS_AT_ONCE = 2**24  # bounds the memory that a dense product of heads and rows may take
@@ -73,7 +73,7 @@ def predict_cells(
     if states.noise is not None:
         noise = noise * states.noise.index_select(0, cells.index)
     if states.variance is not None:
-        variance = variance + products_at(heads.mean_squares(), states.variance, cells)
+        variance = variance + sampled_products(heads.mean_squares(), states.variance, cells)
     return Predictive(logits, variance, noise, kinds, likelihood)
 
 
@@ -82,7 +82,7 @@ def _outputs(heads: Heads, states: RowStates, cells: Cells) -> Tensor:
     every = torch.arange(len(heads), device=cells.index.device)
     parts = torch.split(every, max(1, _CELLS_AT_ONCE // max(1, len(states))))
     products = [
-        products_at(heads.weight[part], states.activation, cells.take(part) if len(parts) > 1 else cells)
+        sampled_products(heads.weight[part], states.activation, cells.take(part) if len(parts) > 1 else cells)
         for part in parts
     ]
     return torch.cat([states.activation.new_zeros(0), *products]) + heads.bias[cells.lines]
@@ -91,7 +91,7 @@ def _outputs(heads: Heads, states: RowStates, cells: Cells) -> Tensor:
 def predict_one(head: OneHead, state: OneState, *, binary: bool) -> tuple[float, float]:
     """The mean and the standard deviation of a single cell whose value is binary or has an identity link."""
     one = np.append(state.activation, 1.0).astype(np.float64)
-    matrix = unpacked(head.covariance.astype(np.float64))
+    matrix = unpack_one(head.covariance.astype(np.float64))
     output, variance = float(head.weight @ one[:-1] + head.bias), max(0.0, float(one @ matrix @ one))
     if state.variance is not None:
         variance += float((head.weight**2 + matrix.diagonal()[:-1]) @ state.variance)
@@ -148,5 +148,5 @@ def grid_variance(heads: Heads, states: RowStates, dtype: torch.dtype = torch.fl
         if doubt is not None:
             own = own + doubt @ diagonals(packed, size)[:, :-1].T
     else:
-        own = forms(with_one(activation), packed, doubt)
+        own = quadratic_forms(append_one(activation), packed, doubt)
     return variance + own.clamp(min=0)

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.core.likelihood import Likelihood
-from headstart.distributed import crew
-from headstart.linalg.packed import diagonals, pack, squares, unpack, with_one
+from headstart.distributed import process_group
+from headstart.linalg.packed import append_one, diagonals, pack, squares, unpack
 from headstart.table.cells import Cells
 
 VALIDATION_SHOTS = (0, 1, 2, 4, 8, 16, 32, 64, 128)
 
 
-def between(marks: Tensor, shots: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def interpolate(marks: Tensor, shots: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """For each number of shots the mark at its left, that at its right, and how near it is to the right one.
 
     Distances are those of log(1 + shots). Past the last mark, what holds there still holds.
@@ -51,7 +51,7 @@ class Description:
         widths = widths or (numbers.shape[1],)
         return cls(numbers, list(torch.split(torch.arange(numbers.shape[1]), list(widths))))
 
-    def bendable(self) -> Tensor:
+    def nonlinear_columns(self) -> Tensor:
         """A mask of the columns that may matter other than by a straight line: numbers, not labels.
 
         A metadata column of one or two columns is a number (the second says that it is missing).
@@ -63,11 +63,11 @@ class Description:
                 mask[int(group[0])] = bool(((first * (1 - first)).abs() > 1e-6).any())
         return mask
 
-    def with_bends(self, bends: Tensor) -> Description:
+    def with_cubic_terms(self, bends: Tensor) -> Description:
         """Return the description with the bends of the columns in this mask, each pair a group of its own."""
         width = self.numbers.shape[1]
         pairs = [torch.tensor([width + i, 2 * width + i]) for i in torch.nonzero(bends)[:, 0].tolist()]
-        return Description(bent(self.numbers, bends), [*self.groups, *pairs])
+        return Description(add_cubic_terms(self.numbers, bends), [*self.groups, *pairs])
 
     def with_more(self, more: Tensor) -> Description:
         """Return the description with a further group of columns."""
@@ -76,7 +76,7 @@ class Description:
         return Description(torch.cat([self.numbers, more], 1), [*self.groups, group])
 
 
-def bent(numbers: Tensor, bends: Tensor) -> Tensor:
+def add_cubic_terms(numbers: Tensor, bends: Tensor) -> Tensor:
     """Append m·(1 − m) and m·(1 − m)·(1 − 2m) of columns, zero outside the mask: (features, 3 × columns).
 
     A number from 0 to 1, such as a scaled year, may matter other than by a straight line.
@@ -116,7 +116,7 @@ class RowPrior:
 
     def belief(self, encoded: Tensor) -> RowBelief:
         """What the metadata (rows, columns) says of rows."""
-        return RowBelief(bent(encoded, self.bends) @ self.matrix + self.constant, self.covariance)
+        return RowBelief(add_cubic_terms(encoded, self.bends) @ self.matrix + self.constant, self.covariance)
 
 
 class OneHead(NamedTuple):
@@ -326,7 +326,7 @@ def second_moment(states: RowStates) -> Tensor:
     size = states.activation.shape[1] + 1
     total = torch.zeros(size, size, dtype=torch.float64)
     for start in range(0, len(states), _AT_ONCE):
-        rows = with_one(states.activation[start : start + _AT_ONCE].double())
+        rows = append_one(states.activation[start : start + _AT_ONCE].double())
         total += rows.T @ rows
     found = total / max(1, len(states))
     with _REMEMBERING:
@@ -334,14 +334,14 @@ def second_moment(states: RowStates) -> Tensor:
     return found
 
 
-def blended(heads: Heads, other: Heads, share: Tensor) -> Heads:
+def mix_heads(heads: Heads, other: Heads, share: Tensor) -> Heads:
     """The mean and covariance of a mixture: ``share`` (features,) of the first heads, the rest of the other.
 
     The other heads may read fewer activations, the first ones of those that ``heads`` read. The covariance
     holds what both say of themselves and how far they are apart, so that a blend of predictions is the
     prediction of the blend.
     """
-    other, part = widened(other, heads.weight.shape[1]), share[:, None]
+    other, part = pad_heads(other, heads.weight.shape[1]), share[:, None]
     apart = torch.cat([heads.weight - other.weight, (heads.bias - other.bias)[:, None]], dim=1)
     covariance = torch.lerp(other.packed_covariance, heads.packed_covariance, part)
     covariance = covariance + part * (1 - part) * squares(apart)
@@ -352,7 +352,7 @@ def blended(heads: Heads, other: Heads, share: Tensor) -> Heads:
     return Heads(weight, torch.lerp(other.bias, heads.bias, share), covariance, noise)
 
 
-def widened(heads: Heads, width: int) -> Heads:
+def pad_heads(heads: Heads, width: int) -> Heads:
     """The same heads over ``width`` activations, of which they read the first ones."""
     plain = heads.plain(width)
     covariance = plain.weight.new_zeros(len(plain), (width + 1) * (width + 2) // 2)
@@ -360,7 +360,7 @@ def widened(heads: Heads, width: int) -> Heads:
     return Heads(plain.weight, plain.bias, covariance, heads.noise)
 
 
-def narrowed(packed: Tensor, fewer: int, width: int) -> Tensor:
+def crop_heads(packed: Tensor, fewer: int, width: int) -> Tensor:
     """Of packed matrices over ``width`` activations and a bias, those over ``fewer`` of them and the bias."""
     return packed.index_select(-1, _places(fewer, width))
 
@@ -444,7 +444,7 @@ class Knowledge:
     scales: Scales | None = None  # of the backbone's real features, where each has its own
     new_heads: Heads | None = None  # of the same features as if they were new, for priors to learn from
     # (taught,): the positions of the features that have such heads, where they were sampled. None: all.
-    taught: Tensor | None = None
+    trained_on: Tensor | None = None
 
     def __post_init__(self) -> None:
         if not self.widths and self.metadata.shape[1]:  # metadata of unknown origin is one column
@@ -459,4 +459,4 @@ class Knowledge:
     def table_shots(self) -> Tensor:
         """How many observations each feature has: (features,)."""
         counts = torch.bincount(self.cells.index, minlength=len(self.kinds))
-        return crew().total(counts).to(torch.float32)
+        return process_group().all_reduce_sum(counts).to(torch.float32)

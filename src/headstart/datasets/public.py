@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pyarrow import csv as arrow_csv
 
 from headstart.datasets.synthetic import synthetic_diagnoses, synthetic_ratings, synthetic_responses
-from headstart.errors import HeadstartError, InputError, UnknownNameError, did_you_mean, listed
+from headstart.errors import HeadstartError, InputError, UnknownNameError, did_you_mean, join_names
 from headstart.table import Table
 
 
@@ -174,9 +174,9 @@ def _read_questions(path: Path, names: dict[int, str]) -> dict[int, list[str]]:
                 f"{path}, line 1: there is no column {missing[0]!r}{did_you_mean(missing[0], header)}"
             )
         for line in reader:
-            number, listed = line["QuestionId"], line["SubjectId"]
+            number, join_names = line["QuestionId"], line["SubjectId"]
             try:
-                questions[int(number)] = [names[int(subject)] for subject in json.loads(listed)]
+                questions[int(number)] = [names[int(subject)] for subject in json.loads(join_names)]
             except KeyError as error:
                 raise InputError(
                     f"{path}, line {reader.line_num}: subject {error} is not in subject_metadata.csv"
@@ -184,7 +184,7 @@ def _read_questions(path: Path, names: dict[int, str]) -> dict[int, list[str]]:
             except (TypeError, ValueError):
                 raise InputError(
                     f"{path}, line {reader.line_num}: expected the number of a question and a list such as "
-                    f"[3, 71]; got {f'{number},{listed}'!r}"
+                    f"[3, 71]; got {f'{number},{join_names}'!r}"
                 ) from None
     return questions
 
@@ -424,7 +424,7 @@ def _header(path: Path) -> list[str]:
         names = next(csv.reader(file), [])
     repeated = sorted({name for name in names if names.count(name) > 1})
     if len(names) < 2 or repeated:
-        reason = f"columns {listed(repeated)} occur twice" if repeated else f"got {names}"
+        reason = f"columns {join_names(repeated)} occur twice" if repeated else f"got {names}"
         raise InputError(f"{path}, line 1: expected the names of the diagnostic labels; {reason}")
     return names
 

@@ -15,15 +15,15 @@ from pydantic import Field, ValidationError
 from headstart.adapters.base import ADAPTERS, Adapter, AdapterConfig, adapter_config
 from headstart.backbones.base import AnyBackbone, Backbone, TrainedBackbone
 from headstart.config import Config
-from headstart.errors import InputError, UnknownNameError, did_you_mean, listed
+from headstart.errors import InputError, UnknownNameError, did_you_mean, join_names
 from headstart.evaluate.kshot import KShotTest, check_shots
 from headstart.evaluate.plots import MissingMatplotlibError, plot_kshot
 from headstart.evaluate.reports import html_report, markdown_report
 from headstart.evaluate.results import Results, Run, Timing, time_adapters
 from headstart.evaluate.scoring import HeldOutRows, score_adapter, score_rows
-from headstart.evaluate.splits import FeatureSplit, draw_rows, part_rows, split_features, usable_row_shots
+from headstart.evaluate.splits import FeatureSplit, draw_rows, split_features, split_rows, usable_row_shots
 from headstart.files import read_json, write_bytes, write_json
-from headstart.parallel import workers
+from headstart.parallel import thread_pool
 from headstart.progress import Reporter
 from headstart.table import Table
 from headstart.training.meta_training import MetaTrainingConfig
@@ -32,9 +32,9 @@ from headstart.training.recipe import (
     AUTO,
     Recipe,
     Trained,
-    as_modelled,
     feature_batch,
     hide_scales,
+    modelled_table,
     train,
     train_best,
 )
@@ -124,7 +124,7 @@ class BenchmarkConfig(Config):
                 raise UnknownNameError(f"settings for an unknown adapter {name!r}{hint}")
         repeated = [method for i, method in enumerate(self.methods) if method in self.methods[:i]]
         if not self.methods or repeated:
-            problem = f"{listed(repeated)} given twice" if repeated else "none given"
+            problem = f"{join_names(repeated)} given twice" if repeated else "none given"
             raise InputError(f"a benchmark needs methods, each once: {problem}")
 
 
@@ -387,14 +387,14 @@ class Benchmark:
 
     def _run_split(self, number: int, folder: BenchmarkFolder, reporter: Reporter) -> SplitOutcome:
         config, split, seed = self.config, self.splits[number], self.config.seed + number
-        kept, away = part_rows(self.table, self.rows[number])
+        kept, away = split_rows(self.table, self.rows[number])
         table = hide_scales(kept, split.train)
         away = replace(away, kinds=table.kinds)
         held_out = table.with_features(split.meta_test)
         middle = table.kinds.take(split.train).middle_real()
 
         def tests(link: str) -> tuple[KShotTest, HeldOutRows | None]:
-            batch = feature_batch(as_modelled(held_out, link), middle)
+            batch = feature_batch(modelled_table(held_out, link), middle)
             new = KShotTest(batch, held_out.kinds, config.shots, seed)
             if len(away.rows) == 0:
                 return new, None
@@ -442,13 +442,13 @@ class Benchmark:
         config, seed = self.config, recipe.random_state
         named = {method: config.method(method, seed) for method in config.methods if method != AUTO}
         if named:
-            with workers():
+            with thread_pool():
                 trained = train(
                     table, split.train, split.meta_train, recipe, named, reporter=reporter, checkpoint=place
                 )
             yield trained, recipe.binary_link
         if AUTO in config.methods:
-            with workers():
+            with thread_pool():
                 best, chosen, judgement = train_best(
                     table,
                     split.train,

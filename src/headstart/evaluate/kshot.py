@@ -12,7 +12,7 @@ from torch import Tensor
 from headstart.core.likelihood import Likelihood
 from headstart.core.predictive import Predictive, predict_cells
 from headstart.core.types import FeatureBatch, Heads, RowStates
-from headstart.errors import InputError, listed
+from headstart.errors import InputError, join_names
 from headstart.table import Table
 from headstart.table.cells import Cells
 from headstart.table.kinds import Kinds
@@ -66,7 +66,9 @@ def check_shots(shots: Sequence[int]) -> tuple[int, ...]:
     (0, 1, 4)
     """
     if not shots or min(shots) < 0 or len(set(shots)) < len(shots):
-        raise InputError(f"shots must be different whole numbers from 0 up; got {listed(shots) or 'none'}")
+        raise InputError(
+            f"shots must be different whole numbers from 0 up; got {join_names(shots) or 'none'}"
+        )
     return tuple(sorted(shots))
 
 

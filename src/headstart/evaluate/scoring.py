@@ -22,7 +22,7 @@ from headstart.evaluate.splits import FeatureSplit
 from headstart.table import Table
 from headstart.table.kinds import KindType
 from headstart.training.calibration import USUAL_LEVEL, Calibration
-from headstart.training.recipe import Trained, as_modelled, feature_batch
+from headstart.training.recipe import Trained, feature_batch, modelled_table
 
 _FEATURES_AT_ONCE = 1024
 
@@ -135,7 +135,7 @@ class HeldOutRows:
         ``table`` has the other rows and ``away`` the held-out ones; both have all features, of the same
         kinds.
         """
-        here, there = as_modelled(table, link), as_modelled(away, link)
+        here, there = modelled_table(table, link), modelled_table(away, link)
         described = there.with_features(split.train)
         if not (np.bincount(described.row_index) > max(row_shots)).any():
             return None

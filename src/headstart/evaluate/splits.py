@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from headstart.errors import InputError, UnknownNameError, did_you_mean, listed, worded
+from headstart.errors import InputError, UnknownNameError, did_you_mean, for_user, join_names
 from headstart.evaluate.kshot import check_shots
 from headstart.table import Table
 
@@ -150,14 +150,14 @@ def draw_rows(table: Table, share: float, seed: int) -> NDArray[np.int64]:
     if count == 0 or len(observed) - count < LEAST_ROWS:
         problem = "none is held out" if count == 0 else f"only {len(observed) - count} are left to train on"
         raise InputError(
-            f"{worded('test_rows', '--test-rows')} {share:g}: of {len(observed)} rows with observations "
-            f"{problem}; use another share, or {worded('test_rows=0', '--test-rows 0')} to hold out no rows"
+            f"{for_user('test_rows', '--test-rows')} {share:g}: of {len(observed)} rows with observations "
+            f"{problem}; use another share, or {for_user('test_rows=0', '--test-rows 0')} to hold out no rows"
         )
     drawn = np.random.default_rng((seed, 1)).permutation(observed)[:count]  # not the order of the features
     return np.sort(drawn).astype(np.int64)
 
 
-def part_rows(table: Table, rows: NDArray[np.int64]) -> tuple[Table, Table]:
+def split_rows(table: Table, rows: NDArray[np.int64]) -> tuple[Table, Table]:
     """Return the table without these rows, and the table of these rows only; both have all features."""
     away = np.zeros(len(table.rows), dtype=bool)
     away[rows] = True
@@ -181,7 +181,7 @@ def usable_row_shots(table: Table, shots: tuple[int, ...], known_share: float) -
     usable = tuple(r for r in ordered if r < known_share * median)
     if not usable:
         raise InputError(
-            f"row_shots {listed(ordered)} leave nothing to test on: half of the rows have at most "
+            f"row_shots {join_names(ordered)} leave nothing to test on: half of the rows have at most "
             f"{median:g} observations, and {known_share:.0%} of the features are known; use smaller row_shots"
         )
     return usable

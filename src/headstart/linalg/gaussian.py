@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from headstart.linalg.packed import squares, unpack, with_one
-from headstart.linalg.ragged import padded, segment_sum, stretches
+from headstart.linalg.packed import append_one, squares, unpack
+from headstart.linalg.ragged import pad, row_slices, segment_sum
 from headstart.table.cells import Cells
 
 TEMPER = 2.0  # observations from which the evidence for a part of a prior is half believed
@@ -144,11 +144,11 @@ def sums_over(cells: Cells, activation: Tensor, weights: Tensor) -> ContextSums:
     if len(cells) == 1:
         total, linear = _one_feature(cells, activation, weights)
         return ContextSums(counts, total[None], linear[None], (weights * values**2).sum()[None])
-    rows = with_one(activation.index_select(0, cells.index)).double()
+    rows = append_one(activation.index_select(0, cells.index)).double()
     if len(cells) and int(cells.counts.max()) * len(cells) <= _MAX_PADDING * len(weights):
-        block = padded(rows, cells)
-        weighted = block * padded(weights, cells)[:, :, None]
-        linear = (padded(values, cells)[:, None] @ weighted)[:, 0]
+        block = pad(rows, cells)
+        weighted = block * pad(weights, cells)[:, :, None]
+        linear = (pad(values, cells)[:, None] @ weighted)[:, 0]
         square = segment_sum((weights * values**2)[:, None], cells.indptr)[:, 0]
         return ContextSums(counts, weighted.mT @ block, linear, square)
     linear = rows * (weights * values)[:, None]
@@ -159,8 +159,8 @@ def sums_over(cells: Cells, activation: Tensor, weights: Tensor) -> ContextSums:
 def _one_feature(cells: Cells, activation: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     size = activation.shape[1] + 1
     total, linear = weights.new_zeros(size, size), weights.new_zeros(size)
-    for part in stretches(len(weights), 32 * size):
-        rows = with_one(activation.index_select(0, cells.index[part])).double()
+    for part in row_slices(len(weights), 32 * size):
+        rows = append_one(activation.index_select(0, cells.index[part])).double()
         weighted = weights[part, None] * rows
         total, linear = total + weighted.T @ rows, linear + cells.values[part].double() @ weighted
     return total, linear

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from headstart.linalg.packed import solved
+from headstart.linalg.packed import solve
 
 _BOUNDED_STEPS, _NEWTON_STEPS = 4, 8
 
@@ -87,7 +87,7 @@ class _OverHead(_Newton):
         pull, slope = self.pulled((at[:, None] @ white.mT)[:, 0], bounded=bounded)
         unit = torch.eye(white.shape[2], dtype=white.dtype)
         precision = unit + self.total((white * (self.weights * slope)[:, :, None]).mT @ white)
-        step, covariance = solved(precision, self.total((pull[:, None, :] @ white)[:, 0]) - at)
+        step, covariance = solve(precision, self.total((pull[:, None, :] @ white)[:, 0]) - at)
         return at + step, covariance
 
 
@@ -138,6 +138,6 @@ def _bounding_slope(output: Tensor) -> Tensor:
     return torch.tanh(size / 2) / (2 * size)
 
 
-def squeezing(noise: Tensor) -> Tensor:
+def probit_scale(noise: Tensor) -> Tensor:
     """By how much Gaussian noise of this variance flattens a logistic link."""
     return torch.rsqrt(1 + math.pi / 8 * noise)

@@ -66,7 +66,7 @@ def squares(vectors: Tensor) -> Tensor:
     return vectors.index_select(1, down) * vectors.index_select(1, across)
 
 
-def forms(vectors: Tensor, packed: Tensor, spread: Tensor | None = None) -> Tensor:
+def quadratic_forms(vectors: Tensor, packed: Tensor, spread: Tensor | None = None) -> Tensor:
     """vᵀ·M·v of every vector (n, size) with every packed matrix (m, …), as one product: (n, m).
 
     ``spread`` (n, up to size) are variances of the vectors' first entries: then it is the expected form.
@@ -121,7 +121,7 @@ def inverse(covariance: Tensor) -> Tensor:
     return exact.to(covariance.dtype)
 
 
-def solved(precision: Tensor, linear: Tensor) -> tuple[Tensor, Tensor]:
+def solve(precision: Tensor, linear: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and covariance of Gaussians given as precision (n, size, size) and precision × mean (n, size).
 
     Solved in double precision: the precisions of near-duplicate columns span more than single holds.
@@ -137,7 +137,7 @@ def solved(precision: Tensor, linear: Tensor) -> tuple[Tensor, Tensor]:
     return mean.to(linear.dtype), covariance.to(precision.dtype)
 
 
-def with_one(vectors: Tensor) -> Tensor:
+def append_one(vectors: Tensor) -> Tensor:
     """Append a 1 to each vector, for the bias."""
     return torch.cat([vectors, vectors.new_ones(len(vectors), 1)], dim=1)
 
@@ -154,7 +154,7 @@ def _places(size: int) -> tuple[Array, Array]:
     return places, down * size + across
 
 
-def unpacked(packed: Array) -> Array:
+def unpack_one(packed: Array) -> Array:
     """A symmetric matrix from its packed lower triangle, as ``symmetric.unpack``.
 
     >>> unpacked(np.array([1., 2., 5.]))
@@ -174,7 +174,7 @@ def pack_one(matrix: Array) -> Array:
     return matrix.ravel().take(_places(len(matrix))[1])
 
 
-def factor(matrix: Array) -> Array:
+def cholesky_one(matrix: Array) -> Array:
     """The lower triangular root of a positive matrix; raises ``LinAlgError`` if it is none."""
     from scipy.linalg.lapack import dpotrf  # imported here: few uses of the package need SciPy
 
@@ -184,16 +184,16 @@ def factor(matrix: Array) -> Array:
     return lower  # type: ignore[no-any-return]
 
 
-def robust_factor(precision: Array) -> Array:
-    """``factor``, with the diagonal raised if rounding made it indefinite, as ``symmetric.solved``."""
+def robust_cholesky_one(precision: Array) -> Array:
+    """``cholesky_one``, with the diagonal raised if rounding made it indefinite, as ``symmetric.solve``."""
     try:
-        return factor(precision)
+        return cholesky_one(precision)
     except LinAlgError:
         size = np.abs(precision.diagonal()).max()
-        return factor(precision + np.diag(np.full(len(precision), 1e-7 * size)))
+        return cholesky_one(precision + np.diag(np.full(len(precision), 1e-7 * size)))
 
 
-def inverted(lower: Array) -> Array:
+def invert_one(lower: Array) -> Array:
     """The inverse of L·Lᵀ."""
     from scipy.linalg.lapack import dpotri
 
@@ -209,14 +209,14 @@ def _mirror(size: int) -> Array:
     return places
 
 
-def forward(lower: Array, right: Array) -> Array:
+def solve_lower_one(lower: Array, right: Array) -> Array:
     """L⁻¹·B of a vector or a matrix B."""
     from scipy.linalg.lapack import dtrtrs
 
     return dtrtrs(lower, right, lower=1)[0]  # type: ignore[no-any-return]
 
 
-def backward(lower: Array, right: Array) -> Array:
+def solve_upper_one(lower: Array, right: Array) -> Array:
     """L⁻ᵀ·b of a vector b."""
     from scipy.linalg.lapack import dtrtrs
 

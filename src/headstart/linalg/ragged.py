@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headstart.linalg.packed import unpack, with_one
-from headstart.parallel import in_parallel
+from headstart.linalg.packed import append_one, unpack
+from headstart.parallel import parallel_map
 from headstart.table.cells import Cells
 
 BUDGET = 2**28  # bytes that one block may take in between
@@ -22,7 +22,7 @@ PER_NUMBER = 48  # bytes that a number of a line's matrices takes: about six of 
 PER_CELL = 64  # bytes that an observation takes in between: its indices, weights and their order
 
 
-def stretches(lines: int, per_line: int, budget: int | None = None) -> Iterator[slice]:
+def row_slices(lines: int, per_line: int, budget: int | None = None) -> Iterator[slice]:
     """Cut so many lines into stretches that take ``per_line`` bytes a line, at least a line each.
 
     >>> list(stretches(5, per_line=4, budget=9))
@@ -54,7 +54,7 @@ def line_blocks(
 def column_sums(numbers: Tensor) -> Tensor:
     """The sum of each column (lines, columns), in double precision: (columns,)."""
     total = torch.zeros(numbers.shape[1], dtype=torch.float64)
-    for part in stretches(len(numbers), 8 * max(1, numbers.shape[1])):
+    for part in row_slices(len(numbers), 8 * max(1, numbers.shape[1])):
         total += numbers[part].double().sum(0)
     return total
 
@@ -62,7 +62,7 @@ def column_sums(numbers: Tensor) -> Tensor:
 def gram(left: Tensor, right: Tensor, weights: Tensor | None = None) -> Tensor:
     """Σ weight · left · rightᵀ over lines, in double precision: (columns of left, columns of right)."""
     total = torch.zeros(left.shape[1], right.shape[1], dtype=torch.float64)
-    for part in stretches(len(left), 8 * max(1, left.shape[1] + right.shape[1])):
+    for part in row_slices(len(left), 8 * max(1, left.shape[1] + right.shape[1])):
         near = left[part].double()
         if weights is not None:
             near = near * weights[part].double()[:, None]
@@ -103,7 +103,7 @@ def _product(matrix: Tensor, table: Tensor) -> Tensor:
         part = slice(start, start + _COLUMNS)
         result[:, part] = matrix @ table[:, part].contiguous()
 
-    for _ in in_parallel(fill, range(0, size, _COLUMNS)):
+    for _ in parallel_map(fill, range(0, size, _COLUMNS)):
         pass
     return result
 
@@ -140,7 +140,7 @@ class _Bag(torch.autograd.Function):
         return _product(back, grad), None, None
 
 
-def bag(table: Tensor, cells: Cells, weights: Tensor | None = None) -> Tensor:
+def segment_weighted_sum(table: Tensor, cells: Cells, weights: Tensor | None = None) -> Tensor:
     """Sum the rows of ``table`` (width, size) that each line points at: (lines, size).
 
     The same as ``embedding_bag(mode="sum")`` with ``weights`` (n,) if given; as products of sparse
@@ -153,8 +153,8 @@ def bag(table: Tensor, cells: Cells, weights: Tensor | None = None) -> Tensor:
     return result
 
 
-class Backwards:
-    """Sums over the lines that point at each index: those of ``bag`` with lines and index exchanged.
+class TransposedSum:
+    """Sum over the lines that point at each index: ``segment_weighted_sum`` of the transposed cells.
 
     The observations are put into the order of the index once, for any number of sums.
     """
@@ -240,7 +240,7 @@ class _SampledProduct(torch.autograd.Function):
         return to_left, to_right, None
 
 
-def products_at(left: Tensor, right: Tensor, cells: Cells) -> Tensor:
+def sampled_products(left: Tensor, right: Tensor, cells: Cells) -> Tensor:
     """Compute ``left[line] · right[index]`` for every observation: (n,).
 
     Either one dense product and a gather, or only the observed cells, whichever costs less.
@@ -304,7 +304,7 @@ def places(cells: Cells) -> Tensor:
     return torch.arange(len(cells.index), device=cells.index.device) - cells.indptr[cells.lines]
 
 
-def padded(numbers: Tensor, cells: Cells) -> Tensor:
+def pad(numbers: Tensor, cells: Cells) -> Tensor:
     """Put what there is of each observation (n, …) into a block of (lines, most, …), zeros elsewhere."""
     most = int(cells.counts.max()) if len(cells.index) else 0
     block = numbers.new_zeros(len(cells), most, *numbers.shape[1:])
@@ -312,13 +312,13 @@ def padded(numbers: Tensor, cells: Cells) -> Tensor:
     return block
 
 
-def padded_rows(vectors: Tensor, cells: Cells) -> Tensor:
+def pad_rows(vectors: Tensor, cells: Cells) -> Tensor:
     """[v; 1] of the ``vectors`` (width, size − 1) that each line points at: (lines, most, size).
 
     Where a line ends before the longest one, some vector fills its place: give it no weight.
     """
-    index = padded(cells.index, cells)
-    return with_one(vectors.index_select(0, index.view(-1))).view(*index.shape, vectors.shape[1] + 1)
+    index = pad(cells.index, cells)
+    return append_one(vectors.index_select(0, index.view(-1))).view(*index.shape, vectors.shape[1] + 1)
 
 
 def outputs_at(weights: Tensor, matrices: Tensor, vectors: Tensor, cells: Cells) -> tuple[Tensor, Tensor]:
@@ -328,14 +328,14 @@ def outputs_at(weights: Tensor, matrices: Tensor, vectors: Tensor, cells: Cells)
     """
     size = vectors.shape[1] + 1
     if len(cells) == 1:  # one product of matrices; parting a single line into blocks would cost more
-        near = with_one(vectors.index_select(0, cells.index))
+        near = append_one(vectors.index_select(0, cells.index))
         return near @ weights[0], ((near @ unpack(matrices, size)[0]) * near).sum(1)
     where = torch.arange(len(cells.index), device=cells.index.device)
     origins = Cells(cells.indptr, where, cells.values, len(where))
     means, forms, order = [vectors.new_zeros(0)], [vectors.new_zeros(0)], [where[:0]]
     for group in blocks(cells.counts, size):
         part = origins.take(group)
-        block = padded_rows(vectors, replace(part, index=cells.index[part.index]))
+        block = pad_rows(vectors, replace(part, index=cells.index[part.index]))
         at = part.lines * block.shape[1] + places(part)
         mean = (block @ weights[group][:, :, None]).view(-1)
         form = ((block @ unpack(matrices[group], size)) * block).sum(2).view(-1)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from headstart.distributed import crew
+from headstart.distributed import process_group
 from headstart.linalg.packed import positive, weighted_traces
-from headstart.linalg.ragged import stretches
-from headstart.linalg.row_sharded import gathered_some
+from headstart.linalg.ragged import row_slices
+from headstart.linalg.row_sharded import gather_sample
 
 MAX_COLUMNS = 256  # of one group; wider groups are reduced to their leading directions
 
@@ -54,7 +54,7 @@ def make_groups(
     made = []
     for columns in groups:
         part = encoded[:, columns].double()
-        if shared and not crew().alone:
+        if shared and not process_group().is_single:
             made.append(_shared_group(columns, part))
             continue
         size = (part**2).sum() / max(1, len(part))
@@ -74,12 +74,12 @@ def make_groups(
 
 def _shared_group(columns: Tensor, part: Tensor) -> Group:
     """A group of columns whose lines several processes have."""
-    lines, width = crew().span(len(part))[1], part.shape[1]
+    lines, width = process_group().span(len(part))[1], part.shape[1]
     if width > min(MAX_COLUMNS, lines):  # few lines, or few directions of many columns
-        return make_groups(crew().gathered(part), [torch.arange(width)])[0].of(columns)
-    size = crew().count(float((part**2).sum())) / max(1, lines)
-    centre = crew().total(part.sum(0)) / max(1, lines)
-    length = crew().count(float(((part - centre) ** 2).sum())) / max(1, lines)
+        return make_groups(process_group().all_gather(part), [torch.arange(width)])[0].of(columns)
+    size = process_group().sum_number(float((part**2).sum())) / max(1, lines)
+    centre = process_group().all_reduce_sum(part.sum(0)) / max(1, lines)
+    length = process_group().sum_number(float(((part - centre) ** 2).sum())) / max(1, lines)
     if width == 0 or lines < 2 or length <= 1e-10 * size:
         return Group(columns, centre, part.new_zeros(width, 0))
     return Group(columns, centre, torch.eye(width, dtype=part.dtype) / length**0.5)
@@ -119,7 +119,7 @@ _COPIES = 4  # of a block of lines that are held at a time
 _STRENGTHS = torch.logspace(-3, 2, 16, dtype=torch.float64)
 
 
-class HonestRegression:
+class LooRidge:
     """y_i = B·[x_i; 1] + residual, where each group of columns has a prior variance, its "strength".
 
     ``choose`` finds the strengths by the closed-form leave-one-out error, with "not at all" among the
@@ -128,7 +128,7 @@ class HonestRegression:
     """
 
     def __init__(self, groups: list[Group], *, shared: bool = False) -> None:
-        self.groups, self.shared = groups, shared and not crew().alone
+        self.groups, self.shared = groups, shared and not process_group().is_single
         self.members = [[position] for position in range(len(groups))]  # the original groups in each group
         self.tried = len(groups)  # also those that come to share one strength
         self.strengths = torch.zeros(len(groups), dtype=torch.float64)
@@ -147,7 +147,7 @@ class HonestRegression:
         if not self.groups:
             return
         if self.shared:
-            encoded, targets, weights = gathered_some(_LINES_TO_CHOOSE, encoded, targets, weights)
+            encoded, targets, weights = gather_sample(_LINES_TO_CHOOSE, encoded, targets, weights)
         elif len(encoded) > _LINES_TO_CHOOSE:  # so many say it well enough
             every = torch.linspace(0, len(encoded) - 1, _LINES_TO_CHOOSE, dtype=torch.float64)
             some = every.long()
@@ -204,18 +204,18 @@ class HonestRegression:
         is solved: that of the columns or that of the lines.
         """
         columns = 1 + sum(group.width for group, used in self._used() if used)
-        start, whole = crew().span(len(encoded)) if self.shared else (0, len(encoded))
+        start, whole = process_group().span(len(encoded)) if self.shared else (0, len(encoded))
         if columns > whole:
             if self.shared:
-                every = (crew().gathered(each) for each in (encoded, targets, weights))
+                every = (process_group().all_gather(each) for each in (encoded, targets, weights))
                 return self._fit_by_lines(*every)[start : start + len(encoded)]
             return self._fit_by_lines(encoded, targets, weights)
         if self.shared:
-            usual = crew().count(float(weights.double().sum())) / whole
+            usual = process_group().sum_number(float(weights.double().sum())) / whole
             weights = weights.double() / max(usual, 1e-12)
         else:
             weights = _relative(weights)
-        parts = list(stretches(len(encoded), _COPIES * 8 * (columns + targets.shape[1])))
+        parts = list(row_slices(len(encoded), _COPIES * 8 * (columns + targets.shape[1])))
         normal = torch.zeros(columns, columns, dtype=torch.float64)
         linear = torch.zeros(columns, targets.shape[1], dtype=torch.float64)
         for part in parts:
@@ -224,7 +224,7 @@ class HonestRegression:
             normal += weighted.T @ design
             linear += weighted.T @ targets[part].double()
         if self.shared:
-            normal, linear = crew().total(normal), crew().total(linear)
+            normal, linear = process_group().all_reduce_sum(normal), process_group().all_reduce_sum(linear)
             ridge = self._design(encoded[:0])[1]  # also if this process has no lines
         lower = torch.linalg.cholesky(normal + torch.diag(ridge))
         self.coefficients = torch.cholesky_solve(linear, lower)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from headstart.distributed import crew
+from headstart.distributed import process_group
 
-_DRAWN = 2**22  # numbers that are drawn at a time; a multiple of 16, see ``normal_lines``
+_DRAWN = 2**22  # numbers that are drawn at a time; a multiple of 16, see ``draw_normal_rows``
 
 
 def tall_qr(part: Tensor) -> tuple[Tensor, Tensor]:
@@ -17,17 +17,17 @@ def tall_qr(part: Tensor) -> tuple[Tensor, Tensor]:
     ``torch.linalg.qr`` of the whole matrix.
     """
     near, upper = torch.linalg.qr(part)
-    if crew().alone:
+    if process_group().is_single:
         return near, upper
-    start, _ = crew().span(len(upper))
-    far, upper = torch.linalg.qr(crew().gathered(upper.contiguous()))
+    start, _ = process_group().span(len(upper))
+    far, upper = torch.linalg.qr(process_group().all_gather(upper.contiguous()))
     return near @ far[start : start + near.shape[1]], upper
 
 
-def normal_lines(count: int, width: int, generator: torch.Generator) -> Tensor:
+def draw_normal_rows(count: int, width: int, generator: torch.Generator) -> Tensor:
     """This process's lines of normal numbers, as if one process drew those of all: (count, width)."""
-    start, whole = crew().span(count)
-    if crew().alone:
+    start, whole = process_group().span(count)
+    if process_group().is_single:
         return torch.randn(count, width, generator=generator)
     found = torch.empty(count * width)
     begin, end, total = start * width, (start + count) * width, whole * width
@@ -43,9 +43,9 @@ def normal_lines(count: int, width: int, generator: torch.Generator) -> Tensor:
     return found.view(count, width)
 
 
-def uniform_at(places: Tensor, whole: int, generator: torch.Generator) -> Tensor:
+def draw_uniform_at(places: Tensor, whole: int, generator: torch.Generator) -> Tensor:
     """The numbers at ``places`` (n,), ascending, of so many uniform ones in double precision: (n,)."""
-    if crew().alone and len(places) == whole:
+    if process_group().is_single and len(places) == whole:
         return torch.rand(whole, generator=generator, dtype=torch.float64)
     found = torch.empty(len(places), dtype=torch.float64)
     for at in range(0, whole, _DRAWN):
@@ -55,36 +55,38 @@ def uniform_at(places: Tensor, whole: int, generator: torch.Generator) -> Tensor
     return found
 
 
-def chosen_here(chosen: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def select_local(chosen: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Which of the ``chosen`` (m,) of all lines are among this process's ``count``: places in both.
 
     Returned are places in ``chosen``, and the places of the same lines among the process's own.
     """
-    start, _ = crew().span(count)
+    start, _ = process_group().span(count)
     here = torch.nonzero((chosen >= start) & (chosen < start + count))[:, 0]
     return here, chosen[here] - start
 
 
-def gathered_some(most: int, *parts: Tensor) -> list[Tensor]:
+def gather_sample(most: int, *parts: Tensor) -> list[Tensor]:
     """At most so many lines of all processes, at equal distances, of each of several matrices."""
     count = len(parts[0])
-    _, whole = crew().span(count)
+    _, whole = process_group().span(count)
     if whole > most:
         every = torch.linspace(0, whole - 1, most, dtype=torch.float64)
-        own = chosen_here(every.long(), count)[1]
+        own = select_local(every.long(), count)[1]
         parts = tuple(part[own] for part in parts)
-    return [crew().gathered(part.contiguous()) for part in parts]
+    return [process_group().all_gather(part.contiguous()) for part in parts]
 
 
-def mean_of(values: Tensor) -> float:
+def global_mean(values: Tensor) -> float:
     """The mean of the values (n,) that all processes have, 0 if there are none."""
-    if crew().alone:
+    if process_group().is_single:
         return float(values.mean()) if len(values) else 0.0
-    return crew().count(float(values.double().sum())) / max(1, crew().span(len(values))[1])
+    return process_group().sum_number(float(values.double().sum())) / max(
+        1, process_group().span(len(values))[1]
+    )
 
 
-def deviation_of(values: Tensor) -> float:
+def global_std(values: Tensor) -> float:
     """The standard deviation of the values (n,) that all processes have."""
-    if crew().alone:
+    if process_group().is_single:
         return float(values.std(correction=0))
-    return float(mean_of((values.double() - mean_of(values)) ** 2) ** 0.5)
+    return float(global_mean((values.double() - global_mean(values)) ** 2) ** 0.5)

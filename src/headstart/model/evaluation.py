@@ -10,13 +10,13 @@ import torch
 from numpy.typing import NDArray
 
 from headstart.core.types import FeatureBatch, Heads
-from headstart.errors import InputError, argument, listed, worded
+from headstart.errors import InputError, for_user, join_names, option_name
 from headstart.evaluate.kshot import KShotTest
 from headstart.evaluate.metrics import score
 from headstart.evaluate.results import Results, Run
 from headstart.evaluate.scoring import score_heads
 from headstart.model.prediction import predict_features
-from headstart.model.state import Fitted
+from headstart.model.state import ModelState
 from headstart.table import Cells, Kinds, Names, Table
 from headstart.table.kinds import KindType
 
@@ -26,11 +26,11 @@ _FEATURES_AT_ONCE = 1024
 
 
 def evaluate(
-    fitted: Fitted, table: Table, shots: Sequence[int], on: On | None, seed: int, what: str
+    fitted: ModelState, table: Table, shots: Sequence[int], on: On | None, seed: int, what: str
 ) -> Results:
     """Score the model on a table's features that it does not know, or on cells of those it knows."""
     if on not in (None, "features", "cells"):
-        raise InputError(f"{argument('on')} must be 'features' or 'cells'; got {on!r}")
+        raise InputError(f"{option_name('on')} must be 'features' or 'cells'; got {on!r}")
     known = np.array([name in fitted.catalogue for name in table.features], dtype=bool)
     wanted = on or ("cells" if known.all() else "features")
     chosen = np.flatnonzero(known if wanted == "cells" else ~known)
@@ -38,14 +38,14 @@ def evaluate(
         other, there = ("features", "none") if wanted == "cells" else ("cells", "all")
         raise InputError(
             f"{what}: the model knows {there} of the table's features, so there is nothing to evaluate "
-            f"{worded(f'on={wanted!r}', f'--on {wanted}')} on; use {argument('on', other)}"
+            f"{for_user(f'on={wanted!r}', f'--on {wanted}')} on; use {option_name('on', other)}"
         )
     part = table.with_features(chosen)
     places = np.array([fitted.rows.position(row) if row in fitted.rows else -1 for row in part.rows])
     seen = places[part.row_index] >= 0
     if not seen.any():
         raise InputError(
-            f"{what}: the model knows none of the rows that were observed (they are {listed(part.rows, 3)}); "
+            f"{what}: the model knows none of the observed rows ({join_names(part.rows, 3)}); "
             "rows must have the names that the model was fitted with"
         )
     rows, columns = places[part.row_index[seen]], part.feature_index[seen].astype(np.int64)
@@ -63,7 +63,7 @@ def evaluate(
 
 
 def _on_features(
-    fitted: Fitted,
+    fitted: ModelState,
     table: Table,
     rows: NDArray[np.int64],
     columns: NDArray[np.int64],
@@ -103,7 +103,7 @@ def _on_features(
     )
 
 
-def _kinds_of(fitted: Fitted, table: Table) -> Kinds:
+def _kinds_of(fitted: ModelState, table: Table) -> Kinds:
     """The kinds of new features; where the model finds scales of its own, a real is given in shared units."""
     known = {kind.type for kind in fitted.kinds}
     for name, kind in zip(table.features, table.kinds, strict=True):
@@ -111,13 +111,13 @@ def _kinds_of(fitted: Fitted, table: Table) -> Kinds:
             there = ", ".join(sorted({each.name for each in fitted.kinds}))
             raise InputError(
                 f"feature {name!r}: kind {kind} is not among those the model was fitted on ({there}); "
-                f"read the table with {argument('kinds')}"
+                f"read the table with {option_name('kinds')}"
             )
     middle = fitted.middle
     return Kinds([middle if middle and kind.type == KindType.REAL else kind for kind in table.kinds])
 
 
-def _metadata_of(fitted: Fitted, table: Table) -> torch.Tensor:
+def _metadata_of(fitted: ModelState, table: Table) -> torch.Tensor:
     """The table's metadata as the model encodes it; columns that the model does not have are not read."""
     if fitted.schema is None:
         return torch.zeros(len(table.features), 0)
@@ -128,7 +128,7 @@ def _metadata_of(fitted: Fitted, table: Table) -> torch.Tensor:
 
 
 def _on_cells(
-    fitted: Fitted,
+    fitted: ModelState,
     table: Table,
     rows: NDArray[np.int64],
     columns: NDArray[np.int64],

@@ -13,14 +13,14 @@ from torch import Tensor
 
 from headstart.adapters.bayes import ClosedFormAdapter
 from headstart.backbones.factorisation import Factorisation, row_parts
-from headstart.backbones.row_posterior import Readings
+from headstart.backbones.row_posterior import HeadMoments
 from headstart.core.types import FeatureBatch, RowStates
-from headstart.errors import InputError, argument, worded
+from headstart.errors import InputError, for_user, option_name
 from headstart.model.features import Feature
 from headstart.model.inputs import is_observations, rows_of
 from headstart.model.prediction import predict_features
-from headstart.model.row_states import RowReading, described, observations_of_row, reading_of
-from headstart.model.state import Fitted
+from headstart.model.row_states import RowInputs, compute_row_states, observations_of_row, row_inputs
+from headstart.model.state import ModelState
 from headstart.table import Names
 from headstart.table.names import as_name
 
@@ -179,11 +179,11 @@ class _Row:
 
     name: str
     state: RowStates  # of this one row
-    reading: RowReading
+    reading: RowInputs
 
 
 @torch.no_grad()
-def explain(fitted: Fitted, row: Any, feature: object) -> Explanation:
+def explain(fitted: ModelState, row: Any, feature: object) -> Explanation:
     """Part the prediction of one cell into contributions that add up."""
     backbone, adapter = _closed_forms(fitted)
     known, heads = fitted.catalogue.take([feature])
@@ -191,7 +191,7 @@ def explain(fitted: Fitted, row: Any, feature: object) -> Explanation:
     head = _joined(heads.weight[0], heads.bias[0])
     average, bare, columns = _prior_heads(fitted, adapter, own)
     read = asked.reading
-    readings = Readings.of(read.heads, read.kinds)
+    readings = HeadMoments.of(read.heads, read.kinds)
     parts = row_parts(backbone, read.cells, readings, read.known, read.belief)
     activation = asked.state.activation[0].double()
     nothing = read.known.keep(torch.zeros_like(read.known.index, dtype=torch.bool))
@@ -225,38 +225,38 @@ def explain(fitted: Fitted, row: Any, feature: object) -> Explanation:
     return _in_units(fitted, asked, own, baseline, kept)
 
 
-def _closed_forms(fitted: Fitted) -> tuple[Factorisation, ClosedFormAdapter]:
+def _closed_forms(fitted: ModelState) -> tuple[Factorisation, ClosedFormAdapter]:
     backbone, adapter = fitted.backbone, fitted.adapter
     if isinstance(backbone, Factorisation) and isinstance(adapter, ClosedFormAdapter):
         return backbone, adapter
     raise InputError(
-        f"{worded('explain()', 'headstart explain')} needs closed forms, whose predictions are sums: the "
+        f"{for_user('explain()', 'headstart explain')} needs closed forms, whose predictions are sums: the "
         f"backbone 'factorisation' with the adapter 'bayes' or 'chn-bayes'. This model has "
         f"{fitted.settings.backbone.name!r} with {fitted.settings.chosen_adapter.name!r}; fit with "
-        f"{argument('adapter', 'bayes')}"
+        f"{option_name('adapter', 'bayes')}"
     )
 
 
-def _row(fitted: Fitted, row: Any) -> _Row:
+def _row(fitted: ModelState, row: Any) -> _Row:
     if is_observations(row):
         given = rows_of(fitted, {GUEST: row})
-        state = described(fitted, given, [GUEST])
-        return _Row(GUEST, state, reading_of(fitted, given.observations()[0]))
+        state = compute_row_states(fitted, given, [GUEST])
+        return _Row(GUEST, state, row_inputs(fitted, given.observations()[0]))
     name = as_name(row, "row")
     place = fitted.rows.position(name)
     observations = fitted.roster.observations(place)
     if observations is None and place >= len(fitted.knowledge.cells):
         raise InputError(
             f"row {name!r} was added after fit to a model whose format did not keep its observations; "
-            f"{worded('pass them as {feature: value}', 'explain a row of the table')}"
+            f"{for_user('pass them as {feature: value}', 'explain a row of the table')}"
         )
     held = fitted.row_metadata
     metadata = None if held is None else held.encoded[[place]]
-    reading = reading_of(fitted, observations_of_row(fitted, place), metadata, as_fitted=observations is None)
+    reading = row_inputs(fitted, observations_of_row(fitted, place), metadata, as_fitted=observations is None)
     return _Row(name, fitted.roster.take(np.array([place])), reading)
 
 
-def _observed(fitted: Fitted, read: RowReading, values: Tensor) -> list[Contribution]:
+def _observed(fitted: ModelState, read: RowInputs, values: Tensor) -> list[Contribution]:
     """What each observation of the row adds, the largest first."""
     found = []
     names = fitted.catalogue.names_by_number(read.numbers)
@@ -269,7 +269,7 @@ def _observed(fitted: Fitted, read: RowReading, values: Tensor) -> list[Contribu
 
 
 def _prior_heads(
-    fitted: Fitted, adapter: ClosedFormAdapter, own: Feature
+    fitted: ModelState, adapter: ClosedFormAdapter, own: Feature
 ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     """Heads without observations, of average and of the feature's own metadata, and what columns change.
 
@@ -285,14 +285,14 @@ def _prior_heads(
 
 
 def _columns(
-    fitted: Fitted, adapter: ClosedFormAdapter, own: FeatureBatch, average: FeatureBatch
+    fitted: ModelState, adapter: ClosedFormAdapter, own: FeatureBatch, average: FeatureBatch
 ) -> dict[str, Tensor]:
     """How the prior mean changes because of each metadata column; empty where there is no such sum."""
     if fitted.schema is None or bool(own.unscaled.any()):  # units of its own are found from all at once
         return {}
     prior = adapter.prior
-    described = (prior.describe(each.metadata, each.kinds)[0].double() for each in (own, average))
-    change = torch.sub(*described)
+    compute_row_states = (prior.describe(each.metadata, each.kinds)[0].double() for each in (own, average))
+    change = torch.sub(*compute_row_states)
     squashed = bool(fitted.knowledge.likelihood.squashes(own.kinds))
     slopes = adapter.metadata_map(squashed=squashed)
     widths, total = [column.width for column in fitted.schema.columns], own.metadata.shape[1]
@@ -306,7 +306,7 @@ def _columns(
 
 
 def _in_units(
-    fitted: Fitted, row: _Row, own: Feature, baseline: float, found: list[Contribution]
+    fitted: ModelState, row: _Row, own: Feature, baseline: float, found: list[Contribution]
 ) -> Explanation:
     """Put everything in the data's units, or leave it in log-odds behind a logistic link."""
     prediction = predict_features(fitted, Names([row.name], "row"), row.state, [own.name])

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from headstart.core.types import Heads, OneHead
 from headstart.errors import UnknownNameError, did_you_mean
-from headstart.model.persistent import Layered, Store
+from headstart.model.persistent import Arena, PersistentArray
 from headstart.table import Kind, MetadataSchema
 from headstart.table.names import Names, as_name
 
@@ -118,7 +118,7 @@ class Entry(NamedTuple):
         return float(kind.type), kind.offset, kind.span, float(as_fitted)
 
 
-class Listed(NamedTuple):
+class FeatureColumn(NamedTuple):
     """A feature, the slot of its head and its place in the catalogue."""
 
     feature: Feature
@@ -127,7 +127,7 @@ class Listed(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Listing:
+class FeatureColumns:
     """What rankings read of features, one entry per slot of the stored heads.
 
     The listing of many features is made once. Features that changed since then are laid over it, so that
@@ -141,11 +141,11 @@ class Listing:
     spans: NDArray[np.float64]
     shots: NDArray[np.int64]
     fixed: NDArray[np.bool_]
-    recent: tuple[Listed, ...] = ()  # laid over ``base``
-    base: Listing | None = field(default=None, repr=False)
+    recent: tuple[FeatureColumn, ...] = ()  # laid over ``base``
+    base: FeatureColumns | None = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, listed: Sequence[Listed]) -> Listing:
+    def of(cls, listed: Sequence[FeatureColumn]) -> FeatureColumns:
         """List these features."""
         size = max((each.slot for each in listed), default=-1) + 1
         empty = cls(
@@ -160,7 +160,7 @@ class Listing:
         empty._write(listed)
         return empty
 
-    def overlaid(self, recent: Sequence[Listed], gone: Sequence[int]) -> Listing:
+    def overlaid(self, recent: Sequence[FeatureColumn], gone: Sequence[int]) -> FeatureColumns:
         """Return the listing with these features too; the slots in ``gone`` are no longer in use."""
         more = max((each.slot for each in recent), default=-1) + 1 - len(self.features)
         grown = replace(
@@ -227,7 +227,7 @@ class Listing:
         by_row = csr_array((np.ones(len(rows), np.int8), rows, starts), shape=shape).tocsc()
         return by_row.indptr, by_row.indices
 
-    def _write(self, listed: Sequence[Listed]) -> None:
+    def _write(self, listed: Sequence[FeatureColumn]) -> None:
         slots = [each.slot for each in listed]
         kinds = [each.feature.kind for each in listed]
         self.places[slots] = [each.place for each in listed]
@@ -292,7 +292,7 @@ Evidence = Sequence[Tensor | None]  # the sums that heads rest on, of those that
 _MIN_ROOM = 64
 
 
-class Catalogue(Mapping[str, Feature]):
+class FeatureStore(Mapping[str, Feature]):
     """Features by name, and their heads; it never changes.
 
     ``put`` and ``remove`` return another catalogue, so that whoever reads this one is not disturbed. The
@@ -307,21 +307,28 @@ class Catalogue(Mapping[str, Feature]):
         """
         self._base: Mapping[str, Entry] = {}
         self._recent: dict[str, Entry] = {}  # come before those of the same name in the base
-        self._store = Store(heads.take(torch.zeros(0, dtype=torch.int64)), 0)
+        self._store = Arena(heads.take(torch.zeros(0, dtype=torch.int64)), 0)
         self._own = Names([], "feature") if own is None else own
-        self._slots = Layered(np.full(len(self._own), -1))  # by number; -1 of a feature that is not there
+        self._slots = PersistentArray(
+            np.full(len(self._own), -1)
+        )  # by number; -1 of a feature that is not there
         # By number: kind, offset and span of the scale, whether as fitted.
-        self._facts = Layered(np.zeros((len(self._own), 4)))
-        self._listed: tuple[Mapping[str, Entry], Listing] | None = None  # of the base
-        self._overlaid: tuple[Mapping[str, Entry], Listing] | None = None  # of the base with the recent ones
+        self._facts = PersistentArray(np.zeros((len(self._own), 4)))
+        self._listed: tuple[Mapping[str, Entry], FeatureColumns] | None = None  # of the base
+        self._overlaid: tuple[Mapping[str, Entry], FeatureColumns] | None = (
+            None  # of the base with the recent ones
+        )
 
     @property
-    def listing(self) -> Listing:
+    def listing(self) -> FeatureColumns:
         """All features as arrays, in the order in which their heads are stored."""
         base, recent = self._base, self._recent
         if self._listed is None or self._listed[0] is not base:
             entries = enumerate(base.values())
-            self._listed = (base, Listing.of([Listed(each.feature, each.slot, i) for i, each in entries]))
+            self._listed = (
+                base,
+                FeatureColumns.of([FeatureColumn(each.feature, each.slot, i) for i, each in entries]),
+            )
         listing = self._listed[1]
         if not recent:
             return listing
@@ -329,7 +336,7 @@ class Catalogue(Mapping[str, Feature]):
             gone = [base[name].slot for name in recent if name in base]
             news = itertools.count(len(base))
             over = [
-                Listed(
+                FeatureColumn(
                     each.feature,
                     each.slot,
                     int(listing.places[base[name].slot]) if name in base else next(news),
@@ -424,7 +431,7 @@ class Catalogue(Mapping[str, Feature]):
 
     def put(
         self, features: list[Feature], heads: Heads, evidence: Evidence | None = None, epoch: int = 0
-    ) -> Catalogue:
+    ) -> FeatureStore:
         """Return a catalogue with these features too, or in the place of those of the same name.
 
         ``evidence`` are the sums that their heads rest on, if any, made from the states of this ``epoch``.
@@ -433,7 +440,7 @@ class Catalogue(Mapping[str, Feature]):
         after._store.write(slots, heads)
         return after._entered(features, slots, evidence or [None] * len(features), epoch)
 
-    def put_one(self, feature: Feature, head: OneHead, evidence: Tensor | None, epoch: int) -> Catalogue:
+    def put_one(self, feature: Feature, head: OneHead, evidence: Tensor | None, epoch: int) -> FeatureStore:
         """``put`` of one feature."""
         after, slots = self._copied(1)
         after._store.write_one(slots.start, head)
@@ -444,7 +451,7 @@ class Catalogue(Mapping[str, Feature]):
         """The weights, biases, covariances and noises of all stored heads, in numpy."""
         return self._store.arrays
 
-    def _copied(self, count: int) -> tuple[Catalogue, range]:
+    def _copied(self, count: int) -> tuple[FeatureStore, range]:
         """A copy, and so many slots to write to, of a larger store if there is no room."""
         after, slots = copy(self), self._store.claimed(count)
         if slots is None:
@@ -453,7 +460,7 @@ class Catalogue(Mapping[str, Feature]):
             after._store.used = slots.stop
         return after, slots
 
-    def _entered(self, features: list[Feature], slots: range, evidence: Evidence, epoch: int) -> Catalogue:
+    def _entered(self, features: list[Feature], slots: range, evidence: Evidence, epoch: int) -> FeatureStore:
         """Enter features whose heads lie in these slots; for a copy that no one knows of yet."""
         numbers = self._numbers(features)
         new = {
@@ -484,14 +491,14 @@ class Catalogue(Mapping[str, Feature]):
                 following += 1
         return numbers
 
-    def remove(self, name: object) -> Catalogue:
+    def remove(self, name: object) -> FeatureStore:
         """Return a catalogue without this feature."""
         after, gone = copy(self), self._find(name)
         after._base, after._recent = without(self._base, self._recent, gone.feature.name)
         after._slots = self._slots.put(np.array([gone.number]), np.array([-1]))
         return after
 
-    def with_contexts(self, features: Mapping[str, Feature]) -> Catalogue:
+    def with_contexts(self, features: Mapping[str, Feature]) -> FeatureStore:
         """Return a catalogue with the same heads of features that have other contexts; sums are dropped."""
         after = copy(self)
         every = ((name, self._find(name)) for name in self)
@@ -502,7 +509,7 @@ class Catalogue(Mapping[str, Feature]):
         after._facts = self._facts.put(np.array(numbers, dtype=np.int64), facts)
         return after
 
-    def renamed(self, name: object, other: str, own: Names) -> Catalogue:
+    def renamed(self, name: object, other: str, own: Names) -> FeatureStore:
         """Return a catalogue in which a feature has another name; ``own`` are the backbone's names then."""
         after, entry = copy(self), self._find(name)
         changed = entry._replace(feature=replace(entry.feature, name=other))
@@ -516,12 +523,12 @@ class Catalogue(Mapping[str, Feature]):
         _, heads = self.take(self)
         entries = {name: self._find(name) for name in self}
         # With room for as many as there are, the cost of a change is constant on average.
-        self._store = Store(heads, max(_MIN_ROOM, len(entries), more))
+        self._store = Arena(heads, max(_MIN_ROOM, len(entries), more))
         self._base = {name: entry._replace(slot=slot) for slot, (name, entry) in enumerate(entries.items())}
         self._recent = {}
         slots = np.full(len(self._slots), -1)
         slots[[entry.number for entry in entries.values()]] = np.arange(len(entries))
-        self._slots = Layered(slots)
+        self._slots = PersistentArray(slots)
 
 
 @dataclass(frozen=True, repr=False)

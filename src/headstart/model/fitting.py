@@ -25,43 +25,50 @@ from headstart.backbones.base import BACKBONES, Backbone, OpenBackbone
 from headstart.backbones.factorisation import FactorisationConfig
 from headstart.core.devices import CPU
 from headstart.core.types import Knowledge, RowStates
-from headstart.distributed import crew
-from headstart.errors import InputError, NumericalError, argument, listed, naming_memory, worded
-from headstart.files import CAN_LOCK, left_over, locked, read_json, storing, write_json
+from headstart.distributed import process_group
+from headstart.errors import (
+    InputError,
+    NumericalError,
+    explain_memory_error,
+    for_user,
+    join_names,
+    option_name,
+)
+from headstart.files import CAN_LOCK, explain_storage_error, left_over, lock_folder, read_json, write_json
 from headstart.linalg.packed import LinAlgError
-from headstart.model.features import Catalogue, Feature
-from headstart.model.rows import Roster, RowMetadata
+from headstart.model.features import Feature, FeatureStore
+from headstart.model.rows import RowMetadata, RowStore
 from headstart.model.state import (
     BYTES_AT_ONCE,
     Clock,
-    Fitted,
+    ModelState,
     Settings,
     are_finite,
     batches,
     too_extreme,
-    widened,
+    widen_surprised,
 )
-from headstart.parallel import in_parallel, workers
+from headstart.parallel import parallel_map, thread_pool
 from headstart.progress import Reporter
 from headstart.table import Table
 from headstart.table.names import sort_key
 from headstart.table.times import weights_of
 from headstart.training.calibration import USUAL_LEVEL
 from headstart.training.judge import Judgement
-from headstart.training.recipe import Trained, as_modelled, feature_batch, train, train_best
+from headstart.training.recipe import Trained, feature_batch, modelled_table, train, train_best
 from headstart.training.row_prior import fit_row_prior
 
 MIN_FEATURES = 4
 
 
-def part_features(
+def split_features(
     table: Table, meta_share: float | None, seed: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Draw which features train the backbone and which meta-train the adapter; empty ones do neither.
 
     Without a share, all of them do both.
     """
-    observed = np.flatnonzero(crew().total(torch.from_numpy(table.counts)))
+    observed = np.flatnonzero(process_group().all_reduce_sum(torch.from_numpy(table.counts)))
     if len(observed) < MIN_FEATURES:
         raise InputError(
             f"the table has {len(observed)} features with observations; at least {MIN_FEATURES} are "
@@ -115,11 +122,11 @@ _FIT = object()  # who holds the lock: the command and the fit that it calls
 @contextmanager
 def working_in(folder: Path) -> Iterator[None]:
     """Keep all other fits out of a checkpoint's folder; it is removed at the end if it is empty."""
-    if not crew().leads:
+    if not process_group().is_main:
         yield
         return
     busy = f"{folder} is in use by another fit; wait until it ends, or name another folder"
-    with locked(folder, _FIT, create=True, busy=busy):
+    with lock_folder(folder, _FIT, create=True, busy=busy):
         try:
             yield
         finally:
@@ -135,7 +142,7 @@ def part_file(folder: Path, part: str) -> Path:
 def open_checkpoint(folder: Path, table: Table, settings: Settings, resume: bool) -> None:
     """Make the folder ready, which must be locked: continue with what it holds, or start anew."""
     facts = {"table": table.fingerprint(), "settings": json.loads(settings.model_dump_json())}
-    crew().agreed(lambda: _open(folder, facts, resume) if crew().leads else None)
+    process_group().all_or_none(lambda: _open(folder, facts, resume) if process_group().is_main else None)
 
 
 def _open(folder: Path, facts: dict[str, Any], resume: bool) -> None:
@@ -151,7 +158,7 @@ def _open(folder: Path, facts: dict[str, Any], resume: bool) -> None:
     others = sorted(each.name for each in folder.iterdir() if each not in left)
     if others and not mark.exists():
         raise InputError(
-            f"{folder} is not empty ({listed(others, 3)}) and holds no checkpoint; name another folder"
+            f"{folder} is not empty ({join_names(others, 3)}) and holds no checkpoint; name another folder"
         )
     discard(folder)
     write_json(mark, facts)
@@ -164,7 +171,7 @@ def is_resumable(folder: Path) -> bool:
 
 def discard(folder: Path) -> None:
     """Remove the progress of a fit from its folder, which must be locked."""
-    with storing(folder):
+    with explain_storage_error(folder):
         for each in [
             *(left_over(folder, _OURS) if CAN_LOCK else []),
             *(each for each in folder.iterdir() if _PART.fullmatch(each.name)),
@@ -185,17 +192,17 @@ def require_shareable(settings: Settings) -> None:
     if not isinstance(settings.backbone, FactorisationConfig):
         raise InputError(
             f"the backbone {settings.backbone.name!r} is trained by one process; under torchrun take "
-            f"{argument('backbone', 'factorisation')}"
+            f"{option_name('backbone', 'factorisation')}"
         )
     adapter = settings.adapter
     if not isinstance(adapter, str) and not issubclass(ADAPTERS.part_of(adapter), ClosedFormAdapter):
         raise InputError(
             f"the adapter {adapter.name!r} is trained by one process; under torchrun take "
-            f"{argument('adapter', 'bayes')}, chn-bayes or auto"
+            f"{option_name('adapter', 'bayes')}, chn-bayes or auto"
         )
     for name in ("meta_share", "half_life"):
         if getattr(settings, name) is not None:
-            raise InputError(f"{argument(name)} is not supported under torchrun; leave it out")
+            raise InputError(f"{option_name(name)} is not supported under torchrun; leave it out")
 
 
 def require_part(table: Table) -> None:
@@ -206,11 +213,11 @@ def require_part(table: Table) -> None:
     InputError
         If the rows of the processes do not follow each other, or their features differ.
     """
-    ends = crew().texts([table.rows[0], table.rows[-1]] if len(table.rows) else [])
+    ends = process_group().all_gather_texts([table.rows[0], table.rows[-1]] if len(table.rows) else [])
     names = [sort_key(name) for pair in ends for name in pair]
     in_order = all(last < first for last, first in zip(names[1:-1:2], names[2::2], strict=True))
     digest = hashlib.sha256(repr(list(table.features)).encode()).hexdigest()
-    same = len({each for digests in crew().texts([digest]) for each in digests}) == 1
+    same = len({each for digests in process_group().all_gather_texts([digest]) for each in digests}) == 1
     if not (same and in_order):
         raise InputError(
             "processes that train together must have a part of the rows each; read the table by Table.read "
@@ -219,25 +226,29 @@ def require_part(table: Table) -> None:
 
 
 @torch.no_grad()
-def with_shared_heads(fitted: Fitted, features: list[Feature]) -> Fitted:
+def with_shared_heads(fitted: ModelState, features: list[Feature]) -> ModelState:
     """``Fitted.adapted`` where each process has the observations of its own rows."""
     adapter, batch = fitted.adapter, fitted.batch_of(features)
     if not isinstance(adapter, ClosedFormAdapter):
         raise TypeError(f"the heads of {adapter.config.name} are not made from sums over observations")
-    shots = crew().total(batch.shots.clone())
+    shots = process_group().all_reduce_sum(batch.shots.clone())
     heads = adapt_together(adapter, batch, fitted.states, shots)
     for feature, finite in zip(features, are_finite(heads), strict=True):
         if not finite:
             raise too_extreme(feature)
     factors = fitted.calibration.factor(shots, batch.kinds)[:, USUAL_LEVEL]
-    heads = widened(heads, batch, fitted.states, factors, fitted.knowledge.likelihood)
+    heads = widen_surprised(heads, batch, fitted.states, factors, fitted.knowledge.likelihood)
     return fitted.holding(features, heads)
 
 
-def with_whole_shots(fitted: Fitted) -> Fitted:
+def with_whole_shots(fitted: ModelState) -> ModelState:
     """Return the model whose features know how many observations they have in all processes."""
     features = list(fitted.catalogue.values())
-    shots = crew().total(torch.tensor([feature.shots for feature in features], dtype=torch.int64)).tolist()
+    shots = (
+        process_group()
+        .all_reduce_sum(torch.tensor([feature.shots for feature in features], dtype=torch.int64))
+        .tolist()
+    )
     whole = {
         feature.name: replace(feature, shots=count) for feature, count in zip(features, shots, strict=True)
     }
@@ -251,16 +262,16 @@ def fit_table(
     checkpoint: Path | None,
     resume: bool,
     device: torch.device = CPU,
-) -> Fitted:
+) -> ModelState:
     """Train backbone and adapter by the recipe, and give every feature of the table a head.
 
     The ``device`` trains; the fitted model is in main memory.
     """
-    if crew().launched:
+    if process_group().launched:
         require_shareable(settings)
         require_part(table)
-    parts = part_features(table, settings.meta_share, settings.random_state)
-    crew().agreed(
+    parts = split_features(table, settings.meta_share, settings.random_state)
+    process_group().all_or_none(
         table.cells
     )  # an error if there are values that cannot be computed with, before anything is made
     part = BACKBONES.part_of(settings.backbone)
@@ -269,11 +280,11 @@ def fit_table(
             f"the backbone {settings.backbone.name!r} has no prior of rows that metadata could move; "
             "fit without row metadata, or with the factorisation"
         )
-    table = aged(table, settings)
+    table = weight_by_age(table, settings)
     if table.schema is not None:
         reporter.say(f"metadata: {table.schema.describe()}")
     try:
-        with naming_memory(lambda: _too_large(table, device)), workers():
+        with explain_memory_error(lambda: _too_large(table, device)), thread_pool():
             if checkpoint is None:
                 return _trained(table, parts, settings, reporter, lambda _: None, device)
             with working_in(checkpoint):
@@ -288,13 +299,13 @@ def fit_table(
 
 def _too_large(table: Table, device: torch.device) -> str:
     rows, features = table.shape
-    smaller = worded(
+    smaller = for_user(
         "backbone={'name': 'factorisation', 'latent': 8, 'signature': 8}",
         "--set backbone.latent=8 --set backbone.signature=8",
     )
     where, elsewhere = "", "take a machine with more memory"
     if device.type != "cpu":
-        where, elsewhere = f" on {device}", f"fit on the processor with {argument('device', 'cpu')}"
+        where, elsewhere = f" on {device}", f"fit on the processor with {option_name('device', 'cpu')}"
     return (
         f"there is not enough memory{where} to fit {rows} rows × {features} features with {len(table)} "
         f"observations; fit fewer rows or features, lower the size of the backbone ({smaller}), or "
@@ -309,7 +320,7 @@ def _trained(
     reporter: Reporter,
     place: Callable[[str], Path | None],
     device: torch.device,
-) -> Fitted:
+) -> ModelState:
     train_features, meta_features = parts
     if settings.adapter == "auto":
         trained, recipe, judgement = train_best(
@@ -336,7 +347,7 @@ def _assembled(
     trained: Trained,
     train_features: NDArray[np.int64],
     judgement: Judgement | None,
-) -> Fitted:
+) -> ModelState:
     backbone, knowledge, part = trained.backbone, trained.knowledge, trained.adapters["adapter"]
     adapter, own = part.adapter, table.features.take(train_features)
     # An adapter that takes any number of observations makes every head; what it makes can be refined.
@@ -345,22 +356,22 @@ def _assembled(
     described = _row_metadata(table, backbone, knowledge)
     with torch.no_grad():
         states = adapter.refine_in_blocks(_believed(knowledge, backbone, described))
-        modelled = as_modelled(table, settings.binary_link)
+        modelled = modelled_table(table, settings.binary_link)
         sample = adapter.adapt(feature_batch(modelled.with_features(train_features[:1])), states)
-    fitted = Fitted(
+    fitted = ModelState(
         settings=settings.revised(
             backbone=backbone.config,
             adapter=adapter.config,
             metatraining=part.metatraining or settings.metatraining,
         ),
-        roster=Roster(table.rows, states),
+        roster=RowStore(table.rows, states),
         schema=table.schema,
         kinds=tuple(kind for kind, _ in Counter(table.kinds).most_common()),
         backbone=backbone,
         knowledge=knowledge,
         adapter=adapter,
         calibration=part.calibration,
-        catalogue=Catalogue(sample, own),
+        catalogue=FeatureStore(sample, own),
         backbone_features=own,
         judgement=judgement,
         middle=table.kinds.take(train_features).middle_real(),
@@ -373,16 +384,16 @@ def _assembled(
         catalogue = fitted.catalogue.put([features[i] for i in train_features], heads)
         fitted = replace(fitted, catalogue=catalogue)
     every = batches([feature for feature in features if not feature.fixed])
-    if not crew().alone:
+    if not process_group().is_single:
         return reduce(with_shared_heads, every, fitted)
     without = fitted  # no head depends on another
-    made = in_parallel(lambda batch: (batch, without.heads_for(batch)), every, each_takes=BYTES_AT_ONCE)
+    made = parallel_map(lambda batch: (batch, without.heads_for(batch)), every, each_takes=BYTES_AT_ONCE)
     for batch, heads in made:
         fitted = fitted.holding(batch, heads)
     return fitted
 
 
-def aged(table: Table, settings: Settings) -> Table:
+def weight_by_age(table: Table, settings: Settings) -> Table:
     """Return the table with weights of its observations by their age, if there is a half-life."""
     half_life = settings.half_life
     if half_life is None:
@@ -391,13 +402,15 @@ def aged(table: Table, settings: Settings) -> Table:
     closed = adapter == "auto" or (isinstance(adapter, type) and issubclass(adapter, StreamingAdapter))
     if not closed or not issubclass(BACKBONES.part_of(settings.backbone), OpenBackbone):
         raise InputError(
-            f"{argument('half_life')} needs parts whose observations can count less: "
-            f"{argument('backbone', 'factorisation')} with {argument('adapter', 'bayes')}, chn-bayes or auto"
+            f"{option_name('half_life')} needs parts whose observations can count less: "
+            f"{option_name('backbone', 'factorisation')} with {option_name('adapter', 'bayes')}, "
+            "chn-bayes or auto"
         )
     if table.times is None:
         raise InputError(
-            f"{argument('half_life')} needs to know when each observation was made; name the column when the "
-            f"table is read, as {argument('time', 'timestamp')}"
+            f"{option_name('half_life')} needs to know when each observation was made; name the "
+            "column when the "
+            f"table is read, as {option_name('time', 'timestamp')}"
         )
     now = float(table.times.max(initial=-np.inf))
     return replace(table, weights=weights_of(table.times, now, half_life))

@@ -21,15 +21,15 @@ from headstart.adapters.base import AdapterConfig, adapter_config
 from headstart.backbones.base import BackboneConfig, backbone_config
 from headstart.core.devices import training_device
 from headstart.core.types import RowStates
-from headstart.distributed import crew
+from headstart.distributed import process_group
 from headstart.errors import (
     InputError,
     NotFittedError,
     SurpriseWarning,
     UnknownNameError,
-    argument,
     did_you_mean,
-    worded,
+    for_user,
+    option_name,
 )
 from headstart.evaluate.results import Results
 from headstart.model.evaluation import On, evaluate
@@ -66,14 +66,21 @@ from headstart.model.ranking import (
     rankings,
 )
 from headstart.model.saving.export import table_of
-from headstart.model.saving.folder import noted, save, updating
-from headstart.model.saving.journal import Call, Notes, adding_features, adding_rows, observing
+from headstart.model.saving.folder import append_changes, open_for_changes, save
+from headstart.model.saving.journal import Call, Notes, add_features_call, add_rows_call, observe_call
 from headstart.model.saving.loading import load
 from headstart.model.similarity import Similar, similar
-from headstart.model.state import Fitted, Settings, Staleness, staleness_of
-from headstart.model.suggestion import most_telling
+from headstart.model.state import ModelState, Settings, Staleness, staleness_of
+from headstart.model.suggestion import suggest_rows
 from headstart.model.summary import ModelInfo, info_of
-from headstart.model.updates import Observed, Update, added_rows, require_possible, taken, without_row
+from headstart.model.updates import (
+    Observed,
+    Update,
+    add_rows,
+    remove_row,
+    require_possible,
+    take_observations,
+)
 from headstart.progress import Reporter
 from headstart.table import Kind, Names, Table
 from headstart.table.names import as_name
@@ -97,7 +104,7 @@ LOG = logging.getLogger("headstart")  # what a service wants to know; silent unl
 MOST_CELLS = 50_000_000  # of one prediction; beyond, memory would be the surprise
 
 
-def _askers(fitted: Fitted, rows: Any) -> tuple[list[Asker], RowStates, bool]:
+def _askers(fitted: ModelState, rows: Any) -> tuple[list[Asker], RowStates, bool]:
     """The rows that are asked for, their states, and whether there may be several of them."""
     if not is_observations(rows):
         single = isinstance(rows, str) or np.isscalar(rows)
@@ -168,7 +175,7 @@ class Headstart:
     """
 
     _writing: threading.RLock
-    fitted_: Fitted
+    fitted_: ModelState
     _notes: Notes | None = None  # while a folder is being changed by this model
 
     def __init__(
@@ -217,14 +224,14 @@ class Headstart:
                 raise InputError(f"fit() takes a Table (see Table.read); got {type(table).__name__}")
             table = Table.read(table, quiet=self.quiet)
         where = None if checkpoint is None else Path(checkpoint)
-        reporter = Reporter(self.quiet or not crew().leads)
+        reporter = Reporter(self.quiet or not process_group().is_main)
         start = time.monotonic()
         LOG.info("fitting %d rows and %d features", len(table.rows), len(table.features))
         fitted = fit_table(table, self.checked_settings(), reporter, where, resume, device)
         with self._writing:
             self.fitted_ = fitted
         LOG.info("fitted %s in %.1f s", fitted.settings.chosen_adapter.name, time.monotonic() - start)
-        reporter.say(str(replace(self.info, rows=crew().span(len(fitted.rows))[1])))
+        reporter.say(str(replace(self.info, rows=process_group().span(len(fitted.rows))[1])))
         return self
 
     def refit(self, *, checkpoint: str | Path | None = None, resume: bool = False) -> Headstart:
@@ -309,7 +316,7 @@ class Headstart:
         would be lost.
         ``encoders`` is as in ``set_encoders``.
         """
-        with updating(Path(path)) as (before, lock):
+        with open_for_changes(Path(path)) as (before, lock):
             model = cls._holding(before.fitted)
             lock.owner = model
             model._notes = notes = Notes(before.fitted)
@@ -320,7 +327,7 @@ class Headstart:
                 model._notes = None  # what changes it later changes the folder no more
             with model._writing:
                 calls = notes.calls(model._fitted)
-                if calls is None or not noted(before, calls):
+                if calls is None or not append_changes(before, calls):
                     if not before.verified:
                         load(Path(path))  # damage must not get checksums that are right
                     model.save(path)
@@ -578,14 +585,14 @@ class Headstart:
         features, heads = fitted.catalogue.take([name])
         if not fitted.adapter.gives_uncertainty:
             raise InputError(
-                f"{worded('suggest()', 'headstart suggest')} needs an adapter that knows how sure it is; "
-                f"fit with {argument('adapter', 'bayes')}"
+                f"{for_user('suggest()', 'headstart suggest')} needs an adapter that knows how sure it is; "
+                f"fit with {option_name('adapter', 'bayes')}"
             )
         whole_number(n, "suggest()")
         seen = fitted.observers(features[0])
         places = candidate_rows(fitted, None if rows is None else as_list(rows), seen)
         candidates, kind = torch.from_numpy(places), int(fitted.kinds_of(features))
-        chosen = most_telling(heads, fitted.states, candidates, kind, int(n), fitted.knowledge.likelihood)
+        chosen = suggest_rows(heads, fitted.states, candidates, kind, int(n), fitted.knowledge.likelihood)
         return [fitted.rows[place] for place in chosen]
 
     def similar(self, feature: object, n: int = 10) -> Similar:
@@ -667,7 +674,7 @@ class Headstart:
                 raise InputError(f"evaluate() takes a Table or a frame; got {type(table).__name__}")
             kinds = self._fitted.kinds  # what is held out must not be inferred to be of another kind
             table = Table.read(table, quiet=True, kinds=str(kinds[0]) if len(kinds) == 1 else None)
-        return evaluate(self._fitted, table, shots, on, random_state, worded("evaluate()", "evaluate"))
+        return evaluate(self._fitted, table, shots, on, random_state, for_user("evaluate()", "evaluate"))
 
     def add_feature(
         self,
@@ -712,7 +719,7 @@ class Headstart:
             fitted = self._fitted
             if new := new_features(fitted, given):
                 after = fitted.adapted(new)
-                self._change(after, lambda: adding_features(fitted, after, new))
+                self._change(after, lambda: add_features_call(fitted, after, new))
                 LOG.info("added %d features", len(new))
                 LOG.debug("added %s", [feature.name for feature in new])
 
@@ -738,8 +745,8 @@ class Headstart:
         with self._writing:
             fitted = self._fitted
             feature = fitted.catalogue[name]
-            taken = other in fitted.catalogue or other in fitted.backbone_features
-            if taken and other != feature.name:
+            take_observations = other in fitted.catalogue or other in fitted.backbone_features
+            if take_observations and other != feature.name:
                 raise InputError(f"feature {other!r} is already in the model, or was in the table of its fit")
             self._change(
                 fitted.renamed(feature, other),
@@ -811,10 +818,10 @@ class Headstart:
                 side = update or "both"
                 given = read_triples(fitted, name, Columns(row, feature, value), text, time)
                 require_possible(fitted, given.features, side)
-            after, said, surprising = taken(fitted, given, side, one=one)
+            after, said, surprising = take_observations(fitted, given, side, one=one)
             if surprising is not None:  # before the change: a filter may make it an error
                 warnings.warn(surprising, SurpriseWarning, stacklevel=2)
-            self._change(after, lambda: observing(fitted, after, given, side))
+            self._change(after, lambda: observe_call(fitted, after, given, side))
             if one:
                 LOG.debug("observed %d values of feature %r", said.observations, held.name)
             else:
@@ -852,7 +859,7 @@ class Headstart:
                 raise InputError(f"row {there[0]!r} is already in the model")
             records, encoded = encoded_rows(fitted.row_metadata, names, metadata)
             new = NewRows(names, given, records, encoded, teach=update == "both")
-            self._change(added_rows(fitted, new), lambda: adding_rows(fitted, new))
+            self._change(add_rows(fitted, new), lambda: add_rows_call(fitted, new))
             LOG.info("added %d rows", len(names))
 
     def remove_row(self, name: object) -> None:
@@ -870,7 +877,7 @@ class Headstart:
             fitted = self._fitted
             place = fitted.rows.position(name)
             self._change(
-                without_row(fitted, place), lambda: {"verb": "remove_row", "name": fitted.rows[place]}
+                remove_row(fitted, place), lambda: {"verb": "remove_row", "name": fitted.rows[place]}
             )
             LOG.info("removed row %r", name)
 
@@ -933,7 +940,7 @@ class Headstart:
         return {name: value for name, value in vars(self).items() if name not in ("_writing", "_notes")}
 
     @property
-    def _fitted(self) -> Fitted:
+    def _fitted(self) -> ModelState:
         try:
             return self.fitted_
         except AttributeError:
@@ -941,7 +948,7 @@ class Headstart:
                 "this model is not fitted yet; call fit(table) or Headstart.load(path)"
             ) from None
 
-    def _change(self, after: Fitted, call: Callable[[], Call]) -> None:
+    def _change(self, after: ModelState, call: Callable[[], Call]) -> None:
         """Take another state, and note the call that led to it if anyone wants to know."""
         if self._notes is not None:
             self._notes.note(self.fitted_, after, call())
@@ -953,7 +960,7 @@ class Headstart:
         return adapter_config(self.adapter, seed=self.random_state)
 
     @classmethod
-    def _holding(cls, fitted: Fitted) -> Self:
+    def _holding(cls, fitted: ModelState) -> Self:
         settings = fitted.settings
         model = cls(
             settings.backbone,

@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headstart.core.types import RowStates
-from headstart.errors import InputError, UnknownNameError, argument, did_you_mean, listed, worded
+from headstart.errors import InputError, UnknownNameError, did_you_mean, for_user, join_names, option_name
 from headstart.model.features import Feature
-from headstart.model.row_states import described
+from headstart.model.row_states import compute_row_states
 from headstart.model.rows import RowCells, RowMetadata, RowObservations
-from headstart.model.state import Fitted
+from headstart.model.state import ModelState
 from headstart.table import Kind, Kinds, Names
 from headstart.table.columns import is_missing
-from headstart.table.kinds import KIND_NAMES, LARGEST, KindType, require_carried
+from headstart.table.kinds import KIND_NAMES, LARGEST, KindType, require_representable
 from headstart.table.names import MAX_SUGGESTIONS, as_name, spelled
 from headstart.table.reading import Columns, Observations, choose_form, read_long, sort_observations
 from headstart.table.sources import TextFormat, open_source
@@ -116,7 +116,7 @@ def as_rows(given: object, what: str) -> object:
     missing = [name for name in wanted if name not in frame.columns]
     if missing:
         raise InputError(
-            f"{what}: the frame has no column {missing[0]!r}; its columns are {listed(frame.columns)}"
+            f"{what}: the frame has no column {missing[0]!r}; its columns are {join_names(frame.columns)}"
         )
     rows: dict[Any, dict[Any, Any]] = {}
     for row, feature, value in zip(*(frame[name].to_list() for name in wanted), strict=True):
@@ -146,7 +146,7 @@ def _columns(frame: nw.DataFrame[Any], what: str) -> tuple[str, str]:
     if len(frame.columns) == 2:
         return frame.columns[0], frame.columns[1]
     raise InputError(
-        f"{what}: a frame of observations has two columns, names and values; got {listed(frame.columns)}"
+        f"{what}: a frame of observations has two columns, names and values; got {join_names(frame.columns)}"
     )
 
 
@@ -197,7 +197,7 @@ def context_of(
     except UnknownNameError as error:
         raise UnknownNameError(
             f"{what}: {error}; a context can only hold rows the model knows"
-            + worded(" (add_rows() adds new ones)", "")
+            + for_user(" (add_rows() adds new ones)", "")
         ) from None
     order = np.argsort(positions)
     return positions[order], values[order]
@@ -215,10 +215,10 @@ def _check_values(
             f"(kind {kinds[first]}){advice}"
         )
     scaled = kinds.scale(values, np.arange(len(values)))
-    require_carried(values, scaled, lambda i: f"{what} at {names[i]!r}")
+    require_representable(values, scaled, lambda i: f"{what} at {names[i]!r}")
 
 
-def new_features(fitted: Fitted, given: Mapping[Any, object]) -> list[Feature]:
+def new_features(fitted: ModelState, given: Mapping[Any, object]) -> list[Feature]:
     """Check everything that is given of new features and return the features, without heads yet."""
     features = [_new_feature(fitted, name, parts) for name, parts in given.items()]
     records = {
@@ -235,13 +235,15 @@ def _as_given(record: Mapping[Any, object]) -> dict[str, object]:
     return {as_name(key, "column name"): value for key, value in record.items() if not is_missing(value)}
 
 
-def _new_feature(fitted: Fitted, given: object, parts: object) -> Feature:
+def _new_feature(fitted: ModelState, given: object, parts: object) -> Feature:
     """Check a new feature and return it without a head and without its metadata."""
     name = as_name(given, "feature")
     if name in fitted.catalogue:
         fixed = fitted.catalogue[name].fixed
-        observe = worded("use observe()", "use headstart observe") + " to add observations to it"
-        advice = worded("fit() again to change it", "fit the model again to change it") if fixed else observe
+        observe = for_user("use observe()", "use headstart observe") + " to add observations to it"
+        advice = (
+            for_user("fit() again to change it", "fit the model again to change it") if fixed else observe
+        )
         raise InputError(f"feature {name!r} is already in the model; {advice}")
     said = require_mapping(parts, f"feature {name!r}", "{'metadata': …, 'observations': …}")
     for part in said:
@@ -249,7 +251,7 @@ def _new_feature(fitted: Fitted, given: object, parts: object) -> Feature:
             raise InputError(f"feature {name!r}: unknown part {part!r}{did_you_mean(str(part), PARTS)}")
     observations = {} if said.get("observations") is None else said["observations"]
     kind = _kind_of(fitted, name, said.get("kind"))
-    advice = f"; {argument('kind')} gives the feature another kind" if said.get("kind") is None else ""
+    advice = f"; {option_name('kind')} gives the feature another kind" if said.get("kind") is None else ""
     rows, values = context_of(name, observations, kind, fitted.rows, advice)
     finds_scale = fitted.middle is not None and kind == fitted.middle
     blank = np.zeros(0, dtype=np.float32)
@@ -258,7 +260,7 @@ def _new_feature(fitted: Fitted, given: object, parts: object) -> Feature:
     return fitted.with_own_units(feature)
 
 
-def _metadata_of(fitted: Fitted, name: str, parts: Any) -> Mapping[str, object]:
+def _metadata_of(fitted: ModelState, name: str, parts: Any) -> Mapping[str, object]:
     given = parts.get("metadata")
     metadata = (
         {} if given is None else require_mapping(given, f"feature {name!r}: metadata", "{'year': 2026}")
@@ -268,7 +270,7 @@ def _metadata_of(fitted: Fitted, name: str, parts: Any) -> Mapping[str, object]:
     return metadata
 
 
-def _encoded_metadata(fitted: Fitted, records: Mapping[str, Mapping[str, object]]) -> NDArray[np.float32]:
+def _encoded_metadata(fitted: ModelState, records: Mapping[str, Mapping[str, object]]) -> NDArray[np.float32]:
     """Encode the metadata of new features together, because encoders are fast on many values: (n, width)."""
     if fitted.schema is None:
         return np.zeros((len(records), 0), dtype=np.float32)
@@ -284,7 +286,7 @@ def _encoded_metadata(fitted: Fitted, records: Mapping[str, Mapping[str, object]
         raise type(error)(f"feature {next(iter(records))!r}: {error}") from None
 
 
-def _kind_of(fitted: Fitted, name: str, given: object) -> Kind:
+def _kind_of(fitted: ModelState, name: str, given: object) -> Kind:
     """The kind said, or the usual one; a bare "rating" or "real" takes the model's ends or scale."""
     wanted = fitted.kinds[0].name if given is None else str(given)
     if isinstance(given, Kind) or wanted not in KIND_NAMES:
@@ -298,18 +300,18 @@ def _kind_of(fitted: Fitted, name: str, given: object) -> Kind:
     if len(alike) == 1 or (given is None and alike[0].type != KindType.REAL):
         return alike[0]
     if alike[0].type != KindType.REAL:
-        raise InputError(f"feature {name!r}: say its ends, as {argument('kind', str(alike[0]))}")
+        raise InputError(f"feature {name!r}: say its ends, as {option_name('kind', str(alike[0]))}")
     # The model's real features each have a scale of their own: this one's is found from its observations.
     return alike[0] if fitted.middle is None else fitted.middle
 
 
-def _none_of(fitted: Fitted) -> str:
+def _none_of(fitted: ModelState) -> str:
     there = ", ".join(sorted({kind.name for kind in fitted.kinds}))
-    advice = f"; give {argument('kind', 'real')} to read its values as numbers" if "real" in there else ""
+    advice = f"; give {option_name('kind', 'real')} to read its values as numbers" if "real" in there else ""
     return f"not among those the model was fitted on ({there}){advice}"
 
 
-def rows_of(fitted: Fitted, rows: Mapping[Any, object]) -> RowCells:
+def rows_of(fitted: ModelState, rows: Mapping[Any, object]) -> RowCells:
     """What new rows observed, checked."""
     checked = []
     for row, observations in rows.items():
@@ -323,9 +325,9 @@ def rows_of(fitted: Fitted, rows: Mapping[Any, object]) -> RowCells:
     return RowCells.of(checked)
 
 
-def encode_rows(fitted: Fitted, rows: Mapping[Any, object]) -> RowStates:
+def encode_rows(fitted: ModelState, rows: Mapping[Any, object]) -> RowStates:
     """The states of new rows."""
-    return described(fitted, rows_of(fitted, rows), [str(row) for row in rows])
+    return compute_row_states(fitted, rows_of(fitted, rows), [str(row) for row in rows])
 
 
 class NewRows(NamedTuple):
@@ -376,7 +378,7 @@ class Triples(NamedTuple):
 
 
 def read_triples(
-    fitted: Fitted, given: object, columns: Columns, text: TextFormat | None = None, time: object = None
+    fitted: ModelState, given: object, columns: Columns, text: TextFormat | None = None, time: object = None
 ) -> Triples:
     """Turn a list of (row, feature, value), a frame or a file into observations of this model.
 
@@ -397,7 +399,7 @@ def read_triples(
         if fitted.clock is not None:
             if time is not None and not isinstance(time, str):
                 raise InputError(
-                    f"{argument('time')} of a frame or file is the name of a column; got {time!r}"
+                    f"{option_name('time')} of a frame or file is the name of a column; got {time!r}"
                 )
             columns = columns._replace(time=time or "time")
         read = _of_source(given, columns, text)
@@ -410,7 +412,7 @@ def read_triples(
 
 
 def triples_of(
-    fitted: Fitted,
+    fitted: ModelState,
     feature: Feature,
     rows: NDArray[np.int64],
     values: NDArray[np.float64],
@@ -423,12 +425,12 @@ def triples_of(
     return Triples(rows, [feature], np.zeros(len(rows), np.int64), numbers, values, times)
 
 
-def require_clock(fitted: Fitted, time: object) -> None:
+def require_clock(fitted: ModelState, time: object) -> None:
     """Refuse a time where observations do not age."""
     if time is not None and fitted.clock is None:
         raise InputError(
-            f"{argument('time')} was given, but the model has no half-life: its observations do not age; "
-            f"leave it out, or fit with {argument('half_life', '180 days')}"
+            f"{option_name('time')} was given, but the model has no half-life: its observations do not age; "
+            f"leave it out, or fit with {option_name('half_life', '180 days')}"
         )
 
 
@@ -436,13 +438,13 @@ def _required(time: object) -> object:
     if time is None:
         raise InputError(
             "the observations of this model age: say when they were made, as "
-            + worded("time='2026-05-17', or (row, feature, value, time)", "--time COLUMN")
+            + for_user("time='2026-05-17', or (row, feature, value, time)", "--time COLUMN")
         )
     return time
 
 
 def _with_times(
-    fitted: Fitted, given: Sequence[Any], time: object
+    fitted: ModelState, given: Sequence[Any], time: object
 ) -> tuple[Sequence[Any], NDArray[np.float64] | None]:
     """Part a list of (row, feature, value, time) into triples and times."""
     longer = [isinstance(each, Sequence) and not isinstance(each, str) and len(each) == 4 for each in given]
@@ -458,7 +460,7 @@ def _with_times(
     return given, np.full(len(given), time_of(_required(time), "time"))
 
 
-def _usual(fitted: Fitted, given: Any, time: object) -> Triples | None:
+def _usual(fitted: ModelState, given: Any, time: object) -> Triples | None:
     """A single triple of known names and a possible value; None of any other, which is checked in full."""
     if not isinstance(given, tuple) or len(given) not in (3, 4):
         return None
@@ -516,15 +518,15 @@ def _of_source(given: object, columns: Columns, text: TextFormat | None) -> Obse
     return read_long(source, row, feature, value, columns.time)
 
 
-def _row_positions(fitted: Fitted, rows: list[Any]) -> NDArray[np.int64]:
+def _row_positions(fitted: ModelState, rows: list[Any]) -> NDArray[np.int64]:
     try:
         return fitted.rows.positions(rows)
     except UnknownNameError as error:
-        advice = worded("add_rows() adds new ones", "headstart add-rows adds new ones")
+        advice = for_user("add_rows() adds new ones", "headstart add-rows adds new ones")
         raise UnknownNameError(f"{error}; {advice}") from None
 
 
-def _features(fitted: Fitted, given: list[Any]) -> tuple[Names, list[Feature], NDArray[np.int64]]:
+def _features(fitted: ModelState, given: list[Any]) -> tuple[Names, list[Feature], NDArray[np.int64]]:
     """The features of these names, each once, and where each of the names is among them."""
     catalogue = fitted.catalogue
     names = [
@@ -533,9 +535,9 @@ def _features(fitted: Fitted, given: list[Any]) -> tuple[Names, list[Feature], N
     unique = list(dict.fromkeys(names))
     unknown = [name for name in unique if name not in catalogue]
     if unknown:
-        advice = worded("add_feature() adds new ones", "headstart add adds new ones")
+        advice = for_user("add_feature() adds new ones", "headstart add adds new ones")
         near = did_you_mean(unknown[0], catalogue if len(catalogue) <= MAX_SUGGESTIONS else ())
-        what = f"feature {unknown[0]!r}{near}" if len(unknown) == 1 else f"features: {listed(unknown)}"
+        what = f"feature {unknown[0]!r}{near}" if len(unknown) == 1 else f"features: {join_names(unknown)}"
         raise UnknownNameError(f"unknown {what}; {advice}")
     places = {name: place for place, name in enumerate(unique)}
     features = [catalogue[name] for name in unique]
@@ -543,7 +545,7 @@ def _features(fitted: Fitted, given: list[Any]) -> tuple[Names, list[Feature], N
 
 
 def _checked(
-    fitted: Fitted,
+    fitted: ModelState,
     names: Names,
     features: list[Feature],
     rows: NDArray[np.int64],
@@ -561,7 +563,7 @@ def _checked(
         first = int(np.flatnonzero(wrong)[0])
         kind = kinds[index[first]]
         raise InputError(f"{where(first)}: the value {values[first]:g} is not {kind.allowed} (kind {kind})")
-    require_carried(values, kinds.scale(values, index), where)
+    require_representable(values, kinds.scale(values, index), where)
     numbers = np.array([fitted.catalogue.number(feature.name) for feature in features], dtype=np.int64)
     ordered = sort_observations(rows, index, values, (len(fitted.rows), len(names)), times)
     at, of = ordered.row_index.astype(np.int64), ordered.feature_index.astype(np.int64)

@@ -14,7 +14,7 @@ from torch import Tensor
 from headstart.core.types import Heads, RowStates
 
 
-class Layered:
+class PersistentArray:
     """An array that never changes; changes return another one, and the two share what they have in common.
 
     What changed lately lies over a base. Only when that is more than the root of the base's length, all of
@@ -53,13 +53,13 @@ class Layered:
         every[self._places] = self._values
         return every
 
-    def put(self, places: NDArray[np.int64], values: NDArray[Any]) -> Layered:
+    def put(self, places: NDArray[np.int64], values: NDArray[Any]) -> PersistentArray:
         """Return an array with other values at these places, which differ."""
         if (len(places) + len(self._places)) ** 2 > len(self._base):
             every = self._base.copy()
             every[self._places] = self._values
             every[places] = values
-            return Layered(every)
+            return PersistentArray(every)
         after = copy(self)
         if len(places) == 1:
             at = int(self._places.searchsorted(places[0]))
@@ -75,9 +75,9 @@ class Layered:
         after._values = np.concatenate([self._values[kept], values])[order]
         return after
 
-    def extended(self, more: NDArray[Any]) -> Layered:
+    def extended(self, more: NDArray[Any]) -> PersistentArray:
         """Return a longer array."""
-        return Layered(np.concatenate([self.whole(), more])) if len(more) else self
+        return PersistentArray(np.concatenate([self.whole(), more])) if len(more) else self
 
 
 Part = TypeVar("Part", Heads, RowStates)
@@ -85,7 +85,7 @@ Part = TypeVar("Part", Heads, RowStates)
 _CLAIMING = threading.Lock()  # one for all stores, because a lock of their own could not be copied
 
 
-class Store(Generic[Part]):
+class Arena(Generic[Part]):
     """Heads or states in arrays with room for more. A slot is written once, before anyone knows of it."""
 
     def __init__(self, parts: Part, room: int) -> None:
@@ -94,7 +94,7 @@ class Store(Generic[Part]):
         self.used = len(parts)
 
     @classmethod
-    def over(cls, parts: Part, used: int) -> Store[Part]:
+    def over(cls, parts: Part, used: int) -> Arena[Part]:
         """A store in these very arrays, of which so many slots are in use and the others are room."""
         store = cls.__new__(cls)
         store.parts, store.used = parts, used

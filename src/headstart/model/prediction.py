@@ -12,13 +12,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.core.devices import moved
+from headstart.core.devices import move
 from headstart.core.predictive import predict_cells, predict_grid
 from headstart.core.types import RowStates
 from headstart.errors import InputError
 from headstart.evaluate.plots import MissingMatplotlibError
 from headstart.model.features import Feature
-from headstart.model.state import Fitted
+from headstart.model.state import ModelState
 from headstart.table import Cells, Names
 from headstart.table.kinds import Kinds, KindType
 from headstart.training.calibration import LEVELS, USUAL_LEVEL, Calibration
@@ -43,7 +43,7 @@ class Units:
     calibration: Calibration
 
     @classmethod
-    def of(cls, fitted: Fitted, features: list[Feature]) -> Units:
+    def of(cls, fitted: ModelState, features: list[Feature]) -> Units:
         """The units of these features."""
         shots = torch.tensor([feature.shots for feature in features], dtype=torch.int64)
         factors = fitted.calibration.factor(shots, fitted.kinds_of(features)).double()
@@ -241,16 +241,16 @@ _HEADS_AT_ONCE = 128  # whose cells are computed together, so that memory stays 
 
 @torch.no_grad()
 def predict_features(
-    fitted: Fitted, rows: Names, states: RowStates, names: Sequence[Any], device: torch.device = CPU
+    fitted: ModelState, rows: Names, states: RowStates, names: Sequence[Any], device: torch.device = CPU
 ) -> Prediction:
     """Predict the features of these names at rows of these states; the device computes."""
     features, heads = fitted.catalogue.take(names)
     units, types = Units.of(fitted, features), fitted.kinds_of(features).to(device)
-    which, heads = np.arange(len(features)), moved(heads, device)
+    which, heads = np.arange(len(features)), move(heads, device)
     mean, std = np.empty((2, len(rows), len(features)))
     for start in range(0, len(rows), _ROWS_AT_ONCE):
         part = slice(start, start + _ROWS_AT_ONCE)
-        some = moved(states.take(part), device)
+        some = move(states.take(part), device)
         predictive = predict_grid(heads, some, types, fitted.knowledge.likelihood)
         mean[part], std[part] = units.applied(predictive.mean, predictive.std, which)
     columns = Names([feature.name for feature in features], "feature")
@@ -259,7 +259,7 @@ def predict_features(
 
 @torch.no_grad()
 def predict_pairs(
-    fitted: Fitted,
+    fitted: ModelState,
     rows: NDArray[np.int64],
     names: Sequence[Any],
     which: NDArray[np.int64],
@@ -281,8 +281,8 @@ def predict_pairs(
         own, index = np.unique(rows[here], return_inverse=True)
         indptr, at = (torch.from_numpy(each).to(device) for each in (starts[first : last + 1], index))
         cells = Cells(indptr - indptr[0], at, torch.zeros(len(here), device=device), len(own))
-        heads = moved(heads.to(torch.float64), device)
-        states = moved(fitted.roster.take(own).to(torch.float64), device)
+        heads = move(heads.to(torch.float64), device)
+        states = move(fitted.roster.take(own).to(torch.float64), device)
         types, likelihood = fitted.kinds_of(features).to(device), fitted.knowledge.likelihood
         predictive = predict_cells(heads, states, cells, types, likelihood)
         units, column = Units.of(fitted, features), which[here] - first

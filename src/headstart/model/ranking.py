@@ -14,11 +14,11 @@ from torch import Tensor
 
 from headstart.core.predictive import grid_logits, predict_grid
 from headstart.core.types import Heads, RowStates
-from headstart.errors import InputError, argument, did_you_mean, worded
-from headstart.model.features import Feature, Listing
+from headstart.errors import InputError, did_you_mean, for_user, option_name
+from headstart.model.features import Feature, FeatureColumns
 from headstart.model.prediction import predict_features
-from headstart.model.state import Fitted
-from headstart.model.suggestion import Weights, greedy, telling
+from headstart.model.state import ModelState
+from headstart.model.suggestion import Weights, greedy_design, information
 from headstart.table import Names
 from headstart.table.kinds import KindType
 from headstart.table.names import as_name
@@ -38,11 +38,11 @@ class Criterion:
         if self.by not in get_args(By):
             ways = ", ".join(repr(way) for way in get_args(By))
             hint = did_you_mean(str(self.by), get_args(By))
-            raise InputError(f"{argument('by')} must be one of {ways}; got {self.by!r}{hint}")
+            raise InputError(f"{option_name('by')} must be one of {ways}; got {self.by!r}{hint}")
         number = isinstance(self.quantile, (int, float)) and not isinstance(self.quantile, bool)
         if not number or not 0.5 <= self.quantile < 1:
             raise InputError(
-                f"{argument('quantile')} must be a number from 0.5 up and below 1; got {self.quantile!r}"
+                f"{option_name('quantile')} must be a number from 0.5 up and below 1; got {self.quantile!r}"
             )
 
 
@@ -57,7 +57,7 @@ class Candidates:
     kinds: Tensor  # those that may be among ``types``
 
     @classmethod
-    def at(cls, fitted: Fitted, listing: Listing, slots: Tensor | slice) -> Candidates:
+    def at(cls, fitted: ModelState, listing: FeatureColumns, slots: Tensor | slice) -> Candidates:
         """The features whose heads are stored in these slots."""
         types = torch.from_numpy(listing.types)[slots]
         shots = torch.from_numpy(listing.shots)[slots]
@@ -66,7 +66,7 @@ class Candidates:
 
 
 def scores(
-    fitted: Fitted,
+    fitted: ModelState,
     criterion: Criterion,
     candidates: Candidates,
     states: RowStates,
@@ -101,7 +101,7 @@ def scores(
     return found
 
 
-def _factor_at(fitted: Fitted, candidates: Candidates, level: float) -> Tensor:
+def _factor_at(fitted: ModelState, candidates: Candidates, level: float) -> Tensor:
     """By what calibration multiplies the reach of an interval of this level: (features,)."""
     factors = fitted.calibration.factor(candidates.shots, candidates.modelled)
     right = int(np.clip(np.searchsorted(LEVELS, level), 1, len(LEVELS) - 1))
@@ -115,7 +115,7 @@ def _normal_quantile(quantile: float) -> float:
     return float(ndtri(quantile))
 
 
-def require_alike(listing: Listing, slots: NDArray[np.int64], what: str) -> None:
+def require_same_units(listing: FeatureColumns, slots: NDArray[np.int64], what: str) -> None:
     """Refuse features whose values cannot be compared, because their kinds or units differ."""
     odd = listing.odd if slots is listing.present else listing.unlike(slots)
     if odd is None:
@@ -124,8 +124,8 @@ def require_alike(listing: Listing, slots: NDArray[np.int64], what: str) -> None
     names = " and ".join(f"{each.name!r} is {each.kind}" for each in both if each is not None)
     raise InputError(
         f"{what} compares values of one kind, but {names}; "
-        f"name features of one kind ({argument('features')}), or compare on a common scale "
-        f"({worded('mixed_kinds=True', '--mixed-kinds')})"
+        f"name features of one kind ({option_name('features')}), or compare on a common scale "
+        f"({for_user('mixed_kinds=True', '--mixed-kinds')})"
     )
 
 
@@ -215,7 +215,7 @@ _ROUNDING = 1e-5  # of scores in single precision, relative to the largest, by f
 _CELLS_AT_ONCE = 1 << 21
 
 
-def leading(
+def top_candidates(
     score: Callable[[slice], Tensor], lines: int, total: int, n: int, at_once: int | None = None
 ) -> list[Tensor]:
     """Return, for each line, the candidates that may be among its ``n`` best, in no order.
@@ -276,7 +276,7 @@ Chosen = tuple[NDArray[np.int64], NDArray[np.float64]]
 
 @torch.no_grad()
 def best_features(
-    fitted: Fitted,
+    fitted: ModelState,
     askers: Sequence[Asker],
     states: RowStates,
     n: int,
@@ -290,7 +290,7 @@ def best_features(
     listing = fitted.catalogue.listing
     slots = _slots_of(fitted, listing, features)
     if criterion.by != "information" and not mixed_kinds and len(slots):
-        require_alike(listing, slots, worded("recommend()", "headstart recommend"))
+        require_same_units(listing, slots, for_user("recommend()", "headstart recommend"))
     if exclude_observed:
         require_contexts(listing, slots)
     left_out = [_observed(fitted, listing, asker) if exclude_observed else NONE for asker in askers]
@@ -305,7 +305,7 @@ def best_features(
 
 
 def rankings(
-    fitted: Fitted,
+    fitted: ModelState,
     askers: Sequence[Asker],
     states: RowStates,
     best: Sequence[Chosen],
@@ -320,25 +320,27 @@ def rankings(
     return found
 
 
-def _slots_of(fitted: Fitted, listing: Listing, features: Sequence[Any] | None) -> NDArray[np.int64]:
+def _slots_of(
+    fitted: ModelState, listing: FeatureColumns, features: Sequence[Any] | None
+) -> NDArray[np.int64]:
     if features is None:
         return listing.present
     return np.unique(np.array(fitted.catalogue.slots(features), dtype=np.int64))
 
 
-def require_contexts(listing: Listing, slots: NDArray[np.int64]) -> None:
+def require_contexts(listing: FeatureColumns, slots: NDArray[np.int64]) -> None:
     """Refuse to leave out what is observed where that is not known."""
     fixed = slots[listing.fixed[slots]] if listing.any_fixed else NONE
     if len(fixed):
         name = listing.features[fixed[0]].name
         raise InputError(
             f"feature {name!r} was trained into the backbone, and the model does not hold which rows "
-            f"observed it; {worded('pass exclude_observed=False', 'use --include-observed')}, or fit with "
-            f"{argument('adapter', 'bayes')}"
+            f"observed it; {for_user('pass exclude_observed=False', 'use --include-observed')}, or fit with "
+            f"{option_name('adapter', 'bayes')}"
         )
 
 
-def _observed(fitted: Fitted, listing: Listing, asker: Asker) -> NDArray[np.int64]:
+def _observed(fitted: ModelState, listing: FeatureColumns, asker: Asker) -> NDArray[np.int64]:
     if asker.position is None:
         return np.unique(np.array(fitted.catalogue.slots(asker.given), dtype=np.int64))
     held = listing.observed_by(asker.position)
@@ -350,8 +352,8 @@ def _observed(fitted: Fitted, listing: Listing, asker: Asker) -> NDArray[np.int6
 
 
 def _highest_features(
-    fitted: Fitted,
-    listing: Listing,
+    fitted: ModelState,
+    listing: FeatureColumns,
     slots: NDArray[np.int64],
     states: RowStates,
     n: int,
@@ -377,7 +379,7 @@ def _highest_features(
         return found
 
     chosen = []
-    found = leading(score, len(states), total if walk is None else len(walk), n)
+    found = top_candidates(score, len(states), total if walk is None else len(walk), n)
     for line, near in enumerate(found):
         some = near.numpy() if walk is None else walk[near.numpy()]
         candidates, one = Candidates.at(fitted, listing, torch.from_numpy(some)), slice(line, line + 1)
@@ -405,8 +407,8 @@ def _hidden(
 
 
 def _most_informative_features(
-    fitted: Fitted,
-    listing: Listing,
+    fitted: ModelState,
+    listing: FeatureColumns,
     slots: NDArray[np.int64],
     states: RowStates,
     n: int,
@@ -420,8 +422,9 @@ def _most_informative_features(
     """
     if states.variance is None:
         raise InputError(
-            f"{argument('by', 'information')} needs a backbone that knows how sure it is of rows; fit with "
-            f"{argument('backbone', 'factorisation')}"
+            f"{option_name('by', 'information')} needs a backbone that knows how sure it is of rows; "
+            "fit with "
+            f"{option_name('backbone', 'factorisation')}"
         )
     every = _second_moment_of_weights(fitted, listing.present)
     found = []
@@ -432,18 +435,18 @@ def _most_informative_features(
         noise = _noise_of_answers(fitted, listing, where, one)
         covariance = torch.diag(one.variance[0].double())  # type: ignore[index]
         weights = Weights(fitted.catalogue.stored(where).weight)
-        chosen, gains = greedy(weights, noise, covariance, every, n)
+        chosen, gains = greedy_design(weights, noise, covariance, every, n)
         found.append((where.numpy()[chosen], np.array(gains)))
     return found
 
 
-def _second_moment_of_weights(fitted: Fitted, slots: NDArray[np.int64]) -> Tensor:
+def _second_moment_of_weights(fitted: ModelState, slots: NDArray[np.int64]) -> Tensor:
     """E[w·wᵀ] over all features: by it the variance of a row's activation is that of its predictions."""
     weights = [fitted.catalogue.stored(part).weight.double() for part in _parts(torch.from_numpy(slots))]
     return sum(each.T @ each for each in weights) / max(1, len(slots))  # type: ignore[return-value]
 
 
-def _noise_of_answers(fitted: Fitted, listing: Listing, slots: Tensor, one: RowStates) -> Tensor:
+def _noise_of_answers(fitted: ModelState, listing: FeatureColumns, slots: Tensor, one: RowStates) -> Tensor:
     """The variance of one row's observation of each feature, about what its activation says: (features,)."""
     known = RowStates(one.code, one.code_std, one.activation, one.noise)
     found = [torch.zeros(0, dtype=torch.float64)]
@@ -459,7 +462,7 @@ def _parts(slots: Tensor) -> Sequence[Tensor]:
 
 
 def _ranking_of_features(
-    fitted: Fitted,
+    fitted: ModelState,
     row: str,
     state: RowStates,
     names: list[str],
@@ -478,7 +481,7 @@ _AUDIENCE_AT_ONCE = 1 << 14  # whose activations stay in the cache
 
 @torch.no_grad()
 def audience(
-    fitted: Fitted,
+    fitted: ModelState,
     feature: object,
     n: int,
     rows: Sequence[Any] | None,
@@ -504,7 +507,9 @@ def audience(
     return Ranking(own.name, "row", criterion.by, tuple(names), score, mean, std, low, high, level)
 
 
-def candidate_rows(fitted: Fitted, rows: Sequence[Any] | None, seen: NDArray[np.int64]) -> NDArray[np.int64]:
+def candidate_rows(
+    fitted: ModelState, rows: Sequence[Any] | None, seen: NDArray[np.int64]
+) -> NDArray[np.int64]:
     """The positions of the rows given, or of all, without those ``seen``, in ascending order."""
     if rows is None:
         wanted = np.ones(len(fitted.rows), dtype=bool)
@@ -516,7 +521,7 @@ def candidate_rows(fitted: Fitted, rows: Sequence[Any] | None, seen: NDArray[np.
 
 
 def _highest_rows(
-    fitted: Fitted,
+    fitted: ModelState,
     heads: Heads,
     own: Feature,
     candidates: NDArray[np.int64],
@@ -540,7 +545,7 @@ def _highest_rows(
         found = scores(fitted, criterion, feature, states, torch.float32)[:, 0]
         return torch.where(torch.from_numpy(hidden[part]), -torch.inf, found)[None]
 
-    (near,) = leading(score, 1, len(walk), n, _AUDIENCE_AT_ONCE)
+    (near,) = top_candidates(score, 1, len(walk), n, _AUDIENCE_AT_ONCE)
     some = np.sort(walk[near.numpy()])
     exact = scores(fitted, criterion, feature, roster.take(some))[:, 0].numpy()
     order = np.argsort(-exact, kind="stable")[:n]
@@ -548,14 +553,14 @@ def _highest_rows(
 
 
 def _most_informative_rows(
-    fitted: Fitted, heads: Heads, own: Feature, candidates: NDArray[np.int64], n: int
+    fitted: ModelState, heads: Heads, own: Feature, candidates: NDArray[np.int64], n: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """The rows that ``suggest`` names, with what each of them adds."""
     if not fitted.adapter.gives_uncertainty:
         raise InputError(
-            f"{argument('by', 'information')} needs an adapter that knows how sure it is; fit with "
-            f"{argument('adapter', 'bayes')}"
+            f"{option_name('by', 'information')} needs an adapter that knows how sure it is; fit with "
+            f"{option_name('adapter', 'bayes')}"
         )
     kind, likelihood = int(fitted.kinds_of([own])), fitted.knowledge.likelihood
-    chosen, gains = telling(heads, fitted.states, torch.from_numpy(candidates), kind, n, likelihood)
+    chosen, gains = information(heads, fitted.states, torch.from_numpy(candidates), kind, n, likelihood)
     return candidates[chosen], np.array(gains)

@@ -15,14 +15,14 @@ from headstart.core.types import Heads, RowBelief, RowStates
 from headstart.errors import NumericalError
 from headstart.linalg.packed import LinAlgError, pack, unpack
 from headstart.model.rows import RowCells, RowObservations
-from headstart.model.state import Fitted
+from headstart.model.state import ModelState
 from headstart.table import Cells
 from headstart.table.cells import offsets
 
 _AT_ONCE = 2**16  # observations whose heads are brought to a row's own form at a time
 
 
-def observations_of_row(fitted: Fitted, row: int) -> RowObservations:
+def observations_of_row(fitted: ModelState, row: int) -> RowObservations:
     """What the state of a known row rests on."""
     observations = fitted.roster.observations(row)
     if observations is not None:
@@ -39,14 +39,14 @@ def observations_of_row(fitted: Fitted, row: int) -> RowObservations:
     return RowObservations(numbers, in_units, fitted.clock.table[begin:end], fitted.clock.fitted_at)
 
 
-def describes_by_any(fitted: Fitted) -> bool:
+def reads_any_feature(fitted: ModelState) -> bool:
     """Whether rows are described by features added after fit too."""
     return isinstance(fitted.backbone, OpenBackbone) and fitted.adapter.gives_uncertainty
 
 
 @torch.no_grad()
-def described(
-    fitted: Fitted, given: RowCells, names: list[str], metadata: NDArray[np.float32] | None = None
+def compute_row_states(
+    fitted: ModelState, given: RowCells, names: list[str], metadata: NDArray[np.float32] | None = None
 ) -> RowStates:
     """The states of rows that observed this and have this ``metadata`` (rows, width), encoded.
 
@@ -54,7 +54,7 @@ def described(
     been observed of the feature since fit. What cannot be read, of features that are no longer there or
     that the backbone does not know and cannot learn of, is left out. ``names`` are for messages.
     """
-    by_any = describes_by_any(fitted)
+    by_any = reads_any_feature(fitted)
     cells, slots, facts = _readable(fitted, given, by_any=by_any)
     try:
         belief = _belief(fitted, len(names), metadata)
@@ -76,7 +76,7 @@ def described(
     return states
 
 
-class RowReading(NamedTuple):
+class RowInputs(NamedTuple):
     """One row as it is read: its observations, and the heads by which they are read, one each."""
 
     numbers: NDArray[np.int64]  # (n,): of features
@@ -89,14 +89,14 @@ class RowReading(NamedTuple):
 
 
 @torch.no_grad()
-def reading_of(
-    fitted: Fitted,
+def row_inputs(
+    fitted: ModelState,
     observations: RowObservations,
     metadata: NDArray[np.float32] | None = None,
     *,
     as_fitted: bool = False,
-) -> RowReading:
-    """How ``described`` would read a row of these observations, or how ``fit`` did if ``as_fitted``."""
+) -> RowInputs:
+    """Collect the inputs of ``compute_row_states`` for a row; those of ``fit`` if ``as_fitted``."""
     given = RowCells.of([observations])
     if as_fitted:  # features may have been removed since
         facts = fitted.catalogue.facts(observations.numbers)
@@ -114,11 +114,11 @@ def reading_of(
     each = replace(cells, index=torch.arange(len(numbers)), width=len(numbers))
     values = facts[:, 1] + facts[:, 2] * cells.values.numpy().astype(np.float64)
     kinds = _kinds(fitted, facts)
-    return RowReading(numbers, values, each, known, heads, kinds, _belief(fitted, 1, metadata))
+    return RowInputs(numbers, values, each, known, heads, kinds, _belief(fitted, 1, metadata))
 
 
 def _readable(
-    fitted: Fitted, given: RowCells, *, by_any: bool, now: float | None = None
+    fitted: ModelState, given: RowCells, *, by_any: bool, now: float | None = None
 ) -> tuple[Cells, NDArray[np.int64], NDArray[np.float64]]:
     """What can be read of observations: cells by number, the slots of their heads, facts."""
     slots = fitted.catalogue.slots_by_number(given.numbers)
@@ -132,7 +132,7 @@ def _readable(
 
 
 def _scaled(
-    fitted: Fitted, counts: NDArray[np.int64], observations: RowObservations, facts: NDArray[np.float64]
+    fitted: ModelState, counts: NDArray[np.int64], observations: RowObservations, facts: NDArray[np.float64]
 ) -> Cells:
     values = torch.from_numpy((observations.values - facts[:, 1]) / facts[:, 2]).float()
     weights = None
@@ -142,11 +142,11 @@ def _scaled(
     return Cells(indptr, index, values, len(fitted.backbone_features), weights)
 
 
-def _kinds(fitted: Fitted, facts: NDArray[np.float64]) -> Tensor:
+def _kinds(fitted: ModelState, facts: NDArray[np.float64]) -> Tensor:
     return fitted.modelled(torch.from_numpy(facts[:, 0].astype(np.int64)))
 
 
-def _learned(fitted: Fitted, cells: Cells) -> Tensor:
+def _learned(fitted: ModelState, cells: Cells) -> Tensor:
     """The activations that the adapter learned, as rows' own features tell them: (rows, learned).
 
     They are functions of a row's code; what a head makes of them is a constant, another one for every row.
@@ -157,7 +157,7 @@ def _learned(fitted: Fitted, cells: Cells) -> Tensor:
 
 
 def _by_heads(
-    fitted: Fitted,
+    fitted: ModelState,
     cells: Cells,
     slots: NDArray[np.int64],
     facts: NDArray[np.float64],
@@ -192,7 +192,7 @@ def _by_heads(
     return RowStates.concatenate(parts)
 
 
-def _belief(fitted: Fitted, rows: int, metadata: NDArray[np.float32] | None) -> RowBelief | None:
+def _belief(fitted: ModelState, rows: int, metadata: NDArray[np.float32] | None) -> RowBelief | None:
     """What the metadata of rows says of them; where none is given, what missing metadata says."""
     held = fitted.row_metadata
     if held is None or held.prior is None:
@@ -200,7 +200,7 @@ def _belief(fitted: Fitted, rows: int, metadata: NDArray[np.float32] | None) -> 
     return held.belief(held.schema.encode([{}] * rows) if metadata is None else metadata)
 
 
-def belief_of(fitted: Fitted, row: int) -> tuple[NDArray[np.float32], NDArray[np.float32]] | None:
+def row_prior_of(fitted: ModelState, row: int) -> tuple[NDArray[np.float32], NDArray[np.float32]] | None:
     """What the metadata of one row says of it, in numpy: a shift, and the covariance around it."""
     held = fitted.row_metadata
     if held is None or held.prior is None:
@@ -216,7 +216,9 @@ def _blocks(indptr: Tensor) -> list[tuple[int, int]]:
     return list(zip([0, *ends[:-1]], ends, strict=True))
 
 
-def _mixed(fitted: Fitted, numbers: NDArray[np.int64], heads: Heads, as_fitted: NDArray[np.bool_]) -> Heads:
+def _mixed(
+    fitted: ModelState, numbers: NDArray[np.int64], heads: Heads, as_fitted: NDArray[np.bool_]
+) -> Heads:
     """The given heads, but for features that are as fitted the backbone's own."""
     if not as_fitted.any():
         return heads
@@ -232,7 +234,7 @@ def _mixed(fitted: Fitted, numbers: NDArray[np.int64], heads: Heads, as_fitted: 
     return Heads(*changed)
 
 
-def _own(fitted: Fitted, numbers: NDArray[np.int64]) -> Tensor:
+def _own(fitted: ModelState, numbers: NDArray[np.int64]) -> Tensor:
     """The positions of features among the backbone's, which are their numbers; -1 of others."""
     return torch.from_numpy(np.where(numbers < len(fitted.backbone_features), numbers, -1))
 

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from headstart.core.types import OneState, RowBelief, RowPrior, RowStates
-from headstart.model.persistent import Layered, Store
+from headstart.model.persistent import Arena, PersistentArray
 from headstart.table import MetadataSchema
 from headstart.table.metadata import as_array
 from headstart.table.names import Names
@@ -39,7 +39,7 @@ class StateArrays(NamedTuple):
     variance: NDArray[np.float32] | None  # (width,)
 
 
-class Roster:
+class RowStore:
     """Rows by name, and their states; it never changes.
 
     Changes return another roster, so that whoever reads this one is not disturbed. The two share what they
@@ -49,8 +49,8 @@ class Roster:
     def __init__(self, names: Names, states: RowStates) -> None:
         self.names = names
         self.epoch = 0  # how often states of known rows have changed
-        self._store = Store(states, 0)
-        self._slots = Layered(np.arange(len(states)))
+        self._store = Arena(states, 0)
+        self._slots = PersistentArray(np.arange(len(states)))
         self._base: dict[int, RowObservations] = {}
         self._recent: dict[int, RowObservations] = {}  # come before those of the same row in the base
         self._cells: tuple[dict[int, RowObservations], NDArray[np.int64], NDArray[np.int64]] | None = (
@@ -58,10 +58,10 @@ class Roster:
         )
 
     @classmethod
-    def over(cls, names: Names, store: Store[RowStates]) -> Roster:
+    def over(cls, names: Names, store: Arena[RowStates]) -> RowStore:
         """Rows whose states lie in a store, in their order."""
         roster = cls(names, store.take(slice(0, 0)))
-        roster._store, roster._slots = store, Layered(np.arange(len(names)))
+        roster._store, roster._slots = store, PersistentArray(np.arange(len(names)))
         roster.__dict__["states"] = store.take(slice(0, len(names)))
         return roster
 
@@ -134,7 +134,7 @@ class Roster:
 
     def put(
         self, rows: NDArray[np.int64], states: RowStates, observations: Sequence[RowObservations]
-    ) -> Roster:
+    ) -> RowStore:
         """Return a roster in which these rows have other states, which rest on other observations."""
         after = self._copied()
         slots = after._claimed(len(states))
@@ -144,7 +144,7 @@ class Roster:
         after.epoch = self.epoch + 1
         return after
 
-    def put_one(self, row: int, state: OneState, observations: RowObservations) -> Roster:
+    def put_one(self, row: int, state: OneState, observations: RowObservations) -> RowStore:
         """``put`` of one row."""
         after = self._copied()
         (slot,) = after._claimed(1)
@@ -154,13 +154,13 @@ class Roster:
         after.epoch = self.epoch + 1
         return after
 
-    def with_observations(self, observations: dict[int, RowObservations]) -> Roster:
+    def with_observations(self, observations: dict[int, RowObservations]) -> RowStore:
         """Return a roster in which the states of these rows are the same and rest on these observations."""
         after = self._copied()
         after._keep(observations)
         return after
 
-    def restored(self, rows: NDArray[np.int64], of: Roster) -> Roster:
+    def restored(self, rows: NDArray[np.int64], of: RowStore) -> RowStore:
         """Return a roster in which these rows are as in another one, whose first rows are the same."""
         after = self._copied()
         slots = after._claimed(len(rows))
@@ -176,7 +176,7 @@ class Roster:
 
     def added(
         self, names: Sequence[str], states: RowStates, observations: Sequence[RowObservations]
-    ) -> Roster:
+    ) -> RowStore:
         """Return a roster with further rows."""
         after = self._copied()
         slots = after._claimed(len(states))
@@ -186,17 +186,17 @@ class Roster:
         after.names = Names([*self.names, *names], "row")
         return after
 
-    def without(self, row: int) -> Roster:
+    def without(self, row: int) -> RowStore:
         """Return a roster without a row; the rows after it move up."""
         names = [name for place, name in enumerate(self.names) if place != row]
         kept = np.delete(np.arange(len(self)), row)
-        after = Roster(Names(names, "row"), self.take(kept))  # so that nothing of the row is left anywhere
+        after = RowStore(Names(names, "row"), self.take(kept))  # so that nothing of the row is left anywhere
         observations = {each: self.observations(each) for each in self.observed_rows if each != row}
         after._base = {each - (each > row): own for each, own in observations.items() if own is not None}
         after.epoch = self.epoch
         return after
 
-    def renamed(self, row: int, name: str) -> Roster:
+    def renamed(self, row: int, name: str) -> RowStore:
         """Return a roster in which a row has another name."""
         after = self._copied()
         names = list(self.names)
@@ -204,7 +204,7 @@ class Roster:
         after.names = Names(names, "row")
         return after
 
-    def _copied(self) -> Roster:
+    def _copied(self) -> RowStore:
         after = copy(self)
         after.__dict__.pop("states", None)
         return after
@@ -214,8 +214,8 @@ class Roster:
         slots = self._store.claimed(count)
         if slots is None:
             room = max(_MIN_ROOM, len(self) // _ROOM_SHARE, count)
-            self._store = Store(self.take(np.arange(len(self))), room)
-            self._slots = Layered(np.arange(len(self)))
+            self._store = Arena(self.take(np.arange(len(self))), room)
+            self._slots = PersistentArray(np.arange(len(self)))
             slots = self._store.claimed(count)
             if slots is None:
                 raise RuntimeError("a store that was just made has no room")

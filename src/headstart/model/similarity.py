@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from headstart.core.types import second_moment
-from headstart.model.ranking import leading
-from headstart.model.state import Fitted
+from headstart.model.ranking import top_candidates
+from headstart.model.state import ModelState
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +55,7 @@ class Similar:
 
 
 @torch.no_grad()
-def similar(fitted: Fitted, name: object, n: int) -> Similar:
+def similar(fitted: ModelState, name: object, n: int) -> Similar:
     """Rank features by the correlation of their outputs with one feature's, over the rows of the model.
 
     With S the covariance of rows' activations, the outputs of two heads have the covariance wᵀ·S·w', so that
@@ -80,7 +80,7 @@ def similar(fitted: Fitted, name: object, n: int) -> Similar:
     def score(part: slice) -> torch.Tensor:
         return torch.where(absent[part], -torch.inf, correlation(part, torch.float32))[None]
 
-    (near,) = leading(score, 1, len(absent), n, _AT_ONCE)
+    (near,) = top_candidates(score, 1, len(absent), n, _AT_ONCE)
     exact = correlation(near, torch.float64).clamp(-1, 1).numpy()
     order = np.lexsort((listing.places[near.numpy()], -exact))[:n]
     names = [listing.features[i].name for i in near.numpy()[order]]

@@ -18,11 +18,11 @@ from headstart.backbones.base import Backbone
 from headstart.core.likelihood import Likelihood
 from headstart.core.predictive import predict_cells
 from headstart.core.types import FeatureBatch, Heads, Knowledge, RowStates
-from headstart.distributed import crew
-from headstart.errors import InputError, NumericalError, argument, worded
+from headstart.distributed import process_group
+from headstart.errors import InputError, NumericalError, for_user, option_name
 from headstart.linalg.packed import LinAlgError
-from headstart.model.features import Catalogue, Evidence, Feature
-from headstart.model.rows import Roster, RowMetadata
+from headstart.model.features import Evidence, Feature, FeatureStore
+from headstart.model.rows import RowMetadata, RowStore
 from headstart.table import Cells, Kind, MetadataSchema, Names
 from headstart.table.cells import offsets
 from headstart.table.kinds import KindType
@@ -46,8 +46,8 @@ class Settings(Recipe):
         super().__init__(**settings)
         if self.adapter == AUTO and self.meta_share is not None:
             raise InputError(
-                f"{worded('meta_share', '--meta-share')} goes with an adapter of your choice, "
-                f"as {argument('adapter', 'chn')}; not with 'auto'"
+                f"{for_user('meta_share', '--meta-share')} goes with an adapter of your choice, "
+                f"as {option_name('adapter', 'chn')}; not with 'auto'"
             )
 
     @property
@@ -199,7 +199,9 @@ def batches(features: list[Feature]) -> Iterator[list[Feature]]:
     batch: list[Feature] = []
     held = 0
     # Of several processes all have the same batches, of the observations of the one that has the most.
-    counts = crew().largest(torch.tensor([len(feature.rows) for feature in features], dtype=torch.int64))
+    counts = process_group().all_reduce_max(
+        torch.tensor([len(feature.rows) for feature in features], dtype=torch.int64)
+    )
     for feature, count in zip(features, counts.tolist(), strict=True):
         full = len(batch) == _FEATURES_AT_ONCE or held + count > _OBSERVATIONS_AT_ONCE
         if batch and full:
@@ -214,7 +216,7 @@ def batches(features: list[Feature]) -> Iterator[list[Feature]]:
 _MAX_CANCELLATION = 1e3  # times that sums may shrink when observations are taken out of them
 
 
-def cancelled(before: Tensor, gone: Tensor, after: Tensor) -> bool:
+def lost_precision(before: Tensor, gone: Tensor, after: Tensor) -> bool:
     """Whether so much was taken out of the sums that what was rounded away beside it would be missed."""
     largest = maximum(before.abs().max(), gone.abs().max())
     return not bool(largest <= _MAX_CANCELLATION * after.abs().max())
@@ -241,7 +243,7 @@ _SMALLEST_UNIT = 1e-6  # of a feature of one value, in usual scales
 _MOST_DIGITS = 1e-15  # the least units relative to the value furthest off, whose square must be possible
 
 
-def in_own_units(features: Sequence[Feature], middle: Kind | None) -> list[Feature]:
+def find_units(features: Sequence[Feature], middle: Kind | None) -> list[Feature]:
     """Return features that find their scale in units that fit their observations, whatever their size.
 
     The units only keep numbers exact: the scale itself is found by the adapter. Features of equally many
@@ -290,7 +292,7 @@ _USUAL_SHOTS = 5.0  # what is surprising is averaged with so many observations t
 
 
 @torch.no_grad()
-def widened(
+def widen_surprised(
     heads: Heads, batch: FeatureBatch, states: RowStates, factors: Tensor, likelihood: Likelihood
 ) -> Heads:
     """Make heads less sure of themselves if some of their own observations lie far from what they predict.
@@ -299,22 +301,24 @@ def widened(
     distance z is more than 8 standard deviations; so other heads do not change at all, and one wrong value
     is not believed more the further it lies. ``factors`` (features,) are those of the calibration.
     """
-    if heads.noise is None or (len(batch.cells.index) == 0 and crew().alone):
+    if heads.noise is None or (len(batch.cells.index) == 0 and process_group().is_single):
         return heads
     # The full variance costs more and is larger, so it is needed only where this one finds anything.
     plain = replace(heads, covariance=None)
     near = _squares(plain, batch, replace(states, variance=None), factors, likelihood)
     far = near > SURPRISING**2
     surprised = torch.bincount(batch.cells.lines[far], minlength=len(batch))
-    which = torch.nonzero(crew().total(surprised))[:, 0]
+    which = torch.nonzero(process_group().all_reduce_sum(surprised))[:, 0]
     if len(which) == 0:
         return heads
     part = batch.take(which)
     squares = _squares(heads.take(which), part, states, factors[which], likelihood)
     excess = SURPRISING * (squares / SURPRISING**2).clamp(min=1).log()
-    total = crew().total(excess.new_zeros(len(which)).index_add_(0, part.cells.lines, excess))
+    total = process_group().all_reduce_sum(
+        excess.new_zeros(len(which)).index_add_(0, part.cells.lines, excess)
+    )
     ratio = heads.noise.new_ones(len(heads))
-    ratio[which] = (1 + total / (crew().total(part.shots) + _USUAL_SHOTS)).to(ratio.dtype)
+    ratio[which] = (1 + total / (process_group().all_reduce_sum(part.shots) + _USUAL_SHOTS)).to(ratio.dtype)
     covariance = None if heads.covariance is None else heads.covariance * ratio[:, None]
     return replace(heads, covariance=covariance, noise=heads.noise * ratio)
 
@@ -331,21 +335,21 @@ def _squares(
 
 
 @dataclass(frozen=True)
-class Fitted:
+class ModelState:
     """What a model holds after fit. It never changes: a change gives another one that shares the rest.
 
     So whoever holds one may read it while another thread changes the model.
     """
 
     settings: Settings  # those that really ran
-    roster: Roster  # the rows, with their states as the adapter's heads read them
+    roster: RowStore  # the rows, with their states as the adapter's heads read them
     schema: MetadataSchema | None
     kinds: tuple[Kind, ...]  # of the table it was fitted on, the most usual first
     backbone: Backbone
     knowledge: Knowledge
     adapter: Adapter
     calibration: Calibration
-    catalogue: Catalogue
+    catalogue: FeatureStore
     backbone_features: Names  # the features that the backbone reads, in its order
     judgement: Judgement | None  # how it was chosen, where the judge chose
     middle: Kind | None  # the kind of new reals whose own center and scale are found from their observations
@@ -374,7 +378,7 @@ class Fitted:
         return np.union1d(feature.rows, self.roster.tellers(self.catalogue.number(feature.name)))
 
     @torch.no_grad()
-    def adapted(self, features: list[Feature]) -> Fitted:
+    def adapted(self, features: list[Feature]) -> ModelState:
         """Return the model with heads for these features, by one pass of the adapter."""
         return self.holding(features, self.heads_for(features))
 
@@ -396,7 +400,7 @@ class Fitted:
         rows: NDArray[np.int64],
         values: NDArray[np.float64],
         times: NDArray[np.float64] | None = None,
-    ) -> Fitted:
+    ) -> ModelState:
         """Return the model with one feature refined: from sums over its observations if there are such."""
         after, adapter = self.with_own_units(feature.observed(rows, values, times)), self._streaming(feature)
         if adapter is None:
@@ -411,14 +415,14 @@ class Fitted:
         before = evidence(feature) if faded is None else faded
         gone = evidence(feature.among(rows))
         total = before - gone + evidence(after.among(rows))
-        if cancelled(before, gone, total):
+        if lost_precision(before, gone, total):
             total = evidence(after)
         batch, states = self._read_by([after])
         heads = self._kept([after], adapter.solve(total, batch), batch, states)
         return self.holding([after], heads, [total])
 
     @torch.no_grad()
-    def refined(self, feature: Feature) -> Fitted:
+    def refined(self, feature: Feature) -> ModelState:
         """Return the model with one feature's head made anew, from sums over its observations if possible."""
         adapter = self._streaming(feature)
         if adapter is None:
@@ -435,15 +439,15 @@ class Fitted:
             return None
         return adapter if bool(adapter.streams(self.kinds_of([feature]))) else None
 
-    def with_roster(self, roster: Roster) -> Fitted:
+    def with_roster(self, roster: RowStore) -> ModelState:
         """Return the model with these rows instead."""
         return replace(self, roster=roster)
 
-    def without(self, name: object) -> Fitted:
+    def without(self, name: object) -> ModelState:
         """Return the model without a feature."""
         return replace(self, catalogue=self.catalogue.remove(name))
 
-    def renamed(self, feature: Feature, name: str) -> Fitted:
+    def renamed(self, feature: Feature, name: str) -> ModelState:
         """Return the model in which a feature has another name."""
         own = self.backbone_features
         if feature.in_backbone:
@@ -456,7 +460,7 @@ class Fitted:
                 raise too_extreme(feature)
         return self.honest(heads, batch, states)
 
-    def holding(self, features: list[Feature], heads: Heads, evidence: Evidence | None = None) -> Fitted:
+    def holding(self, features: list[Feature], heads: Heads, evidence: Evidence | None = None) -> ModelState:
         """Return the model with these features, whose heads were computed now, from these sums if any."""
         if self.clock is not None:
             features = [replace(feature, now=self.clock.now) for feature in features]
@@ -465,7 +469,7 @@ class Fitted:
     def honest(self, heads: Heads, batch: FeatureBatch, states: RowStates) -> Heads:
         """Heads as the model keeps them: less sure of themselves where their observations surprise."""
         factors = self.calibration.factor(batch.shots, batch.kinds)[:, USUAL_LEVEL]
-        return widened(heads, batch, states, factors, self.knowledge.likelihood)
+        return widen_surprised(heads, batch, states, factors, self.knowledge.likelihood)
 
     def _read_by(self, features: list[Feature]) -> tuple[FeatureBatch, RowStates]:
         """Features as adapters read them, and the states that their contexts point at.
@@ -497,7 +501,7 @@ class Fitted:
 
     def with_own_units(self, feature: Feature) -> Feature:
         """Return a feature that finds its scale in units that fit its observations."""
-        return in_own_units([feature], self.middle)[0]
+        return find_units([feature], self.middle)[0]
 
     def _units_of(self, feature: Feature) -> tuple[float, float]:
         if not feature.finds_scale or self.middle is None:

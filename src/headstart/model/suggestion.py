@@ -11,7 +11,7 @@ from torch import Tensor
 from headstart.core.likelihood import Likelihood
 from headstart.core.predictive import predict_grid
 from headstart.core.types import Heads, RowStates, second_moment
-from headstart.linalg.packed import affine_form, with_one
+from headstart.linalg.packed import affine_form, append_one
 
 _AT_ONCE = 8192  # vectors whose products are computed together, so that they stay in the cache
 
@@ -21,16 +21,16 @@ _REFRESH = 64  # choices after which the forms are computed anew
 
 
 @torch.no_grad()
-def most_telling(
+def suggest_rows(
     heads: Heads, states: RowStates, candidates: Tensor, kind: int, n: int, likelihood: Likelihood
 ) -> list[int]:
-    """Choose up to ``n`` of the ``candidates`` (rows of ``states``), best first; see ``telling``."""
-    chosen, _ = telling(heads, states, candidates, kind, n, likelihood)
+    """Choose up to ``n`` of the ``candidates`` (rows of ``states``), best first; see ``information``."""
+    chosen, _ = information(heads, states, candidates, kind, n, likelihood)
     return candidates[torch.tensor(chosen, dtype=torch.int64)].tolist()
 
 
 @torch.no_grad()
-def telling(
+def information(
     heads: Heads, states: RowStates, candidates: Tensor, kind: int, n: int, likelihood: Likelihood
 ) -> tuple[list[int], list[float]]:
     """Choose up to ``n`` of the ``candidates`` (rows of ``states``), best first, with what each adds.
@@ -47,12 +47,12 @@ def telling(
     if 3 * len(candidates) < len(states):
         asked = states.take(candidates)
         noise = _observation_noise(heads, asked, kind, likelihood)
-        return greedy(_Rows(asked.activation), noise, covariance, usual, n)
+        return greedy_design(_Rows(asked.activation), noise, covariance, usual, n)
     # Most rows are candidates: it is cheaper to pass over the others than to copy.
     barred = torch.ones(len(states), dtype=torch.bool)
     barred[candidates] = False
     noise = _observation_noise(heads, states, kind, likelihood)
-    chosen, gains = greedy(_Rows(states.activation), noise, covariance, usual, n, barred)
+    chosen, gains = greedy_design(_Rows(states.activation), noise, covariance, usual, n, barred)
     place = torch.full((len(states),), -1).index_copy_(0, candidates, torch.arange(len(candidates)))
     return place[torch.tensor(chosen, dtype=torch.int64)].tolist(), gains
 
@@ -77,7 +77,7 @@ class _Rows(Vectors):
         self.activation = activation
 
     def exact(self, places: Tensor) -> Tensor:
-        return with_one(self.activation[places].double())
+        return append_one(self.activation[places].double())
 
     def forms(self, part: slice, matrices: list[Tensor]) -> list[Tensor]:
         rows = self.activation[part]
@@ -109,7 +109,7 @@ class Weights(Vectors):
 
 
 @torch.no_grad()
-def greedy(
+def greedy_design(
     vectors: Vectors,
     noise: Tensor,
     covariance: Tensor,

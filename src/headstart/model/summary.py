@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headstart.adapters.bayes import ClosedFormAdapter
-from headstart.model.state import Fitted
+from headstart.model.state import ModelState
 from headstart.training.judge import Judgement
 
 
@@ -76,7 +76,7 @@ class ModelInfo:
         return "\n".join(f"{label}: {text}" for label, text in self.lines())
 
 
-def info_of(fitted: Fitted) -> ModelInfo:
+def info_of(fitted: ModelState) -> ModelInfo:
     """Gather the facts about a fitted model."""
     features = list(fitted.catalogue.values())
     judgement = fitted.judgement
@@ -93,7 +93,7 @@ def info_of(fitted: Fitted) -> ModelInfo:
     )
 
 
-def expected_errors(fitted: Fitted, judgement: Judgement) -> list[ExpectedError]:
+def expected_errors(fitted: ModelState, judgement: Judgement) -> list[ExpectedError]:
     """The errors of what was chosen, by shots."""
     if not judgement.candidates:
         return []
@@ -106,7 +106,7 @@ def expected_errors(fitted: Fitted, judgement: Judgement) -> list[ExpectedError]
     return found
 
 
-def _contributions(fitted: Fitted) -> dict[str, float]:
+def _contributions(fitted: ModelState) -> dict[str, float]:
     if fitted.schema is None or not isinstance(fitted.adapter, ClosedFormAdapter):
         return {}
     names = [column.name for column in fitted.schema.columns]

@@ -13,33 +13,38 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from headstart.adapters.bayes import ClosedFormAdapter, OneContext, OneSums, one_head, refined_one
+from headstart.adapters.bayes import ClosedFormAdapter, OneContext, OneSums, one_head, refine_one
 from headstart.backbones.factorisation import Factorisation, OneRow, one_state
 from headstart.core.predictive import predict_cells, predict_one
 from headstart.core.types import OneHead, OneState, RowStates
-from headstart.errors import InputError, NumericalError, argument, listed, worded
+from headstart.errors import InputError, NumericalError, for_user, join_names, option_name
 from headstart.linalg.packed import Array, LinAlgError, pack_one
-from headstart.model.features import Catalogue, Feature
+from headstart.model.features import Feature, FeatureStore
 from headstart.model.inputs import NewRows, Triples, rows_of
-from headstart.model.row_states import belief_of, described, describes_by_any, observations_of_row
+from headstart.model.row_states import (
+    compute_row_states,
+    observations_of_row,
+    reads_any_feature,
+    row_prior_of,
+)
 from headstart.model.rows import RowCells, RowObservations
-from headstart.model.state import SURPRISING, Arrived, Fitted, excess_of, too_extreme
+from headstart.model.state import SURPRISING, Arrived, ModelState, excess_of, too_extreme
 from headstart.table import Cells
 from headstart.table.kinds import KindType
 from headstart.training.calibration import USUAL_LEVEL
 
 
-def takes_one(fitted: Fitted, given: Triples) -> bool:
+def takes_one(fitted: ModelState, given: Triples) -> bool:
     """Whether there is a short way for these observations: a single one, of parts that have such forms."""
     return len(given.values) == 1 and not given.features[0].finds_scale and has_short_ways(fitted)
 
 
-def has_short_ways(fitted: Fitted) -> bool:
+def has_short_ways(fitted: ModelState) -> bool:
     """Whether the parts of a model have forms for a single row or feature."""
     adapter, backbone = fitted.adapter, fitted.backbone
     return (
         isinstance(adapter, ClosedFormAdapter)
-        and adapter.by_sums_alone
+        and adapter.context_free_prior
         and isinstance(backbone, Factorisation)
         and backbone.config.uncertain_rows
         and backbone.config.likelihood.rating_link == "identity"
@@ -47,28 +52,28 @@ def has_short_ways(fitted: Fitted) -> bool:
     )
 
 
-def modelled_kind(fitted: Fitted, feature: Feature) -> int:
+def modelled_kind(fitted: ModelState, feature: Feature) -> int:
     """The kind of a feature as the model takes it."""
     kind = int(feature.kind.type)
     return int(KindType.RATING) if kind == KindType.BINARY and fitted.binary_as_numbers else kind
 
 
-def head_of(fitted: Fitted, feature: Feature) -> OneHead:
+def head_of(fitted: ModelState, feature: Feature) -> OneHead:
     """The present head of a feature."""
     (slot,) = fitted.catalogue.slots([feature.name])
     return OneHead(*(part[slot] for part in fitted.catalogue.stored_arrays))
 
 
-def with_row(fitted: Fitted, row: int, number: int, value: float, time: float | None) -> Fitted:
+def with_row(fitted: ModelState, row: int, number: int, value: float, time: float | None) -> ModelState:
     """Return the model in which a row has also observed this value of the feature of this number."""
 
-    return row_observed(fitted, row, number, value, time, lambda held: described_one(fitted, row, held))
+    return observe_row(fitted, row, number, value, time, lambda held: compute_row_state(fitted, row, held))
 
 
-def described_one(fitted: Fitted, row: int, observations: RowObservations) -> OneState:
-    """``describing.described`` of one row that observed this."""
+def compute_row_state(fitted: ModelState, row: int, observations: RowObservations) -> OneState:
+    """``describing.compute_row_states`` of one row that observed this."""
     try:
-        state = refined_one(_adapter(fitted), _state(fitted, row, observations))
+        state = refine_one(_adapter(fitted), _state(fitted, row, observations))
         finite = math.isfinite(sum(float(np.sum(part)) for part in state.parts()))
     except LinAlgError:
         finite = False
@@ -80,21 +85,21 @@ def described_one(fitted: Fitted, row: int, observations: RowObservations) -> On
     return state
 
 
-def row_observed(
-    fitted: Fitted,
+def observe_row(
+    fitted: ModelState,
     row: int,
     number: int,
     value: float,
     time: float | None,
-    described: Callable[[RowObservations], OneState],
-) -> Fitted:
-    """``observing.rows_observed`` of one observation."""
+    compute_row_states: Callable[[RowObservations], OneState],
+) -> ModelState:
+    """``observing.observe_rows`` of one observation."""
     held = observations_of_row(fitted, row)
     numbers, values = _inserted(held.numbers, held.values, number, value)
     observations = RowObservations(numbers, values, now=fitted.now)
     if held.times is not None and time is not None:
         observations = observations._replace(times=_inserted(held.numbers, held.times, number, time)[1])
-    return replace(fitted, roster=fitted.roster.put_one(row, described(observations), observations))
+    return replace(fitted, roster=fitted.roster.put_one(row, compute_row_states(observations), observations))
 
 
 def _inserted(
@@ -109,8 +114,8 @@ def _inserted(
     )
 
 
-def _state(fitted: Fitted, row: int, observations: RowObservations) -> OneState:
-    """The state of a row that observed this, as ``describing.described``, before it is refined."""
+def _state(fitted: ModelState, row: int, observations: RowObservations) -> OneState:
+    """The state of a row that observed this, as ``describing.compute_row_states``, before it is refined."""
     numbers, values = observations.numbers, observations.values
     slots, facts = fitted.catalogue.slots_by_number(numbers), fitted.catalogue.facts(numbers)
     there = slots >= 0
@@ -133,7 +138,7 @@ def _state(fitted: Fitted, row: int, observations: RowObservations) -> OneState:
     if fitted.clock is not None and observations.times is not None:
         weights = fitted.clock.weights(observations.times)[there][order]
     one = OneRow(scaled[order], heads, covariance, noise, kinds, weights)
-    belief = belief_of(fitted, row)
+    belief = row_prior_of(fitted, row)
     known = numbers[numbers < len(fitted.backbone_features)]
     return one_state(cast(Factorisation, fitted.backbone), one, known, belief)
 
@@ -146,7 +151,9 @@ def _gathered(one: Array, at: Array, other: Array, there: Array) -> Array:
     return both
 
 
-def with_feature(fitted: Fitted, feature: Feature, row: int, value: float, time: float | None) -> Fitted:
+def with_feature(
+    fitted: ModelState, feature: Feature, row: int, value: float, time: float | None
+) -> ModelState:
     """Return the model in which a feature is also observed at this row."""
     after = replace(feature.with_one(row, value, time), now=fitted.now)
     kind = modelled_kind(fitted, after)
@@ -171,11 +178,11 @@ def with_feature(fitted: Fitted, feature: Feature, row: int, value: float, time:
     return replace(fitted, catalogue=catalogue)
 
 
-def _adapter(fitted: Fitted) -> ClosedFormAdapter:
+def _adapter(fitted: ModelState) -> ClosedFormAdapter:
     return cast(ClosedFormAdapter, fitted.adapter)  # as ``takes_one`` says
 
 
-def _prior_means(fitted: Fitted, feature: Feature) -> Array:
+def _prior_means(fitted: ModelState, feature: Feature) -> Array:
     """The prior means of a feature's head with and without metadata: (2, size)."""
     prior = _adapter(fitted).prior
     if feature.in_backbone:
@@ -185,7 +192,7 @@ def _prior_means(fitted: Fitted, feature: Feature) -> Array:
     return torch.cat([prior.mean(batch), prior.mean_without_metadata(batch)]).detach().double().numpy()
 
 
-def _surprises(fitted: Fitted, head: OneHead, context: OneContext, shots: int) -> bool:
+def _surprises(fitted: ModelState, head: OneHead, context: OneContext, shots: int) -> bool:
     """Whether an observation lies so far off that ``widening.widened`` would look closer."""
     factor = fitted.calibration.one_factor(shots, context.kind)
     distance = context.values - (context.activation @ head.weight + head.bias)
@@ -211,7 +218,7 @@ class Expected(NamedTuple):
     order: NDArray[np.int64]  # (n,): of the observations
 
 
-def surprise(fitted: Fitted, given: Triples) -> tuple[str | None, Arrived]:
+def describe_surprises(fitted: ModelState, given: Triples) -> tuple[str | None, Arrived]:
     """What to say of observations before they are made, if anything, and how well they were foreseen."""
     if not len(given.values):
         return None, fitted.arrived
@@ -230,7 +237,7 @@ def surprise(fitted: Fitted, given: Triples) -> tuple[str | None, Arrived]:
 
 
 def _said(
-    fitted: Fitted,
+    fitted: ModelState,
     given: Triples,
     expected: Expected,
     offset: NDArray[np.float64],
@@ -260,7 +267,7 @@ def _said(
 
 
 @torch.no_grad()
-def _expected(fitted: Fitted, given: Triples) -> Expected:
+def _expected(fitted: ModelState, given: Triples) -> Expected:
     features, heads = fitted.catalogue.take([feature.name for feature in given.features])
     kinds = fitted.kinds_of(features)
     rows, inverse = np.unique(given.rows, return_inverse=True)
@@ -279,7 +286,7 @@ def _expected(fitted: Fitted, given: Triples) -> Expected:
     return Expected(mean, std, (predictive.kinds == KindType.BINARY).numpy(), order)
 
 
-def one_expected(fitted: Fitted, given: Triples) -> Expected:
+def one_expected(fitted: ModelState, given: Triples) -> Expected:
     """The same of a single observation."""
     feature, kind = given.features[0], modelled_kind(fitted, given.features[0])
     activation, *rest = fitted.roster.read_by_heads(given.rows)
@@ -324,7 +331,7 @@ class Observed:
         )
 
 
-def require_possible(fitted: Fitted, features: list[Feature], update: str) -> None:
+def require_possible(fitted: ModelState, features: list[Feature], update: str) -> None:
     """Refuse what the parts of this model cannot do, and say why."""
     if update not in UPDATES:
         raise InputError(f"update must be one of {', '.join(UPDATES)}; got {update!r}")
@@ -333,10 +340,10 @@ def require_possible(fitted: Fitted, features: list[Feature], update: str) -> No
             if feature.fixed:
                 raise InputError(
                     f"feature {feature.name!r} was trained into the backbone, whose heads are fixed with "
-                    f"this adapter; fit with {argument('adapter', 'bayes')} to observe any feature further"
-                    + (f", or give {argument('update', 'rows')}" if update == "both" else "")
+                    f"this adapter; fit with {option_name('adapter', 'bayes')} to observe any feature further"
+                    + (f", or give {option_name('update', 'rows')}" if update == "both" else "")
                 )
-    if update != "features" and not describes_by_any(fitted):
+    if update != "features" and not reads_any_feature(fitted):
         later = [feature.name for feature in features if not feature.in_backbone]
         if later:
             part = (
@@ -345,12 +352,13 @@ def require_possible(fitted: Fitted, features: list[Feature], update: str) -> No
                 else f"the adapter {fitted.settings.chosen_adapter.name!r} does not know how sure it is"
             )
             raise InputError(
-                f"rows cannot be described by features added after fit ({listed(later, 3)}): {part}; give "
-                f"{argument('update', 'features')}, or {worded('fit() again', 'use headstart refit')}"
+                f"rows cannot be described by features added after fit ({join_names(later, 3)}): {part}; "
+                "give "
+                f"{option_name('update', 'features')}, or {for_user('fit() again', 'use headstart refit')}"
             )
 
 
-def observed(fitted: Fitted, given: Triples, update: str) -> tuple[Fitted, Observed]:
+def observe_triples(fitted: ModelState, given: Triples, update: str) -> tuple[ModelState, Observed]:
     """Return the model with these observations taken by rows, then by features, or by one of them.
 
     A row is read by the heads that its features have before the call; a feature by the states that its rows
@@ -367,24 +375,24 @@ def observed(fitted: Fitted, given: Triples, update: str) -> tuple[Fitted, Obser
             fitted = with_feature(fitted, features[0], row, value, time)
     else:
         if len(rows):
-            fitted = rows_observed(fitted, given, functools.partial(described, fitted))
+            fitted = observe_rows(fitted, given, functools.partial(compute_row_states, fitted))
         if features:
-            fitted = with_features(fitted, observed_features(fitted, given))
+            fitted = with_features(fitted, observe_features(fitted, given))
     names = tuple(fitted.rows[row] for row in rows)
     return fitted, Observed(len(given.values), tuple(feature.name for feature in features), names)
 
 
-def rows_observed(fitted: Fitted, given: Triples, described: Describe) -> Fitted:
-    """Return the model in which rows have also observed this, with the states that ``described`` gives."""
+def observe_rows(fitted: ModelState, given: Triples, compute_row_states: Describe) -> ModelState:
+    """Return the model in which rows have also observed these values, with new states."""
     rows = np.unique(given.rows)
     known = RowCells.of([observations_of_row(fitted, int(row)) for row in rows])
     cells = known.joined(np.searchsorted(rows, given.rows), given.numbers, given.values, given.times)
     metadata = None if fitted.row_metadata is None else fitted.row_metadata.encoded[rows]
-    states = described(cells, [fitted.rows[row] for row in rows], metadata)
+    states = compute_row_states(cells, [fitted.rows[row] for row in rows], metadata)
     return replace(fitted, roster=fitted.roster.put(rows, states, cells.observations(fitted.now)))
 
 
-def observed_features(fitted: Fitted, given: Triples) -> list[Feature]:
+def observe_features(fitted: ModelState, given: Triples) -> list[Feature]:
     """The features with these observations, whose rows are in order, taken too; without heads yet."""
     order = np.argsort(given.places, kind="stable")  # rows stay in order within a feature
     ends = np.cumsum(np.bincount(given.places, minlength=len(given.features)))[:-1]
@@ -394,7 +402,7 @@ def observed_features(fitted: Fitted, given: Triples) -> list[Feature]:
     return [fitted.with_own_units(feature.observed(own, seen, when)) for feature, own, seen, when in every]
 
 
-def with_features(fitted: Fitted, features: list[Feature]) -> Fitted:
+def with_features(fitted: ModelState, features: list[Feature]) -> ModelState:
     """Return the model with the heads of these features computed from all that they observed."""
     if len(features) == 1:
         return fitted.refined(features[0])
@@ -406,12 +414,12 @@ def with_features(fitted: Fitted, features: list[Feature]) -> Fitted:
 class Taken(NamedTuple):
     """The model after observations, what changed in it, and what is to be said of them, if anything."""
 
-    fitted: Fitted
+    fitted: ModelState
     said: Observed
     surprising: str | None
 
 
-def taken(fitted: Fitted, given: Triples, update: str, *, one: bool) -> Taken:
+def take_observations(fitted: ModelState, given: Triples, update: str, *, one: bool) -> Taken:
     """Take observations that were checked; ``one`` says that they were given as those of one feature."""
     before = fitted
     if fitted.clock is not None:
@@ -421,12 +429,12 @@ def taken(fitted: Fitted, given: Triples, update: str, *, one: bool) -> Taken:
         after = fitted.observed(feature, given.rows, given.values, given.times)
         said = Observed(len(given.rows), (feature.name,), ())
     else:
-        after, said = observed(fitted, given, update)
-    surprising, arrived = surprise(before, given)
+        after, said = observe_triples(fitted, given, update)
+    surprising, arrived = describe_surprises(before, given)
     return Taken(replace(after, arrived=arrived), said, surprising)
 
 
-def added_rows(fitted: Fitted, new: NewRows) -> Fitted:
+def add_rows(fitted: ModelState, new: NewRows) -> ModelState:
     """Return the model with new rows; their observations also refine the features if they teach."""
     cells = rows_of(fitted, new.given)
     if fitted.clock is not None:
@@ -436,7 +444,7 @@ def added_rows(fitted: Fitted, new: NewRows) -> Fitted:
     if new.teach:
         require_possible(fitted, features, "both")
     held = fitted.row_metadata
-    states = described(fitted, cells, new.names, None if held is None else new.encoded)
+    states = compute_row_states(fitted, cells, new.names, None if held is None else new.encoded)
     first = len(fitted.rows)
     fitted = replace(
         fitted,
@@ -447,18 +455,19 @@ def added_rows(fitted: Fitted, new: NewRows) -> Fitted:
         return fitted
     rows = first + np.repeat(np.arange(len(new.names)), cells.counts)
     _, places = np.unique(cells.numbers, return_inverse=True)
-    taken = Triples(rows, features, places, cells.numbers, cells.values, cells.times)
-    return with_features(fitted, observed_features(fitted, taken))
+    take_observations = Triples(rows, features, places, cells.numbers, cells.values, cells.times)
+    return with_features(fitted, observe_features(fitted, take_observations))
 
 
-def without_row(fitted: Fitted, row: int) -> Fitted:
+def remove_row(fitted: ModelState, row: int) -> ModelState:
     """Return the model without a row and without what it observed."""
     fitted_on = row < len(fitted.knowledge.cells)
     fixed = next((feature for feature in fitted.catalogue.values() if feature.fixed), None)
     if fitted_on and fixed is not None:
         raise InputError(
             f"row {fitted.rows[row]!r} cannot be taken out of the features it was fitted with: heads such as "
-            f"that of {fixed.name!r} are fixed with this adapter; fit with {argument('adapter', 'bayes')}, "
+            f"that of {fixed.name!r} are fixed with this adapter; fit with "
+            f"{option_name('adapter', 'bayes')}, "
             "or fit again without the row"
         )
     features = list(fitted.catalogue.values())
@@ -487,7 +496,7 @@ def without_row(fitted: Fitted, row: int) -> Fitted:
     return with_features(after, [after.with_own_units(feature) for feature in changed])
 
 
-def _moved_up(fitted: Fitted, features: list[Feature], row: int) -> Catalogue:
+def _moved_up(fitted: ModelState, features: list[Feature], row: int) -> FeatureStore:
     """The catalogue whose contexts are those of a roster without this row."""
     by_feature = fitted.knowledge.cells.transpose()
     after = {}

@@ -50,7 +50,7 @@ def create_token(store: Store, name: str, scopes: Iterable[str] = ("read",)) -> 
     return f"hs_{identity}_{secret}"
 
 
-class Keyring:
+class TokenSet:
     """The tokens of a store as they were last looked at."""
 
     def __init__(self, tokens: Iterable[Token] = ()) -> None:

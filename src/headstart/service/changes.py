@@ -16,19 +16,19 @@ from sqlalchemy import Connection
 from headstart.errors import HeadstartError, InputError
 from headstart.model.inputs import encoded_rows, new_features, read_triples, rows_of
 from headstart.model.state import NOTHING as NOT_JUDGED
-from headstart.model.state import Arrived, Fitted
-from headstart.model.updates import surprise
-from headstart.service.errors import Problem, located
-from headstart.service.live_model import LiveModel, LiveState, advanced, arrivals_from
+from headstart.model.state import Arrived, ModelState
+from headstart.model.updates import describe_surprises
+from headstart.service.errors import Problem, error_at
+from headstart.service.live_model import LiveModel, LiveState, apply, arrivals_from
 from headstart.service.store import (
     Cell,
     Delta,
+    find_request,
     forget_row,
     insert_feature,
     insert_observations,
     insert_row,
-    remember,
-    remembered,
+    record_request,
     remove_feature,
 )
 from headstart.table.names import as_name
@@ -51,7 +51,7 @@ class Change(ABC):
     merges = False
 
     @abstractmethod
-    def plan(self, shown: Fitted) -> Planned:
+    def plan(self, shown: ModelState) -> Planned:
         """Check it against the model as it is shown; bad input is an error."""
 
     @abstractmethod
@@ -68,16 +68,16 @@ class AddFeature(Change):
     observations: Mapping[str, float]
     kind: str | None = None
 
-    def plan(self, shown: Fitted) -> Planned:
+    def plan(self, shown: ModelState) -> Planned:
         """Check everything that is given of it."""
         name = as_name(self.name, "feature")
         if name in shown.catalogue:
             raise Problem(409, f"feature {name!r} is already in the model", "/name")
-        with located("/metadata"):
+        with error_at("/metadata"):
             new_features(shown, {name: {"metadata": self.metadata}})
-        with located("/kind"):
+        with error_at("/kind"):
             new_features(shown, {name: {"kind": self.kind}})
-        with located("/observations"):
+        with error_at("/observations"):
             given = {"metadata": self.metadata, "observations": self.observations, "kind": self.kind}
             (feature,) = new_features(shown, {name: given})
         kind = self.kind if feature.finds_scale else str(feature.kind)
@@ -99,14 +99,14 @@ class AddRow(Change):
     metadata: Mapping[str, Any] | None
     observations: Mapping[str, float]
 
-    def plan(self, shown: Fitted) -> Planned:
+    def plan(self, shown: ModelState) -> Planned:
         """Check everything that is given of it."""
         name = as_name(self.name, "row")
         if name in shown.rows:
             raise Problem(409, f"row {name!r} is already in the model", "/name")
-        with located("/metadata"):
+        with error_at("/metadata"):
             encoded_rows(shown.row_metadata, [name], {name: self.metadata} if self.metadata else None)
-        with located("/observations"):
+        with error_at("/observations"):
             rows_of(shown, {name: self.observations})
         cells = [
             Cell(name, shown.catalogue[feature].name, float(value))
@@ -128,7 +128,7 @@ class Observe(Change):
     triples: list[tuple[str, str, float]]
     merges = True
 
-    def plan(self, shown: Fitted) -> Planned:
+    def plan(self, shown: ModelState) -> Planned:
         """Check each observation, and judge how well they were foreseen."""
         try:
             given = read_triples(shown, self.triples, Columns(None, None, None))
@@ -143,7 +143,7 @@ class Observe(Change):
             (rows[int(rows.position(row))], shown.catalogue[feature].name) for row, feature, _ in self.triples
         )
         cells = [Cell(row, feature, known[row, feature]) for row, feature in dict.fromkeys(named)]
-        warning, arrived = surprise(shown, given)
+        warning, arrived = describe_surprises(shown, given)
         before = shown.arrived
         judged = Arrived(
             arrived.observations - before.observations,
@@ -153,7 +153,7 @@ class Observe(Change):
         said = {"observations": len(cells), "features": len(names), "rows": len({cell.row for cell in cells})}
         return Planned(Delta(cells=cells), judged, said, warning)
 
-    def _culprit(self, shown: Fitted) -> str:
+    def _culprit(self, shown: ModelState) -> str:
         """Which of the observations cannot be taken by itself; the whole list if each of them can."""
         for place, triple in enumerate(self.triples):
             try:
@@ -173,7 +173,7 @@ class RemoveFeature(Change):
 
     name: str
 
-    def plan(self, shown: Fitted) -> Planned:
+    def plan(self, shown: ModelState) -> Planned:
         """Check that it is there."""
         return Planned(Delta(lost_features=[shown.catalogue[self.name].name]))
 
@@ -188,7 +188,7 @@ class ForgetRow(Change):
 
     name: str
 
-    def plan(self, shown: Fitted) -> Planned:
+    def plan(self, shown: ModelState) -> Planned:
         """Check that it is there."""
         return Planned(Delta(lost_rows=[shown.rows[shown.rows.position(self.name)]]))
 
@@ -300,7 +300,7 @@ class Writer:
                     if each.change.merges:
                         merged |= {(cell.row, cell.feature): cell for cell in receipt.planned.delta.cells}
                     else:
-                        state = advanced(state, receipt.planned.delta, arrivals_from(connection))
+                        state = apply(state, receipt.planned.delta, arrivals_from(connection))
                     state = replace(state, number=receipt.answer["number"])
                 if merged:
                     state = self._applied(state, merged, connection)
@@ -314,13 +314,13 @@ class Writer:
 
     @staticmethod
     def _applied(state: LiveState, merged: dict[tuple[str, str], Any], connection: Connection) -> LiveState:
-        return advanced(state, Delta(cells=list(merged.values())), arrivals_from(connection))
+        return apply(state, Delta(cells=list(merged.values())), arrivals_from(connection))
 
     @staticmethod
     def _taken(each: _Waiting, state: LiveState, connection: Connection) -> Receipt:
         """Check and record one change, unless its key has come before."""
         if each.key is not None:
-            before = remembered(connection, each.key)
+            before = find_request(connection, each.key)
             if before is not None:
                 if before[0] != each.digest:
                     raise Problem(409, "this idempotency key was used with another body; use a new key")
@@ -329,5 +329,5 @@ class Writer:
         number = each.change.record(connection, planned)
         answer = {**planned.said, "number": number}
         if each.key is not None:
-            remember(connection, each.key, each.digest, answer)
+            record_request(connection, each.key, each.digest, answer)
         return Receipt(answer, planned)

@@ -95,7 +95,7 @@ def problem_response(
 
 
 @contextmanager
-def located(field: str, *, status: int = 422) -> Iterator[None]:
+def error_at(field: str, *, status: int = 422) -> Iterator[None]:
     """Say of bad input in the block that it is about this field of the body."""
     try:
         yield
@@ -106,7 +106,7 @@ def located(field: str, *, status: int = 422) -> Iterator[None]:
 
 
 @contextmanager
-def addressed() -> Iterator[None]:
+def not_found() -> Iterator[None]:
     """Answer 404 if the block does not know a name that is part of the address."""
     try:
         yield

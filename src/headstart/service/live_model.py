@@ -20,11 +20,11 @@ from headstart.errors import InputError, ModelFileError
 from headstart.model import Headstart
 from headstart.model.features import Feature
 from headstart.model.inputs import encoded_rows, new_features
-from headstart.model.row_states import described, observations_of_row
-from headstart.model.rows import Roster, RowCells, RowObservations
+from headstart.model.row_states import compute_row_states, observations_of_row
+from headstart.model.rows import RowCells, RowObservations, RowStore
 from headstart.model.saving.folder import identity_of
-from headstart.model.state import Fitted, in_own_units
-from headstart.model.updates import described_one, has_short_ways, with_feature, without_row
+from headstart.model.state import ModelState, find_units
+from headstart.model.updates import compute_row_state, has_short_ways, remove_row, with_feature
 from headstart.service.errors import LOG
 from headstart.service.store import (
     Arrivals,
@@ -42,7 +42,7 @@ from headstart.table.kinds import LARGEST, Kind, KindType
 
 @dataclass(frozen=True)
 class LiveState:
-    """One moment of a live model. It never changes: ``advanced`` gives another one.
+    """One moment of a live model. It never changes: ``apply`` gives another one.
 
     Heads depend on states of rows, and states of rows on heads. If each were computed from what the other
     is at the moment, the result would depend on the order of arrival, and no restart could repeat it. So
@@ -74,15 +74,15 @@ class LiveState:
         How many observations of the store the model could not take.
     """
 
-    origin: Fitted
-    base: Fitted
-    reading: Fitted
-    shown: Fitted
+    origin: ModelState
+    base: ModelState
+    reading: ModelState
+    shown: ModelState
     number: int = 0
     left_out: int = 0
 
     @classmethod
-    def of(cls, fitted: Fitted) -> Self:
+    def of(cls, fitted: ModelState) -> Self:
         """A model to which nothing has arrived yet."""
         return cls(fitted, fitted, fitted, fitted)
 
@@ -100,7 +100,7 @@ class LiveState:
         """The numbers of features in all catalogues."""
         return np.array([self.base.catalogue.number(name) for name in features], dtype=np.int64)
 
-    def with_base(self, base: Fitted) -> Self:
+    def with_base(self, base: ModelState) -> Self:
         """Return the state with other kept rows or heads; what is read follows its rows."""
         reading = replace(
             self.reading,
@@ -144,7 +144,7 @@ def kept_keys(
 
 
 @dataclass(frozen=True)
-class Taken:
+class ResolvedCells:
     """Observations that a model can take, in the order of their arrival.
 
     Attributes
@@ -175,9 +175,9 @@ class Taken:
         return list(zip(self.features, rows, values, strict=False))  # one empty part of no features
 
 
-def taken(
-    fitted: Fitted, new_rows: Mapping[str, int], new: Mapping[str, Feature], cells: Sequence[Cell]
-) -> Taken:
+def resolve_cells(
+    fitted: ModelState, new_rows: Mapping[str, int], new: Mapping[str, Feature], cells: Sequence[Cell]
+) -> ResolvedCells:
     """Leave out what the model cannot take.
 
     Parameters
@@ -214,10 +214,10 @@ def taken(
         possible &= np.abs(kinds.scale(numbers, columns)) <= LARGEST
         positions, columns, numbers = positions[possible], columns[possible], numbers[possible]
     left_out = len(cells) - len(numbers)
-    return Taken(positions, columns, numbers, features, left_out)
+    return ResolvedCells(positions, columns, numbers, features, left_out)
 
 
-def bare_features(fitted: Fitted, given: Mapping[str, Mapping[str, Any]]) -> dict[str, Feature]:
+def features_without_heads(fitted: ModelState, given: Mapping[str, Mapping[str, Any]]) -> dict[str, Feature]:
     """New features with their metadata, and without observations.
 
     Metadata that the model cannot read (a newly fitted one may have other types of columns) is left out.
@@ -247,7 +247,7 @@ def bare_features(fitted: Fitted, given: Mapping[str, Mapping[str, Any]]) -> dic
     return made
 
 
-def _sample(fitted: Fitted, kind: str | None) -> Feature:
+def _sample(fitted: ModelState, kind: str | None) -> Feature:
     """A feature of this kind, or of the usual one if the model does not have it."""
     try:
         return new_features(fitted, {"sample of a kind": {"kind": kind}})[0]
@@ -256,7 +256,7 @@ def _sample(fitted: Fitted, kind: str | None) -> Feature:
 
 
 def first_contexts(
-    fitted: Fitted, given: Taken, new: Mapping[str, Feature]
+    fitted: ModelState, given: ResolvedCells, new: Mapping[str, Feature]
 ) -> tuple[dict[str, Feature], dict[str, Feature]]:
     """New features with all their observations, and with those that are kept; no step for each cell."""
     fresh = np.array([feature.name in new for feature in given.features], dtype=bool)
@@ -280,7 +280,7 @@ def first_contexts(
             for feature, begin, end in zip(given.features, begins, ends, strict=True)
             if end > begin
         ]
-        target |= {feature.name: feature for feature in in_own_units(observed, fitted.middle)}
+        target |= {feature.name: feature for feature in find_units(observed, fitted.middle)}
     return every, kept
 
 
@@ -301,7 +301,7 @@ def _with(feature: Feature, rows: NDArray[np.int64], values: NDArray[np.float64]
 
 
 @dataclass
-class Again:
+class Dirty:
     """What must be made anew after something was lost, by name.
 
     Attributes
@@ -322,7 +322,7 @@ class Again:
         return bool(self.features or self.rows or self.shown)
 
 
-def without_features(state: LiveState, names: Sequence[str], again: Again) -> LiveState:
+def without_features(state: LiveState, names: Sequence[str], again: Dirty) -> LiveState:
     """Return the state without these features; unknown ones are passed over."""
     for name in names:
         if name not in state.base.catalogue:
@@ -337,7 +337,7 @@ def without_features(state: LiveState, names: Sequence[str], again: Again) -> Li
     return state
 
 
-def without_rows(state: LiveState, names: Sequence[str], again: Again) -> LiveState:
+def without_rows(state: LiveState, names: Sequence[str], again: Dirty) -> LiveState:
     """Return the state without these rows; unknown ones are passed over."""
     for name in names:
         if name not in state.base.rows:
@@ -345,11 +345,11 @@ def without_rows(state: LiveState, names: Sequence[str], again: Again) -> LiveSt
         row, listing = state.base.rows.position(name), state.base.catalogue.listing
         held = [listing.features[slot] for slot in listing.observed_by(row).tolist()]
         holders = [feature.name for feature in held if feature is not None]
-        origin = without_row(state.origin, row) if row < state.own_rows else state.origin
+        origin = remove_row(state.origin, row) if row < state.own_rows else state.origin
         reading = _moved_up(state.reading, row)
         shown = state.shown.roster.without(row)
         state = replace(state, origin=origin, reading=reading, shown=state.shown.with_roster(shown))
-        state = state.with_base(without_row(state.base, row))
+        state = state.with_base(remove_row(state.base, row))
         again.features |= {each for each in holders if each not in origin.catalogue}
         later = [
             each for each in holders if each in origin.catalogue and not origin.catalogue[each].in_backbone
@@ -366,7 +366,7 @@ def without_rows(state: LiveState, names: Sequence[str], again: Again) -> LiveSt
     return state
 
 
-def _moved_up(reading: Fitted, row: int) -> Fitted:
+def _moved_up(reading: ModelState, row: int) -> ModelState:
     """The kept heads, with contexts that point at a roster without this row; as fitted stays as fitted."""
 
     def moved(feature: Feature) -> Feature:
@@ -383,7 +383,7 @@ def _moved_up(reading: Fitted, row: int) -> Fitted:
 def with_rows(
     state: LiveState,
     new: Mapping[str, Mapping[str, Any] | None],
-    given: Taken,
+    given: ResolvedCells,
     again: Mapping[int, NDArray[np.int64]],
 ) -> tuple[LiveState, list[int]]:
     """The state with new rows, and with what is kept of added rows; the rows whose kept states changed."""
@@ -435,25 +435,25 @@ def _known(state: LiveState, row: int, own: int) -> RowObservations:
     return RowObservations(held.numbers[there], held.values[there])
 
 
-def _put(state: LiveState, base: Fitted, rows: list[int], kept: list[RowObservations]) -> Roster:
+def _put(state: LiveState, base: ModelState, rows: list[int], kept: list[RowObservations]) -> RowStore:
     places = np.array(rows, dtype=np.int64)
     metadata = None if base.row_metadata is None else base.row_metadata.encoded[places]
     names = [base.rows[row] for row in rows]
-    states = described(state.reading, RowCells.of(kept), names, metadata)
+    states = compute_row_states(state.reading, RowCells.of(kept), names, metadata)
     return base.roster.put(places, states, kept)
 
 
 def _added(
     state: LiveState,
-    base: Fitted,
+    base: ModelState,
     new: Mapping[str, Mapping[str, Any] | None],
     kept: list[RowObservations],
-) -> Fitted:
+) -> ModelState:
     names = list(new)
     given = {name: metadata for name, metadata in new.items() if metadata}
     records, encoded = encoded_rows(base.row_metadata, names, given or None)
     held = base.row_metadata
-    states = described(state.reading, RowCells.of(kept), names, None if held is None else encoded)
+    states = compute_row_states(state.reading, RowCells.of(kept), names, None if held is None else encoded)
     return replace(
         base,
         roster=base.roster.added(names, states, kept),
@@ -468,7 +468,7 @@ _FEW_FEATURES = 8  # features whose kept sums are worth more than one pass for a
 
 def with_features(
     state: LiveState,
-    given: Taken,
+    given: ResolvedCells,
     new: Mapping[str, Feature],
     renewed: list[int],
     again: Mapping[int, NDArray[np.int64]],
@@ -503,7 +503,9 @@ def with_features(
     return replace(state, reading=_kept(state.reading, base, new, kept)), changed
 
 
-def _kept(reading: Fitted, base: Fitted, new: Mapping[str, Feature], kept: Mapping[str, Feature]) -> Fitted:
+def _kept(
+    reading: ModelState, base: ModelState, new: Mapping[str, Feature], kept: Mapping[str, Feature]
+) -> ModelState:
     """The kept heads after these features have other contexts.
 
     Where everything is kept, the head is that from all observations. New features get theirs first and in
@@ -516,11 +518,11 @@ def _kept(reading: Fitted, base: Fitted, new: Mapping[str, Feature], kept: Mappi
         reading = replace(reading, catalogue=reading.catalogue.put(features, heads))
     same = {*whole}
     others = [each for name, each in kept.items() if name not in same]
-    parts = {each.name: each for each in in_own_units(others, base.middle)}
+    parts = {each.name: each for each in find_units(others, base.middle)}
     return _headed(reading, parts, None)
 
 
-def _holders(base: Fitted, rows: list[int]) -> Iterator[tuple[int, Feature]]:
+def _holders(base: ModelState, rows: list[int]) -> Iterator[tuple[int, Feature]]:
     """The features whose contexts hold these rows, with each."""
     if not rows:
         return
@@ -531,7 +533,7 @@ def _holders(base: Fitted, rows: list[int]) -> Iterator[tuple[int, Feature]]:
                 yield row, feature
 
 
-def _headed(fitted: Fitted, features: Mapping[str, Feature], given: Taken | None) -> Fitted:
+def _headed(fitted: ModelState, features: Mapping[str, Feature], given: ResolvedCells | None) -> ModelState:
     """The model with the heads of these features; from kept sums if ``given`` says what is new in each."""
     if given is not None:
         short = has_short_ways(fitted)
@@ -553,7 +555,7 @@ def _headed(fitted: Fitted, features: Mapping[str, Feature], given: Taken | None
 _FEW_ROWS = 8  # rows that are described faster one by one
 
 
-def advanced(state: LiveState, delta: Delta, arrivals: Arrivals) -> LiveState:
+def apply(state: LiveState, delta: Delta, arrivals: Arrivals) -> LiveState:
     """Return the state after these changes; the given one stays as it is.
 
     Parameters
@@ -566,15 +568,15 @@ def advanced(state: LiveState, delta: Delta, arrivals: Arrivals) -> LiveState:
         Gives the observations that arrived of some features or rows, without what ``delta`` loses; asked
         only if something is lost.
     """
-    again = Again()
+    again = Dirty()
     state = without_features(state, delta.lost_features, again)
     state = without_rows(state, delta.lost_rows, again)
     before = arrivals(sorted(again.features), sorted(again.rows | again.shown)) if again else []
     state = _restored(state, again, before)
-    new = bare_features(state.base, delta.features) if delta.features else {}
+    new = features_without_heads(state.base, delta.features) if delta.features else {}
     first = len(state.base.rows)
     fresh = {name: first + place for place, name in enumerate(delta.rows)}
-    given = taken(state.base, fresh, new, delta.cells)
+    given = resolve_cells(state.base, fresh, new, delta.cells)
     state, renewed = with_rows(state, delta.rows, given, _ordered(state, again.rows, before, "row"))
     state, changed = with_features(
         state, given, new, renewed, _ordered(state, again.features, before, "feature")
@@ -584,7 +586,7 @@ def advanced(state: LiveState, delta: Delta, arrivals: Arrivals) -> LiveState:
     return replace(state, left_out=state.left_out + given.left_out)
 
 
-def _restored(state: LiveState, again: Again, before: Sequence[Cell]) -> LiveState:
+def _restored(state: LiveState, again: Dirty, before: Sequence[Cell]) -> LiveState:
     """The state in which rows of the fitted model are as fitted again if nothing is left that arrived."""
     arrived = {cell.row for cell in before if cell.feature in state.base.catalogue}
     bare = sorted(state.base.rows.position(name) for name in again.shown - arrived)
@@ -614,7 +616,7 @@ def _ordered(
     return found
 
 
-def _described(state: LiveState, given: Taken, changed: list[str], dirty: set[int]) -> LiveState:
+def _described(state: LiveState, given: ResolvedCells, changed: list[str], dirty: set[int]) -> LiveState:
     """The state with what is shown of rows that observed something, or were read by heads that changed."""
     roster, catalogue = state.shown.roster, state.base.catalogue
     numbers = state.numbers([feature.name for feature in given.features])
@@ -629,10 +631,10 @@ def _described(state: LiveState, given: Taken, changed: list[str], dirty: set[in
     cells = known.joined(np.searchsorted(rows, given.rows), numbers, given.values)
     if len(rows) <= _FEW_ROWS and has_short_ways(state.reading):
         for row, observations in zip(rows.tolist(), cells.observations(), strict=True):
-            roster = roster.put_one(row, described_one(state.reading, row, observations), observations)
+            roster = roster.put_one(row, compute_row_state(state.reading, row, observations), observations)
         return replace(state, shown=state.shown.with_roster(roster))
     metadata = None if state.base.row_metadata is None else state.base.row_metadata.encoded[rows]
-    states = described(state.reading, cells, [state.base.rows[row] for row in rows], metadata)
+    states = compute_row_states(state.reading, cells, [state.base.rows[row] for row in rows], metadata)
     roster = roster.put(rows, states, cells.observations())
     return replace(state, shown=state.shown.with_roster(roster))
 
@@ -666,7 +668,7 @@ class Snapshot:
     path: Path
 
     @property
-    def shown(self) -> Fitted:
+    def shown(self) -> ModelState:
         """The model as it is shown."""
         return self.state.shown
 
@@ -716,8 +718,8 @@ class LiveModel:
         """The state of a model to which nothing has arrived, after everything in the store."""
         delta, number = read_all(connection, state.base.rows), read_last_number(connection)
         there = arrivals_from(connection)
-        state = advanced(state, Delta(delta.lost_features, delta.lost_rows), there)
-        return replace(advanced(state, fitting(state, delta), there), number=number)
+        state = apply(state, Delta(delta.lost_features, delta.lost_rows), there)
+        return replace(apply(state, fitting(state, delta), there), number=number)
 
     def caught_up(self, connection: Connection) -> LiveState:
         """The present state after all changes in the store, as this connection sees it."""
@@ -727,8 +729,8 @@ class LiveModel:
             return state
         delta = read_since(connection, state.number, state.base.rows)
         there = arrivals_from(connection)
-        lost = advanced(state, Delta(delta.lost_features, delta.lost_rows), there)
-        return replace(advanced(lost, fitting(lost, delta), there), number=number)
+        lost = apply(state, Delta(delta.lost_features, delta.lost_rows), there)
+        return replace(apply(lost, fitting(lost, delta), there), number=number)
 
     def publish(self, state: LiveState) -> Snapshot:
         """Let all answers from now on be made from this state."""

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from headstart.core.types import between
+from headstart.core.types import interpolate
 from headstart.linalg.packed import triangle_indices
 from headstart.model.features import Feature
-from headstart.model.state import Fitted
+from headstart.model.state import ModelState
 from headstart.table.kinds import KindType
 from headstart.training.calibration import LEVELS, USUAL_LEVEL
 
@@ -27,7 +27,7 @@ class QuickCell(NamedTuple):
     high: float
 
 
-def quick_cell(fitted: Fitted, row: str, name: str, level: float) -> QuickCell:
+def quick_cell(fitted: ModelState, row: str, name: str, level: float) -> QuickCell:
     """Predict one cell; equal to ``Headstart.predict`` up to rounding.
 
     Parameters
@@ -60,7 +60,7 @@ def quick_cell(fitted: Fitted, row: str, name: str, level: float) -> QuickCell:
 
 
 def _output(
-    fitted: Fitted,
+    fitted: ModelState,
     activation: NDArray[np.float32],
     doubt: NDArray[np.float32] | None,
     noisy: float,
@@ -85,7 +85,7 @@ def _output(
 
 
 def _linked(
-    fitted: Fitted, feature: Feature, output: float, variance: float, noise: float
+    fitted: ModelState, feature: Feature, output: float, variance: float, noise: float
 ) -> tuple[float, float]:
     """Mean and variance of the value on the models' scale; see ``Likelihood.predictive``."""
     kind = _modelled(fitted, feature)
@@ -100,7 +100,7 @@ def _linked(
     return mean, slope if binary else slope**2 * variance + noise
 
 
-def _modelled(fitted: Fitted, feature: Feature) -> int:
+def _modelled(fitted: ModelState, feature: Feature) -> int:
     """The kind as the model takes it."""
     if feature.kind.type != KindType.BINARY or fitted.settings.binary_link != "identity":
         return feature.kind.type
@@ -108,11 +108,11 @@ def _modelled(fitted: Fitted, feature: Feature) -> int:
 
 
 @torch.no_grad()
-def _usual_noise(fitted: Fitted, feature: Feature) -> float:
+def _usual_noise(fitted: ModelState, feature: Feature) -> float:
     return float(fitted.knowledge.likelihood.noise(torch.tensor(int(_modelled(fitted, feature)))))
 
 
-def _corrections(fitted: Fitted, feature: Feature) -> tuple[list[float], float, float]:
+def _corrections(fitted: ModelState, feature: Feature) -> tuple[list[float], float, float]:
     """The factors of all levels, and slope and shift of a probability, for this kind and number of shots."""
     return _calibrated(_Calibrated(fitted), feature.shots, int(_modelled(fitted, feature)))
 
@@ -120,7 +120,7 @@ def _corrections(fitted: Fitted, feature: Feature) -> tuple[list[float], float, 
 class _Calibrated:
     """A model's calibration as the key of a cache: the same for all moments of one fitted model."""
 
-    def __init__(self, fitted: Fitted) -> None:
+    def __init__(self, fitted: ModelState) -> None:
         self.calibration = fitted.calibration
 
     def __eq__(self, other: object) -> bool:
@@ -134,7 +134,7 @@ class _Calibrated:
 def _calibrated(held: _Calibrated, shots: int, kind: int) -> tuple[list[float], float, float]:
     calibration = held.calibration
     factors = calibration.factor(torch.tensor([shots]), torch.tensor([kind]))[0].double().tolist()
-    left, right, share = between(calibration.marks, torch.tensor([shots]))
+    left, right, share = interpolate(calibration.marks, torch.tensor([shots]))
     slope, shift = (
         float(torch.lerp(each[left], each[right], share)) for each in (calibration.slopes, calibration.shifts)
     )

@@ -24,7 +24,7 @@ from headstart.model.prediction import Prediction
 from headstart.model.ranking import Ranking
 from headstart.model.row_states import observations_of_row
 from headstart.service.changes import AddFeature, AddRow, Change, ForgetRow, Observe, Receipt, RemoveFeature
-from headstart.service.errors import Problem, addressed, located, of_validation
+from headstart.service.errors import Problem, error_at, not_found, of_validation
 from headstart.service.live_model import Snapshot
 from headstart.service.quick import quick_cell
 from headstart.service.schemas import (
@@ -106,7 +106,7 @@ async def changed(request: Request, change: Change, *, status: int = 200, in_pat
     body = await request.body() if key is not None else b""
     waiting = asyncio.wrap_future(service.change(change, key, body))
     if in_path:
-        with addressed():
+        with not_found():
             receipt = await waiting
     else:
         receipt = await waiting
@@ -207,7 +207,7 @@ def show_feature(request: Request, name: str) -> Response:
     """Show one feature: its kind, metadata, shots, uncertainty, observations and when it was added."""
     service = service_of(request)
     snapshot = service.snapshot
-    with addressed():
+    with not_found():
         known = snapshot.model.feature(name)
     index: FeatureIndex = request.app.state.indices.of(snapshot.shown)
     place = np.array([index.place(known.name)])
@@ -242,7 +242,7 @@ def past(request: Request, name: str) -> Response:
     """Show the mean prediction and its uncertainty over rows after each number of observations."""
     service = service_of(request)
     snapshot = service.snapshot
-    with addressed():
+    with not_found():
         known = snapshot.shown.catalogue[name].name
     arrived = service.store.observations_of(known)
     points = history(snapshot.state, known, [cell.row for cell, _ in arrived])
@@ -253,7 +253,7 @@ def past(request: Request, name: str) -> Response:
 def spread(request: Request, name: str) -> Response:
     """Count the predicted means over rows: a histogram, its mean, and the mean uncertainty."""
     snapshot = service_of(request).snapshot
-    with addressed():
+    with not_found():
         known = snapshot.shown.catalogue[name].name
     return answer(snapshot, {"feature": known, **distribution(snapshot.state, known)})
 
@@ -286,7 +286,7 @@ def show_row(request: Request, name: str) -> Response:
     """Show one row: its metadata and what it observed."""
     service = service_of(request)
     snapshot = service.snapshot
-    with addressed():
+    with not_found():
         place = snapshot.shown.rows.position(name)
     state = snapshot.state
     own = state.shown.roster.observations(place)
@@ -381,12 +381,12 @@ def _predicted(snapshot: Snapshot, body: Predict, settings: ServiceSettings, *, 
     for field, names in (("/rows", body.rows), ("/features", body.features)):
         if len({*names}) < len(names):
             raise Problem(422, f"{field[1:]} are named twice; name each once", field)
-    with located("/features"):
+    with error_at("/features"):
         for name in body.features:
             snapshot.shown.catalogue[name]
     if cells <= _SMALL and isinstance(body.rows, list) and body.form == "cells" and not arrow:
         return answer(snapshot, _cells(snapshot, body.rows, body))
-    with located("/rows"):
+    with error_at("/rows"):
         predicted = snapshot.model.predict(body.rows, body.features)
     if arrow:
         return _arrow(snapshot, predicted, body.level)
@@ -397,7 +397,7 @@ def _cells(snapshot: Snapshot, rows: list[str], body: Predict) -> dict[str, Any]
     """A few cells, one by one."""
     lines = []
     for row in rows:
-        with located("/rows"):
+        with error_at("/rows"):
             snapshot.shown.rows.position(row)
         for feature in body.features:
             mean, std, low, high = quick_cell(snapshot.shown, row, feature, body.level)
@@ -441,9 +441,9 @@ rankings = APIRouter(prefix="/v1", tags=["questions"])
 def recommend(request: Request, body: Recommend) -> Response:
     """Rank features for a row, best first."""
     snapshot = service_of(request).snapshot
-    with located("/row"):
+    with error_at("/row"):
         snapshot.model.predict(_asked(body.row), snapshot.model.features[:1])
-    with located("/features"):
+    with error_at("/features"):
         ranking = snapshot.model.recommend(
             body.row,
             body.n,
@@ -463,7 +463,7 @@ def _asked(row: str | dict[str, float]) -> Any:
 def _knowing(request: Request, feature: str) -> Snapshot:
     """The present model, if it has this feature."""
     snapshot = service_of(request).snapshot
-    with located("/feature"):
+    with error_at("/feature"):
         snapshot.shown.catalogue[feature]
     return snapshot
 
@@ -472,7 +472,7 @@ def _knowing(request: Request, feature: str) -> Snapshot:
 def audience(request: Request, body: Audience) -> Response:
     """Rank rows for a feature, best first."""
     snapshot = _knowing(request, body.feature)
-    with located("/rows"):
+    with error_at("/rows"):
         ranking = snapshot.model.audience(
             body.feature, body.n, body.rows, body.exclude_observed, body.by, level=body.level
         )
@@ -491,7 +491,7 @@ def _ranking(ranking: Ranking) -> dict[str, Any]:
 def suggest(request: Request, body: Suggest) -> Response:
     """Name the rows whose observations would tell most about a feature."""
     snapshot = _knowing(request, body.feature)
-    with located("/rows"):
+    with error_at("/rows"):
         rows = snapshot.model.suggest(body.feature, body.rows, body.n)
     return answer(snapshot, {"feature": body.feature, "rows": rows})
 
@@ -500,7 +500,7 @@ def suggest(request: Request, body: Suggest) -> Response:
 def similar(request: Request, body: Similar) -> Response:
     """Find the features whose predictions go together with those of one feature."""
     snapshot = service_of(request).snapshot
-    with located("/feature"):
+    with error_at("/feature"):
         found = snapshot.model.similar(body.feature, body.n)
     lines = [{"feature": name, "similarity": value} for name, value in found]
     return answer(snapshot, {"feature": found.feature, "similar": lines})
@@ -510,9 +510,9 @@ def similar(request: Request, body: Similar) -> Response:
 def explain(request: Request, body: Explain) -> Response:
     """Say which observations and metadata made a prediction, as contributions that add up."""
     snapshot = service_of(request).snapshot
-    with located("/feature"):
+    with error_at("/feature"):
         snapshot.shown.catalogue[body.feature]
-    with located("/row"):
+    with error_at("/row"):
         found = snapshot.model.explain(body.row, body.feature)
     parts = [
         {
@@ -563,7 +563,7 @@ def model(request: Request) -> Response:
 @admin.post("/model", summary="Take over another fitted model")
 def take_over(request: Request, body: TakeOver) -> Response:
     """Serve the fitted model of another folder, with everything that arrived; no answer is interrupted."""
-    with located("/path"):
+    with error_at("/path"):
         snapshot = service_of(request).take_over(Path(body.path).resolve())
     return answer(snapshot, {"left_out": snapshot.state.left_out})
 

@@ -279,7 +279,7 @@ def open_engine(url: str) -> Engine:
     raise InputError(f"a store is kept in SQLite or PostgreSQL; got {backend!r}")
 
 
-def shown_url(url: str) -> str:
+def redact_url(url: str) -> str:
     """The URL of a store without its password."""
     return make_url(url).render_as_string(hide_password=True)
 
@@ -511,14 +511,14 @@ def forget_row(connection: Connection, name: str) -> int:
     return number
 
 
-def remembered(connection: Connection, key: str) -> tuple[str, dict[str, Any]] | None:
+def find_request(connection: Connection, key: str) -> tuple[str, dict[str, Any]] | None:
     """The digest of the body that came with an idempotency key, and the answer that it got."""
     query = select(REQUESTS.c.digest, REQUESTS.c.answer).where(REQUESTS.c.key == key)
     found = connection.execute(query).one_or_none()
     return None if found is None else (found.digest, json.loads(found.answer))
 
 
-def remember(connection: Connection, key: str, digest: str, answer: Mapping[str, Any]) -> None:
+def record_request(connection: Connection, key: str, digest: str, answer: Mapping[str, Any]) -> None:
     """Keep the answer that an idempotency key got; keys of long ago are dropped."""
     connection.execute(delete(REQUESTS).where(REQUESTS.c.at < now() - KEYS_ARE_KEPT))
     line = {"key": key, "digest": digest, "answer": json.dumps(answer), "at": now()}

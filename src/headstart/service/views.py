@@ -17,7 +17,7 @@ from headstart.core.types import second_moment
 from headstart.errors import InputError
 from headstart.linalg.packed import weighted_traces
 from headstart.model.prediction import Prediction, predict_features
-from headstart.model.state import Fitted
+from headstart.model.state import ModelState
 from headstart.service.live_model import LiveState
 from headstart.service.store import Store, added_features, read_cells
 from headstart.table import Names
@@ -39,7 +39,7 @@ class FeatureIndex:
         The model.
     """
 
-    fitted: Fitted
+    fitted: ModelState
 
     @cached_property
     def names(self) -> list[str]:
@@ -120,7 +120,7 @@ class IndexCache:
         self._lock = threading.Lock()
         self._held: FeatureIndex | None = None
 
-    def of(self, fitted: Fitted) -> FeatureIndex:
+    def of(self, fitted: ModelState) -> FeatureIndex:
         """The index of this moment."""
         with self._lock:
             if self._held is None or self._held.fitted is not fitted:
@@ -133,7 +133,7 @@ _MOST_ROWS = 2000  # over which predictions are averaged or counted
 _BINS = 30
 
 
-def predicted_over_rows(state: LiveState, fitted: Fitted, name: str) -> Prediction:
+def predicted_over_rows(state: LiveState, fitted: ModelState, name: str) -> Prediction:
     """Predict a feature for all rows, or for so many of them, evenly spaced.
 
     Parameters

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from headstart.config import Config
 from headstart.errors import HeadstartError
-from headstart.model.saving.folder import identity_of, touched
-from headstart.service.auth import Keyring
+from headstart.model.saving.folder import file_stamp, identity_of
+from headstart.service.auth import TokenSet
 from headstart.service.changes import Change, Receipt, Writer
 from headstart.service.errors import LOG, Problem
 from headstart.service.live_model import LiveModel, Snapshot
@@ -65,7 +65,7 @@ class Watcher:
     def __init__(
         self,
         live: LiveModel,
-        keys: Callable[[Keyring], None],
+        keys: Callable[[TokenSet], None],
         given: Path,
         seconds: float,
         *,
@@ -73,7 +73,7 @@ class Watcher:
     ) -> None:
         self._live, self._keys, self._given, self._seconds = live, keys, given, seconds
         self._watch_model = watch_model
-        self._seen = touched(live.snapshot.path)
+        self._seen = file_stamp(live.snapshot.path)
         self._refused: tuple[Path, object] | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headstart-watcher", daemon=True)
@@ -87,7 +87,7 @@ class Watcher:
     def look(self) -> None:
         """Look once."""
         store = self._live.store
-        self._keys(Keyring(store.tokens()))
+        self._keys(TokenSet(store.tokens()))
         self._live.follow()
         self._look_for_model(store)
 
@@ -101,8 +101,8 @@ class Watcher:
                 LOG.exception("looking for changes failed; will look again")
 
     def _look_for_model(self, store: Store) -> None:
-        path = taken_over(store, self._given)
-        now = touched(path)
+        path = take_over_from(store, self._given)
+        now = file_stamp(path)
         present = self._live.snapshot
         replaced = path == present.path and self._watch_model and now != self._seen
         if now is None or (path == present.path and not replaced) or self._refused == (path, now):
@@ -116,7 +116,7 @@ class Watcher:
             LOG.error("the model in %s is not taken over: %s", path, error)
 
 
-def taken_over(store: Store, given: Path) -> Path:
+def take_over_from(store: Store, given: Path) -> Path:
     """The folder to serve: the given one, or that which was taken over instead of it."""
     said = store.fact(MODEL_FACT)
     if said is None:
@@ -148,7 +148,7 @@ class Service:
     def __init__(self, path: Path, url: str, settings: ServiceSettings) -> None:
         self.path, self.url, self.settings = path, url, settings
         self.metrics = Metrics()
-        self.keys: Keyring | None = None  # unknown until the store was read
+        self.keys: TokenSet | None = None  # unknown until the store was read
         self.failed: str | None = None
         self._store: Store | None = None
         self._live: LiveModel | None = None
@@ -170,8 +170,8 @@ class Service:
         while not self._stop.is_set():
             try:
                 self._store = store = self._store or Store(self.url)
-                self._set_keys(Keyring(store.tokens()))
-                live = LiveModel(store, taken_over(store, self.path))
+                self._set_keys(TokenSet(store.tokens()))
+                live = LiveModel(store, take_over_from(store, self.path))
                 self._writer = Writer(live, self.metrics.committed)
                 watch = self.settings.watch_model
                 self._watcher = Watcher(
@@ -188,7 +188,7 @@ class Service:
                 LOG.exception("not ready")
             self._stop.wait(_RETRY_SECONDS)
 
-    def _set_keys(self, keys: Keyring) -> None:
+    def _set_keys(self, keys: TokenSet) -> None:
         self.keys = keys
 
     def close(self) -> None:

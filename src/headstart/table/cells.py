@@ -23,7 +23,7 @@ Positions = NDArray[np.int32]
 Floats = NDArray[np.float32] | NDArray[np.float64]  # single precision only where it holds every value exactly
 
 
-def parts_of(count: int) -> Iterator[slice]:
+def chunk_slices(count: int) -> Iterator[slice]:
     """Stretches of so many observations, each short enough to be computed with at once."""
     for start in range(0, count, AT_ONCE):
         yield slice(start, min(count, start + AT_ONCE))
@@ -37,7 +37,7 @@ def require_positions(count: int, what: str) -> None:
         )
 
 
-def exact(values: NDArray[Any]) -> Floats:
+def smallest_exact(values: NDArray[Any]) -> Floats:
     """The values in single precision if it holds each of them exactly, otherwise in double precision.
 
     >>> exact(np.array([0.5, 4.0])).dtype, exact(np.array([0.5, 0.1])).dtype
@@ -48,39 +48,39 @@ def exact(values: NDArray[Any]) -> Floats:
         return values
     values = np.asarray(values, dtype=np.float64)
     with np.errstate(over="ignore"):  # what single precision cannot hold becomes infinite, and differs
-        for part in parts_of(len(values)):
+        for part in chunk_slices(len(values)):
             if not np.array_equal(values[part].astype(np.float32), values[part]):
                 return values
         return values.astype(np.float32)
 
 
-def counts_of(index: NDArray[Any], count: int) -> NDArray[np.int64]:
+def count_positions(index: NDArray[Any], count: int) -> NDArray[np.int64]:
     """How often each position below ``count`` occurs, as ``np.bincount`` counts, which copies the index.
 
     >>> counts_of(np.array([2, 0, 2], np.int32), 3)
     array([1, 0, 2])
     """
     counts = np.zeros(count, np.int64)
-    for part in parts_of(len(index)):
+    for part in chunk_slices(len(index)):
         counts += np.bincount(index[part], minlength=count)
     return counts
 
 
-def taken(array: NDArray[Any], order: NDArray[Any]) -> NDArray[Any]:
+def take_positions(array: NDArray[Any], order: NDArray[Any]) -> NDArray[Any]:
     """``array[order]``; numpy would first make an index of 8 bytes for each of the order's 4."""
     found = np.empty(len(order), array.dtype)
-    for part in parts_of(len(order)):
+    for part in chunk_slices(len(order)):
         found[part] = array[order[part]]
     return found
 
 
-def ascends(rows: NDArray[Any], features: NDArray[Any]) -> bool:
+def is_sorted(rows: NDArray[Any], features: NDArray[Any]) -> bool:
     """Whether observations are sorted by (row, feature), each pair once.
 
     >>> ascends(np.array([0, 0, 1]), np.array([0, 2, 1])), ascends(np.array([0, 0]), np.array([1, 1]))
     (True, False)
     """
-    for part in parts_of(len(rows) - 1):
+    for part in chunk_slices(len(rows) - 1):
         after = slice(part.start + 1, part.stop + 1)
         same, later = rows[after] == rows[part], rows[after] > rows[part]
         if not (later | (same & (features[after] > features[part]))).all():
@@ -126,7 +126,7 @@ class Cells:
         """Build from the line, index and value of each observation, in any order."""
         order = torch.argsort(lines.long() * width + index)
         starts = offsets(torch.bincount(lines, minlength=height))
-        small = index.to(index_type(width))[order]
+        small = index.to(index_dtype(width))[order]
         return cls(starts, small, values[order], width, None if weights is None else weights[order])
 
     def __len__(self) -> int:
@@ -197,7 +197,7 @@ class Cells:
         arrays = tuple(part.numpy() for part in (moved, self.index, self.indptr))
         by_index = csr_array(arrays, shape=(len(self), self.width), copy=False).tocsc()
         indptr = torch.from_numpy(by_index.indptr).long()
-        index = torch.from_numpy(by_index.indices).to(index_type(len(self)))
+        index = torch.from_numpy(by_index.indices).to(index_dtype(len(self)))
         data = torch.from_numpy(by_index.data)
         if self.weights is None:
             return Cells(indptr, index, data, len(self))
@@ -209,7 +209,7 @@ class Cells:
         return order, offsets(torch.bincount(self.index, minlength=self.width))
 
 
-def index_type(width: int) -> torch.dtype:
+def index_dtype(width: int) -> torch.dtype:
     """The type of an index of positions below ``width``: 4 bytes each unless there are too many."""
     return torch.int32 if width <= _MOST_SMALL else torch.int64
 

@@ -12,12 +12,12 @@ import pyarrow.compute as pc
 import torch
 from numpy.typing import NDArray
 
-from headstart.distributed import crew
-from headstart.errors import InputError, listed
-from headstart.table.cells import Cells, Floats, Positions, counts_of, offsets, parts_of
-from headstart.table.kinds import Kind, Kinds, KindType, kinds_to_paste, pasted
+from headstart.distributed import process_group
+from headstart.errors import InputError, join_names
+from headstart.table.cells import Cells, Floats, Positions, chunk_slices, count_positions, offsets
+from headstart.table.kinds import Kind, Kinds, KindType, as_option, kinds_as_option
 from headstart.table.names import Names
-from headstart.table.outliers import ByFeature, moments_by_feature, tame_outliers
+from headstart.table.outliers import ByFeature, moments_by_feature, winsorise
 
 MAX_STEPS = 100  # values that span more steps do not count as a grid
 
@@ -71,9 +71,9 @@ def real_scales(
     ``index`` is the feature of each value. Features of similar center and scale share one pair; otherwise
     each feature has its own. Values far beyond all others of their feature do not enlarge its scale.
     """
-    number = crew().total(torch.from_numpy(np.bincount(index, minlength=count))).numpy()
+    number = process_group().all_reduce_sum(torch.from_numpy(np.bincount(index, minlength=count))).numpy()
     given = values = np.asarray(values, dtype=np.float64)
-    if crew().alone:
+    if process_group().is_single:
         values = _without_outliers(index, values, number)
         mean, squares = _moments(index, values, number)
     else:
@@ -92,7 +92,7 @@ def real_scales(
     if not similar:
         magnitude = np.where(np.abs(mean) > 0, np.abs(mean), 1.0)
         return mean, np.maximum(np.where(deviation > 0, deviation, magnitude), least), False
-    if crew().alone:
+    if process_group().is_single:
         center = float(values[0] + (values - values[0]).mean())
         scale = float((values - center).std())
     else:
@@ -111,7 +111,7 @@ def _least_scales(
         distance = np.nan_to_num(np.abs(values - mean[index]))
     furthest = np.zeros(len(mean))
     np.maximum.at(furthest, index, distance)
-    return _LEAST_SHARE * crew().largest(torch.from_numpy(furthest)).numpy()
+    return _LEAST_SHARE * process_group().all_reduce_max(torch.from_numpy(furthest)).numpy()
 
 
 def _moments(
@@ -134,7 +134,7 @@ def _without_outliers(
     ordered = torch.from_numpy(values[order])
     cells = Cells(offsets(torch.from_numpy(number)), torch.zeros(len(order), dtype=torch.int64), ordered, 1)
     tamed = np.empty_like(values)
-    tamed[order] = tame_outliers(cells, torch.ones(len(number), dtype=torch.bool)).values.numpy()
+    tamed[order] = winsorise(cells, torch.ones(len(number), dtype=torch.bool)).values.numpy()
     return tamed
 
 
@@ -232,23 +232,23 @@ def _are_counts(
 Pairs = tuple[Positions, Floats]
 
 
-def digest(index: Positions, values: Floats, width: int) -> Pairs:
+def sample_values(index: Positions, values: Floats, width: int) -> Pairs:
     """Features and values that stand for those of all processes: see ``resolve_kinds``.
 
     Of a feature there are all distinct values if they are few, and otherwise some more than a rating can
     have, with the smallest, the largest and one that is not whole, if there is one. There are as many as
     the feature has observations, but at most enough to tell a rating. A process by itself has all values.
     """
-    if crew().alone:
+    if process_group().is_single:
         return index, values
-    counts = crew().total(torch.from_numpy(np.bincount(index, minlength=width))).numpy()
+    counts = process_group().all_reduce_sum(torch.from_numpy(np.bincount(index, minlength=width))).numpy()
     features, few = _few_values(index, values)
     grouped = ByFeature(torch.from_numpy(features), width)
     arrived = grouped.sent(torch.from_numpy(few)).numpy()
     owners = np.repeat(np.arange(width)[grouped.features], grouped.counts.numpy())
     features, few = _few_values(owners, arrived)
-    features = crew().gathered(torch.from_numpy(features)).numpy()
-    few = crew().gathered(torch.from_numpy(few)).numpy()
+    features = process_group().all_gather(torch.from_numpy(features)).numpy()
+    few = process_group().all_gather(torch.from_numpy(few)).numpy()
     distinct = np.bincount(features, minlength=width)
     more = np.maximum(0, np.minimum(counts, FEW) - distinct)
     first = np.searchsorted(features, np.flatnonzero(more))  # the first value of each, once more
@@ -306,9 +306,9 @@ def resolve_kinds(
     """
     count = len(features)
     every = index, values
-    index, values = digest(index, values, count)
+    index, values = sample_values(index, values, count)
     arrays = _KindArrays(np.full(count, UNDECIDED), np.full(count, np.nan), np.full(count, np.nan))
-    observed = counts_of(index, count) > 0
+    observed = count_positions(index, count) > 0
     if isinstance(kinds, Mapping):
         _assign_by_name(arrays, kinds, features, index, values)
     elif kinds is not None:
@@ -331,7 +331,7 @@ def resolve_kinds(
             if "," in summary
             else summary.replace(" ", " features inferred as ", 1)
         )
-        notes.append(f"{text} ({kinds_to_paste(features.take(positions), found)})")
+        notes.append(f"{text} ({kinds_as_option(features.take(positions), found)})")
     if unobserved.any():
         notes.append(
             f"{int(unobserved.sum())} features without observations got the most common kind, {common}"
@@ -350,7 +350,7 @@ def check_values(
     values: Floats,
 ) -> None:
     """Raise an error for the first value that its feature's kind does not allow."""
-    for part in parts_of(len(values)):
+    for part in chunk_slices(len(values)):
         bad = kinds.impossible(values[part], feature_index[part])
         if not bad.any():
             continue
@@ -359,7 +359,7 @@ def check_values(
         raise InputError(
             f"row {rows[row_index[i]]!r}, feature {features[feature_index[i]]!r}: the value"
             f" {values[i]:.12g} must be {kind.allowed} (the feature's kind is {kind}); correct the value, or"
-            f" give this feature another kind, as in {pasted({features[feature_index[i]]: 'real'})}"
+            f" give this feature another kind, as in {as_option({features[feature_index[i]]: 'real'})}"
         )
 
 
@@ -383,7 +383,7 @@ def _assign_by_name(
     named = {name: parse_kind(text) for name, text in kinds.items() if name is not None}
     positions = features.positions(named)
     if len(np.unique(positions)) < len(positions):
-        raise InputError(f"kinds contains a feature twice, in two spellings: {listed(named)}; keep one")
+        raise InputError(f"kinds contains a feature twice, in two spellings: {join_names(named)}; keep one")
     for position, kind in zip(positions.tolist(), named.values(), strict=True):
         arrays.assign(position, kind)
     if None in kinds:
@@ -464,12 +464,17 @@ def _compute_real_scales(arrays: _KindArrays, index: Positions, values: Floats) 
     if not mask.any():  # every process has the same features
         return True
     selected = mask[index]
-    if not crew().count(int(selected.sum())):
+    if not process_group().sum_number(int(selected.sum())):
         arrays.assign(mask, Kind.real())
         return True
     index = index[selected]
     center, scale, shared = real_scales(index, values[selected], len(mask))
-    observed = mask & (crew().total(torch.from_numpy(np.bincount(index, minlength=len(mask)))) > 0).numpy()
+    observed = (
+        mask
+        & (
+            process_group().all_reduce_sum(torch.from_numpy(np.bincount(index, minlength=len(mask)))) > 0
+        ).numpy()
+    )
     arrays.first[observed], arrays.second[observed] = center[observed], scale[observed]
     arrays.assign(mask & ~observed, arrays.median_real(observed))
     return shared

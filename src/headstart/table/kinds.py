@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headstart.errors import InputError, argument, did_you_mean, worded
+from headstart.errors import InputError, did_you_mean, for_user, option_name
 from headstart.table.cells import Floats
 
 __all__ = ["KIND_NAMES", "Kind", "KindType", "Kinds"]
@@ -22,7 +22,7 @@ __all__ = ["KIND_NAMES", "Kind", "KindType", "Kinds"]
 LARGEST = 1e17
 
 
-def require_carried(values: Floats, scaled: NDArray[np.float64], where: Callable[[int], str]) -> None:
+def require_representable(values: Floats, scaled: NDArray[np.float64], where: Callable[[int], str]) -> None:
     """Refuse values that models cannot compute with.
 
     Parameters
@@ -345,7 +345,7 @@ class Kinds(Sequence[Kind]):
 MAX_SHOWN = 20  # single features with a kind of their own; more are counted
 
 
-def kinds_to_paste(names: Iterable[str], kinds: Iterable[Kind]) -> str:
+def kinds_as_option(names: Iterable[str], kinds: Iterable[Kind]) -> str:
     """Return what gives these features these kinds: the usual kind, then the features with another one.
 
     Reals are written without center and scale: these are computed from the data again.
@@ -357,10 +357,10 @@ def kinds_to_paste(names: Iterable[str], kinds: Iterable[Kind]) -> str:
     usual = Counter(texts).most_common(1)[0][0]
     others = [(name, text) for name, text in zip(names, texts, strict=True) if text != usual]
     more = f" and {len(others) - MAX_SHOWN} more" if len(others) > MAX_SHOWN else ""
-    return pasted({None: usual, **dict(others[:MAX_SHOWN])}) + more
+    return as_option({None: usual, **dict(others[:MAX_SHOWN])}) + more
 
 
-def pasted(kinds: Mapping[str | None, str]) -> str:
+def as_option(kinds: Mapping[str | None, str]) -> str:
     """Write kinds as an argument or as options.
 
     >>> pasted({"b": "real"}), pasted({None: "real"})
@@ -372,4 +372,4 @@ def pasted(kinds: Mapping[str | None, str]) -> str:
     """
     options = [text if name is None else f"{name}={text}" for name, text in kinds.items()]
     value = kinds[None] if list(kinds) == [None] else dict(kinds)
-    return worded(argument("kinds", value), " ".join(argument("kinds", option) for option in options))
+    return for_user(option_name("kinds", value), " ".join(option_name("kinds", option) for option in options))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.config import Config
-from headstart.errors import InputError, UnknownNameError, argument, did_you_mean, listed
+from headstart.errors import InputError, UnknownNameError, did_you_mean, join_names, option_name
 from headstart.progress import Reporter
 from headstart.table.columns import COLUMN_TYPES, SEPARATOR, AnyColumn, Column, is_missing
 from headstart.table.names import NameNumbering, Names
@@ -22,7 +22,7 @@ from headstart.table.sources import Source, is_number, is_text
 from headstart.table.text_encoders import EncoderLike
 
 
-def tidy(table: pa.Table) -> pa.Table:
+def normalise_metadata(table: pa.Table) -> pa.Table:
     """Convert every column to one of a few types, so that metadata does not depend on its source.
 
     Numbers become int64 if all are whole, else float64. Texts become strings, and empty texts null.
@@ -43,7 +43,9 @@ def read_metadata(source: Source, feature: str, noun: str = "feature") -> tuple[
     numbers = numbering.number(column, lambda i: f"{source.label}, {source.place(i)}")
     names, name_index = numbering.names, numbers.astype(np.int64)
     # pandas writes its index to a CSV file as a column without a name.
-    metadata = tidy(table.select([name for name in table.column_names if name not in ("", feature)]))
+    metadata = normalise_metadata(
+        table.select([name for name in table.column_names if name not in ("", feature)])
+    )
     if len(names) < len(name_index):
         first = _first_lines(name_index, len(names))
         _check_repeated_lines(metadata, name_index, first, names)
@@ -197,7 +199,7 @@ class MetadataSchema(Config):
         The parameters are those of ``fit``; a vector is expensive, so that it should not be computed twice.
         """
         explicit = _explicit_types(table.column_names, types, encoders)
-        table = tidy(table)
+        table = normalise_metadata(table)
         columns, vectors = [], {}
         for name in table.column_names:
             column = table.column(name).combine_chunks()
@@ -236,7 +238,7 @@ class MetadataSchema(Config):
         ndarray of shape (n, width)
             The encoded metadata.
         """
-        table = tidy(table)
+        table = normalise_metadata(table)
         self._check_names(table.column_names)
         parts = []
         for column in self.columns:
@@ -246,7 +248,7 @@ class MetadataSchema(Config):
 
     def vectors(self, table: pa.Table, encoders: Encoders) -> dict[str, NDArray[np.float32]]:
         """Encode only the columns that an encoder encodes, whose vectors cost time: (n, width) each."""
-        table = tidy(table)
+        table = normalise_metadata(table)
         slow = [column for column in self.columns if column.takes is not None]
         return {column.name: _encode_column(column, table, encoders) for column in slow}
 
@@ -321,7 +323,7 @@ class MetadataSchema(Config):
             if name not in columns:
                 hint = did_you_mean(str(name), columns)
                 raise UnknownNameError(
-                    f"unknown metadata {name!r}; the columns are {listed(columns, 20)}{hint}"
+                    f"unknown metadata {name!r}; the columns are {join_names(columns, 20)}{hint}"
                 )
 
 
@@ -358,7 +360,7 @@ def _explicit_types(
         for name in given:
             if name not in columns:
                 hint = did_you_mean(str(name), columns)
-                raise UnknownNameError(f"metadata has no column {name!r}{hint} (in {argument(place)})")
+                raise UnknownNameError(f"metadata has no column {name!r}{hint} (in {option_name(place)})")
     for name, encoder in encoders.items():
         if not callable(encoder):
             raise InputError(

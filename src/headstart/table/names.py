@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import DTypeLike, NDArray
 
-from headstart.errors import InputError, UnknownNameError, did_you_mean, listed
+from headstart.errors import InputError, UnknownNameError, did_you_mean, join_names
 
 MAX_SUGGESTIONS = 20_000  # a similar name is searched only in shorter lists: the search is slow
 
@@ -43,11 +43,12 @@ def as_name(value: object, noun: str = "name") -> str:
     elif isinstance(value, (float, np.floating)) and value == value // 1:
         if abs(float(value)) >= exact_limit(value.dtype if isinstance(value, np.floating) else np.float64):
             raise InputError(
-                f"{shown(value)} cannot be a {noun}: decimal numbers of this size do not have all digits, so"
+                f"{display_name(value)} cannot be a {noun}: decimal numbers of this size do not have all "
+                "digits, so"
                 " that different identifiers would become the same; use whole numbers or text"
             )
         return str(int(value))
-    raise InputError(f"{shown(value)} cannot be a {noun}; names are non-empty text or whole numbers")
+    raise InputError(f"{display_name(value)} cannot be a {noun}; names are non-empty text or whole numbers")
 
 
 def exact_limit(dtype: DTypeLike) -> float:
@@ -59,7 +60,7 @@ def exact_limit(dtype: DTypeLike) -> float:
     return float(2.0 ** (np.finfo(np.dtype(dtype)).nmant + 1))
 
 
-def shown(value: object) -> str:
+def display_name(value: object) -> str:
     """Return a value as text for a message, shortened."""
     text = repr(value.item() if isinstance(value, np.generic) else value)
     return text if len(text) <= 100 else text[:100] + "…"
@@ -130,7 +131,7 @@ class Names(Sequence[str]):
         return hash(self._names)
 
     def __repr__(self) -> str:
-        return f"Names({listed(self._names)})"
+        return f"Names({join_names(self._names)})"
 
     def position(self, name: object) -> int:
         """Return the position of one name."""
@@ -151,7 +152,7 @@ class Names(Sequence[str]):
         if len(unknown) == 1:
             hint = did_you_mean(unknown[0], self._names if len(self) <= MAX_SUGGESTIONS else ())
             raise UnknownNameError(f"unknown {self.noun} {unknown[0]!r}{hint}")
-        raise UnknownNameError(f"{len(unknown)} unknown {self.noun}s: {listed(unknown)}")
+        raise UnknownNameError(f"{len(unknown)} unknown {self.noun}s: {join_names(unknown)}")
 
     def take(self, positions: NDArray[np.int64]) -> Names:
         """Return the names at these positions, in this order."""
@@ -189,7 +190,7 @@ class NameNumbering:
             raise InputError(f"{place(first_null)}: the name of the {self.noun} is missing")
         if pa.types.is_nested(column.type):
             raise InputError(
-                f"{place(0)}: {shown(column[0].as_py())} cannot be a {self.noun};"
+                f"{place(0)}: {display_name(column[0].as_py())} cannot be a {self.noun};"
                 " names are non-empty text or whole numbers"
             )
         if pa.types.is_float16(column.type):

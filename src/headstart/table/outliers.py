@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.distributed import crew
+from headstart.distributed import process_group
 from headstart.table.cells import Cells, offsets
 
 _MAX_DISTANCE = 10.0  # robust standard deviations from the median that are still believed
@@ -23,7 +23,7 @@ LEAST_DEVIATION = 0.25  # of a feature's scale, if it is known: few values may b
 _TO_DEVIATION = 1.4826  # from the median distance to the standard deviation of a normal
 
 
-def tame_outliers(
+def winsorise(
     cells: Cells, lines: Tensor, extent: Tensor | None = None, least: Tensor | None = None
 ) -> Cells:
     """Bring values of the ``lines`` in a mask back to the farthest value within 10·(1 + 24/n) deviations.
@@ -61,10 +61,10 @@ def tame_outliers(
     return replace(cells, values=changed)
 
 
-def tame_one(
+def winsorise_one(
     values: NDArray[np.float64], extent: NDArray[np.float64] | float = 1.0, least: float = 0.0
 ) -> NDArray[np.float64]:
-    """``tame_outliers`` of a single line, in numpy."""
+    """``winsorise`` of a single line, in numpy."""
     count = len(values)
     if count < _MIN_VALUES:
         return values
@@ -83,18 +83,18 @@ def tame_one(
     return np.where(inside, values, tamed)
 
 
-def extents(cells: Cells, lines: Tensor) -> Tensor:
+def row_scales(cells: Cells, lines: Tensor) -> Tensor:
     """How extreme the row of each observation is: at least 1, (n,). ``cells`` has one line per feature.
 
     It is the median distance of the row's values from the medians of their features (those of ``lines``
     in a mask), in their deviations. One value of a row does not move it, so an error of the data has no
     excuse; a country of a billion is far off in every year.
     """
-    by_row = replace(cells, values=deviations_away(cells, lines), weights=None).transpose()
-    return usual_extents(by_row, by_row.values)[cells.index]
+    by_row = replace(cells, values=robust_distances(cells, lines), weights=None).transpose()
+    return typical_row_scales(by_row, by_row.values)[cells.index]
 
 
-def deviations_away(cells: Cells, lines: Tensor) -> Tensor:
+def robust_distances(cells: Cells, lines: Tensor) -> Tensor:
     """How many deviations of its line each value lies from the median, for ``lines`` in a mask: (n,)."""
     values, owner = cells.values.double(), cells.lines
     distance = (values - _medians(values, cells)[owner]).abs()
@@ -105,7 +105,7 @@ def deviations_away(cells: Cells, lines: Tensor) -> Tensor:
     return torch.where(counted, distance / deviation.clamp(min=1e-300)[owner], 0.0)
 
 
-def usual_extents(by_row: Cells, away: Tensor) -> Tensor:
+def typical_row_scales(by_row: Cells, away: Tensor) -> Tensor:
     """The median of each row's distances ``away`` (n,), at least 1, and 1 of a single one: (rows,)."""
     several = by_row.counts > 1
     usual = torch.where(several, _medians(away, by_row), 0.0) if len(away) else by_row.counts.double()
@@ -143,16 +143,16 @@ class ByFeature:
     """
 
     def __init__(self, index: Tensor, width: int) -> None:
-        counts = crew().total(torch.bincount(index, minlength=width))
+        counts = process_group().all_reduce_sum(torch.bincount(index, minlength=width))
         # A feature belongs to the process in whose share of all observations its own begin.
         begin = (counts.cumsum(0) - counts).double() / max(1, int(counts.sum()))
-        owner = (begin * crew().size).long().clamp(max=crew().size - 1)
-        own = torch.nonzero(owner == crew().rank)[:, 0]
+        owner = (begin * process_group().size).long().clamp(max=process_group().size - 1)
+        own = torch.nonzero(owner == process_group().rank)[:, 0]
         self.features = slice(int(own[0]), int(own[-1]) + 1) if len(own) else slice(0, 0)
         target = owner[index]
         self._order = torch.argsort(target, stable=True)
-        self._sizes = torch.bincount(target, minlength=crew().size).tolist()
-        arrived = crew().exchanged(torch.split(index[self._order], self._sizes))
+        self._sizes = torch.bincount(target, minlength=process_group().size).tolist()
+        arrived = process_group().all_to_all(torch.split(index[self._order], self._sizes))
         self._arrived = [len(part) for part in arrived]
         # Stable: rows of a feature stay in the order of the processes, which is that of all rows.
         self._sorting = torch.argsort(torch.cat(arrived), stable=True)
@@ -160,14 +160,14 @@ class ByFeature:
 
     def sent(self, numbers: Tensor) -> Tensor:
         """Numbers of this process's observations (n,) to those of its features, sorted by (feature, row)."""
-        arrived = crew().exchanged(torch.split(numbers[self._order], self._sizes))
+        arrived = process_group().all_to_all(torch.split(numbers[self._order], self._sizes))
         return torch.cat(arrived)[self._sorting]
 
     def returned(self, numbers: Tensor) -> Tensor:
         """The way back: numbers of its features' observations to those of its rows' (n,)."""
         unsorted = torch.empty_like(numbers)
         unsorted[self._sorting] = numbers
-        back = torch.cat(crew().exchanged(torch.split(unsorted, self._arrived)))
+        back = torch.cat(process_group().all_to_all(torch.split(unsorted, self._arrived)))
         found = torch.empty_like(back)
         found[self._order] = back
         return found
@@ -180,7 +180,7 @@ class ByFeature:
 def winsorise_by_feature(
     index: Tensor, values: Tensor, features: Tensor, extent: Tensor | None, least: Tensor
 ) -> Tensor:
-    """``tame_outliers`` of the ``features`` in a mask, whose observations several processes have: (n,).
+    """``winsorise`` of the ``features`` in a mask, whose observations several processes have: (n,).
 
     ``index``, ``values`` and ``extent`` (n,) are of this process's observations, ``least`` (features,) is of
     all features.
@@ -189,14 +189,14 @@ def winsorise_by_feature(
     part = grouped.features
     far = None if extent is None else grouped.sent(extent)
     cells = grouped.cells(grouped.sent(values))
-    return grouped.returned(tame_outliers(cells, features[part], far, least[part]).values)
+    return grouped.returned(winsorise(cells, features[part], far, least[part]).values)
 
 
-def shared_extents(cells: Cells, features: Tensor) -> Tensor:
-    """``extents`` of ``cells`` with one line per row of this process: (n,)."""
+def global_row_scales(cells: Cells, features: Tensor) -> Tensor:
+    """``row_scales`` of ``cells`` with one line per row of this process: (n,)."""
     grouped = ByFeature(cells.index, cells.width)
-    away = deviations_away(grouped.cells(grouped.sent(cells.values)), features[grouped.features])
-    return usual_extents(cells, grouped.returned(away))[cells.lines]
+    away = robust_distances(grouped.cells(grouped.sent(cells.values)), features[grouped.features])
+    return typical_row_scales(cells, grouped.returned(away))[cells.lines]
 
 
 def moments_by_feature(
@@ -205,10 +205,10 @@ def moments_by_feature(
     """The mean and the sum of squares around it of each feature, without outliers: two of (width,)."""
     grouped = ByFeature(index, width)
     cells = grouped.cells(grouped.sent(values))
-    ordered = tame_outliers(cells, torch.ones(len(cells), dtype=torch.bool)).values
+    ordered = winsorise(cells, torch.ones(len(cells), dtype=torch.bool)).values
     first = torch.cat([ordered, ordered.new_zeros(1)])[cells.indptr[:-1]]
     lines = cells.lines
     sums = torch.zeros(len(cells), dtype=torch.float64).index_add_(0, lines, ordered - first[lines])
     mean = first + sums / cells.counts.clamp(min=1)
     squares = torch.zeros_like(mean).index_add_(0, lines, (ordered - mean[lines]) ** 2)
-    return crew().gathered(mean).numpy(), crew().gathered(squares).numpy()
+    return process_group().all_gather(mean).numpy(), process_group().all_gather(squares).numpy()

@@ -13,11 +13,19 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
-from headstart.distributed import crew
-from headstart.errors import InputError, argument, listed, worded
+from headstart.distributed import process_group
+from headstart.errors import InputError, for_user, join_names, option_name
 from headstart.progress import Reporter
 from headstart.table import text_encoders
-from headstart.table.cells import MOST_POSITIONS, Floats, Positions, ascends, exact, parts_of, taken
+from headstart.table.cells import (
+    MOST_POSITIONS,
+    Floats,
+    Positions,
+    chunk_slices,
+    is_sorted,
+    smallest_exact,
+    take_positions,
+)
 from headstart.table.columns import TextColumn
 from headstart.table.kind_inference import KindsLike, check_values, parse_kind, resolve_kinds
 from headstart.table.kinds import Kinds
@@ -56,11 +64,11 @@ def sort_observations(
     array([2. , 0.5])
     """
     rows, features = (np.asarray(part, dtype=np.int32) for part in (rows, features))
-    if ascends(rows, features):
+    if is_sorted(rows, features):
         return SortedObservations(rows, features, values, times, weights)
     order, rows, features = _in_order(rows, features, shape)
-    more = (None if part is None else taken(part, order) for part in (times, weights))
-    return SortedObservations(rows, features, taken(values, order), *more)
+    more = (None if part is None else take_positions(part, order) for part in (times, weights))
+    return SortedObservations(rows, features, take_positions(values, order), *more)
 
 
 def _in_order(
@@ -77,7 +85,7 @@ def _in_order(
     # than comparing, and all that it holds are numbers of 4 bytes.
     ones = np.ones(count, np.int8)
     lines = csr_array((ones, features, np.arange(count + 1, dtype=np.int32)), shape=(count, shape[1])).tocsc()
-    by_feature = csc_array((lines.indices, taken(rows, lines.indices), lines.indptr), shape=shape)
+    by_feature = csc_array((lines.indices, take_positions(rows, lines.indices), lines.indptr), shape=shape)
     del lines, ones
     by_row = by_feature.tocsr()
     del by_feature
@@ -113,7 +121,7 @@ def merge_duplicates(
         raise InputError(
             f"row {row!r}, feature {feature!r} is observed twice, as {values[first]:.12g} and"
             f" {values[first + 1]:.12g}{_in_brackets(several)}; correct the data or use"
-            f" {argument('duplicates', 'last')} or {argument('duplicates', 'mean')}"
+            f" {option_name('duplicates', 'last')} or {option_name('duplicates', 'mean')}"
         )
     starts = np.flatnonzero(np.concatenate([[True], ~repeated]))
     ends = np.append(starts[1:], len(values)) - 1
@@ -125,7 +133,7 @@ def merge_duplicates(
         merged = np.where(mixed, means, merged)
     note = f"{int(repeated.sum())} repeated observations were merged into one per (row, feature)"
     if differs.any():
-        note += f", {int(differs.sum())} of them contradictory ({argument('duplicates', duplicates)})"
+        note += f", {int(differs.sum())} of them contradictory ({option_name('duplicates', duplicates)})"
     latest = None if times is None else np.maximum.reduceat(times, starts)
     return SortedObservations(row_index[starts], feature_index[starts], merged, latest), (note,)
 
@@ -188,7 +196,7 @@ def choose_form(source: Source, form: Form, columns: Columns, described: Sequenc
     required = {"row": row} if form == "wide" else {"row": row, "feature": feature, "value": value}
     if len(set(required.values())) < len(required):
         raise InputError(
-            f"row, feature and value must be three different columns; got {listed(required.values())}"
+            f"row, feature and value must be three different columns; got {join_names(required.values())}"
         )
     if form == "wide":
         if columns.feature is not None and described is None:
@@ -200,7 +208,8 @@ def choose_form(source: Source, form: Form, columns: Columns, described: Sequenc
     if columns.time is not None:
         if form == "wide":
             raise InputError(
-                f"{argument('time', columns.time)} names a column of the long form: one line per observation"
+                f"{option_name('time', columns.time)} names a column of the long form: "
+                "one line per observation"
             )
         source.require(columns.time, "time")
     return form
@@ -225,11 +234,11 @@ def read_long(source: Source, row: str, feature: str, value: str, time: str | No
             row_numbers, feature_numbers, values = row_numbers[valid], feature_numbers[valid], values[valid]
         if (bad := _first_non_finite(values)) is not None:
             raise _non_finite(rows.names[row_numbers[bad]], features.names[feature_numbers[bad]], values[bad])
-        _append(batches, row_numbers, feature_numbers, exact(values))
+        _append(batches, row_numbers, feature_numbers, smallest_exact(values))
         records, nulls = records + len(batch), nulls + column.null_count
     notes = [*rows.notes(), *features.notes()]
     if unused := [column for column in source.columns if column not in (row, feature, value, time)]:
-        notes.append(f"{source.label}: columns not used: {listed(unused)}")
+        notes.append(f"{source.label}: columns not used: {join_names(unused)}")
     if nulls:
         notes.append(f"{source.label}: {nulls} lines without a value were not counted as observations")
     joined = _joined(source, rows, features.names, batches, notes, features.spellings)
@@ -279,11 +288,12 @@ def read_wide(source: Source, row: str, only: Sequence[str] | None = None) -> Ob
             raise _non_finite(
                 rows.names[row_numbers[lines[bad]]], features[feature_numbers[bad]], values[bad]
             )
-        _append(batches, row_numbers[lines], feature_numbers.astype(np.int32), exact(values))
+        _append(batches, row_numbers[lines], feature_numbers.astype(np.int32), smallest_exact(values))
         records += len(batch)
     notes = [
         *rows.notes(),
-        f"{source.label}: read in the wide form, one column per feature; {argument('form', 'long')} reads the"
+        f"{source.label}: read in the wide form, one column per feature; "
+        f"{option_name('form', 'long')} reads the"
         " long form",
     ]
     return _joined(source, rows, features, batches, notes, {})
@@ -331,7 +341,7 @@ def _joined(
     notes: list[str],
     spellings: dict[str, str],
 ) -> Observations:
-    if not any(map(len, batches[2])) and not crew().launched:  # others may have some
+    if not any(map(len, batches[2])) and not process_group().launched:  # others may have some
         raise InputError(f"{source.label} contains no observations; at least one is needed")
     pa.default_memory_pool().release_unused()
     joined: list[NDArray[Any]] = []
@@ -349,29 +359,31 @@ def _joined(
 _SAMPLE = 4096  # names of each process from which the stretches are chosen
 
 
-def shared_out(read: Observations, label: str) -> Observations:
+def shard_rows(read: Observations, label: str) -> Observations:
     """Give each process the observations of its own rows, out of what each has read in its own share.
 
     The rows of a process follow those of the one before. Its observations stay in the order of the source,
     and it knows the features of all processes.
     """
-    if not crew().launched:
+    if not process_group().launched:
         return read
     _require_enough(read, label)
-    features = sorted_names(name for names in crew().texts(read.features) for name in names)
+    features = sorted_names(
+        name for names in process_group().all_gather_texts(read.features) for name in names
+    )
     own_features = Names(features, "feature").positions(read.features)
     names = sorted_names(read.rows)
     lines = Names(names, "row").positions(read.rows)[read.row_numbers]
     cuts = _cuts(names, np.bincount(lines, minlength=len(names)))
     owner = np.searchsorted(cuts[1:-1], lines, side="right")
     order = np.argsort(owner, kind="stable")
-    ends = np.cumsum(np.bincount(owner, minlength=crew().size))[:-1]
+    ends = np.cumsum(np.bincount(owner, minlength=process_group().size))[:-1]
 
     def sent(numbers: NDArray[Any]) -> list[torch.Tensor]:
         parts = np.split(numbers[order], ends)
-        return crew().exchanged([torch.from_numpy(np.ascontiguousarray(part)) for part in parts])
+        return process_group().all_to_all([torch.from_numpy(np.ascontiguousarray(part)) for part in parts])
 
-    arrived_names = crew().exchanged_texts([names[start:stop] for start, stop in pairwise(cuts)])
+    arrived_names = process_group().all_to_all_texts([names[start:stop] for start, stop in pairwise(cuts)])
     rows = sorted_names(name for part in arrived_names for name in part)
     known = Names(rows, "row")
     places = sent((lines - np.asarray(cuts)[owner]).astype(np.int32))
@@ -380,10 +392,12 @@ def shared_out(read: Observations, label: str) -> Observations:
     ]
     # All processes must send numbers of one type.
     values = read.values
-    if crew().count(float(values.dtype != np.float32)):
+    if process_group().sum_number(float(values.dtype != np.float32)):
         values = values.astype(np.float64)
     feature_numbers = torch.cat(sent(own_features[read.feature_numbers].astype(np.int32))).numpy()
-    notes = list(dict.fromkeys(note for notes in crew().texts(read.notes) for note in notes))
+    notes = list(
+        dict.fromkeys(note for notes in process_group().all_gather_texts(read.notes) for note in notes)
+    )
     return replace(
         read,
         rows=rows,
@@ -397,8 +411,8 @@ def shared_out(read: Observations, label: str) -> Observations:
 
 def _require_enough(read: Observations, label: str) -> None:
     if read.times is not None:
-        raise InputError(f"{argument('time')} is not supported under torchrun; leave it out")
-    if crew().count(len(read.values)) == 0:
+        raise InputError(f"{option_name('time')} is not supported under torchrun; leave it out")
+    if process_group().sum_number(len(read.values)) == 0:
         raise InputError(f"{label} contains no observations; at least one is needed")
 
 
@@ -412,20 +426,24 @@ def _cuts(names: list[str], counts: NDArray[np.int64]) -> list[int]:
     some = [(names[group[-1]], float(weights[group].sum())) for group in groups if len(group)]
     every: dict[str, float] = {}
     for found, own in zip(
-        crew().texts([name for name, _ in some]), crew().texts([str(w) for _, w in some]), strict=True
+        process_group().all_gather_texts([name for name, _ in some]),
+        process_group().all_gather_texts([str(w) for _, w in some]),
+        strict=True,
     ):
         for name, weight in zip(found, own, strict=True):
             every[name] = every.get(name, 0.0) + float(weight)
     ordered = sorted_names(every)
-    if len(ordered) < crew().size:
+    if len(ordered) < process_group().size:
         raise InputError(
-            f"the table has fewer rows than there are processes ({crew().size}); start fewer of them"
+            f"the table has fewer rows than there are processes ({process_group().size}); start fewer of them"
         )
     until = np.cumsum([every[name] for name in ordered])
     # Each stretch ends with a name of the sample, and no two of them with the same one.
-    wanted = np.searchsorted(until, until[-1] * np.arange(1, crew().size) / crew().size)
-    least = np.arange(crew().size - 1)
-    last = np.minimum(np.maximum.accumulate(wanted - least) + least, len(ordered) - crew().size + least)
+    wanted = np.searchsorted(until, until[-1] * np.arange(1, process_group().size) / process_group().size)
+    least = np.arange(process_group().size - 1)
+    last = np.minimum(
+        np.maximum.accumulate(wanted - least) + least, len(ordered) - process_group().size + least
+    )
     return [
         0,
         *(bisect_right(names, sort_key(ordered[i]), key=sort_key) for i in last.tolist()),
@@ -469,16 +487,16 @@ def assemble(
     reporter: Reporter,
 ) -> tuple[TableParts, dict[str, NDArray[np.float32]]]:
     """Read all parts of a table, and the vectors of the metadata columns that an encoder encodes."""
-    opened = crew().agreed(
+    opened = process_group().all_or_none(
         lambda: _opened((observations, metadata, row_metadata), columns.tidy(), form, kinds, duplicates, text)
     )
     source, form, columns, described, lines, known_rows, row_lines = opened
     row, feature, value = columns.or_usual()
     long = form == "long"
-    unsorted = crew().agreed(
+    unsorted = process_group().all_or_none(
         lambda: read_long(source, row, feature, value, columns.time) if long else read_wide(source, row)
     )
-    unsorted = shared_out(unsorted, source.label)
+    unsorted = shard_rows(unsorted, source.label)
     notes = [*unsorted.notes, *(_compare_features(unsorted.features, described) if lines is not None else ())]
     rows = Names(sorted_names([*unsorted.rows, *known_rows]), "row")
     features = Names(sorted_names([*unsorted.features, *described]), "feature")
@@ -492,7 +510,7 @@ def assemble(
         values, times = values[order], times[order]
     ordered = sort_observations(row_index, feature_index, values, (len(rows), len(features)), times)
     del row_index, feature_index, values, times
-    ordered, merge_notes = crew().agreed(
+    ordered, merge_notes = process_group().all_or_none(
         lambda: merge_duplicates(ordered, rows, features, duplicates, spellings)
     )
     resolved, kind_notes = _kinds(kinds, rows, features, ordered)
@@ -537,8 +555,8 @@ def _opened(
     """Open the sources of observations, metadata and row metadata; of several processes each its share."""
     _check_arguments(kinds, duplicates)
     observations, metadata, row_metadata = sources
-    if crew().launched and row_metadata is not None:
-        raise InputError(f"{argument('row_metadata')} is not supported under torchrun; leave it out")
+    if process_group().launched and row_metadata is not None:
+        raise InputError(f"{option_name('row_metadata')} is not supported under torchrun; leave it out")
     row, feature, value = columns.or_usual()
     source = open_source(observations, (row, feature, value), text)
     if text.given and not (is_text_file(observations) or is_text_file(metadata)):
@@ -555,8 +573,8 @@ def _opened(
     if row_metadata is not None:
         known_rows, row_lines = read_metadata(open_source(row_metadata, (row,), text), row, "row")
     form = choose_form(source, form, columns, described)
-    if crew().launched:
-        source = source.part(crew().rank, crew().size)
+    if process_group().launched:
+        source = source.part(process_group().rank, process_group().size)
     return _Opened(source, form, columns, described or [], lines, known_rows, row_lines)
 
 
@@ -570,7 +588,7 @@ def _feature_metadata(
     """The metadata of features, how it is encoded, and the vectors of the columns that an encoder encodes."""
     if lines is None or not lines.num_columns:
         if types or functions:
-            given = argument("metadata_types" if types else "encoders")
+            given = option_name("metadata_types" if types else "encoders")
             raise InputError(f"{given} was given, but there are no columns of metadata to apply it to")
         return None, None, {}
     used = [name for name in lines.column_names if types.get(name) != "ignore"]
@@ -586,7 +604,7 @@ def _row_metadata(
     if lines is None or not lines.num_columns:
         if types:
             raise InputError(
-                f"{argument('row_metadata_types')} was given, but there are no columns of row metadata"
+                f"{option_name('row_metadata_types')} was given, but there are no columns of row metadata"
             )
         return None, None
     if any(kind == "custom" for kind in types.values()):
@@ -613,14 +631,14 @@ def _tidy_keys(given: Mapping[str, T], rule: str) -> dict[str, T]:
 def _types_to_paste(schema: MetadataSchema) -> str:
     """Return the types as they can be given to a later call."""
     types = {column.name: column.spec for column in schema.columns}
-    options = " ".join(argument("metadata_types", f"{name}={text}") for name, text in types.items())
-    return worded(f"metadata_types={types!r}", options)
+    options = " ".join(option_name("metadata_types", f"{name}={text}") for name, text in types.items())
+    return for_user(f"metadata_types={types!r}", options)
 
 
 def _moved(numbers: Positions, positions: NDArray[np.int64]) -> Positions:
     """Write the position of each name in place of its number: (n,)."""
     small = positions.astype(np.int32)
-    for part in parts_of(len(numbers)):
+    for part in chunk_slices(len(numbers)):
         numbers[part] = small[numbers[part]]
     return numbers
 
@@ -630,7 +648,7 @@ def _kinds(
 ) -> tuple[Kinds, tuple[str, ...]]:
     resolved, notes = resolve_kinds(kinds, features, observations.feature_index, observations.values)
     if kinds is not None:
-        crew().agreed(lambda: check_values(resolved, rows, features, *observations[:3]))
+        process_group().all_or_none(lambda: check_values(resolved, rows, features, *observations[:3]))
     return resolved, notes
 
 
@@ -644,14 +662,16 @@ def _why_hashed(schema: MetadataSchema, types: dict[str, str]) -> list[str]:
         and types.get(column.name, "text") == "text"
     ]
     reason = text_encoders.why_no_default() if hashed else None
-    return [] if reason is None else [f"no sentence encoder for {listed(hashed)}: {reason}"]
+    return [] if reason is None else [f"no sentence encoder for {join_names(hashed)}: {reason}"]
 
 
 def _compare_features(observed: list[str], described: list[str]) -> list[str]:
     """Return notes about features that have only observations, or only metadata."""
     notes = []
     if without_metadata := sorted(set(observed) - set(described)):
-        notes.append(f"features without metadata: {len(without_metadata)} ({listed(without_metadata)})")
+        notes.append(f"features without metadata: {len(without_metadata)} ({join_names(without_metadata)})")
     if unobserved := sorted(set(described) - set(observed)):
-        notes.append(f"features with metadata but no observations: {len(unobserved)} ({listed(unobserved)})")
+        notes.append(
+            f"features with metadata but no observations: {len(unobserved)} ({join_names(unobserved)})"
+        )
     return notes

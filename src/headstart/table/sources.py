@@ -24,7 +24,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 from narwhals.exceptions import NarwhalsError
 
-from headstart.errors import InputError, UnknownNameError, argument, did_you_mean, listed
+from headstart.errors import InputError, UnknownNameError, did_you_mean, join_names, option_name
 from headstart.table.columns import category
 from headstart.table.names import as_name
 
@@ -154,8 +154,8 @@ class Source(ABC):
         """Raise an error that lists the columns if ``column``, the argument ``name``, is none of them."""
         if column not in self.columns:
             raise UnknownNameError(
-                f"{self.label} has no column {column!r} ({argument(name, column)}); its columns are "
-                f"{listed(self.columns, 20)}{did_you_mean(column, self.columns)}"
+                f"{self.label} has no column {column!r} ({option_name(name, column)}); its columns are "
+                f"{join_names(self.columns, 20)}{did_you_mean(column, self.columns)}"
             )
 
     def own(self, columns: Sequence[str]) -> list[Any]:
@@ -171,7 +171,7 @@ class Source(ABC):
         if repeated:
             pairs = zip(self.own_names, self.columns, strict=True)
             written = {str(own) for own, column in pairs if column == repeated[0]}
-            spellings = f" (written as {listed(sorted(written))})" if len(written) > 1 else ""
+            spellings = f" (written as {join_names(sorted(written))})" if len(written) > 1 else ""
             raise InputError(f"{self.label} has more than one column called {repeated[0]!r}{spellings}")
 
 
@@ -326,7 +326,7 @@ class CsvSource(Source):
                     if line > 1 and not _is_number(text := fields[positions[column]], self._decimal):
                         record = ", ".join(f"{name} {fields[positions[name]]!r}" for name in names)
                         other = "," if self._decimal == "." else "."
-                        hint = f"; use {argument('decimal', other)}" if _is_number(text, other) else ""
+                        hint = f"; use {option_name('decimal', other)}" if _is_number(text, other) else ""
                         return f"line {line}: {text!r} in column {column!r} is not a number ({record}){hint}"
         except _PROBLEMS as error:
             return f"{self._reason(error)} (after line {line})"
@@ -335,7 +335,7 @@ class CsvSource(Source):
     def _reason(self, error: Exception) -> str:
         if isinstance(error, UnicodeError):
             written = "UTF-8" if self._encoding.lower() == "utf-8" else self._encoding
-            return f"it is not {written} text; name its encoding, as in {argument('encoding', 'latin-1')}"
+            return f"it is not {written} text; name its encoding, as in {option_name('encoding', 'latin-1')}"
         if isinstance(error, OSError) and error.strerror:
             return error.strerror
         return str(error) or type(error).__name__
@@ -485,7 +485,8 @@ class ParquetFolder(Source):
         others = [each.name for each in paths if not (each.is_file() and each.name.lower().endswith(PARQUET))]
         if others:
             raise InputError(
-                f"{path} is a folder that does not only hold .parquet files ({listed(others, 3)}); name one "
+                f"{path} is a folder that does not only hold .parquet files ({join_names(others, 3)}); "
+                "name one "
                 "file, or a folder of Parquet files"
             )
         if not paths:
@@ -496,7 +497,7 @@ class ParquetFolder(Source):
             if set(file.columns) != set(self.columns):
                 raise InputError(
                     f"the files of {path} must have the same columns: {self._files[0].label} has "
-                    f"{listed(self.columns)}, but {file.label} has {listed(file.columns)}"
+                    f"{join_names(self.columns)}, but {file.label} has {join_names(file.columns)}"
                 )
 
     def batches(self, names: Sequence[str], numbers: Sequence[str]) -> Iterator[pa.RecordBatch]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
@@ -14,22 +14,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.distributed import crew
-from headstart.errors import InputError, listed, naming_memory
+from headstart.distributed import process_group
+from headstart.errors import InputError, explain_memory_error, join_names
 from headstart.progress import Reporter
 from headstart.table.cells import (
     Cells,
     Floats,
     Positions,
-    ascends,
-    counts_of,
-    exact,
-    parts_of,
+    chunk_slices,
+    count_positions,
+    is_sorted,
     require_positions,
-    taken,
+    smallest_exact,
+    take_positions,
 )
 from headstart.table.kind_inference import KindsLike
-from headstart.table.kinds import Kinds, require_carried
+from headstart.table.kinds import Kinds, require_representable
 from headstart.table.metadata import MetadataSchema
 from headstart.table.names import Names
 from headstart.table.reading import Columns, Form, assemble, sort_observations
@@ -43,7 +43,7 @@ def fingerprint(table: Table) -> str:
     Where several processes have a part of the rows each, it does not depend on how many they are.
     """
     digest = hashlib.sha256()
-    shared = crew().launched
+    shared = process_group().launched
     for names in (() if shared else table.rows, table.features, map(str, table.kinds)):
         digest.update(repr(list(names)).encode())
     arrays = (table.row_index, table.feature_index, table.values, table.times, table.weights)
@@ -64,7 +64,7 @@ def fingerprint(table: Table) -> str:
 def _update(digest: hashlib._Hash, array: NDArray[Any]) -> None:
     """Add numbers in 8 bytes each, however few they are held in: the digest of a table must not change."""
     wide = np.float64 if array.dtype.kind == "f" else np.int64
-    for part in parts_of(len(array)):
+    for part in chunk_slices(len(array)):
         digest.update(np.ascontiguousarray(array[part], dtype=wide).data)
 
 
@@ -75,12 +75,12 @@ def _shared_sums(table: Table) -> list[NDArray[np.int64]]:
     sums = []
     for salt in (1, 2):
         salted, every = _mixed(rows + np.uint64(salt)), np.uint64(0)
-        for part in parts_of(len(table)):
+        for part in chunk_slices(len(table)):
             mixed = _mixed(salted[table.row_index[part]] + table.feature_index[part].astype(np.uint64))
             values = table.values[part].astype(np.float64).view(np.uint64)
             every = np.add(every, _mixed(mixed + values).sum(dtype=np.uint64), dtype=np.uint64)
         both = np.array([every, salted.sum(dtype=np.uint64)], dtype=np.uint64)
-        sums.append(crew().total(torch.from_numpy(both.view(np.int64))).numpy())
+        sums.append(process_group().all_reduce_sum(torch.from_numpy(both.view(np.int64))).numpy())
     return sums
 
 
@@ -273,7 +273,7 @@ class Table:
         >>> table.notes[0]
         "the frame: read in the wide form, one column per feature; form='long' reads the long form"
         """
-        with naming_memory(lambda: _TOO_LARGE):
+        with explain_memory_error(lambda: _TOO_LARGE):
             parts, vectors = assemble(
                 observations,
                 metadata,
@@ -299,10 +299,10 @@ class Table:
         require_positions(len(self.features), "features")
         for name in ("row_index", "feature_index", "values"):
             given = getattr(self, name)
-            array = (exact(given) if name == "values" else np.asarray(given, dtype=np.int32)).view()
+            array = (smallest_exact(given) if name == "values" else np.asarray(given, dtype=np.int32)).view()
             array.flags.writeable = False
             object.__setattr__(self, name, array)
-        if not ascends(self.row_index, self.feature_index):
+        if not is_sorted(self.row_index, self.feature_index):
             raise InputError("a table's observations must be sorted by (row, feature), each pair once")
 
     def __len__(self) -> int:
@@ -354,8 +354,12 @@ class Table:
         metadata: none
         note: 2 features inferred as rating:1:5 (kinds='rating:1:5')
         """
-        (_, rows), features = crew().span(len(self.rows)), len(self.features)
-        counts = crew().total(torch.from_numpy(self.counts)).numpy() if features else np.zeros(1, np.int64)
+        (_, rows), features = process_group().span(len(self.rows)), len(self.features)
+        counts = (
+            process_group().all_reduce_sum(torch.from_numpy(self.counts)).numpy()
+            if features
+            else np.zeros(1, np.int64)
+        )
         observations = int(counts.sum())
         density = observations / max(rows * features, 1)
         lines = [
@@ -383,7 +387,7 @@ class Table:
     @cached_property
     def counts(self) -> NDArray[np.int64]:
         """The number of observations of each feature: (features,)."""
-        return counts_of(self.feature_index, len(self.features))
+        return count_positions(self.feature_index, len(self.features))
 
     def fingerprint(self) -> str:
         """Return a digest of everything in the table except ``notes``. Equal tables have equal digests."""
@@ -423,8 +427,8 @@ class Table:
         unique, counts = np.unique(positions, return_counts=True)
         if len(unique) < len(positions):
             repeated = self.features.take(unique[counts > 1])
-            raise InputError(f"features listed twice: {listed(repeated)}; list each feature once")
-        moved = taken(new_positions, self.feature_index)
+            raise InputError(f"features listed twice: {join_names(repeated)}; list each feature once")
+        moved = take_positions(new_positions, self.feature_index)
         kept = moved >= 0
         shape = len(self.rows), len(positions)
         times, weights = (None if part is None else part[kept] for part in (self.times, self.weights))
@@ -524,9 +528,9 @@ class Table:
         tensor([0., 1.])
         """
         values = np.empty(len(self), np.float32)
-        for part in parts_of(len(self)):  # in between, numbers are in double precision
+        for part in chunk_slices(len(self)):  # in between, numbers are in double precision
             scaled = self.kinds.scale(self.values[part], self.feature_index[part])
-            require_carried(self.values[part], scaled, lambda i, start=part.start: self._where(start + i))  # type: ignore[misc]
+            require_representable(self.values[part], scaled, partial(self._where_after, part.start))
             with np.errstate(over="ignore"):
                 values[part] = scaled
         weights = None if self.weights is None else torch.from_numpy(self.weights).float()
@@ -581,6 +585,9 @@ class Table:
             raise InputError(
                 f"positions do not fit a table of {len(self.features)} features: {error}"
             ) from None
+
+    def _where_after(self, start: int, observation: int) -> str:
+        return self._where(start + observation)
 
     def _where(self, observation: int) -> str:
         row, feature = self.row_index[observation], self.feature_index[observation]

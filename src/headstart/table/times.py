@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from headstart.errors import InputError, argument
+from headstart.errors import InputError, option_name
 from headstart.table.sources import is_number, is_text
 
 _UNITS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0, "week": 604800.0,
@@ -49,11 +49,11 @@ def half_life_of(given: object) -> float | None:
             number = None
     if number is None:
         raise InputError(
-            f"{argument('half_life', '180 days')} is a number in the unit of the times, a timedelta, or "
+            f"{option_name('half_life', '180 days')} is a number in the unit of the times, a timedelta, or "
             f"words with one of {', '.join(_UNITS)}; got {given!r}"
         )
     if not (number > 0 and np.isfinite(number)):
-        raise InputError(f"{argument('half_life')} must be more than 0; got {given!r}")
+        raise InputError(f"{option_name('half_life')} must be more than 0; got {given!r}")
     return number
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from headstart.core.predictive import Predictive
-from headstart.core.types import between
+from headstart.core.types import interpolate
 from headstart.table.kinds import KindType
 
 # Few features say little about how predictions are off: so many count half.
@@ -70,7 +70,7 @@ class Calibration:
 
     def factor(self, shots: Tensor, kinds: Tensor) -> Tensor:
         """The factors for features of these shots and kinds: (features, levels)."""
-        left, right, share = between(self.marks, shots)
+        left, right, share = interpolate(self.marks, shots)
         return torch.lerp(self.factors[kinds, left], self.factors[kinds, right], share[:, None])
 
     def one_factor(self, shots: int, kind: int) -> float:
@@ -80,7 +80,7 @@ class Calibration:
 
     def probability(self, chance: Tensor, shots: Tensor) -> Tensor:
         """Correct probabilities of binary features of these shots (features,): (…, features)."""
-        left, right, share = between(self.marks, shots)
+        left, right, share = interpolate(self.marks, shots)
         slope, shift = (torch.lerp(each[left], each[right], share) for each in (self.slopes, self.shifts))
         return torch.sigmoid(torch.logit(chance, eps=1e-4) * slope + shift)
 

@@ -20,14 +20,14 @@ from headstart.adapters.head_prior import (
     mean_squared_weights,
 )
 from headstart.core.types import Description, Heads, Knowledge, RowStates
-from headstart.distributed import crew
-from headstart.linalg.packed import inverse, pack, solved, with_one
-from headstart.linalg.ragged import blocks, padded
-from headstart.parallel import in_parallel
+from headstart.distributed import process_group
+from headstart.linalg.packed import append_one, inverse, pack, solve
+from headstart.linalg.ragged import blocks, pad
+from headstart.parallel import parallel_map
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
-from headstart.table.outliers import tame_outliers
-from headstart.training.episodes import Tasks, gathered_cells
+from headstart.table.outliers import winsorise
+from headstart.training.episodes import Tasks, gather_cells
 
 _ROUNDS = 4
 
@@ -37,7 +37,7 @@ _NOISE_SHOTS = 5.0  # a feature's own noise is believed as if so many observatio
 
 
 @torch.no_grad()
-def with_new_heads(knowledge: Knowledge, tasks: Tasks) -> Knowledge:
+def cross_fit_heads(knowledge: Knowledge, tasks: Tasks) -> Knowledge:
     """Return the knowledge with the heads and noise that rows of cross-fitted tasks give.
 
     Heads behind a logistic link stay as the backbone has them.
@@ -46,18 +46,20 @@ def with_new_heads(knowledge: Knowledge, tasks: Tasks) -> Knowledge:
     if bool(squashed.all()) or len(tasks.states) < 2:
         return knowledge
     plain = Description.of(knowledge.metadata, knowledge.widths)
-    description = plain.with_bends(plain.bendable()).with_more(knowledge.table_shots.log1p()[:, None])
+    description = plain.with_cubic_terms(plain.nonlinear_columns()).with_more(
+        knowledge.table_shots.log1p()[:, None]
+    )
     every = torch.arange(len(knowledge.kinds))
     some = every if tasks.batch.positions is None else tasks.batch.positions
     sampled = len(some) < len(every)
     if sampled:
         description = Description(description.numbers[some], description.groups)
     own, kinds, squashed = knowledge.heads.detach().take(some), knowledge.kinds[some], squashed[some]
-    _, rows = crew().span(len(knowledge.states))
+    _, rows = process_group().span(len(knowledge.states))
     if any(len(states) != rows for states in tasks.states):  # each fold numbers its rows
-        cells = tame_outliers(tasks.batch.cells, kinds == KindType.REAL)
+        cells = winsorise(tasks.batch.cells, kinds == KindType.REAL)
     else:
-        cells = gathered_cells(knowledge.cells.transpose(), len(knowledge.cells))
+        cells = gather_cells(knowledge.cells.transpose(), len(knowledge.cells))
     tasks = Tasks(tasks.batch.observing(cells), tasks.fold, tasks.states)
     counts = cells.counts.double()
     usual = empirical_noise(knowledge)[kinds].double()
@@ -79,9 +81,9 @@ def with_new_heads(knowledge: Knowledge, tasks: Tasks) -> Knowledge:
     if not sampled:
         return replace(knowledge, new_heads=heads)
     all_heads = knowledge.heads.detach()
-    mean_noise = empirical_noise(replace(knowledge, new_heads=heads, taught=some))[knowledge.kinds]
+    mean_noise = empirical_noise(replace(knowledge, new_heads=heads, trained_on=some))[knowledge.kinds]
     new = replace(all_heads, covariance=all_heads.packed_covariance, noise=mean_noise)
-    return replace(knowledge, new_heads=new.replaced(some, heads), taught=some)
+    return replace(knowledge, new_heads=new.replaced(some, heads), trained_on=some)
 
 
 def _round(
@@ -106,7 +108,7 @@ def _round(
             means[here] = mean.to(means.dtype)
             covariances[here] = pack(covariance).to(means.dtype)
 
-    for _ in in_parallel(make, range(len(tasks.states)), each_takes=2**28):
+    for _ in parallel_map(make, range(len(tasks.states)), each_takes=2**28):
         pass
     return means, covariances, variance
 
@@ -120,7 +122,7 @@ class _Rows(NamedTuple):
 
     @classmethod
     def of(cls, states: RowStates, mean_squares: Tensor) -> _Rows:
-        factors = with_one(states.activation).double()
+        factors = append_one(states.activation).double()
         noise = factors.new_ones(len(factors)) if states.noise is None else states.noise.double()
         if states.variance is None:
             return cls(factors, noise, torch.zeros_like(noise))
@@ -136,11 +138,11 @@ def _group_heads(
     whole = own + other
     each = torch.stack([1 / whole, cells.values.double(), own / whole, other, 1 / row_noise], dim=1)
     # All are 0 where there is no observation.
-    weights, values, kept, doubt, exact = padded(each, cells).unbind(2)
-    near = padded(rows.factors.index_select(0, index), cells)
+    weights, values, kept, doubt, exact = pad(each, cells).unbind(2)
+    near = pad(rows.factors.index_select(0, index), cells)
     weighted = weights[:, :, None] * near
     linear = (values[:, None] @ weighted)[:, 0] + prior_means @ precision
-    mean, covariance = solved(weighted.mT @ near + precision, linear)
+    mean, covariance = solve(weighted.mT @ near + precision, linear)
     residual = values - (near @ mean[:, :, None])[:, :, 0]
     squared = residual**2 + ((near @ covariance) * near).sum(2)
     expected = (kept * doubt + kept**2 * squared) * exact

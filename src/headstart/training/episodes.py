@@ -13,13 +13,13 @@ from torch import Tensor
 from headstart.adapters.base import Adapter
 from headstart.backbones.base import Backbone
 from headstart.core.likelihood import Likelihood
-from headstart.core.networks import of_a_batch
+from headstart.core.networks import batch_share
 from headstart.core.predictive import Predictive, predict_cells
 from headstart.core.types import FeatureBatch, Knowledge, RowStates
-from headstart.distributed import crew
+from headstart.distributed import process_group
 from headstart.linalg.ragged import places
-from headstart.linalg.row_sharded import chosen_here, uniform_at
-from headstart.table.cells import Cells, index_type, offsets, ranges
+from headstart.linalg.row_sharded import draw_uniform_at, select_local
+from headstart.table.cells import Cells, index_dtype, offsets, ranges
 
 if TYPE_CHECKING:
     from headstart.training.meta_training import MetaTrainingConfig
@@ -35,7 +35,7 @@ def random_ranks(cells: Cells, generator: torch.Generator) -> Tensor:
     return rank
 
 
-def shuffled(cells: Cells, generator: torch.Generator) -> Cells:
+def shuffle_observations(cells: Cells, generator: torch.Generator) -> Cells:
     """The same observations, those of each line in a random order."""
     order = torch.empty(len(cells.index), dtype=torch.int64)
     order[random_ranks(cells, generator) + cells.indptr[cells.lines]] = torch.arange(len(order))
@@ -43,7 +43,7 @@ def shuffled(cells: Cells, generator: torch.Generator) -> Cells:
 
 
 def random_part(cells: Cells, lines: Tensor, most: int, generator: torch.Generator) -> Cells:
-    """These lines, with at most so many observations of each, drawn at random from ``shuffled`` ones.
+    """Draw at most ``most`` observations of each of ``lines`` from cells made by ``shuffle_observations``.
 
     They follow each other from a random place on, the first after the last: so a line of any length costs
     no more than what is taken of it.
@@ -111,40 +111,44 @@ def _exponents(shots: Tensor, power: float) -> Tensor:
     return power + (1 - power) * (1 + shots.float()).rsqrt()
 
 
-def gathered_states(states: RowStates) -> RowStates:
+def gather_states(states: RowStates) -> RowStates:
     """The states of the rows of all processes."""
-    return states if crew().alone else states.each(lambda part: crew().gathered(part.contiguous()))
+    return (
+        states
+        if process_group().is_single
+        else states.each(lambda part: process_group().all_gather(part.contiguous()))
+    )
 
 
-def gathered_cells(cells: Cells, rows: int) -> Cells:
+def gather_cells(cells: Cells, rows: int) -> Cells:
     """The observations of all processes, of ``cells`` with one line per feature; this one has so many rows.
 
     Observations of a feature are in the order of rows, as they would be in one process.
     """
-    if crew().alone:
+    if process_group().is_single:
         return cells
-    start, whole = crew().span(rows)
-    lines = crew().gathered(cells.lines)
+    start, whole = process_group().span(rows)
+    lines = process_group().all_gather(cells.lines)
     order = torch.argsort(lines, stable=True)
-    moved = cells.index.to(index_type(whole)) + start
-    index, values = crew().gathered(moved)[order], crew().gathered(cells.values)[order]
+    moved = cells.index.to(index_dtype(whole)) + start
+    index, values = process_group().all_gather(moved)[order], process_group().all_gather(cells.values)[order]
     return Cells(offsets(torch.bincount(lines, minlength=len(cells))), index, values, whole)
 
 
-def gathered_sample(cells: Cells, rows: int, most: int, generator: torch.Generator) -> Cells:
+def gather_feature_sample(cells: Cells, rows: int, most: int, generator: torch.Generator) -> Cells:
     """At most so many observations of each feature, drawn at random as one process would from all.
 
     Every process draws among its own and sends only what may be among the drawn ones of all.
     """
-    start, whole = crew().span(rows)
-    counts = crew().gathered(cells.counts[None])  # (processes, features)
-    before, total = counts[: crew().rank].sum(0), counts.sum(0)
+    start, whole = process_group().span(rows)
+    counts = process_group().all_gather(cells.counts[None])  # (processes, features)
+    before, total = counts[: process_group().rank].sum(0), counts.sum(0)
     mine = ranges(offsets(total)[:-1] + before, cells.counts)
-    keys = uniform_at(mine, int(total.sum()), generator)
+    keys = draw_uniform_at(mine, int(total.sum()), generator)
     kept = _first(cells.lines, keys, cells, most)
-    lines, keys = crew().gathered(cells.lines[kept]), crew().gathered(keys[kept])
-    moved = cells.index[kept].to(index_type(whole)) + start
-    index, values = crew().gathered(moved), crew().gathered(cells.values[kept])
+    lines, keys = process_group().all_gather(cells.lines[kept]), process_group().all_gather(keys[kept])
+    moved = cells.index[kept].to(index_dtype(whole)) + start
+    index, values = process_group().all_gather(moved), process_group().all_gather(cells.values[kept])
     order = torch.argsort(lines, stable=True)
     lines, keys, index, values = lines[order], keys[order], index[order], values[order]
     every = Cells(offsets(torch.bincount(lines, minlength=len(cells))), index, values, whole)
@@ -182,7 +186,7 @@ class Tasks:
         """Return these features, in this order."""
         return Tasks(self.batch.take(features), self.fold[features], self.states)
 
-    def hold_back(self, share: float, seed: int) -> tuple[Tasks, Tasks]:
+    def hold_out(self, share: float, seed: int) -> tuple[Tasks, Tasks]:
         """Part the features into those that teach and those that validate, at least one of each."""
         order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))
         kept = min(max(1, round(share * len(self))), len(self) - 1)
@@ -199,13 +203,13 @@ class Tasks:
 
     def shuffled(self, seed: int) -> Tasks:
         """The same features, the observations of each in a random order: see ``sampled``."""
-        cells = shuffled(self.batch.cells, torch.Generator().manual_seed(seed))
+        cells = shuffle_observations(self.batch.cells, torch.Generator().manual_seed(seed))
         return replace(self, batch=self.batch.observing(cells))
 
     def sampled(
         self, features: Tensor, most: int, generator: torch.Generator
     ) -> tuple[FeatureBatch, RowStates]:
-        """As ``together``, with at most so many observations of each, drawn from ``shuffled`` tasks."""
+        """Return ``together`` with at most ``most`` observations of each feature."""
         cells = random_part(self.batch.cells, features, most, generator)
         return self._with_states(self.batch.take(features, cells), features)
 
@@ -219,23 +223,23 @@ def disjoint_tasks(batch: FeatureBatch, knowledge: Knowledge) -> Tasks:
 
     Of several processes each gets the states of the rows that observed these features.
     """
-    if not crew().alone:
-        cells = gathered_cells(batch.cells, len(knowledge.states))
+    if not process_group().is_single:
+        cells = gather_cells(batch.cells, len(knowledge.states))
         rows, index = torch.unique(cells.index, return_inverse=True)
-        own = chosen_here(rows, len(knowledge.states))[1]
-        states = gathered_states(knowledge.states.take(own))
+        own = select_local(rows, len(knowledge.states))[1]
+        states = gather_states(knowledge.states.take(own))
         batch = batch.observing(replace(cells, index=index, width=len(rows)))
         return Tasks(batch, torch.zeros(len(batch), dtype=torch.int64), (states,))
     return Tasks(batch, torch.zeros(len(batch), dtype=torch.int64), (knowledge.states,))
 
 
-def sampled_features(knowledge: Knowledge, *, seed: int) -> Tensor | None:
+def sample_features(knowledge: Knowledge, *, seed: int) -> Tensor | None:
     """Which of the backbone's features to meta-train on, ascending; None: all of them.
 
     All of them if the states of all rows can be kept for every fold. Otherwise as many, drawn at random, as
     there is memory for the states of the rows that observed them: the rest could teach little more.
     """
-    if MOST_FOLDS * crew().span(len(knowledge.states))[1] <= _most_states(knowledge):
+    if MOST_FOLDS * process_group().span(len(knowledge.states))[1] <= _most_states(knowledge):
         return None
     counts = knowledge.table_shots.clamp(max=_most_observations(knowledge))
     order = torch.randperm(len(counts), generator=torch.Generator().manual_seed(seed))
@@ -266,24 +270,22 @@ def cross_fitted_tasks(batch: FeatureBatch, backbone: Backbone, knowledge: Knowl
     fold = torch.empty_like(order)
     fold[order] = torch.arange(len(batch)) % count
     if batch.positions is None:
-        cells = gathered_cells(batch.cells, len(knowledge.states))
-        states = tuple(
-            gathered_states(backbone.states(knowledge.cells, fold == each)) for each in range(count)
-        )
+        cells = gather_cells(batch.cells, len(knowledge.states))
+        states = tuple(gather_states(backbone.states(knowledge.cells, fold == each)) for each in range(count))
         return Tasks(replace(batch, cells=cells, positions=torch.arange(len(batch))), fold, states)
     most = _most_observations(knowledge)
-    if crew().alone:
+    if process_group().is_single:
         cells = batch.cells.keep(random_ranks(batch.cells, generator) < most)
     else:
-        cells = gathered_sample(batch.cells, len(knowledge.states), most, generator)
+        cells = gather_feature_sample(batch.cells, len(knowledge.states), most, generator)
     index, found, of_cell = cells.index.clone(), [], fold[cells.lines]
     for each in range(count):
         own = of_cell == each
         rows, places = torch.unique(cells.index[own], return_inverse=True)
         hidden = torch.zeros(len(knowledge.kinds), dtype=torch.bool)
         hidden[batch.positions[fold == each]] = True
-        here = rows if crew().alone else chosen_here(rows, len(knowledge.states))[1]
-        found.append(gathered_states(backbone.states(knowledge.cells.take(here), hidden)))
+        here = rows if process_group().is_single else select_local(rows, len(knowledge.states))[1]
+        found.append(gather_states(backbone.states(knowledge.cells.take(here), hidden)))
         index[own] = places.to(index.dtype)
     return Tasks(batch.observing(replace(cells, index=index)), fold, tuple(found))
 
@@ -345,7 +347,7 @@ def shared_loss(adapter: Adapter, likelihood: Likelihood, episode: Episode, seed
     Every process has the whole episode and makes the heads of some of its features. ``seed`` is that of
     dropout, which is the same for any number of processes.
     """
-    features = torch.arange(len(episode.context)).tensor_split(crew().size)[crew().rank]
+    features = torch.arange(len(episode.context)).tensor_split(process_group().size)[process_group().rank]
     if len(features) == 0:
         return torch.zeros((), requires_grad=True)
     targets = episode.targets.take(features)
@@ -354,7 +356,7 @@ def shared_loss(adapter: Adapter, likelihood: Likelihood, episode: Episode, seed
     else:
         share = episode.weights[features] / episode.weights.sum() / targets.counts.clamp(min=1)
     part = Episode(episode.context.take(features), targets, episode.states)
-    with of_a_batch(int(features[0]), len(episode.context), seed):
+    with batch_share(int(features[0]), len(episode.context), seed):
         losses = predict_targets(adapter, likelihood, part).nll(targets.values)
     return (losses * share[targets.lines]).sum()
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from headstart.adapters.base import Adapter
 from headstart.adapters.chn_bayes import CHNBayes
 from headstart.config import Config
-from headstart.core.devices import CPU, computing_on, moved
+from headstart.core.devices import CPU, compute_on, move
 from headstart.core.likelihood import Likelihood
 from headstart.core.predictive import Predictive, predict_cells
 from headstart.core.types import VALIDATION_SHOTS
@@ -112,9 +112,9 @@ def outcomes_of(
     values are 0 or 1 though they are modelled as numbers. Outcomes are in main memory, whatever device has
     the tasks.
     """
-    with computing_on(tasks.batch.kinds.device):
+    with compute_on(tasks.batch.kinds.device):
         outcomes = _outcomes(adapter, likelihood, tasks, seed, all_binary)
-    return {shots: moved(each, CPU) for shots, each in outcomes.items()}
+    return {shots: move(each, CPU) for shots, each in outcomes.items()}
 
 
 def _outcomes(
@@ -133,10 +133,10 @@ def _outcomes(
             predictive = predict_cells(heads, refined, targets, episode.context.kinds, likelihood)
             binary = torch.full((len(targets.index),), all_binary) | (predictive.kinds == KindType.BINARY)
             parts[shots].append(Outcome(predictive, targets.values, features[targets.lines], binary))
-    return {shots: joined(each) for shots, each in parts.items()}
+    return {shots: join_judged(each) for shots, each in parts.items()}
 
 
-def joined(parts: list[Outcome]) -> Outcome:
+def join_judged(parts: list[Outcome]) -> Outcome:
     """Put outcomes of different features together."""
     if len(parts) == 1:
         return parts[0]
@@ -188,7 +188,7 @@ def blend_outcomes(
     if not closed:  # no feature has a target
         return networks, closed
     found = [_best_share(networks[shots], closed[shots]) for shots in closed]
-    shares = falling(*(torch.stack(each) for each in zip(*found, strict=True))).clamp(0, 1)
+    shares = isotonic_decreasing(*(torch.stack(each) for each in zip(*found, strict=True))).clamp(0, 1)
     measured = torch.tensor(list(closed))
     place = torch.bucketize(torch.tensor(VALIDATION_SHOTS), measured, right=True) - 1
     adapter.shares.copy_(shares[place.clamp(min=0)])
@@ -209,7 +209,7 @@ def _best_share(networks: Outcome, closed: Outcome) -> tuple[Tensor, Tensor]:
     return believed * own + (1 - believed) * 0.5, weight.clamp(min=1e-12)
 
 
-def falling(values: Tensor, weights: Tensor) -> Tensor:
+def isotonic_decreasing(values: Tensor, weights: Tensor) -> Tensor:
     """The nearest numbers that nowhere rise, by weighted squares: isotonic regression of a few numbers.
 
     Each is the least, over where a stretch that ends at or after it begins, of the largest mean of such

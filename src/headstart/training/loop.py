@@ -18,7 +18,7 @@ from torch.optim.adam import adam
 from torch.optim.adamw import adamw
 
 from headstart.config import Config
-from headstart.distributed import crew
+from headstart.distributed import process_group
 from headstart.errors import NumericalError
 from headstart.files import pack_tensors, read_tensors, write_bytes
 from headstart.linalg.packed import LinAlgError
@@ -205,7 +205,9 @@ class Loop:
 
     def run(self, losses: Losses, validate: Callable[[], float] | None = None) -> None:
         """Train. ``losses`` yields the batches' losses of an epoch; ``validate`` scores, lower is better."""
-        if self.checkpoint is not None and crew().count(crew().leads and self.checkpoint.exists()):
+        if self.checkpoint is not None and process_group().sum_number(
+            process_group().is_main and self.checkpoint.exists()
+        ):
             self._restore(self.checkpoint)
         if validate is not None and self.epoch == 0 and self.config.epochs > 0:
             self._keep_if_best(self._validate(validate))  # where it starts may be better than all it learns
@@ -259,7 +261,7 @@ class Loop:
                     total, count = total + loss.detach(), count + 1
         except LinAlgError as error:
             raise self._broken(self.epoch + 1) from error
-        mean = crew().count(float(total)) / max(count, 1)
+        mean = process_group().sum_number(float(total)) / max(count, 1)
         if not math.isfinite(mean):
             raise self._broken(self.epoch + 1)
         return mean
@@ -296,7 +298,7 @@ class Loop:
         return f"best at epoch {self.best_epoch}: validation {self.best_score:.4f}"
 
     def _save(self) -> None:
-        if self.checkpoint is None or not crew().leads:
+        if self.checkpoint is None or not process_group().is_main:
             return
         tensors = {"generator": self.generator.get_state()}
         tensors |= {f"module/{name}": value for name, value in self.module.state_dict().items()}
@@ -321,12 +323,12 @@ class Loop:
 
 def _add_up_gradients(module: nn.Module) -> None:
     """Give every parameter the sum of its gradients in all processes; those that none has stay without."""
-    if crew().alone:
+    if process_group().is_single:
         return
     parameters = [each for each in module.parameters() if each.requires_grad]
     has = torch.tensor([each.grad is not None for each in parameters], dtype=torch.float32)
     own = [torch.zeros_like(each) if each.grad is None else each.grad for each in parameters]
-    total = crew().total(torch.cat([has, *(each.reshape(-1) for each in own)]))
+    total = process_group().all_reduce_sum(torch.cat([has, *(each.reshape(-1) for each in own)]))
     flags, *sums = torch.split(total, [len(parameters), *(each.numel() for each in parameters)])
     for each, flag, summed in zip(parameters, flags.tolist(), sums, strict=True):
         each.grad = summed.view_as(each) if flag else None

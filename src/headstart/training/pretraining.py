@@ -11,8 +11,8 @@ from torch import Tensor
 
 from headstart.backbones.base import Backbone, SweptBackbone, TrainedBackbone
 from headstart.core.types import Description
-from headstart.distributed import crew
-from headstart.linalg.ragged import products_at
+from headstart.distributed import process_group
+from headstart.linalg.ragged import sampled_products
 from headstart.progress import Reporter
 from headstart.table.cells import Cells
 from headstart.training.loop import Loop, LoopConfig
@@ -43,7 +43,7 @@ def pretrain(
     """Train the backbone on rows × its features, then freeze it; some read the features' metadata."""
     if isinstance(backbone, SweptBackbone):
         # By itself a process sweeps in little time; of several, one may well be lost before they end.
-        kept = checkpoint if crew().launched else None
+        kept = checkpoint if process_group().launched else None
         _sweep(backbone, cells, description, config, seed, reporter, kept)
     elif isinstance(backbone, TrainedBackbone):
         _descend(backbone, cells, config, seed, reporter, checkpoint)
@@ -109,6 +109,6 @@ def held_out_nll(backbone: Backbone, observed: Cells, held_out: Cells, batch: in
     for rows in torch.split(torch.arange(len(observed)), batch):
         activation = backbone.states(observed.take(rows)).activation
         cells = held_out.take(rows)
-        logits = products_at(activation, backbone.weight, cells) + backbone.bias[cells.index]
+        logits = sampled_products(activation, backbone.weight, cells) + backbone.bias[cells.index]
         total += backbone.likelihood.nll(logits, cells.values, backbone.kinds[cells.index]).sum()
     return float(total) / max(len(held_out.index), 1)

@@ -24,9 +24,9 @@ from headstart.adapters.base import (
 from headstart.adapters.chn_bayes import BLEND, CHNBayes
 from headstart.backbones.base import AnyBackbone, Backbone, BackboneConfig, build_backbone, value_grid
 from headstart.config import Config
-from headstart.core.devices import CPU, computing_on, moved
+from headstart.core.devices import CPU, compute_on, move
 from headstart.core.types import VALIDATION_SHOTS, Description, FeatureBatch, Knowledge, Scales
-from headstart.distributed import crew
+from headstart.distributed import process_group
 from headstart.progress import Reporter
 from headstart.table import Kind, Kinds, Table
 from headstart.table.cells import Cells
@@ -34,14 +34,14 @@ from headstart.table.kind_inference import resolve_kinds
 from headstart.table.kinds import KindType
 from headstart.table.outliers import (
     LEAST_DEVIATION,
-    extents,
-    shared_extents,
-    tame_outliers,
+    global_row_scales,
+    row_scales,
+    winsorise,
     winsorise_by_feature,
 )
 from headstart.training.calibration import Calibration, Outcome
-from headstart.training.cross_fitted_heads import with_new_heads
-from headstart.training.episodes import Tasks, cross_fitted_tasks, disjoint_tasks, sampled_features
+from headstart.training.cross_fitted_heads import cross_fit_heads
+from headstart.training.episodes import Tasks, cross_fitted_tasks, disjoint_tasks, sample_features
 from headstart.training.judge import (
     MIN_FEATURES,
     Judged,
@@ -49,7 +49,7 @@ from headstart.training.judge import (
     better,
     blend_outcomes,
     folds,
-    joined,
+    join_judged,
     outcomes_of,
 )
 from headstart.training.meta_training import MetaTrainingConfig, meta_train
@@ -70,7 +70,7 @@ def hide_scales(table: Table, known_features: NDArray[np.int64]) -> Table:
     trained[known_features] = True
     train = table.with_features(real & trained)
     kinds = np.array(table.kinds, dtype=object)
-    if crew().count(len(train)):
+    if process_group().sum_number(len(train)):
         resolved, _ = resolve_kinds("real", train.features, train.feature_index, train.values)
         kinds[real & trained] = resolved
         common = Kind.real(float(np.median(resolved.offsets)), float(np.median(resolved.spans)))
@@ -94,12 +94,12 @@ def train_backbone(
 
     Both are returned on the ``device`` that computed them.
     """
-    cells = tamed_cells(table)
+    cells = winsorise_cells(table)
     with seeded(seed):
         model = build_backbone(backbone, torch.from_numpy(table.kinds.types), value_grid(cells)).to(device)
     description = Description.of(torch.from_numpy(table.encoded_metadata()), metadata_widths(table))
-    cells, description = moved(cells, device), moved(description, device)
-    with computing_on(device):
+    cells, description = move(cells, device), move(description, device)
+    with compute_on(device):
         pretrain(model, cells, description, pretraining, seed=seed, reporter=reporter, checkpoint=checkpoint)
     _made_equal(model)
     return model, knowledge_of(model, table, cells)
@@ -108,9 +108,9 @@ def train_backbone(
 def knowledge_of(backbone: Backbone, table: Table, cells: Cells | None = None) -> Knowledge:
     """What adapters may know once the backbone is frozen; ``cells`` are the table's own, if at hand."""
     device = backbone.kinds.device
-    cells = moved(tamed_cells(table), device) if cells is None else cells
+    cells = move(winsorise_cells(table), device) if cells is None else cells
     metadata = torch.from_numpy(table.encoded_metadata()).to(device)
-    with computing_on(device):
+    with compute_on(device):
         heads, states = backbone.heads.detach(), backbone.states(cells)
     return Knowledge(
         states,
@@ -120,24 +120,26 @@ def knowledge_of(backbone: Backbone, table: Table, cells: Cells | None = None) -
         backbone.kinds,
         backbone.likelihood,
         metadata_widths(table),
-        moved(scales_of(table.kinds), device),
+        move(scales_of(table.kinds), device),
     )
 
 
-def tamed_cells(table: Table) -> Cells:
+def winsorise_cells(table: Table) -> Cells:
     """A table's observations, without outliers of real features."""
     real = torch.from_numpy(table.kinds.types == KindType.REAL)
     cells = table.cells()
     if not bool(real.any()):
         return cells
     least = torch.full((cells.width,), LEAST_DEVIATION)
-    if not crew().alone:
+    if not process_group().is_single:
         return replace(
             cells,
-            values=winsorise_by_feature(cells.index, cells.values, real, shared_extents(cells, real), least),
+            values=winsorise_by_feature(
+                cells.index, cells.values, real, global_row_scales(cells, real), least
+            ),
         )
     by_feature = cells.transpose()
-    return tame_outliers(by_feature, real, extents(by_feature, real), least).transpose()
+    return winsorise(by_feature, real, row_scales(by_feature, real), least).transpose()
 
 
 def metadata_widths(table: Table) -> tuple[int, ...]:
@@ -195,7 +197,7 @@ def train_adapter(
         with seeded(seed):
             memory[key] = build_adapter(shared, knowledge)
         if memory[key].learns:
-            with computing_on(knowledge.device):
+            with compute_on(knowledge.device):
                 meta_train(memory[key], knowledge, teaching, validation, metatraining.filled(memory[key]),
                            seed=seed, reporter=reporter, checkpoint=checkpoint)  # fmt: skip
                 memory[key].finish()
@@ -208,7 +210,7 @@ def train_adapter(
     return adapter.eval().requires_grad_(False), settings
 
 
-def brought_home(adapter: Adapter, knowledge: Knowledge) -> Adapter:
+def to_cpu(adapter: Adapter, knowledge: Knowledge) -> Adapter:
     """The same adapter over the same knowledge in main memory, as a saved one is loaded.
 
     It is made anew: an adapter may keep what it computed on another device.
@@ -221,7 +223,7 @@ def brought_home(adapter: Adapter, knowledge: Knowledge) -> Adapter:
 
 def _made_equal(part: nn.Module) -> None:
     """Let all processes have one and the same part: machines that are unlike may round otherwise."""
-    crew().made_equal(*(each for each in part.state_dict().values() if each.is_floating_point()))
+    process_group().broadcast(*(each for each in part.state_dict().values() if each.is_floating_point()))
 
 
 class seeded:
@@ -280,10 +282,9 @@ class Trained:
         backbone = self.backbone.to(CPU)
         kinds, heads, likelihood = backbone.kinds, backbone.heads.detach(), backbone.likelihood
         knowledge = replace(self.knowledge, kinds=kinds, heads=heads, likelihood=likelihood)
-        knowledge = moved(knowledge, CPU)
+        knowledge = move(knowledge, CPU)
         adapters = {
-            name: replace(own, adapter=brought_home(own.adapter, knowledge))
-            for name, own in self.adapters.items()
+            name: replace(own, adapter=to_cpu(own.adapter, knowledge)) for name, own in self.adapters.items()
         }
         return Trained(backbone, knowledge, adapters)
 
@@ -375,7 +376,7 @@ def prepare(
 ) -> Prepared:
     """Train a backbone, and make the tasks of adapters; ``new_heads`` are for those that learn from them."""
     seed, all_binary = recipe.random_state, is_all_binary(table)
-    table = as_modelled(table, recipe.binary_link)
+    table = modelled_table(table, recipe.binary_link)
     backbone, knowledge = train_backbone(
         table.with_features(train_features),
         recipe.backbone,
@@ -385,17 +386,17 @@ def prepare(
         checkpoint=checkpoint("backbone"),
         device=device,
     )
-    some = sampled_features(knowledge, seed=seed) if recipe.meta_share is None else None
+    some = sample_features(knowledge, seed=seed) if recipe.meta_share is None else None
     batch = feature_batch(table.with_features(meta_features if some is None else meta_features[some]))
-    batch = moved(replace(batch, positions=some), device)
-    with computing_on(device):
+    batch = move(replace(batch, positions=some), device)
+    with compute_on(device):
         if recipe.meta_share is None:
             tasks = cross_fitted_tasks(batch, backbone, knowledge, seed=seed)
             if new_heads:
-                knowledge = with_new_heads(knowledge, tasks)
+                knowledge = cross_fit_heads(knowledge, tasks)
         else:
             tasks = disjoint_tasks(batch, knowledge)
-        teaching, validation = tasks.hold_back(recipe.metatraining.validation_share, seed)
+        teaching, validation = tasks.hold_out(recipe.metatraining.validation_share, seed)
     return Prepared(backbone, knowledge, teaching, validation, recipe, all_binary, reporter, checkpoint)
 
 
@@ -404,7 +405,7 @@ def is_all_binary(table: Table) -> bool:
     return bool((table.kinds.types == KindType.BINARY).all())
 
 
-def as_modelled(table: Table, binary_link: str) -> Table:
+def modelled_table(table: Table, binary_link: str) -> Table:
     """The table as the model sees it: with an identity link, 0 and 1 are the ends of a rating.
 
     Only a table of nothing but binary features is modelled so: ratings have a noise of their own.
@@ -442,7 +443,7 @@ def train_best(
     """
     judge = Judge(table, features, reporter, checkpoint, device)
     many = len(features) >= MIN_FEATURES_TO_META_TRAIN
-    large = crew().count(len(table)) >= MIN_OBSERVATIONS_AT_ONCE
+    large = process_group().sum_number(len(table)) >= MIN_OBSERVATIONS_AT_ONCE
     at_once = many and large and not bool((table.kinds.types[features] == KindType.REAL).any())
     if at_once:
         recipe = judge.choose(recipe).recipe if judge.all_binary else recipe
@@ -549,7 +550,9 @@ class Judge:
         for adapter in adapters:
             parts = [fold[adapter.name] for fold in folds]
             shots = [k for k in VALIDATION_SHOTS if any(k in part for part in parts)]
-            found[adapter.name] = Judged({k: joined([part[k] for part in parts if k in part]) for k in shots})
+            found[adapter.name] = Judged(
+                {k: join_judged([part[k] for part in parts if k in part]) for k in shots}
+            )
         return found
 
     def _fold(
@@ -570,9 +573,9 @@ class Judge:
             device=self.device,
         )
         middle = table.kinds.take(rest).middle_real()
-        held_out = as_modelled(table, recipe.binary_link).with_features(held)
-        batch = moved(feature_batch(held_out, middle), self.device)
-        with computing_on(self.device):
+        held_out = modelled_table(table, recipe.binary_link).with_features(held)
+        batch = move(feature_batch(held_out, middle), self.device)
+        with compute_on(self.device):
             tasks = disjoint_tasks(batch, trained.knowledge)
         places = torch.from_numpy(held)  # a feature is identified by its position in the table
         found = {}

@@ -8,7 +8,7 @@ from torch import Tensor
 from headstart.backbones.base import OpenBackbone
 from headstart.core.types import Description, Knowledge, RowPrior
 from headstart.linalg.packed import positive, unpack
-from headstart.linalg.ridge import HonestRegression, make_groups
+from headstart.linalg.ridge import LooRidge, make_groups
 
 _LEAST_KNOWN = 0.05  # of a row's activation, for it to say what the row is like
 
@@ -24,7 +24,7 @@ def fit_row_prior(
     """Regress what observations say of rows on ``encoded`` (rows, columns); None if it helps no row left out.
 
     Each metadata column is let in only if it lowers the leave-one-out error by more than the best of so many
-    useless ones would by chance, as for features (``HonestRegression``).
+    useless ones would by chance, as for features (``LooRidge``).
     """
     states = knowledge.states
     if states.variance is None or len(encoded) < 2 or encoded.shape[1] == 0:
@@ -34,14 +34,14 @@ def fit_row_prior(
     targets = (states.activation - backbone.prior_means(knowledge.cells)) / known
     weights = (1 - states.variance).mean(1).clamp(min=1e-6)
     plain = Description.of(encoded, widths)
-    bends = plain.bendable()
-    description = plain.with_bends(bends)
+    bends = plain.nonlinear_columns()
+    description = plain.with_cubic_terms(bends)
     size = states.activation.shape[1]
     heads = knowledge.heads
     stacked = torch.cat([heads.weight, heads.bias[:, None]], dim=1)
     second = stacked.T @ stacked / max(1, len(stacked)) + unpack(heads.packed_covariance.mean(0), size + 1)
     root = torch.linalg.cholesky(positive(second[:-1, :-1].double()))
-    regression = HonestRegression(make_groups(description.numbers, description.groups))
+    regression = LooRidge(make_groups(description.numbers, description.groups))
     regression.choose(description.numbers, targets, weights, root)
     if float(regression.gains.sum()) < _LEAST_GAIN:
         return None

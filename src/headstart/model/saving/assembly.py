@@ -10,8 +10,8 @@ from torch import Tensor
 from headstart.adapters.base import Adapter, new_adapter
 from headstart.backbones.base import BACKBONES, Backbone
 from headstart.core.types import Heads, Knowledge, RowStates, Scales
-from headstart.model.features import Catalogue, Feature
-from headstart.model.rows import Roster, RowMetadata
+from headstart.model.features import Feature, FeatureStore
+from headstart.model.rows import RowMetadata, RowStore
 from headstart.model.saving.format import (
     ModelFacts,
     clock_from,
@@ -21,9 +21,9 @@ from headstart.model.saving.format import (
     weights_of_table,
 )
 from headstart.model.saving.validation import Groups, check_counts, check_sums, check_tensors, made
-from headstart.model.state import Clock, Fitted
+from headstart.model.state import Clock, ModelState
 from headstart.table import Cells, Kind, Names
-from headstart.table.cells import index_type
+from headstart.table.cells import index_dtype
 from headstart.table.metadata import records_from
 from headstart.training.calibration import Calibration
 
@@ -32,13 +32,13 @@ from headstart.training.calibration import Calibration
 class Holdings:
     """The features and rows of a saved model."""
 
-    catalogue: Catalogue
-    roster: Roster
+    catalogue: FeatureStore
+    roster: RowStore
     backbone_features: Names
     row_metadata: RowMetadata | None
 
 
-def fitted_from(facts: ModelFacts, tensors: dict[str, Tensor], *, prepare: bool = False) -> Fitted:
+def fitted_from(facts: ModelFacts, tensors: dict[str, Tensor], *, prepare: bool = False) -> ModelState:
     """Put a model together, and check that it makes sense as a whole.
 
     ``prepare`` lets the adapter compute what formats before 3 did not hold.
@@ -85,7 +85,7 @@ def trained_from(
     )
     backbone.load_state_dict(groups["backbone"], assign=True)  # without a copy
     backbone.eval().requires_grad_(False)
-    index = own["index"].to(index_type(features))  # in 4 bytes already, unless the model is old
+    index = own["index"].to(index_dtype(features))  # in 4 bytes already, unless the model is old
     knowledge = Knowledge(
         RowStates(**groups["knowledge/states"]),
         Cells(own["indptr"], index, own["values"], features, weights_of_table(clock)),
@@ -119,9 +119,9 @@ def whole(
     adapter: Adapter,
     clock: Clock | None,
     holdings: Holdings,
-) -> Fitted:
+) -> ModelState:
     """The model that has these parts."""
-    return Fitted(
+    return ModelState(
         settings=facts.settings,
         roster=holdings.roster,
         schema=facts.metadata,
@@ -146,7 +146,7 @@ def _size(groups: Groups) -> int:
 
 def _catalogue(
     facts: ModelFacts, parts: Groups, tensors: dict[str, Tensor], knowledge: Knowledge
-) -> Catalogue:
+) -> FeatureStore:
     own, contexts = parts["features"], parts["contexts"]
     metadata = own.pop("metadata").numpy()
     counts = contexts["counts"].tolist()
@@ -159,7 +159,7 @@ def _catalogue(
         _observed_since(facts, knowledge), *feature_times(parts, counts), strict=True,
     )  # fmt: skip
     heads = Heads(**own)
-    catalogue = Catalogue(heads, Names(facts.backbone_features, "feature")).put(
+    catalogue = FeatureStore(heads, Names(facts.backbone_features, "feature")).put(
         [Feature(*each) for each in every], heads
     )
     if not facts.streams:

@@ -6,15 +6,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from headstart.errors import InputError, worded
+from headstart.errors import InputError, for_user
 from headstart.model.rows import RowCells
-from headstart.model.state import Fitted
+from headstart.model.state import ModelState
 from headstart.table import Kinds, MetadataSchema, Names, Table
 from headstart.table.metadata import as_array, as_text
 from headstart.table.reading import sort_observations
 
 
-def table_of(fitted: Fitted, *, metadata: bool = True) -> Table:
+def table_of(fitted: ModelState, *, metadata: bool = True) -> Table:
     """The table of all observations, features and rows of a model.
 
     A feature's observations are those of its head and those that describe rows; where the two differ, the
@@ -60,7 +60,7 @@ def table_of(fitted: Fitted, *, metadata: bool = True) -> Table:
     )
 
 
-def _row_schema(fitted: Fitted, lines: pa.Table) -> MetadataSchema | None:
+def _row_schema(fitted: ModelState, lines: pa.Table) -> MetadataSchema | None:
     if fitted.row_metadata is None:
         return None
     return MetadataSchema.fit(
@@ -72,7 +72,7 @@ def _row_schema(fitted: Fitted, lines: pa.Table) -> MetadataSchema | None:
 Part = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]
 
 
-def _of_table(fitted: Fitted) -> Part:
+def _of_table(fitted: ModelState) -> Part:
     """What the backbone was fitted on, of rows that have observed nothing else; it is held on a scale."""
     cells = fitted.knowledge.cells
     lines, numbers = cells.lines.numpy(), cells.index.numpy()
@@ -88,7 +88,7 @@ def _of_table(fitted: Fitted) -> Part:
     return lines[here], numbers[here], values, times
 
 
-def _of_rows(fitted: Fitted) -> Part:
+def _of_rows(fitted: ModelState) -> Part:
     rows = fitted.roster.observed_rows
     observations = [fitted.roster.observations(row) for row in rows]
     cells = RowCells.of([each for each in observations if each is not None])
@@ -96,13 +96,13 @@ def _of_rows(fitted: Fitted) -> Part:
     return np.repeat(np.array(rows, dtype=np.int64), cells.counts), cells.numbers, cells.values, times
 
 
-def _metadata(fitted: Fitted) -> pa.Table:
+def _metadata(fitted: ModelState) -> pa.Table:
     """The metadata of all features as it was given, one line per feature."""
     features = list(fitted.catalogue.values())
     if any(feature.record is None for feature in features):
         raise InputError(
             "this model was saved before metadata was kept as it was given, so it cannot be written out; "
-            + worded(
+            + for_user(
                 "table(metadata=False) leaves it out",
                 "leave out --metadata-out, or fit again from your own files",
             )
@@ -113,7 +113,7 @@ def _metadata(fitted: Fitted) -> pa.Table:
     return pa.table({name: as_array([record.get(name) for record in records]) for name in columns})
 
 
-def _schema(fitted: Fitted, metadata: pa.Table) -> MetadataSchema | None:
+def _schema(fitted: ModelState, metadata: pa.Table) -> MetadataSchema | None:
     """The same types of columns, fitted anew: new features may have labels that the table had not."""
     if fitted.schema is None:
         return None

@@ -23,29 +23,37 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headstart.distributed import crew
-from headstart.errors import InputError, ModelFileError, listed
+from headstart.distributed import process_group
+from headstart.errors import InputError, ModelFileError, join_names
 from headstart.files import (
     CAN_LOCK,
     FolderLock,
     Layout,
+    explain_storage_error,
     is_partial,
     json_bytes,
     left_over,
-    locked,
-    ordered,
-    storing,
+    lock_folder,
+    order_tensors,
     sync_folder,
     write_json,
-    written,
+    write_tensors,
 )
 from headstart.model.fitting import with_whole_shots
 from headstart.model.saving.export import table_of
 from headstart.model.saving.format import checksum, facts_of, tensors_of
 from headstart.model.saving.journal import Call, append, journal_name, line_of
 from headstart.model.saving.lazy import QUICK, write_quick
-from headstart.model.saving.loading import INDEX, WEIGHTS, Opened, changing_files, load, opened, require_model
-from headstart.model.state import Fitted
+from headstart.model.saving.loading import (
+    INDEX,
+    WEIGHTS,
+    OpenModel,
+    changing_files,
+    load,
+    open_model,
+    require_model,
+)
+from headstart.model.state import ModelState
 from headstart.table import Table
 
 _UNNAMED = f"weights-{'0' * 16}.safetensors"  # until the hash of its content is known
@@ -55,9 +63,9 @@ def write_weights(
     folder: Path, layouts: Mapping[str, Layout], pieces: Iterable[Tensor]
 ) -> tuple[str, str, int]:
     """Write tensors of these layouts, given in pieces in their order; returns name, digest and size."""
-    digest, size = written(folder / _UNNAMED, layouts, pieces)
+    digest, size = write_tensors(folder / _UNNAMED, layouts, pieces)
     name = f"weights-{digest[:16]}.safetensors"
-    with storing(folder / name):
+    with explain_storage_error(folder / name):
         os.replace(folder / _UNNAMED, folder / name)
         sync_folder(folder)
     return name, digest, size
@@ -72,7 +80,7 @@ def identity_of(path: Path) -> str:
     return hashlib.sha256(content).hexdigest()[:12]
 
 
-def touched(path: Path) -> tuple[tuple[int, int, int], ...] | None:
+def file_stamp(path: Path) -> tuple[tuple[int, int, int], ...] | None:
     """What changes when a model is replaced or changed; None if there is none."""
     try:
         found = [each.stat() for each in changing_files(path)]
@@ -88,22 +96,23 @@ _BY_ROW = ("states/", "knowledge/states/", "knowledge/indptr", "knowledge/index"
 _CONTEXTS = ("contexts/rows", "contexts/values")
 
 
-def write_shared_weights(fitted: Fitted, folder: Path) -> tuple[str, str, int]:
+def write_shared_weights(fitted: ModelState, folder: Path) -> tuple[str, str, int]:
     """Write the weights of all processes, which all call this; returns the file's name, digest and size.
 
     In no process there is more of the others' rows than a block. Only the first one knows the answer.
     """
     tensors = _placed(tensors_of(fitted), len(fitted.rows))
     counts = tensors["contexts/counts"]
-    tensors["contexts/counts"] = crew().total(counts)
+    tensors["contexts/counts"] = process_group().all_reduce_sum(counts)
     layouts = {
         name: Layout(
-            each.dtype, (crew().span(len(each))[1], *each.shape[1:]) if _is_shared(name) else each.shape
+            each.dtype,
+            (process_group().span(len(each))[1], *each.shape[1:]) if _is_shared(name) else each.shape,
         )
         for name, each in tensors.items()
     }
-    blocks = (block for name in ordered(layouts) for block in _blocks(name, tensors[name], counts))
-    if not crew().leads:
+    blocks = (block for name in order_tensors(layouts) for block in _blocks(name, tensors[name], counts))
+    if not process_group().is_main:
         for _ in blocks:  # sends what this process has
             pass
         return "", "", 0
@@ -116,12 +125,12 @@ def _is_shared(name: str) -> bool:
 
 def _placed(tensors: dict[str, Tensor], rows: int) -> dict[str, Tensor]:
     """The tensors of this process, with rows and observations numbered as in the whole model."""
-    start, _ = crew().span(rows)
-    before, _ = crew().span(len(tensors["knowledge/index"]))
+    start, _ = process_group().span(rows)
+    before, _ = process_group().span(len(tensors["knowledge/index"]))
     indptr = tensors["knowledge/indptr"] + before
     return tensors | {
         "contexts/rows": tensors["contexts/rows"] + start,
-        "knowledge/indptr": indptr if crew().leads else indptr[1:],
+        "knowledge/indptr": indptr if process_group().is_main else indptr[1:],
     }
 
 
@@ -130,21 +139,24 @@ def _blocks(name: str, part: Tensor, counts: Tensor) -> Iterator[Tensor]:
     if name in _CONTEXTS:
         yield from _contexts(part, counts)
     elif _is_shared(name):
-        yield from crew().collected(part)
-    elif crew().leads:
+        yield from process_group().gather_blocks(part)
+    elif process_group().is_main:
         yield part
 
 
 def _contexts(part: Tensor, counts: Tensor) -> Iterator[Tensor]:
     """What there is of the contexts of all features, one after the other, rows in their order."""
     ends = counts.cumsum(0)
-    marks = torch.div(crew().total(counts).cumsum(0), _AT_ONCE, rounding_mode="floor")
+    marks = torch.div(process_group().all_reduce_sum(counts).cumsum(0), _AT_ONCE, rounding_mode="floor")
     cuts = [0, *(torch.nonzero(marks.diff())[:, 0] + 1).tolist(), len(counts)]
     for first, last in pairwise(cuts):
         begin, end = (int(ends[at - 1]) if at else 0 for at in (first, last))
         lines = torch.repeat_interleave(counts[first:last])
-        every = list(crew().collected(part[begin:end])), list(crew().collected(lines))
-        if crew().leads and every[0]:
+        every = (
+            list(process_group().gather_blocks(part[begin:end])),
+            list(process_group().gather_blocks(lines)),
+        )
+        if process_group().is_main and every[0]:
             yield torch.cat(every[0])[torch.argsort(torch.cat(every[1]), stable=True)]
 
 
@@ -174,36 +186,38 @@ def check_place(path: Path) -> None:
     names = sorted(each.name for each in path.iterdir())
     others = [name for name in names if not _OURS.fullmatch(name) and not is_partial(name, _OURS)]
     if others:
-        raise InputError(f"{path} holds other things ({listed(others, 3)}) and no model; name another folder")
+        raise InputError(
+            f"{path} holds other things ({join_names(others, 3)}) and no model; name another folder"
+        )
 
 
-def save(fitted: Callable[[], Fitted], path: Path, owner: object = None) -> None:
+def save(fitted: Callable[[], ModelState], path: Path, owner: object = None) -> None:
     """Write a model to a folder, in the place of an older one if there is one.
 
     The model is asked for once the folder is locked: of two threads that save, the later has the newer one.
     Where several processes have a part of the model each, all of them call this, and the first one writes.
     """
-    if crew().launched:
-        crew().agreed(lambda: check_place(path) if crew().leads else None)
-        with locked(path, owner, create=True) if crew().leads else nullcontext():
+    if process_group().launched:
+        process_group().all_or_none(lambda: check_place(path) if process_group().is_main else None)
+        with lock_folder(path, owner, create=True) if process_group().is_main else nullcontext():
             _write_together(with_whole_shots(fitted()), path)
-            crew().wait()
+            process_group().barrier()
         return
     check_place(path)
-    with locked(path, owner, create=True):
+    with lock_folder(path, owner, create=True):
         check_place(path)
         _write(fitted(), path)
 
 
 @contextmanager
-def updating(path: Path) -> Iterator[tuple[Opened, FolderLock]]:
+def open_for_changes(path: Path) -> Iterator[tuple[OpenModel, FolderLock]]:
     """Read a model and keep the folder locked while the block changes it; other writers wait until then."""
     require_model(path)  # before it is locked
-    with locked(path) as lock:
-        yield opened(path, verify=False), lock
+    with lock_folder(path) as lock:
+        yield open_model(path, verify=False), lock
 
 
-def noted(before: Opened, calls: list[Call]) -> bool:
+def append_changes(before: OpenModel, calls: list[Call]) -> bool:
     """Write to the journal which calls have changed a model whose folder is locked.
 
     False if nothing was written, because all of the model is to be saved: its journal would be too long, or
@@ -222,25 +236,25 @@ def noted(before: Opened, calls: list[Call]) -> bool:
     return True
 
 
-def _write(fitted: Fitted, path: Path) -> None:
+def _write(fitted: ModelState, path: Path) -> None:
     """Write a model to a folder that is locked, and remove what older or killed saves have left there."""
     tensors = tensors_of(fitted)
     layouts = {name: Layout(each.dtype, tuple(each.shape)) for name, each in tensors.items()}
-    pieces = (tensors[name] for name in ordered(layouts))  # a large model is never copied to be written
+    pieces = (tensors[name] for name in order_tensors(layouts))  # a large model is never copied to be written
     weights, digest, size = write_weights(path, layouts, pieces)
     _finish(fitted, path, facts_of(fitted, weights, digest).model_dump(mode="json"), size)
 
 
-def _write_together(fitted: Fitted, path: Path) -> None:
+def _write_together(fitted: ModelState, path: Path) -> None:
     """The same of a model that several processes have a part of each; only the names of rows are gathered."""
     weights, digest, size = write_shared_weights(fitted, path)
-    rows = [name for names in crew().texts(list(fitted.rows)) for name in names]
-    if crew().leads:
+    rows = [name for names in process_group().all_gather_texts(list(fitted.rows)) for name in names]
+    if process_group().is_main:
         facts = facts_of(fitted, weights, digest).model_dump(mode="json")
         _finish(fitted, path, {**facts, "rows": rows}, size)
 
 
-def _finish(fitted: Fitted, path: Path, facts: dict[str, Any], size: int) -> None:
+def _finish(fitted: ModelState, path: Path, facts: dict[str, Any], size: int) -> None:
     """Write all but the weights, which are there and have this size, and remove what is not needed."""
     base = checksum(facts)
     index = {**facts, "checksum": base}
@@ -258,7 +272,7 @@ def _finish(fitted: Fitted, path: Path, facts: dict[str, Any], size: int) -> Non
 
 def _removed(path: Path) -> None:
     if path.exists():
-        with storing(path):
+        with explain_storage_error(path):
             path.unlink()
             sync_folder(path.parent)
 
@@ -275,7 +289,7 @@ def require_no_loss(path: Path, table: Table) -> None:
     if not (path / INDEX).exists():
         return
     try:
-        lost = lost_without(path, table)
+        lost = list_losses(path, table)
     except ModelFileError as error:
         raise InputError(
             f"{path} holds a model that cannot be read, so it is not known what would be lost: {error}; "
@@ -288,17 +302,17 @@ def require_no_loss(path: Path, table: Table) -> None:
         )
 
 
-def lost_without(path: Path, table: Table) -> list[str]:
+def list_losses(path: Path, table: Table) -> list[str]:
     """What a saved model has been given since its fit that is not in a table, in words."""
     fitted = load(path)
     known, lost = set(fitted.backbone_features), []
     features = [name for name in fitted.catalogue if name not in known and name not in table.features]
     if features:
-        lost.append(f"{len(features)} features ({listed(features, 3)})")
+        lost.append(f"{len(features)} features ({join_names(features, 3)})")
     added = list(fitted.rows)[len(fitted.knowledge.cells) :]
     rows = [name for name in added if name not in table.rows]
     if rows:
-        lost.append(f"{len(rows)} rows ({listed(rows, 3)})")
+        lost.append(f"{len(rows)} rows ({join_names(rows, 3)})")
     fitted_on = torch.bincount(fitted.knowledge.cells.index, minlength=len(known)).tolist()
     held = table_of(fitted, metadata=False)  # what rows observed, too
     held_counts, counts = held.counts, table.counts

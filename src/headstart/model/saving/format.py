@@ -18,9 +18,9 @@ from headstart.backbones.base import BACKBONES
 from headstart.config import Config
 from headstart.core.types import RowPrior, RowStates
 from headstart.errors import InputError
-from headstart.model.features import Catalogue
-from headstart.model.rows import Roster, RowCells, RowMetadata, RowObservations
-from headstart.model.state import NOTHING, Arrived, Clock, Fitted, Settings
+from headstart.model.features import FeatureStore
+from headstart.model.rows import RowCells, RowMetadata, RowObservations, RowStore
+from headstart.model.state import NOTHING, Arrived, Clock, ModelState, Settings
 from headstart.table import MetadataSchema, Names
 from headstart.table.metadata import as_array, as_bytes, records_from
 from headstart.training.judge import Judgement
@@ -28,7 +28,7 @@ from headstart.training.judge import Judgement
 Groups = dict[str, dict[str, Tensor]]
 
 
-def time_tensors(fitted: Fitted) -> dict[str, Tensor]:
+def time_tensors(fitted: ModelState) -> dict[str, Tensor]:
     """The times of the table and of the features; none if observations do not age."""
     if fitted.clock is None:
         return {}
@@ -77,7 +77,7 @@ def feature_times(
     return [part.numpy() for part in torch.split(held["contexts"], counts)], held["heads"].tolist()
 
 
-def record_tensors(fitted: Fitted) -> dict[str, Tensor]:
+def record_tensors(fitted: ModelState) -> dict[str, Tensor]:
     """The metadata of all features, if it was kept; none if there is no metadata."""
     records = [feature.record for feature in fitted.catalogue.values()]
     if fitted.schema is None or any(record is None for record in records):
@@ -86,7 +86,7 @@ def record_tensors(fitted: Fitted) -> dict[str, Tensor]:
     return {"records": as_bytes([record or {} for record in records], columns)}
 
 
-def row_metadata_tensors(fitted: Fitted) -> dict[str, Tensor]:
+def row_metadata_tensors(fitted: ModelState) -> dict[str, Tensor]:
     """The metadata of rows and what it says of them, if there is any."""
     held = fitted.row_metadata
     if held is None:
@@ -127,7 +127,7 @@ def row_metadata_from(
     return RowMetadata(schema, own["metadata"].numpy(), lines, prior)
 
 
-def row_observation_tensors(fitted: Fitted) -> dict[str, Tensor]:
+def row_observation_tensors(fitted: ModelState) -> dict[str, Tensor]:
     """The observations of rows whose states rest on others than the table's; none if there are no such."""
     rows = fitted.roster.observed_rows
     if not rows:
@@ -157,10 +157,10 @@ def row_observation_tensors(fitted: Fitted) -> dict[str, Tensor]:
 
 
 def roster_from(
-    facts: ModelFacts, states: RowStates, observations: dict[str, Tensor] | None, catalogue: Catalogue
-) -> Roster:
+    facts: ModelFacts, states: RowStates, observations: dict[str, Tensor] | None, catalogue: FeatureStore
+) -> RowStore:
     """The rows of a saved model."""
-    roster = Roster(Names(facts.rows, "row"), states)
+    roster = RowStore(Names(facts.rows, "row"), states)
     if observations is None:
         return roster
     numbers = np.array([catalogue.number(name) for name in facts.features.names], dtype=np.int64)
@@ -254,7 +254,7 @@ def checksum(facts: dict[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def facts_of(fitted: Fitted, weights: str, digest: str) -> ModelFacts:
+def facts_of(fitted: ModelState, weights: str, digest: str) -> ModelFacts:
     """The facts of a model whose weights file has this name and digest."""
     features, settings = list(fitted.catalogue.values()), fitted.settings
     return ModelFacts(
@@ -293,7 +293,7 @@ def _packages(settings: Settings) -> dict[str, str]:
     return packages if base is None else {**packages, "base": ADAPTERS.origin(base)}
 
 
-def tensors_of(fitted: Fitted) -> dict[str, Tensor]:
+def tensors_of(fitted: ModelState) -> dict[str, Tensor]:
     """The tensors of a model, by name."""
     features, heads = fitted.catalogue.take(list(fitted.catalogue))
     knowledge = fitted.knowledge

@@ -24,11 +24,11 @@ from torch import Tensor
 
 from headstart.core.types import Heads, OneHead, OneState, RowStates
 from headstart.errors import InputError, ModelFileError
-from headstart.files import read_own, storing, sync_folder
+from headstart.files import explain_storage_error, read_regular_file, sync_folder
 from headstart.model.features import Feature
 from headstart.model.inputs import NewRows, Triples, numbers
-from headstart.model.state import Arrived, Fitted
-from headstart.model.updates import added_rows, observed_features, row_observed, rows_observed, without_row
+from headstart.model.state import Arrived, ModelState
+from headstart.model.updates import add_rows, observe_features, observe_row, observe_rows, remove_row
 from headstart.table import Kind, MetadataSchema
 from headstart.table.kinds import KindType
 from headstart.table.metadata import as_bytes, records_from
@@ -129,7 +129,7 @@ def read_journal(path: Path, base: str) -> Journal:
         If a line is damaged, or is not one of this model.
     """
     try:
-        content = read_own(path)
+        content = read_regular_file(path)
     except FileNotFoundError:
         return Journal(path, [], base, 0)
     changes: list[list[Call]] = []
@@ -157,7 +157,7 @@ def append(journal: Journal, line: bytes) -> None:
     """Add a line; when this returns, it survives a power failure. If the disk refuses, nothing is added."""
     new = not journal.path.exists()
     flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-    with storing(journal.path):
+    with explain_storage_error(journal.path):
         handle = os.open(journal.path, flags, 0o666)
         try:
             os.ftruncate(handle, journal.size)  # what a killed writer left is no line
@@ -217,17 +217,17 @@ class Notes:
     ``calls`` says so.
     """
 
-    def __init__(self, fitted: Fitted) -> None:
+    def __init__(self, fitted: ModelState) -> None:
         self._calls: list[Call] = []
-        self._latest: Fitted | None = fitted
+        self._latest: ModelState | None = fitted
 
-    def note(self, before: Fitted, after: Fitted, call: Call) -> None:
+    def note(self, before: ModelState, after: ModelState, call: Call) -> None:
         """Note a call that changed the model from one state to another."""
         if self._latest is before:
             self._calls.append(call)
             self._latest = after
 
-    def follow(self, before: Fitted, after: Fitted) -> None:
+    def follow(self, before: ModelState, after: ModelState) -> None:
         """Note a change of what is never saved."""
         if self._latest is before:
             self._latest = after
@@ -236,12 +236,12 @@ class Notes:
         """The calls lead to nothing any more: the folder that they started from holds another model."""
         self._latest = None
 
-    def calls(self, fitted: Fitted) -> list[Call] | None:
+    def calls(self, fitted: ModelState) -> list[Call] | None:
         """All calls that led to this state; None if others did."""
         return self._calls if self._latest is fitted else None
 
 
-def adding_features(fitted: Fitted, after: Fitted, features: Sequence[Feature]) -> Call:
+def add_features_call(fitted: ModelState, after: ModelState, features: Sequence[Feature]) -> Call:
     """The call that adds these features, after which the model is the other one."""
     lines = [
         {
@@ -260,7 +260,7 @@ def adding_features(fitted: Fitted, after: Fitted, features: Sequence[Feature]) 
     return {"verb": "add_features", "features": lines, "records": records, "heads": heads}
 
 
-def observing(fitted: Fitted, after: Fitted, given: Triples, side: str) -> Call:
+def observe_call(fitted: ModelState, after: ModelState, given: Triples, side: str) -> Call:
     """The call that takes these observations, after which the model is the other one."""
     names, epoch = [feature.name for feature in given.features], after.roster.epoch
     of_features, of_rows = side != "rows", side != "features"
@@ -280,7 +280,7 @@ def observing(fitted: Fitted, after: Fitted, given: Triples, side: str) -> Call:
     }
 
 
-def adding_rows(fitted: Fitted, new: NewRows) -> Call:
+def add_rows_call(fitted: ModelState, new: NewRows) -> Call:
     """The call that adds these rows."""
     held = [numbers(observations, "row") for observations in new.given.values()]
     rows = {
@@ -297,7 +297,7 @@ def adding_rows(fitted: Fitted, new: NewRows) -> Call:
     }
 
 
-def replayed(fitted: Fitted, call: Call) -> Fitted:
+def replay(fitted: ModelState, call: Call) -> ModelState:
     """Return the model after a call, as it was when the call was made first."""
     verb = call.get("verb")
     if verb not in _AGAIN:
@@ -307,14 +307,14 @@ def replayed(fitted: Fitted, call: Call) -> Fitted:
     return _AGAIN[verb](fitted, call)
 
 
-def _add_features(fitted: Fitted, call: Call) -> Fitted:
+def _add_features(fitted: ModelState, call: Call) -> ModelState:
     lines = call["features"]
     records = _unpacked(call["records"], len(lines))
     features = [_feature(fitted, *each) for each in zip(lines, records, strict=True)]
     return fitted.holding(features, heads_in(call["heads"]))
 
 
-def _feature(fitted: Fitted, line: Call, record: Mapping[str, object]) -> Feature:
+def _feature(fitted: ModelState, line: Call, record: Mapping[str, object]) -> Feature:
     kind, first, second = line["kind"]
     return Feature(
         line["name"],
@@ -330,7 +330,7 @@ def _feature(fitted: Fitted, line: Call, record: Mapping[str, object]) -> Featur
     )
 
 
-def _observe(fitted: Fitted, call: Call) -> Fitted:
+def _observe(fitted: ModelState, call: Call) -> ModelState:
     features = [fitted.catalogue[name] for name in call["features"]]
     of = np.array([fitted.catalogue.number(name) for name in call["features"]], dtype=np.int64)
     places = np.array(call["places"], dtype=np.int64)
@@ -340,14 +340,14 @@ def _observe(fitted: Fitted, call: Call) -> Fitted:
     if fitted.clock is not None:
         fitted = replace(fitted, clock=fitted.clock.moved(given.times))
     if call["states"] is not None:
-        fitted = rows_observed(fitted, given, lambda *_: states_in(call["states"]))
+        fitted = observe_rows(fitted, given, lambda *_: states_in(call["states"]))
     if call["heads"] is not None:
         sums = [None if each is None else tensor_in(each) for each in call["sums"]]
-        fitted = fitted.holding(observed_features(fitted, given), heads_in(call["heads"]), sums)
+        fitted = fitted.holding(observe_features(fitted, given), heads_in(call["heads"]), sums)
     return replace(fitted, arrived=Arrived(*call["arrived"]))
 
 
-def _observe_one(fitted: Fitted, call: Call) -> Fitted:
+def _observe_one(fitted: ModelState, call: Call) -> ModelState:
     """``_observe`` of one observation, without batches: journals are full of such."""
     (name,), (value,) = call["features"], call["values"]
     feature, row = fitted.catalogue[name], fitted.rows.position(call["rows"][0])
@@ -359,7 +359,7 @@ def _observe_one(fitted: Fitted, call: Call) -> Fitted:
         fitted = replace(fitted, clock=fitted.clock.moved(_array(call["times"])))
     if call["states"] is not None:
         number = fitted.catalogue.number(name)
-        fitted = row_observed(fitted, row, number, value, time, lambda _: one_state_in(call["states"]))
+        fitted = observe_row(fitted, row, number, value, time, lambda _: one_state_in(call["states"]))
     if head is not None:
         (sums,) = call["sums"]
         catalogue = fitted.catalogue.put_one(
@@ -372,27 +372,27 @@ def _observe_one(fitted: Fitted, call: Call) -> Fitted:
     return replace(fitted, arrived=Arrived(*call["arrived"]))
 
 
-def _add_rows(fitted: Fitted, call: Call) -> Fitted:
+def _add_rows(fitted: ModelState, call: Call) -> ModelState:
     given = call["rows"]
     encoded = np.array(call["metadata"], dtype=np.float32).reshape(len(given), -1)
     records = _unpacked(call["records"], len(given))
-    return added_rows(fitted, NewRows(list(given), given, records, encoded, call["teach"]))
+    return add_rows(fitted, NewRows(list(given), given, records, encoded, call["teach"]))
 
 
-def _rename_feature(fitted: Fitted, call: Call) -> Fitted:
+def _rename_feature(fitted: ModelState, call: Call) -> ModelState:
     return fitted.renamed(fitted.catalogue[call["name"]], call["to"])
 
 
-def _rename_row(fitted: Fitted, call: Call) -> Fitted:
+def _rename_row(fitted: ModelState, call: Call) -> ModelState:
     return fitted.with_roster(fitted.roster.renamed(fitted.rows.position(call["name"]), call["to"]))
 
 
-_AGAIN: dict[str, Callable[[Fitted, Call], Fitted]] = {
+_AGAIN: dict[str, Callable[[ModelState, Call], ModelState]] = {
     "add_features": _add_features,
     "observe": lambda fitted, call: (_observe_one if len(call["values"]) == 1 else _observe)(fitted, call),
     "add_rows": _add_rows,
     "remove_feature": lambda fitted, call: fitted.without(call["name"]),
-    "remove_row": lambda fitted, call: without_row(fitted, fitted.rows.position(call["name"])),
+    "remove_row": lambda fitted, call: remove_row(fitted, fitted.rows.position(call["name"])),
     "rename_feature": _rename_feature,
     "rename_row": _rename_row,
 }

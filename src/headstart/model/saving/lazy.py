@@ -23,14 +23,14 @@ from torch import Tensor
 
 from headstart.core.types import Heads, RowStates
 from headstart.errors import HeadstartError
-from headstart.files import MappedFile, opened_own, pack_tensors, read_own, write_bytes
-from headstart.model.features import Catalogue, Entry, Feature
-from headstart.model.persistent import Layered, Store
-from headstart.model.rows import Roster
+from headstart.files import MappedFile, open_regular_file, pack_tensors, read_regular_file, write_bytes
+from headstart.model.features import Entry, Feature, FeatureStore
+from headstart.model.persistent import Arena, PersistentArray
+from headstart.model.rows import RowStore
 from headstart.model.saving.assembly import Holdings, adapter_from, grouped, trained_from, whole
 from headstart.model.saving.format import ModelFacts, held_observations, row_metadata_from
 from headstart.model.saving.validation import Groups
-from headstart.model.state import Clock, Fitted
+from headstart.model.state import Clock, ModelState
 from headstart.table import Kind, Names
 from headstart.table.kinds import KindType
 
@@ -130,7 +130,7 @@ def _hash(name: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "little")
 
 
-def entry_tensors(fitted: Fitted) -> dict[str, Tensor]:
+def entry_tensors(fitted: ModelState) -> dict[str, Tensor]:
     """What ``SavedEntries`` reads beside the weights of a model, by name."""
     features = list(fitted.catalogue.values())
     own = {name: i for i, name in enumerate(fitted.backbone_features)}
@@ -218,15 +218,15 @@ class SavedEntries(Mapping[str, Entry]):
         line = {name: self._records[name][place].as_py() for name in self._records.column_names}
         return {name: value for name, value in line.items() if value is not None}
 
-    def catalogue(self, heads: Heads, own: Names) -> Catalogue:
+    def catalogue(self, heads: Heads, own: Names) -> FeatureStore:
         """The catalogue of these features, whose heads come first in ``heads``; the others are room."""
-        catalogue = Catalogue(heads.take(slice(0, 0)), own)
+        catalogue = FeatureStore(heads.take(slice(0, 0)), own)
         numbers, count = self._held["numbers"], max(len(own), int(self._held["numbers"].max(initial=-1)) + 1)
         slots, facts = np.full(count, -1), np.zeros((count, 4))
         slots[numbers] = np.arange(len(self))
         facts[numbers] = self._facts()
-        catalogue._base, catalogue._store = self, Store.over(heads, len(self))
-        catalogue._slots, catalogue._facts = Layered(slots), Layered(facts)
+        catalogue._base, catalogue._store = self, Arena.over(heads, len(self))
+        catalogue._slots, catalogue._facts = PersistentArray(slots), PersistentArray(facts)
         return catalogue
 
     def _facts(self) -> NDArray[np.float64]:
@@ -254,7 +254,7 @@ _END = re.compile(rb'"checksum": "([0-9a-f]{64})"\s*}\s*$')
 _WRONG = (HeadstartError, KeyError, TypeError, ValueError, RuntimeError, IndexError, AttributeError)
 
 
-def write_quick(fitted: Fitted, facts: dict[str, Any], index: bytes, base: str, folder: Path) -> Path:
+def write_quick(fitted: ModelState, facts: dict[str, Any], index: bytes, base: str, folder: Path) -> Path:
     """Write the file for the model of these facts, whose ``model.json`` has this content and checksum."""
     small = {
         **facts,
@@ -280,14 +280,14 @@ def write_quick(fitted: Fitted, facts: dict[str, Any], index: bytes, base: str, 
 
 def checksum_in(index: Path) -> str | None:
     """The checksum that ends ``model.json``, without reading the rest; None if it does not end with one."""
-    with opened_own(index) as file:
+    with open_regular_file(index) as file:
         file.seek(0, 2)
         file.seek(max(0, file.tell() - 128))
         found = _END.search(file.read())
     return None if found is None else found[1].decode()
 
 
-def read_quickly(folder: Path, index: str, base: str, *, verify: bool) -> tuple[Fitted, int] | None:
+def read_quickly(folder: Path, index: str, base: str, *, verify: bool) -> tuple[ModelState, int] | None:
     """The model of this checksum and the size of its weights, mapped into memory.
 
     None if it has to be read as a whole: it has no such file, or something is wrong.
@@ -324,10 +324,10 @@ def read_quickly(folder: Path, index: str, base: str, *, verify: bool) -> tuple[
 
 
 def _digest(path: Path) -> str:
-    return hashlib.sha256(read_own(path)).hexdigest()
+    return hashlib.sha256(read_regular_file(path)).hexdigest()
 
 
-def _fitted(facts: ModelFacts, held: Groups, weights: MappedFile) -> Fitted:
+def _fitted(facts: ModelFacts, held: Groups, weights: MappedFile) -> ModelState:
     groups = grouped(weights.tensors())
     own = SavedNames(held["names_of_backbone"], "feature")
     times, half_life = facts.times, facts.settings.half_life
@@ -348,6 +348,6 @@ def _fitted(facts: ModelFacts, held: Groups, weights: MappedFile) -> Fitted:
     return whole(facts, groups, backbone, knowledge, adapter, clock, holdings)
 
 
-def _roster(names: SavedNames, groups: Groups, weights: MappedFile) -> Roster:
+def _roster(names: SavedNames, groups: Groups, weights: MappedFile) -> RowStore:
     states = RowStates(**{name: weights.with_room(f"states/{name}", _ROOM) for name in groups["states"]})
-    return Roster.over(names, Store.over(states, len(names)))
+    return RowStore.over(names, Arena.over(states, len(names)))

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headstart.core.types import bent
+from headstart.core.types import add_cubic_terms
 from headstart.table.kinds import KindType
 from headstart.training.calibration import LEVELS
 
@@ -119,7 +119,7 @@ def _new_tensors(tensors: dict[str, Tensor], *, relative: bool) -> dict[str, Ten
 
 def _prior_means(base: Tensor, metadata: Tensor, kinds: Tensor) -> Tensor:
     """What metadata, its bends and perhaps the kind predicted of each known feature's head."""
-    parts = [bent(metadata, torch.ones(metadata.shape[1], dtype=torch.bool))]
+    parts = [add_cubic_terms(metadata, torch.ones(metadata.shape[1], dtype=torch.bool))]
     if len(base) > parts[0].shape[1] + 1:
         parts.append(torch.nn.functional.one_hot(kinds, len(KindType)).to(metadata.dtype))
     return torch.cat([*parts, metadata.new_ones(len(metadata), 1)], dim=1) @ base

@@ -15,13 +15,13 @@ from typing import Any
 from headstart.adapters.base import ADAPTERS
 from headstart.backbones.base import BACKBONES
 from headstart.errors import HeadstartError, ModelFileError
-from headstart.files import CAN_LOCK, read_json, read_own, unpack_tensors
+from headstart.files import CAN_LOCK, read_json, read_regular_file, unpack_tensors
 from headstart.model.saving.assembly import fitted_from
 from headstart.model.saving.format import FORMAT, ModelFacts, checksum
-from headstart.model.saving.journal import Journal, journal_name, read_journal, replayed
+from headstart.model.saving.journal import Journal, journal_name, read_journal, replay
 from headstart.model.saving.lazy import checksum_in, read_quickly
 from headstart.model.saving.legacy import upgraded
-from headstart.model.state import Fitted
+from headstart.model.state import ModelState
 
 INDEX = "model.json"
 
@@ -31,10 +31,10 @@ _ATTEMPTS = 20  # to read a model that others replace at the same time
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenModel:
     """A model that was read from a folder, and what it was read from."""
 
-    fitted: Fitted
+    fitted: ModelState
     journal: Journal | None  # None of a model of an older format
     size: int  # of the weights, in bytes
     verified: bool = True  # whether all of it was read and is not damaged
@@ -59,12 +59,12 @@ def changing_files(path: Path) -> list[Path]:
     return [index] if journal is None or not journal.exists() else [index, journal]
 
 
-def load(path: Path, *, verify: bool = True) -> Fitted:
+def load(path: Path, *, verify: bool = True) -> ModelState:
     """Read a model back; anything missing, damaged or too new is a clear error."""
-    return opened(path, verify=verify).fitted
+    return open_model(path, verify=verify).fitted
 
 
-def opened(path: Path, *, verify: bool = True) -> Opened:
+def open_model(path: Path, *, verify: bool = True) -> OpenModel:
     """Read a model back, with what it was read from.
 
     Without ``verify`` a large model is not looked through for damage.
@@ -73,7 +73,7 @@ def opened(path: Path, *, verify: bool = True) -> Opened:
     return _replayed((_opened_quickly(path, verify) if CAN_LOCK else None) or read_whole(path))
 
 
-def checked(path: Path) -> Opened:
+def check_model(path: Path) -> OpenModel:
     """Read all of a model, in every way in which it may be opened, and refuse it if anything is wrong."""
     require_model(path)
     found = _replayed(read_whole(path))
@@ -86,23 +86,23 @@ def checked(path: Path) -> Opened:
     return found
 
 
-def read_whole(path: Path) -> Opened:
+def read_whole(path: Path) -> OpenModel:
     """Read all of a model from ``model.json``, without the changes in its journal."""
     with _reading(path / INDEX):
         facts, content, journal = _read(path)
-        return Opened(_fitted(path, facts, content), journal, len(content))
+        return OpenModel(_fitted(path, facts, content), journal, len(content))
 
 
-def _replayed(found: Opened) -> Opened:
+def _replayed(found: OpenModel) -> OpenModel:
     """Make the changes in the journal."""
     if found.journal is None or not found.journal.changes:
         return found
     with _reading(found.journal.path):
         calls = itertools.chain.from_iterable(found.journal.changes)
-        return replace(found, fitted=functools.reduce(replayed, calls, found.fitted))
+        return replace(found, fitted=functools.reduce(replay, calls, found.fitted))
 
 
-def _opened_quickly(path: Path, verify: bool) -> Opened | None:
+def _opened_quickly(path: Path, verify: bool) -> OpenModel | None:
     """Map a large model into memory; None if it has to be read as a whole."""
     for _ in range(_ATTEMPTS):
         try:
@@ -112,7 +112,7 @@ def _opened_quickly(path: Path, verify: bool) -> Opened | None:
                 return None
             journal = read_journal(path / journal_name(base), base)
             if checksum_in(path / INDEX) == base:  # nobody has replaced it meanwhile
-                return Opened(read[0], journal, read[1], verify)
+                return OpenModel(read[0], journal, read[1], verify)
         except (ModelFileError, FileNotFoundError):
             return None  # reading it as a whole says what is wrong
     return None
@@ -141,7 +141,7 @@ def _read(path: Path) -> tuple[dict[str, Any], bytes, Journal | None]:
         facts, base = _read_facts(path)
         journal: Journal | None = None
         try:
-            content = read_own(path / facts["weights"])
+            content = read_regular_file(path / facts["weights"])
             if base is not None:
                 journal = read_journal(path / journal_name(base), base)
         except FileNotFoundError:  # perhaps it was just replaced: the index then names another
@@ -180,7 +180,7 @@ def _read_facts(path: Path) -> tuple[dict[str, Any], str | None]:
     return facts, base
 
 
-def _fitted(path: Path, facts: dict[str, Any], content: bytes) -> Fitted:
+def _fitted(path: Path, facts: dict[str, Any], content: bytes) -> ModelState:
     old = facts["format"] < FORMAT
     if hashlib.sha256(content).hexdigest() != facts["sha256" if old else "weights_sha256"]:
         raise ModelFileError(

@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from headstart.adapters.base import StreamingAdapter
 from headstart.core.networks import loading
-from headstart.errors import InputError, listed
+from headstart.errors import InputError, join_names
 from headstart.model.saving.format import are_consistent
 from headstart.table import Kind, Kinds
 from headstart.table.kinds import LARGEST, KindType
@@ -23,7 +23,7 @@ from headstart.training.calibration import LEVELS
 if TYPE_CHECKING:
     from headstart.core.types import Knowledge, RowStates
     from headstart.model.saving.format import ModelFacts
-    from headstart.model.state import Fitted
+    from headstart.model.state import ModelState
 
 
 Groups = dict[str, dict[str, Tensor]]
@@ -95,7 +95,7 @@ def check_tensors(groups: Groups) -> None:
         if group in groups or group not in _OPTIONAL_GROUPS:
             missing = set(forms) - _OPTIONAL - set(groups.get(group, {}))
             if missing:
-                raise InputError(f"its tensors {listed(sorted(missing))} of {group!r} are missing")
+                raise InputError(f"its tensors {join_names(sorted(missing))} of {group!r} are missing")
 
 
 def _check_form(name: str, tensor: Tensor, form: tuple[torch.dtype, int] | None) -> None:
@@ -137,7 +137,7 @@ def check_counts(facts: ModelFacts, knowledge: Knowledge, states: RowStates, gro
     wrong = [what for what, right in agree.items() if not right]
     wrong += [] if _contexts_agree(facts, groups["contexts"], rows) else ["contexts"]
     if wrong:
-        raise InputError(f"its {listed(wrong)} do not agree with the weights")
+        raise InputError(f"its {join_names(wrong)} do not agree with the weights")
     if not facts.kinds or not {"backbone", "adapter"} <= set(facts.packages):
         raise InputError("it does not say its kinds, or where its parts come from")
 
@@ -154,7 +154,7 @@ def _check_names(facts: ModelFacts) -> None:
 
 
 @torch.no_grad()
-def check_sums(fitted: Fitted) -> None:
+def check_sums(fitted: ModelState) -> None:
     """Refuse sums that are not the adapter's."""
     for name, sums in fitted.catalogue.evidence.items():
         nothing = fitted.batch_of([fitted.catalogue[name].among(np.zeros(0, dtype=np.int64))])
@@ -253,7 +253,7 @@ class _Bounded(TorchFunctionMode):
             sizes = _whole_numbers([args, named.get("size", ())])
             square = func is torch.eye and len(sizes) == 1
             if math.prod(sizes) ** (2 if square else 1) > self.limit:
-                raise InputError(f"its settings ask for a tensor of the sizes {listed(sizes)}")
+                raise InputError(f"its settings ask for a tensor of the sizes {join_names(sizes)}")
         return func(*args, **named)
 
 
