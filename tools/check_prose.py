@@ -47,7 +47,8 @@ def _rule(pattern: str, advice: str) -> Rule:
 RULES = (
     _rule(r"\bso (many|few)\b|\bso much\b(?! (that|as))", "name the number or the parameter"),
     _rule(
-        r"(?<!\bsay\s)(?<!\bsays\s)\bwhat (is|was|are|were|has|had|there|it|they|this|all|others|each|one|a|an|the|its|their)\b"
+        r"(?<!\bsay\s)(?<!\bsays\s)\bwhat "
+        r"(is|was|are|were|has|had|there|it|they|this|all|others|each|one|a|an|the|its|their)\b"
         r"(?![^.;]*\?)",
         "use the noun instead of a clause",
     ),

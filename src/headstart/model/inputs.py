@@ -20,7 +20,7 @@ from headstart.model.state import ModelState
 from headstart.table import Kind, Kinds, Names
 from headstart.table.columns import is_missing
 from headstart.table.kinds import KIND_NAMES, LARGEST, KindType, require_representable
-from headstart.table.names import MAX_SUGGESTIONS, as_name, spelled
+from headstart.table.names import MAX_SUGGESTIONS, as_name, display_spelling
 from headstart.table.reading import Columns, Observations, choose_form, read_long, sort_observations
 from headstart.table.sources import TextFormat, open_source
 from headstart.table.times import time_of, times_of
@@ -41,7 +41,7 @@ def unique_names(given: Mapping[Any, Any], what: str, of: str = "name") -> list[
     for key in given:
         name = as_name(key, of)
         if name in names:
-            both = f"{spelled(names[name])} and {spelled(key)}"
+            both = f"{display_spelling(names[name])} and {display_spelling(key)}"
             raise InputError(f"{what}: {name!r} is given twice, as {both}; keep one")
         names[name] = key
     return list(names)
@@ -156,7 +156,7 @@ def _paired(names: Iterable[object], values: Iterable[object], what: str) -> dic
         if is_missing(value):
             continue
         if name in pairs:
-            raise InputError(f"{what}: {spelled(name)} is given twice; keep one")
+            raise InputError(f"{what}: {display_spelling(name)} is given twice; keep one")
         pairs[name] = value
     return pairs
 
@@ -511,8 +511,8 @@ def _of_source(given: object, columns: Columns, text: TextFormat | None) -> Obse
             "observe() takes a feature's name and its observations, a list of (row, feature, value), a frame"
             f" or the path of a file; got {type(given).__name__}"
         )
-    columns = columns.tidy()
-    row, feature, value = columns.or_usual()
+    columns = columns.normalise()
+    row, feature, value = columns.or_default()
     source = open_source(given, (row, feature, value), text)
     choose_form(source, "long", columns, None)
     return read_long(source, row, feature, value, columns.time)
