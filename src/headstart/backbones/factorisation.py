@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple, Self
 from weakref import WeakKeyDictionary
@@ -28,7 +28,8 @@ from headstart.backbones.row_posterior import (
 from headstart.backbones.signature import Signature
 from headstart.core.likelihood import LikelihoodConfig
 from headstart.core.networks import initial_tensor
-from headstart.core.types import Description, Heads, OneState, RowBelief, RowStates
+from headstart.core.types import Description, Heads, OneState, RowBelief, RowParts, RowStates
+from headstart.core.types import OneRow as OneRow
 from headstart.linalg.packed import (
     Array,
     cholesky_one,
@@ -45,17 +46,6 @@ from headstart.linalg.packed import (
 )
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
-
-
-class OneRow(NamedTuple):
-    """What a row observed, and the heads by which it is read, one for each observation."""
-
-    values: Array  # (n,)
-    heads: Array  # (n, latent + 1): the means of (v, b), in double precision
-    covariance: Array  # (n, packed), in single precision
-    noise: Array  # (n,)
-    kinds: Array  # (n,): of the features
-    weights: Array | None = None  # (n,): how much each observation counts; None: all alike
 
 
 class OnePosterior(NamedTuple):
@@ -221,6 +211,10 @@ class Factorisation(SweptBackbone, OpenBackbone):
 
     config_type: ClassVar[type[BackboneConfig]] = FactorisationConfig
     heads_read_code: ClassVar[bool] = True
+    reads_single_rows: ClassVar[bool] = True
+    explainable: ClassVar[bool] = True
+    sharded: ClassVar[bool] = True
+    weighs: ClassVar[bool] = True
     config: FactorisationConfig
 
     def __init__(self, config: FactorisationConfig, kinds: Tensor, grid: Tensor) -> None:
@@ -280,8 +274,7 @@ class Factorisation(SweptBackbone, OpenBackbone):
 
         It is computed in double precision, so that a row is the same whatever others are described with it.
         """
-        positions = own[cells.index]
-        known = replace(cells, index=positions, width=self.features).keep(positions >= 0)
+        known = self._own_cells(cells, own)
         if len(cells) == 1:
             return self._one_row(cells, known, heads.take(cells.index), kinds[cells.index], belief)
         if not len(cells):
@@ -304,6 +297,21 @@ class Factorisation(SweptBackbone, OpenBackbone):
         )
         believed = None if belief is None else (belief.shift[0].numpy(), belief.covariance.numpy())
         return RowStates.of_one(one_state(self, row, known.index.numpy(), believed), self.weight.dtype)
+
+    def state_of_one(self, row: OneRow, known: Array, belief: tuple[Array, Array] | None = None) -> OneState:
+        """Compute the state of a single row in numpy, as ``states_by`` does."""
+        return one_state(self, row, known, belief)
+
+    def row_parts(
+        self, cells: Cells, heads: Heads, kinds: Tensor, own: Tensor, belief: RowBelief | None = None
+    ) -> RowParts:
+        """Decompose the factors of one row into the contributions of its observations."""
+        return row_parts(self, cells, HeadMoments.of(heads, kinds), self._own_cells(cells, own), belief)
+
+    def _own_cells(self, cells: Cells, own: Tensor) -> Cells:
+        """Return the observations of the backbone's own features, pointing at their positions."""
+        positions = own[cells.index]
+        return replace(cells, index=positions, width=self.features).keep(positions >= 0)
 
     def states_of(self, posterior: RowPosterior, signature: Tensor) -> RowStates:
         """The states of rows of which this is known."""
@@ -396,21 +404,6 @@ class Factorisation(SweptBackbone, OpenBackbone):
     def second_moments(self) -> Tensor:
         """E[(v, b)(v, b)ᵀ] of each feature, packed."""
         return self.spread + squares(self.stacked_heads())
-
-
-@dataclass(frozen=True)
-class RowParts:
-    """A row's factors as a sum, in double precision."""
-
-    baseline: Tensor  # (latent,): the factors of a row without observations
-    choice: Tensor  # (latent,): because of which features the row observed
-    metadata: Tensor  # (latent,): because of the row's metadata
-    observations: Tensor  # (n, latent): because of each value, in the order of the row's cells
-
-    @property
-    def total(self) -> Tensor:
-        """The row's factors: (latent,)."""
-        return self.baseline + self.choice + self.metadata + self.observations.sum(0)
 
 
 @torch.no_grad()

@@ -233,6 +233,32 @@ class OneState(NamedTuple):
         return [part for part in self if part is not None]
 
 
+class OneRow(NamedTuple):
+    """The observations of one row in numpy, each with the head of its feature."""
+
+    values: NDArray[Any]  # (n,): on the models' scale
+    heads: NDArray[Any]  # (n, width + 1): the means of (w, b), in double precision
+    covariance: NDArray[Any]  # (n, packed): of (w, b), in single precision
+    noise: NDArray[Any]  # (n,): the variance of an observation at a row of usual noise
+    kinds: NDArray[Any]  # (n,): of the features
+    weights: NDArray[Any] | None = None  # (n,): by age; None: all 1
+
+
+@dataclass(frozen=True)
+class RowParts:
+    """The activation of one row as a sum of contributions, in double precision."""
+
+    baseline: Tensor  # (width,): the activation of a row without observations
+    choice: Tensor  # (width,): because of which features the row observed
+    metadata: Tensor  # (width,): because of the row's metadata
+    observations: Tensor  # (n, width): because of each value, in the order of the row's cells
+
+    @property
+    def total(self) -> Tensor:
+        """The row's activation: (width,)."""
+        return self.baseline + self.choice + self.metadata + self.observations.sum(0)
+
+
 @dataclass(frozen=True)
 class RowStates:
     """What a backbone knows of some rows."""

@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from headstart.backbones.base import Backbone, SweptBackbone, TrainedBackbone
+from headstart.backbones.base import Backbone
 from headstart.core.types import Description
 from headstart.distributed import process_group
 from headstart.linalg.ragged import sampled_products
@@ -41,21 +41,17 @@ def pretrain(
     checkpoint: Path | None = None,
 ) -> None:
     """Train the backbone on rows × its features, then freeze it; some read the features' metadata."""
-    if isinstance(backbone, SweptBackbone):
+    if backbone.trained_by == "sweeps":
         # By itself a process sweeps in little time; of several, one may well be lost before they end.
         kept = checkpoint if process_group().launched else None
         _sweep(backbone, cells, description, config, seed, reporter, kept)
-    elif isinstance(backbone, TrainedBackbone):
-        _descend(backbone, cells, config, seed, reporter, checkpoint)
     else:
-        raise TypeError(
-            f"{type(backbone).__name__} cannot be trained: it must be a TrainedBackbone or a SweptBackbone"
-        )
+        _descend(backbone, cells, config, seed, reporter, checkpoint)
     backbone.eval().requires_grad_(False)
 
 
 def _sweep(
-    backbone: SweptBackbone,
+    backbone: Backbone,
     cells: Cells,
     description: Description,
     config: PretrainingConfig,
@@ -75,7 +71,7 @@ def _sweep(
 
 
 def _descend(
-    backbone: TrainedBackbone,
+    backbone: Backbone,
     cells: Cells,
     config: PretrainingConfig,
     seed: int,
