@@ -110,8 +110,8 @@ def test_a_journal_whose_change_to_a_whole_model_is_killed(
     large: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The update is there whole or not at all, and what a killed save leaves is never replayed."""
-    monkeypatch.setattr(folder, "_MOST_CHANGES", 1)
-    monkeypatch.setattr(folder, "_QUICK_FROM", 0 if large else 2**40)
+    monkeypatch.setattr(folder, "_MAX_CHANGES", 1)
+    monkeypatch.setattr(folder, "_LAZY_FROM", 0 if large else 2**40)
     place = tmp_path / "m"
 
     def add(name: str) -> None:

@@ -25,7 +25,6 @@ from headstart.model.saving.format import FORMAT, checksum
 from headstart.training.meta_training import MetaTrainingConfig
 
 Fresh = Callable[..., Headstart]
-OLD = Path(__file__).parents[1] / "references" / "folders"
 
 
 @pytest.fixture
@@ -43,7 +42,7 @@ def test_the_folder_holds_json_and_safetensors_only(saved: Path) -> None:
     assert json.loads((saved / "model.json").read_text())["format"] == FORMAT
 
 
-@pytest.mark.parametrize("at", ["write_weights", "write_json"])
+@pytest.mark.parametrize("at", ["_write_weights", "write_json"])
 def test_a_crash_while_saving_keeps_the_old_model(
     saved: Path, fresh: Fresh, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
@@ -266,24 +265,18 @@ def test_what_does_not_fit_together_is_said_so(fresh: Fresh, tmp_path: Path, how
         Headstart.load(tmp_path / "m")
 
 
-@pytest.mark.parametrize("folder_name", ["today", "format-2"])
 @pytest.mark.parametrize(
     "where",
     ["../{name}", "{folder}/{name}", "weights-0123456789abcdef.safetensors/../../{name}", "", None, 3],
 )
-def test_weights_outside_the_folder_are_not_read(
-    saved: Path, tmp_path: Path, where: object, folder_name: str
-) -> None:
+def test_weights_outside_the_folder_are_not_read(saved: Path, tmp_path: Path, where: object) -> None:
     """Whoever wrote ``model.json``, it names a file of its own folder."""
-    if folder_name != "today":
-        shutil.rmtree(saved)
-        shutil.copytree(OLD / folder_name, saved)
     index, weights = saved / "model.json", next(saved.glob("weights-*"))
     shutil.move(weights, tmp_path / weights.name)
     facts = json.loads(index.read_text())
     facts.pop("checksum", None)
     facts["weights"] = where.format(name=weights.name, folder=tmp_path) if isinstance(where, str) else where
-    index.write_text(json.dumps({**facts, "checksum": checksum(facts)} if folder_name == "today" else facts))
+    index.write_text(json.dumps({**facts, "checksum": checksum(facts)}))
     with pytest.raises(ModelFileError, match="is not a file of weights"):
         Headstart.load(saved)
 
@@ -365,34 +358,6 @@ def test_a_backbone_that_is_missing_is_said_so(saved: Path) -> None:
     rewritten(saved, change)
     with pytest.raises(ModelFileError, match="needs the backbone 'deep' of the package 'deep-headstart'"):
         Headstart.load(saved)
-
-
-@pytest.mark.parametrize("old", ["format-1", "format-2", "format-2-chn"])
-def test_a_model_of_an_earlier_format_is_read_and_saved_as_todays(old: str, tmp_path: Path) -> None:
-    """Its predictions are tested against stored ones in ``tests/references``."""
-    shutil.copytree(OLD / old, tmp_path / "m")
-    index = tmp_path / "m" / "model.json"
-    facts = json.loads(index.read_text())
-    before = facts["features"]
-    model = Headstart.load(tmp_path / "m")
-    assert model.features == before["names"]
-    in_backbone = before["encoded"] if "encoded" in before else before["trained"]
-    assert [model.feature(name).in_backbone for name in model.features] == in_backbone
-    assert [model.feature(name).shots for name in model.features] == before["shots"]
-    assert list(model.fitted_.backbone_features) == facts["encoded"]
-    model.observe("new", {"u2": 1})
-    model.save(tmp_path / "m")
-    assert len(list((tmp_path / "m").iterdir())) == 2
-    after = json.loads(index.read_text())
-    assert after["format"] == FORMAT
-    text = json.dumps(after["settings"])
-    for gone in ("most_", "fewest_", "decoupled_decay", "inner_rate", "outer_rate", '"rate"', '"validation"'):
-        assert gone not in text
-    if old == "format-2":
-        assert after["settings"]["backbone"]["latent"] == model.fitted_.backbone.activation_size
-    again = Headstart.load(tmp_path / "m")
-    assert np.array_equal(again.predict().mean, model.predict().mean)
-    assert np.array_equal(again.predict().std, model.predict().std)
 
 
 def test_writers_at_the_same_time_lose_nothing(saved: Path) -> None:

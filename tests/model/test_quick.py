@@ -27,7 +27,7 @@ from headstart.table import Names
 
 @pytest.fixture(autouse=True)
 def all_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folder, "_QUICK_FROM", 0)
+    monkeypatch.setattr(folder, "_LAZY_FROM", 0)
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +168,7 @@ def test_damaged_weights_are_said_by_load_and_never_saved_anew(
     flipped(weights, weights.stat().st_size // 2)
     with pytest.raises(ModelFileError, match="damaged or cut short"):
         Headstart.load(place)
-    monkeypatch.setattr(folder, "_MOST_CHANGES", 1)
+    monkeypatch.setattr(folder, "_MAX_CHANGES", 1)
     changed(place, lambda m: m.add_feature("new"))  # the journal takes it: it needs nothing of what is there
     before = weights.read_bytes()
     with pytest.raises(ModelFileError, match="damaged or cut short"):

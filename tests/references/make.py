@@ -1,7 +1,7 @@
 """Write what is stored anew, and say in the commit why.
 
-``python -m tests.references.make`` writes the predictions. ``python -m tests.references.make folders`` writes
-the folders of today's format instead; those of earlier formats can only be written by earlier versions.
+``python -m tests.references.make`` writes the predictions, ``python -m tests.references.make folders`` the
+saved folders.
 """
 
 from __future__ import annotations

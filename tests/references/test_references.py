@@ -24,7 +24,7 @@ def test_predictions_are_as_stored(case: str) -> None:
         np.testing.assert_allclose(std, stored[name]["std"], rtol=TOLERANCE, atol=TOLERANCE, err_msg=name)
 
 
-@pytest.mark.parametrize("folder", ["format-1", "format-2", "format-2-chn", "format-3", "format-3-chn"])
+@pytest.mark.parametrize("folder", ["format-1", "format-1-chn"])
 def test_saved_models_of_every_format_predict_as_they_did(folder: str, tmp_path: Path) -> None:
     stored = json.loads((FOLDERS / f"{folder}.json").read_text())
     shutil.copytree(FOLDERS / folder, tmp_path / "m")

@@ -120,6 +120,6 @@ def test_a_worker_that_cannot_open_the_model_says_why(
     saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked(monkeypatch, StandIn(runs=True))
-    monkeypatch.setattr("headstart.scoring.identity_of", lambda path: "another")
+    monkeypatch.setattr("headstart.scoring.model_digest", lambda path: "another")
     with pytest.raises(HeadstartError, match="has changed since scoring began"):
         score(saved, tmp_path / "out", engine="ray", quiet=True)

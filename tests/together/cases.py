@@ -40,7 +40,10 @@ _LOWERED = {
     "headstart.training.episodes.MOST_STATES": 2**14,
     "headstart.training.episodes._LEAST_OBSERVATIONS": 16,
 }
-_BLOCKS = {"headstart.model.saving.folder._AT_ONCE": 100, "headstart.distributed._BLOCK_BYTES": 1000}
+_BLOCKS = {
+    "headstart.model.saving.folder._OBSERVATIONS_AT_ONCE": 100,
+    "headstart.distributed._BLOCK_BYTES": 1000,
+}
 
 
 @contextmanager

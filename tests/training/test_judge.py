@@ -235,7 +235,7 @@ def test_networks_are_judged_where_there_are_many_features(
     if large:
         monkeypatch.setattr(choosing, "MIN_OBSERVATIONS_AT_ONCE", 0)
     monkeypatch.setattr(choosing, "_MARGIN", margin)
-    monkeypatch.setattr(blending, "_FEATURES_TO_BELIEVE", 1e9)  # else networks may get no share at all
+    monkeypatch.setattr(blending, "_FEATURES_FOR_HALF", 1e9)  # else networks may get no share at all
     monkeypatch.setattr(judge, "_MAX_FOLDS", 1)  # is enough here
     trainings: list[str] = []
     prepare = choosing.prepare

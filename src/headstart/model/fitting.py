@@ -240,7 +240,7 @@ def with_shared_heads(fitted: ModelState, features: list[Feature]) -> ModelState
     return fitted.holding(features, heads)
 
 
-def with_whole_shots(fitted: ModelState) -> ModelState:
+def with_global_shots(fitted: ModelState) -> ModelState:
     """Return the model whose features know how many observations they have in all processes."""
     features = list(fitted.catalogue.values())
     shots = (
