@@ -85,7 +85,7 @@ def command_line() -> Iterator[None]:
 def explain_memory_error(message: Callable[[], str]) -> Iterator[None]:
     """Turn a lack of memory in the ``with`` block into an error that says what to do.
 
-    >>> with naming_memory(lambda: "too many rows; take fewer"):
+    >>> with explain_memory_error(lambda: "too many rows; take fewer"):
     ...     raise MemoryError
     Traceback (most recent call last):
     headstart.errors.MemoryLimitError: too many rows; take fewer
@@ -105,10 +105,10 @@ def explain_memory_error(message: Callable[[], str]) -> Iterator[None]:
 def for_user(python: str, command: str) -> str:
     """Return one of two wordings: for Python, or for the command line.
 
-    >>> worded("use observe()", "use headstart observe")
+    >>> for_user("use observe()", "use headstart observe")
     'use observe()'
     >>> with command_line():
-    ...     worded("use observe()", "use headstart observe")
+    ...     for_user("use observe()", "use headstart observe")
     'use headstart observe'
     """
     return command if _on_command_line.get() else python
@@ -117,10 +117,10 @@ def for_user(python: str, command: str) -> str:
 def option_name(name: str, value: object = None) -> str:
     """Name an argument as the user writes it: ``form='long'`` in Python, ``--form long`` in a command.
 
-    >>> argument("form", "long"), argument("kinds")
+    >>> option_name("form", "long"), option_name("kinds")
     ("form='long'", 'kinds=')
     >>> with command_line():
-    ...     argument("form", "long"), argument("kinds"), argument("row", "the user")
+    ...     option_name("form", "long"), option_name("kinds"), option_name("row", "the user")
     ('--form long', '--kind', "--row 'the user'")
     """
     option = f"--{_OPTIONS.get(name, name.replace('_', '-'))}"
@@ -144,7 +144,7 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
 def join_names(names: Iterable[object], limit: int = 5) -> str:
     """List the first few names for a message, and count the others.
 
-    >>> listed(["a", "b", "c"], limit=2)
+    >>> join_names(["a", "b", "c"], limit=2)
     "'a', 'b' and 1 more"
     """
     all_names = list(names)

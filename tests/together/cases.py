@@ -35,12 +35,12 @@ _LOWERED = {
     "headstart.backbones.signature._QUANTILE_ROWS": 50,
     "headstart.backbones.signature._PATIENCE_ROWS": 40,
     "headstart.linalg.ridge._LINES_TO_CHOOSE": 45,
-    "headstart.linalg.row_sharded._DRAWN": 64,
+    "headstart.linalg.row_sharded._DRAW_SIZE": 64,
     "headstart.adapters.head_prior._NOISE_OBSERVATIONS": 200,
     "headstart.training.episodes.MOST_STATES": 2**14,
     "headstart.training.episodes._LEAST_OBSERVATIONS": 16,
 }
-_BLOCKS = {"headstart.model.saving.folder._AT_ONCE": 100, "headstart.distributed._BLOCK": 1000}
+_BLOCKS = {"headstart.model.saving.folder._AT_ONCE": 100, "headstart.distributed._BLOCK_BYTES": 1000}
 
 
 @contextmanager

@@ -134,4 +134,4 @@ def _upgrade_factorisation(tensors: dict[str, Tensor]) -> None:
     tensors["backbone/signature.scale"] = torch.cat([torch.tensor([1.5]), scale])
     tensors["backbone/signature.ends"] = torch.tensor([0.0, 50.0])
     tensors["backbone/signature.patience"] = torch.tensor(1e-9)
-    tensors["backbone/exactness"] = torch.ones(len(table))
+    tensors["backbone/relative_precision"] = torch.ones(len(table))
