@@ -6,9 +6,10 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -126,6 +127,17 @@ class OneHead(NamedTuple):
     bias: float
     covariance: NDArray[Any]
     noise: float
+
+    def mean_squares(self) -> NDArray[Any]:
+        """Return E[w²]: (width,)."""
+        return self.weight**2 + self.covariance.take(_diagonal_positions(len(self.weight)))  # type: ignore[no-any-return]
+
+
+@cache
+def _diagonal_positions(size: int) -> NDArray[np.int64]:
+    """Return the positions of the first ``size`` diagonal entries in a packed matrix."""
+    ends = np.arange(1, size + 1)
+    return ends * (ends + 1) // 2 - 1
 
 
 @dataclass(frozen=True)
