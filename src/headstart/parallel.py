@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from typing import NamedTuple, TypeVar
 
-import torch
-
 # By default an idle thread of OpenMP keeps its core busy while it waits. Beside any other work each of its
 # many short waits then lasts until the system lets the other thread run: training became 16 times slower.
 # A thread that sleeps instead costs a few microseconds. GNU's library reads the first, Intel's the second.
@@ -22,9 +20,10 @@ _SETTINGS = (*_PASSIVE, "GOMP_SPINCOUNT")
 
 
 def set_openmp_wait_policy() -> None:
-    """Let threads sleep while they wait, unless the user has said how they wait.
+    """Let idle OpenMP threads sleep, unless the environment says how they wait.
 
-    It has an effect only before torch is imported, and changes nothing after that.
+    The command line calls it. A program of your own may call it before it imports torch, and so before it
+    uses a model; after that it changes nothing.
     """
     if "torch" not in sys.modules and not any(name in os.environ for name in _SETTINGS):
         os.environ.update(_PASSIVE)
@@ -55,6 +54,8 @@ def thread_pool() -> Iterator[None]:
     wait for each other longer than they compute: two took up to twice the time of one. Threads that take
     whole blocks of work hardly meet, and if another process takes a core from one, the others go on.
     """
+    import torch  # here, because ``set_openmp_wait_policy`` must be importable before torch
+
     number = torch.get_num_threads()
     size = min(number, _MOST)
     if number == 1 or _pool.get() is not None:
@@ -82,12 +83,14 @@ def parallel_map(
     ``each_takes`` is about how many bytes of memory an item needs in between: if it is much, fewer of them
     are under way at a time.
 
-    >>> list(in_parallel(abs, [-1, 2, -3]))
+    >>> list(parallel_map(abs, [-1, 2, -3]))
     [1, 2, 3]
-    >>> with workers():
-    ...     list(in_parallel(abs, [-1, 2, -3]))
+    >>> with thread_pool():
+    ...     list(parallel_map(abs, [-1, 2, -3]))
     [1, 2, 3]
     """
+    import torch
+
     pool = _pool.get()
     if pool is None or torch.get_default_device().type != "cpu":
         yield from map(function, items)

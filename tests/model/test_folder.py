@@ -380,7 +380,7 @@ def test_a_model_of_an_earlier_format_is_read_and_saved_as_todays(old: str, tmp_
     assert [model.feature(name).in_backbone for name in model.features] == in_backbone
     assert [model.feature(name).shots for name in model.features] == before["shots"]
     assert list(model.fitted_.backbone_features) == facts["encoded"]
-    model.observe("new", {"u2": 1})
+    model.observe_feature("new", {"u2": 1})
     model.save(tmp_path / "m")
     assert len(list((tmp_path / "m").iterdir())) == 2
     after = json.loads(index.read_text())
