@@ -81,7 +81,7 @@ def predictions(model: Headstart) -> Iterator[tuple[str, list[list[float]], list
         }
     )
     yield said("added", rows, ["none", "some"])
-    model.observe("some", {rows[3]: low, rows[0]: low})
+    model.observe_feature("some", {rows[3]: low, rows[0]: low})
     yield said("observed", rows, ["some"])
 
 
@@ -89,7 +89,7 @@ def folder_model(settings: dict[str, Any]) -> Headstart:
     """A model as small as can be, with a feature added: what folders of each format hold."""
     model = Headstart(**{**QUICK, **settings}, quiet=True).fit(small_table())
     model.add_feature("new", metadata={"genre": "a"}, observations={"u1": 5, "u2": 2, "u3": 4})
-    model.observe("new", {"u6": 1})
+    model.observe_feature("new", {"u6": 1})
     return model
 
 
@@ -113,7 +113,7 @@ def small_table() -> Table:
 def folder_answers(model: Headstart) -> dict[str, Prediction]:
     """What a loaded model says of rows it knows and of a stranger, and as it is observed further."""
     answers = {"known": model.predict(), "stranger": model.predict({"x": {"f1": 5, "f2": 1}})}
-    model.observe("new", {"u4": 2, "u1": 3})
+    model.observe_feature("new", {"u4": 2, "u1": 3})
     model.add_feature("newer", metadata={"genre": "b"}, observations={"u5": 2})
     answers["later"] = model.predict(features=["new", "newer"])
     return answers
