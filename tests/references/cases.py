@@ -100,7 +100,7 @@ SCENARIOS = {name: partial(case, name) for name in CASES}
 
 
 def folder_model(settings: dict[str, Any]) -> Headstart:
-    """Fit a model as small as can be and add a feature: what folders of each format hold."""
+    """Fit a model as small as can be and add a feature, as the stored folders hold it."""
     model = Headstart(**{**QUICK, **settings}, quiet=True).fit(tables.eight_features())
     model.add_feature("new", metadata={"genre": "a"}, observations={"u1": 5, "u2": 2, "u3": 4})
     model.observe("new", {"u6": 1})

@@ -1,7 +1,8 @@
 """Write what is stored anew, and say in the commit why.
 
 ``python -m tests.references.make`` writes the answers of all scenarios, one file for each theme; names of
-themes after it write only these. ``python -m tests.references.make folders`` writes the saved folders instead.
+themes after it write only these. ``python -m tests.references.make folders`` writes the saved folders
+instead.
 """
 
 from __future__ import annotations
@@ -12,15 +13,25 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from headstart import Headstart
 from tests.references.cases import folder_answers, folder_model
-from tests.references.storing import HERE, answer_of, write
+from tests.references.storing import HERE, answer_of, plain, write
 from tests.references.themes import THEMES
 
 FOLDERS = HERE / "folders"
+_PVAE = {"name": "pvae", "embedding": 3, "set_size": 4, "encoder_layers": [5], "latent": 3,
+         "decoder_layers": [4]}  # fmt: skip
+_CHN = {"name": "chn", "embedding": 4, "encoding": 4, "context_layers": [6], "metadata_encoding": 3,
+        "metadata_layers": [4], "parameter_layers": [6]}  # fmt: skip
+# Settings of the models whose saved folders are stored, by the name of the folder.
+FOLDER_MODELS: dict[str, dict[str, Any]] = {
+    "bayes": {"backbone": {"name": "factorisation", "latent": 2, "signature": 1}},
+    "chn": {"backbone": _PVAE, "adapter": _CHN},
+}
 
 
 def main(themes: list[str]) -> None:
@@ -38,25 +49,13 @@ def main(themes: list[str]) -> None:
 
 def make_folders() -> None:
     """Save small models, and what they answer once they are loaded."""
-    smallest = {"name": "pvae", "embedding": 3, "set_size": 4, "encoder_layers": [5], "latent": 3,
-                "decoder_layers": [4]}  # fmt: skip
-    chn = {"name": "chn", "embedding": 4, "encoding": 4, "context_layers": [6], "metadata_encoding": 3,
-           "metadata_layers": [4], "parameter_layers": [6]}  # fmt: skip
-    for ending, settings in {
-        "": {"backbone": {"name": "factorisation", "latent": 2, "signature": 1}},
-        "-chn": {"backbone": smallest, "adapter": chn},
-    }.items():
-        with tempfile.TemporaryDirectory() as made:
-            folder_model(settings).save(Path(made) / "model")
-            number = json.loads((Path(made) / "model" / "model.json").read_text())["format"]
-            folder = FOLDERS / f"format-{number}{ending}"
-            shutil.rmtree(folder, ignore_errors=True)
-            shutil.copytree(Path(made) / "model", folder)
+    for name, settings in FOLDER_MODELS.items():
+        folder = FOLDERS / name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder_model(settings).save(folder)
         answers = folder_answers(Headstart.load(folder))
-        facts = {
-            part: {"mean": each.mean.tolist(), "std": each.std.tolist()} for part, each in answers.items()
-        }
-        folder.with_name(f"{folder.name}.json").write_text(json.dumps(facts))
+        numbers = {part: {"mean": found.mean, "std": found.std} for part, found in answers.items()}
+        folder.with_suffix(".json").write_text(json.dumps(plain(numbers)))
         print(folder.name)
 
 
