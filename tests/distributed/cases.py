@@ -33,7 +33,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 LOWERED = {
     "signature_quantile_rows": 50,
-    "signature_patience_rows": 40,
+    "signature_shrinkage_rows": 40,
     "ridge_lines": 45,
     "numbers_drawn_per_block": 64,
     "noise_observations": 200,

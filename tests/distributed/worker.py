@@ -15,7 +15,7 @@ from headstart.errors import InputError
 from headstart.linalg.row_sharded import draw_normal_rows, draw_uniform_at, tall_qr
 from headstart.table.kind_inference import resolve_kinds, sample_values
 from headstart.table.names import Names
-from headstart.table.outliers import ByFeature
+from headstart.table.sharding import FeatureExchange
 from headstart.training.episodes import gather_cells
 from tests.distributed.cases import CASES, as_large
 from tests.pretended import Pretending, device_named
@@ -79,12 +79,12 @@ def check_regrouping() -> None:
     index, values = rng.integers(0, 9, 400), np.round(rng.normal(size=400), 1)
     index[:30] = 8  # of unequal sizes
     mine = own(torch.arange(400))
-    grouped = ByFeature(torch.from_numpy(index)[mine], 9)
-    arrived = grouped.sent(torch.from_numpy(values)[mine])
+    grouped = FeatureExchange(torch.from_numpy(index)[mine], 9)
+    arrived = grouped.send(torch.from_numpy(values)[mine])
     order = np.argsort(index, kind="stable")
     inside = np.isin(index[order], np.arange(9)[grouped.features])
     assert np.array_equal(arrived.numpy(), values[order][inside])
-    assert torch.equal(grouped.returned(arrived), torch.from_numpy(values)[mine])
+    assert torch.equal(grouped.send_back(arrived), torch.from_numpy(values)[mine])
     names = Names([f"f{i}" for i in range(10)], "feature")  # nobody has observed the last one
     for given in (np.round(np.abs(values)), values, (values > 0) * 1.0, np.exp(9 * values)):
         few = sample_values(index[mine], given[mine], 10)

@@ -12,7 +12,8 @@ import torch
 from tests.model.conftest import CLOSED, fitted, ratings_table
 from tests.model.test_ranking import mixed_table
 
-from headstart.backbones.factorisation import row_parts
+from headstart.backbones.factorisation import Factorisation
+from headstart.core.types import RowParts
 from headstart.errors import InputError, UnknownNameError
 from headstart.model import Headstart
 from headstart.table import Cells
@@ -59,6 +60,10 @@ def test_every_kind_adds_up(kind: str) -> None:
     assert (
         units == {"real": {"data units"}, "binary": {"log-odds"}, "mixed": {"data units", "log-odds"}}[kind]
     )
+
+
+def row_parts(backbone: Factorisation, cells: Cells) -> RowParts:
+    return backbone.row_parts(cells, backbone.heads, backbone.kinds, torch.arange(backbone.features))
 
 
 @pytest.mark.parametrize("kind", ["real", "binary", "mixed"])

@@ -16,6 +16,7 @@ from headstart.core.predictive import Predictive
 from headstart.core.types import VALIDATION_SHOTS, FeatureBatch, Heads, Knowledge, RowStates
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
+from headstart.training import calibration
 from headstart.training.calibration import LEVELS, USUAL_LEVEL, Calibration, Outcome
 from headstart.training.episodes import disjoint_tasks
 from headstart.training.judge import outcomes_of
@@ -209,3 +210,52 @@ def test_where_no_feature_has_so_many_shots_the_last_measure_holds() -> None:
     last = VALIDATION_SHOTS.index(8)
     assert bool((found.factors[KindType.RATING, last:] == found.factors[KindType.RATING, last]).all())
     assert bool(found.factors.isfinite().all())
+
+
+def log_likelihood(logits: torch.Tensor, truth: torch.Tensor) -> float:
+    return float((truth * logits - torch.nn.functional.softplus(logits)).sum())
+
+
+@pytest.mark.parametrize("shift", [-2.0, 0.0, 2.0])
+@pytest.mark.parametrize("slope", [0.0, 0.25, 0.5, 1.0, 2.0, 5.0])
+@pytest.mark.parametrize("spread", [0.1, 0.3, 1.0, 3.0, 10.0, 20.0])
+@pytest.mark.parametrize("count", [10, 20_000])
+def test_platt_scaling_never_lowers_the_likelihood(
+    spread: float, slope: float, shift: float, count: int
+) -> None:
+    """Within its bounds, and close to the truth where many values determine it."""
+    random = np.random.default_rng(0)
+    logits = torch.from_numpy(np.clip(spread * random.normal(size=count), -9, 9))
+    truth = torch.from_numpy(
+        (random.random(count) < 1 / (1 + np.exp(-(slope * logits.numpy() + shift)))) + 0.0
+    )
+    for share in (0.3, 1.0):
+        found_slope, found_shift = calibration._platt(torch.sigmoid(logits), truth, share)
+        assert 0.2 <= found_slope <= 3
+        assert abs(found_shift) <= 5
+        assert log_likelihood(found_slope * logits + found_shift, truth) >= log_likelihood(logits, truth)
+    if count > 10 and spread in (1.0, 3.0) and 0.25 <= slope <= 2:
+        assert found_slope == pytest.approx(slope, abs=0.08)
+        assert found_shift == pytest.approx(shift, abs=0.1)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+@pytest.mark.parametrize("count", [1, 10, 5000])
+def test_platt_scaling_of_one_class_stays_within_its_bounds(value: float, count: int) -> None:
+    logits = torch.linspace(-3, 3, count, dtype=torch.float64)
+    truth = torch.full((count,), value, dtype=torch.float64)
+    slope, shift = calibration._platt(torch.sigmoid(logits), truth, 1.0)
+    assert 0.2 <= slope <= 3
+    assert abs(shift) <= 5
+    assert (shift > 0) == (value == 1)
+    assert log_likelihood(slope * logits + shift, truth) >= log_likelihood(logits, truth)
+
+
+def test_overconfident_predictions_are_not_shifted() -> None:
+    """Undamped Newton steps diverge here: they gave a shift of 9.5."""
+    random = np.random.default_rng(0)
+    logits = torch.from_numpy(3 * random.normal(size=4000))
+    truth = torch.from_numpy((random.random(4000) < torch.sigmoid(0.25 * logits).numpy()).astype(float))
+    slope, shift = calibration._platt(torch.sigmoid(logits), truth, 1.0)
+    assert slope == pytest.approx(0.25, abs=0.03)
+    assert shift == pytest.approx(0, abs=0.1)

@@ -65,7 +65,7 @@ from headstart.model.ranking import (
     candidate_rows,
     rankings,
 )
-from headstart.model.saving.export import table_of
+from headstart.model.saving.export import export_table
 from headstart.model.saving.folder import append_changes, open_for_changes, save
 from headstart.model.saving.journal import Call, Notes, add_features_call, add_rows_call, observe_call
 from headstart.model.saving.loading import load
@@ -407,7 +407,7 @@ class Headstart:
         Table
             All rows, features and observations: those of the table it was fitted on and those since.
         """
-        return table_of(self._fitted, metadata=metadata)
+        return export_table(self._fitted, metadata=metadata)
 
     def predict(
         self,
