@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from tests.model.conftest import CLOSED, fitted, ratings_table
-from tests.model.test_recommending import mixed_table
+from tests.model.test_ranking import mixed_table
 
 from headstart.backbones.factorisation import Factorisation
 from headstart.core.types import RowParts
