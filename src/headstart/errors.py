@@ -23,6 +23,10 @@ class UnknownNameError(InputError):
     """A row, feature, column, setting or method with this name does not exist."""
 
 
+class UnsupportedError(InputError):
+    """The chosen backbone or adapter does not support the operation."""
+
+
 class ModelFileError(HeadstartError):
     """A saved model or checkpoint is missing, damaged, or has a newer format."""
 

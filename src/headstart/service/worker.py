@@ -12,7 +12,7 @@ from pathlib import Path
 
 from headstart.config import Config
 from headstart.errors import HeadstartError
-from headstart.model.saving.folder import file_stamp, identity_of
+from headstart.model.saving.folder import file_stamp, model_digest
 from headstart.service.auth import TokenSet
 from headstart.service.changes import Change, Receipt, Writer
 from headstart.service.errors import LOG, Problem
@@ -34,12 +34,10 @@ class ServiceSettings(Config):
     max_body: int = 16_000_000  # bytes of one request
     max_batch: int = 100_000  # observations in one request
     max_cells: int = 4_000_000  # cells of one prediction
-    max_listed: int = 1000  # lines of one page of a list, or of one ranking
     rate: float = 2000.0  # requests per second and token, on average
     burst: float = 4000.0  # requests of one token at once
     poll_seconds: float = 0.25  # between two looks for changes of other workers, tokens and models
     watch_model: bool = True  # whether a model that replaces the served one in its folder is taken over
-    threads: int = 4  # for answers that take long
 
 
 MODEL_FACT = "model"  # in the store: the folder that was taken over, and instead of which
@@ -108,7 +106,7 @@ class Watcher:
         if now is None or (path == present.path and not replaced) or self._refused == (path, now):
             return
         try:
-            if identity_of(path) != present.identity or path != present.path:
+            if model_digest(path) != present.identity or path != present.path:
                 self._live.take_over(path)
             self._seen = now
         except HeadstartError as error:
@@ -225,7 +223,7 @@ class Service:
         """Serve another fitted model, in all workers and after a restart too."""
         if self._live is None:
             raise self._not_ready()
-        identity_of(path)
+        model_digest(path)
         after = self._live.take_over(path)
         self.store.set_fact(MODEL_FACT, json.dumps({"path": str(path), "instead_of": str(self.path)}))
         return after
