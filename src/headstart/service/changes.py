@@ -24,12 +24,12 @@ from headstart.service.store import (
     Cell,
     Delta,
     find_request,
-    forget_row,
     insert_feature,
     insert_observations,
     insert_row,
     record_request,
     remove_feature,
+    remove_row,
 )
 from headstart.table.names import as_name
 from headstart.table.reading import Columns
@@ -194,7 +194,7 @@ class ForgetRow(Change):
 
     def record(self, connection: Connection, planned: Planned) -> int:
         """Delete all that the store holds of it."""
-        return forget_row(connection, planned.delta.lost_rows[0])
+        return remove_row(connection, planned.delta.lost_rows[0])
 
 
 _MOST = 256  # changes in one transaction
