@@ -21,13 +21,8 @@ from headstart.table import Kind, Kinds, Names, Table
 from headstart.table.columns import is_missing
 from headstart.table.kind_inference import KindsLike
 from headstart.table.kinds import KIND_NAMES, LARGEST, KindType, require_representable
-<<<<<<< HEAD
 from headstart.table.names import MAX_SUGGESTIONS, as_name, display_spelling
 from headstart.table.reading import Columns, Form, Observations, choose_form, read_long, sort_observations
-=======
-from headstart.table.names import MAX_SUGGESTIONS, as_name, display_spelling
-from headstart.table.reading import Columns, Observations, choose_form, read_long, sort_observations
->>>>>>> tablewords
 from headstart.table.sources import TextFormat, open_source
 from headstart.table.text_encoders import EncoderLike
 from headstart.table.times import time_of, times_of
@@ -572,15 +567,9 @@ def _read_source(data: object, columns: Columns, text: TextFormat | None) -> Obs
             "observe() takes a list of (row, feature, value), a frame or the path of a file; got "
             f"{type(data).__name__}; observe_feature() takes the observations of one feature"
         )
-<<<<<<< HEAD
-    columns = columns.tidy()
-    row, feature, value = columns.or_usual()
-    source = open_source(data, (row, feature, value), text)
-=======
     columns = columns.normalise()
     row, feature, value = columns.or_default()
-    source = open_source(given, (row, feature, value), text)
->>>>>>> tablewords
+    source = open_source(data, (row, feature, value), text)
     choose_form(source, "long", columns, None)
     return read_long(source, row, feature, value, columns.time)
 
