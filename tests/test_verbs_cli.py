@@ -191,7 +191,8 @@ def test_settings_of_training_on_the_command_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["recommend", "audience", "similar", "explain", "features", "rows", "evaluate", "fit", "add"]
+    "command",
+    ["recommend", "audience", "similar", "explain", "features", "rows", "evaluate", "fit", "add-feature"],
 )
 def test_help_has_a_short_name(command: str) -> None:
     done = run(command, "-h")
