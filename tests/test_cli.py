@@ -31,9 +31,8 @@ from headstart.evaluate import Results
 from headstart.experiments.demo import Story
 from headstart.experiments.presets import ALL, EXPERIMENTS
 from headstart.model import Headstart
-from headstart.table import text_encoders as finding
-from headstart.table.text_encoders import SentenceEncoder
 from tests.model.conftest import able, ratings_table
+from tests.stand_ins import install_encoders, write_weights
 
 
 def run(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -388,24 +387,22 @@ def test_tables_show_names_as_they_are(capsys: pytest.CaptureFixture[str]) -> No
 def test_a_text_column_takes_a_sentence_encoder_by_name_or_folder(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
-
-    def find(model: str) -> SentenceEncoder:
-        asked.append(model)
-        return SentenceEncoder(model, "ab" * 32, lambda: lambda texts: [[len(text), 1.0] for text in texts])
-
-    monkeypatch.setattr(finding, "find_encoder", find)
-    place = f"{tmp_path}/a=b:c"
-    for spec in ("all-MiniLM-L6-v2", place):
-        model = tmp_path / f"{len(asked)}.headstart"
+    place = tmp_path / "a=b:c"
+    for folder_of_weights in (tmp_path / "downloaded", place):
+        write_weights(folder_of_weights, b"weights")
+    install_encoders(
+        monkeypatch, tmp_path / "downloaded", lambda: lambda texts: [[len(text), 1.0] for text in texts]
+    )
+    for number, spec in enumerate(("all-MiniLM-L6-v2", str(place))):
+        model = tmp_path / f"{number}.headstart"
         fitted = run(
             "fit", folder / "ratings.csv", "--metadata", folder / "films.csv", *COLUMNS, "--out", model,
             "--adapter", "bayes", "--metadata-type", f"genre=text:{spec}",
         )  # fmt: skip
         assert fitted.returncode == 0, fitted.stderr
-        assert f"genre: text ({spec})" in fitted.stdout
-        assert Headstart.load(model).fitted_.schema.columns[0].encoder == spec
-    assert asked == ["all-MiniLM-L6-v2", place]
+        assert f"genre: text ({spec})" in fitted.stdout.replace("\n", "")
+        columns = json.loads((model / "model.json").read_text())["metadata"]["columns"]
+        assert columns[0]["encoder"] == spec
     added = run("add-feature", model, "new", "--metadata", '{"genre": "a western"}')
     assert added.returncode == 0, added.stderr
 

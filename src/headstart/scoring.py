@@ -33,7 +33,7 @@ from headstart.model.ranking import (
     require_contexts,
     require_same_units,
 )
-from headstart.model.saving.folder import identity_of
+from headstart.model.saving.folder import model_digest
 from headstart.model.state import ModelState
 from headstart.progress import Bar, Reporter
 from headstart.table import Kinds, Names
@@ -389,7 +389,7 @@ class Scorer:
         """A scorer for a question that was checked, by the model of this identity and no other."""
         scorer = cls.__new__(cls)
         scorer._open(model, question, device)
-        if identity_of(model) != identity:  # also if it has changed while it was read
+        if model_digest(model) != identity:  # also if it has changed while it was read
             raise ModelFileError(f"{model} has changed since scoring began; start anew, into another folder")
         return scorer
 
@@ -698,7 +698,7 @@ def score(
     given, what = (pairs, "pairs") if pairs is not None else (rows, "rows")
     form = TextFormat(separator, None, encoding)
     source = None if given is None else open_records(given, columns, form, what)
-    identity = identity_of(place)
+    identity = model_digest(place)
     fitted = Headstart.load(place)._fitted  # all of it is read once, here; workers only map it
     question.check(fitted, pairs=pairs is not None)
     size = _size(partition_size, question, len(question.features or fitted.catalogue), pairs is not None)

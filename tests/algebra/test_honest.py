@@ -31,7 +31,7 @@ def slow_loo(regression: LooRidge, columns: Tensor, targets: Tensor, weights: Te
     parts, ridge = [], []
     for group, strength in zip(regression.groups, regression.strengths.tolist(), strict=True):
         if strength > 0:
-            parts.append(group.read(columns))
+            parts.append(group.design(columns))
             ridge += [1 / strength] * group.width
     design = torch.cat([*parts, torch.ones(len(columns), 1, dtype=torch.float64)], dim=1)
     penalty = torch.diag(torch.tensor([*ridge, 1e-6], dtype=torch.float64))
@@ -63,7 +63,7 @@ def test_the_map_gives_what_the_fit_gives() -> None:
     regression.strengths = torch.tensor([1.0, 0.0, 0.1], dtype=torch.float64)
     regression.fit(columns, targets, torch.ones(40, dtype=torch.float64))
     matrix, constant = regression.map(columns.shape[1])
-    design, _ = regression._design(columns)
+    design = regression._design(columns)
     torch.testing.assert_close(columns @ matrix + constant, design @ regression.coefficients)
     assert bool((matrix[groups[1]] == 0).all())
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.limits import Limits
 
 from headstart.errors import HeadstartError, InputError
 from headstart.model import Headstart
 from headstart.table import Table
-from headstart.training import judge
 
 
 def reading(values: np.ndarray, kinds: str | None, metadata: pa.Table | None = None) -> Table:
@@ -110,10 +110,8 @@ FITTED: dict[str, Callable[[], Table]] = {
 
 @pytest.mark.parametrize("adapter", ["bayes", "auto"])
 @pytest.mark.parametrize("case", FITTED)
-def test_it_is_fitted_and_answers(
-    case: str, adapter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(judge, "_MAX_FOLDS", 1)  # is enough here
+def test_it_is_fitted_and_answers(case: str, adapter: str, tmp_path: Path, limits: Limits) -> None:
+    limits(judge_folds=1)  # is enough here
     table = FITTED[case]()
     model = Headstart(adapter=adapter, quiet=True).fit(table)
     first, last = table.rows[0], table.rows[len(table.rows) - 1]

@@ -17,7 +17,7 @@ from tests.faults.models import fresh
 from headstart.errors import InputError, ModelFileError, StorageError, SurpriseWarning
 from headstart.model import Headstart
 from headstart.model.saving import folder, journal
-from headstart.model.saving.format import tensors_of
+from headstart.model.saving.format import model_tensors
 from headstart.table import Table
 
 Change = Callable[[Headstart], object]
@@ -71,7 +71,7 @@ def assert_same(one: Headstart, other: Headstart) -> None:
     """All that a model is saved as is the same, to the last bit."""
     assert one.features == other.features
     assert list(one.rows) == list(other.rows)
-    first, second = tensors_of(one.fitted_), tensors_of(other.fitted_)
+    first, second = model_tensors(one.fitted_), model_tensors(other.fitted_)
     assert first.keys() == second.keys()
     for name, tensor in first.items():
         assert torch.equal(tensor, second[name]), name
@@ -204,14 +204,14 @@ def test_a_copy_inside_updating_is_not_journaled(tmp_path: Path) -> None:
 
 def test_a_long_journal_becomes_a_whole_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = plain(tmp_path / "m")
-    monkeypatch.setattr(folder, "_MOST_CHANGES", 3)
+    monkeypatch.setattr(folder, "_MAX_CHANGES", 3)
     for i in range(5):
         live = changed(place, lambda m, i=i: m.add_feature(f"new{i}", observations={f"u{i}": 3}))
     assert len(journals(place)) == 1
     assert journals(place)[0].read_text().count("\n") == 1  # three, then all four were saved, then one
     assert_same(Headstart.load(place), live)
-    monkeypatch.setattr(folder, "_MOST_BYTES", 10)
-    monkeypatch.setattr(folder, "_MOST_SHARE", 10**9)
+    monkeypatch.setattr(folder, "_MAX_JOURNAL_BYTES", 10)
+    monkeypatch.setattr(folder, "_MAX_JOURNAL_SHARE", 10**9)
     live = changed(place, lambda m: m.add_feature("large"))
     assert not journals(place)
     assert_same(Headstart.load(place), live)
@@ -317,7 +317,7 @@ def test_processes_that_write_and_read_at_the_same_time(
 ) -> None:
     """No change is lost, and a reader sees all that was there when it started, also while all is saved."""
     place = plain(tmp_path / "m")
-    monkeypatch.setattr(folder, "_MOST_CHANGES", 4)
+    monkeypatch.setattr(folder, "_MAX_CHANGES", 4)
     context = multiprocessing.get_context("fork")
     writers = [context.Process(target=_write, args=(place, name, 10)) for name in "ab"]
     for writer in writers:

@@ -400,20 +400,6 @@ def test_a_table_is_what_it_was_before_anything_changed(fresh: Fresh) -> None:
             np.testing.assert_allclose(list(found.values()), [held[row] for row in found], rtol=1e-6)
 
 
-def test_a_model_saved_before_says_what_it_cannot_do() -> None:
-    from tests.references.make import FOLDERS
-
-    model = Headstart.load(FOLDERS / "format-3")
-    row, feature = model.rows[0], model.features[0]
-    before = model.predict([row]).mean
-    model.observe([(row, feature, model.predict([row], [feature]).mean[0, 0])], update="rows")
-    assert np.isfinite(model.predict([row]).mean - before).all()
-    if model.fitted_.schema is not None:
-        with pytest.raises(InputError, match="saved before metadata was kept"):
-            model.table()
-    assert len(model.table(metadata=False)) > 0
-
-
 def test_staleness_tells_what_was_foreseen_from_what_was_not(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     taste, trait = random.normal(size=(200, 2)), random.normal(size=(2, 30))

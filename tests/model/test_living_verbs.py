@@ -11,8 +11,8 @@ import pandas as pd
 import polars as pl
 import pytest
 from tests.model.conftest import CLOSED, fitted, ratings_table
-from tests.model.test_explaining import added_up
-from tests.model.test_recommending import mixed_table
+from tests.model.test_explanation import added_up
+from tests.model.test_ranking import mixed_table
 from tests.model.test_row_metadata import fitted as with_row_metadata
 
 from headstart.errors import InputError

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from tests.model.conftest import CLOSED
-from tests.model.test_recommending import mixed_table
+from tests.model.test_ranking import mixed_table
 
 from headstart.errors import InputError, UnknownNameError
 from headstart.model import Headstart

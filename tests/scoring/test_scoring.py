@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
+from tests.limits import Limits
 from tests.model.conftest import able
 from tests.scoring.conftest import contents
 
@@ -45,11 +46,9 @@ def test_all_cells_are_those_of_predict_whatever_the_partitions(saved: Path, tmp
             assert np.array_equal(found[name], expected[name])
 
 
-def test_many_features_are_predicted_some_at_a_time(
-    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_features_are_predicted_some_at_a_time(saved: Path, tmp_path: Path, limits: Limits) -> None:
     score(saved, tmp_path / "whole", partition_size=50, quiet=True)
-    monkeypatch.setattr("headstart.scoring._FEATURES_AT_ONCE", 7)
+    limits(scored_features_per_block=7)
     score(saved, tmp_path / "parts", partition_size=50, quiet=True)
     assert contents(tmp_path / "whole") == contents(tmp_path / "parts")
 

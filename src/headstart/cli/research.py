@@ -165,7 +165,7 @@ def _show_story(story: Story) -> None:
     show(header, lines, title=f"{story.film}: predicted ± standard deviation")
 
 
-# The help texts cannot import these names from headstart.datasets and headstart.experiments, which need torch.
+# The help texts cannot import these names from their modules, which need torch.
 DATASET_NAMES = ("movielens-1m",)
 
 EXPERIMENT_NAMES = (

@@ -25,7 +25,7 @@ PER_CELL = 64  # bytes that an observation takes in between: its indices, weight
 def row_slices(lines: int, per_line: int, budget: int | None = None) -> Iterator[slice]:
     """Cut so many lines into stretches that take ``per_line`` bytes a line, at least a line each.
 
-    >>> list(stretches(5, per_line=4, budget=9))
+    >>> list(row_slices(5, per_line=4, budget=9))
     [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
     """
     step = max(1, (BUDGET if budget is None else budget) // max(1, per_line))

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from headstart.adapters.bayes import ClosedFormAdapter
-from headstart.backbones.factorisation import Factorisation, row_parts
-from headstart.backbones.row_posterior import HeadMoments
+from headstart.backbones.base import Backbone
 from headstart.core.types import FeatureBatch, RowStates
 from headstart.display import table_html
 from headstart.errors import InputError, for_user, option_name
@@ -197,15 +196,16 @@ def explain(fitted: ModelState, row: Any, feature: object) -> Explanation:
     head = _joined(heads.weight[0], heads.bias[0])
     average, bare, columns = _prior_heads(fitted, adapter, own)
     read = asked.reading
-    readings = HeadMoments.of(read.heads, read.kinds)
-    parts = row_parts(backbone, read.cells, readings, read.known, read.belief)
+    positions = torch.from_numpy(read.numbers)
+    positions = torch.where(positions < backbone.features, positions, -1)
+    parts = backbone.row_parts(read.cells, read.heads, read.kinds, positions, read.belief)
     activation = asked.state.activation[0].double()
     nothing = read.known.keep(torch.zeros_like(read.known.index, dtype=torch.bool))
     usual = adapter.refine(backbone.states(nothing)).activation[0].double()
     # Row and head multiply: of what they do together each is given half.
     side = (head + average)[:-1] / 2
     middle = torch.cat([(activation + usual) / 2, torch.ones(1, dtype=torch.float64)])
-    latent = backbone.latent
+    latent = backbone.activation_size
     learned = (activation - usual) - _padded(parts.total - parts.baseline, len(activation))
     found = _observed(fitted, read, parts.observations @ side[:latent])
     found.append(Contribution("choice", "", None, float(parts.choice @ side[:latent])))
@@ -231,9 +231,9 @@ def explain(fitted: ModelState, row: Any, feature: object) -> Explanation:
     return _in_units(fitted, asked, own, baseline, kept)
 
 
-def _closed_forms(fitted: ModelState) -> tuple[Factorisation, ClosedFormAdapter]:
+def _closed_forms(fitted: ModelState) -> tuple[Backbone, ClosedFormAdapter]:
     backbone, adapter = fitted.backbone, fitted.adapter
-    if isinstance(backbone, Factorisation) and isinstance(adapter, ClosedFormAdapter):
+    if backbone.explainable and isinstance(adapter, ClosedFormAdapter):
         return backbone, adapter
     raise InputError(
         f"{for_user('explain()', 'headstart explain')} needs closed forms, whose predictions are sums: the "

@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from headstart.adapters.base import ADAPTERS, StreamingAdapter
 from headstart.adapters.bayes import ClosedFormAdapter
 from headstart.adapters.chn_bayes import adapt_together
-from headstart.backbones.base import BACKBONES, Backbone, OpenBackbone
-from headstart.backbones.factorisation import FactorisationConfig
+from headstart.backbones.base import BACKBONES, Backbone
 from headstart.core.devices import CPU
 from headstart.core.types import Knowledge, RowStates
 from headstart.distributed import process_group
@@ -189,7 +188,7 @@ def require_shareable(settings: Settings) -> None:
         If the backbone is not the factorisation, the adapter not bayes, chn-bayes or auto, or if there is a
         share of features for meta-training or a half-life.
     """
-    if not isinstance(settings.backbone, FactorisationConfig):
+    if not BACKBONES.part_of(settings.backbone).sharded:
         raise InputError(
             f"the backbone {settings.backbone.name!r} is trained by one process; under torchrun take "
             f"{option_name('backbone', 'factorisation')}"
@@ -241,7 +240,7 @@ def with_shared_heads(fitted: ModelState, features: list[Feature]) -> ModelState
     return fitted.holding(features, heads)
 
 
-def with_whole_shots(fitted: ModelState) -> ModelState:
+def with_global_shots(fitted: ModelState) -> ModelState:
     """Return the model whose features know how many observations they have in all processes."""
     features = list(fitted.catalogue.values())
     shots = (
@@ -275,7 +274,7 @@ def fit_table(
         table.cells
     )  # an error if there are values that cannot be computed with, before anything is made
     part = BACKBONES.part_of(settings.backbone)
-    if table.row_metadata is not None and not issubclass(part, OpenBackbone):
+    if table.row_metadata is not None and not part.reads_any_head:
         raise InputError(
             f"the backbone {settings.backbone.name!r} has no prior of rows that metadata could move; "
             "fit without row metadata, or with the factorisation"
@@ -400,7 +399,7 @@ def weight_by_age(table: Table, settings: Settings) -> Table:
         return table
     adapter = settings.adapter if isinstance(settings.adapter, str) else ADAPTERS.part_of(settings.adapter)
     closed = adapter == "auto" or (isinstance(adapter, type) and issubclass(adapter, StreamingAdapter))
-    if not closed or not issubclass(BACKBONES.part_of(settings.backbone), OpenBackbone):
+    if not closed or not BACKBONES.part_of(settings.backbone).weighs:
         raise InputError(
             f"{option_name('half_life')} needs parts whose observations can count less: "
             f"{option_name('backbone', 'factorisation')} with {option_name('adapter', 'bayes')}, "
@@ -425,7 +424,7 @@ def _clock(table: Table, train_features: NDArray[np.int64], half_life: float | N
 
 def _row_metadata(table: Table, backbone: Backbone, knowledge: Knowledge) -> RowMetadata | None:
     """The metadata of the table's rows, and what it says of them."""
-    if table.row_metadata is None or table.row_schema is None or not isinstance(backbone, OpenBackbone):
+    if table.row_metadata is None or table.row_schema is None or not backbone.reads_any_head:
         return None
     encoded = table.encoded_row_metadata()
     widths = tuple(column.width for column in table.row_schema.columns)
@@ -435,7 +434,7 @@ def _row_metadata(table: Table, backbone: Backbone, knowledge: Knowledge) -> Row
 
 def _believed(knowledge: Knowledge, backbone: Backbone, described: RowMetadata | None) -> RowStates:
     """The states of the table's rows, given what their metadata says of them."""
-    if described is None or described.prior is None or not isinstance(backbone, OpenBackbone):
+    if described is None or described.prior is None or not backbone.reads_any_head:
         return knowledge.states
     own = torch.arange(len(knowledge.kinds))
     belief = described.belief(described.encoded)

@@ -61,7 +61,7 @@ from headstart.model.ranking import (
     suggest_rows,
     target_rows,
 )
-from headstart.model.saving.export import table_of
+from headstart.model.saving.export import export_table
 from headstart.model.saving.folder import append_changes, open_for_changes, save
 from headstart.model.saving.journal import Call, Notes, add_features_call, add_rows_call, observe_call
 from headstart.model.saving.loading import load
@@ -410,7 +410,7 @@ class Headstart:
         Table
             All rows, features and observations.
         """
-        return table_of(self._fitted, metadata=metadata)
+        return export_table(self._fitted, metadata=metadata)
 
     def predict(
         self,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from headstart.config import Config
 from headstart.errors import HeadstartError
-from headstart.model.saving.folder import file_stamp, identity_of
+from headstart.model.saving.folder import file_stamp, model_digest
 from headstart.service.auth import TokenSet
 from headstart.service.changes import Change, Receipt, Writer
 from headstart.service.errors import LOG, Problem
@@ -106,7 +106,7 @@ class Watcher:
         if now is None or (path == present.path and not replaced) or self._refused == (path, now):
             return
         try:
-            if identity_of(path) != present.identity or path != present.path:
+            if model_digest(path) != present.identity or path != present.path:
                 self._live.take_over(path)
             self._seen = now
         except HeadstartError as error:
@@ -223,7 +223,7 @@ class Service:
         """Serve another fitted model, in all workers and after a restart too."""
         if self._live is None:
             raise self._not_ready()
-        identity_of(path)
+        model_digest(path)
         after = self._live.take_over(path)
         self.store.set_fact(MODEL_FACT, json.dumps({"path": str(path), "instead_of": str(self.path)}))
         return after

@@ -12,12 +12,12 @@ import pyarrow.compute as pc
 import torch
 from numpy.typing import NDArray
 
-from headstart.distributed import process_group
 from headstart.errors import InputError, join_names
-from headstart.table.cells import Cells, Floats, Positions, chunk_slices, count_positions, offsets
+from headstart.table.cells import Floats, Positions, chunk_slices, count_positions
 from headstart.table.kinds import Kind, Kinds, KindType, as_option, kinds_as_option
 from headstart.table.names import Names
-from headstart.table.outliers import ByFeature, moments_by_feature, winsorise
+from headstart.table.outliers import moments_by_feature
+from headstart.table.sharding import FeatureExchange, gather, global_count, global_max, global_sum, is_single
 
 MAX_STEPS = 100  # values that span more steps do not count as a grid
 
@@ -71,13 +71,9 @@ def real_scales(
     ``index`` is the feature of each value. Features of similar center and scale share one pair; otherwise
     each feature has its own. Values far beyond all others of their feature do not enlarge its scale.
     """
-    number = process_group().all_reduce_sum(torch.from_numpy(np.bincount(index, minlength=count))).numpy()
-    given = values = np.asarray(values, dtype=np.float64)
-    if process_group().is_single:
-        values = _without_outliers(index, values, number)
-        mean, squares = _moments(index, values, number)
-    else:
-        mean, squares = moments_by_feature(torch.from_numpy(index), torch.from_numpy(values), count)
+    number = global_sum(np.bincount(index, minlength=count))
+    values = np.asarray(values, dtype=np.float64)
+    mean, squares = moments_by_feature(torch.from_numpy(index), torch.from_numpy(values), count)
     deviation = np.sqrt(squares / np.maximum(number, 1))
     deviation[deviation <= ROUNDING * np.abs(mean)] = 0.0  # a constant feature, up to rounding
     # The deviation of two or three values says little: if possible, compare features with five or more.
@@ -88,17 +84,13 @@ def real_scales(
         (np.abs(mean[compared] - np.median(mean[compared])) <= 10 * pooled).all()
         and (len(deviations) == 0 or (np.abs(np.log10(deviations / np.median(deviations))) <= 1).all())
     )
-    least = _least_scales(index, given, mean)
+    least = _least_scales(index, values, mean)
     if not similar:
         magnitude = np.where(np.abs(mean) > 0, np.abs(mean), 1.0)
         return mean, np.maximum(np.where(deviation > 0, deviation, magnitude), least), False
-    if process_group().is_single:
-        center = float(values[0] + (values - values[0]).mean())
-        scale = float((values - center).std())
-    else:
-        share = number / number.sum()
-        center = float(share @ mean)
-        scale = float(np.sqrt(squares.sum() / number.sum() + share @ (mean - center) ** 2))
+    share, first = number / number.sum(), mean[np.argmax(number > 0)]
+    center = float(first + share @ (mean - first))  # exact if all values are equal
+    scale = float(np.sqrt(pooled**2 + share @ (mean - center) ** 2))
     scale = scale if scale > ROUNDING * abs(center) else abs(center) or 1.0
     return np.full(count, center), np.full(count, max(scale, float(least.max(initial=0)))), True
 
@@ -111,31 +103,7 @@ def _least_scales(
         distance = np.nan_to_num(np.abs(values - mean[index]))
     furthest = np.zeros(len(mean))
     np.maximum.at(furthest, index, distance)
-    return _LEAST_SHARE * process_group().all_reduce_max(torch.from_numpy(furthest)).numpy()
-
-
-def _moments(
-    index: Positions, values: NDArray[np.float64], number: NDArray[np.int64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The mean of each feature, and the sum of squares around it."""
-    # Sums of values near 0 are exact enough also if the values are large and their spread is small.
-    count, first = len(number), np.zeros(len(number))
-    first[index[::-1]] = values[::-1]
-    with np.errstate(over="ignore", invalid="ignore"):  # values that are too large are found at the end
-        mean = first + np.bincount(index, values - first[index], count) / np.maximum(number, 1)
-        squares = np.bincount(index, (values - mean[index]) ** 2, count)
-    return mean, np.asarray(squares, dtype=np.float64)
-
-
-def _without_outliers(
-    index: Positions, values: NDArray[np.float64], number: NDArray[np.int64]
-) -> NDArray[np.float64]:
-    order = np.argsort(index, kind="stable")
-    ordered = torch.from_numpy(values[order])
-    cells = Cells(offsets(torch.from_numpy(number)), torch.zeros(len(order), dtype=torch.int64), ordered, 1)
-    tamed = np.empty_like(values)
-    tamed[order] = winsorise(cells, torch.ones(len(number), dtype=torch.bool)).values.numpy()
-    return tamed
+    return _LEAST_SHARE * global_max(furthest)
 
 
 FEW = 20  # a rating has at most so many distinct values, and at least so many observations
@@ -239,16 +207,15 @@ def sample_values(index: Positions, values: Floats, width: int) -> Pairs:
     have, with the smallest, the largest and one that is not whole, if there is one. There are as many as
     the feature has observations, but at most enough to tell a rating. A process by itself has all values.
     """
-    if process_group().is_single:
+    if is_single():
         return index, values
-    counts = process_group().all_reduce_sum(torch.from_numpy(np.bincount(index, minlength=width))).numpy()
+    counts = global_sum(np.bincount(index, minlength=width))
     features, few = _few_values(index, values)
-    grouped = ByFeature(torch.from_numpy(features), width)
-    arrived = grouped.sent(torch.from_numpy(few)).numpy()
-    owners = np.repeat(np.arange(width)[grouped.features], grouped.counts.numpy())
-    features, few = _few_values(owners, arrived)
-    features = process_group().all_gather(torch.from_numpy(features)).numpy()
-    few = process_group().all_gather(torch.from_numpy(few)).numpy()
+    exchange = FeatureExchange(torch.from_numpy(features), width)
+    received = exchange.send(torch.from_numpy(few)).numpy()
+    features = np.repeat(np.arange(width)[exchange.features], exchange.counts.numpy())
+    features, few = _few_values(features, received)
+    features, few = gather(features), gather(few)
     distinct = np.bincount(features, minlength=width)
     more = np.maximum(0, np.minimum(counts, FEW) - distinct)
     first = np.searchsorted(features, np.flatnonzero(more))  # the first value of each, once more
@@ -464,17 +431,12 @@ def _compute_real_scales(arrays: _KindArrays, index: Positions, values: Floats) 
     if not mask.any():  # every process has the same features
         return True
     selected = mask[index]
-    if not process_group().sum_number(int(selected.sum())):
+    if not global_count(int(selected.sum())):
         arrays.assign(mask, Kind.real())
         return True
     index = index[selected]
     center, scale, shared = real_scales(index, values[selected], len(mask))
-    observed = (
-        mask
-        & (
-            process_group().all_reduce_sum(torch.from_numpy(np.bincount(index, minlength=len(mask)))) > 0
-        ).numpy()
-    )
+    observed = mask & (global_sum(np.bincount(index, minlength=len(mask))) > 0)
     arrays.first[observed], arrays.second[observed] = center[observed], scale[observed]
     arrays.assign(mask & ~observed, arrays.median_real(observed))
     return shared

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
-import torch
 from numpy.typing import NDArray
 
-from headstart.distributed import process_group
+from headstart.distributed import run_in_each_process
 from headstart.errors import InputError, for_user, join_names, option_name
 from headstart.progress import Reporter
 from headstart.table import text_encoders
@@ -30,7 +27,8 @@ from headstart.table.columns import TextColumn
 from headstart.table.kind_inference import KindsLike, check_values, parse_kind, resolve_kinds
 from headstart.table.kinds import Kinds
 from headstart.table.metadata import MetadataSchema, align, check_finite, read_metadata
-from headstart.table.names import NameNumbering, Names, as_name, sort_key, sorted_names
+from headstart.table.names import NameNumbering, Names, as_name, sorted_names
+from headstart.table.sharding import is_sharded, local_source, shard_rows
 from headstart.table.sources import Source, TextFormat, is_text_file, open_source
 from headstart.table.text_encoders import EncoderLike
 from headstart.table.times import times_of
@@ -341,7 +339,7 @@ def _joined(
     notes: list[str],
     spellings: dict[str, str],
 ) -> Observations:
-    if not any(map(len, batches[2])) and not process_group().launched:  # others may have some
+    if not any(map(len, batches[2])) and not is_sharded():  # other processes may have some
         raise InputError(f"{source.label} contains no observations; at least one is needed")
     pa.default_memory_pool().release_unused()
     joined: list[NDArray[Any]] = []
@@ -354,101 +352,6 @@ def _joined(
     values += 0.0  # turns -0.0 into 0.0
     spellings = rows.spellings | spellings
     return Observations(rows.names, features, row_numbers, feature_numbers, values, tuple(notes), spellings)
-
-
-_SAMPLE = 4096  # names of each process from which the stretches are chosen
-
-
-def shard_rows(read: Observations, label: str) -> Observations:
-    """Give each process the observations of its own rows, out of what each has read in its own share.
-
-    The rows of a process follow those of the one before. Its observations stay in the order of the source,
-    and it knows the features of all processes.
-    """
-    if not process_group().launched:
-        return read
-    _require_enough(read, label)
-    features = sorted_names(
-        name for names in process_group().all_gather_texts(read.features) for name in names
-    )
-    own_features = Names(features, "feature").positions(read.features)
-    names = sorted_names(read.rows)
-    lines = Names(names, "row").positions(read.rows)[read.row_numbers]
-    cuts = _cuts(names, np.bincount(lines, minlength=len(names)))
-    owner = np.searchsorted(cuts[1:-1], lines, side="right")
-    order = np.argsort(owner, kind="stable")
-    ends = np.cumsum(np.bincount(owner, minlength=process_group().size))[:-1]
-
-    def sent(numbers: NDArray[Any]) -> list[torch.Tensor]:
-        parts = np.split(numbers[order], ends)
-        return process_group().all_to_all([torch.from_numpy(np.ascontiguousarray(part)) for part in parts])
-
-    arrived_names = process_group().all_to_all_texts([names[start:stop] for start, stop in pairwise(cuts)])
-    rows = sorted_names(name for part in arrived_names for name in part)
-    known = Names(rows, "row")
-    places = sent((lines - np.asarray(cuts)[owner]).astype(np.int32))
-    numbers = [
-        known.positions(part)[place.numpy()] for part, place in zip(arrived_names, places, strict=True)
-    ]
-    # All processes must send numbers of one type.
-    values = read.values
-    if process_group().sum_number(float(values.dtype != np.float32)):
-        values = values.astype(np.float64)
-    feature_numbers = torch.cat(sent(own_features[read.feature_numbers].astype(np.int32))).numpy()
-    notes = list(
-        dict.fromkeys(note for notes in process_group().all_gather_texts(read.notes) for note in notes)
-    )
-    return replace(
-        read,
-        rows=rows,
-        features=features,
-        row_numbers=np.concatenate(numbers).astype(np.int32),
-        feature_numbers=feature_numbers,
-        values=torch.cat(sent(values)).numpy(),
-        notes=tuple(notes),
-    )
-
-
-def _require_enough(read: Observations, label: str) -> None:
-    if read.times is not None:
-        raise InputError(f"{option_name('time')} is not supported under torchrun; leave it out")
-    if process_group().sum_number(len(read.values)) == 0:
-        raise InputError(f"{label} contains no observations; at least one is needed")
-
-
-def _cuts(names: list[str], counts: NDArray[np.int64]) -> list[int]:
-    """Where the stretches of rows begin and end among this process's own names, which are sorted.
-
-    They are chosen such that all stretches have about as many rows and observations.
-    """
-    weights = counts + 1.0
-    groups = np.array_split(np.arange(len(names)), min(_SAMPLE, max(1, len(names))))
-    some = [(names[group[-1]], float(weights[group].sum())) for group in groups if len(group)]
-    every: dict[str, float] = {}
-    for found, own in zip(
-        process_group().all_gather_texts([name for name, _ in some]),
-        process_group().all_gather_texts([str(w) for _, w in some]),
-        strict=True,
-    ):
-        for name, weight in zip(found, own, strict=True):
-            every[name] = every.get(name, 0.0) + float(weight)
-    ordered = sorted_names(every)
-    if len(ordered) < process_group().size:
-        raise InputError(
-            f"the table has fewer rows than there are processes ({process_group().size}); start fewer of them"
-        )
-    until = np.cumsum([every[name] for name in ordered])
-    # Each stretch ends with a name of the sample, and no two of them with the same one.
-    wanted = np.searchsorted(until, until[-1] * np.arange(1, process_group().size) / process_group().size)
-    least = np.arange(process_group().size - 1)
-    last = np.minimum(
-        np.maximum.accumulate(wanted - least) + least, len(ordered) - process_group().size + least
-    )
-    return [
-        0,
-        *(bisect_right(names, sort_key(ordered[i]), key=sort_key) for i in last.tolist()),
-        len(names),
-    ]
 
 
 T = TypeVar("T")
@@ -487,13 +390,13 @@ def assemble(
     reporter: Reporter,
 ) -> tuple[TableParts, dict[str, NDArray[np.float32]]]:
     """Read all parts of a table, and the vectors of the metadata columns that an encoder encodes."""
-    opened = process_group().all_or_none(
+    opened = run_in_each_process(
         lambda: _opened((observations, metadata, row_metadata), columns.tidy(), form, kinds, duplicates, text)
     )
     source, form, columns, described, lines, known_rows, row_lines = opened
     row, feature, value = columns.or_usual()
     long = form == "long"
-    unsorted = process_group().all_or_none(
+    unsorted = run_in_each_process(
         lambda: read_long(source, row, feature, value, columns.time) if long else read_wide(source, row)
     )
     unsorted = shard_rows(unsorted, source.label)
@@ -510,7 +413,7 @@ def assemble(
         values, times = values[order], times[order]
     ordered = sort_observations(row_index, feature_index, values, (len(rows), len(features)), times)
     del row_index, feature_index, values, times
-    ordered, merge_notes = process_group().all_or_none(
+    ordered, merge_notes = run_in_each_process(
         lambda: merge_duplicates(ordered, rows, features, duplicates, spellings)
     )
     resolved, kind_notes = _kinds(kinds, rows, features, ordered)
@@ -555,7 +458,7 @@ def _opened(
     """Open the sources of observations, metadata and row metadata; of several processes each its share."""
     _check_arguments(kinds, duplicates)
     observations, metadata, row_metadata = sources
-    if process_group().launched and row_metadata is not None:
+    if is_sharded() and row_metadata is not None:
         raise InputError(f"{option_name('row_metadata')} is not supported under torchrun; leave it out")
     row, feature, value = columns.or_usual()
     source = open_source(observations, (row, feature, value), text)
@@ -573,9 +476,7 @@ def _opened(
     if row_metadata is not None:
         known_rows, row_lines = read_metadata(open_source(row_metadata, (row,), text), row, "row")
     form = choose_form(source, form, columns, described)
-    if process_group().launched:
-        source = source.part(process_group().rank, process_group().size)
-    return _Opened(source, form, columns, described or [], lines, known_rows, row_lines)
+    return _Opened(local_source(source), form, columns, described or [], lines, known_rows, row_lines)
 
 
 def _feature_metadata(
@@ -648,7 +549,7 @@ def _kinds(
 ) -> tuple[Kinds, tuple[str, ...]]:
     resolved, notes = resolve_kinds(kinds, features, observations.feature_index, observations.values)
     if kinds is not None:
-        process_group().all_or_none(lambda: check_values(resolved, rows, features, *observations[:3]))
+        run_in_each_process(lambda: check_values(resolved, rows, features, *observations[:3]))
     return resolved, notes
 
 

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.display import facts_html
-from headstart.distributed import process_group
 from headstart.errors import InputError, explain_memory_error, join_names
 from headstart.progress import Reporter
 from headstart.table.cells import (
@@ -34,6 +33,7 @@ from headstart.table.kinds import Kinds, require_representable
 from headstart.table.metadata import MetadataSchema
 from headstart.table.names import Names
 from headstart.table.reading import Columns, Form, assemble, sort_observations
+from headstart.table.sharding import global_count, global_sum, is_sharded
 from headstart.table.sources import TextFormat
 from headstart.table.text_encoders import EncoderLike
 
@@ -44,7 +44,7 @@ def fingerprint(table: Table) -> str:
     Where several processes have a part of the rows each, it does not depend on how many they are.
     """
     digest = hashlib.sha256()
-    shared = process_group().launched
+    shared = is_sharded()
     for names in (() if shared else table.rows, table.features, map(str, table.kinds)):
         digest.update(repr(list(names)).encode())
     arrays = (table.row_index, table.feature_index, table.values, table.times, table.weights)
@@ -81,7 +81,7 @@ def _shared_sums(table: Table) -> list[NDArray[np.int64]]:
             values = table.values[part].astype(np.float64).view(np.uint64)
             every = np.add(every, _mixed(mixed + values).sum(dtype=np.uint64), dtype=np.uint64)
         both = np.array([every, salted.sum(dtype=np.uint64)], dtype=np.uint64)
-        sums.append(process_group().all_reduce_sum(torch.from_numpy(both.view(np.int64))).numpy())
+        sums.append(global_sum(both.view(np.int64)))
     return sums
 
 
@@ -368,12 +368,8 @@ class Table:
         metadata: none
         note: 2 features inferred as rating:1:5 (kinds='rating:1:5')
         """
-        (_, rows), features = process_group().span(len(self.rows)), len(self.features)
-        counts = (
-            process_group().all_reduce_sum(torch.from_numpy(self.counts)).numpy()
-            if features
-            else np.zeros(1, np.int64)
-        )
+        rows, features = global_count(len(self.rows)), len(self.features)
+        counts = global_sum(self.counts) if features else np.zeros(1, np.int64)
         observations = int(counts.sum())
         density = observations / max(rows * features, 1)
         lines = [
