@@ -33,6 +33,7 @@ def test_rows_come_observe_and_go(model: Path, tmp_path: Path) -> None:
     assert "0 features and 2 rows changed" in one.stdout
     gone = run("remove", model, "--rows", "x,y", "--features", "f5")
     assert "removed 1 features and 2 rows" in gone.stdout, gone.stderr
+    (tmp_path / "gone.csv").write_text("row,value\nx,4\n")
     loaded = Headstart.load(model)
     assert "x" not in loaded.rows
     assert "f5" not in loaded.features
@@ -41,7 +42,7 @@ def test_rows_come_observe_and_go(model: Path, tmp_path: Path) -> None:
         (("remove", model), "--features or --rows"),
         (("observe", model, tmp_path / "more.csv"), "row"),
         (
-            ("observe-feature", model, "f1", tmp_path / "new.csv", "--row", "user", "--value", "stars"),
+            ("observe-feature", model, "f1", tmp_path / "gone.csv"),
             "a context can only hold rows the model knows",
         ),
         (("add-rows", model, tmp_path / "more.csv", *COLUMNS), "row 'u1' is already in the model"),
