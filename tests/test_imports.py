@@ -36,7 +36,13 @@ def cpu_seconds(*command: str, runs: int = 3) -> float:
     return min(float(subprocess.check_output(measure, text=True)) for _ in range(runs))
 
 
-@pytest.mark.parametrize("program", ["import headstart", "from headstart import Headstart, Kind, Table"])
+def test_the_package_alone_is_light() -> None:
+    assert not modules_after("import headstart") & {"torch", "numpy", "pyarrow", "pydantic", "httpx", "rich"}
+
+
+@pytest.mark.parametrize(
+    "program", ["from headstart import *", "from headstart import Headstart, Kind, Table"]
+)
 def test_the_package_loads_no_library_that_only_some_uses_need(program: str) -> None:
     assert not modules_after(program) & {"matplotlib", "sklearn", "scipy", "pandas"}
 
