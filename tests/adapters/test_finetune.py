@@ -120,11 +120,6 @@ def test_a_base_in_training_is_left_alone(tiny):
     assert torch.equal(heads.weight[shots == 0], untouched.weight[shots == 0])
 
 
-def test_contract(tiny, keeps_the_contract):
-    world = tiny()
-    keeps_the_contract(world, build_adapter(FineTunedConfig(base="mean-head"), world.knowledge))
-
-
 @pytest.mark.parametrize("base", ["mean-head", "chn", "bayes", "chn-bayes", "maml-3", "train-5-train-2"])
 def test_it_is_as_its_base_is_but_for_the_heads(tiny, base):
     """It refines as its base does, is trained as its base is, and takes over what its base learned."""

@@ -98,8 +98,3 @@ def test_parts_do_not_change_the_result(tiny, monkeypatch):
     whole, split = world.adapted(adapter), knn.parts
     monkeypatch.setattr(knn, "parts", lambda work: split(work, 1))
     torch.testing.assert_close(world.adapted(adapter).weight, whole.weight)
-
-
-def test_contract(tiny, keeps_the_contract):
-    world = tiny()
-    keeps_the_contract(world, build_adapter(NearestHeadsConfig(neighbours=2), world.knowledge))

@@ -103,9 +103,9 @@ def integrated(
     prior = np.zeros((SIZE, SIZE))
     prior[:-1, :-1], prior[-1, -1] = COVARIANCE.numpy(), reach
     spread = rows @ prior @ rows.T + np.diag(1 / weights)
-    for i, log_square in enumerate(grid):
-        if len(values):
-            logs[i] += multivariate_normal(np.zeros(len(values)), np.exp(log_square) * spread).logpdf(values)
+    if len(values):  # the density of x under s²·spread is that of x / s under spread, divided by s per value
+        unit = multivariate_normal(np.zeros(len(values)), spread)
+        logs += unit.logpdf(values / np.exp(grid[:, None] / 2)) - len(values) * grid / 2
     belief = np.exp(logs - logs.max())
     evidence = np.log(belief.sum() * (grid[1] - grid[0])) + logs.max()
     belief /= belief.sum()
