@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from typing import NamedTuple, TypeVar
 
-import torch
-
 # By default a waiting OpenMP thread keeps its core busy. Beside other work, each of the many short waits then
 # lasts until the system schedules the other thread: training became 16 times slower. A sleeping thread costs
 # a few microseconds. GNU's library reads the first variable, Intel's the second.
@@ -22,9 +20,10 @@ _SETTINGS = (*_PASSIVE, "GOMP_SPINCOUNT")
 
 
 def set_openmp_wait_policy() -> None:
-    """Make waiting OpenMP threads sleep, unless the user has set a policy.
+    """Let idle OpenMP threads sleep, unless the environment says how they wait.
 
-    It has an effect only before torch is imported.
+    The command line calls it. A program of your own may call it before it imports torch, and so before it
+    uses a model; after that it changes nothing.
     """
     if "torch" not in sys.modules and not any(name in os.environ for name in _SETTINGS):
         os.environ.update(_PASSIVE)
@@ -56,6 +55,8 @@ def thread_pool() -> Iterator[None]:
     whole blocks of work rarely wait, and continue if another process takes the core of one of them. Inside
     the block, torch computes each operation in one thread.
     """
+    import torch  # here, because ``set_openmp_wait_policy`` must be importable before torch
+
     number = torch.get_num_threads()
     size = min(number, _MAX_THREADS)
     if number == 1 or _pool.get() is not None:
@@ -89,6 +90,8 @@ def parallel_map(
     ...     list(parallel_map(abs, [-1, 2, -3]))
     [1, 2, 3]
     """
+    import torch
+
     pool = _pool.get()
     if pool is None or torch.get_default_device().type != "cpu":
         yield from map(function, items)

@@ -90,7 +90,7 @@ def test_an_acknowledged_update_is_there_after_any_kill(tmp_path: Path) -> None:
 
     def work() -> None:
         with Headstart.updating(place) as model:
-            model.observe("new", {f"u{row}": 3})
+            model.observe_feature("new", {f"u{row}": 3})
 
     def prepare() -> None:
         nonlocal row, acknowledged

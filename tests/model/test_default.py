@@ -126,7 +126,7 @@ def test_zeros_and_ones_may_be_taken_as_numbers(as_numbers: Headstart, tmp_path:
     model.add_feature("new", observations={row[0]: 1, row[1]: 0, row[2]: 1})
     model.add_feature("bare")
     before = model.predict(features=["new"])
-    model.observe("new", {row[3]: 1, row[0]: 0})
+    model.observe_feature("new", {row[3]: 1, row[0]: 0})
     assert not np.array_equal(before.mean, model.predict(features=["new"]).mean)
     assert model.fitted_.catalogue.evidence  # numbers have sums
     model.add_feature("again", observations={row[0]: 0, row[1]: 0, row[2]: 1, row[3]: 1})
@@ -145,7 +145,7 @@ def test_zeros_and_ones_may_be_taken_as_numbers(as_numbers: Headstart, tmp_path:
     copy = Headstart.load(tmp_path / "m")
     assert load(tmp_path / "m").settings.binary_link == "identity"
     for each in (model, copy):
-        each.observe("new", {row[5]: 0})
+        each.observe_feature("new", {row[5]: 0})
         each.add_feature("later", observations={row[0]: 1})
     assert np.array_equal(copy.predict().mean, model.predict().mean)
     assert np.array_equal(copy.predict().std, model.predict().std)

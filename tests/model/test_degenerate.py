@@ -119,8 +119,8 @@ def test_it_is_fitted_and_answers(case: str, adapter: str, tmp_path: Path, limit
     name, kind, value = table.features[place], table.kinds[place], float(table.values[0])
     model.add_feature("none")
     model.add_feature("some", kind=str(kind), observations={first: value})
-    model.observe("some", {last: value})
-    model.observe(name, {last: value})
+    model.observe_feature("some", {last: value})
+    model.observe_feature(name, {last: value})
     found, blank = model.predict(), model.predict({"blank": {}, "one": {name: value}})
     for prediction in (found, blank):
         assert np.isfinite(prediction.mean).all()

@@ -119,7 +119,9 @@ def test_metadata_contributes_by_column() -> None:
 def test_what_is_cut_off_at_an_end_is_said(fresh: Fresh) -> None:
     model = fresh(adapter="able")
     beyond = model.recommend("u9", 1, exclude_observed=False)
-    row = next(row for row in model.rows if model.audience("f1", 1, [row], False).score[0] > 5.2)
+    row = next(
+        row for row in model.rows if model.audience("f1", 1, [row], exclude_observed=False).score[0] > 5.2
+    )
     told = model.explain(row, "f1")
     assert beyond.mean[0] <= 5
     assert told.output == told.mean == 5

@@ -64,7 +64,7 @@ def test_observing_moves_a_prediction_and_replaces_a_value(fresh: Fresh) -> None
     model = fresh(adapter="able")
     model.add_feature("new", observations={"u1": 1, "u2": 1})
     low = model.predict(features=["new"]).mean.mean()
-    model.observe("new", {"u1": 5, "u2": 5, "u3": 5, "u4": 5})
+    model.observe_feature("new", {"u1": 5, "u2": 5, "u3": 5, "u4": 5})
     assert model.feature("new").shots == 4
     assert model.predict(features=["new"]).mean.mean() > low
     other = fresh(adapter="able")
@@ -199,9 +199,9 @@ def test_other_bad_input_is_refused(fresh: Fresh) -> None:
     model = fresh()
     trained = next(name for name in model.features if model.feature(name).fixed)
     with pytest.raises(InputError, match="was trained into the backbone"):
-        model.observe(trained, {"u1": 3})
+        model.observe_feature(trained, {"u1": 3})
     with pytest.raises(UnknownNameError, match="unknown feature 'f99'; did you mean"):
-        model.observe("f99", {"u1": 3})
+        model.observe_feature("f99", {"u1": 3})
     with pytest.raises(UnknownNameError, match="unknown row 'u99'"):
         model.predict(rows=["u99"])
     with pytest.raises(UnknownNameError, match="2 unknown rows: 'a', 'b'"):

@@ -34,9 +34,9 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Headstart:
     """A model with metadata of features and rows, times, sums and rows observed since its fit."""
     model = Headstart.load(with_everything(tmp_path_factory.mktemp("quick") / "m"))
     model.add_feature("extra", {"year": 1990}, {"u1": 4, "u2": 1})
-    model.observe("extra", {"u5": 2}, time=11)
+    model.observe_feature("extra", {"u5": 2}, time=11)
     model.observe([("u1", "f1", 5), ("u2", "f3", 1), ("u1", "extra", 3)], time=12)
-    model.observe("f2", {"u7": 2}, time=13)
+    model.observe_feature("f2", {"u7": 2}, time=13)
     model.remove_feature("f5")
     return model
 
@@ -121,7 +121,7 @@ def test_the_journal_of_a_large_model(everything: Headstart, tmp_path: Path) -> 
         tmp_path / "m",
         lambda m: m.observe([("u1", "f1", 5)], time=14),
         lambda m: m.rename_row("u1", "me"),
-        lambda m: m.observe("f1", {"me": 2}, time=15),
+        lambda m: m.observe_feature("f1", {"me": 2}, time=15),
     )
     assert len(list(tmp_path.glob("m/journal-*"))) == 1
     for verify in (True, False):
@@ -141,7 +141,7 @@ def test_features_that_are_mapped_come_and_go(tmp_path: Path) -> None:
     for model in (quickly, whole):
         model.remove_feature("f3")
         model.add_feature("new")
-        model.observe("f1", {"u1": 3})
+        model.observe_feature("f1", {"u1": 3})
         model.remove_feature("f1")
         model.remove_feature("new")
         model.add_feature("f1")

@@ -175,7 +175,7 @@ def test_series_and_frames_serve_as_observations(fresh: Fresh) -> None:
     for name, frame in frames.items():
         model.add_feature(name, observations=frame)
         model.add_feature(f"{name} later")
-        model.observe(f"{name} later", frame)
+        model.observe_feature(f"{name} later", frame)
         assert model.feature(name).observations == model.feature(f"{name} later").observations == given
     found = model.predict(features=["dict", *frames])
     assert (found.mean == found.mean[:, :1]).all()

@@ -15,7 +15,7 @@ from headstart.core.types import Heads, RowStates
 from headstart.errors import InputError, UnknownNameError
 from headstart.linalg.packed import pack, quadratic_forms
 from headstart.model import Headstart
-from headstart.model.suggestion import Weights, greedy_design, suggest_rows
+from headstart.model.suggestion import Weights, greedy_design, information
 from headstart.table import Table
 from headstart.table.kinds import KindType
 
@@ -67,10 +67,12 @@ def brute_force(heads: Heads, states: RowStates, among: list[int], kind: int, n:
 def test_rows_are_chosen_as_by_brute_force(kind: int, seed: int) -> None:
     heads, states = world(seed, noisy=seed % 2 == 0)
     among = [0, 2, 3, 5, 7, 8, 11]
-    found = suggest_rows(heads, states, torch.tensor(among), kind, 5, IDENTITY)
+    chosen, gains = information(heads, states, torch.tensor(among), kind, 5, IDENTITY)
+    found = [among[i] for i in chosen]
+    assert gains == sorted(gains, reverse=True)
     assert found == brute_force(heads, states, among, kind, 5)
-    assert suggest_rows(heads, states, torch.tensor(among), kind, 99, IDENTITY)[:5] == found
-    assert suggest_rows(heads, states, torch.zeros(0, dtype=torch.int64), kind, 3, IDENTITY) == []
+    assert information(heads, states, torch.tensor(among), kind, 99, IDENTITY)[0][:5] == chosen
+    assert information(heads, states, torch.zeros(0, dtype=torch.int64), kind, 3, IDENTITY) == ([], [])
 
 
 @pytest.mark.parametrize("kind", [KindType.RATING, KindType.BINARY])
@@ -81,12 +83,12 @@ def test_of_two_rows_alike_not_both_come_first(kind: int) -> None:
     if kind == KindType.BINARY:  # an answer weighs more where much is unknown
         heads = Heads(0 * heads.weight, 0 * heads.bias, 100 * heads.covariance, heads.noise)
     every = torch.arange(ROWS)
-    best = suggest_rows(heads, states, every, kind, 1, IDENTITY)[0]
+    best = information(heads, states, every, kind, 1, IDENTITY)[0][0]
     twin = (best + 1) % ROWS
     activation = states.activation.clone()
     activation[twin] = activation[best]
     alike = RowStates(states.code, states.code_std, activation)
-    chosen = suggest_rows(heads, alike, every, kind, 2, IDENTITY)
+    chosen, _ = information(heads, alike, every, kind, 2, IDENTITY)
     assert not {best, twin} <= set(chosen)
 
 
@@ -101,17 +103,17 @@ def test_suggestions_are_rows_not_observed_yet_and_change_nothing(fresh: Fresh) 
     assert model.suggest("new", n=1000)[:10] == found
     assert len(model.suggest("new", n=1000)) == len(model.rows) - 2
     some = ["u2", "u9", "u7", "u7", "u30"]
-    assert set(model.suggest("new", some)) == {"u9", "u7", "u30"}
-    assert model.suggest("new", ["u1"]) == []
-    assert model.suggest("new", "u5") == ["u5"]
-    seen = {model.rows[int(i)] for i in model.feature("f3").rows}  # the table's own features too
+    assert set(model.suggest("new", rows=some)) == {"u9", "u7", "u30"}
+    assert model.suggest("new", rows=["u1"]) == []
+    assert model.suggest("new", rows="u5") == ["u5"]
+    seen = set(model.feature("f3").rows)  # the table's own features too
     assert not seen & set(model.suggest("f3", n=1000))
     after = model.predict()
     assert np.array_equal(before.mean, after.mean)
     assert np.array_equal(before.std, after.std)
     assert shots == {name: model.feature(name).shots for name in model.features}
     assert not model.fitted_.catalogue.evidence
-    model.observe("new", {found[0]: 3})
+    model.observe_feature("new", {found[0]: 3})
     assert found[0] not in model.suggest("new", n=1000)
 
 
@@ -120,7 +122,7 @@ def test_observing_what_is_suggested_leaves_less_unknown_than_other_rows(fresh: 
     for which in (lambda every: every[:5], lambda every: every[-5:]):
         model = fresh("factorisation", "bayes")
         model.add_feature("new")
-        model.observe("new", dict.fromkeys(which(model.suggest("new", n=1000)), 3))
+        model.observe_feature("new", dict.fromkeys(which(model.suggest("new", n=1000)), 3))
         heads = model.fitted_.catalogue.take(["new"])[1]
         states = model.fitted_.states
         ones = torch.cat([states.activation, torch.ones(len(states), 1)], dim=1).double()
@@ -142,7 +144,7 @@ def test_binary_features_get_suggestions() -> None:
     found = model.suggest("new", n=4)
     assert len(set(found)) == 4
     assert "u1" not in found
-    model.observe("new", dict.fromkeys(found, 1))
+    model.observe_feature("new", dict.fromkeys(found, 1))
     assert ((model.predict(features=["new"]).mean > 0) & (model.predict(features=["new"]).mean < 1)).all()
 
 
@@ -154,7 +156,7 @@ def test_bad_questions_are_refused(fresh: Fresh) -> None:
     with pytest.raises(UnknownNameError, match="unknown feature 'f99'"):
         model.suggest("f99")
     with pytest.raises(UnknownNameError, match="unknown row 'u99'"):
-        model.suggest("f1", ["u1", "u99"])
+        model.suggest("f1", rows=["u1", "u99"])
     with pytest.raises(InputError, match="adapter='bayes'"):
         fresh("pvae", "chn").suggest("f1")
     with pytest.raises(InputError, match="adapter='bayes'"):

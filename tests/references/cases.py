@@ -91,7 +91,7 @@ def case(name: str, folder: Path) -> dict[str, Any]:
         }
     )
     answers["added"] = numbers(model.predict(rows, ["none", "some"]))
-    model.observe("some", {rows[3]: low, rows[0]: low}, **time)
+    model.observe_feature("some", {rows[3]: low, rows[0]: low}, **time)
     answers["observed"] = numbers(model.predict(rows, ["some"]))
     return answers
 
@@ -103,14 +103,14 @@ def folder_model(settings: dict[str, Any]) -> Headstart:
     """Fit a model as small as can be and add a feature, as the stored folders hold it."""
     model = Headstart(**{**QUICK, **settings}, quiet=True).fit(tables.eight_features())
     model.add_feature("new", metadata={"genre": "a"}, observations={"u1": 5, "u2": 2, "u3": 4})
-    model.observe("new", {"u6": 1})
+    model.observe_feature("new", {"u6": 1})
     return model
 
 
 def folder_answers(model: Headstart) -> dict[str, Prediction]:
     """Ask a loaded model about rows it knows and a stranger, and as it is observed further."""
     answers = {"known": model.predict(), "stranger": model.predict({"x": {"f1": 5, "f2": 1}})}
-    model.observe("new", {"u4": 2, "u1": 3})
+    model.observe_feature("new", {"u4": 2, "u1": 3})
     model.add_feature("newer", metadata={"genre": "b"}, observations={"u5": 2})
     answers["later"] = model.predict(features=["new", "newer"])
     return answers

@@ -59,7 +59,7 @@ def saved(name: str, folder: Path) -> Any:
         model.add_feature("new", kind=str(model.feature(first).kind))
         model.add_rows({"guest": {first: ends(model, first)[1]}})
         model.observe(triples(model, 2), **time_of(model))
-        model.observe("new", {"guest": ends(model, first)[0]}, **time_of(model))
+        model.observe_feature("new", {"guest": ends(model, first)[0]}, **time_of(model))
         model.rename_feature(second, "other")
         model.rename_row(model.rows[0], "somebody")
         model.remove_row(model.rows[9])

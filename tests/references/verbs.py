@@ -64,7 +64,8 @@ def add_features(model: Headstart, folder: Path) -> Any:
 
 def observed(model: Headstart, what: Any, *values: Any, **settings: Any) -> Any:
     """Observe, and give what is said of it, what is predicted then and how stale the model is."""
-    said = model.observe(what, *values, **settings)
+    verb = model.observe_feature if values else model.observe
+    said = verb(what, *values, **settings)
     return {
         "said": said,
         "text": str(said),
@@ -199,7 +200,7 @@ def recommend(model: Headstart, folder: Path) -> Any:
     first = model.features[0]
     ways = {by: ranked(model.recommend(model.rows[0], 3, by=by, mixed_kinds=True))
             for by in ("mean", "upper", "information")}  # fmt: skip
-    several = model.recommend(list(model.rows)[:2], 2, exclude_observed=False, mixed_kinds=True)
+    several = model.recommend_many(list(model.rows)[:2], 2, exclude_observed=False, mixed_kinds=True)
     stranger = model.recommend({first: ends(model, first)[1]}, 3, mixed_kinds=True)
     return {
         **ways,
@@ -218,7 +219,7 @@ def audience(model: Headstart, folder: Path) -> Any:
 def suggest(model: Headstart, folder: Path) -> Any:
     """Suggest rows to observe, of an added feature and of some rows only."""
     model.add_feature("new", observations={model.rows[0]: ends(model, model.features[0])[1]})
-    return {"all": model.suggest("new", n=5), "some": model.suggest("new", list(model.rows)[:6], n=3)}
+    return {"all": model.suggest("new", n=5), "some": model.suggest("new", 3, list(model.rows)[:6])}
 
 
 def similar(model: Headstart, folder: Path) -> Any:
@@ -303,7 +304,7 @@ def save_and_load(model: Headstart, folder: Path) -> Any:
         changed.add_feature("new", kind=str(changed.feature(first).kind))
         changed.add_rows({"guest": {first: ends(changed, first)[1]}})
         changed.observe(triples(changed, 2), **time_of(changed))
-        changed.observe("new", {"guest": ends(changed, first)[0]}, **time_of(changed))
+        changed.observe_feature("new", {"guest": ends(changed, first)[0]}, **time_of(changed))
         changed.rename_feature(changed.features[2], "other")
         changed.remove_row(changed.rows[9])
     later = Headstart.load(folder / "model")

@@ -73,7 +73,7 @@ def test_the_best_features_are_those_of_recommend(saved: Path, tmp_path: Path) -
     settings: dict[str, Any] = {"features": names, "by": "upper", "quantile": 0.8, "level": 0.8}
     score(saved, tmp_path / "out", top=4, partition_size=64, quiet=True, **settings)
     found = read(tmp_path / "out").to_pylist()
-    expected = model.recommend(list(model.rows), 4, **settings)
+    expected = model.recommend_many(list(model.rows), 4, **settings)
     assert len(found) == sum(map(len, expected.values()))
     lines = iter(found)
     for row, ranking in expected.items():
@@ -210,7 +210,7 @@ def test_another_model_or_other_records_are_refused(saved: Path, tmp_path: Path,
         score(place, out, pairs=tmp_path / "cells.parquet", quiet=True)
     pq.write_table(cells, tmp_path / "cells.parquet")
     with Headstart.updating(place) as model:
-        model.observe("f1", {"u0": 4})
+        model.observe_feature("f1", {"u0": 4})
     with pytest.raises(InputError, match="holds predictions of another model"):
         score(place, out, pairs=tmp_path / "cells.parquet", quiet=True)
 

@@ -177,7 +177,7 @@ def test_the_model_lives_on_the_processor(tmp_path: Path) -> None:
     plain = Headstart(SMALL, "chn-bayes", QUICK, QUICK, quiet=True).fit(table)
     for each in (model, plain):
         each.add_feature("new", observations={table.rows[0]: 5, table.rows[3]: 1})
-        each.observe(table.features[0], {table.rows[1]: 2})
+        each.observe_feature(table.features[0], {table.rows[1]: 2})
         each.add_rows({"someone": {table.features[1]: 4}})
     assert np.allclose(model.predict().mean, plain.predict().mean, rtol=1e-6, atol=1e-7)
     model.save(tmp_path / "m")

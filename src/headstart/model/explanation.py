@@ -14,9 +14,10 @@ from torch import Tensor
 from headstart.adapters.bayes import ClosedFormAdapter
 from headstart.backbones.base import Backbone
 from headstart.core.types import FeatureBatch, RowStates
+from headstart.display import table_html
 from headstart.errors import InputError, for_user, option_name
 from headstart.model.features import Feature
-from headstart.model.inputs import is_observations, rows_of
+from headstart.model.inputs import NEW_ROW, is_observations, rows_of
 from headstart.model.prediction import predict_features
 from headstart.model.row_states import RowInputs, compute_row_states, observations_of_row, row_inputs
 from headstart.model.state import ModelState
@@ -166,10 +167,15 @@ class Explanation:
     def __repr__(self) -> str:
         return str(self)
 
+    def _repr_html_(self) -> str:
+        lines: list[tuple[object, ...]] = [("baseline", self.baseline, "")]
+        lines += [(part.label, part.value, _TITLES[part.source]) for part in self.largest(12)]
+        lines.append(("prediction", self.output, ""))
+        title = f"row {self.row!r}, feature {self.feature!r}: {self.mean:.4g}"
+        return table_html(("part", f"contribution ({self.unit})", "source"), lines, title)
+
 
 _ROUNDING = 1e-6  # of an output on the models' scale: smaller remainders are not shown
-
-GUEST = "this row"
 
 
 @dataclass(frozen=True)
@@ -239,9 +245,9 @@ def _closed_forms(fitted: ModelState) -> tuple[Backbone, ClosedFormAdapter]:
 
 def _row(fitted: ModelState, row: Any) -> _Row:
     if is_observations(row):
-        given = rows_of(fitted, {GUEST: row})
-        state = compute_row_states(fitted, given, [GUEST])
-        return _Row(GUEST, state, row_inputs(fitted, given.observations()[0]))
+        given = rows_of(fitted, {NEW_ROW: row})
+        state = compute_row_states(fitted, given, [NEW_ROW])
+        return _Row(NEW_ROW, state, row_inputs(fitted, given.observations()[0]))
     name = as_name(row, "row")
     place = fitted.rows.position(name)
     observations = fitted.roster.observations(place)

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from alembic.config import Config
 from alembic.runtime.environment import EnvironmentContext
@@ -43,7 +43,6 @@ from sqlalchemy import (
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
-from headstart.closing import Closing
 from headstart.errors import InputError, StorageError
 from headstart.model.state import Arrived
 
@@ -498,7 +497,7 @@ def remove_feature(connection: Connection, name: str) -> int:
     return number
 
 
-def forget_row(connection: Connection, name: str) -> int:
+def remove_row(connection: Connection, name: str) -> int:
     """Delete all that is known of a row, its name included; what stays is a digest of the name."""
     trace = digest_of(connection, name)
     number = _change(connection, "forget", trace, 0, Arrived())
@@ -546,7 +545,7 @@ def _insert_cells(connection: Connection, number: int, cells: Sequence[Cell]) ->
         connection.execute(insert(OBSERVATIONS), lines)
 
 
-class Store(Closing):
+class Store:
     """Everything that arrived online, in SQLite or PostgreSQL.
 
     Parameters
@@ -569,6 +568,12 @@ class Store(Closing):
             migrate(connection)
             if connection.execute(select(FACTS.c.key).where(FACTS.c.key == "salt")).first() is None:
                 connection.execute(insert(FACTS), {"key": "salt", "value": secrets.token_hex(16)})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Close all connections."""
