@@ -19,6 +19,7 @@ from headstart.errors import InputError
 from headstart.progress import Reporter
 from headstart.table import text_encoders
 from headstart.table.text_encoders import BATCH, EncoderLike, SentenceEncoder
+from headstart.table.word_hashing import hash_words
 
 __all__ = ["COLUMN_TYPES", "AnyColumn", "Column"]
 
@@ -532,13 +533,7 @@ class TextColumn(Column):
         return result
 
     def _hashed(self, column: pa.Array) -> Encoded:
-        from sklearn.feature_extraction.text import HashingVectorizer  # slow to import, rarely needed
-
-        vectorizer = HashingVectorizer(
-            n_features=self.size, ngram_range=(1, 2), token_pattern=r"\b\w+\b", norm="l2", dtype=np.float32
-        )
-        hashed: Encoded = vectorizer.transform(pc.fill_null(column, "").to_pylist()).toarray()
-        return hashed
+        return hash_words(pc.fill_null(column, "").to_pylist(), self.size)
 
 
 def _encode_texts(name: str, encoder: SentenceEncoder, texts: list[str], reporter: Reporter) -> Encoded:
