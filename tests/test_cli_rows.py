@@ -147,7 +147,7 @@ def test_changes_are_written_to_a_journal_and_checked(model: Path, tmp_path: Pat
     for arguments in (
         ("observe", model, "--observations", tmp_path / "more.csv", *COLUMNS),
         ("remove", model, "--features", "f5"),
-        ("add", model, "newest"),
+        ("add-feature", model, "newest"),
     ):
         assert run(*arguments).returncode == 0
     assert next(model.glob("weights-*")).stat().st_mtime_ns == weights  # nothing else was written

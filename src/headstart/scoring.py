@@ -29,7 +29,14 @@ from headstart.files import left_over, lock_folder, partial_file, read_json, wri
 from headstart.model import Headstart
 from headstart.model.inputs import as_list, whole_number
 from headstart.model.prediction import Prediction, coded, predict_features, predict_pairs
-from headstart.model.ranking import Asker, By, Criterion, best_features, require_contexts, require_same_units
+from headstart.model.ranking import (
+    By,
+    Criterion,
+    TargetRow,
+    best_features,
+    require_contexts,
+    require_same_units,
+)
 from headstart.model.saving.folder import model_digest
 from headstart.model.state import ModelState
 from headstart.progress import Bar, Reporter
@@ -506,7 +513,7 @@ class Scorer:
         question, fitted = self.question, self.fitted
         best = best_features(
             fitted,
-            [Asker(name, int(position)) for name, position in zip(names, positions, strict=True)],
+            [TargetRow(name, int(position)) for name, position in zip(names, positions, strict=True)],
             fitted.roster.take(positions),
             top,
             question.features,

@@ -273,7 +273,7 @@ def check_in_a_model(config: AdapterConfig) -> None:
     before = model.predict()
     row = model.rows[0]
     model.add_features({"new": {"observations": {row: table.kinds[0].high}}, "bare": {}})
-    model.observe("new", {model.rows[1]: table.kinds[0].low})
+    model.observe_feature("new", {model.rows[1]: table.kinds[0].low})
     after = model.predict(features=list(before.features))
     unchanged = np.array_equal(before.mean, after.mean) and np.array_equal(before.std, after.std)
     require(unchanged, "adding a feature must leave every other prediction as it was, bit for bit", where)

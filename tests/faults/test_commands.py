@@ -45,7 +45,7 @@ def test_what_was_added_since_the_fit_is_not_dropped_unasked(observations: Path,
     with Headstart.updating(out) as model:
         model.add_feature("Dune 3", observations={"u1": 5})
         model.add_rows({"guest": {"f1": 3}})
-        model.observe("f1", {"guest": 3})
+        model.observe_feature("f1", {"guest": 3})
     before = (out / "model.json").read_bytes()
     with pytest.raises(HeadstartError) as refusal:
         fit(observations, out)

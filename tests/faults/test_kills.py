@@ -18,10 +18,10 @@ import pytest
 from headstart import files as storage
 from headstart.model import Headstart
 from headstart.model.fitting import CHECKPOINT_FACTS, open_checkpoint, part_file, working_in
-from headstart.model.saving import folder
 from headstart.model.state import Settings
 from tests.faults.killing import killed_at
 from tests.faults.models import fresh, table
+from tests.limits import Limits
 
 KILLS = 12  # of each kind of work, at different steps
 
@@ -90,7 +90,7 @@ def test_an_acknowledged_update_is_there_after_any_kill(tmp_path: Path) -> None:
 
     def work() -> None:
         with Headstart.updating(place) as model:
-            model.observe("new", {f"u{row}": 3})
+            model.observe_feature("new", {f"u{row}": 3})
 
     def prepare() -> None:
         nonlocal row, acknowledged
@@ -107,11 +107,10 @@ def test_an_acknowledged_update_is_there_after_any_kill(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("large", [False, True])
 def test_a_journal_whose_change_to_a_whole_model_is_killed(
-    large: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    large: bool, tmp_path: Path, limits: Limits
 ) -> None:
     """The update is there whole or not at all, and what a killed save leaves is never replayed."""
-    monkeypatch.setattr(folder, "_MAX_CHANGES", 1)
-    monkeypatch.setattr(folder, "_LAZY_FROM", 0 if large else 2**40)
+    limits(journal_changes=1, mapped_from_bytes=0 if large else 2**40)
     place = tmp_path / "m"
 
     def add(name: str) -> None:

@@ -31,7 +31,7 @@ Tensors = dict[str, torch.Tensor]
 def saved(place: Path, kind: str = "rating") -> Path:
     model = fresh(kind)
     model.add_feature("new", observations={"u1": 1, "u2": 1, "u3": 1})
-    model.observe("new", {"u4": 1})
+    model.observe_feature("new", {"u4": 1})
     model.save(place)
     return place
 

@@ -90,8 +90,8 @@ VERBS: dict[str, list[Change]] = {
     ],
     "observe a feature": [
         lambda m: m.add_feature("new"),
-        lambda m: m.observe("new", {"u1": 3, "u9": 2}, time=12.5),
-        lambda m: m.observe("new", {"u1": 5}, time=13),
+        lambda m: m.observe_feature("new", {"u1": 3, "u9": 2}, time=12.5),
+        lambda m: m.observe_feature("new", {"u1": 5}, time=13),
     ],
     "observe one": [
         lambda m: m.observe([("u1", "f1", 5)], time=11),
@@ -103,7 +103,7 @@ VERBS: dict[str, list[Change]] = {
     ],
     "observe by rows": [lambda m: m.observe([("u1", "f1", 5), ("u2", "f1", 5)], time=11, update="rows")],
     "observe by features": [lambda m: m.observe([("u1", "f1", 5)], time=11, update="features")],
-    "a feature by both": [lambda m: m.observe("f1", {"u1": 5, "u3": 2}, time=11, update="both")],
+    "a feature by both": [lambda m: m.observe_feature("f1", {"u1": 5, "u3": 2}, time=11, update="both")],
     "add rows": [
         lambda m: m.add_rows({"new": {"f1": 5, "f2": 1}, 7: {}}, {"new": {"age": 33}}),
         lambda m: m.observe([("new", "f3", 5), ("7", "f1", 4)], time=11),
@@ -118,7 +118,7 @@ VERBS: dict[str, list[Change]] = {
     "rename": [
         lambda m: m.rename_feature("f3", "third"),
         lambda m: m.rename_row("u3", "you"),
-        lambda m: m.observe("third", {"you": 4}, time=11),
+        lambda m: m.observe_feature("third", {"you": 4}, time=11),
     ],
 }
 
@@ -153,7 +153,7 @@ def test_other_kinds_are_replayed_too(kind: str, tmp_path: Path) -> None:
     live = changed(
         place,
         lambda m: m.add_feature("new", observations={"u1": 1, "u2": 0, "u5": 1}),
-        lambda m: m.observe("new", {"u7": 1}),
+        lambda m: m.observe_feature("new", {"u7": 1}),
         lambda m: m.observe([("u1", "new", 0), ("u2", "f1", 1)]),
         lambda m: m.add_rows({"r": {"f1": 1, "new": 0}}),
     )
@@ -163,7 +163,7 @@ def test_other_kinds_are_replayed_too(kind: str, tmp_path: Path) -> None:
 def test_a_surprise_is_said_once_and_not_when_it_is_replayed(tmp_path: Path) -> None:
     place = plain(tmp_path / "m", "real")
     with pytest.warns(SurpriseWarning):
-        changed(place, lambda m: m.observe("f1", {"u1": 1e6}))
+        changed(place, lambda m: m.observe_feature("f1", {"u1": 1e6}))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert Headstart.load(place).feature("f1").shots > 0
@@ -172,7 +172,7 @@ def test_a_surprise_is_said_once_and_not_when_it_is_replayed(tmp_path: Path) -> 
 def test_a_failed_update_writes_nothing(tmp_path: Path) -> None:
     place = plain(tmp_path / "m")
     with pytest.raises(InputError):
-        changed(place, lambda m: (m.add_feature("new"), m.observe("nobody", {"u1": 3})))
+        changed(place, lambda m: (m.add_feature("new"), m.observe_feature("nobody", {"u1": 3})))
     assert not journals(place)
     with Headstart.updating(place):
         pass

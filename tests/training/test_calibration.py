@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import norm
+from tests.limits import Limits
 
 from headstart.adapters.base import Adapter, AdapterConfig
 from headstart.core.likelihood import Likelihood, LikelihoodConfig
@@ -65,10 +66,8 @@ def measured(adapter: Adapter, knowledge: Knowledge, batch: FeatureBatch) -> Cal
 
 @pytest.mark.parametrize("shape", ["normal", "heavy", "skewed"])
 @pytest.mark.parametrize("much", [0.4, 1.0, 3.0])
-def test_intervals_of_every_level_come_to_hold_what_they_say(
-    shape: str, much: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(calibration, "_FEATURES_FOR_HALF", 0)  # as if features were without number
+def test_intervals_of_every_level_come_to_hold_what_they_say(shape: str, much: float, limits: Limits) -> None:
+    limits(calibration_prior_features=0)  # as if features were without number
     random = np.random.default_rng(0)
     size = (30, ROWS)
     drawn = {
@@ -182,16 +181,14 @@ def tossed(features: int, slope: float, shift: float, number: bool, seed: int = 
 
 @pytest.mark.parametrize("number", [False, True], ids=["logistic", "0 and 1 as numbers"])
 @pytest.mark.parametrize(("slope", "shift"), [(1.0, 0.0), (0.5, 0.7), (2.0, -1.0)])
-def test_probabilities_are_put_right(
-    slope: float, shift: float, number: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_probabilities_are_put_right(slope: float, shift: float, number: bool, limits: Limits) -> None:
     outcome = tossed(40, slope, shift, number)
     marks = (0, 4)
     drawn = Calibration.fit({0: outcome}, marks, by_level=True)
     assert float(drawn.slopes[0]) == pytest.approx(slope**0.8, rel=0.1)  # 40 features are believed 40 / 50
     assert float(drawn.shifts[0]) == pytest.approx(0.8 * shift, abs=0.06)
     assert torch.equal(drawn.slopes[:1], drawn.slopes[1:])  # what was measured last still holds
-    monkeypatch.setattr(calibration, "_FEATURES_FOR_HALF", 0)
+    limits(calibration_prior_features=0)
     found = Calibration.fit({0: outcome}, marks, by_level=True)
     assert float(found.slopes[0]) == pytest.approx(slope, rel=0.06)
     assert float(found.shifts[0]) == pytest.approx(shift, abs=0.06)

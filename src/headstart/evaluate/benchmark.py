@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import Field, ValidationError
 
 from headstart.adapters.base import ADAPTERS, Adapter, AdapterConfig, adapter_config
-from headstart.backbones.base import AnyBackbone, Backbone, TrainedBackbone
+from headstart.backbones.base import AnyBackbone, Backbone
 from headstart.config import Config
 from headstart.errors import InputError, UnknownNameError, did_you_mean, join_names
 from headstart.evaluate.kshot import KShotTest, check_shots
@@ -500,7 +500,7 @@ def used_settings(
         ``"backbone"``, ``"pretraining"`` and one entry per method.
     """
     used: dict[str, Any] = {"backbone": backbone.config.model_dump(mode="json")}
-    if isinstance(backbone, TrainedBackbone):
+    if backbone.trained_by == "gradient":
         used["pretraining"] = pretraining.model_dump(mode="json")
     for method, (adapter, metatraining) in adapters.items():
         used[method] = {"adapter": adapter.config.model_dump(mode="json")}

@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, FiniteFloat, ValidationError, model_
 from headstart.adapters.base import Adapter
 from headstart.config import Config
 from headstart.core.types import FeatureBatch, RowStates
+from headstart.display import table_html, text_table
 from headstart.errors import InputError
 from headstart.evaluate.metrics import METRICS, Metric
 from headstart.files import write_bytes
@@ -226,8 +227,24 @@ class Results(BaseModel):
 
     def to_markdown(self) -> str:
         """Return one Markdown table per test and metric with mean ± 1σ over splits, the best in bold."""
-        tables = [metric_table(self, name, test) for test in TESTS for name in self.metrics_of(test)]
+        tables = self._tables()
         return "\n\n".join(f"## {table.title}\n\n{table.to_markdown()}" for table in tables)
+
+    def __repr__(self) -> str:
+        return "\n\n".join(
+            f"{table.title}\n" + text_table([(table.corner, *table.shots), *table.lines()])
+            for table in self._tables()
+        )
+
+    __str__ = __repr__
+
+    def _repr_html_(self) -> str:
+        return "\n".join(
+            table_html((table.corner, *table.shots), table.lines(), table.title) for table in self._tables()
+        )
+
+    def _tables(self) -> list[TextTable]:
+        return [metric_table(self, name, test) for test in TESTS for name in self.metrics_of(test)]
 
 
 def _curve(values: dict[int, list[float]]) -> Curve:
@@ -259,6 +276,10 @@ class TextTable:
     cells: dict[str, list[str]]  # by method, one text per number of shots; empty if there is no value
     best: dict[int, str]  # by shots, the best method
     corner: str = "shots"  # the heading of the first column, which names the numbers above the others
+
+    def lines(self) -> list[tuple[str, ...]]:
+        """Return one line per method: its name and its texts."""
+        return [(method, *texts) for method, texts in self.cells.items()]
 
     def to_markdown(self) -> str:
         """Return a Markdown table with the best of each column in bold."""

@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 from headstart.adapters.base import ADAPTERS, StreamingAdapter
 from headstart.adapters.bayes import ClosedFormAdapter
 from headstart.adapters.chn_bayes import adapt_together
-from headstart.backbones.base import BACKBONES, Backbone, OpenBackbone
-from headstart.backbones.factorisation import FactorisationConfig
+from headstart.backbones.base import BACKBONES, Backbone
 from headstart.core.devices import CPU
 from headstart.core.types import Knowledge, RowStates
 from headstart.distributed import is_main_process, process_group, run_in_each_process, run_in_main_process
@@ -160,8 +159,7 @@ def split_features(
 
 def _require_row_prior(table: Table, settings: Settings) -> None:
     """Refuse row metadata for a backbone whose rows have no prior."""
-    backbone = BACKBONES.part_of(settings.backbone)
-    if table.row_metadata is not None and not issubclass(backbone, OpenBackbone):
+    if table.row_metadata is not None and not BACKBONES.part_of(settings.backbone).reads_any_head:
         raise InputError(
             f"the backbone {settings.backbone.name!r} has no prior of rows that metadata could move; "
             "fit without row metadata, or with the factorisation"
@@ -175,7 +173,7 @@ def weight_by_age(table: Table, settings: Settings) -> Table:
         return table
     adapter = settings.adapter if isinstance(settings.adapter, str) else ADAPTERS.part_of(settings.adapter)
     takes_weights = adapter == AUTO or (isinstance(adapter, type) and issubclass(adapter, StreamingAdapter))
-    if not takes_weights or not issubclass(BACKBONES.part_of(settings.backbone), OpenBackbone):
+    if not takes_weights or not BACKBONES.part_of(settings.backbone).weighs:
         raise InputError(
             f"{option_name('half_life')} needs parts whose observations can count less: "
             f"{option_name('backbone', 'factorisation')} with {option_name('adapter', 'bayes')}, "
@@ -300,7 +298,7 @@ def _build_features(table: Table, in_backbone: set[int], *, fixed: bool) -> list
 
 def _fit_row_metadata(table: Table, backbone: Backbone, knowledge: Knowledge) -> RowMetadata | None:
     """Return the metadata of the table's rows with the prior of rows given it."""
-    if table.row_metadata is None or table.row_schema is None or not isinstance(backbone, OpenBackbone):
+    if table.row_metadata is None or table.row_schema is None or not backbone.reads_any_head:
         return None
     encoded = table.encoded_row_metadata()
     widths = tuple(column.width for column in table.row_schema.columns)
@@ -310,7 +308,7 @@ def _fit_row_metadata(table: Table, backbone: Backbone, knowledge: Knowledge) ->
 
 def _row_states(knowledge: Knowledge, backbone: Backbone, row_metadata: RowMetadata | None) -> RowStates:
     """Return the states of the table's rows, given their metadata if it is informative."""
-    if row_metadata is None or row_metadata.prior is None or not isinstance(backbone, OpenBackbone):
+    if row_metadata is None or row_metadata.prior is None or not backbone.reads_any_head:
         return knowledge.states
     features = torch.arange(len(knowledge.kinds))
     belief = row_metadata.belief(row_metadata.encoded)
@@ -414,7 +412,7 @@ def require_shareable(settings: Settings) -> None:
         If the backbone is not the factorisation, the adapter not bayes, chn-bayes or auto, or if there is a
         share of features for meta-training or a half-life.
     """
-    if not isinstance(settings.backbone, FactorisationConfig):
+    if not BACKBONES.part_of(settings.backbone).sharded:
         raise InputError(
             f"the backbone {settings.backbone.name!r} is trained by one process; under torchrun take "
             f"{option_name('backbone', 'factorisation')}"

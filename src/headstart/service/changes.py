@@ -183,8 +183,8 @@ class RemoveFeature(Change):
 
 
 @dataclass(frozen=True)
-class ForgetRow(Change):
-    """A row of which nothing may be left."""
+class RemoveRow(Change):
+    """The removal of a row and of everything stored about it."""
 
     name: str
 
@@ -306,7 +306,7 @@ class Writer:
                     state = self._applied(state, merged, connection)
             if state is not first or state is not live.snapshot.state:
                 live.publish(state)
-        if any(isinstance(each.change, ForgetRow) for each in batch):
+        if any(isinstance(each.change, RemoveRow) for each in batch):
             live.store.clean()
         plans = [receipt.planned for _, receipt in done if isinstance(receipt, Receipt) and receipt.planned]
         self._count(time.monotonic() - start, plans)

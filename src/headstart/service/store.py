@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from alembic.config import Config
 from alembic.runtime.environment import EnvironmentContext
@@ -47,7 +47,6 @@ from sqlalchemy import (
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
-from headstart.closing import Closing
 from headstart.errors import InputError, StorageError
 from headstart.model.state import Arrived
 
@@ -126,7 +125,7 @@ class UnavailableError(StorageError):
     """The database cannot be reached or cannot write. Nothing was changed; it may work again later."""
 
 
-class Store(Closing):
+class Store:
     """The changes made through a service, and its tokens, in SQLite or PostgreSQL.
 
     Parameters
@@ -149,6 +148,12 @@ class Store(Closing):
             migrate(connection)
             if connection.execute(select(FACTS.c.key).where(FACTS.c.key == "salt")).first() is None:
                 connection.execute(insert(FACTS), {"key": "salt", "value": secrets.token_hex(16)})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Close all connections."""

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from headstart.display import facts_html
 from headstart.errors import InputError, explain_memory_error, join_names
 from headstart.progress import Reporter
 from headstart.table.cells import (
@@ -334,6 +335,19 @@ class Table:
     def __repr__(self) -> str:
         rows, features = self.shape
         return f"Table({rows} rows × {features} features, {len(self)} observations, {self.kinds.summary()})"
+
+    def _repr_html_(self) -> str:
+        rows, features = self.shape
+        facts = [
+            ("rows", f"{rows}"),
+            ("features", f"{features}"),
+            ("observations", f"{len(self)} ({self.density:.2%} observed)"),
+            ("kinds", self.kinds.summary()),
+            ("metadata", self.schema.describe() if self.schema else "none"),
+        ]
+        if self.row_schema is not None:
+            facts.append(("row metadata", self.row_schema.describe()))
+        return facts_html([*facts, *(("note", note) for note in self.notes)], "Table")
 
     def describe(self) -> str:
         """Return a short description: size, kinds, observations per feature, metadata and notes.

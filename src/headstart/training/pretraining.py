@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from headstart.backbones.base import Backbone, SweptBackbone, TrainedBackbone
+from headstart.backbones.base import Backbone
 from headstart.core.types import Description
 from headstart.distributed import process_group
 from headstart.linalg.ragged import sampled_products
@@ -45,7 +45,7 @@ def pretrain(
     Parameters
     ----------
     backbone : Backbone
-        A SweptBackbone is fitted by closed-form sweeps, a TrainedBackbone by gradient descent.
+        Its ``trained_by`` says how it is fitted: by closed-form sweeps or by gradient descent.
     cells : Cells
         The observations, one line per row.
     description : Description
@@ -55,21 +55,17 @@ def pretrain(
     seed, reporter, checkpoint
         As for ``Loop``.
     """
-    if isinstance(backbone, SweptBackbone):
+    if backbone.trained_by == "sweeps":
         # Sweeps in one process take little time; of several processes one may fail before they end.
         sweep_checkpoint = checkpoint if process_group().launched else None
         _fit_by_sweeps(backbone, cells, description, config, seed, reporter, sweep_checkpoint)
-    elif isinstance(backbone, TrainedBackbone):
-        _fit_by_gradients(backbone, cells, config, seed, reporter, checkpoint)
     else:
-        raise TypeError(
-            f"{type(backbone).__name__} cannot be trained: it must be a TrainedBackbone or a SweptBackbone"
-        )
+        _fit_by_gradients(backbone, cells, config, seed, reporter, checkpoint)
     backbone.eval().requires_grad_(False)
 
 
 def _fit_by_sweeps(
-    backbone: SweptBackbone,
+    backbone: Backbone,
     cells: Cells,
     description: Description,
     config: PretrainingConfig,
@@ -91,7 +87,7 @@ def _fit_by_sweeps(
 
 
 def _fit_by_gradients(
-    backbone: TrainedBackbone,
+    backbone: Backbone,
     cells: Cells,
     config: PretrainingConfig,
     seed: int,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from headstart.backbones.base import OpenBackbone
+from headstart.backbones.base import Backbone
 from headstart.core.types import Description, Knowledge, RowPrior
 from headstart.linalg.packed import positive, unpack
 from headstart.linalg.ridge import LooRidge, make_groups
@@ -19,7 +19,7 @@ _MIN_VARIANCE = 0.05  # of rows around their predictions, however much metadata 
 
 @torch.no_grad()
 def fit_row_prior(
-    backbone: OpenBackbone, knowledge: Knowledge, encoded: Tensor, widths: tuple[int, ...]
+    backbone: Backbone, knowledge: Knowledge, encoded: Tensor, widths: tuple[int, ...]
 ) -> RowPrior | None:
     """Regress the activations of rows on their encoded metadata (rows, columns).
 

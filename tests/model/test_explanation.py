@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import torch
 from tests.model.conftest import CLOSED, fitted, ratings_table
-from tests.model.test_recommending import mixed_table
+from tests.model.test_ranking import mixed_table
 
-from headstart.backbones.factorisation import row_parts
+from headstart.backbones.factorisation import Factorisation
+from headstart.core.types import RowParts
 from headstart.errors import InputError, UnknownNameError
 from headstart.model import Headstart
 from headstart.table import Cells
@@ -59,6 +60,10 @@ def test_every_kind_adds_up(kind: str) -> None:
     assert (
         units == {"real": {"data units"}, "binary": {"log-odds"}, "mixed": {"data units", "log-odds"}}[kind]
     )
+
+
+def row_parts(backbone: Factorisation, cells: Cells) -> RowParts:
+    return backbone.row_parts(cells, backbone.heads, backbone.kinds, torch.arange(backbone.features))
 
 
 @pytest.mark.parametrize("kind", ["real", "binary", "mixed"])
@@ -114,7 +119,9 @@ def test_metadata_contributes_by_column() -> None:
 def test_what_is_cut_off_at_an_end_is_said(fresh: Fresh) -> None:
     model = fresh(adapter="able")
     beyond = model.recommend("u9", 1, exclude_observed=False)
-    row = next(row for row in model.rows if model.audience("f1", 1, [row], False).score[0] > 5.2)
+    row = next(
+        row for row in model.rows if model.audience("f1", 1, [row], exclude_observed=False).score[0] > 5.2
+    )
     told = model.explain(row, "f1")
     assert beyond.mean[0] <= 5
     assert told.output == told.mean == 5

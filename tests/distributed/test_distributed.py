@@ -20,7 +20,7 @@ from headstart.distributed import process_group
 from headstart.files import Layout, order_tensors, read_tensors, write_tensors
 from headstart.model.fitting import require_shareable
 from headstart.table.sources import Source, open_source
-from tests.together.cases import CASES, as_large, make_folder, make_metadata
+from tests.distributed.cases import CASES, as_large, make_folder, make_metadata
 
 HERE = Path(__file__).parents[2]
 ENVIRONMENT = {

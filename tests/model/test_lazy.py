@@ -12,22 +12,21 @@ import numpy as np
 import pytest
 import torch
 from tests.faults.models import fresh
+from tests.limits import Limits
 from tests.model.test_journal import VERBS, assert_same, changed, with_everything
 
 from headstart import files as storage
 from headstart.errors import ModelFileError, UnknownNameError
 from headstart.files import MappedFile
 from headstart.model import Headstart
-from headstart.model.saving import folder
-from headstart.model.saving import lazy as quick
 from headstart.model.saving import loading as opening
 from headstart.model.saving.lazy import SavedEntries, SavedNames, name_tensors
 from headstart.table import Names
 
 
 @pytest.fixture(autouse=True)
-def all_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folder, "_LAZY_FROM", 0)
+def all_are_large(limits: Limits) -> None:
+    limits(mapped_from_bytes=0)
 
 
 @pytest.fixture(scope="module")
@@ -35,9 +34,9 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Headstart:
     """A model with metadata of features and rows, times, sums and rows observed since its fit."""
     model = Headstart.load(with_everything(tmp_path_factory.mktemp("quick") / "m"))
     model.add_feature("extra", {"year": 1990}, {"u1": 4, "u2": 1})
-    model.observe("extra", {"u5": 2}, time=11)
+    model.observe_feature("extra", {"u5": 2}, time=11)
     model.observe([("u1", "f1", 5), ("u2", "f3", 1), ("u1", "extra", 3)], time=12)
-    model.observe("f2", {"u7": 2}, time=13)
+    model.observe_feature("f2", {"u7": 2}, time=13)
     model.remove_feature("f5")
     return model
 
@@ -96,8 +95,8 @@ def test_a_copy_is_a_model_of_its_own(tmp_path: Path) -> None:
         assert_same(quickly, whole)
 
 
-def test_more_changes_than_there_is_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quick, "_ROOM", 3)
+def test_more_changes_than_there_is_room_for(tmp_path: Path, limits: Limits) -> None:
+    limits(mapped_spare_lines=3)
     quickly, whole = both(fresh(), tmp_path / "m")
     for i in range(8):
         for model in (quickly, whole):
@@ -122,7 +121,7 @@ def test_the_journal_of_a_large_model(everything: Headstart, tmp_path: Path) -> 
         tmp_path / "m",
         lambda m: m.observe([("u1", "f1", 5)], time=14),
         lambda m: m.rename_row("u1", "me"),
-        lambda m: m.observe("f1", {"me": 2}, time=15),
+        lambda m: m.observe_feature("f1", {"me": 2}, time=15),
     )
     assert len(list(tmp_path.glob("m/journal-*"))) == 1
     for verify in (True, False):
@@ -142,7 +141,7 @@ def test_features_that_are_mapped_come_and_go(tmp_path: Path) -> None:
     for model in (quickly, whole):
         model.remove_feature("f3")
         model.add_feature("new")
-        model.observe("f1", {"u1": 3})
+        model.observe_feature("f1", {"u1": 3})
         model.remove_feature("f1")
         model.remove_feature("new")
         model.add_feature("f1")
@@ -159,16 +158,14 @@ def flipped(path: Path, at: int) -> None:
     path.write_bytes(bytes(content))
 
 
-def test_damaged_weights_are_said_by_load_and_never_saved_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_damaged_weights_are_said_by_load_and_never_saved_anew(tmp_path: Path, limits: Limits) -> None:
     place, model = tmp_path / "m", fresh()
     model.save(place)
     weights = next(place.glob("weights-*"))
     flipped(weights, weights.stat().st_size // 2)
     with pytest.raises(ModelFileError, match="damaged or cut short"):
         Headstart.load(place)
-    monkeypatch.setattr(folder, "_MAX_CHANGES", 1)
+    limits(journal_changes=1)
     changed(place, lambda m: m.add_feature("new"))  # the journal takes it: it needs nothing of what is there
     before = weights.read_bytes()
     with pytest.raises(ModelFileError, match="damaged or cut short"):
@@ -217,7 +214,7 @@ def test_threads_share_what_is_mapped(tmp_path: Path) -> None:
         assert all(np.array_equal(each.result(), expected) for each in found)
 
 
-def test_saved_names_are_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_saved_names_are_names(limits: Limits) -> None:
     words = ["u1", "Amélie", "7", "日本", "a b", *(f"n{i}" for i in range(300))]
     names, saved = Names(words, "row"), SavedNames(name_tensors(words), "row")
     for _ in range(2):
@@ -234,13 +231,14 @@ def test_saved_names_are_names(monkeypatch: pytest.MonkeyPatch) -> None:
         assert names == saved
         assert hash(saved) == hash(names)
         assert list(saved) == words
-        monkeypatch.setattr("headstart.model.saving.lazy._LOOKUPS", 0)  # now from a dictionary
+        limits(name_lookups_before_dictionary=0)  # now from a dictionary
     with pytest.raises(IndexError):
         SavedNames(name_tensors(words), "row")[len(words)]
     assert len(SavedNames(name_tensors([]), "row")) == 0
-    same = SavedNames({**name_tensors(words), "hashes": torch.zeros(len(words), dtype=torch.int64)}, "row")
-    monkeypatch.setattr("headstart.model.saving.lazy._hash", lambda _: 0)  # of names that share one
-    monkeypatch.setattr("headstart.model.saving.lazy._LOOKUPS", 1000)
+    limits(name_lookups_before_dictionary=1000)
+    tensors = name_tensors(words)
+    shared = tensors["hashes"][tensors["order"] == names.position("n77")]
+    same = SavedNames({**tensors, "hashes": shared.repeat(len(words))}, "row")  # all names share one hash
     assert same.position("n77") == names.position("n77")
 
 

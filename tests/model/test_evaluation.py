@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from tests.model.conftest import CLOSED, ratings_table
-from tests.model.test_recommending import mixed_table
+from tests.model.test_ranking import mixed_table
 
 from headstart.errors import InputError
 from headstart.evaluate.metrics import score

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from headstart.datasets import synthetic_ratings
 from headstart.errors import InputError
 from headstart.table import Cells, Kind, Kinds, Names, Table
-from headstart.table import cells as compact_module
 from headstart.table import reading as sorting_module
 from headstart.table.cells import (
     count_positions,
@@ -34,10 +33,9 @@ def read(values: list[float], **options: object) -> Table:
 
 
 @pytest.fixture
-def few_small(monkeypatch):
+def few_small(limits):
     """Small tables are sorted and looked at as large ones are."""
-    monkeypatch.setattr(sorting_module, "_FEW", 0)
-    monkeypatch.setattr(compact_module, "AT_ONCE", 3)
+    limits(observations_sorted_by_comparison=0, observations_per_block=3)
 
 
 def sparse_table() -> Table:
@@ -71,17 +69,17 @@ def test_no_value_is_ever_changed(values):
     assert smallest_exact(np.array(values, dtype=np.float64)).tolist() == values
 
 
-def test_one_batch_in_double_precision_makes_all_so(monkeypatch):
-    monkeypatch.setattr("headstart.table.sources.BATCH", 2)
+def test_one_batch_in_double_precision_makes_all_so(limits):
+    limits(records_per_batch=2)
     assert read([1.0, 2.0, 0.1, 5.0], kinds="real").values.tolist() == [1.0, 2.0, 0.1, 5.0]
 
 
-def test_a_fingerprint_does_not_depend_on_how_numbers_are_held(monkeypatch):
+def test_a_fingerprint_does_not_depend_on_how_numbers_are_held(limits):
     """The digest of this table as it was when all numbers took 8 bytes: checkpoints rely on it."""
     table = read([1.0, 3.5, 5.0], kinds="rating:1:5")
     stored = "93b05294fbeadf722c4c4eb36244b009eae54511c1e2f6da3f28f1fc87876dd3"
     assert table.fingerprint() == stored
-    monkeypatch.setattr(compact_module, "AT_ONCE", 2)
+    limits(observations_per_block=2)
     assert table.fingerprint() == stored
 
 

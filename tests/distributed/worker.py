@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -17,8 +16,8 @@ from headstart.linalg.row_sharded import draw_normal_rows, draw_uniform_at, gath
 from headstart.table.kind_inference import resolve_kinds, sample_values
 from headstart.table.names import Names
 from headstart.table.sharding import FeatureExchange
-from tests.pretended import DEVICE, Pretending
-from tests.together.cases import CASES, as_large
+from tests.distributed.cases import CASES, as_large
+from tests.pretended import Pretending, device_named
 
 
 def own(lines: torch.Tensor) -> torch.Tensor:
@@ -120,9 +119,8 @@ def fit_all(root: Path) -> None:
 
 def fit_there(root: Path, cases: list[str]) -> None:
     """Fit some cases on the pretended device, which every process takes for its own card."""
-    where = "headstart.model.headstart.training_device"
     for case in cases:
-        with as_large(case), patch(where, lambda _: DEVICE), Pretending():
+        with as_large(case), device_named("card"), Pretending():
             metadata = root / "metadata.parquet" if case == "judged" else None
             table = Table.read(root / case, metadata=metadata, quiet=True)
             model = Headstart(quiet=True, device="card", **CASES[case]).fit(table)

@@ -48,7 +48,7 @@ def observed(model: Headstart, row: str) -> set[str]:
 def test_features_come_in_the_order_of_their_predictions(fresh: Fresh) -> None:
     model = fresh(adapter="able")
     model.add_feature("new", {"year": 1990}, {"u3": 5})
-    model.observe("f5", {"u7": 4})
+    model.observe_feature("f5", {"u7": 4})
     everything = model.predict(["u3", "u7", "u8"])
     for line, row in enumerate(everything.rows):
         mean = dict(zip(everything.features, everything.mean[line], strict=True))
@@ -62,7 +62,7 @@ def test_features_come_in_the_order_of_their_predictions(fresh: Fresh) -> None:
         assert (np.diff(every.score) <= 0).all()
     assert "f5" not in model.recommend("u7", 100).names
     assert "new" not in model.recommend("u3", 100).names
-    several = model.recommend(["u3", "u7"], 4)
+    several = model.recommend_many(["u3", "u7"], 4)
     assert {row: ranking.names for row, ranking in several.items()} == {
         row: model.recommend(row, 4).names for row in ("u3", "u7")
     }
@@ -151,7 +151,7 @@ def test_an_audience_by_information_is_what_suggest_names(fresh: Fresh) -> None:
     model.add_feature("new", {"year": 1990}, {"u3": 5})
     assert list(model.audience("new", 6, by="information").names) == model.suggest("new", n=6)
     rows = ["u1", "u2", "u3", "u4"]
-    assert list(model.audience("new", 6, rows, by="information").names) == model.suggest("new", rows, 6)
+    assert list(model.audience("new", 6, rows, by="information").names) == model.suggest("new", 6, rows)
 
 
 def test_a_row_may_be_given_by_its_observations(fresh: Fresh) -> None:
@@ -170,10 +170,10 @@ def test_a_row_may_be_given_by_its_observations(fresh: Fresh) -> None:
     ]
     for frame in as_frames:
         assert model.recommend(frame, 5).names == own.names
-    assert model.recommend({"guest": given, "other": {}}, 5)["guest"].names == own.names
+    assert model.recommend_many({"guest": given, "other": {}}, 5)["guest"].names == own.names
     assert len(model.recommend({}, 3)) == 3
     long = pd.DataFrame({"row": ["guest"] * 3, "feature": names, "value": values})
-    assert model.recommend(long, 5)["guest"].names == own.names
+    assert model.recommend_many(long, 5)["guest"].names == own.names
     np.testing.assert_array_equal(model.predict(long).mean[0], mean)
 
 
@@ -183,7 +183,7 @@ def test_ties_come_in_the_order_of_the_model(fresh: Fresh) -> None:
     names = [f"blank {i:03d}" for i in range(80)]
     model.add_features({name: {"metadata": {"year": 2003}} for name in names})
     assert model.recommend("u1", 5, features=names[::-1]).names == tuple(names[:5])
-    model.observe(names[2], {"u9": 1})
+    model.observe_feature(names[2], {"u9": 1})
     model.remove_feature(names[0])
     best = model.recommend("u1", 4, features=[name for name in names if name not in (names[0], names[2])])
     assert best.names == (names[1], names[3], names[4], names[5])
@@ -215,8 +215,10 @@ def test_bad_questions_are_refused(fresh: Fresh) -> None:
         model.recommend("u1", features=["f99"])
     with pytest.raises(UnknownNameError, match="unknown feature 'f99'"):
         model.recommend({"f99": 3})
-    with pytest.raises(InputError, match="needs a row"):
-        model.recommend([])
+    for several in ([], ["u1", "u2"], {"guest": {"f1": 3}}):
+        with pytest.raises(InputError, match=r"recommend_many\(\) takes several"):
+            model.recommend(several)
+    assert model.recommend_many([]) == {}
     with pytest.raises(InputError, match=r"must be one of.*did you mean 'upper'"):
         model.recommend("u1", by="uper")  # type: ignore[arg-type]
     for quantile in (0.4, 1.0, "x", True):
@@ -272,7 +274,7 @@ def test_listings_follow_every_change(fresh: Fresh) -> None:
         name = f"n{step % 7}"
         if name not in model.features:
             model.add_feature(name)
-        model.observe(name, {f"u{random.integers(200)}": 3})
+        model.observe_feature(name, {f"u{random.integers(200)}": 3})
         if step % 9 == 8:
             model.remove_feature(name)
         listing = model.fitted_.catalogue.listing

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 from tests.adapters.conftest import Tiny
-from tests.training.test_tasks import FEATURES, some_cells, world
+from tests.training.test_episodes import FEATURES, some_cells, world
 
 from headstart.adapters import adapter_config, build_adapter
-from headstart.core.types import VALIDATION_SHOTS
+from headstart.adapters.chn_bayes import CHNBayes
+from headstart.core.types import VALIDATION_SHOTS, FeatureBatch, Heads, RowStates
 from headstart.progress import Reporter
-from headstart.training import meta_training as metatraining
-from headstart.training.episodes import Episode, cross_fitted_tasks
+from headstart.training.episodes import cross_fitted_tasks
 from headstart.training.meta_training import MetaTrainingConfig, meta_train, validation_episodes
 
 
@@ -37,9 +37,7 @@ def test_the_user_overrules_what_suits_an_adapter_but_not_what_it_is(tiny: Calla
 
 
 @pytest.mark.parametrize("weighting", [None, 0.5])
-def test_an_epoch_sees_the_features_each_with_rows_that_do_not_know_it(
-    weighting: float | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_epoch_sees_the_features_each_with_rows_that_do_not_know_it(weighting: float | None) -> None:
     """Every feature once, or as often as it counts."""
     batch, backbone, knowledge = world(some_cells())
     names = torch.arange(FEATURES).float()[:, None]
@@ -47,18 +45,19 @@ def test_an_epoch_sees_the_features_each_with_rows_that_do_not_know_it(
     tasks = cross_fitted_tasks(named, backbone, knowledge, seed=0)
     teaching, validation = tasks.hold_out(0.2, seed=0)
     seen: list[list[int]] = []
-    loss = metatraining.shared_loss
 
-    def spy(adapter: Any, likelihood: Any, episode: Episode, seed: int) -> torch.Tensor:
-        features = episode.context.metadata[:, 0].long()
-        folds = set(tasks.fold[features].tolist())
-        assert len(folds) == 1
-        assert episode.states is tasks.states[folds.pop()]
-        seen.append(features.tolist())
-        return loss(adapter, likelihood, episode, seed)
+    class Watched(CHNBayes):
+        def adapt(self, batch: FeatureBatch, states: RowStates) -> Heads:
+            if torch.is_grad_enabled():  # it is being trained
+                features = batch.metadata[:, 0].long()
+                folds = set(tasks.fold[features].tolist())
+                assert len(folds) == 1
+                assert torch.equal(states.code, tasks.states[folds.pop()].code)
+                seen.append(features.tolist())
+            return super().adapt(batch, states)
 
-    monkeypatch.setattr(metatraining, "shared_loss", spy)
     adapter = build_adapter(adapter_config("chn-bayes"), knowledge)
+    adapter.__class__ = Watched
     config = MetaTrainingConfig(epochs=3, batch_size=4, weighting=weighting).filled(adapter)
     meta_train(adapter, knowledge, teaching, validation, config, seed=0, reporter=Reporter(quiet=True))
     every = sorted(teaching.batch.metadata[:, 0].long().tolist())

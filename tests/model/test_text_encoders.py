@@ -9,12 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from tests.model.conftest import ratings_table
-from tests.table.test_encoders import SHA, Stub, encoder_of
+from tests.stand_ins import hide_modules, install_encoders, write_weights
+from tests.table.test_text_encoders import SHA, WEIGHTS, Stub
 
 from headstart.errors import InputError, UnknownNameError
 from headstart.model import Headstart
 from headstart.table import Table
-from headstart.table import text_encoders as finding
+from headstart.table.text_encoders import DEFAULT
 
 NEW = {"title": "a new film", "poster": "new.png"}
 
@@ -25,9 +26,8 @@ def lengths(values: list[str]) -> list[list[float]]:
 
 @pytest.fixture
 def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    encoder = encoder_of(Stub())
-    monkeypatch.setattr(finding, "why_no_default", lambda: None)
-    monkeypatch.setattr(finding, "find_encoder", lambda model: encoder)
+    write_weights(tmp_path / "downloaded", WEIGHTS)
+    install_encoders(monkeypatch, tmp_path / "downloaded", Stub().load)
     table = ratings_table()
     long = pa.table(
         {
@@ -53,7 +53,7 @@ def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_loaded_model_encodes_as_before(saved: Path) -> None:
     model = Headstart.load(saved, encoders={"poster": lengths})
     model.add_features({"after": {"metadata": NEW}, "other": {"metadata": {"title": "x"}}})
-    before, after = model.feature("before").encoded, model.feature("after").encoded
+    before, after = (model.fitted_.catalogue[name].metadata for name in ("before", "after"))
     np.testing.assert_array_equal(before, after)
     with Headstart.updating(saved, encoders={"poster": lengths}) as changed:
         changed.add_feature("again", metadata=NEW)
@@ -62,22 +62,19 @@ def test_a_loaded_model_encodes_as_before(saved: Path) -> None:
 
 def test_the_folder_names_the_encoder_and_its_hash(saved: Path) -> None:
     title, poster = json.loads((saved / "model.json").read_text())["metadata"]["columns"]
-    assert title == {"name": "title", "type": "text", "size": 3, "encoder": "stub", "encoder_sha256": SHA}
+    assert title == {"name": "title", "type": "text", "size": 3, "encoder": DEFAULT, "encoder_sha256": SHA}
     assert set(poster) == {"name", "type", "size", "scale"}
 
 
 def test_without_encoders_all_but_new_values_of_their_columns_works(
     saved: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def missing(model: str) -> None:
-        raise InputError(f"the sentence encoder {model!r} is not on this machine: install it")
-
-    monkeypatch.setattr(finding, "find_encoder", missing)
+    hide_modules(monkeypatch, "huggingface_hub")
     model = Headstart.load(saved)
     before = model.predict(features=["before", "f1"]).mean
     model.add_features({"plain": {}, "blank": {"metadata": {"title": None}}})
     with pytest.raises(
-        InputError, match=r"feature 'n': metadata 'title' cannot be encoded here: .*'stub' is not"
+        InputError, match=rf"feature 'n': metadata 'title' cannot be encoded here: .*'{DEFAULT}' is not"
     ):
         model.add_feature("n", metadata={"title": "a new film"})
     with pytest.raises(
@@ -90,11 +87,12 @@ def test_without_encoders_all_but_new_values_of_their_columns_works(
     model.add_feature("n", metadata={"poster": "new.png"})
 
 
-def test_an_encoder_with_other_weights_is_refused(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = encoder_of(Stub(), "cd" * 32)
-    monkeypatch.setattr(finding, "find_encoder", lambda model: other)
-    model = Headstart.load(saved, encoders={"title": "/elsewhere"})
-    with pytest.raises(InputError, match=f"SHA-256 {SHA}; those of '/elsewhere' on this machine have cdcd"):
+def test_an_encoder_with_other_weights_is_refused(saved: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    other = write_weights(elsewhere, b"other weights")
+    model = Headstart.load(saved, encoders={"title": str(elsewhere)})
+    message = f"SHA-256 {SHA}; those of '{elsewhere}' on this machine have {other}"
+    with pytest.raises(InputError, match=message):
         model.add_feature("n", metadata={"title": "a new film"})
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tests.training.test_tasks import FEATURES, sampled, some_cells, world
+from tests.limits import Limits
+from tests.training.test_episodes import FEATURES, sampled, some_cells, world
 
 from headstart.adapters.head_prior import empirical_noise, empirical_prior, mean_squared_weights
 from headstart.core.types import Description, Heads, Knowledge
@@ -68,8 +69,8 @@ def test_each_head_comes_from_rows_that_know_nothing_of_it() -> None:
     assert float(found.new_heads.noise.mean()) > float(empirical_noise(knowledge)[1])  # it was too small
 
 
-def test_sampled_features_alone_get_new_heads(monkeypatch: pytest.MonkeyPatch) -> None:
-    tasks, knowledge = sampled(monkeypatch)
+def test_sampled_features_alone_get_new_heads(limits: Limits) -> None:
+    tasks, knowledge = sampled(limits)
     found = cross_fit_heads(knowledge, tasks)
     some = tasks.batch.positions
     expected = slow(knowledge, tasks)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from tests.limits import limits
 
 _FEW = {"name": "factorisation", "sweeps": 6}
 BAYES = {"adapter": "bayes", "backbone": _FEW}
@@ -31,35 +31,22 @@ CASES: dict[str, dict[str, Any]] = {
     "binary-blended": {**NETWORKS, "adapter": "chn-bayes-blend"},
     "judged": {"adapter": "auto", "backbone": _FEW},
 }
-_LOWERED = {
-    "headstart.backbones.signature._QUANTILE_ROWS": 50,
-    "headstart.backbones.signature._PATIENCE_ROWS": 40,
-    "headstart.linalg.ridge._LINES_TO_CHOOSE": 45,
-    "headstart.linalg.row_sharded._DRAW_SIZE": 64,
-    "headstart.adapters.head_prior._NOISE_OBSERVATIONS": 200,
-    "headstart.training.episodes.MOST_STATES": 2**14,
-    "headstart.training.episodes._LEAST_OBSERVATIONS": 16,
-}
-_BLOCKS = {
-    "headstart.model.saving.folder._OBSERVATIONS_AT_ONCE": 100,
-    "headstart.distributed._BLOCK_BYTES": 1000,
+LOWERED = {
+    "signature_quantile_rows": 50,
+    "signature_shrinkage_rows": 40,
+    "ridge_lines": 45,
+    "numbers_drawn_per_block": 64,
+    "noise_observations": 200,
+    "cross_fit_numbers": 2**14,
+    "cross_fit_observations": 16,
+    "gathered_observations_per_block": 100,
+    "bytes_sent_per_block": 1000,
 }
 
 
-@contextmanager
-def as_large(case: str) -> Iterator[None]:
+def as_large(case: str) -> AbstractContextManager[None]:
     """Take for large what is not, so that samples are drawn and blocks are small."""
-    if case != "large":
-        yield
-        return
-    patches = [patch(name, number) for name, number in (_LOWERED | _BLOCKS).items()]
-    try:
-        for each in patches:
-            each.start()
-        yield
-    finally:
-        for each in patches:
-            each.stop()
+    return limits(**LOWERED) if case == "large" else nullcontext()
 
 
 def make_folder(case: str, folder: Path, rows: int = 60, features: int = 16) -> Path:
