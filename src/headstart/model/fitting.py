@@ -159,8 +159,7 @@ def split_features(
 
 def _require_row_prior(table: Table, settings: Settings) -> None:
     """Refuse row metadata for a backbone whose rows have no prior."""
-    backbone = BACKBONES.part_of(settings.backbone)
-    if table.row_metadata is not None and not backbone.reads_any_head:
+    if table.row_metadata is not None and not BACKBONES.part_of(settings.backbone).reads_any_head:
         raise InputError(
             f"the backbone {settings.backbone.name!r} has no prior of rows that metadata could move; "
             "fit without row metadata, or with the factorisation"
