@@ -23,11 +23,13 @@ import pytest
 from headstart import __version__
 from headstart.cli import main
 from headstart.cli import output as printing
-from headstart.cli.research import NAMES, _show_story
+from headstart.cli.main import app
+from headstart.cli.research import DATASET_NAMES, EXPERIMENT_NAMES, _show_story
 from headstart.datasets import DOWNLOADS
 from headstart.errors import ModelFileError
 from headstart.evaluate import Results
 from headstart.experiments.demo import Story
+from headstart.experiments.presets import ALL, EXPERIMENTS
 from headstart.model import Headstart
 from tests.model.conftest import able, ratings_table
 from tests.stand_ins import install_encoders, write_weights
@@ -128,8 +130,8 @@ def test_the_whole_way(folder: Path) -> None:
     rows = asked.stdout.split()
     assert rows == Headstart.load(model).suggest("Dune, 3", n=3)
     (folder / "more.csv").write_text("user,stars\n" + "".join(f"{row},4\n" for row in rows))
-    more = ("--observations", folder / "more.csv", "--row", "user", "--value", "stars")
-    observed = run("observe", model, "Dune, 3", *more)
+    more = (folder / "more.csv", "--row", "user", "--value", "stars")
+    observed = run("observe-feature", model, "Dune, 3", *more)
     assert observed.returncode == 0, observed.stderr
     assert "'Dune, 3' now has 5 observations" in observed.stdout
     again = run("suggest", model, "Dune, 3", "-n", "1", "--rows", ",".join([*rows, "u7"]))
@@ -286,10 +288,7 @@ def test_version() -> None:
     assert done.returncode == 0
 
 
-@pytest.mark.parametrize(
-    "command",
-    ["fit", "add", "predict", "observe", "suggest", "info", "benchmark", "demo", "fetch", "reproduce"],
-)
+@pytest.mark.parametrize("command", [command.name for command in app.registered_commands])
 def test_help_teaches_with_an_example(command: str) -> None:
     done = run(command, "--help")
     assert done.returncode == 0
@@ -297,8 +296,10 @@ def test_help_teaches_with_an_example(command: str) -> None:
     assert "Example" in done.stdout
 
 
-def test_the_help_of_fetch_names_all_that_can_be_fetched() -> None:
-    assert tuple(DOWNLOADS) == NAMES
+def test_the_help_names_all_data_sets_and_experiments() -> None:
+    assert tuple(DOWNLOADS) == DATASET_NAMES
+    assert tuple(EXPERIMENTS) == EXPERIMENT_NAMES
+    assert ALL == "all"
 
 
 # --- interrupted ------------------------------------------------------------------------------------

@@ -35,7 +35,13 @@ def cpu_seconds(*command: str) -> float:
     return float(subprocess.check_output([sys.executable, "-c", CHILD_CPU, *command], text=True))
 
 
-@pytest.mark.parametrize("program", ["import headstart", "from headstart import Headstart, Kind, Table"])
+def test_the_package_alone_is_light() -> None:
+    assert not modules_after("import headstart") & {"torch", "numpy", "pyarrow", "pydantic", "httpx", "rich"}
+
+
+@pytest.mark.parametrize(
+    "program", ["from headstart import *", "from headstart import Headstart, Kind, Table"]
+)
 def test_the_package_loads_no_library_that_only_some_uses_need(program: str) -> None:
     assert not modules_after(program) & {"matplotlib", "sklearn", "scipy", "pandas"}
 

@@ -191,7 +191,8 @@ def test_settings_of_training_on_the_command_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["recommend", "audience", "similar", "explain", "features", "rows", "evaluate", "fit", "add"]
+    "command",
+    ["recommend", "audience", "similar", "explain", "features", "rows", "evaluate", "fit", "add-feature"],
 )
 def test_help_has_a_short_name(command: str) -> None:
     done = run(command, "-h")
@@ -214,6 +215,6 @@ def test_what_a_service_wants_to_know_is_logged(
         Headstart(**CLOSED).fit(ratings_table(rows=20, features=6))
     said = [record.getMessage() for record in caplog.records if record.name == "headstart"]
     assert [record.levelname for record in caplog.records if "observed" in record.getMessage()] == ["DEBUG"]
-    parts = ["loaded", "added 1 features", "observed 1 values of feature 'new'", "added 1 rows", "saved"]
+    parts = ["loaded", "added 1 features", "observed: 1 observations", "added 1 rows", "saved"]
     for part in [*parts, "removed feature 'new'", "fitting 20 rows and 6 features", "fitted bayes in"]:
         assert any(part in message for message in said), part

@@ -42,9 +42,9 @@ def test_the_hypernetwork_beats_the_means_at_every_number_of_shots(tmp_path: Pat
     assert "uniform" not in page
     assert json.loads((tmp_path / "demo" / "results.json").read_text())["format"] == 2
     story = outcome.story
-    assert list(story.shown) == [0, 4, 16]
-    assert len(story.users) == len(story.truth) == len(story.shown[16])
-    assert all(1 <= mean <= 5 and std > 0 for said in story.shown.values() for mean, std in said)
+    assert list(story.predicted) == [0, 4, 16]
+    assert len(story.users) == len(story.truth) == len(story.predicted[16])
+    assert all(1 <= mean <= 5 and std > 0 for said in story.predicted.values() for mean, std in said)
     kept = Headstart.load(tmp_path / "demo" / "films.headstart")
     assert kept.feature(story.film).shots == 16
 

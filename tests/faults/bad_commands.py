@@ -135,7 +135,7 @@ MODELS: list[tuple[str, list[str], str]] = [
     (
         "taken",
         ["add-feature", "m", "f1"],
-        "feature 'f1' is already in the model; use headstart observe to add",
+        "feature 'f1' is already in the model; use headstart observe-feature to add",
     ),
     ("taken with spaces", ["add-feature", "m", " f1 "], "feature 'f1' is already in the model"),
     ("empty name", ["add-feature", "m", ""], "'' cannot be a feature"),
@@ -169,7 +169,7 @@ MODELS: list[tuple[str, list[str], str]] = [
         ["add-feature", "m", "new", "--metadata", '{"year": "x"}'],
         "metadata 'year' must be a finite number",
     ),
-    ("unknown feature", ["observe", "m", "f99", "--observations", "first.csv"], "unknown feature 'f99'"),
+    ("unknown feature", ["observe-feature", "m", "f99", "first.csv"], "unknown feature 'f99'"),
     ("suggest for an unknown feature", ["suggest", "m", "f99"], "unknown feature 'f99'"),
     ("suggest an unknown row", ["suggest", "m", "f1", "--rows", "nobody"], "unknown row 'nobody'"),
     ("suggest from a file", ["suggest", "m", "f1", "--rows", "names.txt"], "unknown row 'nobody'"),
@@ -228,10 +228,7 @@ def command_cases() -> list[Case]:
         cases += [
             (f"{command}-{what}", [command, *rest, "--out", "x"], 1, said) for what, rest, said in OPTIONS
         ]
-    for command in (["add-feature", "m", "new"], ["observe", "m", "f1"]):
-        cases += [
-            (f"{command[0]}-{what}", [*command, "--observations", *rest], 1, said)
-            for what, rest, said in CONTEXTS
-        ]
+    for command in (["add-feature", "m", "new", "--observations"], ["observe-feature", "m", "f1"]):
+        cases += [(f"{command[0]}-{what}", [*command, *rest], 1, said) for what, rest, said in CONTEXTS]
     cases += [(f"model-{what}", arguments, 1, said) for what, arguments, said in MODELS]
     return cases + [(f"usage-{what}", arguments, 2, said) for what, arguments, said in USAGE]

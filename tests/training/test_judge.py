@@ -179,7 +179,7 @@ def test_what_is_held_out_is_hidden_from_backbone_and_adapter(
     for table in (make(), make(held)):
         honest = Judge(table, np.arange(14), QUIET, nowhere)
         assert np.array_equal(honest.folds[1], held)
-        outcomes.append(honest._fold(recipe, (config,), 1)[config.name])
+        outcomes.append(honest._judge_fold(recipe, (config,), 1)[config.name])
     one, other = seen
     for mine, yours in (
         (one.backbone, other.backbone),
