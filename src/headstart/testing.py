@@ -14,7 +14,6 @@ from torch import Tensor
 from headstart.adapters.base import (
     Adapter,
     AdapterConfig,
-    StreamingAdapter,
     adapter_config,
     new_adapter,
     register_adapter,
@@ -239,7 +238,7 @@ def check_adapter_loading(world: World) -> None:
 def check_streaming(world: World) -> None:
     """Where there are sums, those of two halves of a context add up to those of the whole."""
     adapter = world.adapter
-    if not isinstance(adapter, StreamingAdapter):
+    if not adapter.streaming:
         return
     streamed = torch.nonzero(adapter.streams(world.new.kinds))[:, 0]
     batch, states = world.new.take(streamed), adapter.refine(world.knowledge.states)

@@ -29,20 +29,8 @@ from headstart.backbones.signature import Signature
 from headstart.core.likelihood import LikelihoodConfig
 from headstart.core.networks import initial_tensor
 from headstart.core.types import Description, Heads, OneState, RowBelief, RowStates
-from headstart.linalg.packed import (
-    Array,
-    cholesky_one,
-    diagonals,
-    inverse,
-    invert_one,
-    pack,
-    pack_one,
-    robust_cholesky_one,
-    solve,
-    squares,
-    unpack,
-    unpack_one,
-)
+from headstart.linalg.array_ops import Array, cholesky, cholesky_inverse
+from headstart.linalg.packed import diagonals, inverse, pack, solve, squares, unpack
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 
@@ -112,7 +100,7 @@ def _precision(covariance: Array) -> Array:
     exact = covariance.astype(np.float64)
     diagonal = exact.diagonal()
     raised = 1e-6 * (diagonal + diagonal.mean()) + 1e-12
-    return invert_one(cholesky_one(exact + np.diag(raised)))
+    return cholesky_inverse(cholesky(exact + np.diag(raised)))
 
 
 def one_row_posterior(
@@ -144,14 +132,14 @@ def one_row_posterior(
             bounded = row.heads * np.sqrt(own)[:, None]
             precision += bounded.T @ bounded + _spread(row, own)
             towards = towards + values @ row.heads
-        spread = invert_one(robust_cholesky_one(prior + precision[:-1, :-1]))
+        spread = cholesky_inverse(cholesky(prior + precision[:-1, :-1]))
         now = spread @ (pull + towards[:-1] - precision[:-1, -1])
     return OnePosterior(now, spread, exact)
 
 
 def _spread(row: OneRow, weights: Array) -> Array:
     """The weighted sum of the heads' covariances: (latent + 1, latent + 1)."""
-    return unpack_one(weights.astype(row.covariance.dtype) @ row.covariance)
+    return unpack(weights.astype(row.covariance.dtype) @ row.covariance)
 
 
 def _weighted_one(row: OneRow, mean: Array, spread: Array, *, new: bool) -> tuple[Array, Array]:
@@ -159,7 +147,7 @@ def _weighted_one(row: OneRow, mean: Array, spread: Array, *, new: bool) -> tupl
     one = np.append(mean, 1.0)
     moments = np.outer(one, one)
     moments[:-1, :-1] += spread
-    both = pack_one(moments + np.tril(moments, -1)).astype(row.covariance.dtype)  # off the diagonal twice
+    both = pack(moments + np.tril(moments, -1)).astype(row.covariance.dtype)  # off the diagonal twice
     output = row.heads @ one
     second = ((row.heads @ moments) * row.heads).sum(1) + row.covariance @ both
     bound = np.sqrt(np.maximum(second, 1e-6))

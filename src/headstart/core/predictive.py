@@ -12,7 +12,7 @@ from torch import Tensor
 
 from headstart.core.likelihood import Likelihood
 from headstart.core.types import Heads, OneHead, OneState, RowStates
-from headstart.linalg.packed import affine_form, append_one, diagonals, quadratic_forms, unpack, unpack_one
+from headstart.linalg.packed import affine_form, append_one, diagonals, quadratic_forms, unpack
 from headstart.linalg.ragged import outputs_at, sampled_products
 from headstart.table.cells import Cells
 
@@ -91,7 +91,7 @@ def _outputs(heads: Heads, states: RowStates, cells: Cells) -> Tensor:
 def predict_one(head: OneHead, state: OneState, *, binary: bool) -> tuple[float, float]:
     """The mean and the standard deviation of a single cell whose value is binary or has an identity link."""
     one = np.append(state.activation, 1.0).astype(np.float64)
-    matrix = unpack_one(head.covariance.astype(np.float64))
+    matrix = unpack(head.covariance.astype(np.float64))
     output, variance = float(head.weight @ one[:-1] + head.bias), max(0.0, float(one @ matrix @ one))
     if state.variance is not None:
         variance += float((head.weight**2 + matrix.diagonal()[:-1]) @ state.variance)

@@ -18,9 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from headstart.adapters.base import ADAPTERS, StreamingAdapter
-from headstart.adapters.bayes import ClosedFormAdapter
-from headstart.adapters.chn_bayes import adapt_together
+from headstart.adapters.base import ADAPTERS
 from headstart.backbones.base import BACKBONES, Backbone, OpenBackbone
 from headstart.backbones.factorisation import FactorisationConfig
 from headstart.core.devices import CPU
@@ -35,7 +33,7 @@ from headstart.errors import (
     option_name,
 )
 from headstart.files import CAN_LOCK, explain_storage_error, left_over, lock_folder, read_json, write_json
-from headstart.linalg.packed import LinAlgError
+from headstart.linalg.array_ops import LinAlgError
 from headstart.model.features import Feature, FeatureStore
 from headstart.model.rows import RowMetadata, RowStore
 from headstart.model.state import (
@@ -195,7 +193,7 @@ def require_shareable(settings: Settings) -> None:
             f"{option_name('backbone', 'factorisation')}"
         )
     adapter = settings.adapter
-    if not isinstance(adapter, str) and not issubclass(ADAPTERS.part_of(adapter), ClosedFormAdapter):
+    if not isinstance(adapter, str) and not ADAPTERS.part_of(adapter).sharded:
         raise InputError(
             f"the adapter {adapter.name!r} is trained by one process; under torchrun take "
             f"{option_name('adapter', 'bayes')}, chn-bayes or auto"
@@ -229,10 +227,8 @@ def require_part(table: Table) -> None:
 def with_shared_heads(fitted: ModelState, features: list[Feature]) -> ModelState:
     """``Fitted.adapted`` where each process has the observations of its own rows."""
     adapter, batch = fitted.adapter, fitted.batch_of(features)
-    if not isinstance(adapter, ClosedFormAdapter):
-        raise TypeError(f"the heads of {adapter.config.name} are not made from sums over observations")
     shots = process_group().all_reduce_sum(batch.shots.clone())
-    heads = adapt_together(adapter, batch, fitted.states, shots)
+    heads = adapter.adapt_sharded(batch, fitted.states, process_group().all_reduce_sum)
     for feature, finite in zip(features, are_finite(heads), strict=True):
         if not finite:
             raise too_extreme(feature)
@@ -351,7 +347,7 @@ def _assembled(
     backbone, knowledge, part = trained.backbone, trained.knowledge, trained.adapters["adapter"]
     adapter, own = part.adapter, table.features.take(train_features)
     # An adapter that takes any number of observations makes every head; what it makes can be refined.
-    fixed = not isinstance(adapter, StreamingAdapter)
+    fixed = not adapter.streaming
     features = features_of(table, set(train_features.tolist()), fixed=fixed)
     described = _row_metadata(table, backbone, knowledge)
     with torch.no_grad():
@@ -398,9 +394,9 @@ def weight_by_age(table: Table, settings: Settings) -> Table:
     half_life = settings.half_life
     if half_life is None:
         return table
-    adapter = settings.adapter if isinstance(settings.adapter, str) else ADAPTERS.part_of(settings.adapter)
-    closed = adapter == "auto" or (isinstance(adapter, type) and issubclass(adapter, StreamingAdapter))
-    if not closed or not issubclass(BACKBONES.part_of(settings.backbone), OpenBackbone):
+    adapter = settings.adapter
+    weighs = isinstance(adapter, str) or ADAPTERS.part_of(adapter).weighs  # "auto" chooses among such
+    if not weighs or not issubclass(BACKBONES.part_of(settings.backbone), OpenBackbone):
         raise InputError(
             f"{option_name('half_life')} needs parts whose observations can count less: "
             f"{option_name('backbone', 'factorisation')} with {option_name('adapter', 'bayes')}, "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headstart.adapters.bayes import ClosedFormAdapter
 from headstart.model.state import ModelState
 from headstart.training.judge import Judgement
 
@@ -107,7 +106,7 @@ def expected_errors(fitted: ModelState, judgement: Judgement) -> list[ExpectedEr
 
 
 def _contributions(fitted: ModelState) -> dict[str, float]:
-    if fitted.schema is None or not isinstance(fitted.adapter, ClosedFormAdapter):
+    if fitted.schema is None or not fitted.adapter.explainable:
         return {}
     names = [column.name for column in fitted.schema.columns]
-    return dict(zip(names, fitted.adapter.prior.gains.tolist(), strict=True))
+    return dict(zip(names, fitted.adapter.metadata_gains.tolist(), strict=True))

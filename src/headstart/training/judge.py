@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.adapters.base import Adapter
-from headstart.adapters.chn_bayes import CHNBayes
 from headstart.config import Config
 from headstart.core.devices import CPU, compute_on, move
 from headstart.core.likelihood import Likelihood
@@ -173,7 +172,7 @@ _FEATURES_TO_BELIEVE = 10
 
 @torch.no_grad()
 def blend_outcomes(
-    adapter: CHNBayes, likelihood: Likelihood, tasks: Tasks, *, seed: int, all_binary: bool
+    adapter: Adapter, likelihood: Likelihood, tasks: Tasks, *, seed: int, all_binary: bool
 ) -> tuple[dict[int, Outcome], dict[int, Outcome]]:
     """Set the shares of an adapter's blend; returns how the blend predicts, and how the closed form does.
 
@@ -182,7 +181,7 @@ def blend_outcomes(
     """
     alone = {}
     for share in (0.0, 1.0):
-        adapter.shares.fill_(share)
+        adapter.set_blend_shares(share)
         alone[share] = outcomes_of(adapter, likelihood, tasks, seed=seed, all_binary=all_binary)
     closed, networks = alone[0.0], alone[1.0]
     if not closed:  # no feature has a target
@@ -191,7 +190,7 @@ def blend_outcomes(
     shares = isotonic_decreasing(*(torch.stack(each) for each in zip(*found, strict=True))).clamp(0, 1)
     measured = torch.tensor(list(closed))
     place = torch.bucketize(torch.tensor(VALIDATION_SHOTS), measured, right=True) - 1
-    adapter.shares.copy_(shares[place.clamp(min=0)])
+    adapter.set_blend_shares(shares[place.clamp(min=0)])
     blend = {
         shots: _blended(networks[shots], closed[shots], float(share))
         for shots, share in zip(closed, shares, strict=True)

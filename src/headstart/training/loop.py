@@ -21,7 +21,7 @@ from headstart.config import Config
 from headstart.distributed import process_group
 from headstart.errors import NumericalError
 from headstart.files import pack_tensors, read_tensors, write_bytes
-from headstart.linalg.packed import LinAlgError
+from headstart.linalg.array_ops import LinAlgError
 from headstart.progress import Reporter
 
 _BETAS, _EPSILON = (0.9, 0.999), 1e-8
