@@ -33,7 +33,8 @@ from torch import Tensor
 from headstart.core.types import Heads, OneRow
 from headstart.distributed import process_group
 from headstart.linalg import packed
-from headstart.linalg.packed import Array, append_one, squares, triangle_indices, unpack
+from headstart.linalg.array_ops import Array, cholesky, cholesky_inverse
+from headstart.linalg.packed import append_one, squares, triangle_indices, unpack
 from headstart.linalg.ragged import (
     column_sums,
     gram,
@@ -106,8 +107,8 @@ def _solve(precision: AnyArray, linear: AnyArray, size: int) -> tuple[AnyArray, 
     if isinstance(precision, Tensor):
         means, covariances = packed.solve(unpack(precision, size), linear)
         return means, packed.pack(covariances)
-    covariance = packed.invert_one(packed.robust_cholesky_one(packed.unpack_one(precision)))
-    return covariance @ linear, packed.pack_one(covariance)
+    covariance = cholesky_inverse(cholesky(packed.unpack(precision)))
+    return covariance @ linear, packed.pack(covariance)
 
 
 # -- priors and posteriors --------------------------------------------------------------------------
@@ -124,7 +125,8 @@ class RowPosterior:
     @property
     def covariance(self) -> Tensor:
         """The covariances of a batch of rows as matrices: (rows, latent, latent)."""
-        return unpack(self.spread, self.mean.shape[-1])
+        matrices: Tensor = unpack(self.spread, self.mean.shape[-1])
+        return matrices
 
     def moments(self) -> AnyArray:
         """Return E[(u, 1)(u, 1)ᵀ] of each row, packed: (…, packed)."""
@@ -167,9 +169,7 @@ class FactorPrior(NamedTuple):
     @property
     def packed_precision(self) -> AnyArray:
         """The precision, packed: (packed,)."""
-        return (
-            packed.pack(self.precision) if isinstance(self.mean, Tensor) else packed.pack_one(self.precision)
-        )
+        return packed.pack(self.precision)
 
     def as_posterior(self) -> RowPosterior:
         """Return the prior as the posterior of rows without observations."""
@@ -408,13 +408,13 @@ class SingleRow(ObservedRows):
         """Sum moments by a Gram matrix of the heads and a product with their covariances."""
         scaled = self.heads * np.sqrt(weights)[:, None]
         spread = weights.astype(self.covariance.dtype) @ self.covariance
-        return packed.pack_one(scaled.T @ scaled) + spread, values @ self.heads
+        return packed.pack(scaled.T @ scaled) + spread, values @ self.heads
 
     def outputs(self, now: RowPosterior) -> tuple[Array, Array]:
         """Compute outputs by products of the heads with the row's moments."""
         moments, size = now.moments(), self.heads.shape[1]
         doubled = _doubled(moments, size).astype(self.covariance.dtype)
-        second = ((self.heads @ packed.unpack_one(moments)) * self.heads).sum(1) + self.covariance @ doubled
+        second = ((self.heads @ packed.unpack(moments)) * self.heads).sum(1) + self.covariance @ doubled
         return self.heads[:, :-1] @ now.mean + self.heads[:, -1], second
 
     def by_row(self, numbers: Array) -> Array:
