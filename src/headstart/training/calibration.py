@@ -78,10 +78,15 @@ class Calibration:
         marks, factors = self.marks.numpy(), self.factors[kind, :, USUAL_LEVEL].numpy()
         return float(np.interp(math.log1p(shots), np.log1p(marks), factors))
 
+    def logit_terms(self, shots: Tensor) -> tuple[Tensor, Tensor]:
+        """Return slope and shift of the logits of binary features of these shots: two of (features,)."""
+        left, right, share = interpolate(self.marks, shots)
+        slope, shift = (torch.lerp(part[left], part[right], share) for part in (self.slopes, self.shifts))
+        return slope, shift
+
     def probability(self, chance: Tensor, shots: Tensor) -> Tensor:
         """Correct probabilities of binary features of these shots (features,): (…, features)."""
-        left, right, share = interpolate(self.marks, shots)
-        slope, shift = (torch.lerp(each[left], each[right], share) for each in (self.slopes, self.shifts))
+        slope, shift = self.logit_terms(shots)
         return torch.sigmoid(torch.logit(chance, eps=1e-4) * slope + shift)
 
     @classmethod
