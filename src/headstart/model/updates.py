@@ -52,8 +52,7 @@ def has_short_ways(fitted: ModelState) -> bool:
 
 def modelled_kind(fitted: ModelState, feature: Feature) -> int:
     """The kind of a feature as the model takes it."""
-    kind = int(feature.kind.type)
-    return int(KindType.RATING) if kind == KindType.BINARY and fitted.binary_as_numbers else kind
+    return fitted.kind_of(feature)
 
 
 def head_of(fitted: ModelState, feature: Feature) -> OneHead:
