@@ -243,7 +243,7 @@ class Factorisation(SweptBackbone, OpenBackbone):
         self.precision: Tensor  # of an observation, by kind
         self.register_buffer("precision", torch.tensor([1.0, 16.0, 1.0]))
         self.relative_precision: Tensor  # of each feature's observations, relative to that
-        self.register_buffer("exactness", torch.ones(features))
+        self.register_buffer("relative_precision", torch.ones(features))
 
     @property
     def code_size(self) -> int:

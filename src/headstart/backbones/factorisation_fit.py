@@ -225,7 +225,7 @@ def _weights(readings: HeadMoments, cells: Cells, rows: RowPosterior) -> tuple[T
     return torch.where(rated, weights, own), torch.where(rated, linear, values)
 
 
-_ROWS = ("mean", "spread", "exactness")
+_ROWS = ("mean", "spread", "relative_precision")
 
 
 class SweepProgress:

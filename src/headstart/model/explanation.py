@@ -18,8 +18,9 @@ from headstart.core.types import FeatureBatch, RowStates
 from headstart.errors import InputError, for_user, option_name
 from headstart.model.features import Feature
 from headstart.model.inputs import is_observations, rows_of
+from headstart.model.observations import ObservationList
 from headstart.model.prediction import predict_features
-from headstart.model.row_states import RowInputs, compute_row_states, observations_of_row, row_inputs
+from headstart.model.row_states import RowInputs, compute_row_states, fitted_observations, row_inputs
 from headstart.model.state import ModelState
 from headstart.table import Names
 from headstart.table.names import as_name
@@ -76,7 +77,7 @@ class Explanation:
     """Why one cell is predicted as it is: ``baseline + sum of contributions == output``, up to rounding.
 
     The baseline is the output for a row without observations at a feature of average metadata without
-    observations. Observations of the row and what makes the feature act together: how much the feature
+    observations. ObservationList of the row and what makes the feature act together: how much the feature
     depends on a taste, times how much the row has of it. Of what they do together, each side is given
     half (their Shapley value), so that the sum holds exactly.
 
@@ -239,9 +240,11 @@ def _closed_forms(fitted: ModelState) -> tuple[Factorisation, ClosedFormAdapter]
 
 def _row(fitted: ModelState, row: Any) -> _Row:
     if is_observations(row):
-        given = rows_of(fitted, {GUEST: row})
+        given, _ = rows_of(fitted, {GUEST: row})
         state = compute_row_states(fitted, given, [GUEST])
-        return _Row(GUEST, state, row_inputs(fitted, given.observations()[0]))
+        return _Row(
+            GUEST, state, row_inputs(fitted, ObservationList(given.keys, given.values, None, given.times))
+        )
     name = as_name(row, "row")
     place = fitted.rows.position(name)
     observations = fitted.roster.observations(place)
@@ -252,7 +255,10 @@ def _row(fitted: ModelState, row: Any) -> _Row:
         )
     held = fitted.row_metadata
     metadata = None if held is None else held.encoded[[place]]
-    reading = row_inputs(fitted, observations_of_row(fitted, place), metadata, as_fitted=observations is None)
+    if observations is None:
+        reading = row_inputs(fitted, fitted_observations(fitted, place), metadata, as_fitted=True)
+    else:
+        reading = row_inputs(fitted, observations, metadata)
     return _Row(name, fitted.roster.take(np.array([place])), reading)
 
 

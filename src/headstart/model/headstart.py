@@ -76,7 +76,9 @@ from headstart.model.summary import ModelInfo, info_of
 from headstart.model.updates import (
     Observed,
     Update,
+    add_features,
     add_rows,
+    remove_feature,
     remove_row,
     require_possible,
     take_observations,
@@ -718,8 +720,7 @@ class Headstart:
         with self._writing:
             fitted = self._fitted
             if new := new_features(fitted, given):
-                after = fitted.adapted(new)
-                self._change(after, lambda: add_features_call(fitted, after, new))
+                self._change(add_features(fitted, new), lambda: add_features_call(fitted, new))
                 LOG.info("added %d features", len(new))
                 LOG.debug("added %s", [feature.name for feature in new])
 
@@ -728,7 +729,7 @@ class Headstart:
         with self._writing:
             fitted = self._fitted
             known = fitted.catalogue[name].name
-            self._change(fitted.without(known), lambda: {"verb": "remove_feature", "name": known})
+            self._change(remove_feature(fitted, known), lambda: {"verb": "remove_feature", "name": known})
             LOG.info("removed feature %r", name)
 
     def rename_feature(self, name: object, to: object) -> None:
@@ -812,13 +813,13 @@ class Headstart:
                     )
                 side = update or "features"
                 require_possible(fitted, [held], side)
-                rows, values = context_of(held.name, observations, held.kind, fitted.rows)
-                given = triples_of(fitted, held, rows, values, time)
+                context = context_of(held.name, observations, held.kind, fitted.rows)
+                given = triples_of(fitted, held, *context, time)
             else:
                 side = update or "both"
                 given = read_triples(fitted, name, Columns(row, feature, value), text, time)
                 require_possible(fitted, given.features, side)
-            after, said, surprising = take_observations(fitted, given, side, one=one)
+            after, said, surprising = take_observations(fitted, given, side)
             if surprising is not None:  # before the change: a filter may make it an error
                 warnings.warn(surprising, SurpriseWarning, stacklevel=2)
             self._change(after, lambda: observe_call(fitted, after, given, side))

@@ -347,7 +347,7 @@ def _observed(fitted: ModelState, listing: FeatureColumns, asker: Asker) -> NDAr
     observations = fitted.roster.observations(asker.position)
     if observations is None:
         return held
-    own = fitted.catalogue.slots_by_number(observations.numbers)
+    own = fitted.catalogue.slots_by_number(observations.keys)
     return np.union1d(held, own[own >= 0])
 
 

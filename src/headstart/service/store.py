@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -54,6 +54,7 @@ class Cell(NamedTuple):
     row: str
     feature: str
     value: float
+    time: float | None = None  # in a model whose observations age
 
 
 @dataclass(frozen=True)
@@ -80,10 +81,6 @@ class Delta:
 
     def __bool__(self) -> bool:
         return bool(self.lost_features or self.lost_rows or self.features or self.rows or self.cells)
-
-
-# The observations that arrived of these features, or of these rows, in the order of their first arrival.
-Arrivals = Callable[[Sequence[str], Sequence[str]], list[Cell]]
 
 
 METADATA = MetaData()
@@ -131,8 +128,11 @@ OBSERVATIONS = Table(
     Column("row", Text, nullable=False),
     Column("feature", Text, nullable=False),
     Column("value", Float(53), nullable=False),
+    Column("time", Float(53)),  # when it was made, of a model whose observations age
     sqlite_autoincrement=True,
 )
+
+_CELL = tuple(OBSERVATIONS.c[name] for name in Cell._fields)
 
 Index("observations_by_row", OBSERVATIONS.c.row)
 
@@ -392,20 +392,16 @@ def read_since(connection: Connection, number: int, rows: Sequence[str]) -> Delt
 
 
 def _cells_since(connection: Connection, number: int) -> list[Cell]:
-    query = (
-        select(OBSERVATIONS.c.row, OBSERVATIONS.c.feature, OBSERVATIONS.c.value)
-        .where(OBSERVATIONS.c.number > number)
-        .order_by(OBSERVATIONS.c.id)
-    )
+    query = select(*_CELL).where(OBSERVATIONS.c.number > number).order_by(OBSERVATIONS.c.id)
     return read_latest(connection.execute(query))
 
 
 def read_latest(lines: Any) -> list[Cell]:
     """Each cell once, in the order of first arrivals, with the last value."""
-    values: dict[tuple[str, str], float] = {}
-    for row, feature, value in lines:
-        values[row, feature] = value  # a later value keeps the place of the first
-    return [Cell._make((*key, value)) for key, value in values.items()]
+    cells: dict[tuple[str, str], Cell] = {}
+    for line in lines:
+        cells[line[0], line[1]] = Cell._make(line)  # a later value keeps the place of the first
+    return list(cells.values())
 
 
 def _plain(connection: Connection, query: Any) -> list[tuple[Any, ...]]:
@@ -414,20 +410,9 @@ def _plain(connection: Connection, query: Any) -> list[tuple[Any, ...]]:
     return list(found.cursor.fetchall()) if found.cursor is not None else []
 
 
-def read_cells(
-    connection: Connection, features: Sequence[str] | None = None, rows: Sequence[str] = ()
-) -> list[Cell]:
-    """The observations that arrived: all, or those of these features or rows."""
-    line = OBSERVATIONS.c
-    query = select(line.id, line.row, line.feature, line.value)
-    if features is None:
-        return read_latest(_plain(connection, select(line.row, line.feature, line.value).order_by(line.id)))
-    parts: dict[int, tuple[str, str, float]] = {}
-    for column, names in ((line.feature, features), (line.row, rows)):
-        for start in range(0, len(names), _AT_ONCE):
-            part = query.where(column.in_(list(names[start : start + _AT_ONCE])))
-            parts |= {each.id: (each.row, each.feature, each.value) for each in connection.execute(part)}
-    return read_latest(parts[key] for key in sorted(parts))
+def read_cells(connection: Connection) -> list[Cell]:
+    """Return all observations that arrived, each cell once."""
+    return read_latest(_plain(connection, select(*_CELL).order_by(OBSERVATIONS.c.id)))
 
 
 def added_features(connection: Connection, number: int | None = None) -> dict[str, dict[str, Any]]:
@@ -540,7 +525,8 @@ def _change(connection: Connection, kind: str, name: str | None, count: int, arr
 
 def _insert_cells(connection: Connection, number: int, cells: Sequence[Cell]) -> None:
     lines = [
-        {"number": number, "row": cell.row, "feature": cell.feature, "value": cell.value} for cell in cells
+        {"number": number, "row": cell.row, "feature": cell.feature, "value": cell.value, "time": cell.time}
+        for cell in cells
     ]
     if lines:
         connection.execute(insert(OBSERVATIONS), lines)

@@ -15,12 +15,14 @@ from headstart.model.rows import RowMetadata, RowStore
 from headstart.model.saving.format import (
     ModelFacts,
     clock_from,
+    feature_arrivals,
     feature_times,
     roster_from,
     row_metadata_from,
     weights_of_table,
+    with_references,
 )
-from headstart.model.saving.validation import Groups, check_counts, check_sums, check_tensors, made
+from headstart.model.saving.validation import Groups, check_counts, check_tensors, made
 from headstart.model.state import Clock, ModelState
 from headstart.table import Cells, Kind, Names
 from headstart.table.cells import index_dtype
@@ -50,16 +52,14 @@ def fitted_from(facts: ModelFacts, tensors: dict[str, Tensor], *, prepare: bool 
     states = RowStates(**groups["states"])
     check_counts(facts, knowledge, states, groups)
     adapter = adapter_from(facts, groups, knowledge, prepare=prepare)
-    catalogue = _catalogue(facts, groups, tensors, knowledge)
+    catalogue = with_references(_catalogue(facts, groups, tensors), facts.features.names, groups)
     holdings = Holdings(
         catalogue,
-        roster_from(facts, states, groups.get("row_observations"), catalogue),
+        roster_from(facts, states, groups, catalogue),
         Names(facts.backbone_features, "feature"),
         row_metadata_from(facts, groups, backbone.activation_size, len(facts.rows)),
     )
-    fitted = whole(facts, groups, backbone, knowledge, adapter, clock, holdings)
-    check_sums(fitted)
-    return fitted
+    return whole(facts, groups, backbone, knowledge, adapter, clock, holdings)
 
 
 def grouped(tensors: dict[str, Tensor]) -> Groups:
@@ -137,6 +137,7 @@ def whole(
         row_metadata=holdings.row_metadata,
         arrived=facts.arrived,
         clock=clock,
+        arrivals=facts.arrivals,
     )
 
 
@@ -144,38 +145,20 @@ def _size(groups: Groups) -> int:
     return sum(tensor.numel() for tensors in groups.values() for tensor in tensors.values())
 
 
-def _catalogue(
-    facts: ModelFacts, parts: Groups, tensors: dict[str, Tensor], knowledge: Knowledge
-) -> FeatureStore:
+def _catalogue(facts: ModelFacts, parts: Groups, tensors: dict[str, Tensor]) -> FeatureStore:
     own, contexts = parts["features"], parts["contexts"]
     metadata = own.pop("metadata").numpy()
     counts = contexts["counts"].tolist()
     rows = [part.numpy() for part in torch.split(contexts["rows"], counts)]
     values = [part.numpy() for part in torch.split(contexts["values"], counts)]
     kinds = [Kind.parse(kind) for kind in facts.features.kinds]
+    since = facts.features.observed_since
     every = zip(
         facts.features.names, kinds, facts.features.in_backbone, facts.features.shots, metadata, rows, values,
         facts.features.finds_scale, records_from(tensors.get("records"), len(counts)),
-        _observed_since(facts, knowledge), *feature_times(parts, counts), strict=True,
+        feature_arrivals(parts, counts, since), feature_times(parts, counts), strict=True,
     )  # fmt: skip
     heads = Heads(**own)
-    catalogue = FeatureStore(heads, Names(facts.backbone_features, "feature")).put(
+    return FeatureStore(heads, Names(facts.backbone_features, "feature")).put(
         [Feature(*each) for each in every], heads
     )
-    if not facts.streams:
-        return catalogue
-    streamed, heads = catalogue.take(facts.streams)
-    return catalogue.put(streamed, heads, list(torch.split(tensors["streams"], 1)))
-
-
-def _observed_since(facts: ModelFacts, knowledge: Knowledge) -> list[bool]:
-    """Which features of the backbone were observed after fit; of older models, as far as that is known."""
-    features = facts.features
-    if features.observed_since is not None:
-        return list(features.observed_since)
-    counts = torch.bincount(knowledge.cells.index, minlength=len(facts.backbone_features)).tolist()
-    fitted_on, streamed = dict(zip(facts.backbone_features, counts, strict=True)), set(facts.streams)
-    every = zip(features.names, features.in_backbone, features.shots, strict=True)
-    return [
-        inside and (name in streamed or shots != fitted_on.get(name, shots)) for name, inside, shots in every
-    ]

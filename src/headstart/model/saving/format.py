@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -16,10 +18,11 @@ from torch import Tensor
 from headstart.adapters.base import ADAPTERS
 from headstart.backbones.base import BACKBONES
 from headstart.config import Config
-from headstart.core.types import RowPrior, RowStates
+from headstart.core.types import Heads, RowPrior, RowStates
 from headstart.errors import InputError
 from headstart.model.features import FeatureStore
-from headstart.model.rows import RowCells, RowMetadata, RowObservations, RowStore
+from headstart.model.observations import ObservationList, ObservationLists
+from headstart.model.rows import RowMetadata, RowStore
 from headstart.model.state import NOTHING, Arrived, Clock, ModelState, Settings
 from headstart.table import MetadataSchema, Names
 from headstart.table.metadata import as_array, as_bytes, records_from
@@ -34,11 +37,9 @@ def time_tensors(fitted: ModelState) -> dict[str, Tensor]:
         return {}
     features = list(fitted.catalogue.values())
     times = [np.zeros(0), *(feature.times for feature in features if feature.times is not None)]
-    now = [fitted.clock.fitted_at if feature.now is None else feature.now for feature in features]
     return {
         "times/table": torch.from_numpy(fitted.clock.table),
         "times/contexts": torch.from_numpy(np.concatenate(times)),
-        "times/heads": torch.tensor(now, dtype=torch.float64),
     }
 
 
@@ -52,29 +53,35 @@ def clock_from(facts: ModelFacts, parts: Groups) -> Clock | None:
     sizes = {
         "table": len(parts["knowledge"]["values"]),
         "contexts": len(parts["contexts"]["values"]),
-        "heads": len(facts.features.names),
     }
     if any(len(held[name]) != size for name, size in sizes.items()):
         raise InputError("its times do not agree with its observations")
     observations = parts.get("row_observations")
-    if observations is not None and not {"times", "now"} <= set(observations):
+    if observations is not None and "times" not in observations:
         raise InputError("it does not say when its rows observed")
     return Clock(half_life, facts.times[1], facts.times[0], held["table"].numpy())
 
 
 def weights_of_table(clock: Clock | None) -> Tensor | None:
     """How much the observations of the table counted at fit, if they age: (n,)."""
-    return None if clock is None else torch.from_numpy(clock.weights(clock.table, clock.fitted_at)).float()
+    return None if clock is None else torch.from_numpy(clock.weights(clock.table)).float()
 
 
-def feature_times(
-    parts: Groups, counts: list[int]
-) -> tuple[list[NDArray[np.float64]] | list[None], list[float] | list[None]]:
-    """The times of each feature's observations, and those at which heads were computed."""
+def feature_times(parts: Groups, counts: list[int]) -> list[NDArray[np.float64]] | list[None]:
+    """Return the times of each feature's observations."""
     held = parts.get("times")
     if held is None:
-        return [None] * len(counts), [None] * len(counts)
-    return [part.numpy() for part in torch.split(held["contexts"], counts)], held["heads"].tolist()
+        return [None] * len(counts)
+    return [part.numpy() for part in torch.split(held["contexts"], counts)]
+
+
+def feature_arrivals(
+    parts: Groups, counts: list[int], observed_since: Sequence[bool]
+) -> list[NDArray[np.int64] | None]:
+    """Return the arrivals of each feature's observations; None of those as fitted."""
+    held = [count for count, since in zip(counts, observed_since, strict=True) if since]
+    lists = iter(torch.split(parts["contexts"]["arrivals"], held))
+    return [next(lists).numpy() if since else None for since in observed_since]
 
 
 def record_tensors(fitted: ModelState) -> dict[str, Tensor]:
@@ -128,65 +135,100 @@ def row_metadata_from(
 
 
 def row_observation_tensors(fitted: ModelState) -> dict[str, Tensor]:
-    """The observations of rows whose states rest on others than the table's; none if there are no such."""
+    """Return observations, references and fitted states of rows that were added or observed since fit."""
     rows = fitted.roster.observed_rows
     if not rows:
         return {}
-    observations = [fitted.roster.observations(row) for row in rows]
-    cells = RowCells.of([each for each in observations if each is not None])
+    every = [fitted.roster.observations(row) for row in rows]
+    observations = [each for each in every if each is not None]
+    cells = ObservationLists.of(observations)
+    arrivals = np.concatenate([each.arrivals for each in observations if each.arrivals is not None])
     position = np.full(len(fitted.catalogue.slots_by_number(slice(None))), -1)
     position[[fitted.catalogue.number(name) for name in fitted.catalogue]] = np.arange(len(fitted.catalogue))
-    features = position[cells.numbers]
+    features = position[cells.keys]
     kept = features >= 0  # of features that are no longer there nothing is left
-    lines = np.repeat(np.arange(len(rows)), cells.counts)[kept]
+    lines = cells.lines[kept]
     order = np.lexsort((features[kept], lines))
-    aging = {}
-    if cells.times is not None:
-        now = [each.now for each in observations if each is not None and each.now is not None]
-        aging = {
-            "row_observations/times": torch.from_numpy(cells.times[kept][order]),
-            "row_observations/now": torch.tensor(now, dtype=torch.float64),
-        }
-    return {
-        **aging,
+    tensors = {
         "row_observations/rows": torch.tensor(rows, dtype=torch.int64),
         "row_observations/counts": torch.from_numpy(np.bincount(lines, minlength=len(rows))),
         "row_observations/features": torch.from_numpy(features[kept][order]),
         "row_observations/values": torch.from_numpy(cells.values[kept][order]),
+        "row_observations/arrivals": torch.from_numpy(arrivals[kept][order]),
+    }
+    if cells.times is not None:
+        tensors["row_observations/times"] = torch.from_numpy(cells.times[kept][order])
+    saved = fitted.roster.saved(np.array(rows, dtype=np.int64))
+    for prefix, states in zip(("row_references", "row_fitted_states"), saved, strict=True):
+        parts = vars(states).items()
+        tensors |= {f"{prefix}/{name}": value for name, value in parts if value is not None}
+    return tensors
+
+
+def feature_reference_tensors(fitted: ModelState) -> dict[str, Tensor]:
+    """Return the references of features that are neither the backbone's heads nor their current ones."""
+    found = [fitted.catalogue.reference(name) for name in fitted.catalogue]
+    current = fitted.catalogue.slots(fitted.catalogue)
+    positions = [
+        place
+        for place, (reference, slot) in enumerate(zip(found, current, strict=True))
+        if reference is not None and reference[0] != slot
+    ]
+    chosen = [each for each in (found[place] for place in positions) if each is not None]
+    if not chosen:
+        return {}
+    heads = fitted.catalogue.stored(torch.tensor([slot for slot, _ in chosen]))
+    tensors = {f"feature_references/{name}": part for name, part in vars(heads).items() if part is not None}
+    kinds = [(kind.first, kind.second) for _, kind in chosen]
+    return tensors | {
+        "feature_references/features": torch.tensor(positions, dtype=torch.int64),
+        "feature_references/kinds": torch.tensor(kinds, dtype=torch.float64),
     }
 
 
-def roster_from(
-    facts: ModelFacts, states: RowStates, observations: dict[str, Tensor] | None, catalogue: FeatureStore
-) -> RowStore:
-    """The rows of a saved model."""
+def with_references(catalogue: FeatureStore, names: Sequence[str], groups: Groups) -> FeatureStore:
+    """Return the features of a saved model with their references."""
+    held = groups.get("feature_references")
+    if held is None:
+        return catalogue
+    features = [catalogue[names[place]] for place in held["features"].tolist()]
+    kinds = held["kinds"].tolist()
+    features = [
+        replace(feature, kind=replace(feature.kind, first=first, second=second))
+        for feature, (first, second) in zip(features, kinds, strict=True)
+    ]
+    heads = Heads(**{name: part for name, part in held.items() if name not in ("features", "kinds")})
+    return catalogue.put_references(features, heads)
+
+
+def roster_from(facts: ModelFacts, states: RowStates, groups: Groups, catalogue: FeatureStore) -> RowStore:
+    """Return the rows of a saved model."""
     roster = RowStore(Names(facts.rows, "row"), states)
-    if observations is None:
+    if "row_observations" not in groups:
         return roster
     numbers = np.array([catalogue.number(name) for name in facts.features.names], dtype=np.int64)
-    return roster.with_observations(held_observations(observations, numbers))
+    return with_observed_rows(roster, groups, numbers)
 
 
-def held_observations(
-    observations: dict[str, Tensor], numbers: NDArray[np.int64]
-) -> dict[int, RowObservations]:
-    """What rows' states rest on, by row, given the numbers of the features."""
-    counts, features = (
-        observations["counts"].tolist(),
-        torch.split(observations["features"], observations["counts"].tolist()),
-    )
-    values = torch.split(observations["values"], counts)
+def with_observed_rows(roster: RowStore, groups: Groups, numbers: NDArray[np.int64]) -> RowStore:
+    """Return rows with their observations since fit, given the numbers of the features, and references."""
+    observations = groups["row_observations"]
+    counts, arrivals = observations["counts"].tolist(), observations["arrivals"]
+    features, values = observations["features"], observations["values"]
     times = torch.split(observations["times"], counts) if "times" in observations else [None] * len(counts)
-    now = observations["now"].tolist() if "now" in observations else [None] * len(counts)
-    held = {}
-    every = zip(observations["rows"].tolist(), features, values, times, now, strict=True)
-    for row, own, given, when, at in every:
-        mine = numbers[own.numpy()]
-        order = np.argsort(mine)
-        held[row] = RowObservations(
-            mine[order], given.numpy()[order], None if when is None else when.numpy()[order], at
+    lists = {}
+    parts = (torch.split(part, counts) for part in (features, values, arrivals))
+    for row, own, given, order, when in zip(observations["rows"].tolist(), *parts, times, strict=True):
+        keys = numbers[own.numpy()]
+        by_key = np.argsort(keys)
+        lists[row] = ObservationList(
+            keys[by_key],
+            given.numpy()[by_key],
+            order.numpy()[by_key],
+            None if when is None else when.numpy()[by_key],
         )
-    return held
+    references, fitted = (RowStates(**groups[name]) for name in ("row_references", "row_fitted_states"))
+    return roster.with_saved(observations["rows"].numpy(), references, fitted, lists)
 
 
 def are_consistent(observations: dict[str, Tensor], rows: int, features: int) -> bool:
@@ -200,10 +242,7 @@ def are_consistent(observations: dict[str, Tensor], rows: int, features: int) ->
     )
     if not within or not len(lines) == len(observations["features"]) == len(observations["values"]):
         return False
-    if "times" in observations and (
-        len(observations["times"]) != len(lines)
-        or len(observations.get("now", ())) != len(observations["rows"])
-    ):
+    if any(len(observations.get(name, lines)) != len(lines) for name in ("arrivals", "times")):
         return False
     keys = lines * max(1, features) + observations["features"]
     return all(bool((numbers.diff() > 0).all()) for numbers in (observations["rows"], keys))
@@ -222,8 +261,7 @@ class FeatureFacts(Config):
     in_backbone: tuple[bool, ...]
     shots: tuple[Annotated[int, Field(ge=0)], ...]
     finds_scale: tuple[bool, ...]
-    # Those of the backbone that were observed after fit. None in a model saved before this was kept.
-    observed_since: tuple[bool, ...] | None = None
+    observed_since: tuple[bool, ...]  # whether arrivals of its observations are known
 
 
 class ModelFacts(Config):
@@ -240,12 +278,12 @@ class ModelFacts(Config):
     backbone_features: tuple[Name, ...]
     judgement: Judgement | None  # how it was chosen
     middle: str | None  # the kind of new reals whose own center and scale are yet to be found
-    streams: tuple[Name, ...]  # the features whose sums are kept
     rows: tuple[Name, ...]
     row_metadata: MetadataSchema | None = None
     arrived: Arrived = NOTHING  # how well was foreseen what was observed since fit
     # The newest time there was at fit and the newest now, of a model whose observations age.
     times: tuple[FiniteFloat, FiniteFloat] | None = None
+    arrivals: Annotated[int, Field(ge=0)] = 0  # of observations since fit
 
 
 def checksum(facts: dict[str, Any]) -> str:
@@ -270,16 +308,16 @@ def facts_of(fitted: ModelState, weights: str, digest: str) -> ModelFacts:
             in_backbone=[feature.in_backbone for feature in features],
             shots=[feature.shots for feature in features],
             finds_scale=[feature.finds_scale for feature in features],
-            observed_since=[feature.observed_since for feature in features],
+            observed_since=[feature.arrivals is not None for feature in features],
         ),
         backbone_features=list(fitted.backbone_features),
         judgement=fitted.judgement,
         middle=None if fitted.middle is None else str(fitted.middle),
-        streams=list(fitted.catalogue.evidence_at(fitted.roster.epoch)),
         rows=list(fitted.rows),
         row_metadata=None if fitted.row_metadata is None else fitted.row_metadata.schema,
         arrived=fitted.arrived,
         times=None if fitted.clock is None else (fitted.clock.fitted_at, fitted.clock.now),
+        arrivals=fitted.arrivals,
     )
 
 
@@ -303,6 +341,9 @@ def tensors_of(fitted: ModelState) -> dict[str, Tensor]:
         "contexts/counts": torch.tensor([len(feature.rows) for feature in features], dtype=torch.int64),
         "contexts/rows": _joined([feature.rows for feature in features], np.int64),
         "contexts/values": _joined([feature.values for feature in features], np.float64),
+        "contexts/arrivals": _joined(
+            [feature.arrivals for feature in features if feature.arrivals is not None], np.int64
+        ),
         "knowledge/metadata": knowledge.metadata,
         "knowledge/indptr": knowledge.cells.indptr,
         "knowledge/index": knowledge.cells.index.int(),
@@ -321,8 +362,7 @@ def tensors_of(fitted: ModelState) -> dict[str, Tensor]:
         parts["knowledge/scales"] = knowledge.scales
     for prefix, part in parts.items():
         tensors |= {f"{prefix}/{name}": value for name, value in vars(part).items() if value is not None}
-    if sums := fitted.catalogue.evidence_at(fitted.roster.epoch):
-        tensors["streams"] = torch.cat(list(sums.values()))
+    tensors |= feature_reference_tensors(fitted)
     tensors |= row_observation_tensors(fitted) | record_tensors(fitted) | row_metadata_tensors(fitted)
     tensors |= time_tensors(fitted)
     tensors |= {f"backbone/{name}": value for name, value in fitted.backbone.state_dict().items()}

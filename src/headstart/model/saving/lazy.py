@@ -28,7 +28,7 @@ from headstart.model.features import Entry, Feature, FeatureStore
 from headstart.model.persistent import Arena, PersistentArray
 from headstart.model.rows import RowStore
 from headstart.model.saving.assembly import Holdings, adapter_from, grouped, trained_from, whole
-from headstart.model.saving.format import ModelFacts, held_observations, row_metadata_from
+from headstart.model.saving.format import ModelFacts, row_metadata_from, with_observed_rows
 from headstart.model.saving.validation import Groups
 from headstart.model.state import Clock, ModelState
 from headstart.table import Kind, Names
@@ -137,15 +137,13 @@ def entry_tensors(fitted: ModelState) -> dict[str, Tensor]:
     later = len(own) + np.cumsum([not feature.in_backbone for feature in features]) - 1
     every = zip(features, later.tolist(), strict=True)
     numbers = [own[feature.name] if feature.in_backbone else number for feature, number in every]
-    streams = {name: i for i, name in enumerate(fitted.catalogue.evidence_at(fitted.roster.epoch))}
     kinds = [(float(each.kind.type), each.kind.first, each.kind.second) for each in features]
-    flags = [(each.in_backbone, each.finds_scale, each.observed_since) for each in features]
+    flags = [(each.in_backbone, each.finds_scale, each.arrivals is not None) for each in features]
     return {
         "kinds": torch.tensor(kinds, dtype=torch.float64).reshape(-1, 3),
         "flags": torch.tensor(flags, dtype=torch.bool).reshape(-1, 3),
         "shots": torch.tensor([feature.shots for feature in features], dtype=torch.int64),
         "numbers": torch.tensor(numbers, dtype=torch.int64),
-        "streams": torch.tensor([streams.get(feature.name, -1) for feature in features], dtype=torch.int64),
     }
 
 
@@ -167,7 +165,17 @@ class SavedEntries(Mapping[str, Entry]):
         self._held = {name: tensor.numpy() for name, tensor in held.items()}
         self._contexts = {name: tensor.numpy() for name, tensor in groups["contexts"].items()}
         self._metadata = groups["features"]["metadata"].numpy()
-        self._ends = np.append(0, np.cumsum(self._contexts["counts"]))
+        counts, flags = self._contexts["counts"], self._held["flags"]
+        self._ends = np.append(0, np.cumsum(counts))
+        self._arrival_ends = np.append(0, np.cumsum(counts * flags[:, 2]))
+        # References lie in the arena after the current heads, in the order of the file.
+        self._references = np.where(flags[:, 0], -1, np.arange(len(names)))
+        self._reference_kinds = self._held["kinds"].copy()
+        self.references = groups.get("feature_references", {})
+        if self.references:
+            positions = self.references["features"].numpy()
+            self._references[positions] = len(names) + np.arange(len(positions))
+            self._reference_kinds[positions, 1:] = self.references["kinds"].numpy()
         self._made: dict[int, Entry] = {}
 
     def __len__(self) -> int:
@@ -189,7 +197,7 @@ class SavedEntries(Mapping[str, Entry]):
         held, context = self._held, slice(self._ends[place], self._ends[place + 1])
         kind, first, second = held["kinds"][place].tolist()
         in_backbone, finds_scale, observed_since = held["flags"][place].tolist()
-        times, stream = self._groups.get("times"), int(held["streams"][place])
+        times, arrived = self._groups.get("times"), slice(*self._arrival_ends[place : place + 2])
         feature = Feature(
             name,
             Kind(KindType(int(kind)), first, second),
@@ -200,12 +208,15 @@ class SavedEntries(Mapping[str, Entry]):
             self._contexts["values"][context],
             finds_scale,
             self._record(place),
-            observed_since,
+            self._contexts["arrivals"][arrived] if observed_since else None,
             None if times is None else times["contexts"].numpy()[context],
-            None if times is None else float(times["heads"][place]),
         )
-        evidence = None if stream < 0 else self._groups["streams"][""][stream : stream + 1]
-        return Entry(feature, place, evidence, 0, int(held["numbers"][place]))
+        reference = int(self._references[place])
+        kind_of_reference = None
+        if reference >= 0:
+            kind, first, second = self._reference_kinds[place].tolist()
+            kind_of_reference = Kind(KindType(int(kind)), first, second)
+        return Entry(feature, place, int(held["numbers"][place]), reference, kind_of_reference)
 
     @cached_property
     def _records(self) -> pa.Table | None:
@@ -222,19 +233,26 @@ class SavedEntries(Mapping[str, Entry]):
         """The catalogue of these features, whose heads come first in ``heads``; the others are room."""
         catalogue = FeatureStore(heads.take(slice(0, 0)), own)
         numbers, count = self._held["numbers"], max(len(own), int(self._held["numbers"].max(initial=-1)) + 1)
-        slots, facts = np.full(count, -1), np.zeros((count, 4))
-        slots[numbers] = np.arange(len(self))
+        slots, facts = np.full((count, 2), -1), np.zeros((count, 4))
+        slots[numbers, 0] = current = np.arange(len(self))
+        slots[numbers, 1] = np.where(self._references < 0, current, self._references)
         facts[numbers] = self._facts()
-        catalogue._base, catalogue._store = self, Arena.over(heads, len(self))
+        catalogue._base, catalogue._arena = self, Arena.over(heads, len(self))
+        if self.references:
+            names = ("weight", "bias", "covariance", "noise")
+            references = Heads(**{name: self.references.get(name) for name in names})  # type: ignore[arg-type]
+            claimed = catalogue._arena.claimed(len(references))
+            if claimed is None:
+                raise ValueError("there is no room for its references")
+            catalogue._arena.write(claimed, references)
         catalogue._slots, catalogue._facts = PersistentArray(slots), PersistentArray(facts)
         return catalogue
 
     def _facts(self) -> NDArray[np.float64]:
         """``Entry.facts`` of all features."""
-        kind, first, second = self._held["kinds"].T
-        in_backbone, _, observed_since = self._held["flags"].T
+        kind, first, second = self._reference_kinds.T
         span = np.where(kind == KindType.REAL, second, second - first)
-        return np.stack([kind, first, span, in_backbone & ~observed_since], axis=1)
+        return np.stack([kind, first, span, self._references < 0], axis=1)
 
 
 def table_in(content: Tensor) -> pa.Table:
@@ -260,7 +278,6 @@ def write_quick(fitted: ModelState, facts: dict[str, Any], index: bytes, base: s
         **facts,
         "features": dict.fromkeys(_LISTS, ()),
         "backbone_features": (),
-        "streams": (),
         "rows": (),
     }
     tensors: dict[str, Tensor] = {f"features/{name}": each for name, each in entry_tensors(fitted).items()}
@@ -337,17 +354,19 @@ def _fitted(facts: ModelFacts, held: Groups, weights: MappedFile) -> ModelState:
     backbone, knowledge = trained_from(facts, groups, len(own), clock)
     adapter = adapter_from(facts, groups, knowledge)
     entries = SavedEntries(SavedNames(held["names_of_features"], "feature"), held["features"], groups)
+    room = _ROOM + len(entries.references.get("bias", ()))
     heads = Heads(
-        **{n: weights.with_room(f"features/{n}", _ROOM) for n in groups["features"] if n != "metadata"}
+        **{n: weights.with_room(f"features/{n}", room) for n in groups["features"] if n != "metadata"}
     )
-    roster = _roster(SavedNames(held["names_of_rows"], "row"), groups, weights)
-    if (observations := groups.get("row_observations")) is not None:
-        roster._base = held_observations(observations, held["features"]["numbers"].numpy())
+    names = SavedNames(held["names_of_rows"], "row")
+    roster = _roster(names, groups, weights, held["features"]["numbers"].numpy())
     row_metadata = row_metadata_from(facts, groups, backbone.activation_size, len(roster))
     holdings = Holdings(entries.catalogue(heads, own), roster, own, row_metadata)
     return whole(facts, groups, backbone, knowledge, adapter, clock, holdings)
 
 
-def _roster(names: SavedNames, groups: Groups, weights: MappedFile) -> RowStore:
-    states = RowStates(**{name: weights.with_room(f"states/{name}", _ROOM) for name in groups["states"]})
-    return RowStore.over(names, Arena.over(states, len(names)))
+def _roster(names: SavedNames, groups: Groups, weights: MappedFile, numbers: NDArray[np.int64]) -> RowStore:
+    room = _ROOM + 2 * len(groups.get("row_observations", {}).get("rows", ()))
+    states = RowStates(**{name: weights.with_room(f"states/{name}", room) for name in groups["states"]})
+    roster = RowStore.over(names, Arena.over(states, len(names)))
+    return with_observed_rows(roster, groups, numbers) if "row_observations" in groups else roster

@@ -54,11 +54,11 @@ def upgraded(facts: dict[str, Any], tensors: dict[str, Tensor]) -> tuple[dict[st
             "in_backbone": features["encoded"] if "encoded" in features else features["trained"],
             "shots": features["shots"],
             "finds_scale": [False] * len(features["shots"]),
+            "observed_since": [False] * len(features["shots"]),
         },
         "backbone_features": facts["encoded"],
         "judgement": None,
         "middle": None,
-        "streams": [],  # the sums of then lack some of today's; they are made again from the observations
         "rows": facts["rows"],
     }
     return new, _new_tensors(tensors, relative=bool(facts.get("relative", False)))
@@ -102,6 +102,7 @@ def _new_tensors(tensors: dict[str, Tensor], *, relative: bool) -> dict[str, Ten
         new[f"knowledge/states/{name}"] = (states[:, :width] if name == "activation" else states).contiguous()
     new["knowledge/kinds"] = new["backbone/kinds"] = new.pop("backbone/codes")
     new["backbone_grid"] = tensors["backbone/grid"]
+    new["contexts/arrivals"] = torch.zeros(0, dtype=torch.int64)
     _upgrade_factorisation(new)
     for prefix in ("adapter/", "adapter/base."):
         if f"{prefix}root_lower" in new:
