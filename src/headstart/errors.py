@@ -23,12 +23,16 @@ class UnknownNameError(InputError):
     """A row, feature, column, setting or method with this name does not exist."""
 
 
+class UnsupportedError(InputError):
+    """The chosen backbone or adapter cannot do what was asked."""
+
+
 class ModelFileError(HeadstartError):
     """A saved model or checkpoint is missing, damaged, or has a newer format."""
 
 
 class BusyError(HeadstartError):
-    """Another process, or this very thread, is at work on the folder. Nothing was changed."""
+    """Another process, or this thread itself, is changing the folder. Nothing was changed."""
 
 
 class LostProcessError(HeadstartError):
@@ -36,28 +40,28 @@ class LostProcessError(HeadstartError):
 
 
 class StorageError(HeadstartError, OSError):
-    """The disk refused to write or read a file. What was there before is still there."""
+    """The disk refused to write or read a file. The files that were there before are unchanged."""
 
 
 class NumericalError(InputError):
-    """The numbers given, or the settings, are such that the computation breaks down. Nothing was changed."""
+    """The computation breaks down with these numbers or settings. Nothing was changed."""
 
 
 class MemoryLimitError(HeadstartError, MemoryError):
-    """There is not enough memory for what was asked. Nothing was changed or left half-written."""
+    """There is not enough memory. Nothing was changed or left half-written."""
 
 
 class SurpriseWarning(UserWarning):
-    """An observation lies far outside what the model held possible. It was taken all the same."""
+    """An observation lies far outside the range that the model expected. It was accepted."""
 
 
 class NotFittedError(HeadstartError, ValueError, AttributeError):
     """The model was used before ``fit``. It has the same base classes as scikit-learn's NotFittedError."""
 
 
-# Whether the user is on the command line. A message must name what can be typed there.
+# Whether the user is on the command line. Messages must name options, not arguments, there.
 _on_command_line: ContextVar[bool] = ContextVar("on_command_line", default=False)
-# Arguments whose option has another name.
+# Options that are not called as the argument.
 _OPTIONS = {
     "kinds": "kind",
     "metadata_types": "metadata-type",
@@ -79,9 +83,9 @@ def command_line() -> Iterator[None]:
 
 @contextmanager
 def explain_memory_error(message: Callable[[], str]) -> Iterator[None]:
-    """Turn a lack of memory in the ``with`` block into an error that says what to do.
+    """Raise MemoryLimitError with ``message()`` in place of an out-of-memory error of the ``with`` block.
 
-    >>> with naming_memory(lambda: "too many rows; take fewer"):
+    >>> with explain_memory_error(lambda: "too many rows; take fewer"):
     ...     raise MemoryError
     Traceback (most recent call last):
     headstart.errors.MemoryLimitError: too many rows; take fewer
@@ -91,7 +95,7 @@ def explain_memory_error(message: Callable[[], str]) -> Iterator[None]:
     except MemoryLimitError:
         raise
     except (MemoryError, RuntimeError) as error:
-        # PyTorch has no exception of its own for it that all its builds know.
+        # Not all builds of PyTorch have an exception class for it.
         lacking = ("can't allocate memory", "CUDA out of memory")
         if isinstance(error, MemoryError) or any(words in str(error) for words in lacking):
             raise MemoryLimitError(message()) from error
@@ -101,10 +105,10 @@ def explain_memory_error(message: Callable[[], str]) -> Iterator[None]:
 def for_user(python: str, command: str) -> str:
     """Return one of two wordings: for Python, or for the command line.
 
-    >>> worded("use observe()", "use headstart observe")
+    >>> for_user("use observe()", "use headstart observe")
     'use observe()'
     >>> with command_line():
-    ...     worded("use observe()", "use headstart observe")
+    ...     for_user("use observe()", "use headstart observe")
     'use headstart observe'
     """
     return command if _on_command_line.get() else python
@@ -113,10 +117,10 @@ def for_user(python: str, command: str) -> str:
 def option_name(name: str, value: object = None) -> str:
     """Name an argument as the user writes it: ``form='long'`` in Python, ``--form long`` in a command.
 
-    >>> argument("form", "long"), argument("kinds")
+    >>> option_name("form", "long"), option_name("kinds")
     ("form='long'", 'kinds=')
     >>> with command_line():
-    ...     argument("form", "long"), argument("kinds"), argument("row", "the user")
+    ...     option_name("form", "long"), option_name("kinds"), option_name("row", "the user")
     ('--form long', '--kind', "--row 'the user'")
     """
     option = f"--{_OPTIONS.get(name, name.replace('_', '-'))}"
@@ -140,7 +144,7 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
 def join_names(names: Iterable[object], limit: int = 5) -> str:
     """List the first few names for a message, and count the others.
 
-    >>> listed(["a", "b", "c"], limit=2)
+    >>> join_names(["a", "b", "c"], limit=2)
     "'a', 'b' and 1 more"
     """
     all_names = list(names)

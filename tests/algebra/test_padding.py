@@ -30,7 +30,7 @@ def test_every_line_is_in_one_small_block_of_its_like(
     counts: list[int], apart: int, size: int, budget: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(padding, "_BUDGET", budget)
+        patch.setattr(padding, "_BLOCK_SIZE", budget)
         kinds = torch.arange(len(counts)) % apart
         groups = list(blocks(torch.tensor(counts, dtype=torch.int64), size, kinds))
     assert sorted(line for group in groups for line in group.tolist()) == list(range(len(counts)))
@@ -38,7 +38,7 @@ def test_every_line_is_in_one_small_block_of_its_like(
         held = [counts[line] for line in group.tolist()]
         assert len(set(kinds[group].tolist())) == 1
         far = [count for count in held if max(held) > 4 * max(count, 1)]
-        assert sum(max(held) - count for count in far) * size <= padding._WORTH
+        assert sum(max(held) - count for count in far) * size <= padding._MAX_PADDING
         assert len(held) == 1 or len(held) * (max(held) + 1) * size <= budget
 
 

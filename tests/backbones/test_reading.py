@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from headstart.backbones import row_posterior as reading
+from headstart.backbones import factorisation as reading
 from headstart.backbones.factorisation import Factorisation, FactorisationConfig
-from headstart.backbones.row_posterior import HeadMoments, PaddedHeadMoments, RowPosterior
+from headstart.backbones.row_posterior import HeadMoments, PaddedRows, RowBatch, RowPosterior
 from headstart.core.types import Heads, RowStates
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
@@ -55,7 +55,7 @@ def test_a_row_is_the_same_alone_and_in_company(
     kinds: list[KindType], budget: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also a row of ratings beside rows of other kinds, which take more passes."""
-    monkeypatch.setattr(reading, "_CACHED", budget)
+    monkeypatch.setattr(reading, "_NUMBERS_AT_ONCE", budget)
     cells, known_heads, every = world(kinds, COUNTS)
     own = torch.full((FEATURES,), -1)
     model = backbone(every)
@@ -71,13 +71,12 @@ def test_a_row_is_the_same_alone_and_in_company(
 @pytest.mark.parametrize("kinds", MIXES, ids=str)
 def test_padded_readings_are_the_same_sums(kinds: list[KindType]) -> None:
     cells, known_heads, every = world(kinds, COUNTS)
-    plain = HeadMoments.of(known_heads, every).double()
+    moments = HeadMoments.of(known_heads, every)
     cells = replace(cells, values=cells.values.double())
-    gathered = PaddedHeadMoments.of(HeadMoments.of(known_heads, every), cells)
-    own = replace(cells, index=torch.arange(len(cells.index)), width=len(cells.index))
+    plain, padded = RowBatch(cells, moments.double()), PaddedRows(cells, moments)
     packed = LATENT * (LATENT + 1) // 2
     spread = torch.eye(LATENT).double()[tuple(torch.tril_indices(LATENT, LATENT))].expand(len(COUNTS), packed)
     now = RowPosterior(torch.randn(len(COUNTS), LATENT).double(), spread, torch.ones(len(COUNTS)).double())
     weights, values = torch.rand(2, len(cells.index)).double()
-    torch.testing.assert_close(gathered.outputs(own, now), plain.outputs(cells, now))
-    torch.testing.assert_close(gathered.summed(own, weights, values), plain.summed(cells, weights, values))
+    torch.testing.assert_close(padded.outputs(now), plain.outputs(now))
+    torch.testing.assert_close(padded.sums(weights, values), plain.sums(weights, values))

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 import torch
 from tests.model.conftest import able, ratings_table
-from tests.model.test_pairs import mixed_table
+from tests.model.test_prediction import mixed_table
 from tests.pretended import DEVICE, Pretending
 from tests.test_cli import run
 

@@ -167,8 +167,8 @@ def test_the_package_a_part_comes_from_is_named(
 def test_the_projects_own_parts_are_found_without_being_imported() -> None:
     """In a fresh interpreter nothing but the names is asked for."""
     program = (
-        "from headstart.adapters.registry import ADAPTERS, adapter_config\n"
-        "from headstart.backbones.registry import BACKBONES\n"
+        "from headstart.adapters.base import ADAPTERS, adapter_config\n"
+        "from headstart.backbones.base import BACKBONES\n"
         "print(sorted(ADAPTERS.parts()), sorted(BACKBONES.parts()), adapter_config('knn-3').neighbours)"
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout

@@ -98,11 +98,11 @@ def test_a_full_disk_during_training_is_named(tmp_path: Path, monkeypatch: pytes
 LIMITED = """
 import resource, signal, sys
 from pathlib import Path
-from headstart import storage
+from headstart import files
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
 try:
-    storage.write_bytes(Path(sys.argv[1]), b"new" * 1000)
+    files.write_bytes(Path(sys.argv[1]), b"new" * 1000)
 except OSError as error:
     print(type(error).__name__, error)
 """

@@ -1,10 +1,12 @@
-"""Define what an adapter is, and find adapters by name."""
+"""Define the interface of adapters and find adapters by name."""
+
+# ruff: noqa: ARG002 - without a capability its methods raise, whatever their arguments are
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Self
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, ClassVar, NamedTuple, NoReturn, Self
 
 import torch
 from pydantic import BeforeValidator, SerializeAsAny
@@ -12,9 +14,13 @@ from torch import Tensor, nn
 
 from headstart.config import Config
 from headstart.core.devices import compute_on
-from headstart.core.types import FeatureBatch, Heads, Knowledge, RowStates
-from headstart.errors import InputError, UnknownNameError, did_you_mean
+from headstart.core.types import FeatureBatch, Heads, Knowledge, OneHead, OneState, RowStates
+from headstart.errors import InputError, UnknownNameError, UnsupportedError, did_you_mean
+from headstart.linalg.packed import Array
 from headstart.registry import Registry
+
+Reduce = Callable[[Tensor], Tensor]
+"""A function that adds a tensor up over all processes."""
 
 _ROWS_AT_ONCE = 2**17
 
@@ -24,19 +30,44 @@ class AdapterConfig(Config):
 
     name: str
 
-    def resolved(self, knowledge: Knowledge) -> Self:  # noqa: ARG002
+    def resolved(self, knowledge: Knowledge) -> Self:
         """Return the settings with every value that depends on the data filled in."""
         return self
 
 
+class OneContext(NamedTuple):
+    """The context of one feature, in numpy: n observations and the states of their rows."""
+
+    kind: int
+    values: Array  # (n,), on the models' scale
+    activation: Array  # (n, width)
+    noise: Array | None  # (n,)
+    variance: Array | None  # (n, width)
+    weights: Array | None = None  # (n,): of the observations; None: all weigh the same
+
+
 class Adapter(nn.Module, ABC):
-    """Maps the contexts of new features to their heads.
+    """Map the contexts of new features to their heads.
 
     ``Adapter(config, knowledge)`` only allocates: it reads the sizes of the knowledge, not its numbers.
-    ``prepare`` then sets where parameters and buffers start; a saved adapter gets them from its file
-    instead. What is to be saved must be a parameter or a buffer; the knowledge itself is saved with the
+    ``prepare`` then initialises parameters and buffers; a saved adapter gets them from its file
+    instead. Only parameters and buffers are saved; the knowledge itself is saved with the
     model. ``adapt`` must not depend on the order of a context, must work with no shots, and must give a
     batch the same heads as one feature at a time: ``headstart.testing.check_adapter`` checks this.
+
+    Everything beyond ``adapt`` is a capability. A subclass declares it by a class attribute and
+    implements the methods that belong to it; without it these methods raise ``UnsupportedError``.
+
+    ================== =================================================================================
+    declared by        methods
+    ================== =================================================================================
+    ``streaming``      ``streams``, ``evidence``, ``solve``: heads from sufficient statistics
+    ``adapts_one``     ``adapt_one``, ``refine_one``, ``one_prior_means``: one feature or row, in numpy
+    ``sharded``        ``adapt_sharded``: the rows are distributed over several processes
+    ``explainable``    ``metadata_effects``, ``metadata_gains``: the influence of each metadata column
+    ``weighs``         no further method: ``adapt`` reads the weights of observations (``Cells.weights``)
+    ``blend_partner``  ``set_blend_shares``: heads are a mixture with those of another adapter
+    ================== =================================================================================
     """
 
     config_type: ClassVar[type[AdapterConfig]]
@@ -44,6 +75,10 @@ class Adapter(nn.Module, ABC):
     variants: ClassVar[tuple[str, ...]] = ()  # the names to list; the plain name where there are none
     refines: ClassVar[bool] = False  # whether ``refine`` changes the states
     gives_uncertainty: ClassVar[bool] = False  # whether heads come with a covariance and a noise
+    streaming: ClassVar[bool] = False  # whether heads follow from sums over observations
+    sharded: ClassVar[bool] = False  # whether several processes can adapt together
+    explainable: ClassVar[bool] = False  # whether the influence of metadata can be computed
+    weighs: ClassVar[bool] = False  # whether old observations may weigh less than new ones
 
     def __init__(self, config: AdapterConfig, knowledge: Knowledge) -> None:
         super().__init__()
@@ -52,18 +87,20 @@ class Adapter(nn.Module, ABC):
 
     @classmethod
     def named(cls, name: str) -> dict[str, Any] | None:
-        """The settings that a name stands for, or None if it is not one of this adapter's names."""
-        own = str(cls.config_type.model_fields["name"].default)
+        """Return the settings that ``name`` selects, or None if it is not one of this adapter's names."""
+        plain_name = str(cls.config_type.model_fields["name"].default)
         if cls.numbered is None:
-            return {"name": own} if name == own else None
-        head, _, number = name.rpartition("-")
-        return {"name": own, cls.numbered: int(number)} if head == own and number.isdecimal() else None
+            return {"name": plain_name} if name == plain_name else None
+        stem, _, number = name.rpartition("-")
+        if stem != plain_name or not number.isdecimal():
+            return None
+        return {"name": plain_name, cls.numbered: int(number)}
 
     def prepare(self) -> None:
-        """Set parameters and buffers from the knowledge, once, before any training."""
+        """Initialise parameters and buffers from the knowledge, once, before any training."""
 
     def finish(self) -> None:
-        """Set what follows from parameters that have been learned, once, after training."""
+        """Set buffers that depend on trained parameters, once, after training."""
 
     @property
     def learns(self) -> bool:
@@ -82,16 +119,16 @@ class Adapter(nn.Module, ABC):
 
     @classmethod
     def trained_as(cls, config: Any) -> AdapterConfig:
-        """The settings whose meta-training serves this adapter too; here its own."""
+        """Return the settings whose meta-training serves this adapter too; here its own."""
         settings: AdapterConfig = config
         return settings
 
     def take_training(self, trained: Adapter) -> None:
-        """Take over what an adapter of the settings ``trained_as`` has learned."""
+        """Copy the parameters of ``trained``, an adapter of the settings ``trained_as``."""
         self.load_state_dict(trained.state_dict())
 
     def refine(self, states: RowStates) -> RowStates:
-        """The backbone's states as this adapter's heads read them; here as they are.
+        """Return the backbone's ``states`` as this adapter's heads read them; here unchanged.
 
         ``adapt`` is given refined states, and its heads go with refined activations.
         """
@@ -99,7 +136,7 @@ class Adapter(nn.Module, ABC):
 
     @torch.no_grad()
     def refine_in_blocks(self, states: RowStates) -> RowStates:
-        """``refine`` of any number of rows: what networks need in between is held for some at a time."""
+        """Refine any number of rows in blocks, to bound the memory of hidden layers."""
         if not self.refines or len(states) <= _ROWS_AT_ONCE:
             return self.refine(states)
         first = self.refine(states.take(slice(0, _ROWS_AT_ONCE)))
@@ -113,26 +150,107 @@ class Adapter(nn.Module, ABC):
     def adapt(self, batch: FeatureBatch, states: RowStates) -> Heads:
         """Give each feature of the batch its head; differentiable in the adapter's parameters."""
 
+    # -- capability: heads from sufficient statistics ---------------------------------------------
+
+    def streams(self, kinds: Tensor) -> Tensor:
+        """Return a mask like ``kinds``: of which kinds heads follow from sums over observations.
+
+        Then an observation costs the same whether it is the second or the thousandth, and the order of
+        observations does not matter: ``solve(evidence(a) + evidence(b))`` is ``adapt(a and b)``. An
+        observation is removed by subtracting its evidence.
+        """
+        return torch.zeros_like(kinds, dtype=torch.bool)
+
+    def evidence(self, batch: FeatureBatch, states: RowStates) -> Tensor:
+        """Compute the sums of each feature: (features, numbers) in double precision."""
+        self._cannot("make heads from sums over observations")
+
+    def solve(self, evidence: Tensor, batch: FeatureBatch) -> Heads:
+        """Compute heads from sums; of ``batch`` only metadata and kinds are read."""
+        self._cannot("make heads from sums over observations")
+
+    # -- capability: one feature or one row, without the overhead of tensors ----------------------
+
+    @property
+    def adapts_one(self) -> bool:
+        """Whether ``adapt_one``, ``refine_one`` and ``one_prior_means`` can be called."""
+        return False
+
+    def adapt_one(
+        self, context: OneContext, prior_means: Array, start: Array | None = None
+    ) -> tuple[OneHead, Tensor | None]:
+        """Compute the head of one feature as ``adapt`` does, and its ``evidence`` if its kind streams.
+
+        ``prior_means`` come from ``one_prior_means``; ``start`` (size,) is a head close to the result,
+        such as the one before the latest observation, and makes iterations converge sooner.
+        """
+        self._cannot("adapt a single feature")
+
+    def refine_one(self, state: OneState) -> OneState:
+        """Refine the state of one row as ``refine`` does."""
+        self._cannot("refine a single row")
+
+    def one_prior_means(self, feature: int | FeatureBatch) -> Array:
+        """Return the prior means of one head: (parts, size).
+
+        ``feature`` is the position of a feature of the backbone, or a batch of one new feature.
+        """
+        self._cannot("adapt a single feature")
+
+    # -- capability: several processes ------------------------------------------------------------
+
+    def adapt_sharded(self, batch: FeatureBatch, states: RowStates, reduce: Reduce) -> Heads:
+        """Compute the heads that ``adapt`` gives, where each process has the cells of its own rows.
+
+        ``reduce`` adds a tensor up over all processes; all of them call this and get the same heads.
+        """
+        self._cannot("adapt in several processes")
+
+    # -- capability: explaining -------------------------------------------------------------------
+
+    def metadata_effects(self, batch: FeatureBatch, reference: FeatureBatch) -> Tensor:
+        """Return the change of a head without shots due to each number of its metadata: (numbers, size).
+
+        The change is from the metadata of ``reference`` to that of ``batch``, one feature each.
+        """
+        self._cannot("be explained")
+
+    @property
+    def metadata_gains(self) -> Tensor:
+        """The share of the error of predicted heads that each metadata column removes: (columns,)."""
+        self._cannot("be explained")
+
+    # -- capability: blending ---------------------------------------------------------------------
+
+    @property
+    def blend_partner(self) -> Adapter | None:
+        """The adapter whose heads are mixed with those of this one; None: there is no such mixture."""
+        return None
+
+    def set_blend_shares(self, shares: Tensor | float) -> None:
+        """Set the weight of this adapter's own heads in the mixture, at ``VALIDATION_SHOTS``."""
+        self._cannot("be blended with another one")
+
+    def _cannot(self, what: str) -> NoReturn:
+        raise UnsupportedError(f"the adapter {self.config.name!r} cannot {what}")
+
 
 class StreamingAdapter(Adapter):
-    """An adapter whose heads depend on a context only through sums over its observations.
+    """An adapter whose heads follow from sums over observations for some kinds."""
 
-    So an observation costs the same whether it is the second or the thousandth, and the order of
-    observations does not matter: ``solve(evidence(a) + evidence(b))`` is ``adapt(a and b)``. An
-    observation is removed by subtracting its evidence.
-    """
+    streaming: ClassVar[bool] = True
 
     @abstractmethod
     def streams(self, kinds: Tensor) -> Tensor:
-        """Whether there are such sums for these kinds: a mask like ``kinds``."""
+        """Return a mask like ``kinds``: of which kinds heads follow from sums over observations."""
 
     @abstractmethod
     def evidence(self, batch: FeatureBatch, states: RowStates) -> Tensor:
-        """The sums of each feature: (features, numbers) in double precision."""
+        """Compute the sums of each feature: (features, numbers) in double precision."""
 
     @abstractmethod
     def solve(self, evidence: Tensor, batch: FeatureBatch) -> Heads:
-        """The heads that these sums imply; of the batch only metadata and kinds are read."""
+        """Compute heads from sums; of ``batch`` only metadata and kinds are read."""
 
 
 ADAPTERS: Registry[Adapter] = Registry("adapter", "headstart.adapters")
@@ -141,7 +259,7 @@ register_adapter = ADAPTERS.register
 
 
 def adapter_names() -> list[str]:
-    """The methods' names; others of the same form, such as knn-3, are understood too."""
+    """Return the names of all methods; others of the same form, such as knn-3, are understood too."""
     return [name for key, part in ADAPTERS.parts().items() for name in part.variants or (key,)]
 
 
@@ -150,9 +268,10 @@ def adapter_config(
     seed: int | None = None,
     settings: Mapping[str, dict[str, Any]] | None = None,
 ) -> AdapterConfig:
-    """Turn a name, settings or their saved form into settings; a seed goes to adapters that draw numbers.
+    """Turn a name, settings or their saved form into settings.
 
-    ``settings`` changes, by the adapter's own name ("chn", "knn", "maml", …), what a name stands for.
+    ``seed`` is set in adapters that draw random numbers. ``settings`` maps the plain name of an adapter
+    ("chn", "knn", "maml", …) to settings that differ from its defaults.
 
     >>> adapter_config("knn-10").neighbours
     10
@@ -186,7 +305,7 @@ def adapter_config(
 
 
 def _find_variant(name: str) -> dict[str, Any]:
-    """The settings that a name by itself stands for."""
+    """Return the settings that ``name`` selects."""
     for part in ADAPTERS.parts().values():
         settings = part.named(name)
         if settings is not None:
@@ -197,13 +316,13 @@ def _find_variant(name: str) -> dict[str, Any]:
 
 
 def new_adapter(config: AdapterConfig, knowledge: Knowledge) -> Adapter:
-    """Make an adapter without parameters of its own yet, to be loaded from a file."""
+    """Allocate an adapter whose parameters are to be loaded from a file."""
     return ADAPTERS.part_of(config)(config, knowledge)
 
 
 def build_adapter(config: AdapterConfig, knowledge: Knowledge) -> Adapter:
     """Make an adapter that is ready to be meta-trained."""
-    # Initial weights are drawn by the processor, whatever computes with them.
+    # Initial weights are drawn on the CPU, so that they do not depend on the device.
     adapter = new_adapter(config.resolved(knowledge), knowledge).to(knowledge.device)
     with compute_on(knowledge.device):
         adapter.prepare()
@@ -211,5 +330,4 @@ def build_adapter(config: AdapterConfig, knowledge: Knowledge) -> Adapter:
 
 
 AnyAdapter = Annotated[SerializeAsAny[AdapterConfig], BeforeValidator(adapter_config)]
-
 """The type of a setting that holds the settings of any adapter."""

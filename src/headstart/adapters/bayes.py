@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headstart.adapters.base import AdapterConfig, StreamingAdapter, register_adapter
+from headstart.adapters.base import AdapterConfig, Reduce, StreamingAdapter, register_adapter
+from headstart.adapters.base import OneContext as OneContext
 from headstart.adapters.head_prior import HeadPrior, ReferenceFeatures, mean_squared_weights
 from headstart.adapters.unknown_scale import ScalePrior, found_scales
 from headstart.core.networks import mlp
@@ -101,6 +102,9 @@ class ClosedFormAdapter(StreamingAdapter):
     refines: ClassVar[bool] = True
     context_free_prior: ClassVar[bool] = False  # whether the prior mean does not depend on the context
     gives_uncertainty: ClassVar[bool] = True
+    sharded: ClassVar[bool] = True
+    explainable: ClassVar[bool] = True
+    weighs: ClassVar[bool] = True
 
     def __init__(self, config: AdapterConfig, knowledge: Knowledge, learned: int = 0) -> None:
         """``learned`` is the number of learned activations beside the backbone's."""
@@ -323,21 +327,62 @@ class ClosedFormAdapter(StreamingAdapter):
         mean, covariance = posterior_of(root.T @ sums.total @ root, residual @ root, prior_mean, root)
         return self.heads_of(mean, covariance, batch.kinds)
 
+    # -- one feature or one row -------------------------------------------------------------------
+
+    @property
+    def adapts_one(self) -> bool:
+        """Whether there is nothing but the closed form to compute."""
+        return self.context_free_prior and not self.training
+
+    def adapt_one(
+        self, context: OneContext, prior_means: Array, start: Array | None = None
+    ) -> tuple[OneHead, Tensor | None]:
+        """Compute the head of one feature as ``adapt`` does, and its ``evidence`` if its kind streams."""
+        head, sums = one_head(self, context, prior_means, start)
+        if sums is None or context.kind == KindType.REAL:
+            return head, None
+        numbers = np.concatenate([[sums.shots], pack_one(sums.total), sums.linear, [sums.squares]])
+        return head, torch.from_numpy(numbers)[None]
+
+    def refine_one(self, state: OneState) -> OneState:
+        """Refine the state of one row as ``refine`` does."""
+        return refine_one(self, state)
+
+    @torch.no_grad()
+    def one_prior_means(self, feature: int | FeatureBatch) -> Array:
+        """Return the prior means of one head with and without metadata: (2, size)."""
+        if isinstance(feature, int):
+            return self.prior.known_means.numpy()[feature].astype(np.float64)  # type: ignore[no-any-return]
+        means = torch.cat([self.prior.mean(feature), self.prior.mean_without_metadata(feature)])
+        return means.double().numpy()
+
+    def adapt_sharded(self, batch: FeatureBatch, states: RowStates, reduce: Reduce) -> Heads:
+        """Compute the heads that ``adapt`` gives, where each process has the cells of its own rows."""
+        from headstart.adapters.chn_bayes import adapt_together
+
+        return adapt_together(self, batch, states, reduce(batch.shots.clone()))
+
+    # -- explaining -------------------------------------------------------------------------------
+
+    def metadata_effects(self, batch: FeatureBatch, reference: FeatureBatch) -> Tensor:
+        """Return the change of a head without shots due to each number of its metadata: (numbers, size)."""
+        described = (
+            self.prior.describe(each.metadata, each.kinds)[0, :-1].double() for each in (batch, reference)
+        )
+        slopes = self.metadata_map(squashed=bool(self.knowledge.likelihood.squashes(batch.kinds)))
+        effects = torch.sub(*described)[:, None] * slopes
+        numbers = batch.metadata.shape[1]
+        return effects[: 3 * numbers].view(3, numbers, -1).sum(0)  # linear and two cubic terms
+
+    @property
+    def metadata_gains(self) -> Tensor:
+        """The share of the error of predicted heads that each metadata column removes: (columns,)."""
+        return self.prior.gains
+
 
 _BOUNDED_STEPS, _MOST_STEPS = 4, 30
 
 _CLOSE = 1e-11  # steps, in standard deviations of the prior, at which Newton's method has arrived
-
-
-class OneContext(NamedTuple):
-    """What was observed of one feature, and what is known of the rows that observed it."""
-
-    kind: int
-    values: Array  # (n,), on the models' scale
-    activation: Array  # (n, width)
-    noise: Array | None  # (n,)
-    variance: Array | None  # (n, width)
-    weights: Array | None = None  # (n,): how much each observation counts; None: all alike
 
 
 class OneSums(NamedTuple):

@@ -185,6 +185,15 @@ class CHNBayes(ClosedFormAdapter):
         return torch.lerp(wide, own, float(self.shares[0]))
 
     @property
+    def blend_partner(self) -> BayesHead | None:
+        """The closed form with the prior of metadata, if heads are blended with it."""
+        return self.anchor
+
+    def set_blend_shares(self, shares: Tensor | float) -> None:
+        """Set the share of the hypernetwork's heads at ``VALIDATION_SHOTS``."""
+        self.shares.copy_(torch.as_tensor(shares))
+
+    @property
     def blended_with(self) -> BayesHead | None:
         """The closed form if it has a share: it has none while networks are trained."""
         if self.anchor is None or self.training or not bool((self.shares < 1).any()):

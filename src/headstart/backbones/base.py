@@ -1,11 +1,13 @@
-"""Define what a backbone is, and find backbones by name."""
+"""Define the interface of backbones, and find backbones by name."""
+
+# ruff: noqa: ARG002 - without a capability its methods raise, whatever their arguments are
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, ClassVar, Self, cast
+from typing import Annotated, ClassVar, Literal, NoReturn, Self, cast
 
 import torch
 from pydantic import BeforeValidator, SerializeAsAny
@@ -13,8 +15,10 @@ from torch import Tensor, nn
 
 from headstart.config import Config
 from headstart.core.likelihood import Likelihood, LikelihoodConfig
-from headstart.core.types import Description, Heads, RowBelief, RowStates
+from headstart.core.types import Description, Heads, OneRow, OneState, RowBelief, RowParts, RowStates
 from headstart.distributed import process_group
+from headstart.errors import UnsupportedError
+from headstart.linalg.packed import Array
 from headstart.linalg.ragged import PER_NUMBER
 from headstart.parallel import parallel_map
 from headstart.registry import Registry
@@ -22,42 +26,52 @@ from headstart.table.cells import Cells
 
 
 class BackboneConfig(Config):
-    """Settings every backbone has; a subclass gives ``name`` the backbone's name as its only value."""
+    """Settings of every backbone; a subclass declares ``name`` with the backbone's name as its only value."""
 
     name: str
     likelihood: LikelihoodConfig = LikelihoodConfig()
 
-    def resolved(self, kinds: Tensor) -> Self:  # noqa: ARG002
-        """Return the settings with every value filled in that depends on the features, of these kinds."""
+    def resolved(self, kinds: Tensor) -> Self:
+        """Return the settings with the defaults that depend on the features' ``kinds`` filled in."""
         return self
 
 
 class Backbone(nn.Module, ABC):
     """A base model over a fixed set of features.
 
-    Subclasses implement ``batch_states`` and own one head per feature. They are trained in one of two
-    ways: by gradient (``TrainedBackbone``) or by sweeps (``SweptBackbone``). Values come in on the models'
-    scale. Only ``states`` and ``heads`` are used once the backbone is frozen.
+    A subclass implements ``batch_states``, has one head per feature, and is trained by gradient (``loss``)
+    or by sweeps (``train_by_sweeps``), as ``trained_by`` says. Values are on the models' scale. Only
+    ``states`` and ``heads`` are used once the backbone is frozen.
+
+    The class attributes below declare the optional capabilities. A subclass that sets one of them to True
+    implements the methods named beside it; without it they raise ``UnsupportedError``.
     """
 
     config_type: ClassVar[type[BackboneConfig]]
+    trained_by: ClassVar[Literal["gradient", "sweeps"]]  # loss, or train_by_sweeps
     heads_read_code: ClassVar[bool] = False  # whether the activation is the leading part of the code
+    reads_any_head: ClassVar[bool] = False  # prior_means, states_by: row states from heads of any feature
+    reads_single_rows: ClassVar[bool] = False  # state_of_one: states_by for one row in numpy
+    explainable: ClassVar[bool] = False  # row_parts: a row's activation as a sum over its observations
+    sharded: ClassVar[bool] = False  # training by several processes, each with some of the rows
+    weighs: ClassVar[bool] = False  # Cells.weights: old observations count less
     config: BackboneConfig
     weight: nn.Parameter  # (features, width): the heads' w
     bias: nn.Parameter  # (features,): the heads' b
+    sweeps: int  # how many sweeps train_by_sweeps makes
 
     def __init__(self, config: BackboneConfig, kinds: Tensor, grid: Tensor) -> None:
         super().__init__()
         self.config = config
         self.likelihood = Likelihood(config.likelihood)
         self.kinds: Tensor
-        self.register_buffer("kinds", kinds)  # (features,): the kind of each
+        self.register_buffer("kinds", kinds)  # (features,): the kind of each feature
         self.grid: Tensor
-        self.register_buffer("grid", grid)  # the few values that occur in training, or none
+        self.register_buffer("grid", grid)  # the distinct training values, empty if there are many
 
     @property
     def features(self) -> int:
-        """How many features the backbone was built for."""
+        """Number of features that the backbone was built for."""
         return len(self.kinds)
 
     @property
@@ -75,14 +89,19 @@ class Backbone(nn.Module, ABC):
         """The heads of the backbone's own features."""
         return Heads(self.weight, self.bias)
 
+    # -- row states -------------------------------------------------------------------------------
+
     @abstractmethod
     def batch_states(self, cells: Cells) -> RowStates:
-        """What is known of a batch of rows from their observations; a row may have none."""
+        """Compute the states of a batch of rows from their observations; a row may have none."""
 
     @torch.no_grad()
     def states(self, cells: Cells, hidden: Tensor | None = None, batch: int | None = None) -> RowStates:
-        """The states of any number of rows; features in the mask ``hidden`` (features,) are left out."""
-        # What a batch needs of all features costs the same whatever its size: there are at most some 256.
+        """Compute the states of any number of rows, without the features in the mask ``hidden`` (features,).
+
+        ``batch`` is the number of rows computed at a time.
+        """
+        # A batch costs a constant that grows with the features: at most about 256 batches.
         batch = batch or min(2**14, max(1024, len(cells) // 256))
         starts = range(0, len(cells), batch)
 
@@ -92,79 +111,126 @@ class Backbone(nn.Module, ABC):
                 block = block.keep(~hidden[block.index])
             return self.batch_states(block)
 
-        found: RowStates | None = None
-        held = PER_NUMBER * batch * (self.activation_size + 1) ** 2
-        for start, part in zip(starts, parallel_map(states_from, starts, each_takes=held), strict=True):
+        states: RowStates | None = None
+        memory = PER_NUMBER * batch * (self.activation_size + 1) ** 2
+        for start, part in zip(starts, parallel_map(states_from, starts, each_takes=memory), strict=True):
             if len(part) == len(cells):
                 return part
-            found = part.room_for(len(cells)) if found is None else found
-            found.put(start, part)
-        return self.batch_states(cells) if found is None else found
+            states = part.room_for(len(cells)) if states is None else states
+            states.put(start, part)
+        return self.batch_states(cells) if states is None else states
 
+    # -- optional capabilities --------------------------------------------------------------------
 
-class TrainedBackbone(Backbone):
-    """A backbone that descends the gradient of a loss."""
-
-    @abstractmethod
     def loss(self, cells: Cells, generator: torch.Generator) -> Tensor:
-        """The training loss of a batch of rows, per row; randomness comes from ``generator`` only."""
+        """Return the training loss of a batch of rows, per row; ``generator`` gives all random numbers."""
+        self._cannot("be trained by gradient")
 
-
-class SweptBackbone(Backbone):
-    """A backbone whose parameters have closed forms given each other: some sweeps over them suffice."""
-
-    sweeps: int
-
-    @abstractmethod
     def train_by_sweeps(
-        self, cells: Cells, description: Description, generator: torch.Generator
+        self,
+        cells: Cells,
+        description: Description,
+        generator: torch.Generator,
     ) -> Iterator[float]:
-        """Train on rows × features, the latter with their metadata.
+        """Train on rows × features, with the features' metadata ``description``.
 
-        Yields after each of the ``sweeps``, every parameter updated once, how far predictions are off:
-        a standard deviation, 0 where unknown.
+        Each of the ``sweeps`` updates every parameter once and yields the standard deviation of the
+        prediction errors, 0 where it is unknown.
         """
+        self._cannot("be trained by sweeps")
 
     def train_resumably(
         self,
         cells: Cells,
         description: Description,
         generator: torch.Generator,
-        checkpoint: Path,  # noqa: ARG002
-        seconds: float,  # noqa: ARG002
+        checkpoint: Path,
+        seconds: float,
     ) -> Iterator[float]:
-        """The same, but keeping what is reached in the file ``checkpoint`` every so many ``seconds``.
+        """Train by sweeps, saving progress to the file ``checkpoint`` every ``seconds``.
 
-        A backbone whose sweeps take little time need not keep anything.
+        By default nothing is saved: a backbone whose sweeps take little time need not.
         """
         yield from self.train_by_sweeps(cells, description, generator)
 
+    def prior_means(self, cells: Cells) -> Tensor:
+        """Compute the prior means of rows' activations, before the observed values: (rows, width).
+
+        They may depend on *which* features a row observed. The prior covariance is the identity.
+        """
+        self._cannot("compute states from other heads than its own")
+
+    def states_by(
+        self,
+        cells: Cells,
+        heads: Heads,
+        kinds: Tensor,
+        own: Tensor,
+        belief: RowBelief | None = None,
+    ) -> RowStates:
+        """Compute the states of rows from observations with other heads than the backbone's own.
+
+        ``states(cells)`` equals ``states_by`` with the backbone's own heads.
+
+        Parameters
+        ----------
+        cells : Cells
+            One line per row; its ``index`` points at ``heads``.
+        heads : Heads
+            Heads with their covariance and noise.
+        kinds : Tensor
+            (heads,): their kinds.
+        own : Tensor
+            (heads,): the position of each head's feature among the backbone's features, -1 for others.
+        belief : RowBelief, optional
+            A further prior of these rows, from their metadata.
+        """
+        self._cannot("compute states from other heads than its own")
+
+    def state_of_one(
+        self,
+        row: OneRow,
+        known: Array,
+        belief: tuple[Array, Array] | None = None,
+    ) -> OneState:
+        """Compute the state of a single row in numpy: ``states_by`` without the overhead of tensors.
+
+        ``known`` holds the positions of the backbone's own features that the row observed; ``belief`` is
+        the shift and the covariance of a ``RowBelief``.
+        """
+        self._cannot("compute the state of a single row")
+
+    def row_parts(
+        self,
+        cells: Cells,
+        heads: Heads,
+        kinds: Tensor,
+        own: Tensor,
+        belief: RowBelief | None = None,
+    ) -> RowParts:
+        """Decompose the activation of one row into contributions; parameters as of ``states_by``."""
+        self._cannot("explain a row")
+
+    def _cannot(self, action: str) -> NoReturn:
+        raise UnsupportedError(f"the backbone {self.config.name!r} cannot {action}")
+
+
+class TrainedBackbone(Backbone):
+    """A backbone trained by gradient descent: it implements ``loss``."""
+
+    trained_by = "gradient"
+
+
+class SweptBackbone(Backbone):
+    """A backbone trained by sweeps: it implements ``train_by_sweeps`` and sets ``sweeps``."""
+
+    trained_by = "sweeps"
+
 
 class OpenBackbone(Backbone):
-    """A backbone that can describe rows by any heads, also by those of features it was not built for.
+    """A backbone that computes row states from any heads."""
 
-    The model then lets a row's state follow what the row observes of any feature. A backbone that is not
-    open describes rows by its own features alone.
-    """
-
-    @abstractmethod
-    def prior_means(self, cells: Cells) -> Tensor:
-        """What is believed of rows' activations before the values of their observations: (rows, width).
-
-        The prior covariance is the identity.
-        """
-
-    @abstractmethod
-    def states_by(
-        self, cells: Cells, heads: Heads, kinds: Tensor, own: Tensor, belief: RowBelief | None = None
-    ) -> RowStates:
-        """The states of rows whose observations have these heads instead of the backbone's own.
-
-        ``cells`` has one line per row, and its ``index`` points at ``heads``, which know their covariance
-        and noise; ``kinds`` (heads,) are their kinds. ``own`` (heads,) is the position of each among the
-        backbone's features, -1 for a feature that is not among them. ``states(cells)`` is the same as
-        ``states_by`` with the backbone's own heads. ``belief`` is what else is known of these rows.
-        """
+    reads_any_head = True
 
 
 BACKBONES: Registry[Backbone] = Registry("backbone", "headstart.backbones")
@@ -187,12 +253,12 @@ def backbone_config(choice: object) -> BackboneConfig:
 
 
 def build_backbone(config: BackboneConfig, kinds: Tensor, grid: Tensor) -> Backbone:
-    """Make an untrained backbone for features of these kinds, with all settings filled in."""
+    """Build an untrained backbone for features of these ``kinds``, with all settings filled in."""
     return BACKBONES.part_of(config)(config.resolved(kinds), kinds, grid)
 
 
 def value_grid(cells: Cells) -> Tensor:
-    """The distinct values, if they are few enough to be tabled; otherwise none."""
+    """Return the distinct values if there are at most ``LARGEST_GRID``, otherwise an empty tensor."""
     grid: Tensor = torch.unique(cells.values)
     if not process_group().is_single:
         grid = torch.unique(process_group().all_gather(grid[: LARGEST_GRID + 1]))

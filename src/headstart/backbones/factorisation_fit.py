@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from headstart.backbones.row_posterior import NOISE_SHOTS, HeadMoments, RowPosterior, RowSums
+from headstart.backbones.factorisation import Factorisation
+from headstart.backbones.row_posterior import NOISE_SHOTS, RowBatch, RowPosterior, row_posterior
 from headstart.core.devices import move
 from headstart.core.types import Description
 from headstart.distributed import process_group
@@ -39,16 +40,12 @@ from headstart.parallel import parallel_map
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 
-if TYPE_CHECKING:
-    from headstart.backbones.factorisation import Factorisation
-
-
 _CHANCES = 0.02, 0.98  # outputs that are taken for chances of a 1, at the least and at the most
 
 
 def head_metric(backbone: Factorisation) -> Tensor:
     """What a difference of a row's factors does to predictions, squared: (latent, latent)."""
-    moments = unpack(backbone.second_moments().mean(0), backbone.latent + 1)
+    moments = unpack(backbone.head_moments().second.mean(0), backbone.latent + 1)
     return moments[:-1, :-1].double()
 
 
@@ -141,7 +138,7 @@ class RowBlock:
 def row_blocks(backbone: Factorisation, cells: Cells) -> list[RowBlock]:
     """Cut rows into blocks, the same for every sweep as long as kinds and cells stay what they are."""
     # Where weights depend on rows, a dense product of their rows and all features may be the cheapest.
-    per_cell = PER_CELL + (int(8 / DENSE_FROM) if backbone.readings().weighs else 0)
+    per_cell = PER_CELL + (int(8 / DENSE_FROM) if backbone.head_moments().weighs else 0)
     blocks = line_blocks(cells, PER_NUMBER * (backbone.latent + 1) ** 2, per_cell=per_cell)
     return [RowBlock(place, cells) for place, _ in blocks]
 
@@ -153,14 +150,19 @@ def sweep_rows(
 
     ``rows`` is changed. What is of the size of rows × latent² is held for one block at a time.
     """
-    readings = backbone.readings()
+    moments = backbone.head_moments()
 
-    def update(each: RowBlock) -> list[tuple[int, float, float]]:
-        place, block = each.place, each.cells
-        sums = readings.sums(block)
-        now = backbone.posterior_from(block, readings, sums, signatures[place], rows.at(place), passes=1)
-        rows.put(place, now)
-        return list(_errors(readings, block, now, sums))
+    def update(block: RowBlock) -> list[tuple[int, float, float]]:
+        batch = RowBatch(block.cells, moments)
+        now = row_posterior(
+            batch,
+            backbone.row_prior(signatures[block.place]),
+            rows.at(block.place),
+            passes=1,
+            noisy=backbone.noisy_rows,
+        )
+        rows.put(block.place, now)
+        return list(_errors(batch, now))
 
     errors: Errors = {}
     for found in parallel_map(update, [part for each in blocks for part in each.parts()]):
@@ -182,47 +184,37 @@ def _total_errors(errors: Errors) -> Errors:
     return {int(kind): (each[0], each[1]) for kind, each in zip(KindType, found, strict=True) if each[1] > 0}
 
 
-def _errors(
-    readings: HeadMoments, cells: Cells, rows: RowPosterior, sums: RowSums | None
-) -> Iterator[tuple[int, float, float]]:
+def _errors(batch: RowBatch, rows: RowPosterior) -> Iterator[tuple[int, float, float]]:
     """By kind, the expected squared errors of a block's ratings and reals, and how much they count."""
-    if sums is not None:
-        squared = sums.squared_errors(rows, rows.moments()).double().sum()
-        yield KindType.RATING, float(squared), float(sums.counts.double().sum())
-    real = (readings.kinds == KindType.REAL)[cells.index]
+    if batch.ratings is not None:
+        squared = batch.ratings.squared_errors(rows).double().sum()
+        yield KindType.RATING, float(squared), float(batch.ratings.counts.double().sum())
+    if not batch.weighs:
+        return
+    real = batch.kinds == KindType.REAL
     if bool(real.any()):
-        mean, second = readings.outputs(cells, rows)
-        squared = (cells.values - mean) ** 2 + (second - mean**2).clamp(min=0)
-        weights = readings.weighted(cells, rows)[0] / readings.precision[cells.index]
-        counted = cells.weighted(torch.ones_like(squared))[real]
+        mean, second = batch.outputs(rows)
+        squared = (batch.values - mean) ** 2 + (second - mean**2).clamp(min=0)
+        weights = batch.gaussian_terms(rows)[0] / batch.precision
+        counted = batch.aged(torch.ones_like(squared))[real]
         yield KindType.REAL, float((weights * squared)[real].double().sum()), float(counted.double().sum())
 
 
 def feature_sums(backbone: Factorisation, blocks: list[RowBlock], rows: RowPosterior) -> FeatureSums:
     """Add up what the update of features needs of all rows, block by block."""
-    readings, size = backbone.readings(), backbone.latent + 1
+    moments, size = backbone.head_moments(), backbone.latent + 1
     total = torch.zeros(backbone.features, size * (size + 1) // 2)
     linear = torch.zeros(backbone.features, size)
     squares = torch.zeros(backbone.features, dtype=torch.float64)
-    for each in blocks:
-        now, block = rows.at(each.place), each.cells
-        weights, values = _weights(readings, block, now)
-        each.back.add(total, now.moments(), weights)
-        each.back.add(linear, append_one(now.mean), values)
-        squared = (weights * block.values**2).double()
-        squares += torch.bincount(block.index, squared, minlength=backbone.features)
-    return FeatureSums(*(process_group().all_reduce_sum(each) for each in (total, linear, squares)))
-
-
-def _weights(readings: HeadMoments, cells: Cells, rows: RowPosterior) -> tuple[Tensor, Tensor]:
-    """The weight of each observation in its feature's sums, and weight × value: two of (n,)."""
-    weights = cells.weighted(rows.relative_precision[cells.lines])
-    linear = weights * cells.values
-    if not readings.weighs:
-        return weights, linear
-    own, values = readings.weighted(cells, rows)
-    rated = readings.kinds[cells.index] == KindType.RATING
-    return torch.where(rated, weights, own), torch.where(rated, linear, values)
+    for block in blocks:
+        now, batch = rows.at(block.place), RowBatch(block.cells, moments)
+        # The precision of a feature's ratings is applied to its sums.
+        weights, values = batch.terms(now, now.relative_precision[batch.cells.lines])
+        block.back.add(total, now.moments(), weights)
+        block.back.add(linear, append_one(now.mean), values)
+        squared = (weights * batch.values**2).double()
+        squares += torch.bincount(batch.cells.index, squared, minlength=backbone.features)
+    return FeatureSums(*(process_group().all_reduce_sum(part) for part in (total, linear, squares)))
 
 
 _ROWS = ("mean", "spread", "relative_precision")
@@ -413,7 +405,7 @@ class FactorisationTraining:
             return
         # These stay, only how far they count changes.
         differences = backbone.signature.differences(cells) if done else self._begin()
-        signatures = backbone.signature.believed(differences, cells.counts)
+        signatures = backbone.signature.shrink(differences, cells.counts)
         blocks = row_blocks(backbone, cells)
         for turn in range(done + 1, backbone.sweeps + 1):
             choosing = turn % _CHOOSING == 0
@@ -429,7 +421,7 @@ class FactorisationTraining:
             errors = sweep_rows(backbone, blocks, signatures, self.rows)
             self._update_row_prior(self.rows, signatures, choosing=choosing)
             if choosing:
-                signatures = backbone.signature.believed(differences, cells.counts)
+                signatures = backbone.signature.shrink(differences, cells.counts)
             error = self._update_precision(errors)
             self._update_heads(
                 feature_sums(backbone, blocks, self.rows), self.prior_means, self.prior_covariance
@@ -451,7 +443,7 @@ class FactorisationTraining:
         groups = make_groups(self.description.numbers, self.description.groups, self.generator)
         self.head_regression = LooRidge(groups)
         differences = backbone.signature.differences(cells)
-        signatures = backbone.signature.believed(differences, cells.counts)
+        signatures = backbone.signature.shrink(differences, cells.counts)
         columns = torch.arange(1, signatures.shape[1])
         parts = [part for part in (columns[:1], columns[1:]) if len(part)]  # the count, then the rest
         self.row_regression = LooRidge(make_groups(signatures, parts, shared=True), shared=True)
@@ -544,7 +536,7 @@ class FactorisationTraining:
             backbone.weight[part] = heads[:, :-1]
             backbone.bias[part] = heads[:, -1]
             backbone.spread[part] = pack(covariance)
-            if not backbone.has_two_values:
+            if backbone.noisy_rows:
                 self._update_exactness(part, total, weighted, factors[part] * sums.squares[part])
 
         for _ in parallel_map(update, row_slices(len(factors), PER_NUMBER * self.size**2, BUDGET // 4)):

@@ -1,18 +1,40 @@
-"""Compute the posterior of rows' factors from their observations, in batches and one by one."""
+"""Compute the Gaussian posterior of rows' factors from their observations.
+
+A value x of a feature is modelled as u·v + b plus noise, with the row's factors u and the feature's uncertain
+head (v, b). Given a weight ω and a weighted value t of each observation, the posterior of u has
+
+    precision  Λ = Λ₀ + Σ ω·E[v·vᵀ]
+    mean       Λ⁻¹·(Λ₀·m + Σ (t·v − ω·E[v·b]))
+
+with the prior mean m and precision Λ₀. A rating has ω = precision · relative precision of its row, t = ω·x.
+The relative precision, and the weights of binary and real observations, depend on the posterior: a few
+passes of a fixed point find them.
+
+The formulas are written once, over tensors with a leading dimension of rows and over numpy arrays of a single
+row without it. Only products over observations differ, by how the observations are stored:
+
+- ``RowBatch``: rows × features as a sparse matrix beside the moments of all features, for many rows;
+- ``PaddedRows``: the moments of each observation gathered into padded blocks, for some rows and other heads;
+- ``SingleRow``: one row in numpy, where the overhead of tensors would cost more than the arithmetic.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cache, cached_property
+from types import ModuleType
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from headstart.core.types import Heads, RowBelief, RowStates
+from headstart.core.types import Heads, OneRow
 from headstart.distributed import process_group
-from headstart.linalg.packed import append_one, squares, traces, triangle_indices, unpack
+from headstart.linalg import packed
+from headstart.linalg.packed import Array, append_one, squares, triangle_indices, unpack
 from headstart.linalg.ragged import (
-    blocks,
     column_sums,
     gram,
     pad,
@@ -24,258 +46,449 @@ from headstart.linalg.ragged import (
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 
-if TYPE_CHECKING:
-    from headstart.backbones.factorisation import Factorisation
+AnyArray = Any
+"""A tensor for a batch of rows, or a numpy array for a single row."""
 
-
-# The noise of a row or feature is believed as if so many observations had shown the usual one.
-NOISE_SHOTS = 5.0
+NOISE_SHOTS = (
+    5.0  # observations of usual noise added to those of a row or feature when its noise is estimated
+)
 
 PASSES, MORE_PASSES = 3, 5  # more where the weights of observations depend on the row
 
-BELIEVED = 25.0  # squared: a real farther off than 5 standard deviations counts as if it were there
+WINSORISED = 25.0  # squared standard deviations beyond which a real observation pulls no harder
+
+
+# -- arrays of either library -----------------------------------------------------------------------
+
+
+def namespace(array: AnyArray) -> ModuleType:
+    """Return the library of an array: torch or numpy, whose functions of one name do the same."""
+    return torch if isinstance(array, Tensor) else np
+
+
+@cache
+def _off_diagonal_twice(size: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Return factors of packed entries that make a dot product of two packed matrices a trace."""
+    down, across = triangle_indices(size, device)
+    return torch.where(down == across, 1.0, 2.0).to(dtype)
+
+
+@cache
+def _numpy_triangle(size: int) -> tuple[Array, Array, Array, Array]:
+    """Return rows and columns of the packed entries, the factors of traces, and where the diagonal is."""
+    down, across = np.tril_indices(size)
+    return down, across, np.where(down == across, 1.0, 2.0), np.flatnonzero(down == across)
+
+
+def _traces(left: AnyArray, right: AnyArray, size: int) -> AnyArray:
+    """Compute tr(M·N) of packed matrices (…, packed): (…)."""
+    if isinstance(left, Tensor):
+        return packed.traces(left, right)
+    return left @ (_numpy_triangle(size)[2] * right)
+
+
+def _doubled(moments: AnyArray, size: int) -> AnyArray:
+    """Double the entries off the diagonal of packed matrices, so that a product with another is a trace."""
+    if isinstance(moments, Tensor):
+        return moments * _off_diagonal_twice(size, moments.device, moments.dtype)
+    return moments * _numpy_triangle(size)[2]
+
+
+def diagonal_of(spread: AnyArray, size: int) -> AnyArray:
+    """Return the diagonals of packed matrices (…, packed): (…, size)."""
+    if isinstance(spread, Tensor):
+        return packed.diagonals(spread, size)
+    return spread.take(_numpy_triangle(size)[3])
+
+
+def _solve(precision: AnyArray, linear: AnyArray, size: int) -> tuple[AnyArray, AnyArray]:
+    """Return means and packed covariances of Gaussians with a packed precision, and precision · mean."""
+    if isinstance(precision, Tensor):
+        means, covariances = packed.solve(unpack(precision, size), linear)
+        return means, packed.pack(covariances)
+    covariance = packed.invert_one(packed.robust_cholesky_one(packed.unpack_one(precision)))
+    return covariance @ linear, packed.pack_one(covariance)
+
+
+# -- priors and posteriors --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class RowPosterior:
-    """Gaussian posteriors of rows' factors, and how exact a row's observations are."""
+    """Gaussian posteriors of rows' factors, and the precision of the rows' observations."""
 
-    mean: Tensor  # (rows, latent)
-    spread: Tensor  # (rows, packed): the covariance, packed
-    relative_precision: Tensor  # (rows,): precision of a row's observations relative to the usual one
+    mean: AnyArray  # (…, latent)
+    spread: AnyArray  # (…, packed): the covariance, packed
+    relative_precision: AnyArray  # (…): precision of a row's observations relative to the usual one
 
     @property
     def covariance(self) -> Tensor:
-        """The covariances as matrices: (rows, latent, latent)."""
-        return unpack(self.spread, self.mean.shape[1])
+        """The covariances of a batch of rows as matrices: (rows, latent, latent)."""
+        return unpack(self.spread, self.mean.shape[-1])
 
-    def moments(self) -> Tensor:
-        """E[(u, 1)(u, 1)ᵀ] of each row, packed: (rows, packed)."""
-        moments = squares(append_one(self.mean))
-        moments[:, : self.spread.shape[1]] += self.spread  # the bias comes last
+    def moments(self) -> AnyArray:
+        """Return E[(u, 1)(u, 1)ᵀ] of each row, packed: (…, packed)."""
+        if isinstance(self.mean, Tensor):
+            moments = squares(append_one(self.mean))
+        else:
+            vector = np.append(self.mean, 1.0)
+            down, across, *_ = _numpy_triangle(len(vector))
+            moments = vector.take(down) * vector.take(across)
+        moments[..., : self.spread.shape[-1]] += self.spread  # the bias comes last
         return moments
 
-    def doubled_moments(self) -> Tensor:
-        """The same with what is off the diagonal twice: its product with a packed matrix is a trace."""
-        down, across = triangle_indices(self.mean.shape[1] + 1, self.mean.device)
-        return self.moments() * torch.where(down == across, 1.0, 2.0)
-
     def at(self, rows: slice) -> RowPosterior:
-        """The posteriors of some rows, not copied."""
+        """Return the posteriors of some rows as views."""
         return RowPosterior(self.mean[rows], self.spread[rows], self.relative_precision[rows])
 
     def put(self, rows: slice, posterior: RowPosterior) -> None:
-        """Write over the posteriors of some rows; training alone may do so."""
+        """Overwrite the posteriors of some rows in place; only training does so."""
         self.mean[rows] = posterior.mean
         self.spread[rows] = posterior.spread
         self.relative_precision[rows] = posterior.relative_precision
 
     def mean_moment(self) -> Tensor:
-        """The mean of E[(u, 1)(u, 1)ᵀ] over rows, in double precision: (latent + 1, latent + 1)."""
-        (_, whole), latent = process_group().span(len(self.mean)), self.mean.shape[1]
+        """Compute the mean of E[(u, 1)(u, 1)ᵀ] over the rows of all processes: (latent + 1, latent + 1)."""
+        (_, rows), latent = process_group().span(len(self.mean)), self.mean.shape[1]
         moment = torch.zeros(latent + 1, latent + 1, dtype=torch.float64)
         moment[:-1, :-1] = gram(self.mean, self.mean) + unpack(column_sums(self.spread), latent)
         moment[:-1, -1] = moment[-1, :-1] = column_sums(self.mean)
         moment[-1, -1] = len(self.mean)
-        return process_group().all_reduce_sum(moment) / max(1, whole)
+        return process_group().all_reduce_sum(moment) / max(1, rows)
+
+
+class FactorPrior(NamedTuple):
+    """The Gaussian prior of rows' factors: a mean for each row, and one covariance."""
+
+    mean: AnyArray  # (…, latent)
+    spread: AnyArray  # (packed,): the covariance, packed
+    precision: AnyArray  # (latent, latent)
+
+    @property
+    def packed_precision(self) -> AnyArray:
+        """The precision, packed: (packed,)."""
+        return (
+            packed.pack(self.precision) if isinstance(self.mean, Tensor) else packed.pack_one(self.precision)
+        )
+
+    def as_posterior(self) -> RowPosterior:
+        """Return the prior as the posterior of rows without observations."""
+        return RowPosterior(self.mean, self.spread, namespace(self.mean).ones_like(self.mean[..., 0]))
+
+
+class RatingSums(NamedTuple):
+    """Sums over each row's ratings, weighted by their usual precision."""
+
+    counts: AnyArray  # (…): the number of ratings, or the sum of their weights by age
+    squares: AnyArray  # (…): Σ ω·x²
+    linear: AnyArray  # (…, latent + 1): Σ ω·x·(v, b)
+    total: AnyArray  # (…, packed): Σ ω·E[(v, b)(v, b)ᵀ]
+
+    def squared_errors(self, now: RowPosterior) -> AnyArray:
+        """Compute the expected squared errors of the row's own predictions: (…)."""
+        size = self.linear.shape[-1]
+        explained = (self.linear[..., :-1] * now.mean).sum(-1) + self.linear[..., -1]
+        return self.squares - 2 * explained + _traces(self.total, now.moments(), size)
+
+    def relative_precision(self, now: RowPosterior) -> AnyArray:
+        """Estimate the precision of each row's ratings, shrunk to the usual: (…)."""
+        return (NOISE_SHOTS + self.counts) / (NOISE_SHOTS + self.squared_errors(now).clip(0))
+
+
+# -- observations -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class HeadMoments:
-    """The heads by which rows are read: all that the posterior of a row needs of the features it observed."""
+    """First and second moments of the heads of some features, with kinds and precisions."""
 
     heads: Tensor  # (features, latent + 1): the means of (v, b)
     second: Tensor  # (features, packed): E[(v, b)(v, b)ᵀ]
     kinds: Tensor  # (features,)
-    precision: Tensor  # (features,): of an observation that is not binary, at a row of usual exactness
+    precision: Tensor  # (features,): of an observation that is not binary, at a row of usual noise
 
     @classmethod
     def of(cls, heads: Heads, kinds: Tensor) -> HeadMoments:
-        """Read rows by heads that know their covariance and noise."""
+        """Compute the moments of heads that have a covariance and a noise."""
         stacked = torch.cat([heads.weight, heads.bias[:, None]], dim=1)
         noise = torch.ones_like(heads.bias) if heads.noise is None else heads.noise
         return cls(stacked, heads.packed_covariance + squares(stacked), kinds, 1 / noise)
 
     def double(self) -> HeadMoments:
-        """The same in double precision."""
+        """Return the moments in double precision."""
         return HeadMoments(self.heads.double(), self.second.double(), self.kinds, self.precision.double())
 
     @property
-    def size(self) -> int:
-        """The length of a head with its bias."""
-        return int(self.heads.shape[-1])
-
-    @property
     def weighs(self) -> bool:
-        """Whether any observation's weight depends on what is known of the row: all but those of ratings."""
+        """Whether the weight of any observation depends on its row: that of all kinds but ratings."""
         return bool((self.kinds != KindType.RATING).any())
 
-    @property
-    def passes(self) -> int:
-        """How many passes the fixed point between a row's factors and its observations' weights takes."""
-        return MORE_PASSES if self.weighs else PASSES
 
-    def sums(self, cells: Cells) -> RowSums | None:
-        """What a row's ratings add up to; None where there are none."""
-        rating = self.kinds == KindType.RATING
-        if not bool(rating.any()):
+class ObservedRows(ABC):
+    """The observations of some rows, each with the moments of its feature's head.
+
+    Subclasses implement the two products over observations, ``sums`` and ``outputs``, and ``by_row``.
+    """
+
+    values: AnyArray  # (n,): on the models' scale
+    weights: AnyArray | None  # (n,): by age; None: all 1
+    kinds: AnyArray  # (n,): of the features
+    precision: AnyArray  # (n,): of an observation that is not binary, at a row of usual noise
+    weighs: bool  # whether the weight of any observation depends on its row
+
+    @abstractmethod
+    def sums(self, weights: AnyArray, values: AnyArray) -> tuple[AnyArray, AnyArray]:
+        """Return Σ weight · E[(v, b)(v, b)ᵀ] (…, packed) and Σ value · (v, b) (…, latent + 1) of each row."""
+
+    @abstractmethod
+    def outputs(self, now: RowPosterior) -> tuple[AnyArray, AnyArray]:
+        """Return E[u·v + b] and E[(u·v + b)²] of each observation: two of (n,)."""
+
+    @abstractmethod
+    def by_row(self, numbers: AnyArray) -> AnyArray:
+        """Sum numbers of the observations (n,) over each row: (…)."""
+
+    def aged(self, numbers: AnyArray) -> AnyArray:
+        """Multiply numbers of the observations (n,) by the observations' weights."""
+        return numbers if self.weights is None else numbers * self.weights
+
+    @cached_property
+    def ratings(self) -> RatingSums | None:
+        """The sums over each row's ratings; None if there are other kinds only."""
+        rated = self.kinds == KindType.RATING
+        if self.weighs and not bool(rated.any()):
             return None
-        rated = cells.weighted(rating[cells.index].to(self.precision.dtype))
-        weights = self.precision[cells.index] * rated
-        both = segment_sum(torch.stack([weights * cells.values**2, rated], dim=1), cells.indptr)
-        total, linear = self.summed(cells, weights, weights * cells.values)
-        return RowSums(both[:, 1], both[:, 0], linear, total)
+        xp = namespace(self.values)
+        counted = self.aged(xp.where(rated, xp.ones_like(self.precision), 0.0))
+        weights = self.precision * counted
+        total, linear = self.sums(weights, weights * self.values)
+        return RatingSums(self.by_row(counted), self.by_row(weights * self.values**2), linear, total)
 
-    def summed(self, cells: Cells, weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Σ weight · second moment and Σ value · head over each row's observations, of two of (n,)."""
-        return segment_weighted_sum(self.second, cells, weights), segment_weighted_sum(
-            self.heads, cells, values
-        )
+    def relative_precision(self, now: RowPosterior, *, noisy: bool) -> AnyArray:
+        """Estimate the precision of each row's ratings, relative to the usual, if it is ``noisy``: (…).
 
-    def weighted(self, cells: Cells, now: RowPosterior, *, new: bool = False) -> tuple[Tensor, Tensor]:
-        """Observations that are no ratings as Gaussian ones: weight, and weight × value, two of (n,).
-
-        A binary one gets the weight of Jaakkola and Jordan's bound. A real one that is far off loses weight,
-        so that it moves a row no more than one at the border would: it may be an error of the data. How far
-        it is off is measured against the noise or, if the rows are ``new`` and ``now`` is their prior,
-        against all that the prior leaves open. So a row of which all observations are large is believed.
-        Ratings get 0.
+        Reals are left out: the errors of a row of large values are large, and its values are right.
         """
-        kinds = self.kinds[cells.index]
-        mean, second = self.outputs(cells, now)
-        bound = second.clamp(min=1e-6).sqrt()  # the root of E[(u·v + b)²] makes the bound tightest
-        binary = torch.tanh(bound / 2) / (2 * bound)
-        precision = self.precision[cells.index]
-        doubt = (second - mean**2).clamp(min=0)
-        squared = (cells.values - mean) ** 2
-        squared = squared / (1 / precision + doubt) if new else (squared + doubt) * precision
-        real = precision * (BELIEVED / squared.clamp(min=BELIEVED))
-        zero = torch.zeros_like(real)
-        weights = torch.where(
-            kinds == KindType.REAL, real, torch.where(kinds == KindType.BINARY, binary, zero)
-        )
-        signs = torch.where(kinds == KindType.BINARY, cells.values - 0.5, zero)
-        values = torch.where(kinds == KindType.REAL, real * cells.values, signs)
-        return cells.weighted(weights), cells.weighted(values)
+        if not noisy or self.ratings is None:
+            return namespace(now.mean).ones_like(now.relative_precision)
+        return self.ratings.relative_precision(now)
 
-    def outputs(self, cells: Cells, now: RowPosterior) -> tuple[Tensor, Tensor]:
-        """E[u·v + b] and E[(u·v + b)²] of each observation: two of (n,)."""
-        mean = sampled_products(append_one(now.mean), self.heads, cells)
-        return mean, sampled_products(now.doubled_moments(), self.second, cells)
+    def total_terms(self, now: RowPosterior, relative: AnyArray, *, new: bool) -> tuple[AnyArray, AnyArray]:
+        """Return ``sums`` over all observations, with the relative precision of each row's ratings."""
+        total, linear = None, None
+        if self.ratings is not None:
+            scale = relative[..., None]
+            total, linear = scale * self.ratings.total, scale * self.ratings.linear
+        if self.weighs:
+            others = self.sums(*self.gaussian_terms(now, new=new))
+            total, linear = others if total is None else (total + others[0], linear + others[1])
+        return total, linear
 
+    def gaussian_terms(self, now: RowPosterior, *, new: bool = False) -> tuple[AnyArray, AnyArray]:
+        """Approximate binary and real observations by Gaussian ones: weight and weight · value, two of (n,).
 
-@dataclass(frozen=True)
-class RowSums:
-    """Sums over each row's ratings, weighted by their usual precision."""
+        A binary observation has the weight of Jaakkola and Jordan's bound. A real one beyond five standard
+        deviations loses weight (winsorising): it may be an error in the data. Its distance is measured
+        against the noise or, if ``new`` says that ``now`` is a prior, against noise and prior together, so
+        that a row of only large values is not taken for a row of errors. Ratings get 0.
+        """
+        xp = namespace(self.values)
+        binary, real = self.kinds == KindType.BINARY, self.kinds == KindType.REAL
+        mean, second = self.outputs(now)
+        bound = xp.sqrt(second.clip(1e-6))  # the bound is tightest at the root of E[(u·v + b)²]
+        uncertainty, squared = (second - mean**2).clip(0), (self.values - mean) ** 2
+        if new:
+            squared = squared / (1 / self.precision + uncertainty)
+        else:
+            squared = (squared + uncertainty) * self.precision
+        winsorised = self.precision * (WINSORISED / squared.clip(WINSORISED))
+        weights = xp.where(real, winsorised, xp.where(binary, xp.tanh(bound / 2) / (2 * bound), 0.0))
+        values = xp.where(real, winsorised * self.values, xp.where(binary, self.values - 0.5, 0.0))
+        return self.aged(weights), self.aged(values)
 
-    counts: Tensor  # (rows,): how much the observations count together, by their age
-    squares: Tensor  # (rows,): of values
-    linear: Tensor  # (rows, latent + 1): value × head
-    total: Tensor  # (rows, packed): second moments of heads
-
-    def squared_errors(self, rows: RowPosterior, moments: Tensor) -> Tensor:
-        """The expected squared errors of the row's own predictions: (rows,)."""
-        twice = 2 * (self.linear * append_one(rows.mean)).sum(1)
-        return self.squares - twice + traces(self.total, moments)
-
-
-_CACHED = 1 << 20  # numbers that one block reads in every pass
-
-
-def read_rows(
-    backbone: Factorisation, cells: Cells, known: Cells, readings: HeadMoments, belief: RowBelief | None
-) -> RowStates:
-    """The states of rows, in double precision until the end.
-
-    Rows of ratings alone need fewer passes than others, so they are read apart: a row must be the same
-    whatever others are described with it.
-
-    Parameters
-    ----------
-    backbone : Factorisation
-        What the rows are read by.
-    cells : Cells
-        Observations by row, of the features of ``readings``.
-    known : Cells
-        Those of the backbone's own features, by their numbers there.
-    readings : Readings
-        The heads that read them.
-    belief : RowBelief, optional
-        What is believed of the rows before they are observed.
-    """
-    other = (readings.kinds != KindType.RATING)[cells.index]
-    weighed = torch.zeros(len(cells), dtype=torch.bool).index_fill_(0, cells.lines[other], True)
-    groups = [torch.nonzero(each)[:, 0] for each in (~weighed, weighed)]
-    parts = [
-        _read(
-            backbone,
-            cells.take(group),
-            known.take(group),
-            readings,
-            None if belief is None else belief.take(group),
-        )
-        for group in groups
-        if len(group)
-    ]
-    return RowStates.concatenate(parts).take(torch.argsort(torch.cat(groups)))
+    def terms(self, now: RowPosterior, rating_weights: AnyArray) -> tuple[AnyArray, AnyArray]:
+        """Return weight and weight · value of all observations, those of ratings being ``rating_weights``."""
+        rating_weights = self.aged(rating_weights)
+        rating_values = rating_weights * self.values
+        if not self.weighs:
+            return rating_weights, rating_values
+        xp, rated = namespace(self.values), self.kinds == KindType.RATING
+        weights, values = self.gaussian_terms(now)
+        return xp.where(rated, rating_weights, weights), xp.where(rated, rating_values, values)
 
 
-def _read(
-    backbone: Factorisation, cells: Cells, known: Cells, readings: HeadMoments, belief: RowBelief | None
-) -> RowStates:
-    """Rows that need equally many passes, those of similarly many observations together."""
-    parts, order = [], []
-    for group in blocks(cells.counts, readings.second.shape[1], budget=_CACHED):
-        few = cells.take(group)
-        few = replace(few, values=few.values.double())
-        signature = backbone.signature(known.take(group)).double()
-        here = PaddedHeadMoments.of(readings, few)
-        few = replace(few, index=torch.arange(len(few.index)), width=len(few.index))
-        own = None if belief is None else belief.take(group).double()
-        posterior = backbone.posterior_from(few, here, here.sums(few), signature, None, belief=own)
-        parts.append(backbone.states_of(posterior, signature).to(backbone.weight.dtype))
-        order.append(group)
-    return RowStates.concatenate(parts).take(torch.argsort(torch.cat(order)))
+class RowBatch(ObservedRows):
+    """Rows × features as a sparse matrix, beside a table of the features' moments."""
 
+    def __init__(self, cells: Cells, moments: HeadMoments) -> None:
+        self.cells, self.moments, self.values = cells, moments, cells.values
+        self.weights = None if cells.weights is None else cells.weights.to(moments.precision.dtype)
+        self.weighs = moments.weighs
 
-@dataclass(frozen=True)
-class PaddedHeadMoments(HeadMoments):
-    """The heads of each observation of some rows, gathered once, so that all passes find them in the cache.
+    @cached_property
+    def kinds(self) -> Tensor:
+        """Kinds of the observations' features: (n,)."""
+        return self.moments.kinds[self.cells.index]
 
-    ``kinds`` and ``precision`` have one number for each observation, so cells point at themselves.
-    """
+    @cached_property
+    def precision(self) -> Tensor:
+        """Precisions of the observations at a row of usual noise: (n,)."""
+        return self.moments.precision[self.cells.index]
 
-    heads: Tensor  # (rows, most, latent + 1)
-    second: Tensor  # (rows, most, packed)
-    place: Tensor  # (n,): of each observation in its row
-
-    @classmethod
-    def of(cls, readings: HeadMoments, cells: Cells) -> PaddedHeadMoments:  # type: ignore[override]
-        """Gather what these rows read, in double precision."""
-        heads, second, kinds, precision = (
-            each.index_select(0, cells.index)
-            for each in (readings.heads, readings.second, readings.kinds, readings.precision)
-        )
-        return cls(
-            pad(heads.double(), cells),
-            pad(second.double(), cells),
-            kinds,
-            precision.double(),
-            places(cells),
-        )
-
-    def summed(self, cells: Cells, weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """As of ``HeadMoments``, by one product for each row."""
+    def sums(self, weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Sum moments over each row by sparse products."""
         return (
-            (pad(weights, cells)[:, None] @ self.second)[:, 0],
-            (pad(values, cells)[:, None] @ self.heads)[:, 0],
+            segment_weighted_sum(self.moments.second, self.cells, weights),
+            segment_weighted_sum(self.moments.heads, self.cells, values),
         )
 
-    def outputs(self, cells: Cells, now: RowPosterior) -> tuple[Tensor, Tensor]:
-        """As of ``HeadMoments``, by one product for each row.
+    def outputs(self, now: RowPosterior) -> tuple[Tensor, Tensor]:
+        """Compute outputs by a dense or a sampled product, whichever costs less."""
+        near, doubled = append_one(now.mean), _doubled(now.moments(), now.mean.shape[1] + 1)
+        return (
+            sampled_products(near, self.moments.heads, self.cells),
+            sampled_products(doubled, self.moments.second, self.cells),
+        )
+
+    def by_row(self, numbers: Tensor) -> Tensor:
+        """Sum numbers of the observations (n,) over each row: (rows,)."""
+        return segment_sum(numbers[:, None], self.cells.indptr)[:, 0]
+
+
+class PaddedRows(ObservedRows):
+    """Rows with the moments of each observation gathered once, in double precision, for all passes."""
+
+    def __init__(self, cells: Cells, moments: HeadMoments) -> None:
+        self.cells, self.values = cells, cells.values.double()
+        self.weights = None if cells.weights is None else cells.weights.double()
+        heads, second, self.kinds, precision = (
+            part.index_select(0, cells.index)
+            for part in (moments.heads, moments.second, moments.kinds, moments.precision)
+        )
+        self.precision = precision.double()
+        self.heads = pad(heads.double(), cells)  # (rows, most, latent + 1)
+        self.second = pad(second.double(), cells)  # (rows, most, packed)
+        self.lines, self.positions = (
+            cells.lines,
+            places(cells),
+        )  # (n,): where each observation lies in a block
+        self.weighs = bool((self.kinds != KindType.RATING).any())
+
+    def sums(self, weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Sum moments by one dense product for each row."""
+        return (
+            (pad(weights, self.cells)[:, None] @ self.second)[:, 0],
+            (pad(values, self.cells)[:, None] @ self.heads)[:, 0],
+        )
+
+    def outputs(self, now: RowPosterior) -> tuple[Tensor, Tensor]:
+        """Compute outputs by one dense product for each row.
 
         A vector from the left takes a sixth of the time of the same from the right.
         """
-        mean = append_one(now.mean)[:, None] @ self.heads.mT
-        second = now.doubled_moments()[:, None] @ self.second.mT
-        return mean[cells.lines, 0, self.place], second[cells.lines, 0, self.place]
+        doubled = _doubled(now.moments(), now.mean.shape[1] + 1)
+        mean, second = append_one(now.mean)[:, None] @ self.heads.mT, doubled[:, None] @ self.second.mT
+        return mean[self.lines, 0, self.positions], second[self.lines, 0, self.positions]
+
+    def by_row(self, numbers: Tensor) -> Tensor:
+        """Sum numbers of the observations (n,) over each row: (rows,)."""
+        return segment_sum(numbers[:, None], self.cells.indptr)[:, 0]
+
+
+class SingleRow(ObservedRows):
+    """One row in numpy. Its second moments stay parted into covariances and heads: fewer numbers to write."""
+
+    def __init__(self, row: OneRow) -> None:
+        self.values, self.weights, self.kinds = row.values, row.weights, row.kinds
+        self.heads, self.covariance = row.heads, row.covariance
+        self.precision = 1 / row.noise
+        self.weighs = bool((row.kinds != KindType.RATING).any())
+
+    def sums(self, weights: Array, values: Array) -> tuple[Array, Array]:
+        """Sum moments by a Gram matrix of the heads and a product with their covariances."""
+        scaled = self.heads * np.sqrt(weights)[:, None]
+        spread = weights.astype(self.covariance.dtype) @ self.covariance
+        return packed.pack_one(scaled.T @ scaled) + spread, values @ self.heads
+
+    def outputs(self, now: RowPosterior) -> tuple[Array, Array]:
+        """Compute outputs by products of the heads with the row's moments."""
+        moments, size = now.moments(), self.heads.shape[1]
+        doubled = _doubled(moments, size).astype(self.covariance.dtype)
+        second = ((self.heads @ packed.unpack_one(moments)) * self.heads).sum(1) + self.covariance @ doubled
+        return self.heads[:, :-1] @ now.mean + self.heads[:, -1], second
+
+    def by_row(self, numbers: Array) -> Array:
+        """Sum numbers of the observations (n,): ()."""
+        return numbers.sum()  # type: ignore[no-any-return]
+
+
+# -- the posterior ----------------------------------------------------------------------------------
+
+
+def row_posterior(
+    rows: ObservedRows,
+    prior: FactorPrior,
+    start: RowPosterior | None = None,
+    passes: int | None = None,
+    *,
+    noisy: bool = True,
+) -> RowPosterior:
+    """Compute the posteriors of rows' factors by a few passes of a fixed point.
+
+    Parameters
+    ----------
+    rows : ObservedRows
+        The observations.
+    prior : FactorPrior
+        The prior of the rows' factors.
+    start : RowPosterior, optional
+        The posterior to begin with, by default the prior.
+    passes : int, optional
+        The number of passes, by default as many as the kinds need.
+    noisy : bool, default=True
+        Whether to estimate the precision of each row's ratings.
+    """
+    now = prior.as_posterior() if start is None else start
+    if passes is None:  # without a precision to estimate, the first pass over ratings is exact
+        passes = MORE_PASSES if rows.weighs else PASSES if noisy else 1
+    latent = now.mean.shape[-1]
+    bias = latent * (latent + 1) // 2  # where the entries of the bias begin in a packed matrix
+    prior_precision, prior_linear = prior.packed_precision, prior.mean @ prior.precision
+    for turn in range(passes):
+        new = turn == 0 and start is None
+        relative = now.relative_precision if new else rows.relative_precision(now, noisy=noisy)
+        total, linear = rows.total_terms(now, relative, new=new)
+        mean, spread = _solve(
+            prior_precision + total[..., :bias],
+            prior_linear + (linear[..., :-1] - total[..., bias:-1]),
+            latent,
+        )
+        now = RowPosterior(mean, spread, relative)
+    return now
+
+
+def row_contributions(
+    rows: RowBatch, prior: FactorPrior, usual: Tensor, shifts: Tensor, *, noisy: bool = True
+) -> Tensor:
+    """Decompose the posterior mean of one row, less ``usual`` (latent,): (shifts + n, latent).
+
+    Given the weights ω of the observations, the mean u solves Λ·u = Λ₀·m + Σ (t·v − ω·E[v·b]). Subtracting
+    Λ·m₀ with the mean m₀ = ``usual`` of a row without observations,
+
+        u − m₀ = Λ⁻¹·Λ₀·(m − m₀) + Σ Λ⁻¹·(t·v − ω·(E[v·b] + E[v·vᵀ]·m₀)),
+
+    so an observation contributes by its distance from the value expected of a row without observations.
+    The ``shifts`` (shifts, latent) are the parts of m − m₀. All is in double precision.
+    """
+    before = row_posterior(rows, prior, passes=(MORE_PASSES if rows.weighs else PASSES) - 1, noisy=noisy)
+    relative = rows.relative_precision(before, noisy=noisy)  # as in the last pass
+    terms = rows.terms(before, relative.double() * rows.precision.double())
+    weights, values = (part.double()[:, None] for part in terms)
+    heads = rows.moments.heads[rows.cells.index].double()
+    second = unpack(rows.moments.second[rows.cells.index].double(), heads.shape[1])
+    inner, cross = second[:, :-1, :-1], second[:, :-1, -1]
+    prior_precision = prior.precision.double()
+    precision = prior_precision + (weights[..., None] * inner).sum(0)
+    pulls = values * heads[:, :-1] - weights * (cross + inner @ usual)
+    contributions: Tensor = torch.linalg.solve(precision, torch.cat([shifts @ prior_precision, pulls]).T).T
+    return contributions

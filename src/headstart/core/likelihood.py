@@ -1,10 +1,12 @@
-"""How a head's output w·d + b becomes a prediction, and how likely a value is under it."""
+"""Compute predictions from heads' outputs w·d + b, and the likelihood of values under them."""
 
 from __future__ import annotations
 
 import math
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
@@ -24,7 +26,7 @@ class LikelihoodConfig(Config):
 class Likelihood(nn.Module):
     """Bernoulli for binary, Gaussian of fixed variance for ratings, of learned variance for reals.
 
-    Every method works on cells of any mix of kinds; ``kinds`` holds each cell's kind
+    Every method works on cells of any mix of kinds; ``kinds`` contains each cell's kind
     (``headstart.table.kinds``) and broadcasts against the logits.
     """
 
@@ -33,10 +35,21 @@ class Likelihood(nn.Module):
         self.config = config
         self.real_log_variance = nn.Parameter(torch.zeros(()))
 
-    def nll(self, logits: Tensor, values: Tensor, kinds: Tensor) -> Tensor:
-        """Negative log-likelihood of each value on the models' scale."""
+    def is_logistic(self, kind: int) -> bool:
+        """Return whether the link of this kind is the logistic function; otherwise it is the identity."""
+        return kind == KindType.BINARY or (kind == KindType.RATING and self.config.rating_link == "sigmoid")
 
-        def one(kind: int) -> Tensor:
+    def squashes(self, kinds: Tensor) -> Tensor:
+        """Return whether the link of each kind is the logistic function: a mask like ``kinds``."""
+        binary = kinds == KindType.BINARY
+        return binary | (kinds == KindType.RATING) if self.is_logistic(KindType.RATING) else binary
+
+    # -- certain outputs --------------------------------------------------------------------------
+
+    def nll(self, logits: Tensor, values: Tensor, kinds: Tensor) -> Tensor:
+        """Return the negative log-likelihood of each value on the models' scale."""
+
+        def nll_of(kind: int) -> Tensor:
             if kind == KindType.BINARY:
                 return F.binary_cross_entropy_with_logits(logits, values, reduction="none")
             squared = (values - self._link(logits, kind)) ** 2
@@ -46,51 +59,55 @@ class Likelihood(nn.Module):
             log_variance = self.real_log_variance
             return 0.5 * (squared * torch.exp(-log_variance) + math.log(2 * math.pi) + log_variance)
 
-        return self._by_kind(one, kinds, logits)
+        return _by_kind(nll_of, kinds, logits)
 
     def mean(self, logits: Tensor, kinds: Tensor) -> Tensor:
-        """The predicted mean on the models' scale."""
-        return self._by_kind(lambda kind: self._link(logits, kind), kinds, logits)
+        """Return the predicted mean on the models' scale."""
+        return _by_kind(lambda kind: self._link(logits, kind), kinds, logits)
+
+    def logit(self, mean: Tensor, kinds: Tensor) -> Tensor:
+        """Return the output with this predicted ``mean``: the inverse of ``mean``, finite at the ends."""
+
+        def logit_of(kind: int) -> Tensor:
+            return torch.logit(mean, eps=1e-3) if self.is_logistic(kind) else mean
+
+        return _by_kind(logit_of, kinds, mean)
 
     def noise(self, kinds: Tensor) -> Tensor:
-        """The variance an observation adds where no head says so; none for binary ones: like ``kinds``."""
+        """Return the variance of observations where no head has one, 0 for binary ones: like ``kinds``."""
         by_kind = [torch.zeros(()), torch.tensor(self.config.output_variance), self.real_log_variance.exp()]
         return torch.stack(by_kind).to(kinds.device)[kinds]
 
-    def squashes(self, kinds: Tensor) -> Tensor:
-        """Whether the link of these kinds is the logistic function: a mask like ``kinds``."""
-        binary = kinds == KindType.BINARY
-        return binary | (kinds == KindType.RATING) if self.config.rating_link == "sigmoid" else binary
+    # -- uncertain outputs ------------------------------------------------------------------------
 
     def predictive(
         self, logits: Tensor, variance: Tensor, noise: Tensor, kinds: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Mean and variance of a value whose output is Gaussian: two of the logits' shape.
+        """Return mean and variance of values whose outputs are Gaussian: two of the logits' shape.
 
-        ``variance`` is the output's, from an uncertain head; ``noise`` what an observation adds. It
-        adds to the value, but for a binary one to the output: a row that answers at random. Through
-        the logistic function a Gaussian's mean is MacKay's approximation, σ(m / √(1 + π·v / 8)).
+        ``variance`` is that of the output, ``noise`` that of an observation. See ``predictive_of_kind``.
         """
-        squashed = self.squashes(kinds)
-        if not bool(squashed.any()):
-            return logits, variance + noise
-        binary = kinds == KindType.BINARY
-        spread = variance + torch.where(binary, noise, 0.0)
-        mean = torch.sigmoid(logits / torch.sqrt(1 + math.pi / 8 * spread))
-        slope = mean * (1 - mean)
-        squashed_variance = torch.where(binary, slope, slope**2 * variance + noise)
-        return (
-            torch.where(squashed, mean, logits),
-            torch.where(squashed, squashed_variance, variance + noise),
+        present = _present(kinds)
+        mean, total = self.predictive_of_kind(logits, variance, noise, present[0])
+        for kind in present[1:]:
+            other_mean, other_total = self.predictive_of_kind(logits, variance, noise, kind)
+            mean = torch.where(kinds == kind, other_mean, mean)
+            total = torch.where(kinds == kind, other_total, total)
+        return mean, total
+
+    def predictive_of_kind(self, logits: Any, variance: Any, noise: Any, kind: int) -> tuple[Any, Any]:
+        """Return mean and variance of values of one kind, from tensors, numpy arrays or numbers."""
+        return predictive_moments(
+            logits, variance, noise, logistic=self.is_logistic(kind), binary=kind == KindType.BINARY
         )
 
     def predictive_nll(
         self, logits: Tensor, variance: Tensor, noise: Tensor, values: Tensor, kinds: Tensor
     ) -> Tensor:
-        """Negative log-likelihood of each value under ``predictive``."""
+        """Return the negative log-likelihood of each value under ``predictive``."""
         binary = kinds == KindType.BINARY
-        flattened = logits / torch.sqrt(1 + math.pi / 8 * (variance + noise))
-        bernoulli = F.binary_cross_entropy_with_logits(flattened, values, reduction="none")
+        probit = probit_scaled(logits, variance + noise)
+        bernoulli = F.binary_cross_entropy_with_logits(probit, values, reduction="none")
         if bool(binary.all()):
             return bernoulli
         mean, total = self.predictive(logits, variance, noise, kinds)
@@ -98,26 +115,43 @@ class Likelihood(nn.Module):
         gaussian = 0.5 * ((values - mean) ** 2 / total + total.log() + math.log(2 * math.pi))
         return torch.where(binary, bernoulli, gaussian)
 
-    def logit(self, mean: Tensor, kinds: Tensor) -> Tensor:
-        """The output whose predicted mean this is: the inverse of ``mean``, kept finite at the ends."""
-
-        def one(kind: int) -> Tensor:
-            if kind == KindType.BINARY or (kind == KindType.RATING and self.config.rating_link == "sigmoid"):
-                return torch.logit(mean, eps=1e-3)
-            return mean
-
-        return self._by_kind(one, kinds, mean)
-
     def _link(self, logits: Tensor, kind: int) -> Tensor:
-        if kind == KindType.BINARY or (kind == KindType.RATING and self.config.rating_link == "sigmoid"):
-            return torch.sigmoid(logits)
-        return logits
+        return torch.sigmoid(logits) if self.is_logistic(kind) else logits
 
-    @staticmethod
-    def _by_kind(one, kinds: Tensor, like: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
-        """Compute ``one(kind)`` for the kinds that occur, and pick each cell's own."""
-        present = [kind for kind in KindType if bool((kinds == kind).any())] or [KindType.BINARY]
-        result: Tensor = one(present[0])
-        for kind in present[1:]:
-            result = torch.where(kinds == kind, one(kind), result)
-        return result.expand_as(like) if result.shape != like.shape else result
+
+def predictive_moments(
+    output: Any, variance: Any, noise: Any, *, logistic: bool, binary: bool
+) -> tuple[Any, Any]:
+    """Return mean and variance of a value whose output is Gaussian, from tensors or numpy numbers.
+
+    ``variance`` is that of the output. The ``noise`` of an observation adds to the value, but to the output
+    of a binary one. Through the logistic function the mean is MacKay's approximation σ(m / √(1 + π·v / 8)).
+    """
+    if not logistic:
+        return output, variance + noise
+    mean = _sigmoid(probit_scaled(output, variance + noise if binary else variance))
+    slope = mean * (1 - mean)
+    return mean, slope if binary else slope**2 * variance + noise
+
+
+def probit_scaled(output: Any, variance: Any) -> Any:
+    """Return output / √(1 + π·variance / 8)."""
+    return output / (1 + math.pi / 8 * variance) ** 0.5
+
+
+def _sigmoid(output: Any) -> Any:
+    return torch.sigmoid(output) if isinstance(output, Tensor) else np.exp(-np.logaddexp(0.0, -output))
+
+
+def _present(kinds: Tensor) -> list[KindType]:
+    """Return the kinds that occur, or binary if there are none."""
+    return [kind for kind in KindType if bool((kinds == kind).any())] or [KindType.BINARY]
+
+
+def _by_kind(compute: Callable[[int], Tensor], kinds: Tensor, like: Tensor) -> Tensor:
+    """Compute ``compute(kind)`` for the kinds that occur, and select each cell's own."""
+    present = _present(kinds)
+    result = compute(present[0])
+    for kind in present[1:]:
+        result = torch.where(kinds == kind, compute(kind), result)
+    return result.expand_as(like) if result.shape != like.shape else result

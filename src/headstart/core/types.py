@@ -6,9 +6,10 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -127,6 +128,17 @@ class OneHead(NamedTuple):
     covariance: NDArray[Any]
     noise: float
 
+    def mean_squares(self) -> NDArray[Any]:
+        """Return E[w²]: (width,)."""
+        return self.weight**2 + self.covariance.take(_diagonal_positions(len(self.weight)))  # type: ignore[no-any-return]
+
+
+@cache
+def _diagonal_positions(size: int) -> NDArray[np.int64]:
+    """Return the positions of the first ``size`` diagonal entries in a packed matrix."""
+    ends = np.arange(1, size + 1)
+    return ends * (ends + 1) // 2 - 1
+
 
 @dataclass(frozen=True)
 class Heads:
@@ -231,6 +243,32 @@ class OneState(NamedTuple):
     def parts(self) -> list[Any]:
         """All that there is of the state, in the order of ``RowStates.parts``."""
         return [part for part in self if part is not None]
+
+
+class OneRow(NamedTuple):
+    """The observations of one row in numpy, each with the head of its feature."""
+
+    values: NDArray[Any]  # (n,): on the models' scale
+    heads: NDArray[Any]  # (n, width + 1): the means of (w, b), in double precision
+    covariance: NDArray[Any]  # (n, packed): of (w, b), in single precision
+    noise: NDArray[Any]  # (n,): the variance of an observation at a row of usual noise
+    kinds: NDArray[Any]  # (n,): of the features
+    weights: NDArray[Any] | None = None  # (n,): by age; None: all 1
+
+
+@dataclass(frozen=True)
+class RowParts:
+    """The activation of one row as a sum of contributions, in double precision."""
+
+    baseline: Tensor  # (width,): the activation of a row without observations
+    choice: Tensor  # (width,): because of which features the row observed
+    metadata: Tensor  # (width,): because of the row's metadata
+    observations: Tensor  # (n, width): because of each value, in the order of the row's cells
+
+    @property
+    def total(self) -> Tensor:
+        """The row's activation: (width,)."""
+        return self.baseline + self.choice + self.metadata + self.observations.sum(0)
 
 
 @dataclass(frozen=True)

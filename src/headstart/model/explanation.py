@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from headstart.adapters.bayes import ClosedFormAdapter
-from headstart.backbones.factorisation import Factorisation, row_parts
-from headstart.backbones.row_posterior import HeadMoments
+from headstart.backbones.base import Backbone
 from headstart.core.types import FeatureBatch, RowStates
+from headstart.display import table_html
 from headstart.errors import InputError, for_user, option_name
 from headstart.model.features import Feature
-from headstart.model.inputs import is_observations, rows_of
+from headstart.model.inputs import NEW_ROW, is_observations, rows_of
 from headstart.model.observations import ObservationList
 from headstart.model.prediction import predict_features
 from headstart.model.row_states import RowInputs, compute_row_states, fitted_observations, row_inputs
@@ -77,7 +77,7 @@ class Explanation:
     """Why one cell is predicted as it is: ``baseline + sum of contributions == output``, up to rounding.
 
     The baseline is the output for a row without observations at a feature of average metadata without
-    observations. ObservationList of the row and what makes the feature act together: how much the feature
+    observations. Observations of the row and what makes the feature act together: how much the feature
     depends on a taste, times how much the row has of it. Of what they do together, each side is given
     half (their Shapley value), so that the sum holds exactly.
 
@@ -168,10 +168,15 @@ class Explanation:
     def __repr__(self) -> str:
         return str(self)
 
+    def _repr_html_(self) -> str:
+        lines: list[tuple[object, ...]] = [("baseline", self.baseline, "")]
+        lines += [(part.label, part.value, _TITLES[part.source]) for part in self.largest(12)]
+        lines.append(("prediction", self.output, ""))
+        title = f"row {self.row!r}, feature {self.feature!r}: {self.mean:.4g}"
+        return table_html(("part", f"contribution ({self.unit})", "source"), lines, title)
+
 
 _ROUNDING = 1e-6  # of an output on the models' scale: smaller remainders are not shown
-
-GUEST = "this row"
 
 
 @dataclass(frozen=True)
@@ -192,15 +197,16 @@ def explain(fitted: ModelState, row: Any, feature: object) -> Explanation:
     head = _joined(heads.weight[0], heads.bias[0])
     average, bare, columns = _prior_heads(fitted, adapter, own)
     read = asked.reading
-    readings = HeadMoments.of(read.heads, read.kinds)
-    parts = row_parts(backbone, read.cells, readings, read.known, read.belief)
+    positions = torch.from_numpy(read.numbers)
+    positions = torch.where(positions < backbone.features, positions, -1)
+    parts = backbone.row_parts(read.cells, read.heads, read.kinds, positions, read.belief)
     activation = asked.state.activation[0].double()
     nothing = read.known.keep(torch.zeros_like(read.known.index, dtype=torch.bool))
     usual = adapter.refine(backbone.states(nothing)).activation[0].double()
     # Row and head multiply: of what they do together each is given half.
     side = (head + average)[:-1] / 2
     middle = torch.cat([(activation + usual) / 2, torch.ones(1, dtype=torch.float64)])
-    latent = backbone.latent
+    latent = backbone.activation_size
     learned = (activation - usual) - _padded(parts.total - parts.baseline, len(activation))
     found = _observed(fitted, read, parts.observations @ side[:latent])
     found.append(Contribution("choice", "", None, float(parts.choice @ side[:latent])))
@@ -226,9 +232,9 @@ def explain(fitted: ModelState, row: Any, feature: object) -> Explanation:
     return _in_units(fitted, asked, own, baseline, kept)
 
 
-def _closed_forms(fitted: ModelState) -> tuple[Factorisation, ClosedFormAdapter]:
+def _closed_forms(fitted: ModelState) -> tuple[Backbone, ClosedFormAdapter]:
     backbone, adapter = fitted.backbone, fitted.adapter
-    if isinstance(backbone, Factorisation) and isinstance(adapter, ClosedFormAdapter):
+    if backbone.explainable and isinstance(adapter, ClosedFormAdapter):
         return backbone, adapter
     raise InputError(
         f"{for_user('explain()', 'headstart explain')} needs closed forms, whose predictions are sums: the "
@@ -240,11 +246,9 @@ def _closed_forms(fitted: ModelState) -> tuple[Factorisation, ClosedFormAdapter]
 
 def _row(fitted: ModelState, row: Any) -> _Row:
     if is_observations(row):
-        given, _ = rows_of(fitted, {GUEST: row})
-        state = compute_row_states(fitted, given, [GUEST])
-        return _Row(
-            GUEST, state, row_inputs(fitted, ObservationList(given.keys, given.values, None, given.times))
-        )
+        given, _ = rows_of(fitted, {NEW_ROW: row})
+        state = compute_row_states(fitted, given, [NEW_ROW])
+        return _Row(NEW_ROW, state, row_inputs(fitted, ObservationList(given.keys, given.values)))
     name = as_name(row, "row")
     place = fitted.rows.position(name)
     observations = fitted.roster.observations(place)

@@ -24,7 +24,7 @@ from headstart.model import Headstart
 from headstart.model.features import Feature
 from headstart.model.inputs import NewRows, Triples, encoded_rows, new_features
 from headstart.model.observations import ObservationList
-from headstart.model.saving.folder import identity_of
+from headstart.model.saving.folder import model_digest
 from headstart.model.state import ModelState
 from headstart.model.updates import add_observations, remove_feature, remove_row, with_row_metadata
 from headstart.service.errors import LOG
@@ -234,7 +234,7 @@ class LiveModel:
     def _loaded(self, path: Path) -> Snapshot:
         """Load a model and take everything that is in the store."""
         start = time.monotonic()
-        identity = identity_of(path)
+        identity = model_digest(path)
         fitted = Headstart.load(path).fitted_
         state = LiveState.of(fitted)
         with self.store.reading() as connection, _in_bulk():

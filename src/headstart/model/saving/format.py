@@ -30,9 +30,138 @@ from headstart.training.judge import Judgement
 
 Groups = dict[str, dict[str, Tensor]]
 
+FORMAT = 1
+
+Name = Annotated[str, Field(min_length=1)]
+
+
+class FeatureFacts(Config):
+    """The features of a model, one entry per feature in each list."""
+
+    names: tuple[Name, ...]
+    kinds: tuple[str, ...]
+    in_backbone: tuple[bool, ...]
+    shots: tuple[Annotated[int, Field(ge=0)], ...]
+    finds_scale: tuple[bool, ...]
+    observed_since: tuple[bool, ...]  # whether arrivals of its observations are stored
+
+
+class ModelFacts(Config):
+    """The content of ``model.json`` except its checksum."""
+
+    format: Literal[1] = 1
+    weights: str = Field(pattern=r"^weights-[0-9a-f]{16}\.safetensors$")  # so it is inside the folder
+    weights_sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    packages: dict[Literal["backbone", "adapter", "base"], str]  # which install these parts
+    settings: Settings
+    kinds: tuple[str, ...]
+    metadata: MetadataSchema | None
+    features: FeatureFacts
+    backbone_features: tuple[Name, ...]
+    judgement: Judgement | None  # how the adapter was chosen
+    middle: str | None  # the kind of new real features whose own center and scale are not known yet
+    rows: tuple[Name, ...]
+    row_metadata: MetadataSchema | None = None
+    arrived: Arrived = NOTHING  # errors of the predictions of observations made since fit
+    # The newest time at fit and the newest time now, of a model whose observations age.
+    times: tuple[FiniteFloat, FiniteFloat] | None = None
+    arrivals: Annotated[int, Field(ge=0)] = 0  # of observations since fit
+
+
+def checksum(facts: dict[str, Any]) -> str:
+    """Return a digest of facts as read from JSON, independent of their order and layout."""
+    text = json.dumps(facts, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def model_facts(fitted: ModelState, weights: str, digest: str) -> ModelFacts:
+    """Return the facts of a model whose file of weights has the name ``weights`` and this digest."""
+    features, settings = list(fitted.catalogue.values()), fitted.settings
+    return ModelFacts(
+        weights=weights,
+        weights_sha256=digest,
+        packages=_packages(settings),
+        settings=settings,
+        kinds=[str(kind) for kind in fitted.kinds],
+        metadata=fitted.schema,
+        features=FeatureFacts(
+            names=[feature.name for feature in features],
+            kinds=[str(feature.kind) for feature in features],
+            in_backbone=[feature.in_backbone for feature in features],
+            shots=[feature.shots for feature in features],
+            finds_scale=[feature.finds_scale for feature in features],
+            observed_since=[feature.arrivals is not None for feature in features],
+        ),
+        backbone_features=list(fitted.backbone_features),
+        judgement=fitted.judgement,
+        middle=None if fitted.middle is None else str(fitted.middle),
+        rows=list(fitted.rows),
+        row_metadata=None if fitted.row_metadata is None else fitted.row_metadata.schema,
+        arrived=fitted.arrived,
+        times=None if fitted.clock is None else (fitted.clock.fitted_at, fitted.clock.now),
+        arrivals=fitted.arrivals,
+    )
+
+
+def _packages(settings: Settings) -> dict[str, str]:
+    """Return the names of the packages that install the backbone, the adapter and its base."""
+    packages = {
+        "backbone": BACKBONES.origin(settings.backbone),
+        "adapter": ADAPTERS.origin(settings.chosen_adapter),
+    }
+    base = getattr(settings.chosen_adapter, "base", None)
+    return packages if base is None else {**packages, "base": ADAPTERS.origin(base)}
+
+
+def model_tensors(fitted: ModelState) -> dict[str, Tensor]:
+    """Return the tensors of a model, by name."""
+    features, heads = fitted.catalogue.take(list(fitted.catalogue))
+    knowledge = fitted.knowledge
+    width = knowledge.metadata.shape[1]
+    tensors = {
+        "features/metadata": _stack([feature.metadata for feature in features], width),
+        "contexts/counts": torch.tensor([len(feature.rows) for feature in features], dtype=torch.int64),
+        "contexts/rows": _concatenate([feature.rows for feature in features], np.int64),
+        "contexts/values": _concatenate([feature.values for feature in features], np.float64),
+        "contexts/arrivals": _concatenate(
+            [feature.arrivals for feature in features if feature.arrivals is not None], np.int64
+        ),
+        "knowledge/metadata": knowledge.metadata,
+        "knowledge/indptr": knowledge.cells.indptr,
+        "knowledge/index": knowledge.cells.index.int(),
+        "knowledge/values": knowledge.cells.values,
+        "knowledge/kinds": knowledge.kinds,
+        "backbone_grid": fitted.backbone.grid,
+    }
+    parts: dict[str, Any] = {
+        "calibration": fitted.calibration,
+        "features": heads,
+        "knowledge/heads": knowledge.heads,
+        "knowledge/states": knowledge.states,
+        "states": fitted.states,
+    }
+    if knowledge.scales is not None:
+        parts["knowledge/scales"] = knowledge.scales
+    for prefix, part in parts.items():
+        tensors |= {f"{prefix}/{name}": value for name, value in vars(part).items() if value is not None}
+    tensors |= feature_reference_tensors(fitted)
+    tensors |= row_observation_tensors(fitted) | record_tensors(fitted) | row_metadata_tensors(fitted)
+    tensors |= time_tensors(fitted)
+    tensors |= {f"backbone/{name}": value for name, value in fitted.backbone.state_dict().items()}
+    tensors |= {f"adapter/{name}": value for name, value in fitted.adapter.state_dict().items()}
+    return tensors
+
+
+def _stack(vectors: list[NDArray[np.float32]], width: int) -> Tensor:
+    return torch.from_numpy(np.stack(vectors) if vectors else np.zeros((0, width), dtype=np.float32))
+
+
+def _concatenate(parts: list[NDArray[Any]], dtype: type) -> Tensor:
+    return torch.from_numpy(np.concatenate([*parts, np.zeros(0, dtype=dtype)]))
+
 
 def time_tensors(fitted: ModelState) -> dict[str, Tensor]:
-    """The times of the table and of the features; none if observations do not age."""
+    """Return the times of the table's and the features' observations; none if observations do not age."""
     if fitted.clock is None:
         return {}
     features = list(fitted.catalogue.values())
@@ -43,95 +172,92 @@ def time_tensors(fitted: ModelState) -> dict[str, Tensor]:
     }
 
 
-def clock_from(facts: ModelFacts, parts: Groups) -> Clock | None:
-    """The clock of a saved model; its times must be there if it has a half-life, and only then."""
-    half_life, held = facts.settings.half_life, parts.get("times")
-    if half_life is None and facts.times is None and held is None:
+def read_clock(facts: ModelFacts, groups: Groups) -> Clock | None:
+    """Return the clock of a saved model; the model must have times if it has a half-life, and only then."""
+    half_life, times = facts.settings.half_life, groups.get("times")
+    if half_life is None and facts.times is None and times is None:
         return None
-    if half_life is None or facts.times is None or held is None:
+    if half_life is None or facts.times is None or times is None:
         raise InputError("it does not say all of how its observations age")
     sizes = {
-        "table": len(parts["knowledge"]["values"]),
-        "contexts": len(parts["contexts"]["values"]),
+        "table": len(groups["knowledge"]["values"]),
+        "contexts": len(groups["contexts"]["values"]),
     }
-    if any(len(held[name]) != size for name, size in sizes.items()):
+    if any(len(times[name]) != size for name, size in sizes.items()):
         raise InputError("its times do not agree with its observations")
-    observations = parts.get("row_observations")
+    observations = groups.get("row_observations")
     if observations is not None and "times" not in observations:
         raise InputError("it does not say when its rows observed")
-    return Clock(half_life, facts.times[1], facts.times[0], held["table"].numpy())
+    return Clock(half_life, facts.times[1], facts.times[0], times["table"].numpy())
 
 
-def weights_of_table(clock: Clock | None) -> Tensor | None:
-    """How much the observations of the table counted at fit, if they age: (n,)."""
+def table_weights(clock: Clock | None) -> Tensor | None:
+    """Return the weights of the table's observations at fit, (n,); None if they do not age."""
     return None if clock is None else torch.from_numpy(clock.weights(clock.table)).float()
 
 
-def feature_times(parts: Groups, counts: list[int]) -> list[NDArray[np.float64]] | list[None]:
+def read_feature_times(groups: Groups, counts: list[int]) -> list[NDArray[np.float64]] | list[None]:
     """Return the times of each feature's observations."""
-    held = parts.get("times")
-    if held is None:
+    times = groups.get("times")
+    if times is None:
         return [None] * len(counts)
-    return [part.numpy() for part in torch.split(held["contexts"], counts)]
+    return [part.numpy() for part in torch.split(times["contexts"], counts)]
 
 
-def feature_arrivals(
-    parts: Groups, counts: list[int], observed_since: Sequence[bool]
+def read_feature_arrivals(
+    groups: Groups, counts: list[int], observed_since: Sequence[bool]
 ) -> list[NDArray[np.int64] | None]:
     """Return the arrivals of each feature's observations; None of those as fitted."""
-    held = [count for count, since in zip(counts, observed_since, strict=True) if since]
-    lists = iter(torch.split(parts["contexts"]["arrivals"], held))
+    sizes = [count for count, since in zip(counts, observed_since, strict=True) if since]
+    lists = iter(torch.split(groups["contexts"]["arrivals"], sizes))
     return [next(lists).numpy() if since else None for since in observed_since]
 
 
 def record_tensors(fitted: ModelState) -> dict[str, Tensor]:
-    """The metadata of all features, if it was kept; none if there is no metadata."""
-    records = [feature.record for feature in fitted.catalogue.values()]
-    if fitted.schema is None or any(record is None for record in records):
+    """Return the metadata of all features as the user passed it; none if the model has no metadata."""
+    if fitted.schema is None:
         return {}
-    columns = [column.name for column in fitted.schema.columns]
-    return {"records": as_bytes([record or {} for record in records], columns)}
+    records = [feature.record or {} for feature in fitted.catalogue.values()]
+    return {"records": as_bytes(records, [column.name for column in fitted.schema.columns])}
 
 
 def row_metadata_tensors(fitted: ModelState) -> dict[str, Tensor]:
-    """The metadata of rows and what it says of them, if there is any."""
-    held = fitted.row_metadata
-    if held is None:
+    """Return the metadata of rows and the prior of rows given it; none if the model has no row metadata."""
+    metadata = fitted.row_metadata
+    if metadata is None:
         return {}
-    columns = [column.name for column in held.schema.columns]
+    columns = [column.name for column in metadata.schema.columns]
     tensors = {
-        "rows/metadata": torch.from_numpy(held.encoded),
-        "rows/records": as_bytes(held.lines.to_pylist(), columns),
+        "rows/metadata": torch.from_numpy(metadata.encoded),
+        "rows/records": as_bytes(metadata.lines.to_pylist(), columns),
     }
-    prior = {} if held.prior is None else vars(held.prior)
+    prior = {} if metadata.prior is None else vars(metadata.prior)
     return tensors | {f"row_prior/{name}": part for name, part in prior.items()}
 
 
-def row_metadata_from(
-    facts: ModelFacts, parts: dict[str, dict[str, Tensor]], width: int, rows: int
-) -> RowMetadata | None:
-    """The metadata of the rows of a saved model, which has so many."""
-    own, schema = parts.get("rows"), facts.row_metadata
-    if own is None or schema is None:
-        if own is not None or schema is not None or "row_prior" in parts:
+def read_row_metadata(facts: ModelFacts, groups: Groups, width: int, rows: int) -> RowMetadata | None:
+    """Return the metadata of the ``rows`` rows of a saved model whose activations have ``width`` numbers."""
+    tensors, schema = groups.get("rows"), facts.row_metadata
+    if tensors is None or schema is None:
+        if tensors is not None or schema is not None or "row_prior" in groups:
             raise InputError("its metadata of rows is not complete")
         return None
     columns = [column.name for column in schema.columns]
-    records = [record or {} for record in records_from(own["records"], rows)]
+    records = [record or {} for record in records_from(tensors["records"], rows)]
     lines = pa.table({name: as_array([record.get(name) for record in records]) for name in columns})
-    prior = RowPrior(**parts["row_prior"]) if "row_prior" in parts else None
-    fits = own["metadata"].shape == (rows, schema.width)
+    prior = RowPrior(**groups["row_prior"]) if "row_prior" in groups else None
+    consistent = tensors["metadata"].shape == (rows, schema.width)
     if prior is not None:
-        fits = fits and (
+        consistent = consistent and (
             prior.matrix.shape == (3 * schema.width, width)
             and prior.constant.shape == (width,)
             and prior.covariance.shape == (width, width)
             and prior.bends.shape == (schema.width,)
             and prior.gains.shape == (len(schema.columns),)
         )
-    if not fits:
+    if not consistent:
         raise InputError("its metadata of rows does not agree with its rows")
-    return RowMetadata(schema, own["metadata"].numpy(), lines, prior)
+    return RowMetadata(schema, tensors["metadata"].numpy(), lines, prior)
 
 
 def row_observation_tensors(fitted: ModelState) -> dict[str, Tensor]:
@@ -201,13 +327,15 @@ def with_references(catalogue: FeatureStore, names: Sequence[str], groups: Group
     return catalogue.put_references(features, heads)
 
 
-def roster_from(facts: ModelFacts, states: RowStates, groups: Groups, catalogue: FeatureStore) -> RowStore:
-    """Return the rows of a saved model."""
-    roster = RowStore(Names(facts.rows, "row"), states)
+def build_row_store(
+    facts: ModelFacts, states: RowStates, groups: Groups, catalogue: FeatureStore
+) -> RowStore:
+    """Build the rows of a saved model."""
+    row_store = RowStore(Names(facts.rows, "row"), states)
     if "row_observations" not in groups:
-        return roster
+        return row_store
     numbers = np.array([catalogue.number(name) for name in facts.features.names], dtype=np.int64)
-    return with_observed_rows(roster, groups, numbers)
+    return with_observed_rows(row_store, groups, numbers)
 
 
 def with_observed_rows(roster: RowStore, groups: Groups, numbers: NDArray[np.int64]) -> RowStore:
@@ -232,7 +360,7 @@ def with_observed_rows(roster: RowStore, groups: Groups, numbers: NDArray[np.int
 
 
 def are_consistent(observations: dict[str, Tensor], rows: int, features: int) -> bool:
-    """Whether rows observed known features, each row and each of its features once, in order."""
+    """Return whether all rows and features exist, each row and each of its features occurs once, in order."""
     if len(observations["counts"]) != len(observations["rows"]) or bool((observations["counts"] < 0).any()):
         return False
     lines = torch.repeat_interleave(observations["rows"], observations["counts"])
@@ -246,133 +374,3 @@ def are_consistent(observations: dict[str, Tensor], rows: int, features: int) ->
         return False
     keys = lines * max(1, features) + observations["features"]
     return all(bool((numbers.diff() > 0).all()) for numbers in (observations["rows"], keys))
-
-
-FORMAT = 3  # 2 did not hold all that defines a model; 1 had no heads with a covariance
-
-Name = Annotated[str, Field(min_length=1)]
-
-
-class FeatureFacts(Config):
-    """The features of a model, one entry per feature in each list."""
-
-    names: tuple[Name, ...]
-    kinds: tuple[str, ...]
-    in_backbone: tuple[bool, ...]
-    shots: tuple[Annotated[int, Field(ge=0)], ...]
-    finds_scale: tuple[bool, ...]
-    observed_since: tuple[bool, ...]  # whether arrivals of its observations are known
-
-
-class ModelFacts(Config):
-    """All of ``model.json`` but its checksum."""
-
-    format: Literal[3] = 3
-    weights: str = Field(pattern=r"^weights-[0-9a-f]{16}\.safetensors$")  # so it lies inside the folder
-    weights_sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    packages: dict[Literal["backbone", "adapter", "base"], str]  # where these parts come from
-    settings: Settings
-    kinds: tuple[str, ...]
-    metadata: MetadataSchema | None
-    features: FeatureFacts
-    backbone_features: tuple[Name, ...]
-    judgement: Judgement | None  # how it was chosen
-    middle: str | None  # the kind of new reals whose own center and scale are yet to be found
-    rows: tuple[Name, ...]
-    row_metadata: MetadataSchema | None = None
-    arrived: Arrived = NOTHING  # how well was foreseen what was observed since fit
-    # The newest time there was at fit and the newest now, of a model whose observations age.
-    times: tuple[FiniteFloat, FiniteFloat] | None = None
-    arrivals: Annotated[int, Field(ge=0)] = 0  # of observations since fit
-
-
-def checksum(facts: dict[str, Any]) -> str:
-    """A digest of facts as read from JSON, whatever their order and layout."""
-    text = json.dumps(facts, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def facts_of(fitted: ModelState, weights: str, digest: str) -> ModelFacts:
-    """The facts of a model whose weights file has this name and digest."""
-    features, settings = list(fitted.catalogue.values()), fitted.settings
-    return ModelFacts(
-        weights=weights,
-        weights_sha256=digest,
-        packages=_packages(settings),
-        settings=settings,
-        kinds=[str(kind) for kind in fitted.kinds],
-        metadata=fitted.schema,
-        features=FeatureFacts(
-            names=[feature.name for feature in features],
-            kinds=[str(feature.kind) for feature in features],
-            in_backbone=[feature.in_backbone for feature in features],
-            shots=[feature.shots for feature in features],
-            finds_scale=[feature.finds_scale for feature in features],
-            observed_since=[feature.arrivals is not None for feature in features],
-        ),
-        backbone_features=list(fitted.backbone_features),
-        judgement=fitted.judgement,
-        middle=None if fitted.middle is None else str(fitted.middle),
-        rows=list(fitted.rows),
-        row_metadata=None if fitted.row_metadata is None else fitted.row_metadata.schema,
-        arrived=fitted.arrived,
-        times=None if fitted.clock is None else (fitted.clock.fitted_at, fitted.clock.now),
-        arrivals=fitted.arrivals,
-    )
-
-
-def _packages(settings: Settings) -> dict[str, str]:
-    """The installed packages that the parts come from."""
-    packages = {
-        "backbone": BACKBONES.origin(settings.backbone),
-        "adapter": ADAPTERS.origin(settings.chosen_adapter),
-    }
-    base = getattr(settings.chosen_adapter, "base", None)
-    return packages if base is None else {**packages, "base": ADAPTERS.origin(base)}
-
-
-def tensors_of(fitted: ModelState) -> dict[str, Tensor]:
-    """The tensors of a model, by name."""
-    features, heads = fitted.catalogue.take(list(fitted.catalogue))
-    knowledge = fitted.knowledge
-    width = knowledge.metadata.shape[1]
-    tensors = {
-        "features/metadata": _stacked([feature.metadata for feature in features], width),
-        "contexts/counts": torch.tensor([len(feature.rows) for feature in features], dtype=torch.int64),
-        "contexts/rows": _joined([feature.rows for feature in features], np.int64),
-        "contexts/values": _joined([feature.values for feature in features], np.float64),
-        "contexts/arrivals": _joined(
-            [feature.arrivals for feature in features if feature.arrivals is not None], np.int64
-        ),
-        "knowledge/metadata": knowledge.metadata,
-        "knowledge/indptr": knowledge.cells.indptr,
-        "knowledge/index": knowledge.cells.index.int(),
-        "knowledge/values": knowledge.cells.values,
-        "knowledge/kinds": knowledge.kinds,
-        "backbone_grid": fitted.backbone.grid,
-    }
-    parts: dict[str, Any] = {
-        "calibration": fitted.calibration,
-        "features": heads,
-        "knowledge/heads": knowledge.heads,
-        "knowledge/states": knowledge.states,
-        "states": fitted.states,
-    }
-    if knowledge.scales is not None:
-        parts["knowledge/scales"] = knowledge.scales
-    for prefix, part in parts.items():
-        tensors |= {f"{prefix}/{name}": value for name, value in vars(part).items() if value is not None}
-    tensors |= feature_reference_tensors(fitted)
-    tensors |= row_observation_tensors(fitted) | record_tensors(fitted) | row_metadata_tensors(fitted)
-    tensors |= time_tensors(fitted)
-    tensors |= {f"backbone/{name}": value for name, value in fitted.backbone.state_dict().items()}
-    tensors |= {f"adapter/{name}": value for name, value in fitted.adapter.state_dict().items()}
-    return tensors
-
-
-def _stacked(lines: list[NDArray[np.float32]], width: int) -> Tensor:
-    return torch.from_numpy(np.stack(lines) if lines else np.zeros((0, width), dtype=np.float32))
-
-
-def _joined(parts: list[NDArray[Any]], kind: type) -> Tensor:
-    return torch.from_numpy(np.concatenate([*parts, np.zeros(0, dtype=kind)]))
