@@ -78,7 +78,7 @@ def slow_state(model: Headstart, told: dict[str, float]) -> tuple[np.ndarray, fl
     fitted = model.fitted_
     backbone = fitted.backbone
     latent = backbone.latent
-    features, heads = fitted.catalogue.take(list(told))
+    features, _ = fitted.catalogue.take(list(told))
     own = {name: place for place, name in enumerate(fitted.backbone_features)}
     inside = [own[feature.name] for feature in features if feature.name in own]
     counts = np.array([len(inside)], dtype=np.float32)
@@ -96,11 +96,12 @@ def slow_state(model: Headstart, told: dict[str, float]) -> tuple[np.ndarray, fl
     exact, now, spread = 1.0, mean.astype(np.float64), np.eye(latent)
     for turn in range(3):
         precision, linear, squared = prior.copy(), prior @ mean, 0.0
-        for place, (feature, value) in enumerate(zip(features, told.values(), strict=True)):
-            if feature.in_backbone and not feature.observed_since:
+        for feature, value in zip(features, told.values(), strict=True):
+            reference = fitted.catalogue.reference(feature.name)
+            if reference is None:
                 head, at = fitted.knowledge.heads, own[feature.name]
             else:
-                head, at = heads, place
+                head, at = fitted.catalogue.stored(slice(None)), reference[0]
             stacked = np.append(head.weight[at].numpy(), head.bias[at].item()).astype(np.float64)
             second = np.outer(stacked, stacked) + head.covariances(latent + 1)[at].numpy()
             scaled = (value - feature.kind.offset) / feature.kind.span
@@ -112,11 +113,12 @@ def slow_state(model: Headstart, told: dict[str, float]) -> tuple[np.ndarray, fl
             del one, moment
         if turn:
             exact = (5 + len(told)) / (5 + squared)
-        for place, (feature, value) in enumerate(zip(features, told.values(), strict=True)):
-            if feature.in_backbone and not feature.observed_since:
+        for feature, value in zip(features, told.values(), strict=True):
+            reference = fitted.catalogue.reference(feature.name)
+            if reference is None:
                 head, at = fitted.knowledge.heads, own[feature.name]
             else:
-                head, at = heads, place
+                head, at = fitted.catalogue.stored(slice(None)), reference[0]
             stacked = np.append(head.weight[at].numpy(), head.bias[at].item()).astype(np.float64)
             second = np.outer(stacked, stacked) + head.covariances(latent + 1)[at].numpy()
             scaled = (value - feature.kind.offset) / feature.kind.span

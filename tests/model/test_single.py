@@ -59,8 +59,8 @@ def test_one_triple_is_as_among_many(kind: str, update: str, monkeypatch: pytest
     stream = [("u1", "f0", high), ("u5", "f3", low), ("u5", "new", low), ("u1", "f0", low), ("u5", "f2", 1)]
     for triple in stream:
         one.observe([triple], update=update)
-    monkeypatch.setattr("headstart.model.updates.takes_one", lambda *_: False)
-    monkeypatch.setattr("headstart.model.updates.takes_one", lambda *_: False)
+    monkeypatch.setattr("headstart.model.updates.has_short_ways", lambda *_: False)
+    monkeypatch.setattr("headstart.model.updates.has_short_ways", lambda *_: False)
     for triple in stream:
         many.observe([triple], update=update)
     mine, theirs = one.predict(), many.predict()

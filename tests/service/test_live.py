@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
-from headstart.errors import ModelFileError
 from headstart.model import Headstart
-from headstart.service.live_model import LiveModel, LiveState, apply, kept_keys, power_of_two
-from headstart.service.store import Cell, Delta, Store
-from headstart.table import Table
+from headstart.service.live_model import LiveState, apply
+from headstart.service.store import Cell, Delta
 from tests.faults.models import trained
 
 
@@ -35,15 +30,12 @@ class Log:
         """Each cell once, in the order of first arrivals."""
         return list({(cell.row, cell.feature): cell for cell in self.cells}.values())
 
-    def arrivals(self, features: Sequence[str], rows: Sequence[str]) -> list[Cell]:
-        return [cell for cell in self.latest() if cell.feature in features or cell.row in rows]
-
     def value(self) -> float:
         whole = {"rating": self.chance.randint(1, 5), "binary": self.chance.randint(0, 1)}
         return float(whole.get(self.kind, self.chance.gauss(0, 2)))
 
     def step(self, place: int) -> None:
-        chance, features, rows = self.chance, list(self.state.base.catalogue), list(self.state.base.rows)
+        chance, features, rows = self.chance, list(self.state.model.catalogue), list(self.state.model.rows)
         what = chance.random()
         if what < 0.12 or not place:
             name, self.features[f"new {place}"] = f"new {place}", {}
@@ -78,13 +70,13 @@ class Log:
             seen = [Cell(row, name, self.value()) for row, name in sorted(pairs)]
             delta = Delta(cells=seen)
         self.cells += seen
-        self.state = apply(self.state, delta, self.arrivals)
+        self.state = apply(self.state, delta)
 
     def at_once(self) -> LiveState:
         lost = Delta(lost_features=self.lost_features, lost_rows=self.lost_rows)
-        state = apply(LiveState.of(self.fitted), lost, self.arrivals)
+        state = apply(LiveState.of(self.fitted), lost)
         whole = Delta(features=self.features, rows=self.rows, cells=self.latest())
-        return apply(state, whole, self.arrivals)
+        return apply(state, whole)
 
 
 @pytest.mark.parametrize("kind", ["rating", "binary", "real"])
@@ -94,10 +86,10 @@ def test_step_by_step_equals_all_at_once(kind: str, seed: int) -> None:
     for place in range(40):
         log.step(place)
     again = log.at_once()
-    names, features = list(log.state.shown.rows), list(log.state.shown.catalogue)
-    assert {*names} == {*again.shown.rows}
-    assert {*features} == {*again.shown.catalogue}
-    one, other = (Headstart._holding(each.shown).predict(names, features) for each in (log.state, again))
+    names, features = list(log.state.model.rows), list(log.state.model.catalogue)
+    assert {*names} == {*again.model.rows}
+    assert {*features} == {*again.model.catalogue}
+    one, other = (Headstart._holding(each.model).predict(names, features) for each in (log.state, again))
     np.testing.assert_allclose(one.mean, other.mean, atol=1e-5 * other.std.max())
     np.testing.assert_allclose(one.std, other.std, rtol=1e-5)
 
@@ -105,33 +97,36 @@ def test_step_by_step_equals_all_at_once(kind: str, seed: int) -> None:
 def test_features_that_come_together_are_not_mixed_up() -> None:
     """Whatever the order of their observations: rows must read each by its own head."""
     cells = [Cell("u1", "b", 5.0), Cell("u2", "b", 5.0), Cell("u1", "a", 1.0), Cell("u2", "a", 1.0)]
-    new, nothing = {"a": {}, "b": {}}, lambda features, rows: []
-    state = apply(LiveState.of(trained("rating").fitted_), Delta(features=new, cells=cells), nothing)
-    for name in new:
-        assert state.base.catalogue.number(name) == state.reading.catalogue.number(name)
+    new = {"a": {}, "b": {}}
+    state = apply(LiveState.of(trained("rating").fitted_), Delta(features=new, cells=cells))
+    number = state.model.catalogue.number
+    held = state.model.roster.observations(state.model.rows.position("u1"))
+    assert held is not None
+    assert dict(zip(held.keys.tolist(), held.values.tolist(), strict=True))[number("b")] == 5.0
+    assert dict(zip(held.keys.tolist(), held.values.tolist(), strict=True))[number("a")] == 1.0
 
 
 def test_a_state_never_changes() -> None:
     log = Log("rating", 7)
-    before = Headstart._holding(log.state.shown).predict()
+    before = Headstart._holding(log.state.model).predict()
     first = log.state
     for place in range(15):
         log.step(place)
-    after = Headstart._holding(first.shown).predict()
+    after = Headstart._holding(first.model).predict()
     assert np.array_equal(before.mean, after.mean)
     assert np.array_equal(before.std, after.std)
 
 
 def test_a_new_feature_changes_no_other_prediction() -> None:
     state = LiveState.of(trained("rating").fitted_)
-    before = Headstart._holding(state.shown).predict()
+    before = Headstart._holding(state.model).predict()
     cells = [Cell(f"u{i}", "new", 1.0 + i % 5) for i in range(7)]
-    after = apply(state, Delta(features={"new": {}}), lambda features, rows: [])
-    shown = Headstart._holding(after.shown).predict(features=before.features)
+    after = apply(state, Delta(features={"new": {}}))
+    shown = Headstart._holding(after.model).predict(features=before.features)
     assert np.array_equal(before.mean, shown.mean)
-    after = apply(after, Delta(cells=cells), lambda features, rows: [])
-    others = [row for row in after.shown.rows if row not in {cell.row for cell in cells}]
-    shown = Headstart._holding(after.shown).predict(others, before.features)
+    after = apply(after, Delta(cells=cells))
+    others = [row for row in after.model.rows if row not in {cell.row for cell in cells}]
+    shown = Headstart._holding(after.model).predict(others, before.features)
     places = [before.rows.position(row) for row in others]
     assert np.array_equal(before.mean[places], shown.mean)
 
@@ -139,44 +134,11 @@ def test_a_new_feature_changes_no_other_prediction() -> None:
 def test_rows_known_only_by_new_features_are_told_apart() -> None:
     """What rows observe of added features says something about them."""
     state = LiveState.of(trained("rating").fitted_)
-    known = Headstart._holding(state.shown)
+    known = Headstart._holding(state.model)
     best = dict(zip(known.rows, known.predict(features=["f1"]).mean[:, 0], strict=True))
     copy = [Cell(row, "copy", float(np.clip(round(value), 1, 5))) for row, value in best.items()]
-    nothing = lambda features, rows: []  # noqa: E731
-    state = apply(state, Delta(features={"copy": {}}, cells=copy), nothing)
+    state = apply(state, Delta(features={"copy": {}}, cells=copy))
     fans = Delta(rows={"fan": None, "foe": None}, cells=[Cell("fan", "copy", 5.0), Cell("foe", "copy", 1.0)])
-    state = apply(state, fans, nothing)
-    told = Headstart._holding(state.shown).predict(["fan", "foe"], ["f1"]).mean[:, 0]
+    state = apply(state, fans)
+    told = Headstart._holding(state.model).predict(["fan", "foe"], ["f1"]).mean[:, 0]
     assert told[0] > told[1] + 0.2
-
-
-@pytest.mark.parametrize("count", range(40))
-def test_what_is_kept_are_the_first_by_powers_of_two(count: int) -> None:
-    everything = kept = np.zeros(0, dtype=np.int64)
-    for key in range(count):
-        fresh = kept_keys(everything, kept, np.array([key, key - 1][: key + 1]))
-        kept = kept if fresh is None else fresh
-        everything = np.union1d(everything, [key])
-    assert sorted(kept) == list(range(power_of_two(count)))
-    assert power_of_two(count) == max([0, *(2**k for k in range(7) if 2**k <= count)])
-
-
-def test_a_model_whose_observations_age_is_refused(tmp_path: Path) -> None:
-    """Heads that count by when they were computed would differ between workers."""
-    chance = np.random.default_rng(0)
-    row, feature = np.nonzero(chance.random((30, 8)) < 0.7)
-    long = pa.table(
-        {
-            "row": [f"u{i}" for i in row],
-            "feature": [f"f{j}" for j in feature],
-            "value": chance.normal(size=len(row)),
-            "time": chance.uniform(0, 100, size=len(row)),
-        }
-    )
-    table = Table.read(long, time="time", kinds="real:0:1")
-    Headstart(adapter="bayes", half_life=50.0, quiet=True).fit(table).save(tmp_path / "m")
-    with (
-        Store(f"sqlite:///{tmp_path}/s.db") as store,
-        pytest.raises(ModelFileError, match="fit one without half_life"),
-    ):
-        LiveModel(store, tmp_path / "m")

@@ -18,8 +18,9 @@ from headstart.display import table_html
 from headstart.errors import InputError, for_user, option_name
 from headstart.model.features import Feature
 from headstart.model.inputs import NEW_ROW, is_observations, rows_of
+from headstart.model.observations import ObservationList
 from headstart.model.prediction import predict_features
-from headstart.model.row_states import RowInputs, compute_row_states, observations_of_row, row_inputs
+from headstart.model.row_states import RowInputs, compute_row_states, fitted_observations, row_inputs
 from headstart.model.state import ModelState
 from headstart.table import Names
 from headstart.table.names import as_name
@@ -245,9 +246,9 @@ def _closed_forms(fitted: ModelState) -> tuple[Backbone, Adapter]:
 
 def _row(fitted: ModelState, row: Any) -> _Row:
     if is_observations(row):
-        given = rows_of(fitted, {NEW_ROW: row})
+        given, _ = rows_of(fitted, {NEW_ROW: row})
         state = compute_row_states(fitted, given, [NEW_ROW])
-        return _Row(NEW_ROW, state, row_inputs(fitted, given.observations()[0]))
+        return _Row(NEW_ROW, state, row_inputs(fitted, ObservationList(given.keys, given.values)))
     name = as_name(row, "row")
     place = fitted.rows.position(name)
     observations = fitted.roster.observations(place)
@@ -258,7 +259,10 @@ def _row(fitted: ModelState, row: Any) -> _Row:
         )
     held = fitted.row_metadata
     metadata = None if held is None else held.encoded[[place]]
-    reading = row_inputs(fitted, observations_of_row(fitted, place), metadata, as_fitted=observations is None)
+    if observations is None:
+        reading = row_inputs(fitted, fitted_observations(fitted, place), metadata, as_fitted=True)
+    else:
+        reading = row_inputs(fitted, observations, metadata)
     return _Row(name, fitted.roster.take(np.array([place])), reading)
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from headstart.core.types import Heads, OneHead
 from headstart.errors import UnknownNameError, did_you_mean
+from headstart.model.observations import ObservationList
 from headstart.model.persistent import Arena, PersistentArray
 from headstart.table import Kind, MetadataSchema
 from headstart.table.names import Names, as_name
@@ -24,102 +24,86 @@ from headstart.table.names import Names, as_name
 
 @dataclass(frozen=True)
 class Feature:
-    """What a model holds of one feature besides its head."""
+    """A feature of a model, without its head."""
 
     name: str
     kind: Kind
     in_backbone: bool  # whether the backbone reads it
-    shots: int  # how many observations its head rests on
+    shots: int  # the number of observations that its head rests on
     metadata: NDArray[np.float32]  # encoded
     rows: NDArray[Any]  # the context of an adapter's head (int32 or int64); empty for one of the backbone's
     values: NDArray[np.float64]  # in the data's own units
     finds_scale: bool = False  # whether its center and scale are found from its observations
-    record: Mapping[str, object] | None = None  # its metadata as it was given; None if that was not kept
-    observed_since: bool = False  # whether it was observed after fit; rows then read its present head
-    times: NDArray[np.float64] | None = None  # of its observations, in a model where they age
-    now: float | None = None  # the time at which its head was computed
+    record: Mapping[str, object] | None = None  # its metadata as the user gave it; None if it is not known
+    arrivals: NDArray[np.int64] | None = (
+        None  # see ``ObservationList``; None: all are of the table of the fit
+    )
+    times: NDArray[np.float64] | None = None  # of its observations, in a model whose observations age
 
     @property
     def fixed(self) -> bool:
-        """Whether its head is the backbone's own, made from observations that are not at hand."""
+        """Whether its head is the backbone's own, made from observations that the feature does not hold."""
         return len(self.rows) < self.shots
 
+    @property
+    def observations(self) -> ObservationList:
+        """Its context, by the positions of rows."""
+        return ObservationList(self.rows, self.values, self.arrivals, self.times)
+
+    @property
+    def observed_since(self) -> bool:
+        """Whether any of its observations arrived, or was corrected, after ``fit``."""
+        return self.observations.since_fit
+
+    def with_observations(self, observations: ObservationList) -> Feature:
+        """Return the feature with this context."""
+        rows, values, arrivals, times = observations
+        return replace(self, shots=len(rows), rows=rows, values=values, arrivals=arrivals, times=times)
+
     def readable(self, schema: MetadataSchema | None) -> dict[str, object]:
-        """Its metadata by column: as it was given, or decoded from the numbers if that was not kept."""
+        """Return its metadata by column: as the user gave it, or else decoded from the numbers."""
         if self.record is not None:
             return dict(self.record)
         return {} if schema is None else schema.decode(self.metadata)
 
     def holds(self, row: int) -> bool:
-        """Whether its context holds the row at this position."""
-        at = self._place(row)
+        """Return whether its context holds the row at this position."""
+        # A number of another type would let numpy copy all rows to that type first.
+        at = int(self.rows.searchsorted(self.rows.dtype.type(row)))
         return at < len(self.rows) and int(self.rows[at]) == row
 
     def value_at(self, row: int) -> float:
         """Return the value of a row of its context."""
-        return float(self.values[self._place(row)])
-
-    def _place(self, row: int) -> int:
-        """Where a row is in the context, or would be."""
-        # A number of another type would let numpy copy all rows to that type first.
-        return int(self.rows.searchsorted(self.rows.dtype.type(row)))
-
-    def observed(
-        self,
-        rows: NDArray[np.int64],
-        values: NDArray[np.float64],
-        times: NDArray[np.float64] | None = None,
-    ) -> Feature:
-        """Return the feature with these observations added, a row's later value replacing an earlier one."""
-        fresh = ~np.isin(self.rows, rows)
-        every = np.concatenate([self.rows[fresh], rows])
-        numbers = np.concatenate([self.values[fresh], values])
-        order = np.argsort(every)  # a head must not depend on the order observations came in
-        both = (
-            None if self.times is None or times is None else np.concatenate([self.times[fresh], times])[order]
-        )
-        return self._holding(every[order], numbers[order], both)
-
-    def with_one(self, row: int, value: float, time: float | None = None) -> Feature:
-        """``observed`` of one row."""
-        at = self._place(row)
-        tail = at + 1 if at < len(self.rows) and self.rows[at] == row else at
-        rows = np.concatenate([self.rows[:at], [row], self.rows[tail:]])
-        values = np.concatenate([self.values[:at], [value], self.values[tail:]])
-        if self.times is None or time is None:
-            return self._holding(rows, values)
-        return self._holding(rows, values, np.concatenate([self.times[:at], [time], self.times[tail:]]))
+        return float(self.values[self.rows.searchsorted(self.rows.dtype.type(row))])
 
     def among(self, rows: NDArray[np.int64]) -> Feature:
         """Return the feature with only its observations at these rows."""
-        kept = np.isin(self.rows, rows)
-        return self._holding(
-            self.rows[kept], self.values[kept], None if self.times is None else self.times[kept]
-        )
+        return self.with_observations(self.observations.take(np.isin(self.rows, rows)))
 
-    def _holding(
-        self,
-        rows: NDArray[np.int64],
-        values: NDArray[np.float64],
-        times: NDArray[np.float64] | None = None,
-    ) -> Feature:
-        return replace(self, shots=len(rows), rows=rows, values=values, times=times, observed_since=True)
+    def without_row(self, row: int) -> Feature:
+        """Return the feature without its observation at this row."""
+        return self.with_observations(self.observations.take(self.rows != row))
 
 
 class Entry(NamedTuple):
-    """A feature and where its head lies."""
+    """A feature, and the slots of its heads."""
 
     feature: Feature
-    slot: int  # of its head in the store
-    evidence: Tensor | None  # the sums that the head rests on, if they are kept
-    epoch: int  # of the roster, from whose states the sums were made
-    number: int  # which stays the same as long as the feature is there, and is never given again
+    slot: int  # of its current head
+    number: int  # stays the same as long as the feature is in the model, and is never used again
+    reference: int = -1  # the slot of its reference; -1: the backbone's own head, as fitted
+    reference_kind: Kind | None = None  # with the units of the reference, if it finds them; None: as the kind
 
     @property
     def facts(self) -> tuple[float, float, float, float]:
-        """Its kind, the offset and span of its scale, and whether it is as fitted."""
-        kind, as_fitted = self.feature.kind, self.feature.in_backbone and not self.feature.observed_since
-        return float(kind.type), kind.offset, kind.span, float(as_fitted)
+        """The kind, offset and span with which rows read it, and whether they read the backbone's head."""
+        kind = self.reference_kind or self.feature.kind
+        return float(kind.type), kind.offset, kind.span, float(self.reference < 0)
+
+    @property
+    def slots(self) -> tuple[int, int]:
+        """The slots of its current head and of its reference; the same if there is no reference."""
+        return self.slot, self.slot if self.reference < 0 else self.reference
 
 
 class FeatureColumn(NamedTuple):
@@ -252,7 +236,7 @@ def _grown(array: NDArray[Any], more: int) -> NDArray[Any]:
 
 
 class Without(Mapping[str, Entry]):
-    """The entries of another mapping but those of some names, which are all in it."""
+    """View another mapping without the entries of some names, which are all in it."""
 
     def __init__(self, entries: Mapping[str, Entry], gone: frozenset[str]) -> None:
         self._entries, self._gone = entries, gone
@@ -272,16 +256,16 @@ class Without(Mapping[str, Entry]):
         return self._entries[name]
 
     def less(self, name: str) -> Without:
-        """The same without one more."""
+        """Return the view without one more name."""
         return Without(self._entries, self._gone | {name})
 
 
 def without(
     base: Mapping[str, Entry], recent: dict[str, Entry], name: str
 ) -> tuple[Mapping[str, Entry], dict[str, Entry]]:
-    """The entries of a catalogue, in two parts of which the second comes first, without those of a name.
+    """Return the entries of a store, ``recent`` ones over a ``base``, without the named feature.
 
-    Of entries in a dictionary a new one is made, which is quick to read. Others stay in their file.
+    A dictionary is copied, because a copy is quick to read. Entries of a saved model stay in their file.
     """
     if isinstance(base, dict):
         return {key: entry for key, entry in {**base, **recent}.items() if key != name}, {}
@@ -291,37 +275,33 @@ def without(
     return (base.less(name) if isinstance(base, Without) else Without(base, frozenset([name]))), kept
 
 
-Evidence = Sequence[Tensor | None]  # the sums that heads rest on, of those that rest on some
-
 _MIN_ROOM = 64
 
 
 class FeatureStore(Mapping[str, Feature]):
     """Features by name, and their heads; it never changes.
 
-    ``put`` and ``remove`` return another catalogue, so that whoever reads this one is not disturbed. The
-    two share what they have in common: heads lie in arrays to which only new ones are written, and of the
-    names only the recent ones are copied, so that a change costs little however many features there are.
+    A feature has a *current* head, from which it is predicted, and a *reference*, which rows read (see
+    ``updates``). Changes return another store that shares the rest with this one: heads lie in an arena to
+    which only new ones are written, and of the names only the recent ones are copied, so that a change costs
+    little however many features there are.
     """
 
     def __init__(self, heads: Heads, own: Names | None = None) -> None:
-        """``heads`` shows what the heads to come are made of; none of them is kept.
+        """Make an empty store for heads with the parts and sizes of ``heads``.
 
-        ``own`` are the features of the backbone: their positions there are their numbers.
+        ``own`` are the features of the backbone: their positions are their numbers.
         """
         self._base: Mapping[str, Entry] = {}
         self._recent: dict[str, Entry] = {}  # come before those of the same name in the base
-        self._store = Arena(heads.take(torch.zeros(0, dtype=torch.int64)), 0)
+        self._arena = Arena(heads.take(torch.zeros(0, dtype=torch.int64)), 0)
         self._own = Names([], "feature") if own is None else own
-        self._slots = PersistentArray(
-            np.full(len(self._own), -1)
-        )  # by number; -1 of a feature that is not there
-        # By number: kind, offset and span of the scale, whether as fitted.
+        # By number: the slots of the current head and of the reference; -1 of a feature not in the store.
+        self._slots = PersistentArray(np.full((len(self._own), 2), -1))
+        # By number: ``Entry.facts``.
         self._facts = PersistentArray(np.zeros((len(self._own), 4)))
         self._listed: tuple[Mapping[str, Entry], FeatureColumns] | None = None  # of the base
-        self._overlaid: tuple[Mapping[str, Entry], FeatureColumns] | None = (
-            None  # of the base with the recent ones
-        )
+        self._overlaid: tuple[Mapping[str, Entry], FeatureColumns] | None = None  # with the recent ones
 
     @property
     def listing(self) -> FeatureColumns:
@@ -351,27 +331,12 @@ class FeatureStore(Mapping[str, Feature]):
         return self._overlaid[1]
 
     def slots(self, names: Iterable[object]) -> list[int]:
-        """Where the heads of these features are stored."""
+        """Return the slots of the current heads of these features."""
         return [self._find(name).slot for name in names]
 
     def stored(self, slots: Tensor | slice) -> Heads:
-        """The heads in these slots; those of a slice are not copied."""
-        return self._store.take(slots)
-
-    @property
-    def evidence(self) -> Mapping[str, Tensor]:
-        """By name, the sums that a streaming adapter's heads rest on, of features observed further."""
-        return self.evidence_at(None)
-
-    def evidence_at(self, epoch: int | None) -> Mapping[str, Tensor]:
-        """By name, the sums made from the states of this epoch of the roster; of any if it is None."""
-        entries = ((name, self._find(name)) for name in self)
-        kept = ((name, entry) for name, entry in entries if epoch is None or entry.epoch == epoch)
-        return MappingProxyType({name: e.evidence for name, e in kept if e.evidence is not None})
-
-    def evidence_of(self, name: str, epoch: int) -> Tensor | None:
-        """The sums that one feature's head rests on, if they are kept and no row's state changed since."""
-        return entry.evidence if (entry := self._find(name)).epoch == epoch else None
+        """Return the heads in these slots; those of a slice are not copied."""
+        return self._arena.take(slots)
 
     def __len__(self) -> int:
         return len(self._base) + sum(name not in self._base for name in self._recent)
@@ -396,125 +361,157 @@ class FeatureStore(Mapping[str, Feature]):
         return entry
 
     def take(self, names: Iterable[object]) -> tuple[list[Feature], Heads]:
-        """Return features and their heads, in this order."""
+        """Return features and their current heads, in this order."""
         entries = [self._find(name) for name in names]
         slots = torch.tensor([entry.slot for entry in entries], dtype=torch.int64)
-        return [entry.feature for entry in entries], self._store.take(slots)
+        return [entry.feature for entry in entries], self._arena.take(slots)
 
     def arrays(self, name: object) -> tuple[Feature, list[NDArray[np.float32]]]:
-        """A feature and the parts of its head, without a copy."""
+        """Return a feature and the parts of its current head, without a copy."""
         entry = self._find(name)
-        return entry.feature, [part[entry.slot].numpy() for part in self._store.parts.parts()]
+        return entry.feature, [part[entry.slot].numpy() for part in self._arena.parts.parts()]
 
     def number(self, name: object) -> int:
-        """The number of a feature, by which rows hold what they observed of it."""
+        """Return the number of a feature, by which rows hold their observations of it."""
         return self._find(name).number
 
+    @property
+    def next_number(self) -> int:
+        """The number that the next new feature gets."""
+        return len(self._slots)
+
     def slots_by_number(self, numbers: NDArray[np.int64] | slice) -> NDArray[np.int64]:
-        """Where the heads of features lie, by number; -1 of features that are no longer there."""
-        return self._slots.whole()[numbers] if isinstance(numbers, slice) else self._slots.take(numbers)
+        """Return the slots of current heads, by number; -1 of features that are no longer in the model."""
+        return (
+            self._slots.whole()[numbers, 0] if isinstance(numbers, slice) else self._slots.take(numbers)[:, 0]
+        )
+
+    def reference_slots(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the slots of references, by number; -1 of features that are no longer in the model."""
+        return self._slots.take(numbers)[:, 1]
 
     def facts(self, numbers: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The kind, the offset and span of the scale of features, and whether they are as fitted, by number.
-
-        A feature of the backbone is as fitted while nothing is observed of it after ``fit``: (n, 4).
-        """
+        """Return ``Entry.facts`` of features by number: (n, 4)."""
         return self._facts.take(numbers)
 
     def names_by_number(self, numbers: NDArray[np.int64]) -> list[str | None]:
-        """The names of features, by number; None of features that are no longer there."""
+        """Return the names of features, by number; None of features that are no longer in the model."""
         own = len(self._own)
         later = self.by_number() if bool((numbers >= own).any()) else {}
-        slots = self._slots.take(numbers)
-        there = (number if slot >= 0 else None for number, slot in zip(numbers.tolist(), slots, strict=True))
-        return [n if n is None else self._own[n] if n < own else later[n].name for n in there]
+        slots = self.slots_by_number(numbers)
+        known = (number if slot >= 0 else None for number, slot in zip(numbers.tolist(), slots, strict=True))
+        return [n if n is None else self._own[n] if n < own else later[n].name for n in known]
 
     def by_number(self) -> dict[int, Feature]:
-        """All features by their numbers."""
+        """Return all features by their numbers."""
         return {entry.number: entry.feature for entry in (self._find(name) for name in self)}
 
     def put(
-        self, features: list[Feature], heads: Heads, evidence: Evidence | None = None, epoch: int = 0
+        self,
+        features: Sequence[Feature],
+        heads: Heads | Sequence[OneHead],
+        numbers: Mapping[str, int] | None = None,
     ) -> FeatureStore:
-        """Return a catalogue with these features too, or in the place of those of the same name.
+        """Return a store with these features and current heads, instead of those of the same names.
 
-        ``evidence`` are the sums that their heads rest on, if any, made from the states of this ``epoch``.
+        A new feature that the backbone does not read has its head for a reference, too. ``numbers`` are those
+        of new features, if they are decided.
         """
-        after, slots = self._copied(len(features))
-        after._store.write(slots, heads)
-        return after._entered(features, slots, evidence or [None] * len(features), epoch)
+        after, slots = self._written(heads)
+        entries = []
+        for feature, slot, number in zip(
+            features, slots, self._numbers(features, numbers or {}), strict=True
+        ):
+            old = after._recent.get(feature.name) or after._base.get(feature.name)
+            if old is not None:
+                entries.append(old._replace(feature=feature, slot=slot))
+            else:
+                reference = (-1, None) if feature.in_backbone else (slot, feature.kind)
+                entries.append(Entry(feature, slot, number, *reference))
+        return after._entered(entries)
 
-    def put_one(self, feature: Feature, head: OneHead, evidence: Tensor | None, epoch: int) -> FeatureStore:
-        """``put`` of one feature."""
-        after, slots = self._copied(1)
-        after._store.write_one(slots.start, head)
-        return after._entered([feature], slots, [evidence], epoch)
+    def put_references(self, features: Sequence[Feature], heads: Heads | Sequence[OneHead]) -> FeatureStore:
+        """Return a store with other references of features; ``features`` have the units of the references."""
+        after, slots = self._written(heads)
+        entries = [
+            after._find(feature.name)._replace(reference=slot, reference_kind=feature.kind)
+            for feature, slot in zip(features, slots, strict=True)
+        ]
+        return after._entered(entries)
+
+    def reset_references(self, names: Iterable[str]) -> FeatureStore:
+        """Return a store in which rows read these features of the backbone by its own heads again."""
+        entries = [self._find(name)._replace(reference=-1, reference_kind=None) for name in names]
+        return copy(self)._entered(entries)
+
+    def reference(self, name: str) -> tuple[int, Kind] | None:
+        """Return the slot of a feature's reference and its kind; None if that is the backbone's own head."""
+        entry = self._find(name)
+        return None if entry.reference < 0 else (entry.reference, entry.reference_kind or entry.feature.kind)
 
     @property
     def stored_arrays(self) -> list[NDArray[Any]]:
         """The weights, biases, covariances and noises of all stored heads, in numpy."""
-        return self._store.arrays
+        return self._arena.arrays
 
-    def _copied(self, count: int) -> tuple[FeatureStore, range]:
-        """A copy, and so many slots to write to, of a larger store if there is no room."""
-        after, slots = copy(self), self._store.claimed(count)
+    def _written(self, heads: Heads | Sequence[OneHead]) -> tuple[FeatureStore, range]:
+        """Return a copy, and the slots to which the heads were written, of a larger arena if need be."""
+        after, slots = copy(self), self._arena.claimed(len(heads))
         if slots is None:
-            after._move(count)
-            slots = range(after._store.used, after._store.used + count)
-            after._store.used = slots.stop
+            after._move(len(heads))
+            slots = after._arena.claimed(len(heads))
+            if slots is None:
+                raise RuntimeError("a new arena has no room")
+        after._arena.write(slots, heads)
         return after, slots
 
-    def _entered(self, features: list[Feature], slots: range, evidence: Evidence, epoch: int) -> FeatureStore:
-        """Enter features whose heads lie in these slots; for a copy that no one knows of yet."""
-        numbers = self._numbers(features)
-        new = {
-            feature.name: Entry(feature, slot, own, epoch, number)
-            for feature, slot, own, number in zip(features, slots, evidence, numbers, strict=True)
-        }
-        more, at = max(0, max(numbers, default=-1) + 1 - len(self._slots)), np.array(numbers, dtype=np.int64)
-        self._slots = self._slots.extended(np.full(more, -1)).put(at, np.arange(slots.start, slots.stop))
-        facts = np.array([entry.facts for entry in new.values()]).reshape(-1, 4)
-        if more or not np.array_equal(self._facts.take(at), facts):  # usually they stay the same
-            self._facts = self._facts.extended(np.zeros((more, 4))).put(at, facts)
-        self._recent = {**self._recent, **new}
+    def _entered(self, entries: Sequence[Entry]) -> FeatureStore:
+        """Enter entries; for a copy that is not yet in use."""
+        numbers = np.array([entry.number for entry in entries], dtype=np.int64)
+        more = max(0, int(numbers.max(initial=-1)) + 1 - len(self._slots))
+        slots = np.array([entry.slots for entry in entries]).reshape(-1, 2)
+        self._slots = self._slots.extended(np.full((more, 2), -1)).put(numbers, slots)
+        facts = np.array([entry.facts for entry in entries]).reshape(-1, 4)
+        if more or not np.array_equal(self._facts.take(numbers), facts):  # usually they stay the same
+            self._facts = self._facts.extended(np.zeros((more, 4))).put(numbers, facts)
+        self._recent = {**self._recent, **{entry.feature.name: entry for entry in entries}}
         if len(self._recent) ** 2 > len(self._base):
             self._base, self._recent = {**self._base, **self._recent}, {}
         return self
 
-    def _numbers(self, features: list[Feature]) -> list[int]:
-        """Keep the numbers of features that are there, and give new ones to others."""
-        numbers, following = [], len(self._slots)
+    def _numbers(self, features: Sequence[Feature], decided: Mapping[str, int]) -> list[int]:
+        """Keep the numbers of features in the store, and give new ones to others."""
+        numbers, following = [], self.next_number
         for feature in features:
             entry = self._recent.get(feature.name) or self._base.get(feature.name)
             if entry is not None:
                 numbers.append(entry.number)
             elif feature.in_backbone:
                 numbers.append(self._own.position(feature.name))
+            elif feature.name in decided:
+                numbers.append(decided[feature.name])
             else:
                 numbers.append(following)
                 following += 1
         return numbers
 
     def remove(self, name: object) -> FeatureStore:
-        """Return a catalogue without this feature."""
+        """Return a store without this feature."""
         after, gone = copy(self), self._find(name)
         after._base, after._recent = without(self._base, self._recent, gone.feature.name)
-        after._slots = self._slots.put(np.array([gone.number]), np.array([-1]))
+        after._slots = self._slots.put(np.array([gone.number]), np.array([[-1, -1]]))
         return after
 
     def with_contexts(self, features: Mapping[str, Feature]) -> FeatureStore:
-        """Return a catalogue with the same heads of features that have other contexts; sums are dropped."""
+        """Return a store with the same heads of features that have other contexts."""
         after = copy(self)
         every = ((name, self._find(name)) for name in self)
-        after._base = {name: e._replace(feature=features[name], evidence=None) for name, e in every}
+        after._base = {name: entry._replace(feature=features[name]) for name, entry in every}
         after._recent = {}
-        numbers = [entry.number for entry in after._base.values()]
-        facts = np.array([entry.facts for entry in after._base.values()]).reshape(-1, 4)
-        after._facts = self._facts.put(np.array(numbers, dtype=np.int64), facts)
         return after
 
     def renamed(self, name: object, other: str, own: Names) -> FeatureStore:
-        """Return a catalogue in which a feature has another name; ``own`` are the backbone's names then."""
+        """Return a store in which a feature has another name; ``own`` are the backbone's names then."""
         after, entry = copy(self), self._find(name)
         changed = entry._replace(feature=replace(entry.feature, name=other))
         every = (changed if (old := self._find(key)) is entry else old for key in self)
@@ -523,13 +520,20 @@ class FeatureStore(Mapping[str, Feature]):
         return after
 
     def _move(self, more: int) -> None:
-        """Move the heads to a store of their own, where there is room for as many again."""
-        _, heads = self.take(self)
-        entries = {name: self._find(name) for name in self}
-        # With room for as many as there are, the cost of a change is constant on average.
-        self._store = Arena(heads, max(_MIN_ROOM, len(entries), more))
-        self._base = {name: entry._replace(slot=slot) for slot, (name, entry) in enumerate(entries.items())}
+        """Move the heads to an arena of their own, with room for as many again."""
+        entries = [self._find(name) for name in self]
+        used, places = np.unique(
+            np.array([entry.slots for entry in entries], dtype=np.int64).reshape(-1, 2), return_inverse=True
+        )
+        places = places.reshape(-1, 2)
+        # With room for as many heads as there are, the cost of a change is constant on average.
+        heads = self._arena.take(torch.from_numpy(used))
+        self._arena = Arena(heads, max(_MIN_ROOM, len(used), more))
+        self._base = {
+            entry.feature.name: entry._replace(slot=slot, reference=-1 if entry.reference < 0 else reference)
+            for entry, (slot, reference) in zip(entries, places.tolist(), strict=True)
+        }
         self._recent = {}
-        slots = np.full(len(self._slots), -1)
-        slots[[entry.number for entry in entries.values()]] = np.arange(len(entries))
+        slots = np.full((len(self._slots), 2), -1)
+        slots[[entry.number for entry in entries]] = places
         self._slots = PersistentArray(slots)

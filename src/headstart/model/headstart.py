@@ -78,7 +78,9 @@ from headstart.model.summary import (
 from headstart.model.updates import (
     Observed,
     Update,
+    add_features,
     add_rows,
+    remove_feature,
     remove_row,
     require_possible,
     take_observations,
@@ -751,8 +753,7 @@ class Headstart:
         with self._writing:
             fitted = self._fitted
             if new := new_features(fitted, given):
-                after = fitted.adapted(new)
-                self._change(after, lambda: add_features_call(fitted, after, new))
+                self._change(add_features(fitted, new), lambda: add_features_call(fitted, new))
                 LOG.info("added %d features", len(new))
                 LOG.debug("added %s", [feature.name for feature in new])
 
@@ -767,7 +768,7 @@ class Headstart:
         with self._writing:
             fitted = self._fitted
             name = fitted.catalogue[feature].name
-            self._change(fitted.without(name), lambda: {"verb": "remove_feature", "name": name})
+            self._change(remove_feature(fitted, name), lambda: {"verb": "remove_feature", "name": name})
             LOG.info("removed feature %r", name)
 
     def rename_feature(self, feature: object, to: object) -> None:
@@ -882,8 +883,8 @@ class Headstart:
             fitted = self._fitted
             known = fitted.catalogue[feature]
             require_possible(fitted, [known], update)
-            rows, values = context_of(known.name, observations, known.kind, fitted.rows)
-            return self._observe(triples_of(fitted, known, rows, values, time), update, one_feature=True)
+            context = context_of(known.name, observations, known.kind, fitted.rows)
+            return self._observe(triples_of(fitted, known, *context, time), update)
 
     def observe_row(
         self,
@@ -919,11 +920,11 @@ class Headstart:
         with self._writing:
             return self._observe(triples_of_row(self._fitted, row, observations, time), update)
 
-    def _observe(self, triples: Triples, update: Update, *, one_feature: bool = False) -> Observed:
+    def _observe(self, triples: Triples, update: Update) -> Observed:
         """Add checked observations; the caller holds the lock."""
         fitted = self._fitted
         require_possible(fitted, triples.features, update)
-        after, observed, surprise = take_observations(fitted, triples, update, one=one_feature)
+        after, observed, surprise = take_observations(fitted, triples, update)
         if surprise is not None:  # before the change: a filter may turn the warning into an error
             warnings.warn(surprise, SurpriseWarning, stacklevel=3)
         self._change(after, lambda: observe_call(fitted, after, triples, update))

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from headstart.core.types import RowStates
 from headstart.errors import InputError, UnknownNameError, did_you_mean, for_user, join_names, option_name
 from headstart.model.features import Feature
+from headstart.model.observations import ObservationList, ObservationLists
 from headstart.model.row_states import compute_row_states
-from headstart.model.rows import RowCells, RowMetadata, RowObservations
+from headstart.model.rows import RowMetadata
 from headstart.model.state import ModelState
 from headstart.table import Kind, Kinds, Names, Table
 from headstart.table.columns import is_missing
@@ -231,8 +232,8 @@ def numbers(observations: object, what: str) -> tuple[list[str], NDArray[np.floa
 
 def context_of(
     feature: str, observations: object, kind: Kind, rows: Names, advice: str = ""
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return the context of a feature as ascending row positions and values."""
+) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
+    """Return the context of a feature: ascending row positions, values, and the order they were given in."""
     what = f"feature {feature!r}"
     names, values = numbers(observations, what)
     _check_values(values, names, Kinds([kind] * len(names)), what, advice)
@@ -244,7 +245,7 @@ def context_of(
             + for_user(" (add_rows() adds new ones)", "")
         ) from None
     order = np.argsort(positions)
-    return positions[order], values[order]
+    return positions[order], values[order], order
 
 
 def _check_values(
@@ -300,12 +301,12 @@ def _new_feature(fitted: ModelState, key: object, parts: object) -> Feature:
     observations = {} if by_part.get("observations") is None else by_part["observations"]
     kind = _kind_of(fitted, name, by_part.get("kind"))
     advice = f"; {option_name('kind')} gives the feature another kind" if by_part.get("kind") is None else ""
-    rows, values = context_of(name, observations, kind, fitted.rows, advice)
+    rows, values, order = context_of(name, observations, kind, fitted.rows, advice)
     finds_scale = fitted.middle is not None and kind == fitted.middle
     no_metadata = np.zeros(0, dtype=np.float32)
     times = None if fitted.clock is None else fitted.clock.times_now(len(rows))
-    feature = Feature(name, kind, False, len(rows), no_metadata, rows, values, finds_scale, times=times)
-    return fitted.with_own_units(feature)
+    feature = Feature(name, kind, False, len(rows), no_metadata, rows, values, finds_scale)
+    return fitted.with_own_units(replace(feature, arrivals=fitted.arrivals + order, times=times))
 
 
 def _metadata_of(fitted: ModelState, name: str, parts: Any) -> Mapping[str, object]:
@@ -359,9 +360,9 @@ def _none_of(fitted: ModelState) -> str:
     return f"not among those the model was fitted on ({names}){advice}"
 
 
-def rows_of(fitted: ModelState, rows: Mapping[Any, object]) -> RowCells:
-    """Check the observations of new rows, ``{row: {feature: value}}``."""
-    checked = []
+def rows_of(fitted: ModelState, rows: Mapping[Any, object]) -> tuple[ObservationLists, NDArray[np.int64]]:
+    """Check the observations of new rows, ``{row: {feature: value}}``; also return their order."""
+    checked, orders, first = [], [np.zeros(0, np.int64)], 0
     for row, observations in rows.items():
         what = f"row {row!r}"
         names, values = numbers(observations, what)
@@ -369,13 +370,15 @@ def rows_of(fitted: ModelState, rows: Mapping[Any, object]) -> RowCells:
         _check_values(values, names, Kinds([feature.kind for feature in features]), what)
         feature_numbers = np.array([fitted.catalogue.number(name) for name in names], dtype=np.int64)
         order = np.argsort(feature_numbers)
-        checked.append(RowObservations(feature_numbers[order], values[order]))
-    return RowCells.of(checked)
+        checked.append(ObservationList(feature_numbers[order], values[order]))
+        orders.append(first + order)
+        first += len(order)
+    return ObservationLists.of(checked), np.concatenate(orders)
 
 
 def encode_rows(fitted: ModelState, rows: Mapping[Any, object]) -> RowStates:
     """Compute the states of new rows, ``{row: {feature: value}}``."""
-    return compute_row_states(fitted, rows_of(fitted, rows), [str(row) for row in rows])
+    return compute_row_states(fitted, rows_of(fitted, rows)[0], [str(row) for row in rows])
 
 
 class NewRows(NamedTuple):
@@ -422,7 +425,8 @@ class Triples(NamedTuple):
     places: NDArray[np.int64]  # (n,): positions in ``features``
     numbers: NDArray[np.int64]  # (n,): of the features in the catalogue
     values: NDArray[np.float64]  # (n,): in the data's own units
-    times: NDArray[np.float64] | None = None  # (n,): in a model with a half-life
+    times: NDArray[np.float64] | None  # (n,): in a model with a half-life
+    order: NDArray[np.int64]  # (n,): in which they were given
 
 
 def read_triples(
@@ -464,13 +468,14 @@ def triples_of(
     feature: Feature,
     rows: NDArray[np.int64],
     values: NDArray[np.float64],
+    order: NDArray[np.int64],
     time: object = None,
 ) -> Triples:
     """Return checked observations of one feature at one time as triples."""
     require_clock(fitted, time)
     numbers = np.full(len(rows), fitted.catalogue.number(feature.name))
     times = None if fitted.clock is None else np.full(len(rows), time_of(_required(time), "time"))
-    return Triples(rows, [feature], np.zeros(len(rows), np.int64), numbers, values, times)
+    return Triples(rows, [feature], np.zeros(len(rows), np.int64), numbers, values, times, order)
 
 
 def triples_of_row(
@@ -536,7 +541,7 @@ def _one_triple(fitted: ModelState, given: Any, time: object) -> Triples | None:
     if not (possible or (stored.kind.type == KindType.REAL and abs(scaled) <= LARGEST)):
         return None
     position = np.array([fitted.rows.position(row)])
-    return triples_of(fitted, stored, position, np.array([value], np.float64), time)
+    return triples_of(fitted, stored, position, np.array([value], np.float64), np.zeros(1, np.int64), time)
 
 
 def _split_triples(given: Sequence[Any]) -> tuple[list[Any], list[Any], NDArray[np.float64]]:
@@ -621,6 +626,8 @@ def _checked(
         raise InputError(f"{where(first)}: the value {values[first]:g} is not {kind.allowed} (kind {kind})")
     require_representable(values, kinds.scale(values, index), where)
     numbers = np.array([fitted.catalogue.number(feature.name) for feature in features], dtype=np.int64)
+    # ``np.unique`` sorts by row and feature, too, and finds the first line of each cell.
+    _, order = np.unique(rows.astype(np.int64) * len(names) + index, return_index=True)
     ordered = sort_observations(rows, index, values, (len(fitted.rows), len(names)), times)
     rows, index = ordered.row_index.astype(np.int64), ordered.feature_index.astype(np.int64)
     values, times = ordered.values.astype(np.float64), ordered.times
@@ -633,4 +640,4 @@ def _checked(
         )
     once = np.concatenate([np.ones(min(1, len(rows)), dtype=bool), ~repeated])
     times = None if times is None else times[once]
-    return Triples(rows[once], features, index[once], numbers[index[once]], values[once], times)
+    return Triples(rows[once], features, index[once], numbers[index[once]], values[once], times, order)

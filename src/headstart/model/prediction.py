@@ -333,7 +333,7 @@ def predict_one_cell(fitted: ModelState, row: str, name: str, level: float) -> C
     """
     feature, likelihood = fitted.catalogue[name], fitted.knowledge.likelihood
     kind = fitted.kind_of(feature)
-    activation, *rest = fitted.roster.read_by_heads(np.array([fitted.rows.position(row)]))
+    activation, *rest = fitted.roster.head_inputs(np.array([fitted.rows.position(row)]), "current")
     state = OneState(activation[:0], activation[:0], activation[0], *(part[0] for part in rest))
     mean, std = predict_cell(_head_of(fitted, name, kind), state, kind, likelihood)
     factors, slope, shift = _calibration_at(_Identity(fitted.calibration), feature.shots, kind)

@@ -432,7 +432,7 @@ def _observed(fitted: ModelState, listing: FeatureColumns, row: TargetRow) -> ND
     observations = fitted.roster.observations(row.position)
     if observations is None:
         return slots
-    others = fitted.catalogue.slots_by_number(observations.numbers)
+    others = fitted.catalogue.slots_by_number(observations.keys)
     return np.union1d(slots, others[others >= 0])
 
 

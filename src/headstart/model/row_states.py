@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -10,75 +12,154 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.backbones.base import OpenBackbone
-from headstart.core.types import Heads, RowBelief, RowStates
+from headstart.core.types import Heads, OneRow, OneState, RowBelief, RowStates
 from headstart.errors import NumericalError
-from headstart.linalg.array_ops import LinAlgError
+from headstart.linalg.array_ops import Array, LinAlgError
 from headstart.linalg.packed import pack, unpack
-from headstart.model.rows import RowCells, RowObservations
-from headstart.model.state import ModelState
+from headstart.model.observations import ObservationList, ObservationLists
+from headstart.model.state import ModelState, Reads
 from headstart.table import Cells
 from headstart.table.cells import offsets
+from headstart.table.kinds import KindType
 
 _AT_ONCE = 2**16  # observations whose heads are brought to a row's own form at a time
 
 
-def observations_of_row(fitted: ModelState, row: int) -> RowObservations:
-    """What the state of a known row rests on."""
+def observations_of_row(fitted: ModelState, row: int) -> ObservationList:
+    """Return all observations of a row."""
     observations = fitted.roster.observations(row)
     if observations is not None:
         return observations
+    if row >= fitted.fitted_rows:
+        return ObservationList.none(timed=fitted.clock is not None)
+    observations = fitted_observations(fitted, row)
+    known = fitted.catalogue.slots_by_number(observations.keys) >= 0
+    return observations if known.all() else observations.take(known)
+
+
+def fitted_observations(fitted: ModelState, row: int) -> ObservationList:
+    """Return the observations of a row in the table of the fit, also those of features removed since."""
     cells = fitted.knowledge.cells
-    if row >= len(cells):  # of a model saved before such rows kept what they observed
-        return RowObservations(np.zeros(0, np.int64), np.zeros(0))
     begin, end = cells.indptr.numpy()[row : row + 2]
     numbers, values = cells.index.numpy()[begin:end].astype(np.int64), cells.values.numpy()[begin:end]
     facts = fitted.catalogue.facts(numbers)
-    in_units = facts[:, 1] + facts[:, 2] * values
-    if fitted.clock is None:
-        return RowObservations(numbers, in_units)
-    return RowObservations(numbers, in_units, fitted.clock.table[begin:end], fitted.clock.fitted_at)
+    times = None if fitted.clock is None else fitted.clock.table[begin:end]
+    return ObservationList(numbers, facts[:, 1] + facts[:, 2] * values, None, times)
 
 
 def reads_any_feature(fitted: ModelState) -> bool:
-    """Whether rows are described by features added after fit too."""
-    return isinstance(fitted.backbone, OpenBackbone) and fitted.adapter.gives_uncertainty
+    """Return whether states of rows can depend on features added after fit, too."""
+    return fitted.backbone.reads_any_head and fitted.adapter.gives_uncertainty
 
 
 @torch.no_grad()
 def compute_row_states(
-    fitted: ModelState, given: RowCells, names: list[str], metadata: NDArray[np.float32] | None = None
+    fitted: ModelState,
+    lists: ObservationLists,
+    names: Sequence[str],
+    metadata: NDArray[np.float32] | None = None,
+    which: Reads = "references",
 ) -> RowStates:
-    """The states of rows that observed this and have this ``metadata`` (rows, width), encoded.
+    """Compute the states of rows from their observations and encoded ``metadata`` (rows, width).
 
-    Each observation is read by the present head of its feature: the backbone's own as long as nothing has
-    been observed of the feature since fit. What cannot be read, of features that are no longer there or
-    that the backbone does not know and cannot learn of, is left out. ``names`` are for messages.
+    Each observation is read by the reference of its feature, or by the backbone's own heads if ``which`` is
+    "fitted". ObservationList of features that were removed, or that the backbone does not know and cannot
+    read, are left out. ``names`` are for messages.
     """
     by_any = reads_any_feature(fitted)
-    cells, slots, facts = _readable(fitted, given, by_any=by_any)
+    read = fitted.catalogue.slots_by_number(lists.keys) >= 0
+    if not by_any or which == "fitted":
+        read &= lists.keys < len(fitted.backbone_features)
+    cells, slots, facts = _scaled_cells(fitted, lists, read)
+    if which == "fitted":
+        facts[:, 3] = 1.0
     try:
-        belief = _belief(fitted, len(names), metadata)
-        if belief is None and (not by_any or bool(facts[:, 3].all())):
-            states = fitted.backbone.states(cells)  # all is as fitted: the backbone itself reads it
+        if by_any:
+            states = _by_heads(fitted, cells, slots, facts, _belief(fitted, len(names), metadata))
         else:
-            states = _by_heads(fitted, cells, slots, facts, belief)
+            states = fitted.backbone.states(cells)
         states = fitted.adapter.refine(states)
         finite = torch.stack([part.view(len(names), -1).isfinite().all(1) for part in states.parts()]).all(0)
     except LinAlgError:
         finite = torch.zeros(len(names), dtype=torch.bool)
     if not bool(finite.all()):
         sizes = torch.zeros(len(names)).index_add_(0, cells.lines, cells.values.abs())
-        worst = names[int(torch.where(finite, -1.0, sizes).argmax())]
-        raise NumericalError(
-            f"row {worst!r}: its observations are so extreme that nothing can be computed from them; "
-            "correct them or leave them out"
-        )
+        raise row_too_extreme(names[int(torch.where(finite, -1.0, sizes).argmax())])
     return states
 
 
+def row_too_extreme(name: str) -> NumericalError:
+    """Return the error of a row whose numbers are too large to compute with."""
+    return NumericalError(
+        f"row {name!r}: its observations are so extreme that nothing can be computed from them; "
+        "correct them or leave them out"
+    )
+
+
+def has_short_ways(fitted: ModelState) -> bool:
+    """Return whether the parts of a model have forms for a single row or feature."""
+    adapter, backbone = fitted.adapter, fitted.backbone
+    identity = backbone.config.likelihood.rating_link == "identity"
+    return adapter.adapts_one and backbone.reads_single_rows and identity
+
+
+def compute_row_state(
+    fitted: ModelState, row: int, observations: ObservationList, which: Reads = "references"
+) -> OneState:
+    """``compute_row_states`` of one known row, where ``has_short_ways``."""
+    try:
+        one, known = _one_row(fitted, observations, which)
+        state = fitted.backbone.state_of_one(one, known, row_prior_of(fitted, row))
+        state = fitted.adapter.refine_one(state)
+        finite = math.isfinite(sum(float(np.sum(part)) for part in state.parts()))
+    except LinAlgError:
+        finite = False
+    if not finite:
+        raise row_too_extreme(fitted.rows[row])
+    return state
+
+
+def _one_row(fitted: ModelState, observations: ObservationList, which: Reads) -> tuple[OneRow, Array]:
+    """Return a row's observations with the heads that read them, and the positions of the backbone's own."""
+    numbers, values, times = observations.keys, observations.values, observations.times
+    slots, facts = fitted.catalogue.reference_slots(numbers), fitted.catalogue.facts(numbers)
+    read = slots >= 0
+    if which == "fitted":
+        facts[:, 3] = 1.0
+        read &= numbers < len(fitted.backbone_features)
+    if not read.all():
+        numbers, values, slots, facts = numbers[read], values[read], slots[read], facts[read]
+        times = None if times is None else times[read]
+    scaled = ((values - facts[:, 1]) / facts[:, 2]).astype(np.float32).astype(np.float64)
+    as_fitted = facts[:, 3] > 0
+    own, others = np.flatnonzero(as_fitted), np.flatnonzero(~as_fitted)
+    order = np.concatenate([own, others])
+    fitted_heads = [part.numpy() for part in fitted.knowledge.heads.detach().parts()]
+    weight, bias, covariance, noise = (
+        _gathered(one, numbers[own], other, slots[others])
+        for one, other in zip(fitted_heads, fitted.catalogue.stored_arrays, strict=True)
+    )
+    heads = np.concatenate([weight, bias[:, None]], axis=1, dtype=np.float64)
+    kinds = facts[order, 0].astype(np.int64)
+    if fitted.binary_as_numbers:
+        kinds[kinds == KindType.BINARY] = KindType.RATING
+    weights = None
+    if fitted.clock is not None and times is not None:
+        weights = fitted.clock.weights(times)[order]
+    one = OneRow(scaled[order], heads, covariance, noise, kinds, weights)
+    return one, numbers[numbers < len(fitted.backbone_features)]
+
+
+def _gathered(one: Array, at: Array, other: Array, others_at: Array) -> Array:
+    """Return entries of two arrays, one after the other, without a copy in between."""
+    both = np.empty((len(at) + len(others_at), *one.shape[1:]), dtype=one.dtype)
+    np.take(one, at, axis=0, out=both[: len(at)], mode="clip")
+    np.take(other, others_at, axis=0, out=both[len(at) :], mode="clip")
+    return both
+
+
 class RowInputs(NamedTuple):
-    """One row as it is read: its observations, and the heads by which they are read, one each."""
+    """The inputs of one row's state: its observations, and the heads that read them, one each."""
 
     numbers: NDArray[np.int64]  # (n,): of features
     values: NDArray[np.float64]  # (n,): in the data's own units
@@ -92,19 +173,18 @@ class RowInputs(NamedTuple):
 @torch.no_grad()
 def row_inputs(
     fitted: ModelState,
-    observations: RowObservations,
+    observations: ObservationList,
     metadata: NDArray[np.float32] | None = None,
     *,
     as_fitted: bool = False,
 ) -> RowInputs:
-    """Collect the inputs of ``compute_row_states`` for a row; those of ``fit`` if ``as_fitted``."""
-    given = RowCells.of([observations])
-    if as_fitted:  # features may have been removed since
-        facts = fitted.catalogue.facts(observations.numbers)
-        cells = _scaled(fitted, given.counts, observations, facts)
+    """Return the inputs of ``compute_row_states`` for a row; those of ``fit`` if ``as_fitted``."""
+    lists = ObservationLists.of([observations])
+    read = (fitted.catalogue.slots_by_number(lists.keys) >= 0) | as_fitted  # features may have been removed
+    cells, slots, facts = _scaled_cells(fitted, lists, read)
+    if as_fitted:
         heads = fitted.knowledge.heads.take(cells.index)
     else:
-        cells, slots, facts = _readable(fitted, given, by_any=True, now=observations.now)
         heads = fitted.catalogue.stored(torch.from_numpy(slots))
         latent = fitted.backbone.activation_size
         if fitted.roster.width > latent:
@@ -118,29 +198,21 @@ def row_inputs(
     return RowInputs(numbers, values, each, known, heads, kinds, _belief(fitted, 1, metadata))
 
 
-def _readable(
-    fitted: ModelState, given: RowCells, *, by_any: bool, now: float | None = None
+def _scaled_cells(
+    fitted: ModelState, lists: ObservationLists, read: NDArray[np.bool_]
 ) -> tuple[Cells, NDArray[np.int64], NDArray[np.float64]]:
-    """What can be read of observations: cells by number, the slots of their heads, facts."""
-    slots = fitted.catalogue.slots_by_number(given.numbers)
-    read = slots >= 0 if by_any else (slots >= 0) & (given.numbers < len(fitted.backbone_features))
-    lines = np.repeat(np.arange(len(given.counts)), given.counts)[read]
-    times = None if given.times is None else given.times[read]
-    observations = RowObservations(given.numbers[read], given.values[read], times, now)
-    facts = fitted.catalogue.facts(observations.numbers)
-    counts = np.bincount(lines, minlength=len(given.counts))
-    return _scaled(fitted, counts, observations, facts), slots[read], facts
-
-
-def _scaled(
-    fitted: ModelState, counts: NDArray[np.int64], observations: RowObservations, facts: NDArray[np.float64]
-) -> Cells:
-    values = torch.from_numpy((observations.values - facts[:, 1]) / facts[:, 2]).float()
+    """Return the observations in a mask: cells by number, the slots of references, and facts of features."""
+    lines, numbers = lists.lines[read], lists.keys[read]
+    facts = fitted.catalogue.facts(numbers)
+    counts = np.bincount(lines, minlength=len(lists.counts))
+    values = torch.from_numpy((lists.values[read] - facts[:, 1]) / facts[:, 2]).float()
     weights = None
-    if fitted.clock is not None and observations.times is not None:
-        weights = torch.from_numpy(fitted.clock.weights(observations.times, observations.now)).float()
-    indptr, index = offsets(torch.from_numpy(counts)), torch.from_numpy(observations.numbers)
-    return Cells(indptr, index, values, len(fitted.backbone_features), weights)
+    if fitted.clock is not None and lists.times is not None:
+        aged = fitted.clock.weights_by_line(lists.times[read], lines, len(lists.counts))
+        weights = torch.from_numpy(aged).float()
+    indptr, index = offsets(torch.from_numpy(counts)), torch.from_numpy(numbers)
+    cells = Cells(indptr, index, values, len(fitted.backbone_features), weights)
+    return cells, fitted.catalogue.reference_slots(numbers), facts
 
 
 def _kinds(fitted: ModelState, facts: NDArray[np.float64]) -> Tensor:
@@ -148,9 +220,9 @@ def _kinds(fitted: ModelState, facts: NDArray[np.float64]) -> Tensor:
 
 
 def _learned(fitted: ModelState, cells: Cells) -> Tensor:
-    """The activations that the adapter learned, as rows' own features tell them: (rows, learned).
+    """Return the activations that the adapter learned, given the rows' fitted features: (rows, learned).
 
-    They are functions of a row's code; what a head makes of them is a constant, another one for every row.
+    They are functions of a row's code; their product with a head is a constant of each row.
     """
     own = cells.keep(cells.index < fitted.backbone.features)
     states = fitted.adapter.refine(fitted.backbone.states(own))
@@ -164,9 +236,9 @@ def _by_heads(
     facts: NDArray[np.float64],
     belief: RowBelief | None,
 ) -> RowStates:
-    """The states of rows whose observations are read by the heads of the catalogue."""
+    """Return the states of rows whose observations are read by references of features."""
     backbone = fitted.backbone
-    if not isinstance(backbone, OpenBackbone):
+    if not backbone.reads_any_head:
         raise TypeError(f"{backbone.config.name} describes rows by its own features only")
     latent, numbers = backbone.activation_size, cells.index.numpy()
     kinds = _kinds(fitted, facts)
@@ -194,7 +266,7 @@ def _by_heads(
 
 
 def _belief(fitted: ModelState, rows: int, metadata: NDArray[np.float32] | None) -> RowBelief | None:
-    """What the metadata of rows says of them; where none is given, what missing metadata says."""
+    """Return the prior of rows with this metadata; where none is given, that of missing metadata."""
     held = fitted.row_metadata
     if held is None or held.prior is None:
         return None
@@ -202,7 +274,7 @@ def _belief(fitted: ModelState, rows: int, metadata: NDArray[np.float32] | None)
 
 
 def row_prior_of(fitted: ModelState, row: int) -> tuple[NDArray[np.float32], NDArray[np.float32]] | None:
-    """What the metadata of one row says of it, in numpy: a shift, and the covariance around it."""
+    """Return the prior of one row given its metadata, in numpy: a shift, and the covariance around it."""
     held = fitted.row_metadata
     if held is None or held.prior is None:
         return None
@@ -211,7 +283,7 @@ def row_prior_of(fitted: ModelState, row: int) -> tuple[NDArray[np.float32], NDA
 
 
 def _blocks(indptr: Tensor) -> list[tuple[int, int]]:
-    """Stretches of lines with not too many observations each."""
+    """Return ranges of lines with a bounded number of observations each."""
     marks = torch.div(indptr[1:], _AT_ONCE, rounding_mode="floor")
     ends = [*(torch.nonzero(marks.diff())[:, 0] + 1).tolist(), len(indptr) - 1]
     return list(zip([0, *ends[:-1]], ends, strict=True))
@@ -220,7 +292,7 @@ def _blocks(indptr: Tensor) -> list[tuple[int, int]]:
 def _mixed(
     fitted: ModelState, numbers: NDArray[np.int64], heads: Heads, as_fitted: NDArray[np.bool_]
 ) -> Heads:
-    """The given heads, but for features that are as fitted the backbone's own."""
+    """Return the given heads, with the backbone's own where features are as fitted."""
     if not as_fitted.any():
         return heads
     where = torch.from_numpy(as_fitted)
@@ -236,12 +308,12 @@ def _mixed(
 
 
 def _own(fitted: ModelState, numbers: NDArray[np.int64]) -> Tensor:
-    """The positions of features among the backbone's, which are their numbers; -1 of others."""
+    """Return the positions of features among the backbone's, which are their numbers; -1 of others."""
     return torch.from_numpy(np.where(numbers < len(fitted.backbone_features), numbers, -1))
 
 
 def _folded(heads: Heads, learned: Tensor, latent: int) -> Heads:
-    """Heads of the first activations only, given the values of the others (heads, learned).
+    """Return heads of the first activations only, given the values of the others (heads, learned).
 
     w₂·φ becomes part of the bias: (w₁, b + w₂·φ) = A·(w₁, w₂, b), and the covariance A·C·Aᵀ.
     """

@@ -1,4 +1,4 @@
-"""Hold the rows a model knows, and compute their states from their observations."""
+"""Hold the rows of a model with their states and observations."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from headstart.core.types import OneState, RowBelief, RowPrior, RowStates
+from headstart.model.observations import ObservationList, ObservationLists
 from headstart.model.persistent import Arena, PersistentArray
 from headstart.table import MetadataSchema
 from headstart.table.metadata import as_array
@@ -22,17 +23,8 @@ from headstart.table.names import Names
 _MIN_ROOM, _ROOM_SHARE = 1024, 8
 
 
-class RowObservations(NamedTuple):
-    """What a row's state rests on: numbers of features (see ``Catalogue``), ascending, and values."""
-
-    numbers: NDArray[np.int64]
-    values: NDArray[np.float64]  # in the data's own units
-    times: NDArray[np.float64] | None = None  # in a model where observations age
-    now: float | None = None  # the time at which the state was computed
-
-
 class StateArrays(NamedTuple):
-    """What heads read of one row."""
+    """The parts of a row's state that heads read."""
 
     activation: NDArray[np.float32]  # (width,)
     noise: float
@@ -40,68 +32,88 @@ class StateArrays(NamedTuple):
 
 
 class RowStore:
-    """Rows by name, and their states; it never changes.
+    """Rows by name with their states and observations; it never changes.
 
-    Changes return another roster, so that whoever reads this one is not disturbed. The two share what they
-    have in common, as catalogues do: states lie in arrays to which only new ones are written.
+    A row has up to three states (see ``updates``): the *current* one, from which it is predicted; its
+    *reference*, which heads of features read; and the one of the fit, which references of features read.
+    Most rows have one state for all three. Changes return another store that shares the rest with this one:
+    states lie in an arena to which only new ones are written.
     """
 
     def __init__(self, names: Names, states: RowStates) -> None:
         self.names = names
-        self.epoch = 0  # how often states of known rows have changed
-        self._store = Arena(states, 0)
-        self._slots = PersistentArray(np.arange(len(states)))
-        self._base: dict[int, RowObservations] = {}
-        self._recent: dict[int, RowObservations] = {}  # come before those of the same row in the base
-        self._cells: tuple[dict[int, RowObservations], NDArray[np.int64], NDArray[np.int64]] | None = (
-            None  # of the base
-        )
+        self._arena = Arena(states, 0)
+        self._share_slots(np.arange(len(states)))
+        self._base: dict[int, ObservationList] = {}
+        self._recent: dict[int, ObservationList] = {}  # come before those of the same row in the base
+        self._cells: tuple[dict[int, ObservationList], ObservationLists] | None = None  # of the base
 
     @classmethod
-    def over(cls, names: Names, store: Arena[RowStates]) -> RowStore:
-        """Rows whose states lie in a store, in their order."""
-        roster = cls(names, store.take(slice(0, 0)))
-        roster._store, roster._slots = store, PersistentArray(np.arange(len(names)))
-        roster.__dict__["states"] = store.take(slice(0, len(names)))
-        return roster
+    def over(cls, names: Names, arena: Arena[RowStates]) -> RowStore:
+        """Return rows whose states lie in ``arena``, in their order."""
+        store = cls(names, arena.take(slice(0, 0)))
+        store._arena = arena
+        store._share_slots(np.arange(len(names)))
+        store.__dict__["states"] = arena.take(slice(0, len(names)))
+        return store
+
+    def _share_slots(self, slots: NDArray[np.int64]) -> None:
+        self._slots = self._references = self._fitted = PersistentArray(slots)
 
     def __len__(self) -> int:
         return len(self._slots)
 
     @property
     def width(self) -> int:
-        """How many activations a row has."""
-        return int(self._store.parts.activation.shape[1])
+        """The number of activations of a row."""
+        return int(self._arena.parts.activation.shape[1])
 
     @cached_property
     def states(self) -> RowStates:
-        """The states of all rows."""
-        if len(self._store.parts) == len(self):  # nothing has changed since they were made
-            return self._store.parts
-        return self._store.take(torch.from_numpy(self._slots.whole()))
+        """The current states of all rows."""
+        slots = self._slots.whole()
+        if len(self._arena.parts) == len(self) and np.array_equal(slots, np.arange(len(self))):
+            return self._arena.parts  # nothing has changed since they were made
+        return self._arena.take(torch.from_numpy(slots))
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether all rows have the states of the fit."""
+        return self._references is self._slots
 
     def take(self, rows: NDArray[np.int64]) -> RowStates:
-        """The states of the rows at these positions."""
+        """Return the current states of the rows at these positions."""
         if "states" in self.__dict__:
             return self.states.take(torch.from_numpy(rows))
-        return self._store.take(torch.from_numpy(self._slots.take(rows)))
+        return self._arena.take(torch.from_numpy(self._slots.take(rows)))
+
+    def take_references(self, rows: NDArray[np.int64]) -> RowStates:
+        """Return the references of the rows at these positions."""
+        return self._arena.take(torch.from_numpy(self._references.take(rows)))
+
+    def take_fitted(self, rows: NDArray[np.int64]) -> RowStates:
+        """Return the states that ``fit`` gave these rows, which must be rows of its table."""
+        return self._arena.take(torch.from_numpy(self._fitted.take(rows)))
 
     def slots(self) -> NDArray[np.int64]:
-        """Where the states of all rows are stored."""
+        """Return the slots of the current states of all rows."""
         return self._slots.whole()
 
     def stored(self, slots: slice) -> RowStates:
-        """The states that are stored there, as they lie; some may no longer be, or not yet be, of any row."""
-        return self._store.take(slots)
+        """Return the states in these slots; some may belong to no row."""
+        return self._arena.take(slots)
 
-    def read_by_heads(self, rows: NDArray[np.int64]) -> tuple[NDArray[Any], ...]:
-        """What heads read of the rows at these positions, in numpy: activation, noise and variance."""
-        slots = self._slots.take(rows)
-        return tuple(part.take(slots, axis=0) for part in self._store.arrays[2:])
+    def head_inputs(
+        self, rows: NDArray[np.int64], which: Literal["current", "references", "fitted"]
+    ) -> tuple[NDArray[Any], ...]:
+        """Return activation, noise and variance of rows in numpy, as far as the states have them."""
+        by_kind = {"current": self._slots, "references": self._references, "fitted": self._fitted}
+        slots = by_kind[which].take(rows)
+        return tuple(part.take(slots, axis=0) for part in self._arena.arrays[2:])
 
     def arrays(self, row: int) -> StateArrays:
-        """The state of one row, without a copy."""
-        parts, slot = self._store.parts, int(self._slots.take(np.array([row]))[0])
+        """Return the current state of one row, without a copy."""
+        parts, slot = self._arena.parts, int(self._slots.take(np.array([row]))[0])
         noise, variance = parts.noise, parts.variance
         return StateArrays(
             parts.activation[slot].numpy(),
@@ -109,95 +121,112 @@ class RowStore:
             None if variance is None else variance[slot].numpy(),
         )
 
-    def observations(self, row: int) -> RowObservations | None:
-        """What a row's state rests on, if it is another than in the table of the fit."""
+    def observations(self, row: int) -> ObservationList | None:
+        """Return the observations of a row; None if they are those of the table of the fit."""
         found = self._recent.get(row)
         return self._base.get(row) if found is None else found
 
     @property
     def observed_rows(self) -> list[int]:
-        """The rows whose states rest on more than the table of the fit, in order."""
+        """The rows that were added or observed after fit, in order."""
         return sorted({*self._base, *self._recent})
 
-    def tellers(self, number: int) -> NDArray[np.int64]:
-        """The rows whose states rest on an observation of this feature made since fit."""
+    def observers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return those of ``observed_rows`` that observed any feature of these numbers, in order."""
         if self._cells is None or self._cells[0] is not self._base:
-            counts = [len(observations.numbers) for observations in self._base.values()]
-            rows = np.repeat(np.array([*self._base], dtype=np.int64), counts)
-            numbers = [np.zeros(0, np.int64), *(observations.numbers for observations in self._base.values())]
-            self._cells = (self._base, rows, np.concatenate(numbers))
-        _, rows, numbers_of = self._cells
-        held = rows[numbers_of == number]
-        held = held[~np.isin(held, np.array([*self._recent], dtype=np.int64))]
-        recent = [row for row, observations in self._recent.items() if number in observations.numbers]
-        return np.append(held, np.array(recent, dtype=np.int64))
+            self._cells = (self._base, ObservationLists.of(list(self._base.values())))
+        lists, every = self._cells[1], np.array([*self._base], dtype=np.int64)
+        found = every[np.unique(lists.lines[np.isin(lists.keys, numbers)])]
+        found = found[~np.isin(found, np.array([*self._recent], dtype=np.int64))]
+        recent = [row for row, each in self._recent.items() if np.isin(each.keys, numbers).any()]
+        return np.union1d(found, np.array(recent, dtype=np.int64))
 
     def put(
-        self, rows: NDArray[np.int64], states: RowStates, observations: Sequence[RowObservations]
+        self,
+        rows: NDArray[np.int64],
+        states: RowStates | Sequence[OneState],
+        observations: Sequence[ObservationList],
     ) -> RowStore:
-        """Return a roster in which these rows have other states, which rest on other observations."""
+        """Return a store in which these rows have other current states and observations."""
         after = self._copied()
-        slots = after._claimed(len(states))
-        after._store.write(slots, states)
-        after._slots = after._slots.put(rows, np.arange(slots.start, slots.stop))
+        slots = after._written(states)
+        after._slots = after._slots.put(rows, slots)
         after._keep(dict(zip(rows.tolist(), observations, strict=True)))
-        after.epoch = self.epoch + 1
         return after
 
-    def put_one(self, row: int, state: OneState, observations: RowObservations) -> RowStore:
-        """``put`` of one row."""
+    def put_references(self, rows: NDArray[np.int64], states: RowStates | Sequence[OneState]) -> RowStore:
+        """Return a store in which these rows have other references."""
         after = self._copied()
-        (slot,) = after._claimed(1)
-        after._store.write_one(slot, state.parts())
-        after._slots = after._slots.put(np.array([row]), np.array([slot]))
-        after._keep({row: observations})
-        after.epoch = self.epoch + 1
+        slots = after._written(states)
+        after._references = after._references.put(rows, slots)
         return after
 
-    def with_observations(self, observations: dict[int, RowObservations]) -> RowStore:
-        """Return a roster in which the states of these rows are the same and rest on these observations."""
+    def reset(self, rows: NDArray[np.int64], *, current: bool) -> RowStore:
+        """Return a store in which rows of the table have the references of the fit again.
+
+        If ``current``, they also have the states of the fit, and observed nothing since.
+        """
         after = self._copied()
+        slots = self._fitted.take(rows)
+        after._references = after._references.put(rows, slots)
+        if current:
+            after._slots = after._slots.put(rows, slots)
+            gone = {*rows.tolist()}
+            every = {**self._base, **self._recent}
+            after._base = {row: each for row, each in every.items() if row not in gone}
+            after._recent = {}
+        return after
+
+    def with_saved(
+        self,
+        rows: NDArray[np.int64],
+        references: RowStates,
+        fitted: RowStates,
+        observations: dict[int, ObservationList],
+    ) -> RowStore:
+        """Return a store in which these rows have these references, states of the fit and observations."""
+        after, states = self._copied(), self.__dict__.get("states")
+        after._references = after._references.put(rows, after._written(references))
+        after._fitted = after._fitted.put(rows, after._written(fitted))
         after._keep(observations)
+        if states is not None:
+            after.__dict__["states"] = states
         return after
 
-    def restored(self, rows: NDArray[np.int64], of: RowStore) -> RowStore:
-        """Return a roster in which these rows are as in another one, whose first rows are the same."""
-        after = self._copied()
-        slots = after._claimed(len(rows))
-        after._store.write(slots, of.take(rows))
-        after._slots = after._slots.put(rows, np.arange(slots.start, slots.stop))
-        gone = {*rows.tolist()}
-        held = {row: own for row in gone if (own := of.observations(row)) is not None}
-        every = {**self._base, **self._recent}
-        after._base = {row: own for row, own in every.items() if row not in gone} | held
-        after._recent = {}
-        after.epoch = self.epoch + 1
-        return after
+    def saved(self, rows: NDArray[np.int64]) -> tuple[RowStates, RowStates]:
+        """Return the references of rows and their states of the fit, for ``with_saved``."""
+        return self.take_references(rows), self.take_fitted(rows)
 
     def added(
-        self, names: Sequence[str], states: RowStates, observations: Sequence[RowObservations]
+        self,
+        names: Sequence[str],
+        states: RowStates | Sequence[OneState],
+        observations: Sequence[ObservationList],
     ) -> RowStore:
-        """Return a roster with further rows."""
+        """Return a store with further rows, whose references and current states are ``states``."""
         after = self._copied()
-        slots = after._claimed(len(states))
-        after._store.write(slots, states)
+        slots = after._written(states)
         after._keep(dict(zip(range(len(self), len(self) + len(names)), observations, strict=True)))
-        after._slots = after._slots.extended(np.arange(slots.start, slots.stop))
+        after._slots = after._slots.extended(slots)
+        after._references = after._references.extended(slots)
+        after._fitted = after._fitted.extended(slots)
         after.names = Names([*self.names, *names], "row")
         return after
 
     def without(self, row: int) -> RowStore:
-        """Return a roster without a row; the rows after it move up."""
-        names = [name for place, name in enumerate(self.names) if place != row]
-        kept = np.delete(np.arange(len(self)), row)
-        after = RowStore(Names(names, "row"), self.take(kept))  # so that nothing of the row is left anywhere
-        observations = {each: self.observations(each) for each in self.observed_rows if each != row}
-        after._base = {each - (each > row): own for each, own in observations.items() if own is not None}
-        after.epoch = self.epoch
+        """Return a store without a row; the rows after it move up."""
+        after = self._copied()
+        after.names = Names([name for position, name in enumerate(self.names) if position != row], "row")
+        for each in ("_slots", "_references", "_fitted"):
+            setattr(after, each, PersistentArray(np.delete(getattr(self, each).whole(), row)))
+        after._move(0)  # so that no state of the row is left anywhere
+        every = {**self._base, **self._recent}
+        after._base = {other - (other > row): each for other, each in every.items() if other != row}
+        after._recent = {}
         return after
 
     def renamed(self, row: int, name: str) -> RowStore:
-        """Return a roster in which a row has another name."""
+        """Return a store in which a row has another name."""
         after = self._copied()
         names = list(self.names)
         names[row] = name
@@ -209,79 +238,42 @@ class RowStore:
         after.__dict__.pop("states", None)
         return after
 
-    def _claimed(self, count: int) -> range:
-        """So many slots to write to, of a larger store if there is no room."""
-        slots = self._store.claimed(count)
+    def _written(self, states: RowStates | Sequence[OneState]) -> NDArray[np.int64]:
+        """Write states to new slots, of a larger arena if there is no room; for a copy not yet in use."""
+        slots = self._arena.claimed(len(states))
         if slots is None:
-            room = max(_MIN_ROOM, len(self) // _ROOM_SHARE, count)
-            self._store = Arena(self.take(np.arange(len(self))), room)
-            self._slots = PersistentArray(np.arange(len(self)))
-            slots = self._store.claimed(count)
+            self._move(max(_MIN_ROOM, len(self) // _ROOM_SHARE, len(states)))
+            slots = self._arena.claimed(len(states))
             if slots is None:
-                raise RuntimeError("a store that was just made has no room")
-        return slots
+                raise RuntimeError("a new arena has no room")
+        self._arena.write(slots, states)
+        return np.arange(slots.start, slots.stop)
 
-    def _keep(self, observations: dict[int, RowObservations]) -> None:
+    def _move(self, room: int) -> None:
+        """Copy the states in use to another arena with this much room."""
+        arrays = [each.whole() for each in (self._slots, self._references, self._fitted)]
+        used, slots = np.unique(np.concatenate(arrays), return_inverse=True)
+        self._arena = Arena(self._arena.take(torch.from_numpy(used)), room)
+        parts = np.split(slots, len(arrays))
+        self._slots, self._references, self._fitted = (PersistentArray(part) for part in parts)
+
+    def _keep(self, observations: dict[int, ObservationList]) -> None:
         self._recent = {**self._recent, **observations}
         if len(self._recent) ** 2 > len(self._base):
             self._base, self._recent = {**self._base, **self._recent}, {}
 
 
-class RowCells(NamedTuple):
-    """Observations of some rows: for each its line, the number of its feature and its value, line by line."""
-
-    counts: NDArray[np.int64]  # (lines,)
-    numbers: NDArray[np.int64]  # (n,): of features, ascending within a line
-    values: NDArray[np.float64]  # (n,): in the data's own units
-    times: NDArray[np.float64] | None = None  # (n,): in a model where observations age
-
-    def observations(self, now: float | None = None) -> list[RowObservations]:
-        """What each line holds, for states that are computed at this time."""
-        ends = np.cumsum(self.counts)[:-1]
-        numbers, values = np.split(self.numbers, ends), np.split(self.values, ends)
-        times = [None] * len(numbers) if self.times is None else np.split(self.times, ends)
-        return [RowObservations(*each, now) for each in zip(numbers, values, times, strict=True)]
-
-    @classmethod
-    def of(cls, observations: list[RowObservations]) -> RowCells:
-        """The observations of these rows, one after the other; with times if all of them have some."""
-        counts = np.array([len(each.numbers) for each in observations], dtype=np.int64)
-        numbers = np.concatenate([np.zeros(0, np.int64), *(each.numbers for each in observations)])
-        values = np.concatenate([np.zeros(0), *(each.values for each in observations)])
-        times = [each.times for each in observations if each.times is not None]
-        known = bool(times) and len(times) == len(observations)
-        return cls(counts, numbers, values, np.concatenate(times) if known else None)
-
-    def joined(
-        self,
-        lines: NDArray[np.int64],
-        numbers: NDArray[np.int64],
-        values: NDArray[np.float64],
-        times: NDArray[np.float64] | None = None,
-    ) -> RowCells:
-        """Return them with more observations, in any order; one of the same cell replaces the earlier one."""
-        every = np.concatenate([np.repeat(np.arange(len(self.counts)), self.counts), lines])
-        both, all_values = np.concatenate([self.numbers, numbers]), np.concatenate([self.values, values])
-        order = np.lexsort((np.arange(len(both)), both, every))
-        last = np.ones(len(order), dtype=bool)
-        last[:-1] = (np.diff(every[order]) != 0) | (np.diff(both[order]) != 0)
-        kept = order[last]
-        when = None if self.times is None or times is None else np.concatenate([self.times, times])[kept]
-        counts = np.bincount(every[kept], minlength=len(self.counts))
-        return RowCells(counts, both[kept], all_values[kept], when)
-
-
 @dataclass(frozen=True)
 class RowMetadata:
-    """The metadata of all rows of a model, in their order. It never changes: a change gives another one."""
+    """The metadata of all rows of a model, in their order; it never changes."""
 
     schema: MetadataSchema
     encoded: NDArray[np.float32]  # (rows, width)
-    lines: pa.Table  # as it was given, one line per row
-    prior: RowPrior | None  # what it says of rows; None if it was found to say nothing
+    lines: pa.Table  # as the user gave it, one line per row
+    prior: RowPrior | None  # the prior of rows that it implies; None if it was found to imply none
 
     def belief(self, encoded: NDArray[np.float32]) -> RowBelief | None:
-        """What is believed of rows of this metadata."""
+        """Return the prior of rows with this encoded metadata (rows, width)."""
         return None if self.prior is None else self.prior.belief(torch.from_numpy(encoded))
 
     def added(self, records: Sequence[Mapping[str, object]], encoded: NDArray[np.float32]) -> RowMetadata:

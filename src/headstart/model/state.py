@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, SerializeAsAny
-from torch import Tensor, maximum, stack
+from torch import Tensor, stack
 
 from headstart.adapters.base import Adapter, AdapterConfig, adapter_config
 from headstart.backbones.base import Backbone
@@ -21,7 +21,7 @@ from headstart.core.types import FeatureBatch, Heads, Knowledge, RowStates
 from headstart.distributed import process_group
 from headstart.errors import InputError, NumericalError, for_user, option_name
 from headstart.linalg.array_ops import LinAlgError
-from headstart.model.features import Evidence, Feature, FeatureStore
+from headstart.model.features import Feature, FeatureStore
 from headstart.model.rows import RowMetadata, RowStore
 from headstart.table import Cells, Kind, MetadataSchema, Names
 from headstart.table.cells import offsets
@@ -60,38 +60,42 @@ class Settings(Recipe):
 
 @dataclass(frozen=True)
 class Clock:
-    """When the observations of a model were made, and how much they count by now.
+    """The times of a model whose observations age.
 
-    ``now`` is the newest time that the model knows. A head or a row's state counts by the time at which it
-    was computed last, because others must not change when one is observed.
+    A head or a row's state has the weights of its own newest time: that of the newest of its observations, or
+    of the fit. So it depends on its observations alone, and does not change when others are observed.
     """
 
     half_life: float
-    now: float
-    fitted_at: float
+    now: float  # the newest time of any observation; observations without a time are made now
+    fitted_at: float  # the newest time in the table of the fit
     table: NDArray[np.float64]  # (n,): the times of the observations that the backbone was fitted on
 
     @classmethod
     def starting(cls, half_life: float, times: NDArray[np.float64], now: float) -> Clock:
-        """The clock of a model that was just fitted."""
+        """Return the clock of a model that was just fitted."""
         return cls(half_life, now, now, times)
 
     def moved(self, times: NDArray[np.float64] | None) -> Clock:
-        """Return a clock that knows these times too; it never goes back."""
+        """Return a clock that knows these times, too; it never goes back."""
         if times is None or not len(times):
             return self
         return replace(self, now=max(self.now, float(times.max())))
 
-    def weights(self, times: NDArray[np.float64], now: float | None = None) -> NDArray[np.float64]:
-        """How much observations of these times count: (n,)."""
-        return weights_of(times, self.now if now is None else now, self.half_life)
+    def weights(self, times: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the weights of the observations of one head or state, made at these times: (n,)."""
+        return weights_of(times, max(self.fitted_at, float(times.max(initial=-np.inf))), self.half_life)
 
-    def faded(self, since: float | None) -> float:
-        """By what sums of that time are multiplied to be those of now."""
-        return 1.0 if since is None else float(np.exp2((since - self.now) / self.half_life))
+    def weights_by_line(
+        self, times: NDArray[np.float64], lines: NDArray[np.int64], count: int
+    ) -> NDArray[np.float64]:
+        """Return the weights of observations of ``count`` heads or states, given the line of each: (n,)."""
+        newest = np.full(count, self.fitted_at)
+        np.maximum.at(newest, lines, times)
+        return weights_of(times - newest[lines], 0.0, self.half_life)
 
     def times_now(self, count: int) -> NDArray[np.float64]:
-        """The times of so many observations that are given without one."""
+        """Return the times of ``count`` observations that are given without one."""
         return np.full(count, self.now)
 
 
@@ -213,15 +217,6 @@ def batches(features: list[Feature]) -> Iterator[list[Feature]]:
         yield batch
 
 
-_MAX_CANCELLATION = 1e3  # times that sums may shrink when observations are taken out of them
-
-
-def lost_precision(before: Tensor, gone: Tensor, after: Tensor) -> bool:
-    """Whether so much was taken out of the sums that what was rounded away beside it would be missed."""
-    largest = maximum(before.abs().max(), gone.abs().max())
-    return not bool(largest <= _MAX_CANCELLATION * after.abs().max())
-
-
 def too_extreme(feature: Feature) -> NumericalError:
     """What to raise of a feature whose numbers leave what can be computed with."""
     return NumericalError(
@@ -334,11 +329,15 @@ def _squares(
     return torch.where(likelihood.squashes(batch.kinds)[lines], 0.0, squares)
 
 
+Reads = Literal["references", "fitted"]  # which states of rows, or heads of features, a computation reads
+
+
 @dataclass(frozen=True)
 class ModelState:
-    """What a model holds after fit. It never changes: a change gives another one that shares the rest.
+    """All parts of a fitted model. It never changes: a change gives another one that shares the rest.
 
-    So whoever holds one may read it while another thread changes the model.
+    So it can be read while another thread changes the model. ``updates`` says how rows and features depend on
+    each other.
     """
 
     settings: Settings  # those that really ran
@@ -354,14 +353,20 @@ class ModelState:
     judgement: Judgement | None  # how it was chosen, where the judge chose
     middle: Kind | None  # the kind of new reals whose own center and scale are found from their observations
     encoders: dict[str, EncoderLike] = field(default_factory=dict)  # of metadata columns; never saved
-    row_metadata: RowMetadata | None = None  # and what it says of rows
-    arrived: Arrived = NOTHING  # how well was foreseen what was observed since fit
+    row_metadata: RowMetadata | None = None  # and the prior of rows that it implies
+    arrived: Arrived = NOTHING  # how well observations since fit were foreseen
     clock: Clock | None = None  # of observations that age; None if they do not
+    arrivals: int = 0  # the arrival of the next observation
 
     @property
     def rows(self) -> Names:
         """The names of the rows."""
         return self.roster.names
+
+    @property
+    def fitted_rows(self) -> int:
+        """The number of rows of the table of the fit, which come first; later ones were added."""
+        return len(self.knowledge.cells)
 
     @property
     def now(self) -> float | None:
@@ -370,82 +375,45 @@ class ModelState:
 
     @property
     def states(self) -> RowStates:
-        """The states of all rows, as the adapter's heads read them."""
+        """The current states of all rows, as the adapter's heads read them."""
         return self.roster.states
 
     def observers(self, feature: Feature) -> NDArray[np.int64]:
-        """The rows that observed a feature, as its head or their own states know, in order."""
-        return np.union1d(feature.rows, self.roster.tellers(self.catalogue.number(feature.name)))
+        """Return the rows that observed a feature, by its context or by their own observations, in order."""
+        return np.union1d(
+            feature.rows, self.roster.observers(np.array([self.catalogue.number(feature.name)]))
+        )
 
-    @torch.no_grad()
     def adapted(self, features: list[Feature]) -> ModelState:
-        """Return the model with heads for these features, by one pass of the adapter."""
+        """Return the model with current heads for these features."""
         return self.holding(features, self.heads_for(features))
 
     @torch.no_grad()
-    def heads_for(self, features: list[Feature]) -> Heads:
-        """The heads that the adapter gives these features, as the model keeps them."""
-        batch, states = self._read_by(features)
+    def heads_for(self, features: list[Feature], which: Reads = "references") -> Heads:
+        """Return the heads that the adapter gives features, from references or fitted states of rows."""
+        batch, states = self._adapter_inputs(features, which)
         try:
             heads = self.adapter.adapt(batch, states)
         except LinAlgError:
             sizes = [float(np.abs(feature.values).max(initial=0)) for feature in features]
             raise too_extreme(features[int(np.argmax(sizes))]) from None
-        return self._kept(features, heads, batch, states)
+        for feature, finite in zip(features, are_finite(heads), strict=True):
+            if not finite:
+                raise too_extreme(feature)
+        return self.honest(heads, batch, states)
 
-    @torch.no_grad()
-    def observed(
-        self,
-        feature: Feature,
-        rows: NDArray[np.int64],
-        values: NDArray[np.float64],
-        times: NDArray[np.float64] | None = None,
-    ) -> ModelState:
-        """Return the model with one feature refined: from sums over its observations if there are such."""
-        after, adapter = self.with_own_units(feature.observed(rows, values, times)), self._streaming(feature)
-        if adapter is None:
-            return self.adapted([after])
+    def honest(self, heads: Heads, batch: FeatureBatch, states: RowStates) -> Heads:
+        """Return heads that are less sure of themselves where their observations surprise."""
+        factors = self.calibration.factor(batch.shots, batch.kinds)[:, USUAL_LEVEL]
+        return widen_surprised(heads, batch, states, factors, self.knowledge.likelihood)
 
-        def evidence(of: Feature) -> Tensor:
-            return adapter.evidence(*self._read_by([of]))
-
-        sums = self.catalogue.evidence_of(feature.name, self.roster.epoch)
-        # When time goes on, all observations fade alike, and their sums with them.
-        faded = sums if sums is None or self.clock is None else sums * self.clock.faded(feature.now)
-        before = evidence(feature) if faded is None else faded
-        gone = evidence(feature.among(rows))
-        total = before - gone + evidence(after.among(rows))
-        if lost_precision(before, gone, total):
-            total = evidence(after)
-        batch, states = self._read_by([after])
-        heads = self._kept([after], adapter.solve(total, batch), batch, states)
-        return self.holding([after], heads, [total])
-
-    @torch.no_grad()
-    def refined(self, feature: Feature) -> ModelState:
-        """Return the model with one feature's head made anew, from sums over its observations if possible."""
-        adapter = self._streaming(feature)
-        if adapter is None:
-            return self.adapted([feature])
-        batch, states = self._read_by([feature])
-        total = adapter.evidence(batch, states)
-        heads = self._kept([feature], adapter.solve(total, batch), batch, states)
-        return self.holding([feature], heads, [total])
-
-    def _streaming(self, feature: Feature) -> Adapter | None:
-        """The adapter, if it makes this feature's head from sums over observations."""
-        adapter = self.adapter
-        if not adapter.streaming or feature.finds_scale:  # it changes with every one
-            return None
-        return adapter if bool(adapter.streams(self.kinds_of([feature]))) else None
+    def holding(self, features: list[Feature], heads: Heads) -> ModelState:
+        """Return the model with these features and current heads."""
+        return replace(self, catalogue=self.catalogue.put(features, heads))
 
     def with_roster(self, roster: RowStore) -> ModelState:
         """Return the model with these rows instead."""
         return replace(self, roster=roster)
-
-    def without(self, name: object) -> ModelState:
-        """Return the model without a feature."""
-        return replace(self, catalogue=self.catalogue.remove(name))
 
     def renamed(self, feature: Feature, name: str) -> ModelState:
         """Return the model in which a feature has another name."""
@@ -454,38 +422,21 @@ class ModelState:
             own = Names([name if each == feature.name else each for each in own], "feature")
         return replace(self, catalogue=self.catalogue.renamed(feature.name, name, own), backbone_features=own)
 
-    def _kept(self, features: list[Feature], heads: Heads, batch: FeatureBatch, states: RowStates) -> Heads:
-        for feature, finite in zip(features, are_finite(heads), strict=True):
-            if not finite:
-                raise too_extreme(feature)
-        return self.honest(heads, batch, states)
+    def _adapter_inputs(self, features: list[Feature], which: Reads) -> tuple[FeatureBatch, RowStates]:
+        """Return features as adapters read them, and the states to which their contexts point.
 
-    def holding(self, features: list[Feature], heads: Heads, evidence: Evidence | None = None) -> ModelState:
-        """Return the model with these features, whose heads were computed now, from these sums if any."""
-        if self.clock is not None:
-            features = [replace(feature, now=self.clock.now) for feature in features]
-        return replace(self, catalogue=self.catalogue.put(features, heads, evidence, self.roster.epoch))
-
-    def honest(self, heads: Heads, batch: FeatureBatch, states: RowStates) -> Heads:
-        """Heads as the model keeps them: less sure of themselves where their observations surprise."""
-        factors = self.calibration.factor(batch.shots, batch.kinds)[:, USUAL_LEVEL]
-        return widen_surprised(heads, batch, states, factors, self.knowledge.likelihood)
-
-    def _read_by(self, features: list[Feature]) -> tuple[FeatureBatch, RowStates]:
-        """Features as adapters read them, and the states that their contexts point at.
-
-        Of one feature only the states of its own rows are gathered: all of them would cost more.
+        Only the states of those rows are gathered, unless all of them lie in order anyway, as after ``fit``.
         """
         batch = self.batch_of(features)
-        if len(features) > 1 or not self.adapter.streaming:
-            return batch, self.states
-        here = replace(
-            batch.cells, index=torch.arange(batch.cells.index.numel()), width=len(features[0].rows)
-        )
-        return batch.observing(here), self.roster.take(features[0].rows)
+        if self.roster.unchanged and len(features) > 1:
+            return batch, self.roster.states
+        rows, index = np.unique(batch.cells.index.numpy(), return_inverse=True)
+        cells = replace(batch.cells, index=torch.from_numpy(index), width=len(rows))
+        take = self.roster.take_fitted if which == "fitted" else self.roster.take_references
+        return batch.observing(cells), take(rows)
 
     def kinds_of(self, features: list[Feature]) -> Tensor:
-        """The kinds of features as the model takes them: (features,)."""
+        """Return the kinds of features as the model takes them: (features,)."""
         return self.modelled(torch.tensor([feature.kind.type for feature in features], dtype=torch.int64))
 
     def kind_of(self, feature: Feature) -> int:
@@ -494,7 +445,7 @@ class ModelState:
         return int(KindType.RATING) if kind == KindType.BINARY and self.binary_as_numbers else kind
 
     def modelled(self, types: Tensor) -> Tensor:
-        """Types of kinds as the model takes them: like ``types``."""
+        """Return types of kinds as the model takes them: like ``types``."""
         if not self.binary_as_numbers:
             return types
         return torch.where(types == KindType.BINARY, int(KindType.RATING), types)
@@ -515,7 +466,7 @@ class ModelState:
         return zero, feature.kind.span / self.middle.span
 
     def batch_of(self, features: list[Feature]) -> FeatureBatch:
-        """Turn features and their contexts into what adapters read."""
+        """Return features and their contexts as adapters read them."""
         counts = torch.tensor([len(feature.rows) for feature in features], dtype=torch.int64)
         scales = np.array([(feature.kind.offset, feature.kind.span) for feature in features])
         offset, span = np.repeat(scales, counts.numpy(), axis=0).T
@@ -526,7 +477,7 @@ class ModelState:
                 torch.from_numpy(np.concatenate([feature.rows for feature in features])),
                 torch.from_numpy(scaled).float(),
                 len(self.rows),
-                self._weights(features),
+                self._weights(features, counts.numpy()),
             ),
             torch.from_numpy(np.stack([feature.metadata for feature in features])),
             self.kinds_of(features),
@@ -534,15 +485,18 @@ class ModelState:
             known=self._known(features),
         )
 
-    def _weights(self, features: list[Feature]) -> Tensor | None:
-        """How much each observation of these features counts, if observations age: (n,)."""
+    def _weights(self, features: list[Feature], counts: NDArray[np.int64]) -> Tensor | None:
+        """Return the weight of each observation of these features, if observations age: (n,)."""
         times = [feature.times for feature in features if feature.times is not None]
         if self.clock is None or len(times) < len(features):
             return None
-        return torch.from_numpy(self.clock.weights(np.concatenate(times))).float()
+        lines = np.repeat(np.arange(len(features)), counts)
+        return torch.from_numpy(
+            self.clock.weights_by_line(np.concatenate(times), lines, len(features))
+        ).float()
 
     def _known(self, features: list[Feature]) -> Tensor:
-        """The positions of features among the backbone's own; −1 for others: (features,)."""
+        """Return the positions of features among the backbone's own; −1 for others: (features,)."""
         positions = torch.full((len(features),), -1)
         known = [i for i, feature in enumerate(features) if feature.in_backbone]
         if known:

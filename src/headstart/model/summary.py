@@ -236,7 +236,7 @@ def known_row(fitted: ModelState, row: object) -> KnownRow:
     values = state.values.tolist()
     if fitted.roster.observations(position) is None:  # from the table of the fit, in single precision
         values = [float(f"{value:.7g}") for value in values]
-    names = fitted.catalogue.names_by_number(state.numbers)  # None for a removed feature
+    names = fitted.catalogue.names_by_number(state.keys)  # None for a removed feature
     observations = {
         feature: value for feature, value in zip(names, values, strict=True) if feature is not None
     }

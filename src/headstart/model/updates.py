@@ -1,181 +1,316 @@
-"""Update a fitted model: observe values, add and remove rows."""
+"""Update a fitted model: observe values, add and remove rows and features.
+
+**The meaning of** ``observe``. A model after any updates is a function of the observations that rows and
+features hold, and of the order in which these arrived first: never of how they were batched, of the process
+that took them, or of a restart. Heads of features depend on states of rows, and states of rows on heads. If
+each read the present value of the other, the result would depend on the order of computation. So rows and
+features have a *reference* each, which the other side reads, and a *current* value, from which predictions
+are made:
+
+- The **reference of a row** is its state given its first N observations of features of the backbone, read by
+  the backbone's own heads.
+- The **reference of a feature** is its head given its first N observations at rows of the table of the fit,
+  read from the states that ``fit`` gave these rows.
+- The **current state of a row** rests on all its observations, read by the references of its features.
+- The **current head of a feature** rests on all its observations, read from the references of its rows.
+
+The first observations are those of the table, then the others in their order of arrival. N is the largest of
+1, 2, 3, 4, 6, 8, 12, … that is at most the number of observations (``observations.reference_size``). As long
+as N is not more than the number of observations in the table, the reference is that of the fit. A row or
+feature without observations since ``fit`` has the state or head of the fit.
+
+References read only states and heads of the fit, so there is no circle, and the order in which they are
+renewed does not matter. When a reference is renewed, the current values that read it are computed again: as N
+grows geometrically, that is a constant number of computations for each observation, on average. A correction
+replaces the value of a cell, which keeps its place in the order of arrival. Removing a row or a feature takes
+its observations away, with the same result as if they had never been made.
+
+An observation may be held by its row, by its feature, or by both (the argument ``update``); each side has an
+order of arrival of its own.
+"""
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, cast
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from headstart.adapters.base import OneContext
-from headstart.backbones.factorisation import Factorisation, OneRow, one_state
-from headstart.core.predictive import predict_cells, predict_one
-from headstart.core.types import OneHead, OneState, RowStates
-from headstart.errors import InputError, NumericalError, for_user, join_names, option_name
+from headstart.core.predictive import predict_cell, predict_cells
+from headstart.core.types import Heads, OneHead, OneState, RowStates
+from headstart.errors import InputError, for_user, join_names, option_name
 from headstart.linalg.array_ops import Array, LinAlgError
-from headstart.model.features import Feature, FeatureStore
+from headstart.model.features import Feature
 from headstart.model.inputs import NewRows, Triples, rows_of
+from headstart.model.observations import (
+    ObservationList,
+    ObservationLists,
+    reference_part,
+    references_differ,
+    split_by_line,
+)
 from headstart.model.row_states import (
+    compute_row_state,
     compute_row_states,
+    has_short_ways,
     observations_of_row,
     reads_any_feature,
-    row_prior_of,
 )
-from headstart.model.rows import RowCells, RowObservations
-from headstart.model.state import SURPRISING, Arrived, ModelState, excess_of, too_extreme
+from headstart.model.state import (
+    SURPRISING,
+    Arrived,
+    ModelState,
+    Reads,
+    batches,
+    excess_of,
+    find_units,
+    too_extreme,
+)
 from headstart.table import Cells
 from headstart.table.kinds import KindType
 from headstart.training.calibration import USUAL_LEVEL
 
+Update = Literal["both", "features", "rows"]
 
-def takes_one(fitted: ModelState, given: Triples) -> bool:
-    """Whether there is a short way for these observations: a single one, of parts that have such forms."""
-    return len(given.values) == 1 and not given.features[0].finds_scale and has_short_ways(fitted)
+UPDATES = ("both", "features", "rows")
 
-
-def has_short_ways(fitted: ModelState) -> bool:
-    """Whether the parts of a model have forms for a single row or feature."""
-    adapter, backbone = fitted.adapter, fitted.backbone
-    return (
-        adapter.adapts_one
-        and isinstance(backbone, Factorisation)
-        and backbone.config.uncertain_rows
-        and backbone.config.likelihood.rating_link == "identity"
-    )
+_FEW = 8  # rows or features that are computed faster one by one
 
 
-def modelled_kind(fitted: ModelState, feature: Feature) -> int:
-    """The kind of a feature as the model takes it."""
-    return fitted.kind_of(feature)
+# -- what changes ------------------------------------------------------------------------------------
 
 
-def head_of(fitted: ModelState, feature: Feature) -> OneHead:
-    """The present head of a feature."""
-    (slot,) = fitted.catalogue.slots([feature.name])
-    return OneHead(*(part[slot] for part in fitted.catalogue.stored_arrays))
+@dataclass
+class Changes:
+    """Rows and features that hold other observations than before, and whether their references differ.
+
+    Attributes
+    ----------
+    rows : dict
+        The observations of rows, by position; positions past those of the model are of new rows.
+    row_references : set of int
+        The rows whose references rest on other observations than before; new rows are among them.
+    features : dict
+        The features, by name, with their new contexts.
+    feature_references : set of str
+        The features whose references rest on other observations than before; new features are among them.
+    """
+
+    rows: dict[int, ObservationList] = field(default_factory=dict)
+    row_references: set[int] = field(default_factory=set)
+    features: dict[str, Feature] = field(default_factory=dict)
+    feature_references: set[str] = field(default_factory=set)
+    numbers: dict[str, int] = field(default_factory=dict)  # of new features
+
+    def set_row(
+        self, fitted: ModelState, row: int, before: ObservationList | None, after: ObservationList
+    ) -> None:
+        """Let a row hold other observations; ``before`` is None of a new row."""
+        self.rows[row] = after
+        if before is None or references_differ(
+            row_reference_part(fitted, row, before), row_reference_part(fitted, row, after)
+        ):
+            self.row_references.add(row)
+
+    def set_feature(self, fitted: ModelState, before: Feature | None, after: Feature) -> None:
+        """Let a feature have another context; ``before`` is None of a new feature."""
+        self.features[after.name] = after
+        if before is None and after.name not in self.numbers:
+            self.numbers[after.name] = fitted.catalogue.next_number + len(self.numbers)
+        if before is None or references_differ(
+            feature_reference_part(fitted, before), feature_reference_part(fitted, after)
+        ):
+            self.feature_references.add(after.name)
 
 
-def with_row(fitted: ModelState, row: int, number: int, value: float, time: float | None) -> ModelState:
-    """Return the model in which a row has also observed this value of the feature of this number."""
-
-    return observe_row(fitted, row, number, value, time, lambda held: compute_row_state(fitted, row, held))
-
-
-def compute_row_state(fitted: ModelState, row: int, observations: RowObservations) -> OneState:
-    """``describing.compute_row_states`` of one row that observed this."""
-    try:
-        state = fitted.adapter.refine_one(_state(fitted, row, observations))
-        finite = math.isfinite(sum(float(np.sum(part)) for part in state.parts()))
-    except LinAlgError:
-        finite = False
-    if not finite:
-        raise NumericalError(
-            f"row {fitted.rows[row]!r}: its observations are so extreme that nothing can be computed "
-            "from them; correct them or leave them out"
-        )
-    return state
+def row_reference_part(fitted: ModelState, row: int, observations: ObservationList) -> ObservationList | None:
+    """Return the observations on which the reference of a row rests; None if it is that of the fit."""
+    own = int(observations.keys.searchsorted(len(fitted.backbone_features)))
+    part = observations if own == len(observations.keys) else observations.take(slice(0, own))
+    return reference_part(part, fitted=row < fitted.fitted_rows)
 
 
-def observe_row(
-    fitted: ModelState,
-    row: int,
-    number: int,
-    value: float,
-    time: float | None,
-    compute_row_states: Callable[[RowObservations], OneState],
+def feature_reference_part(fitted: ModelState, feature: Feature) -> ObservationList | None:
+    """Return the observations on which the reference of a feature rests; None if it is that of the fit."""
+    if feature.fixed:
+        return None
+    own = int(feature.rows.searchsorted(feature.rows.dtype.type(fitted.fitted_rows)))
+    observations = feature.observations
+    part = observations if own == len(observations.keys) else observations.take(slice(0, own))
+    return reference_part(part, fitted=feature.in_backbone)
+
+
+def renew(fitted: ModelState, changes: Changes, new_rows: Sequence[str] = ()) -> ModelState:
+    """Return the model after changes, with all references and current values that depend on them.
+
+    ``new_rows`` are the names of the rows past those of the model, whose metadata the model has already.
+    """
+    first = len(fitted.rows)
+    fitted = _renew_row_references(fitted, changes, new_rows)
+    renewed = [row for row in changes.row_references if row < first]
+    features = dict(changes.features)
+    for feature in _since_fit_at(fitted, renewed):
+        features.setdefault(feature.name, feature)
+    fitted = _compute_heads(fitted, features, changes.numbers)
+    fitted = _renew_feature_references(fitted, changes)
+    rows = dict(changes.rows)
+    known = [name for name in changes.feature_references if name not in changes.numbers]
+    if known:  # no row has read a new one before
+        numbers = np.array([fitted.catalogue.number(name) for name in known], dtype=np.int64)
+        for row in fitted.roster.observers(numbers).tolist():
+            if row not in rows:
+                rows[row] = observations_of_row(fitted, row)
+    return _compute_states(fitted, rows)
+
+
+def _renew_row_references(fitted: ModelState, changes: Changes, new_rows: Sequence[str]) -> ModelState:
+    """Compute the references of rows, and enter new rows with these."""
+    first, parts = len(fitted.rows), {}
+    for row in sorted(changes.row_references):
+        parts[row] = row_reference_part(fitted, row, changes.rows[row])
+    if as_fitted := [row for row, part in parts.items() if part is None]:
+        rows = np.array(as_fitted, dtype=np.int64)
+        fitted = fitted.with_roster(fitted.roster.reset(rows, current=False))
+    old = {row: part for row, part in parts.items() if part is not None and row < first}
+    if old:
+        states = _states(fitted, old, [fitted.rows[row] for row in old], "fitted")
+        fitted = fitted.with_roster(fitted.roster.put_references(_positions(old), states))
+    if new_rows:
+        new = {row: part for row, part in parts.items() if part is not None and row >= first}
+        states = _states(fitted, new, new_rows, "fitted")
+        roster = fitted.roster.added(new_rows, states, [changes.rows[row] for row in new])
+        fitted = fitted.with_roster(roster)
+    return fitted
+
+
+def _since_fit_at(fitted: ModelState, rows: Iterable[int]) -> list[Feature]:
+    """Return the features observed since fit whose contexts hold any of these rows."""
+    found: dict[int, Feature] = {}
+    for row in rows:
+        listing = fitted.catalogue.listing
+        for slot in listing.observed_by(row).tolist():
+            feature = listing.features[slot]
+            if feature is not None and feature.observed_since:
+                found[slot] = feature
+    return list(found.values())
+
+
+def _compute_heads(
+    fitted: ModelState, features: Mapping[str, Feature], numbers: Mapping[str, int]
 ) -> ModelState:
-    """``observing.observe_rows`` of one observation."""
-    held = observations_of_row(fitted, row)
-    numbers, values = _inserted(held.numbers, held.values, number, value)
-    observations = RowObservations(numbers, values, now=fitted.now)
-    if held.times is not None and time is not None:
-        observations = observations._replace(times=_inserted(held.numbers, held.times, number, time)[1])
-    return replace(fitted, roster=fitted.roster.put_one(row, compute_row_states(observations), observations))
+    """Compute the current heads of features; of one that nobody observed since fit, that of the fit."""
+    groups: dict[Reads, list[Feature]] = {"references": [], "fitted": []}
+    for feature in find_units([each for each in features.values() if not each.fixed], fitted.middle):
+        groups["references" if feature.observed_since else "fitted"].append(feature)
+    for which, group in groups.items():
+        for part, heads in _heads(fitted, group, which):
+            fitted = replace(fitted, catalogue=fitted.catalogue.put(part, heads, numbers))
+    return fitted
 
 
-def _inserted(
-    places: NDArray[np.int64], values: NDArray[np.float64], place: int, value: float
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Ascending places and their values with one more, or with another value at a place that is there."""
-    at = int(places.searchsorted(place))
-    tail = at + 1 if at < len(places) and places[at] == place else at
-    return (
-        np.concatenate([places[:at], [place], places[tail:]]),
-        np.concatenate([values[:at], [value], values[tail:]]),
-    )
+def _renew_feature_references(fitted: ModelState, changes: Changes) -> ModelState:
+    """Compute the references of features."""
+    as_fitted, others = [], []
+    for name in changes.features:
+        if name in changes.feature_references:
+            feature = changes.features[name]
+            part = feature_reference_part(fitted, feature)
+            if part is None:
+                as_fitted.append(name)
+            elif name in changes.numbers and len(part.keys) == feature.shots and fitted.roster.unchanged:
+                continue  # its reference is its current head
+            else:
+                others.append(feature.with_observations(part))
+    catalogue = fitted.catalogue
+    if as_fitted:
+        catalogue = catalogue.reset_references(as_fitted)
+    for batch, heads in _heads(fitted, find_units(others, fitted.middle), "fitted"):
+        catalogue = catalogue.put_references(batch, heads)
+    return replace(fitted, catalogue=catalogue)
 
 
-def _state(fitted: ModelState, row: int, observations: RowObservations) -> OneState:
-    """The state of a row that observed this, as ``describing.compute_row_states``, before it is refined."""
-    numbers, values = observations.numbers, observations.values
-    slots, facts = fitted.catalogue.slots_by_number(numbers), fitted.catalogue.facts(numbers)
-    there = slots >= 0
-    if not there.all():  # of features that are no longer there
-        numbers, values, slots, facts = numbers[there], values[there], slots[there], facts[there]
-    scaled = ((values - facts[:, 1]) / facts[:, 2]).astype(np.float32).astype(np.float64)
-    as_fitted = facts[:, 3] > 0
-    own, others = np.flatnonzero(as_fitted), np.flatnonzero(~as_fitted)
-    order = np.concatenate([own, others])
-    fitted_heads = [part.numpy() for part in fitted.knowledge.heads.detach().parts()]
-    weight, bias, covariance, noise = (
-        _gathered(one, numbers[own], other, slots[others])
-        for one, other in zip(fitted_heads, fitted.catalogue.stored_arrays, strict=True)
-    )
-    heads = np.concatenate([weight, bias[:, None]], axis=1, dtype=np.float64)
-    kinds = facts[order, 0].astype(np.int64)
-    if fitted.binary_as_numbers:
-        kinds[kinds == KindType.BINARY] = KindType.RATING
-    weights = None
-    if fitted.clock is not None and observations.times is not None:
-        weights = fitted.clock.weights(observations.times)[there][order]
-    one = OneRow(scaled[order], heads, covariance, noise, kinds, weights)
-    belief = row_prior_of(fitted, row)
-    known = numbers[numbers < len(fitted.backbone_features)]
-    return one_state(cast(Factorisation, fitted.backbone), one, known, belief)
+def _compute_states(fitted: ModelState, rows: Mapping[int, ObservationList]) -> ModelState:
+    """Compute the current states of rows; a row of the table without others has that of the fit."""
+    later = {row: each for row, each in rows.items() if row >= fitted.fitted_rows or each.since_fit}
+    if len(later) < len(rows):
+        bare = np.array(sorted(row for row in rows if row not in later), dtype=np.int64)
+        fitted = fitted.with_roster(fitted.roster.reset(bare, current=True))
+    if not later:
+        return fitted
+    later = dict(sorted(later.items()))
+    states = _states(fitted, later, [fitted.rows[row] for row in later], "references")
+    return fitted.with_roster(fitted.roster.put(_positions(later), states, list(later.values())))
 
 
-def _gathered(one: Array, at: Array, other: Array, there: Array) -> Array:
-    """Parts of two arrays, one after the other, without a copy between."""
-    both = np.empty((len(at) + len(there), *one.shape[1:]), dtype=one.dtype)
-    np.take(one, at, axis=0, out=both[: len(at)], mode="clip")
-    np.take(other, there, axis=0, out=both[len(at) :], mode="clip")
-    return both
+def _positions(rows: Iterable[int]) -> NDArray[np.int64]:
+    return np.array(list(rows), dtype=np.int64)
 
 
-def with_feature(
-    fitted: ModelState, feature: Feature, row: int, value: float, time: float | None
-) -> ModelState:
-    """Return the model in which a feature is also observed at this row."""
-    after = replace(feature.with_one(row, value, time), now=fitted.now)
-    kind = modelled_kind(fitted, after)
-    activation, *rest = fitted.roster.read_by_heads(after.rows)
+def _states(
+    fitted: ModelState, rows: Mapping[int, ObservationList], names: Sequence[str], which: Reads
+) -> RowStates | list[OneState]:
+    """Compute the states of rows from their observations: one by one if they are few."""
+    held = fitted.row_metadata
+    if len(rows) <= _FEW and has_short_ways(fitted):
+        return [compute_row_state(fitted, row, each, which) for row, each in rows.items()]
+    metadata = None if held is None else held.encoded[_positions(rows)]
+    return compute_row_states(fitted, ObservationLists.of(list(rows.values())), names, metadata, which)
+
+
+def _heads(
+    fitted: ModelState, features: list[Feature], which: Reads
+) -> Iterable[tuple[list[Feature], Heads | list[OneHead]]]:
+    """Compute the heads of features, in batches: one by one if they are few."""
+    if 0 < len(features) <= _FEW and has_short_ways(fitted):
+        singles = [(feature, compute_head(fitted, feature, which)) for feature in features]
+        found = [(feature, head) for feature, head in singles if head is not None]
+        if found:
+            yield [feature for feature, _ in found], [head for _, head in found]
+        features = [feature for feature, head in singles if head is None]
+    if features:
+        for batch in batches(features):
+            yield batch, fitted.heads_for(batch, which)
+
+
+def compute_head(fitted: ModelState, feature: Feature, which: Reads = "references") -> OneHead | None:
+    """Compute the head of one feature where ``has_short_ways``; None if it needs the general form.
+
+    That is a feature that finds its scale, and one with an observation so far off that its intervals may have
+    to be widened.
+    """
+    if feature.finds_scale:
+        return None
+    kind = fitted.kind_of(feature)
+    activation, *rest = fitted.roster.head_inputs(feature.rows, which)
     noise, variance = (*rest, None, None)[:2]
-    scaled = ((after.values - after.kind.offset) / after.kind.span).astype(np.float32).astype(np.float64)
-    weights = None if fitted.clock is None or after.times is None else fitted.clock.weights(after.times)
+    scaled = (
+        ((feature.values - feature.kind.offset) / feature.kind.span).astype(np.float32).astype(np.float64)
+    )
+    weights = None if fitted.clock is None or feature.times is None else fitted.clock.weights(feature.times)
     context = OneContext(kind, scaled, activation, noise, variance, weights)
-    before = head_of(fitted, feature)
-    start = np.append(before.weight, before.bias).astype(np.float64)
+    start = None
+    if feature.name in fitted.catalogue:
+        before = head_of(fitted, feature)
+        start = np.append(before.weight, before.bias).astype(np.float64)
     try:
-        head, evidence = fitted.adapter.adapt_one(context, _prior_means(fitted, after), start)
+        head, _ = fitted.adapter.adapt_one(context, _prior_means(fitted, feature), start)
         finite = math.isfinite(sum(float(np.sum(part)) for part in head))
     except (LinAlgError, ArithmeticError):
         finite = False
     if not finite:
-        raise too_extreme(after)
-    if kind != KindType.BINARY and _surprises(fitted, head, context, after.shots):
-        return fitted.refined(after)  # the general way, in which intervals widen
-    catalogue = fitted.catalogue.put_one(after, head, evidence, fitted.roster.epoch)
-    return replace(fitted, catalogue=catalogue)
+        raise too_extreme(feature)
+    surprising = kind != KindType.BINARY and _surprises(fitted, head, context, feature.shots)
+    return None if surprising else head
 
 
 def _prior_means(fitted: ModelState, feature: Feature) -> Array:
-    """The prior means of a feature's head with and without metadata: (2, size)."""
+    """Return the prior means of a feature's head with and without metadata: (2, size)."""
     if feature.in_backbone:
         number = fitted.catalogue.number(feature.name)  # its position in the backbone
         return fitted.adapter.one_prior_means(int(number))
@@ -183,11 +318,240 @@ def _prior_means(fitted: ModelState, feature: Feature) -> Array:
 
 
 def _surprises(fitted: ModelState, head: OneHead, context: OneContext, shots: int) -> bool:
-    """Whether an observation lies so far off that ``widening.widened`` would look closer."""
+    """Return whether ``widen_surprised`` might widen the head because of an observation far off."""
     factor = fitted.calibration.one_factor(shots, context.kind)
     distance = context.values - (context.activation @ head.weight + head.bias)
     noise = head.noise if context.noise is None else head.noise * context.noise
     return bool((distance**2 > (SURPRISING * factor) ** 2 * 0.999 * noise).any())  # rounding may differ
+
+
+def head_of(fitted: ModelState, feature: Feature) -> OneHead:
+    """Return the current head of a feature."""
+    (slot,) = fitted.catalogue.slots([feature.name])
+    return OneHead(*(part[slot] for part in fitted.catalogue.stored_arrays))
+
+
+# -- the verbs ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What ``observe`` changed.
+
+    Attributes
+    ----------
+    observations : int
+        How many observations were taken.
+    features, rows : tuple of str
+        The features whose heads, and the rows whose states were computed anew.
+    """
+
+    observations: int
+    features: tuple[str, ...]
+    rows: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return (
+            f"{self.observations} observations taken; {len(self.features)} features and {len(self.rows)} rows"
+            " changed"
+        )
+
+
+def require_possible(fitted: ModelState, features: list[Feature], update: str) -> None:
+    """Refuse what the parts of this model cannot do, and say why."""
+    if update not in UPDATES:
+        raise InputError(f"update must be one of {', '.join(UPDATES)}; got {update!r}")
+    if update != "rows":
+        for feature in features:
+            if feature.fixed:
+                raise InputError(
+                    f"feature {feature.name!r} was trained into the backbone, whose heads are fixed with "
+                    f"this adapter; fit with {option_name('adapter', 'bayes')} to observe any feature further"
+                    + (f", or give {option_name('update', 'rows')}" if update == "both" else "")
+                )
+    if update != "features" and not reads_any_feature(fitted):
+        later = [feature.name for feature in features if not feature.in_backbone]
+        if later:
+            part = (
+                f"the backbone {fitted.settings.backbone.name!r} reads the features of its table only"
+                if fitted.adapter.gives_uncertainty
+                else f"the adapter {fitted.settings.chosen_adapter.name!r} does not know how sure it is"
+            )
+            raise InputError(
+                f"rows cannot be described by features added after fit ({join_names(later, 3)}): {part}; "
+                "give "
+                f"{option_name('update', 'features')}, or {for_user('fit() again', 'use headstart refit')}"
+            )
+
+
+def add_observations(
+    fitted: ModelState,
+    given: Triples,
+    update: Update | tuple[NDArray[np.bool_], NDArray[np.bool_]] = "both",
+    new_rows: Sequence[str] = (),
+    new_features: Mapping[str, Feature] | None = None,
+) -> ModelState:
+    """Return the model in which rows, features or both hold these observations, too.
+
+    Parameters
+    ----------
+    fitted : ModelState
+        The model before; it has the metadata of new rows already.
+    given : Triples
+        The observations; rows past those of the model are new ones, in the order of ``new_rows``.
+    update : str or pair of masks
+        Which side holds them; or for each observation whether its row and whether its feature does.
+    new_rows : sequence of str
+        The names of new rows.
+    new_features : mapping of str to Feature, optional
+        New features, with the observations that only they hold.
+    """
+    new = new_features or {}
+    everywhere = np.ones(len(given.values), dtype=bool)
+    by_name = {"both": (everywhere, everywhere), "rows": (everywhere, ~everywhere),
+               "features": (~everywhere, everywhere)}  # fmt: skip
+    of_rows, of_features = by_name[update] if isinstance(update, str) else update
+    arrivals = fitted.arrivals + given.order
+    changes = Changes()
+    first = len(fitted.rows)
+    for row in range(first, first + len(new_rows)):
+        changes.set_row(fitted, row, None, ObservationList.none(timed=fitted.clock is not None))
+    for row, more in _split(given.rows, given.numbers, given, arrivals, of_rows).items():
+        before = None if row >= first else observations_of_row(fitted, row)
+        changes.set_row(fitted, row, before, more if before is None else before.joined(more))
+    for feature in new.values():
+        changes.set_feature(fitted, None, feature)
+    for place, more in _split(given.places, given.rows, given, arrivals, of_features).items():
+        feature = given.features[place]
+        old = None if feature.name in new else feature
+        changes.set_feature(fitted, old, feature.with_observations(feature.observations.joined(more)))
+    fitted = replace(fitted, arrivals=fitted.arrivals + int(given.order.max(initial=-1)) + 1)
+    if fitted.clock is not None:
+        fitted = replace(fitted, clock=fitted.clock.moved(given.times))
+    return renew(fitted, changes, new_rows)
+
+
+def _split(
+    lines: NDArray[np.int64],
+    keys: NDArray[np.int64],
+    given: Triples,
+    arrivals: NDArray[np.int64],
+    mask: NDArray[np.bool_],
+) -> dict[int, ObservationList]:
+    """Split the observations in a mask by row or feature."""
+    if mask.all():
+        return split_by_line(lines, keys, given.values, arrivals, given.times)
+    times = None if given.times is None else given.times[mask]
+    return split_by_line(lines[mask], keys[mask], given.values[mask], arrivals[mask], times)
+
+
+class Taken(NamedTuple):
+    """The model after observations, a summary of the change, and a warning, if any."""
+
+    fitted: ModelState
+    observed: Observed
+    surprising: str | None
+
+
+def take_observations(fitted: ModelState, given: Triples, update: Update) -> Taken:
+    """Take observations that were checked, and compare them with the model's expectations."""
+    after = add_observations(fitted, given, update)
+    rows = np.unique(given.rows) if update != "features" else given.rows[:0]
+    features = given.features if update != "rows" else []
+    observed = Observed(
+        len(given.values),
+        tuple(feature.name for feature in features),
+        tuple(fitted.rows[row] for row in rows),
+    )
+    surprising, arrived = describe_surprises(fitted, given)
+    return Taken(replace(after, arrived=arrived), observed, surprising)
+
+
+def add_features(fitted: ModelState, features: Sequence[Feature]) -> ModelState:
+    """Return the model with new features, whose observations no row holds."""
+    changes = Changes()
+    for feature in features:
+        changes.set_feature(fitted, None, feature)
+    fitted = replace(fitted, arrivals=fitted.arrivals + max((each.shots for each in features), default=0))
+    return renew(fitted, changes)
+
+
+def add_rows(fitted: ModelState, new: NewRows) -> ModelState:
+    """Return the model with new rows; their features hold the observations, too, if ``new.teach``."""
+    lists, order = rows_of(fitted, new.given)
+    times = None if fitted.clock is None else fitted.clock.times_now(len(lists.values))
+    numbers, places = np.unique(lists.keys, return_inverse=True)
+    by_number = fitted.catalogue.by_number() if new.teach else {}
+    features = [by_number[number] for number in numbers.tolist()] if new.teach else []
+    if new.teach:
+        require_possible(fitted, features, "both")
+    rows = len(fitted.rows) + lists.lines
+    given = Triples(rows, features, places, lists.keys, lists.values, times, order)
+    fitted = with_row_metadata(fitted, new)
+    return add_observations(fitted, given, "both" if new.teach else "rows", new.names)
+
+
+def with_row_metadata(fitted: ModelState, new: NewRows) -> ModelState:
+    """Return the model with the metadata of rows that are about to be added."""
+    held = fitted.row_metadata
+    if held is None:
+        return fitted
+    return replace(fitted, row_metadata=held.added(new.records, new.encoded))
+
+
+def remove_feature(fitted: ModelState, name: object) -> ModelState:
+    """Return the model without a feature and its observations."""
+    number = fitted.catalogue.number(name)
+    changes = Changes()
+    for row in fitted.roster.observers(np.array([number])).tolist():
+        before = observations_of_row(fitted, row)
+        changes.set_row(fitted, row, before, before.take(before.keys != number))
+    return renew(replace(fitted, catalogue=fitted.catalogue.remove(name)), changes)
+
+
+def remove_row(fitted: ModelState, row: int) -> ModelState:
+    """Return the model without a row and its observations."""
+    of_table = row < fitted.fitted_rows
+    fixed = next((feature for feature in fitted.catalogue.values() if feature.fixed), None)
+    if of_table and fixed is not None:
+        raise InputError(
+            f"row {fitted.rows[row]!r} cannot be taken out of the features it was fitted with: heads such as "
+            f"that of {fixed.name!r} are fixed with this adapter; fit with "
+            f"{option_name('adapter', 'bayes')}, "
+            "or fit again without the row"
+        )
+    changes, features = Changes(), {}
+    for name, feature in fitted.catalogue.items():
+        if feature.holds(row):
+            changes.set_feature(fitted, feature, feature := feature.without_row(row))
+        features[name] = replace(feature, rows=feature.rows - (feature.rows > row))
+        if name in changes.features:
+            changes.features[name] = features[name]
+    knowledge, adapter, clock = fitted.knowledge, fitted.adapter, fitted.clock
+    if of_table:
+        if clock is not None:
+            cells = slice(int(knowledge.cells.indptr[row]), int(knowledge.cells.indptr[row + 1]))
+            clock = replace(clock, table=np.delete(clock.table, cells))
+        others = torch.from_numpy(np.delete(np.arange(len(knowledge.cells)), row))
+        knowledge = replace(
+            knowledge, cells=knowledge.cells.take(others), states=knowledge.states.take(others)
+        )
+        adapter = copy(adapter)
+        adapter.knowledge = knowledge
+    held = fitted.row_metadata
+    after = replace(
+        fitted,
+        roster=fitted.roster.without(row),
+        catalogue=fitted.catalogue.with_contexts(features),
+        knowledge=knowledge,
+        adapter=adapter,
+        clock=clock,
+        row_metadata=None if held is None else held.without(row),
+    )
+    return renew(after, changes)
+
+
+# -- how well observations were foreseen -------------------------------------------------------------
 
 
 _SMALL_SAMPLE = 8.0
@@ -206,7 +570,8 @@ def describe_surprises(fitted: ModelState, given: Triples) -> tuple[str | None, 
     """What to say of observations before they are made, if anything, and how well they were foreseen."""
     if not len(given.values):
         return None, fitted.arrived
-    expected = one_expected(fitted, given) if takes_one(fitted, given) else _expected(fitted, given)
+    one = len(given.values) == 1 and not given.features[0].finds_scale and has_short_ways(fitted)
+    expected = _one_expected(fitted, given) if one else _expected(fitted, given)
     lines = given.places[expected.order]
     kinds = [feature.kind for feature in given.features]
     offset, span = (np.array([getattr(kind, part) for kind in kinds])[lines] for part in ("offset", "span"))
@@ -270,230 +635,13 @@ def _expected(fitted: ModelState, given: Triples) -> Expected:
     return Expected(mean, std, (predictive.kinds == KindType.BINARY).numpy(), order)
 
 
-def one_expected(fitted: ModelState, given: Triples) -> Expected:
-    """The same of a single observation."""
-    feature, kind = given.features[0], modelled_kind(fitted, given.features[0])
-    activation, *rest = fitted.roster.read_by_heads(given.rows)
+def _one_expected(fitted: ModelState, given: Triples) -> Expected:
+    """``_expected`` of a single observation, where ``has_short_ways``."""
+    feature, kind = given.features[0], fitted.kind_of(given.features[0])
+    activation, *rest = fitted.roster.head_inputs(given.rows, "current")
     noise, variance = (*(part[0] for part in rest), None, None)[:2]
     state = OneState(activation[:0], activation[:0], activation[0], noise, variance)
     binary = kind == KindType.BINARY
-    mean, std = predict_one(head_of(fitted, feature), state, binary=binary)
+    mean, std = predict_cell(head_of(fitted, feature), state, kind, fitted.knowledge.likelihood)
     factor = fitted.calibration.one_factor(feature.shots, kind)
     return Expected(np.array([mean]), np.array([factor * std]), np.array([binary]), np.zeros(1, np.int64))
-
-
-# From what rows observed, their names and metadata, their states.
-Describe = Callable[[RowCells, list[str], "NDArray[np.float32] | None"], RowStates]
-
-Update = Literal["both", "features", "rows"]
-
-UPDATES = ("both", "features", "rows")
-
-_FEATURES_AT_ONCE = 1024
-
-
-@dataclass(frozen=True)
-class Observed:
-    """What ``observe`` changed.
-
-    Attributes
-    ----------
-    observations : int
-        How many observations were taken.
-    features, rows : tuple of str
-        The features whose heads, and the rows whose states were computed anew.
-    """
-
-    observations: int
-    features: tuple[str, ...]
-    rows: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return (
-            f"{self.observations} observations taken; {len(self.features)} features and {len(self.rows)} rows"
-            " changed"
-        )
-
-
-def require_possible(fitted: ModelState, features: list[Feature], update: str) -> None:
-    """Refuse what the parts of this model cannot do, and say why."""
-    if update not in UPDATES:
-        raise InputError(f"update must be one of {', '.join(UPDATES)}; got {update!r}")
-    if update != "rows":
-        for feature in features:
-            if feature.fixed:
-                raise InputError(
-                    f"feature {feature.name!r} was trained into the backbone, whose heads are fixed with "
-                    f"this adapter; fit with {option_name('adapter', 'bayes')} to observe any feature further"
-                    + (f", or give {option_name('update', 'rows')}" if update == "both" else "")
-                )
-    if update != "features" and not reads_any_feature(fitted):
-        later = [feature.name for feature in features if not feature.in_backbone]
-        if later:
-            part = (
-                f"the backbone {fitted.settings.backbone.name!r} reads the features of its table only"
-                if fitted.adapter.gives_uncertainty
-                else f"the adapter {fitted.settings.chosen_adapter.name!r} does not know how sure it is"
-            )
-            raise InputError(
-                f"rows cannot be described by features added after fit ({join_names(later, 3)}): {part}; "
-                "give "
-                f"{option_name('update', 'features')}, or {for_user('fit() again', 'use headstart refit')}"
-            )
-
-
-def observe_triples(fitted: ModelState, given: Triples, update: str) -> tuple[ModelState, Observed]:
-    """Return the model with these observations taken by rows, then by features, or by one of them.
-
-    A row is read by the heads that its features have before the call; a feature by the states that its rows
-    have after it.
-    """
-    rows = np.unique(given.rows) if update != "features" else given.rows[:0]
-    features = given.features if update != "rows" else []
-    if takes_one(fitted, given):
-        row, value = int(given.rows[0]), float(given.values[0])
-        time = None if given.times is None else float(given.times[0])
-        if len(rows):
-            fitted = with_row(fitted, row, int(given.numbers[0]), value, time)
-        if features:
-            fitted = with_feature(fitted, features[0], row, value, time)
-    else:
-        if len(rows):
-            fitted = observe_rows(fitted, given, functools.partial(compute_row_states, fitted))
-        if features:
-            fitted = with_features(fitted, observe_features(fitted, given))
-    names = tuple(fitted.rows[row] for row in rows)
-    return fitted, Observed(len(given.values), tuple(feature.name for feature in features), names)
-
-
-def observe_rows(fitted: ModelState, given: Triples, compute_row_states: Describe) -> ModelState:
-    """Return the model in which rows have also observed these values, with new states."""
-    rows = np.unique(given.rows)
-    known = RowCells.of([observations_of_row(fitted, int(row)) for row in rows])
-    cells = known.joined(np.searchsorted(rows, given.rows), given.numbers, given.values, given.times)
-    metadata = None if fitted.row_metadata is None else fitted.row_metadata.encoded[rows]
-    states = compute_row_states(cells, [fitted.rows[row] for row in rows], metadata)
-    return replace(fitted, roster=fitted.roster.put(rows, states, cells.observations(fitted.now)))
-
-
-def observe_features(fitted: ModelState, given: Triples) -> list[Feature]:
-    """The features with these observations, whose rows are in order, taken too; without heads yet."""
-    order = np.argsort(given.places, kind="stable")  # rows stay in order within a feature
-    ends = np.cumsum(np.bincount(given.places, minlength=len(given.features)))[:-1]
-    rows, values = np.split(given.rows[order], ends), np.split(given.values[order], ends)
-    times = [None] * len(rows) if given.times is None else np.split(given.times[order], ends)
-    every = zip(given.features, rows, values, times, strict=True)
-    return [fitted.with_own_units(feature.observed(own, seen, when)) for feature, own, seen, when in every]
-
-
-def with_features(fitted: ModelState, features: list[Feature]) -> ModelState:
-    """Return the model with the heads of these features computed from all that they observed."""
-    if len(features) == 1:
-        return fitted.refined(features[0])
-    for start in range(0, len(features), _FEATURES_AT_ONCE):
-        fitted = fitted.adapted(features[start : start + _FEATURES_AT_ONCE])
-    return fitted
-
-
-class Taken(NamedTuple):
-    """The model after observations, what changed in it, and what is to be said of them, if anything."""
-
-    fitted: ModelState
-    said: Observed
-    surprising: str | None
-
-
-def take_observations(fitted: ModelState, given: Triples, update: str, *, one: bool) -> Taken:
-    """Take observations that were checked; ``one`` says that they were given as those of one feature."""
-    before = fitted
-    if fitted.clock is not None:
-        fitted = replace(fitted, clock=fitted.clock.moved(given.times))
-    if one and update == "features":
-        (feature,) = given.features
-        after = fitted.observed(feature, given.rows, given.values, given.times)
-        said = Observed(len(given.rows), (feature.name,), ())
-    else:
-        after, said = observe_triples(fitted, given, update)
-    surprising, arrived = describe_surprises(before, given)
-    return Taken(replace(after, arrived=arrived), said, surprising)
-
-
-def add_rows(fitted: ModelState, new: NewRows) -> ModelState:
-    """Return the model with new rows; their observations also refine the features if they teach."""
-    cells = rows_of(fitted, new.given)
-    if fitted.clock is not None:
-        cells = cells._replace(times=fitted.clock.times_now(len(cells.values)))
-    by_number = fitted.catalogue.by_number() if new.teach else {}
-    features = [by_number[number] for number in np.unique(cells.numbers).tolist()] if new.teach else []
-    if new.teach:
-        require_possible(fitted, features, "both")
-    held = fitted.row_metadata
-    states = compute_row_states(fitted, cells, new.names, None if held is None else new.encoded)
-    first = len(fitted.rows)
-    fitted = replace(
-        fitted,
-        roster=fitted.roster.added(new.names, states, cells.observations(fitted.now)),
-        row_metadata=None if held is None else held.added(new.records, new.encoded),
-    )
-    if not features:
-        return fitted
-    rows = first + np.repeat(np.arange(len(new.names)), cells.counts)
-    _, places = np.unique(cells.numbers, return_inverse=True)
-    take_observations = Triples(rows, features, places, cells.numbers, cells.values, cells.times)
-    return with_features(fitted, observe_features(fitted, take_observations))
-
-
-def remove_row(fitted: ModelState, row: int) -> ModelState:
-    """Return the model without a row and without what it observed."""
-    fitted_on = row < len(fitted.knowledge.cells)
-    fixed = next((feature for feature in fitted.catalogue.values() if feature.fixed), None)
-    if fitted_on and fixed is not None:
-        raise InputError(
-            f"row {fitted.rows[row]!r} cannot be taken out of the features it was fitted with: heads such as "
-            f"that of {fixed.name!r} are fixed with this adapter; fit with "
-            f"{option_name('adapter', 'bayes')}, "
-            "or fit again without the row"
-        )
-    features = list(fitted.catalogue.values())
-    holding = np.array([feature.holds(row) for feature in features], dtype=bool)
-    catalogue = _moved_up(fitted, features, row)
-    knowledge, adapter, clock = fitted.knowledge, fitted.adapter, fitted.clock
-    if fitted_on:
-        if clock is not None:
-            held_by = slice(int(knowledge.cells.indptr[row]), int(knowledge.cells.indptr[row + 1]))
-            clock = replace(clock, table=np.delete(clock.table, held_by))
-        kept = torch.from_numpy(np.delete(np.arange(len(knowledge.cells)), row))
-        knowledge = replace(knowledge, cells=knowledge.cells.take(kept), states=knowledge.states.take(kept))
-        adapter = copy(adapter)
-        adapter.knowledge = knowledge
-    held = fitted.row_metadata
-    after = replace(
-        fitted,
-        roster=fitted.roster.without(row),
-        catalogue=catalogue,
-        knowledge=knowledge,
-        adapter=adapter,
-        clock=clock,
-        row_metadata=None if held is None else held.without(row),
-    )
-    changed = [after.catalogue[feature.name] for feature, held in zip(features, holding, strict=True) if held]
-    return with_features(after, [after.with_own_units(feature) for feature in changed])
-
-
-def _moved_up(fitted: ModelState, features: list[Feature], row: int) -> FeatureStore:
-    """The catalogue whose contexts are those of a roster without this row."""
-    by_feature = fitted.knowledge.cells.transpose()
-    after = {}
-    for feature in features:
-        if feature.holds(row):
-            feature = feature.among(feature.rows[feature.rows != row])
-            if feature.in_backbone and row >= by_feature.width:  # perhaps it is again as it was fitted
-                position = fitted.backbone_features.position(feature.name)
-                held = slice(int(by_feature.indptr[position]), int(by_feature.indptr[position + 1]))
-                scaled = (feature.values - feature.kind.offset) / feature.kind.span
-                same = np.array_equal(feature.rows, by_feature.index[held].numpy()) and np.allclose(
-                    scaled, by_feature.values[held].numpy(), rtol=1e-6, atol=1e-6
-                )
-                feature = replace(feature, observed_since=not same)
-        after[feature.name] = replace(feature, rows=feature.rows - (feature.rows > row))
-    return fitted.catalogue.with_contexts(after)

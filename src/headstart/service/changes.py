@@ -11,15 +11,16 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 from sqlalchemy import Connection
 
 from headstart.errors import HeadstartError, InputError
-from headstart.model.inputs import encoded_rows, new_features, read_triples, rows_of
+from headstart.model.inputs import encoded_rows, new_features, read_triples, require_clock, rows_of
 from headstart.model.state import NOTHING as NOT_JUDGED
 from headstart.model.state import Arrived, ModelState
 from headstart.model.updates import describe_surprises
 from headstart.service.errors import Problem, error_at
-from headstart.service.live_model import LiveModel, LiveState, apply, arrivals_from
+from headstart.service.live_model import LiveModel, LiveState, apply
 from headstart.service.store import (
     Cell,
     Delta,
@@ -33,6 +34,7 @@ from headstart.service.store import (
 )
 from headstart.table.names import as_name
 from headstart.table.reading import Columns
+from headstart.table.times import time_of
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,13 @@ class Change(ABC):
         """Write it to the store; return its number."""
 
 
+def _time_of(shown: ModelState, time: float | str | None) -> float | None:
+    """Return the time of the observations of a new feature or row; None if observations do not age."""
+    with error_at("/time"):
+        require_clock(shown, time)
+        return shown.now if time is None else time_of(time, "time")
+
+
 @dataclass(frozen=True)
 class AddFeature(Change):
     """A new feature, with metadata and its first observations."""
@@ -67,6 +76,7 @@ class AddFeature(Change):
     metadata: Mapping[str, Any]
     observations: Mapping[str, float]
     kind: str | None = None
+    time: float | str | None = None  # of the observations, if observations age; by default the newest
 
     def plan(self, shown: ModelState) -> Planned:
         """Check everything that is given of it."""
@@ -81,7 +91,10 @@ class AddFeature(Change):
             given = {"metadata": self.metadata, "observations": self.observations, "kind": self.kind}
             (feature,) = new_features(shown, {name: given})
         kind = self.kind if feature.finds_scale else str(feature.kind)
-        cells = [Cell(as_name(row, "row"), name, float(value)) for row, value in self.observations.items()]
+        time = _time_of(shown, self.time)
+        cells = [
+            Cell(as_name(row, "row"), name, float(value), time) for row, value in self.observations.items()
+        ]
         delta = Delta(features={name: {"metadata": dict(feature.record or {}), "kind": kind}}, cells=cells)
         return Planned(delta, said={"name": name, "observations": len(cells)})
 
@@ -98,6 +111,7 @@ class AddRow(Change):
     name: str
     metadata: Mapping[str, Any] | None
     observations: Mapping[str, float]
+    time: float | str | None = None  # of the observations, if observations age; by default the newest
 
     def plan(self, shown: ModelState) -> Planned:
         """Check everything that is given of it."""
@@ -108,8 +122,9 @@ class AddRow(Change):
             encoded_rows(shown.row_metadata, [name], {name: self.metadata} if self.metadata else None)
         with error_at("/observations"):
             rows_of(shown, {name: self.observations})
+        time = _time_of(shown, self.time)
         cells = [
-            Cell(name, shown.catalogue[feature].name, float(value))
+            Cell(name, shown.catalogue[feature].name, float(value), time)
             for feature, value in self.observations.items()
         ]
         delta = Delta(rows={name: dict(self.metadata) if self.metadata else None}, cells=cells)
@@ -125,7 +140,7 @@ class AddRow(Change):
 class Observe(Change):
     """Observations of rows and features that are there."""
 
-    triples: list[tuple[str, str, float]]
+    triples: list[tuple[Any, ...]]  # (row, feature, value), and the time if observations age
     merges = True
 
     def plan(self, shown: ModelState) -> Planned:
@@ -135,14 +150,10 @@ class Observe(Change):
         except InputError as error:
             raise Problem(422, str(error), self._culprit(shown)) from None
         rows, names = shown.rows, [feature.name for feature in given.features]
-        known = {
-            (rows[row], names[place]): value
-            for row, place, value in zip(given.rows, given.places, given.values.tolist(), strict=True)
-        }
-        named = (
-            (rows[int(rows.position(row))], shown.catalogue[feature].name) for row, feature, _ in self.triples
-        )
-        cells = [Cell(row, feature, known[row, feature]) for row, feature in dict.fromkeys(named)]
+        times = [None] * len(given.values) if given.times is None else given.times.tolist()
+        lines = zip(given.rows, given.places, given.values.tolist(), times, strict=True)
+        every = [Cell(rows[row], names[place], value, time) for row, place, value, time in lines]
+        cells = [every[line] for line in np.argsort(given.order)]
         warning, arrived = describe_surprises(shown, given)
         before = shown.arrived
         judged = Arrived(
@@ -285,10 +296,10 @@ class Writer:
             with live.store.writing() as connection:
                 state = live.caught_up(connection)
                 first = state
-                merged: dict[tuple[str, str], Any] = {}
+                merged: dict[tuple[str, str], Cell] = {}
                 for each in batch:
                     if merged and not each.change.merges:
-                        state, merged = self._applied(state, merged, connection), {}
+                        state, merged = self._applied(state, merged), {}
                     try:
                         receipt = self._taken(each, state, connection)
                     except HeadstartError as error:
@@ -300,10 +311,10 @@ class Writer:
                     if each.change.merges:
                         merged |= {(cell.row, cell.feature): cell for cell in receipt.planned.delta.cells}
                     else:
-                        state = apply(state, receipt.planned.delta, arrivals_from(connection))
+                        state = apply(state, receipt.planned.delta)
                     state = replace(state, number=receipt.answer["number"])
                 if merged:
-                    state = self._applied(state, merged, connection)
+                    state = self._applied(state, merged)
             if state is not first or state is not live.snapshot.state:
                 live.publish(state)
         if any(isinstance(each.change, RemoveRow) for each in batch):
@@ -313,8 +324,8 @@ class Writer:
         return done
 
     @staticmethod
-    def _applied(state: LiveState, merged: dict[tuple[str, str], Any], connection: Connection) -> LiveState:
-        return apply(state, Delta(cells=list(merged.values())), arrivals_from(connection))
+    def _applied(state: LiveState, merged: dict[tuple[str, str], Cell]) -> LiveState:
+        return apply(state, Delta(cells=list(merged.values())))
 
     @staticmethod
     def _taken(each: _Waiting, state: LiveState, connection: Connection) -> Receipt:
@@ -325,7 +336,7 @@ class Writer:
                 if before[0] != each.digest:
                     raise Problem(409, "this idempotency key was used with another body; use a new key")
                 return Receipt(before[1], repeated=True)
-        planned = each.change.plan(state.shown)
+        planned = each.change.plan(state.model)
         number = each.change.record(connection, planned)
         answer = {**planned.said, "number": number}
         if each.key is not None:

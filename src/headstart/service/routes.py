@@ -160,7 +160,7 @@ _MOST_OBSERVATIONS = 1000  # that one feature shows
 @features.post("", status_code=201, summary="Add a feature")
 async def add_feature(request: Request, body: NewFeature) -> Response:
     """Add a feature with its metadata and first observations; it can be predicted at once."""
-    change = AddFeature(body.name, body.metadata, body.observations, body.kind)
+    change = AddFeature(body.name, body.metadata, body.observations, body.kind, body.time)
     return await changed(request, change, status=201)
 
 
@@ -263,7 +263,8 @@ rows = APIRouter(prefix="/v1/rows", tags=["rows"])
 @rows.post("", status_code=201, summary="Add a row")
 async def add_row(request: Request, body: NewRow) -> Response:
     """Add a row with its first observations; it can be predicted at once."""
-    return await changed(request, AddRow(body.name, body.metadata, body.observations), status=201)
+    change = AddRow(body.name, body.metadata, body.observations, body.time)
+    return await changed(request, change, status=201)
 
 
 @rows.get("", summary="List rows")
@@ -288,16 +289,14 @@ def show_row(request: Request, name: str) -> Response:
     with not_found():
         place = snapshot.shown.rows.position(name)
     state = snapshot.state
-    own = state.shown.roster.observations(place)
-    if own is None:
-        own = observations_of_row(state.origin, place)
-    features = state.base.catalogue.names_by_number(own.numbers)
+    own = observations_of_row(state.model, place)
+    features = state.model.catalogue.names_by_number(own.keys)
     observed = {
         feature: value
         for feature, value in zip(features, own.values.tolist(), strict=True)
         if feature is not None
     }
-    held = state.shown.row_metadata
+    held = state.model.row_metadata
     lines = {} if held is None else held.lines.slice(place, 1).to_pylist()[0]
     stored = None
     with suppress(StorageError):
@@ -330,7 +329,10 @@ async def observe(request: Request, body: NewObservations) -> Response:
     most = service_of(request).settings.max_batch
     if len(body.observations) > most:
         raise Problem(413, f"at most {most:,} observations fit into one request", "/observations")
-    triples = [(each.row, each.feature, each.value) for each in body.observations]
+    triples: list[tuple[Any, ...]] = [
+        (each.row, each.feature, each.value, *(() if each.time is None else (each.time,)))
+        for each in body.observations
+    ]
     return await changed(request, Observe(triples))
 
 
@@ -557,7 +559,7 @@ def model(request: Request) -> Response:
         "adapter": info.adapter,
         "rows": info.rows,
         "features": info.features,
-        "added_features": info.features - len(state.origin.catalogue),
+        "added_features": info.features - state.own_features,
         "added_rows": info.rows - state.own_rows,
         "left_out": state.left_out,
         "kinds": [str(kind) for kind in snapshot.shown.kinds[:20]],

@@ -54,6 +54,11 @@ By = Literal["mean", "upper", "information"]
 NamesList = Annotated[list[Name], Field(min_length=1, max_length=MOST_NAMES)]
 
 
+Time = Annotated[float, Field(allow_inf_nan=False)] | Annotated[str, StringConstraints(max_length=100)]
+
+_WHEN = "When it was observed, a number or a date; only of a model with a half-life."
+
+
 class Body(BaseModel):
     """The base class of bodies."""
 
@@ -69,6 +74,7 @@ class NewFeature(Body):
     kind: Annotated[str, StringConstraints(max_length=100)] | None = Field(
         default=None, description="Such as rating:1:5; by default the most frequent kind of the model."
     )
+    time: Time | None = Field(default=None, description=_WHEN)
 
 
 class NewRow(Body):
@@ -77,6 +83,7 @@ class NewRow(Body):
     name: Name
     metadata: Metadata | None = None
     observations: Observations = Field(default_factory=dict, description="Its first values, by feature.")
+    time: Time | None = Field(default=None, description=_WHEN)
 
 
 class Observation(Body):
@@ -85,6 +92,7 @@ class Observation(Body):
     row: Name
     feature: Name
     value: Value
+    time: Time | None = Field(default=None, description=_WHEN)
 
 
 class NewObservations(Body):

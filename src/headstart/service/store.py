@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -67,6 +67,7 @@ class Cell(NamedTuple):
     row: str
     feature: str
     value: float
+    time: float | None = None  # in a model whose observations age
 
 
 @dataclass(frozen=True)
@@ -93,10 +94,6 @@ class Delta:
 
     def __bool__(self) -> bool:
         return bool(self.lost_features or self.lost_rows or self.features or self.rows or self.cells)
-
-
-# Returns the stored observations of these features or of these rows, in the order of their first arrival.
-Arrivals = Callable[[Sequence[str], Sequence[str]], list[Cell]]
 
 
 @dataclass(frozen=True)
@@ -362,7 +359,8 @@ def _insert_change(connection: Connection, kind: str, name: str | None, count: i
 
 def _insert_cells(connection: Connection, number: int, cells: Sequence[Cell]) -> None:
     lines = [
-        {"number": number, "row": cell.row, "feature": cell.feature, "value": cell.value} for cell in cells
+        {"number": number, "row": cell.row, "feature": cell.feature, "value": cell.value, "time": cell.time}
+        for cell in cells
     ]
     if lines:
         connection.execute(insert(OBSERVATIONS), lines)
@@ -434,7 +432,7 @@ def digest(salt: str, row: str) -> str:
 
 def _cells_since(connection: Connection, number: int) -> list[Cell]:
     query = (
-        select(OBSERVATIONS.c.row, OBSERVATIONS.c.feature, OBSERVATIONS.c.value)
+        select(*(OBSERVATIONS.c[name] for name in Cell._fields))
         .where(OBSERVATIONS.c.number > number)
         .order_by(OBSERVATIONS.c.id)
     )
@@ -443,10 +441,10 @@ def _cells_since(connection: Connection, number: int) -> list[Cell]:
 
 def read_latest(lines: Any) -> list[Cell]:
     """Return each cell once, in the order of first arrival, with the last value."""
-    values: dict[tuple[str, str], float] = {}
-    for row, feature, value in lines:
-        values[row, feature] = value  # a dictionary keeps the position of the first value
-    return [Cell._make((*key, value)) for key, value in values.items()]
+    cells: dict[tuple[str, str], Cell] = {}
+    for line in lines:
+        cells[line[0], line[1]] = Cell._make(line)  # a dictionary keeps the position of the first value
+    return list(cells.values())
 
 
 def _fetch_tuples(connection: Connection, query: Any) -> list[tuple[Any, ...]]:
@@ -455,21 +453,10 @@ def _fetch_tuples(connection: Connection, query: Any) -> list[tuple[Any, ...]]:
     return list(result.cursor.fetchall()) if result.cursor is not None else []
 
 
-def read_cells(
-    connection: Connection, features: Sequence[str] | None = None, rows: Sequence[str] = ()
-) -> list[Cell]:
-    """Return the stored observations: all, or those of these features or rows."""
-    columns = OBSERVATIONS.c
-    if features is None:
-        query = select(columns.row, columns.feature, columns.value).order_by(columns.id)
-        return read_latest(_fetch_tuples(connection, query))
-    query = select(columns.id, columns.row, columns.feature, columns.value)
-    by_id: dict[int, tuple[str, str, float]] = {}
-    for column, names in ((columns.feature, features), (columns.row, rows)):
-        for start in range(0, len(names), _READ_AT_ONCE):
-            part = query.where(column.in_(list(names[start : start + _READ_AT_ONCE])))
-            by_id |= {line.id: (line.row, line.feature, line.value) for line in connection.execute(part)}
-    return read_latest(by_id[key] for key in sorted(by_id))
+def read_cells(connection: Connection) -> list[Cell]:
+    """Return all stored observations, each cell once."""
+    query = select(*(OBSERVATIONS.c[name] for name in Cell._fields)).order_by(OBSERVATIONS.c.id)
+    return read_latest(_fetch_tuples(connection, query))
 
 
 def added_features(connection: Connection, number: int | None = None) -> dict[str, dict[str, Any]]:
@@ -540,6 +527,7 @@ OBSERVATIONS = Table(
     Column("row", Text, nullable=False),
     Column("feature", Text, nullable=False),
     Column("value", Float(53), nullable=False),
+    Column("time", Float(53)),  # of an observation that ages
     sqlite_autoincrement=True,
 )
 

@@ -150,7 +150,7 @@ def predicted_over_rows(state: LiveState, fitted: ModelState, name: str) -> Pred
     count = len(fitted.rows)
     rows = np.unique(np.linspace(0, count - 1, min(count, _MAX_ROWS)).round().astype(np.int64))
     names = Names([fitted.rows[row] for row in rows.tolist()], "row")
-    return predict_features(fitted, names, state.shown.roster.take(rows), [name])
+    return predict_features(fitted, names, state.model.roster.take(rows), [name])
 
 
 def distribution(state: LiveState, name: str) -> dict[str, Any]:
@@ -162,9 +162,9 @@ def distribution(state: LiveState, name: str) -> dict[str, Any]:
         The number of rows, the mean over them of the predicted means and of the standard deviations, the
         standard deviation of the means (``spread``), and the counts of the means between ``edges``.
     """
-    predicted = predicted_over_rows(state, state.shown, name)
+    predicted = predicted_over_rows(state, state.model, name)
     means = predicted.mean.ravel()
-    kind = state.shown.catalogue[name].kind
+    kind = state.model.catalogue[name].kind
     # A kind with bounds always has the same bins, so that two histograms can be compared.
     bounds = None if kind.low is None or kind.high is None else (float(kind.low), float(kind.high))
     counts, edges = np.histogram(np.clip(means, *bounds) if bounds else means, _BINS, bounds)
@@ -196,7 +196,7 @@ def history(state: LiveState, name: str, arrived: Sequence[str]) -> list[dict[st
         By number of shots: the mean over rows of the predicted means and of the standard deviations, and
         the standard deviation over rows of the means (``spread``).
     """
-    base = state.base
+    base = state.model
     feature = base.catalogue[name]
     if feature.fixed:
         raise InputError(f"feature {name!r} has a fixed head, whose observations are not kept")

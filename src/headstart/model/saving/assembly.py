@@ -16,15 +16,16 @@ from headstart.model.saving.format import (
     ModelFacts,
     build_row_store,
     read_clock,
+    read_feature_arrivals,
     read_feature_times,
     read_row_metadata,
     table_weights,
+    with_references,
 )
 from headstart.model.saving.validation import (
     Groups,
     build_module,
     check_counts,
-    check_evidence,
     check_tensors,
 )
 from headstart.model.state import Clock, ModelState
@@ -54,15 +55,14 @@ def assemble(facts: ModelFacts, tensors: dict[str, Tensor]) -> ModelState:
     check_counts(facts, knowledge, states, groups)
     adapter = build_adapter(facts, groups, knowledge)
     catalogue = _build_feature_store(facts, groups, tensors)
+    catalogue = with_references(catalogue, facts.features.names, groups)
     stored = StoredNames(
         catalogue,
-        build_row_store(facts, states, groups.get("row_observations"), catalogue),
+        build_row_store(facts, states, groups, catalogue),
         Names(facts.backbone_features, "feature"),
         read_row_metadata(facts, groups, backbone.activation_size, len(facts.rows)),
     )
-    fitted = build_state(facts, groups, backbone, knowledge, adapter, clock, stored)
-    check_evidence(fitted)
-    return fitted
+    return build_state(facts, groups, backbone, knowledge, adapter, clock, stored)
 
 
 def group_tensors(tensors: dict[str, Tensor]) -> Groups:
@@ -138,6 +138,7 @@ def build_state(
         row_metadata=stored.row_metadata,
         arrived=facts.arrived,
         clock=clock,
+        arrivals=facts.arrivals,
     )
 
 
@@ -155,13 +156,10 @@ def _build_feature_store(facts: ModelFacts, groups: Groups, tensors: dict[str, T
     fields = zip(
         facts.features.names, kinds, facts.features.in_backbone, facts.features.shots, metadata, rows, values,
         facts.features.finds_scale, records_from(tensors.get("records"), len(counts)),
-        facts.features.observed_since, *read_feature_times(groups, counts), strict=True,
+        read_feature_arrivals(groups, counts, facts.features.observed_since),
+        read_feature_times(groups, counts), strict=True,
     )  # fmt: skip
     heads = Heads(**head_tensors)
-    catalogue = FeatureStore(heads, Names(facts.backbone_features, "feature")).put(
+    return FeatureStore(heads, Names(facts.backbone_features, "feature")).put(
         [Feature(*values) for values in fields], heads
     )
-    if not facts.streams:
-        return catalogue
-    streamed, heads = catalogue.take(facts.streams)
-    return catalogue.put(streamed, heads, list(torch.split(tensors["streams"], 1)))

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from headstart.model.rows import RowCells
+from headstart.model.observations import ObservationLists
 from headstart.model.state import ModelState
 from headstart.table import Kinds, MetadataSchema, Names, Table
 from headstart.table.metadata import as_array, as_text
@@ -97,9 +97,9 @@ def _row_observations(fitted: ModelState) -> Observations:
     """Return the observations of rows observed since fit."""
     rows = fitted.roster.observed_rows
     observations = [fitted.roster.observations(row) for row in rows]
-    cells = RowCells.of([each for each in observations if each is not None])
+    cells = ObservationLists.of([each for each in observations if each is not None])
     times = np.zeros(len(cells.values)) if cells.times is None else cells.times
-    return np.repeat(np.array(rows, dtype=np.int64), cells.counts), cells.numbers, cells.values, times
+    return np.repeat(np.array(rows, dtype=np.int64), cells.counts), cells.keys, cells.values, times
 
 
 def _metadata(fitted: ModelState) -> pa.Table:

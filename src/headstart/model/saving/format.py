@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -16,10 +18,11 @@ from torch import Tensor
 from headstart.adapters.base import ADAPTERS
 from headstart.backbones.base import BACKBONES
 from headstart.config import Config
-from headstart.core.types import RowPrior, RowStates
+from headstart.core.types import Heads, RowPrior, RowStates
 from headstart.errors import InputError
 from headstart.model.features import FeatureStore
-from headstart.model.rows import RowCells, RowMetadata, RowObservations, RowStore
+from headstart.model.observations import ObservationList, ObservationLists
+from headstart.model.rows import RowMetadata, RowStore
 from headstart.model.state import NOTHING, Arrived, Clock, ModelState, Settings
 from headstart.table import MetadataSchema, Names
 from headstart.table.metadata import as_array, as_bytes, records_from
@@ -40,7 +43,7 @@ class FeatureFacts(Config):
     in_backbone: tuple[bool, ...]
     shots: tuple[Annotated[int, Field(ge=0)], ...]
     finds_scale: tuple[bool, ...]
-    observed_since: tuple[bool, ...]  # whether a feature of the backbone was observed after fit
+    observed_since: tuple[bool, ...]  # whether arrivals of its observations are stored
 
 
 class ModelFacts(Config):
@@ -57,12 +60,12 @@ class ModelFacts(Config):
     backbone_features: tuple[Name, ...]
     judgement: Judgement | None  # how the adapter was chosen
     middle: str | None  # the kind of new real features whose own center and scale are not known yet
-    streams: tuple[Name, ...]  # the features whose sufficient statistics are stored
     rows: tuple[Name, ...]
     row_metadata: MetadataSchema | None = None
     arrived: Arrived = NOTHING  # errors of the predictions of observations made since fit
     # The newest time at fit and the newest time now, of a model whose observations age.
     times: tuple[FiniteFloat, FiniteFloat] | None = None
+    arrivals: Annotated[int, Field(ge=0)] = 0  # of observations since fit
 
 
 def checksum(facts: dict[str, Any]) -> str:
@@ -87,16 +90,16 @@ def model_facts(fitted: ModelState, weights: str, digest: str) -> ModelFacts:
             in_backbone=[feature.in_backbone for feature in features],
             shots=[feature.shots for feature in features],
             finds_scale=[feature.finds_scale for feature in features],
-            observed_since=[feature.observed_since for feature in features],
+            observed_since=[feature.arrivals is not None for feature in features],
         ),
         backbone_features=list(fitted.backbone_features),
         judgement=fitted.judgement,
         middle=None if fitted.middle is None else str(fitted.middle),
-        streams=list(fitted.catalogue.evidence_at(fitted.roster.epoch)),
         rows=list(fitted.rows),
         row_metadata=None if fitted.row_metadata is None else fitted.row_metadata.schema,
         arrived=fitted.arrived,
         times=None if fitted.clock is None else (fitted.clock.fitted_at, fitted.clock.now),
+        arrivals=fitted.arrivals,
     )
 
 
@@ -120,6 +123,9 @@ def model_tensors(fitted: ModelState) -> dict[str, Tensor]:
         "contexts/counts": torch.tensor([len(feature.rows) for feature in features], dtype=torch.int64),
         "contexts/rows": _concatenate([feature.rows for feature in features], np.int64),
         "contexts/values": _concatenate([feature.values for feature in features], np.float64),
+        "contexts/arrivals": _concatenate(
+            [feature.arrivals for feature in features if feature.arrivals is not None], np.int64
+        ),
         "knowledge/metadata": knowledge.metadata,
         "knowledge/indptr": knowledge.cells.indptr,
         "knowledge/index": knowledge.cells.index.int(),
@@ -138,8 +144,7 @@ def model_tensors(fitted: ModelState) -> dict[str, Tensor]:
         parts["knowledge/scales"] = knowledge.scales
     for prefix, part in parts.items():
         tensors |= {f"{prefix}/{name}": value for name, value in vars(part).items() if value is not None}
-    if statistics := fitted.catalogue.evidence_at(fitted.roster.epoch):
-        tensors["streams"] = torch.cat(list(statistics.values()))
+    tensors |= feature_reference_tensors(fitted)
     tensors |= row_observation_tensors(fitted) | record_tensors(fitted) | row_metadata_tensors(fitted)
     tensors |= time_tensors(fitted)
     tensors |= {f"backbone/{name}": value for name, value in fitted.backbone.state_dict().items()}
@@ -161,11 +166,9 @@ def time_tensors(fitted: ModelState) -> dict[str, Tensor]:
         return {}
     features = list(fitted.catalogue.values())
     times = [np.zeros(0), *(feature.times for feature in features if feature.times is not None)]
-    now = [fitted.clock.fitted_at if feature.now is None else feature.now for feature in features]
     return {
         "times/table": torch.from_numpy(fitted.clock.table),
         "times/contexts": torch.from_numpy(np.concatenate(times)),
-        "times/heads": torch.tensor(now, dtype=torch.float64),
     }
 
 
@@ -179,29 +182,35 @@ def read_clock(facts: ModelFacts, groups: Groups) -> Clock | None:
     sizes = {
         "table": len(groups["knowledge"]["values"]),
         "contexts": len(groups["contexts"]["values"]),
-        "heads": len(facts.features.names),
     }
     if any(len(times[name]) != size for name, size in sizes.items()):
         raise InputError("its times do not agree with its observations")
     observations = groups.get("row_observations")
-    if observations is not None and not {"times", "now"} <= set(observations):
+    if observations is not None and "times" not in observations:
         raise InputError("it does not say when its rows observed")
     return Clock(half_life, facts.times[1], facts.times[0], times["table"].numpy())
 
 
 def table_weights(clock: Clock | None) -> Tensor | None:
     """Return the weights of the table's observations at fit, (n,); None if they do not age."""
-    return None if clock is None else torch.from_numpy(clock.weights(clock.table, clock.fitted_at)).float()
+    return None if clock is None else torch.from_numpy(clock.weights(clock.table)).float()
 
 
-def read_feature_times(
-    groups: Groups, counts: list[int]
-) -> tuple[list[NDArray[np.float64]] | list[None], list[float] | list[None]]:
-    """Return the times of each feature's observations, and the times at which heads were computed."""
+def read_feature_times(groups: Groups, counts: list[int]) -> list[NDArray[np.float64]] | list[None]:
+    """Return the times of each feature's observations."""
     times = groups.get("times")
     if times is None:
-        return [None] * len(counts), [None] * len(counts)
-    return [part.numpy() for part in torch.split(times["contexts"], counts)], times["heads"].tolist()
+        return [None] * len(counts)
+    return [part.numpy() for part in torch.split(times["contexts"], counts)]
+
+
+def read_feature_arrivals(
+    groups: Groups, counts: list[int], observed_since: Sequence[bool]
+) -> list[NDArray[np.int64] | None]:
+    """Return the arrivals of each feature's observations; None of those as fitted."""
+    sizes = [count for count, since in zip(counts, observed_since, strict=True) if since]
+    lists = iter(torch.split(groups["contexts"]["arrivals"], sizes))
+    return [next(lists).numpy() if since else None for since in observed_since]
 
 
 def record_tensors(fitted: ModelState) -> dict[str, Tensor]:
@@ -252,67 +261,102 @@ def read_row_metadata(facts: ModelFacts, groups: Groups, width: int, rows: int) 
 
 
 def row_observation_tensors(fitted: ModelState) -> dict[str, Tensor]:
-    """Return the observations of rows observed since fit; none if there are no such rows."""
+    """Return observations, references and fitted states of rows that were added or observed since fit."""
     rows = fitted.roster.observed_rows
     if not rows:
         return {}
-    observations = [fitted.roster.observations(row) for row in rows]
-    cells = RowCells.of([each for each in observations if each is not None])
+    every = [fitted.roster.observations(row) for row in rows]
+    observations = [each for each in every if each is not None]
+    cells = ObservationLists.of(observations)
+    arrivals = np.concatenate([each.arrivals for each in observations if each.arrivals is not None])
     position = np.full(len(fitted.catalogue.slots_by_number(slice(None))), -1)
     position[[fitted.catalogue.number(name) for name in fitted.catalogue]] = np.arange(len(fitted.catalogue))
-    features = position[cells.numbers]
-    present = features >= 0  # observations of removed features are dropped
-    lines = np.repeat(np.arange(len(rows)), cells.counts)[present]
-    order = np.lexsort((features[present], lines))
-    time_tensors = {}
-    if cells.times is not None:
-        now = [each.now for each in observations if each is not None and each.now is not None]
-        time_tensors = {
-            "row_observations/times": torch.from_numpy(cells.times[present][order]),
-            "row_observations/now": torch.tensor(now, dtype=torch.float64),
-        }
-    return {
-        **time_tensors,
+    features = position[cells.keys]
+    kept = features >= 0  # of features that are no longer there nothing is left
+    lines = cells.lines[kept]
+    order = np.lexsort((features[kept], lines))
+    tensors = {
         "row_observations/rows": torch.tensor(rows, dtype=torch.int64),
         "row_observations/counts": torch.from_numpy(np.bincount(lines, minlength=len(rows))),
-        "row_observations/features": torch.from_numpy(features[present][order]),
-        "row_observations/values": torch.from_numpy(cells.values[present][order]),
+        "row_observations/features": torch.from_numpy(features[kept][order]),
+        "row_observations/values": torch.from_numpy(cells.values[kept][order]),
+        "row_observations/arrivals": torch.from_numpy(arrivals[kept][order]),
+    }
+    if cells.times is not None:
+        tensors["row_observations/times"] = torch.from_numpy(cells.times[kept][order])
+    saved = fitted.roster.saved(np.array(rows, dtype=np.int64))
+    for prefix, states in zip(("row_references", "row_fitted_states"), saved, strict=True):
+        parts = vars(states).items()
+        tensors |= {f"{prefix}/{name}": value for name, value in parts if value is not None}
+    return tensors
+
+
+def feature_reference_tensors(fitted: ModelState) -> dict[str, Tensor]:
+    """Return the references of features that are neither the backbone's heads nor their current ones."""
+    found = [fitted.catalogue.reference(name) for name in fitted.catalogue]
+    current = fitted.catalogue.slots(fitted.catalogue)
+    positions = [
+        place
+        for place, (reference, slot) in enumerate(zip(found, current, strict=True))
+        if reference is not None and reference[0] != slot
+    ]
+    chosen = [each for each in (found[place] for place in positions) if each is not None]
+    if not chosen:
+        return {}
+    heads = fitted.catalogue.stored(torch.tensor([slot for slot, _ in chosen]))
+    tensors = {f"feature_references/{name}": part for name, part in vars(heads).items() if part is not None}
+    kinds = [(kind.first, kind.second) for _, kind in chosen]
+    return tensors | {
+        "feature_references/features": torch.tensor(positions, dtype=torch.int64),
+        "feature_references/kinds": torch.tensor(kinds, dtype=torch.float64),
     }
 
 
+def with_references(catalogue: FeatureStore, names: Sequence[str], groups: Groups) -> FeatureStore:
+    """Return the features of a saved model with their references."""
+    held = groups.get("feature_references")
+    if held is None:
+        return catalogue
+    features = [catalogue[names[place]] for place in held["features"].tolist()]
+    kinds = held["kinds"].tolist()
+    features = [
+        replace(feature, kind=replace(feature.kind, first=first, second=second))
+        for feature, (first, second) in zip(features, kinds, strict=True)
+    ]
+    heads = Heads(**{name: part for name, part in held.items() if name not in ("features", "kinds")})
+    return catalogue.put_references(features, heads)
+
+
 def build_row_store(
-    facts: ModelFacts, states: RowStates, observations: dict[str, Tensor] | None, catalogue: FeatureStore
+    facts: ModelFacts, states: RowStates, groups: Groups, catalogue: FeatureStore
 ) -> RowStore:
     """Build the rows of a saved model."""
     row_store = RowStore(Names(facts.rows, "row"), states)
-    if observations is None:
+    if "row_observations" not in groups:
         return row_store
     numbers = np.array([catalogue.number(name) for name in facts.features.names], dtype=np.int64)
-    return row_store.with_observations(read_row_observations(observations, numbers))
+    return with_observed_rows(row_store, groups, numbers)
 
 
-def read_row_observations(
-    observations: dict[str, Tensor], numbers: NDArray[np.int64]
-) -> dict[int, RowObservations]:
-    """Return the observations of rows observed since fit, by row; ``numbers`` are those of the features."""
-    counts = observations["counts"].tolist()
-    features = torch.split(observations["features"], counts)
-    values = torch.split(observations["values"], counts)
+def with_observed_rows(roster: RowStore, groups: Groups, numbers: NDArray[np.int64]) -> RowStore:
+    """Return rows with their observations since fit, given the numbers of the features, and references."""
+    observations = groups["row_observations"]
+    counts, arrivals = observations["counts"].tolist(), observations["arrivals"]
+    features, values = observations["features"], observations["values"]
     times = torch.split(observations["times"], counts) if "times" in observations else [None] * len(counts)
-    now = observations["now"].tolist() if "now" in observations else [None] * len(counts)
-    by_row = {}
-    for row, row_features, row_values, row_times, row_now in zip(
-        observations["rows"].tolist(), features, values, times, now, strict=True
-    ):
-        feature_numbers = numbers[row_features.numpy()]
-        order = np.argsort(feature_numbers)
-        by_row[row] = RowObservations(
-            feature_numbers[order],
-            row_values.numpy()[order],
-            None if row_times is None else row_times.numpy()[order],
-            row_now,
+    lists = {}
+    parts = (torch.split(part, counts) for part in (features, values, arrivals))
+    for row, own, given, order, when in zip(observations["rows"].tolist(), *parts, times, strict=True):
+        keys = numbers[own.numpy()]
+        by_key = np.argsort(keys)
+        lists[row] = ObservationList(
+            keys[by_key],
+            given.numpy()[by_key],
+            order.numpy()[by_key],
+            None if when is None else when.numpy()[by_key],
         )
-    return by_row
+    references, fitted = (RowStates(**groups[name]) for name in ("row_references", "row_fitted_states"))
+    return roster.with_saved(observations["rows"].numpy(), references, fitted, lists)
 
 
 def are_consistent(observations: dict[str, Tensor], rows: int, features: int) -> bool:
@@ -326,10 +370,7 @@ def are_consistent(observations: dict[str, Tensor], rows: int, features: int) ->
     )
     if not within or not len(lines) == len(observations["features"]) == len(observations["values"]):
         return False
-    if "times" in observations and (
-        len(observations["times"]) != len(lines)
-        or len(observations.get("now", ())) != len(observations["rows"])
-    ):
+    if any(len(observations.get(name, lines)) != len(lines) for name in ("arrivals", "times")):
         return False
     keys = lines * max(1, features) + observations["features"]
     return all(bool((numbers.diff() > 0).all()) for numbers in (observations["rows"], keys))

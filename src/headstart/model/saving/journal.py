@@ -1,8 +1,8 @@
 """Record the changes of a saved model, one line per change, and replay them.
 
-A call names rows and features and has values in the data's own units. Those that happen often also hold what
-they came to, the heads and states: to compute them again would take longer than to read them. Metadata is
-in a call as it was encoded, because what encodes it need not be there when the call is made again.
+A call names rows and features and has values in the data's own units, in the order in which they were given.
+Heads and states are computed again from these (see ``updates``). Metadata is recorded as it was encoded,
+because its encoder need not be available when the call is replayed.
 """
 
 from __future__ import annotations
@@ -20,69 +20,23 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from headstart.core.types import Heads, OneHead, OneState, RowStates
-from headstart.errors import InputError, ModelFileError
+from headstart.errors import ModelFileError
 from headstart.files import explain_storage_error, read_regular_file, sync_folder
 from headstart.model.features import Feature
 from headstart.model.inputs import NewRows, Triples, numbers
 from headstart.model.state import Arrived, ModelState
-from headstart.model.updates import add_rows, observe_features, observe_row, observe_rows, remove_row
+from headstart.model.updates import (
+    Update,
+    add_features,
+    add_observations,
+    add_rows,
+    remove_feature,
+    remove_row,
+)
 from headstart.table import Kind, MetadataSchema
 from headstart.table.kinds import KindType
 from headstart.table.metadata import as_bytes, records_from
-
-Packed = dict[str, Any]  # by the name of an array: its type, shape and content
-
-
-def packed(parts: Heads | RowStates) -> Packed:
-    """All arrays of heads or states."""
-    return {name: packed_array(part.numpy()) for name, part in vars(parts).items() if part is not None}
-
-
-def heads_in(given: Packed) -> Heads:
-    """The heads that were packed."""
-    return Heads(**{name: tensor_in(each) for name, each in given.items()})
-
-
-def states_in(given: Packed) -> RowStates:
-    """The states that were packed."""
-    return RowStates(**{name: tensor_in(each) for name, each in given.items()})
-
-
-def packed_array(array: NDArray[Any]) -> list[Any]:
-    """The type, shape and content of an array."""
-    little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
-    return [little.dtype.str, list(array.shape), base64.b64encode(little.tobytes()).decode()]
-
-
-def tensor_in(given: list[Any]) -> Tensor:
-    """The array that was packed, which must be finite."""
-    return torch.from_numpy(_array_in(given))
-
-
-def one_head_in(given: Packed) -> OneHead | None:
-    """The only head that was packed, if it has all of its parts."""
-    return OneHead(**_first(given)) if len(given) == len(OneHead._fields) else None
-
-
-def one_state_in(given: Packed) -> OneState:
-    """The only state that was packed."""
-    return OneState(**_first(given))
-
-
-def _first(given: Packed) -> dict[str, Any]:
-    return {name: _array_in(each)[0] for name, each in given.items()}
-
-
-def _array_in(given: list[Any]) -> NDArray[Any]:
-    kind, shape, text = given
-    array = np.frombuffer(bytearray(base64.b64decode(text)), kind).reshape(shape)
-    if not np.isfinite(array).all():
-        raise InputError("it has numbers that are not finite")
-    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
-
 
 Call = dict[str, Any]  # a change: its verb, and all that it needs to be made again
 
@@ -241,51 +195,47 @@ class Notes:
         return self._calls if self._latest is fitted else None
 
 
-def add_features_call(fitted: ModelState, after: ModelState, features: Sequence[Feature]) -> Call:
-    """The call that adds these features, after which the model is the other one."""
-    lines = [
-        {
-            "name": feature.name,
-            "kind": [feature.kind.type.name, feature.kind.first, feature.kind.second],
-            "finds_scale": feature.finds_scale,
-            "metadata": feature.metadata.tolist(),
-            "rows": [fitted.rows[row] for row in feature.rows],
-            "values": feature.values.tolist(),
-            "times": _listed(feature.times),
-        }
-        for feature in features
-    ]
+def add_features_call(fitted: ModelState, features: Sequence[Feature]) -> Call:
+    """Return the call that adds these features."""
+    lines = []
+    for feature in features:
+        order = np.argsort(feature.arrivals) if feature.arrivals is not None else slice(None)
+        lines.append(
+            {
+                "name": feature.name,
+                "kind": [feature.kind.type.name, feature.kind.first, feature.kind.second],
+                "finds_scale": feature.finds_scale,
+                "metadata": feature.metadata.tolist(),
+                "rows": [fitted.rows[row] for row in feature.rows[order].tolist()],
+                "values": feature.values[order].tolist(),
+                "times": _list_of(None if feature.times is None else feature.times[order]),
+            }
+        )
     records = _packed([feature.record or {} for feature in features], fitted.schema)
-    heads = packed(after.catalogue.take([feature.name for feature in features])[1])
-    return {"verb": "add_features", "features": lines, "records": records, "heads": heads}
+    return {"verb": "add_features", "features": lines, "records": records}
 
 
-def observe_call(fitted: ModelState, after: ModelState, given: Triples, side: str) -> Call:
-    """The call that takes these observations, after which the model is the other one."""
-    names, epoch = [feature.name for feature in given.features], after.roster.epoch
-    of_features, of_rows = side != "rows", side != "features"
-    sums = [after.catalogue.evidence_of(name, epoch) for name in names] if of_features else []
+def observe_call(fitted: ModelState, after: ModelState, given: Triples, update: Update) -> Call:
+    """Return the call that takes these observations, after which the model is ``after``."""
+    order = np.argsort(given.order)
     return {
         "verb": "observe",
-        "features": names,
-        "places": given.places.tolist(),
-        "rows": [fitted.rows[row] for row in given.rows],
-        "values": given.values.tolist(),
-        "times": _listed(given.times),
-        "update": side,
-        "heads": packed(after.catalogue.take(names)[1]) if of_features else None,
-        "sums": [None if each is None else packed_array(each.numpy()) for each in sums],
-        "states": packed(after.roster.take(np.unique(given.rows))) if of_rows else None,
+        "features": [feature.name for feature in given.features],
+        "places": given.places[order].tolist(),
+        "rows": [fitted.rows[row] for row in given.rows[order].tolist()],
+        "values": given.values[order].tolist(),
+        "times": _list_of(None if given.times is None else given.times[order]),
+        "update": update,
         "arrived": list(after.arrived),
     }
 
 
 def add_rows_call(fitted: ModelState, new: NewRows) -> Call:
-    """The call that adds these rows."""
-    held = [numbers(observations, "row") for observations in new.given.values()]
+    """Return the call that adds these rows."""
+    lists = [numbers(observations, "row") for observations in new.given.values()]
     rows = {
         name: dict(zip(features, values.tolist(), strict=True))
-        for name, (features, values) in zip(new.names, held, strict=True)
+        for name, (features, values) in zip(new.names, lists, strict=True)
     }
     schema = None if fitted.row_metadata is None else fitted.row_metadata.schema
     return {
@@ -300,33 +250,36 @@ def add_rows_call(fitted: ModelState, new: NewRows) -> Call:
 def replay(fitted: ModelState, call: Call) -> ModelState:
     """Return the model after a call, as it was when the call was made first."""
     verb = call.get("verb")
-    if verb not in _AGAIN:
+    if verb not in _REPLAYED:
         raise ModelFileError(
             f"its journal has the change {verb!r}, which this version does not know; upgrade headstart"
         )
-    return _AGAIN[verb](fitted, call)
+    return _REPLAYED[verb](fitted, call)
 
 
 def _add_features(fitted: ModelState, call: Call) -> ModelState:
     lines = call["features"]
     records = _unpacked(call["records"], len(lines))
-    features = [_feature(fitted, *each) for each in zip(lines, records, strict=True)]
-    return fitted.holding(features, heads_in(call["heads"]))
+    return add_features(fitted, [_feature(fitted, *each) for each in zip(lines, records, strict=True)])
 
 
 def _feature(fitted: ModelState, line: Call, record: Mapping[str, object]) -> Feature:
     kind, first, second = line["kind"]
+    rows = fitted.rows.positions(line["rows"])
+    order = np.argsort(rows)
+    times = _array(line["times"])
     return Feature(
         line["name"],
         Kind(KindType[kind], first, second),
         False,
-        len(line["rows"]),
+        len(rows),
         np.array(line["metadata"], dtype=np.float32),
-        fitted.rows.positions(line["rows"]),
-        np.array(line["values"], dtype=np.float64),
+        rows[order],
+        np.array(line["values"], dtype=np.float64)[order],
         line["finds_scale"],
         record,
-        times=_array(line["times"]),
+        fitted.arrivals + order,
+        None if times is None else times[order],
     )
 
 
@@ -336,40 +289,10 @@ def _observe(fitted: ModelState, call: Call) -> ModelState:
     places = np.array(call["places"], dtype=np.int64)
     values = np.array(call["values"], dtype=np.float64)
     rows = fitted.rows.positions(call["rows"])
-    given = Triples(rows, features, places, of[places], values, _array(call["times"]))
-    if fitted.clock is not None:
-        fitted = replace(fitted, clock=fitted.clock.moved(given.times))
-    if call["states"] is not None:
-        fitted = observe_rows(fitted, given, lambda *_: states_in(call["states"]))
-    if call["heads"] is not None:
-        sums = [None if each is None else tensor_in(each) for each in call["sums"]]
-        fitted = fitted.holding(observe_features(fitted, given), heads_in(call["heads"]), sums)
-    return replace(fitted, arrived=Arrived(*call["arrived"]))
-
-
-def _observe_one(fitted: ModelState, call: Call) -> ModelState:
-    """``_observe`` of one observation, without batches: journals are full of such."""
-    (name,), (value,) = call["features"], call["values"]
-    feature, row = fitted.catalogue[name], fitted.rows.position(call["rows"][0])
-    time = None if call["times"] is None else call["times"][0]
-    head = None if call["heads"] is None else one_head_in(call["heads"])
-    if feature.finds_scale or (head is None and call["heads"] is not None):
-        return _observe(fitted, call)
-    if fitted.clock is not None:
-        fitted = replace(fitted, clock=fitted.clock.moved(_array(call["times"])))
-    if call["states"] is not None:
-        number = fitted.catalogue.number(name)
-        fitted = observe_row(fitted, row, number, value, time, lambda _: one_state_in(call["states"]))
-    if head is not None:
-        (sums,) = call["sums"]
-        catalogue = fitted.catalogue.put_one(
-            replace(feature.with_one(row, value, time), now=fitted.now),
-            head,
-            None if sums is None else tensor_in(sums),
-            fitted.roster.epoch,
-        )
-        fitted = replace(fitted, catalogue=catalogue)
-    return replace(fitted, arrived=Arrived(*call["arrived"]))
+    order = np.arange(len(values))
+    given = Triples(rows, features, places, of[places], values, _array(call["times"]), order)
+    after = add_observations(fitted, given, call["update"])
+    return replace(after, arrived=Arrived(*call["arrived"]))
 
 
 def _add_rows(fitted: ModelState, call: Call) -> ModelState:
@@ -387,11 +310,11 @@ def _rename_row(fitted: ModelState, call: Call) -> ModelState:
     return fitted.with_roster(fitted.roster.renamed(fitted.rows.position(call["name"]), call["to"]))
 
 
-_AGAIN: dict[str, Callable[[ModelState, Call], ModelState]] = {
+_REPLAYED: dict[str, Callable[[ModelState, Call], ModelState]] = {
     "add_features": _add_features,
-    "observe": lambda fitted, call: (_observe_one if len(call["values"]) == 1 else _observe)(fitted, call),
+    "observe": _observe,
     "add_rows": _add_rows,
-    "remove_feature": lambda fitted, call: fitted.without(call["name"]),
+    "remove_feature": lambda fitted, call: remove_feature(fitted, call["name"]),
     "remove_row": lambda fitted, call: remove_row(fitted, fitted.rows.position(call["name"])),
     "rename_feature": _rename_feature,
     "rename_row": _rename_row,
@@ -413,7 +336,7 @@ def _unpacked(text: str | None, count: int) -> list[dict[str, object]]:
     return [record or {} for record in records_from(content, count)]
 
 
-def _listed(times: NDArray[np.float64] | None) -> list[float] | None:
+def _list_of(times: NDArray[np.float64] | None) -> list[float] | None:
     return None if times is None else times.tolist()
 
 

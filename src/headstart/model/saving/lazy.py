@@ -34,7 +34,7 @@ from headstart.model.saving.assembly import (
     build_state,
     group_tensors,
 )
-from headstart.model.saving.format import ModelFacts, read_row_metadata, read_row_observations
+from headstart.model.saving.format import ModelFacts, read_row_metadata, with_observed_rows
 from headstart.model.saving.validation import Groups
 from headstart.model.state import Clock, ModelState
 from headstart.table import Kind, Names
@@ -145,15 +145,13 @@ def entry_tensors(fitted: ModelState) -> dict[str, Tensor]:
         positions[feature.name] if feature.in_backbone else number
         for feature, number in zip(features, later_numbers.tolist(), strict=True)
     ]
-    streams = {name: i for i, name in enumerate(fitted.catalogue.evidence_at(fitted.roster.epoch))}
     kinds = [(float(each.kind.type), each.kind.first, each.kind.second) for each in features]
-    flags = [(each.in_backbone, each.finds_scale, each.observed_since) for each in features]
+    flags = [(each.in_backbone, each.finds_scale, each.arrivals is not None) for each in features]
     return {
         "kinds": torch.tensor(kinds, dtype=torch.float64).reshape(-1, 3),
         "flags": torch.tensor(flags, dtype=torch.bool).reshape(-1, 3),
         "shots": torch.tensor([feature.shots for feature in features], dtype=torch.int64),
         "numbers": torch.tensor(numbers, dtype=torch.int64),
-        "streams": torch.tensor([streams.get(feature.name, -1) for feature in features], dtype=torch.int64),
     }
 
 
@@ -175,7 +173,17 @@ class SavedEntries(Mapping[str, Entry]):
         self._arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
         self._contexts = {name: tensor.numpy() for name, tensor in groups["contexts"].items()}
         self._metadata = groups["features"]["metadata"].numpy()
-        self._ends = np.append(0, np.cumsum(self._contexts["counts"]))
+        counts, flags = self._contexts["counts"], self._arrays["flags"]
+        self._ends = np.append(0, np.cumsum(counts))
+        self._arrival_ends = np.append(0, np.cumsum(counts * flags[:, 2]))
+        # References lie in the arena after the current heads, in the order of the file.
+        self._references = np.where(flags[:, 0], -1, np.arange(len(names)))
+        self._reference_kinds = self._arrays["kinds"].copy()
+        self.references = groups.get("feature_references", {})
+        if self.references:
+            positions = self.references["features"].numpy()
+            self._references[positions] = len(names) + np.arange(len(positions))
+            self._reference_kinds[positions, 1:] = self.references["kinds"].numpy()
         self._entries: dict[int, Entry] = {}
 
     def __len__(self) -> int:
@@ -197,7 +205,7 @@ class SavedEntries(Mapping[str, Entry]):
         arrays, context = self._arrays, slice(self._ends[position], self._ends[position + 1])
         kind, first, second = arrays["kinds"][position].tolist()
         in_backbone, finds_scale, observed_since = arrays["flags"][position].tolist()
-        times, stream = self._groups.get("times"), int(arrays["streams"][position])
+        times, arrived = self._groups.get("times"), slice(*self._arrival_ends[position : position + 2])
         feature = Feature(
             name,
             Kind(KindType(int(kind)), first, second),
@@ -208,12 +216,14 @@ class SavedEntries(Mapping[str, Entry]):
             self._contexts["values"][context],
             finds_scale,
             self._record(position),
-            observed_since,
+            self._contexts["arrivals"][arrived] if observed_since else None,
             None if times is None else times["contexts"].numpy()[context],
-            None if times is None else float(times["heads"][position]),
         )
-        evidence = None if stream < 0 else self._groups["streams"][""][stream : stream + 1]
-        return Entry(feature, position, evidence, 0, int(arrays["numbers"][position]))
+        reference, reference_kind = int(self._references[position]), None
+        if reference >= 0:
+            kind, first, second = self._reference_kinds[position].tolist()
+            reference_kind = Kind(KindType(int(kind)), first, second)
+        return Entry(feature, position, int(arrays["numbers"][position]), reference, reference_kind)
 
     @cached_property
     def _records(self) -> pa.Table | None:
@@ -231,19 +241,26 @@ class SavedEntries(Mapping[str, Entry]):
         catalogue = FeatureStore(heads.take(slice(0, 0)), backbone_features)
         numbers = self._arrays["numbers"]
         count = max(len(backbone_features), int(numbers.max(initial=-1)) + 1)
-        slots, facts = np.full(count, -1), np.zeros((count, 4))
-        slots[numbers] = np.arange(len(self))
+        slots, facts = np.full((count, 2), -1), np.zeros((count, 4))
+        slots[numbers, 0] = current = np.arange(len(self))
+        slots[numbers, 1] = np.where(self._references < 0, current, self._references)
         facts[numbers] = self._facts()
-        catalogue._base, catalogue._store = self, Arena.over(heads, len(self))
+        catalogue._base, catalogue._arena = self, Arena.over(heads, len(self))
+        if self.references:
+            names = ("weight", "bias", "covariance", "noise")
+            references = Heads(**{name: self.references.get(name) for name in names})  # type: ignore[arg-type]
+            claimed = catalogue._arena.claimed(len(references))
+            if claimed is None:
+                raise ValueError("there is no room for its references")
+            catalogue._arena.write(claimed, references)
         catalogue._slots, catalogue._facts = PersistentArray(slots), PersistentArray(facts)
         return catalogue
 
     def _facts(self) -> NDArray[np.float64]:
         """Return ``Entry.facts`` of all features: (features, 4)."""
-        kind, first, second = self._arrays["kinds"].T
-        in_backbone, _, observed_since = self._arrays["flags"].T
+        kind, first, second = self._reference_kinds.T
         span = np.where(kind == KindType.REAL, second, second - first)
-        return np.stack([kind, first, span, in_backbone & ~observed_since], axis=1)
+        return np.stack([kind, first, span, self._references < 0], axis=1)
 
 
 def _map_table(content: Tensor) -> pa.Table:
@@ -281,7 +298,6 @@ def write_lazy_file(fitted: ModelState, facts: dict[str, Any], index: bytes, bas
         **facts,
         "features": dict.fromkeys(_LISTS, ()),
         "backbone_features": (),
-        "streams": (),
         "rows": (),
     }
     tensors: dict[str, Tensor] = {f"features/{name}": part for name, part in entry_tensors(fitted).items()}
@@ -358,12 +374,12 @@ def _assemble(facts: ModelFacts, lazy: Groups, weights: MappedFile) -> ModelStat
     backbone, knowledge = build_backbone(facts, groups, len(backbone_features), clock)
     adapter = build_adapter(facts, groups, knowledge)
     entries = SavedEntries(SavedNames(lazy["names_of_features"], "feature"), lazy["features"], groups)
+    room = _ROOM + len(entries.references.get("bias", ()))
     heads = Heads(
-        **{n: weights.with_room(f"features/{n}", _ROOM) for n in groups["features"] if n != "metadata"}
+        **{n: weights.with_room(f"features/{n}", room) for n in groups["features"] if n != "metadata"}
     )
-    row_store = _build_row_store(SavedNames(lazy["names_of_rows"], "row"), groups, weights)
-    if (observations := groups.get("row_observations")) is not None:
-        row_store._base = read_row_observations(observations, lazy["features"]["numbers"].numpy())
+    names = SavedNames(lazy["names_of_rows"], "row")
+    row_store = _build_row_store(names, groups, weights, lazy["features"]["numbers"].numpy())
     row_metadata = read_row_metadata(facts, groups, backbone.activation_size, len(row_store))
     stored = StoredNames(
         entries.feature_store(heads, backbone_features), row_store, backbone_features, row_metadata
@@ -371,6 +387,10 @@ def _assemble(facts: ModelFacts, lazy: Groups, weights: MappedFile) -> ModelStat
     return build_state(facts, groups, backbone, knowledge, adapter, clock, stored)
 
 
-def _build_row_store(names: SavedNames, groups: Groups, weights: MappedFile) -> RowStore:
-    states = RowStates(**{name: weights.with_room(f"states/{name}", _ROOM) for name in groups["states"]})
-    return RowStore.over(names, Arena.over(states, len(names)))
+def _build_row_store(
+    names: SavedNames, groups: Groups, weights: MappedFile, numbers: NDArray[np.int64]
+) -> RowStore:
+    room = _ROOM + 2 * len(groups.get("row_observations", {}).get("rows", ()))
+    states = RowStates(**{name: weights.with_room(f"states/{name}", room) for name in groups["states"]})
+    row_store = RowStore.over(names, Arena.over(states, len(names)))
+    return with_observed_rows(row_store, groups, numbers) if "row_observations" in groups else row_store

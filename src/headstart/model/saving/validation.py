@@ -22,7 +22,6 @@ from headstart.training.calibration import LEVELS
 if TYPE_CHECKING:
     from headstart.core.types import Knowledge, RowStates
     from headstart.model.saving.format import ModelFacts
-    from headstart.model.state import ModelState
 
 
 Groups = dict[str, dict[str, Tensor]]
@@ -39,7 +38,8 @@ _HEADS = {"weight": (_SINGLE, 2), "bias": (_SINGLE, 1), "covariance": (_SINGLE, 
 # The type and the number of dimensions of each tensor; backbone and adapter define those of their own.
 _FORMS = {
     "features": {**_HEADS, "metadata": (_SINGLE, 2)},
-    "contexts": {"counts": (_INT, 1), "rows": (_INT, 1), "values": (_DOUBLE, 1)},
+    "contexts": {"counts": (_INT, 1), "rows": (_INT, 1), "values": (_DOUBLE, 1), "arrivals": (_INT, 1)},
+    "feature_references": {**_HEADS, "features": (_INT, 1), "kinds": (_DOUBLE, 2)},
     "knowledge": {"metadata": (_SINGLE, 2), "indptr": (_INT, 1), "index": (torch.int32, 1),
                   "values": (_SINGLE, 1), "kinds": (_INT, 1)},
     "knowledge/heads": _HEADS,
@@ -49,20 +49,22 @@ _FORMS = {
     "calibration": {"marks": (_INT, 1), "factors": (_SINGLE, 3), "slopes": (_SINGLE, 1),
                     "shifts": (_SINGLE, 1)},
     "backbone_grid": {"": (_SINGLE, 1)},
-    "streams": {"": (_DOUBLE, 2)},
     "records": {"": (torch.uint8, 1)},
     "rows": {"metadata": (_SINGLE, 2), "records": (torch.uint8, 1)},
     "row_prior": {"matrix": (_SINGLE, 2), "constant": (_SINGLE, 1), "covariance": (_SINGLE, 2),
                   "bends": (torch.bool, 1), "gains": (_SINGLE, 1)},
     "row_observations": {"rows": (_INT, 1), "counts": (_INT, 1), "features": (_INT, 1),
-                         "values": (_DOUBLE, 1), "times": (_DOUBLE, 1), "now": (_DOUBLE, 1)},
-    "times": {"table": (_DOUBLE, 1), "contexts": (_DOUBLE, 1), "heads": (_DOUBLE, 1)},
+                         "values": (_DOUBLE, 1), "arrivals": (_INT, 1), "times": (_DOUBLE, 1)},
+    "row_references": _STATES,
+    "row_fitted_states": _STATES,
+    "times": {"table": (_DOUBLE, 1), "contexts": (_DOUBLE, 1)},
 }  # fmt: skip
 
-_OPTIONAL = {"covariance", "noise", "variance", "times", "now"}
+_OPTIONAL = {"covariance", "noise", "variance", "times"}
 
 _OPTIONAL_GROUPS = {
-    "streams", "knowledge/scales", "row_observations", "records", "rows", "row_prior", "times",
+    "knowledge/scales", "feature_references", "row_observations", "row_references", "row_fitted_states",
+    "records", "rows", "row_prior", "times",
 }  # fmt: skip
 
 _OF_PARTS = ("backbone", "adapter")
@@ -131,7 +133,7 @@ def check_counts(facts: ModelFacts, knowledge: Knowledge, states: RowStates, gro
         "observations": _within(cells.index, cells.width)
         and _ascends(cells.indptr)
         and int(cells.indptr[-1]) == len(cells.values) == len(cells.index),
-        "sums": len(facts.streams) == len(groups.get("streams", {}).get("", ())),
+        "references": _references_agree(groups, features, heads),
         "observations of rows": "row_observations" not in groups
         or are_consistent(groups["row_observations"], rows, features),
         "calibration": _calibrates(groups["calibration"]),
@@ -156,17 +158,32 @@ def _check_names(facts: ModelFacts) -> None:
             raise InputError(f"{what} {name!r} is there twice")
 
 
-@torch.no_grad()
-def check_evidence(fitted: ModelState) -> None:
-    """Refuse sufficient statistics of features that do not have the adapter's shape."""
-    for name, statistics in fitted.catalogue.evidence.items():
-        empty = fitted.batch_of([fitted.catalogue[name].among(np.zeros(0, dtype=np.int64))])
-        adapter = fitted.adapter
-        if not bool(adapter.streams(empty.kinds)):
-            raise InputError(f"it has sums of feature {name!r}, whose adapter keeps none")
-        if statistics.shape != adapter.evidence(empty, fitted.states).shape:
-            raise InputError(f"its sums of feature {name!r} are not those of its adapter")
-        return  # all have the same shape: they come from one tensor
+def _references_agree(groups: Groups, features: int, heads: dict[str, Tensor]) -> bool:
+    """Return whether references are those of known rows and features, with the same parts as the others."""
+    references = groups.get("feature_references")
+    if references is not None:
+        positions = references["features"]
+        parts = {name: part for name, part in heads.items() if name != "metadata"}
+        if (
+            not _within(positions, features)
+            or not bool((positions.diff() > 0).all())
+            or references["kinds"].shape != (len(positions), 2)
+            or references.keys() - {"features", "kinds"} != parts.keys()
+            or any(
+                references[name].shape != (len(positions), *part.shape[1:]) for name, part in parts.items()
+            )
+        ):
+            return False
+    rows = groups.get("row_observations", {}).get("rows")
+    for name in ("row_references", "row_fitted_states"):
+        states = groups.get(name)
+        if (states is None) != (rows is None):
+            return False
+        if states is not None and rows is not None:
+            shapes = {part: (len(rows), *current.shape[1:]) for part, current in groups["states"].items()}
+            if {part: tuple(tensor.shape) for part, tensor in states.items()} != shapes:
+                return False
+    return True
 
 
 def _contexts_agree(facts: ModelFacts, contexts: dict[str, Tensor], rows: int) -> bool:
@@ -177,6 +194,9 @@ def _contexts_agree(facts: ModelFacts, contexts: dict[str, Tensor], rows: int) -
         len(counts) != len(shots)
         or bool((counts < 0).any())
         or not int(counts.sum()) == len(index) == len(contexts["values"])
+        or len(facts.features.observed_since) != len(counts)
+        or int(counts[torch.tensor(facts.features.observed_since, dtype=torch.bool)].sum())
+        != len(contexts["arrivals"])
         or not bool(((counts == 0) | (counts == shots)).all())
         or not _within(index, rows)
     ):

@@ -47,6 +47,7 @@ def upgrade() -> None:
         sa.Column("row", sa.Text, nullable=False),
         sa.Column("feature", sa.Text, nullable=False),
         sa.Column("value", sa.Float(53), nullable=False),
+        sa.Column("time", sa.Float(53)),
         sqlite_autoincrement=True,
     )
     op.create_index("observations_by_row", "observations", ["row"])
