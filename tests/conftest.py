@@ -20,6 +20,11 @@ os.environ["HEADSTART_CACHE"] = "off"  # tests neither read nor fill the user's 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
+    """Print nothing for tests that pass: what is left are failures and skips."""
+    return ("passed", "", "") if report.when == "call" and report.passed else None
+
+
 @pytest.fixture(autouse=True)
 def _measured(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Measure the coverage of started processes only where nothing else shows it: that takes time."""

@@ -24,7 +24,21 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[1]
 
 # Files and folders that pass. Add a folder once it does; `make check` then keeps it so.
-CHECKED = ("tools",)
+CHECKED = (
+    "tools",
+    "src/headstart/config.py",
+    "src/headstart/datasets",
+    "src/headstart/distributed.py",
+    "src/headstart/errors.py",
+    "src/headstart/files.py",
+    "src/headstart/linalg/ragged.py",
+    "src/headstart/linalg/ridge.py",
+    "src/headstart/linalg/row_sharded.py",
+    "src/headstart/parallel.py",
+    "src/headstart/progress.py",
+    "src/headstart/registry.py",
+    "src/headstart/table",
+)
 
 # Files and folders that --count looks at.
 ALL = ("src", "benchmarks", "tools", "docs", "README.md", "CONTRIBUTING.md", "CHANGELOG.md")
@@ -47,7 +61,8 @@ def _rule(pattern: str, advice: str) -> Rule:
 RULES = (
     _rule(r"\bso (many|few)\b|\bso much\b(?! (that|as))", "name the number or the parameter"),
     _rule(
-        r"(?<!\bsay\s)(?<!\bsays\s)\bwhat (is|was|are|were|has|had|there|it|they|this|all|others|each|one|a|an|the|its|their)\b"
+        r"(?<!\bsay\s)(?<!\bsays\s)\bwhat "
+        r"(is|was|are|were|has|had|there|it|they|this|all|others|each|one|a|an|the|its|their)\b"
         r"(?![^.;]*\?)",
         "use the noun instead of a clause",
     ),

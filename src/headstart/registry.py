@@ -23,7 +23,7 @@ class Registry(Generic[PartT]):
     Parameters
     ----------
     noun : str
-        What a part is called in messages, as "adapter".
+        The word for a part in messages, such as "adapter".
     package : str
         The package whose modules define the project's own parts. Other packages add parts by an entry point
         of the group of this name, or by ``register``.
@@ -101,7 +101,7 @@ class Registry(Generic[PartT]):
         return _config_type(self[saved[self.key]])(**saved)
 
     def origin(self, settings: Config) -> str:
-        """Return the installed package that has the part of these settings, to name it where it is missing."""
+        """Return the installed package of these settings' part, to name it where the part is missing."""
         module = self.part_of(settings).__module__.partition(".")[0]
         if module == __name__.partition(".")[0]:
             return module  # looking it up costs more than saving a small model

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from scipy.stats import invgamma, multivariate_normal
+from scipy.stats import invgamma
+from tests.oracles.integration import posterior_of_scale
 
 from headstart.adapters.unknown_scale import ScalePrior, _matching_freedom, _weighted_median, shrinkage_scale
 from headstart.core.types import Scales
@@ -93,27 +94,6 @@ def test_many_observations_tell_centre_scale_and_noise(centre: float, scale: flo
     np.testing.assert_allclose(covariance[0].diagonal().numpy(), np.full(SIZE, scale**2 / 4000), rtol=0.15)
 
 
-def integrated(
-    made: tuple[np.ndarray, np.ndarray, np.ndarray], reach: float, freedom: float, square: float
-) -> tuple[float, float, np.ndarray, np.ndarray]:
-    """log p(x), E[s²], and mean and covariance of (s·w, c) by a sum over a fine grid of log s²."""
-    rows, values, weights = made
-    grid = np.linspace(np.log(square) - 12, np.log(square) + 14, 4001)
-    logs = invgamma(freedom / 2, scale=freedom * square / 2).logpdf(np.exp(grid)) + grid
-    prior = np.zeros((SIZE, SIZE))
-    prior[:-1, :-1], prior[-1, -1] = COVARIANCE.numpy(), reach
-    spread = rows @ prior @ rows.T + np.diag(1 / weights)
-    for i, log_square in enumerate(grid):
-        if len(values):
-            logs[i] += multivariate_normal(np.zeros(len(values)), np.exp(log_square) * spread).logpdf(values)
-    belief = np.exp(logs - logs.max())
-    evidence = np.log(belief.sum() * (grid[1] - grid[0])) + logs.max()
-    belief /= belief.sum()
-    gain = prior @ rows.T @ np.linalg.inv(spread) if len(values) else np.zeros((SIZE, 0))
-    expected = float((belief * np.exp(grid)).sum())
-    return evidence, expected, gain @ values, expected * (prior - gain @ rows @ prior)
-
-
 @pytest.mark.parametrize("shots", [0, 1, 4, 12])
 def test_a_part_is_what_numerical_integration_finds(shots: int) -> None:
     """Without a predicted pattern all is conjugate, so nothing is approximate."""
@@ -125,7 +105,7 @@ def test_a_part_is_what_numerical_integration_finds(shots: int) -> None:
     found, chosen = [], [0, 1, len(prior.reach) // 2, len(prior.reach) - 2]
     for part in chosen:
         numbers = (float(each[part]) for each in (prior.reach, prior.freedom, prior.square))
-        evidence, expected, mean, covariance = integrated(made[0], *numbers)
+        evidence, expected, mean, covariance = posterior_of_scale(made[0], COVARIANCE.numpy(), *numbers)
         found.append(evidence + float(prior.share[part].log()))
         np.testing.assert_allclose(float(parts.expected_square[0, part]), expected, rtol=1e-3)
         np.testing.assert_allclose(parts.mean[0, part].numpy(), mean, rtol=1e-6, atol=1e-8)

@@ -5,20 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.backbones.conftest import random_cells
+from tests.limits import Limits
 
-from headstart.linalg import gaussian as sums
-from headstart.linalg import ragged as blocks
 from headstart.linalg.gaussian import sums_over
 
 
 @pytest.mark.parametrize("padding", [0, 10**6], ids=["segments", "padded"])
 @pytest.mark.parametrize("budget", [1, 7 * 32 * 4, 2**40])
 @pytest.mark.parametrize("features", [0, 1, 6])
-def test_sums_are_those_of_a_loop(
-    features: int, budget: int, padding: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(blocks, "BUDGET", budget)
-    monkeypatch.setattr(sums, "_MAX_PADDING", padding)
+def test_sums_are_those_of_a_loop(features: int, budget: int, padding: int, limits: Limits) -> None:
+    limits(block_bytes=budget)
+    limits(padding_factor=padding)
     cells = random_cells(features, 40, 0.4, seed=2)
     activation, weights = torch.randn(40, 3), torch.rand(len(cells.index), dtype=torch.float64)
     found = sums_over(cells, activation, weights)

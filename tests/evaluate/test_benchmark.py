@@ -23,18 +23,7 @@ from headstart.evaluate.kshot import KShotTest
 from headstart.table.kinds import KindType
 from headstart.training.recipe import feature_batch
 
-METHODS = (
-    "chn-bayes",
-    "bayes",
-    "chn",
-    "mean",
-    "mean-head",
-    "knn-1",
-    "random",
-    "train-1",
-    "maml-0",
-    "chn-train-1",
-)
+METHODS = ("chn-bayes", "bayes", "chn", "mean", "knn-1", "train-1")
 QUICK = {"pretraining": {"epochs": 2}, "metatraining": {"epochs": 2}, "test_rows": 0}  # see test_rows.py
 
 

@@ -7,12 +7,12 @@ from headstart.datasets import DATASETS
 from headstart.errors import InputError, UnknownNameError
 from headstart.evaluate.results import Results, Run, Timing
 from headstart.experiments.presets import EXPERIMENTS, PRESETS, STUDIES, experiments_named, methods_of, preset
-from headstart.experiments.reproduce import best_method, ratio_table, show
+from headstart.experiments.reproduce import best_method, ratio_table, select_part
 
 
 def test_every_experiment_names_methods_and_studies_that_exist():
     for experiment in EXPERIMENTS.values():
-        for study, methods in experiment.of_all.items():
+        for study, methods in experiment.all_methods.items():
             assert STUDIES[study].dataset in DATASETS
             assert len(set(methods)) == len(methods)
             for method in methods:
@@ -75,11 +75,11 @@ def test_of_several_methods_only_the_best_is_shown():
         return Run(split=0, method=method, shots=shots, metric="auroc", value=value, features=1, targets=9)
 
     experiment = EXPERIMENTS["kshot-neuropathic"]
-    worth = dict.fromkeys(experiment.of_all["neuropathic"], 0.5) | {"maml-3": 0.8}
+    worth = dict.fromkeys(experiment.all_methods["neuropathic"], 0.5) | {"maml-3": 0.8}
     runs = [run(method, k, value) for method, value in worth.items() for k in (0, 1)]
     results = Results(data={"name": "pain"}, settings={"methods": list(worth)}, runs=runs)
     assert best_method(results, experiment.best_of) == "maml-3"
-    shown = show(experiment, "neuropathic", results, [])
+    shown = select_part(experiment, "neuropathic", results, [])
     assert shown.results.methods == ["random", "mean", "mean-head", "knn-10", "train-10", "maml-3", "chn"]
     assert "best of maml-1, maml-3" in shown.results.data["maml"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.model.conftest import QUICK, ratings_table
+from tests.model.conftest import ratings_table
 
 from headstart.adapters import ADAPTERS, Adapter, StreamingAdapter, adapter_config
 from headstart.adapters.head_prior import HeadPrior
@@ -233,7 +233,10 @@ def test_the_same_random_state_gives_the_same_model(backbone: str) -> None:
     adapter = "chn-bayes" if backbone == "factorisation" else "chn"
 
     def predicted(seed: int) -> Prediction:
-        model = Headstart(backbone=backbone, adapter=adapter, random_state=seed, **QUICK)
+        epochs = {"epochs": 2, "min_steps": 1}
+        model = Headstart(
+            backbone, adapter, pretraining=epochs, metatraining=epochs, random_state=seed, quiet=True
+        )
         return model.fit(ratings_table()).predict()
 
     one, other, third = predicted(5), predicted(5), predicted(6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from tests.oracles.units import unit_of
 
 from headstart.model.features import Feature
 from headstart.model.state import find_units
@@ -16,18 +17,6 @@ def feature(values: list[float], *, finds: bool = True) -> Feature:
     return Feature("f", MIDDLE, False, len(seen), np.zeros(0, np.float32), np.arange(len(seen)), seen, finds)
 
 
-def slow(values: np.ndarray) -> Kind:
-    """The same of one feature, step by step."""
-    center, spread = float(values.mean()), float(values.std())
-    if len(values) >= 4 and spread > 0:
-        center = float(np.median(values))
-        distance = np.abs(values - center)
-        spread = max(float(np.median(distance)), 1e-15 * float(distance.max()))
-    unknown = max(abs(center), 1e-6 * MIDDLE.span) if center else MIDDLE.span
-    scale = spread if spread > 1e-12 * abs(center) else unknown
-    return Kind.real(center, scale)
-
-
 def test_many_are_as_each_by_itself() -> None:
     random = np.random.default_rng(0)
     lists = [
@@ -36,7 +25,7 @@ def test_many_are_as_each_by_itself() -> None:
     lists += [[0.0], [-2.5e-20], [1e-9, 1e-9], [7.0] * 5, [0.0] * 4, [1.0, 1.0, 1.0, 1.0, 1e9], [5.0, 5.0]]
     found = find_units([feature(each) for each in lists], MIDDLE)
     for own, values in zip(found, lists, strict=True):
-        assert own.kind == slow(np.array(values))
+        assert own.kind == unit_of(np.array(values), MIDDLE)
         assert find_units([feature(values)], MIDDLE)[0].kind == own.kind
 
 

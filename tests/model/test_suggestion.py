@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 import torch
 from tests.model.conftest import CLOSED, ratings_table
+from tests.oracles.design import best_rows
 
 from headstart.core.likelihood import Likelihood, LikelihoodConfig
 from headstart.core.types import Heads, RowStates
@@ -39,29 +40,6 @@ def world(seed: int, noisy: bool = True) -> tuple[Heads, RowStates]:
     return Heads(weight, torch.tensor([0.3]), pack(spread[None]), torch.tensor([0.5])), states
 
 
-def brute_force(heads: Heads, states: RowStates, among: list[int], kind: int, n: int) -> list[int]:
-    """Recompute the posterior from scratch for every candidate, keep the best, repeat."""
-    rows = np.c_[states.activation.numpy(), np.ones(ROWS)].astype(float)
-    lower = np.tril_indices(WIDTH + 1)
-    start = np.zeros((WIDTH + 1, WIDTH + 1))
-    start[lower] = heads.covariance[0].numpy()
-    start = start + np.tril(start, -1).T
-    logits = rows @ np.r_[heads.weight[0].numpy(), heads.bias[0].numpy()]
-    usual = np.ones(ROWS) if states.noise is None else states.noise.numpy()
-    chance = 1 / (1 + np.exp(-logits))
-    precision = chance * (1 - chance) if kind == KindType.BINARY else 1 / (usual * float(heads.noise[0]))
-
-    def left(seen: list[int]) -> float:
-        """The mean variance over all rows once these are observed."""
-        total = np.linalg.inv(start) + sum(precision[i] * np.outer(rows[i], rows[i]) for i in seen)
-        return float(np.mean([a @ np.linalg.inv(total) @ a for a in rows]))
-
-    chosen: list[int] = []
-    for _ in range(n):
-        chosen.append(min((i for i in among if i not in chosen), key=lambda i: left([*chosen, i])))
-    return chosen
-
-
 @pytest.mark.parametrize("kind", [KindType.RATING, KindType.REAL, KindType.BINARY])
 @pytest.mark.parametrize("seed", range(6))
 def test_rows_are_chosen_as_by_brute_force(kind: int, seed: int) -> None:
@@ -70,7 +48,7 @@ def test_rows_are_chosen_as_by_brute_force(kind: int, seed: int) -> None:
     chosen, gains = information(heads, states, torch.tensor(among), kind, 5, IDENTITY)
     found = [among[i] for i in chosen]
     assert gains == sorted(gains, reverse=True)
-    assert found == brute_force(heads, states, among, kind, 5)
+    assert found == best_rows(heads, states, among, kind, 5)
     assert information(heads, states, torch.tensor(among), kind, 99, IDENTITY)[0][:5] == chosen
     assert information(heads, states, torch.zeros(0, dtype=torch.int64), kind, 3, IDENTITY) == ([], [])
 

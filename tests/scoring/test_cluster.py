@@ -9,12 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from tests.pretended import device_named
 from tests.scoring.conftest import contents
 
-from headstart import Headstart, HeadstartError
+from headstart import Headstart, HeadstartError, UnknownNameError
 from headstart.scoring import Worker, score
 
 
@@ -134,3 +135,12 @@ def test_a_worker_that_cannot_open_the_model_says_why(
     ray.cluster_resources = change_meanwhile  # type: ignore[method-assign]
     with pytest.raises(HeadstartError, match="has changed since scoring began"):
         score(copy, tmp_path / "out", engine="ray", quiet=True)
+
+
+def test_the_error_of_a_worker_arrives_as_it_is(
+    saved: Path, tmp_path: Path, cells: pa.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked(monkeypatch, StandIn(runs=True))
+    wrong = pa.concat_tables([cells, pa.table({"row": ["u1"], "feature": ["f1000"]})])
+    with pytest.raises(UnknownNameError, match="the frame: unknown feature 'f1000'"):
+        score(saved, tmp_path / "out", pairs=wrong, engine="ray", workers=1, partition_size=250, quiet=True)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.adapters.conftest import Tiny
 from tests.adapters.conftest import some_cells as cells_of_kinds
-from tests.algebra.test_sparse import lines_of
+from tests.linalg.test_sparse import lines_of
 from tests.backbones.conftest import random_cells
 from tests.limits import Limits
 from torch.distributions import Bernoulli, Normal

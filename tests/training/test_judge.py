@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from sklearn.isotonic import IsotonicRegression
 from tests.limits import Limits
 from tests.model.conftest import ratings_table
+from tests.oracles.judge import is_better
 
 from headstart.adapters.base import adapter_config
 from headstart.adapters.chn_bayes import CHNBayes
@@ -85,26 +86,6 @@ def outcome(features: list[int], errors: list[list[float]]) -> Outcome:
     return Outcome(predictive, torch.full(off.shape, 0.5), feature, torch.zeros_like(off).bool())
 
 
-def slow_better(candidate: Judged, other: Judged, standard_errors: float) -> bool:
-    """One feature after the other, by its name."""
-    by_feature: dict[int, list[float]] = {}
-    for shots in candidate.outcomes:
-        totals = []
-        for judged in (candidate, other):
-            of = judged.outcomes[shots]
-            squared: dict[int, list[float]] = {}
-            for name, x, y in zip(
-                of.feature.tolist(), of.predictive.mean.tolist(), of.truth.tolist(), strict=True
-            ):
-                squared.setdefault(name, []).append((x - y) ** 2)
-            totals.append({name: sum(each) for name, each in squared.items()})
-        mine, yours = totals
-        for name in mine:
-            by_feature.setdefault(name, []).append((mine[name] - yours[name]) / sum(yours.values()))
-    every = [sum(each) for each in by_feature.values()]
-    return bool(sum(every) < -standard_errors * np.std(every) * np.sqrt(len(every)))
-
-
 @given(seed=st.integers(0, 9999), margin=st.sampled_from([0.0, 0.5, 1.0, 2.0]))
 @settings(max_examples=80, deadline=None)
 def test_candidates_are_compared_feature_by_feature(seed: int, margin: float) -> None:
@@ -120,7 +101,7 @@ def test_candidates_are_compared_feature_by_feature(seed: int, margin: float) ->
             each[shots] = outcome(there, off)
     one, two = Judged(made[0]), Judged(made[1])
     for candidate, other in ((one, two), (two, one)):
-        assert better(candidate, other, margin) == slow_better(candidate, other, margin)
+        assert better(candidate, other, margin) == is_better(candidate, other, margin)
     assert not better(one, one, 0.0)
 
 
@@ -198,7 +179,7 @@ def test_what_is_held_out_is_hidden_from_backbone_and_adapter(
     for table in (make(), make(held)):
         honest = Judge(table, np.arange(14), QUIET, nowhere)
         assert np.array_equal(honest.folds[1], held)
-        outcomes.append(honest._fold(recipe, (config,), 1)[config.name])
+        outcomes.append(honest._judge_fold(recipe, (config,), 1)[config.name])
     one, other = seen
     for mine, yours in (
         (one.backbone, other.backbone),

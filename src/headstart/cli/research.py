@@ -159,9 +159,9 @@ def _show_scores(results: Results) -> None:
 def _show_story(story: Story) -> None:
     lines = []
     for i, user in enumerate(story.users):
-        cells = [f"{mean:.1f} ± {std:.1f}" for mean, std in (each[i] for each in story.shown.values())]
+        cells = [f"{mean:.1f} ± {std:.1f}" for mean, std in (each[i] for each in story.predicted.values())]
         lines.append((user, *cells, f"{story.truth[i]:g}"))
-    header = ("user", *(f"after {shots} ratings" for shots in story.shown), "true rating")
+    header = ("user", *(f"after {shots} ratings" for shots in story.predicted), "true rating")
     show(header, lines, title=f"{story.film}: predicted ± standard deviation")
 
 

@@ -21,7 +21,7 @@ from headstart.table import Kind, Kinds, Names, Table
 from headstart.table.columns import is_missing
 from headstart.table.kind_inference import KindsLike
 from headstart.table.kinds import KIND_NAMES, LARGEST, KindType, require_representable
-from headstart.table.names import MAX_SUGGESTIONS, as_name, spelled
+from headstart.table.names import MAX_SUGGESTIONS, as_name, display_spelling
 from headstart.table.reading import Columns, Form, Observations, choose_form, read_long, sort_observations
 from headstart.table.sources import TextFormat, open_source
 from headstart.table.text_encoders import EncoderLike
@@ -85,7 +85,7 @@ def unique_names(given: Mapping[Any, Any], what: str, of: str = "name") -> list[
     for key in given:
         name = as_name(key, of)
         if name in names:
-            both = f"{spelled(names[name])} and {spelled(key)}"
+            both = f"{display_spelling(names[name])} and {display_spelling(key)}"
             raise InputError(f"{what}: {name!r} is given twice, as {both}; keep one")
         names[name] = key
     return list(names)
@@ -200,7 +200,7 @@ def _paired(names: Iterable[object], values: Iterable[object], what: str) -> dic
         if is_missing(value):
             continue
         if name in pairs:
-            raise InputError(f"{what}: {spelled(name)} is given twice; keep one")
+            raise InputError(f"{what}: {display_spelling(name)} is given twice; keep one")
         pairs[name] = value
     return pairs
 
@@ -567,8 +567,8 @@ def _read_source(data: object, columns: Columns, text: TextFormat | None) -> Obs
             "observe() takes a list of (row, feature, value), a frame or the path of a file; got "
             f"{type(data).__name__}; observe_feature() takes the observations of one feature"
         )
-    columns = columns.tidy()
-    row, feature, value = columns.or_usual()
+    columns = columns.normalise()
+    row, feature, value = columns.or_default()
     source = open_source(data, (row, feature, value), text)
     choose_form(source, "long", columns, None)
     return read_long(source, row, feature, value, columns.time)

@@ -210,7 +210,7 @@ def show_feature(request: Request, name: str) -> Response:
     with not_found():
         known = snapshot.model.feature(name)
     index: FeatureIndex = request.app.state.indices.of(snapshot.shown)
-    place = np.array([index.place(known.name)])
+    place = np.array([index.position(known.name)])
     stored = None
     with suppress(StorageError):
         stored = service.store.feature(known.name)

@@ -23,11 +23,12 @@ from headstart.core.types import Description, Heads, Knowledge, RowStates
 from headstart.distributed import process_group
 from headstart.linalg.packed import append_one, inverse, pack, solve
 from headstart.linalg.ragged import blocks, pad
+from headstart.linalg.row_sharded import gather_cells
 from headstart.parallel import parallel_map
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 from headstart.table.outliers import winsorise
-from headstart.training.episodes import Tasks, gather_cells
+from headstart.training.episodes import Tasks
 
 _ROUNDS = 4
 

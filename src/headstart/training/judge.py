@@ -216,7 +216,7 @@ def isotonic_decreasing(values: Tensor, weights: Tensor) -> Tensor:
     from scipy.optimize import isotonic_regression  # slow to import, and only networks need it
 
     fit = isotonic_regression(values.double().numpy(), weights=weights.double().numpy(), increasing=False)
-    return torch.from_numpy(fit.x).to(values.dtype)
+    return torch.from_numpy(fit.x.copy()).to(values.dtype)  # a reversed view, which torch does not take
 
 
 def _blend(networks: Outcome, closed: Outcome, share: float) -> Outcome:

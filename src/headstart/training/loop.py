@@ -16,7 +16,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from headstart.config import Config
-from headstart.distributed import process_group
+from headstart.distributed import is_main_process, main_process_decides, process_group, sum_gradients
 from headstart.errors import NumericalError
 from headstart.files import pack_tensors, read_tensors, write_bytes
 from headstart.linalg.packed import LinAlgError
@@ -102,7 +102,7 @@ class Loop:
         validate : callable, optional
             Returns a score, lower is better. Without it the last state is kept.
         """
-        if self.checkpoint is not None and _exists(self.checkpoint):
+        if self.checkpoint is not None and main_process_decides(self.checkpoint.exists()):
             self._restore(self.checkpoint)
         if validate is not None and self.epoch == 0 and self.config.epochs > 0:
             self._keep_if_best(self._score(validate))  # the initial state may be better than any trained one
@@ -151,7 +151,7 @@ class Loop:
                 for loss in losses(self.generator):
                     self.optimizer.zero_grad()
                     loss.backward()  # type: ignore[no-untyped-call]
-                    _sum_gradients(self.module)
+                    sum_gradients(self.module)
                     if self.config.max_grad_norm is not None:
                         nn.utils.clip_grad_norm_(self.module.parameters(), self.config.max_grad_norm)
                     self.optimizer.step()
@@ -201,7 +201,7 @@ class Loop:
         return f"best at epoch {self.best_epoch}: validation {self.best_score:.4f}"
 
     def _save(self) -> None:
-        if self.checkpoint is None or not process_group().is_main:
+        if self.checkpoint is None or not is_main_process():
             return
         tensors = {"generator": self.generator.get_state()}
         tensors |= {f"module/{name}": value for name, value in self.module.state_dict().items()}
@@ -284,21 +284,3 @@ def _restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tens
         number, _, name = key.partition("/")
         state.setdefault(int(number), {})[name] = value
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
-
-
-def _exists(checkpoint: Path) -> bool:
-    """Return whether the main process sees the checkpoint, in every process."""
-    return bool(process_group().sum_number(process_group().is_main and checkpoint.exists()))
-
-
-def _sum_gradients(module: nn.Module) -> None:
-    """Replace every gradient by its sum over all processes; a gradient that no process has stays None."""
-    if process_group().is_single:
-        return
-    parameters = [each for each in module.parameters() if each.requires_grad]
-    present = torch.tensor([each.grad is not None for each in parameters], dtype=torch.float32)
-    gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in parameters]
-    total = process_group().all_reduce_sum(torch.cat([present, *(each.reshape(-1) for each in gradients)]))
-    flags, *sums = torch.split(total, [len(parameters), *(each.numel() for each in parameters)])
-    for parameter, flag, gradient in zip(parameters, flags.tolist(), sums, strict=True):
-        parameter.grad = gradient.view_as(parameter) if flag else None

@@ -21,7 +21,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from torch import nn
 
 from headstart.adapters.base import (
     ADAPTERS,
@@ -36,7 +35,8 @@ from headstart.backbones.base import AnyBackbone, Backbone, BackboneConfig, buil
 from headstart.config import Config
 from headstart.core.devices import CPU, compute_on, move
 from headstart.core.types import VALIDATION_SHOTS, Description, FeatureBatch, Knowledge, Scales
-from headstart.distributed import process_group
+from headstart.distributed import copy_from_main_process, process_group
+from headstart.linalg.row_sharded import global_count
 from headstart.progress import Reporter
 from headstart.table import Kind, Kinds, Table
 from headstart.table.cells import Cells
@@ -201,7 +201,7 @@ def train_best(
     """
     judge = Judge(table, features, reporter, checkpoint, device)
     many = len(features) >= MIN_FEATURES_TO_META_TRAIN
-    large = process_group().sum_number(len(table)) >= MIN_OBSERVATIONS_AT_ONCE
+    large = global_count(len(table)) >= MIN_OBSERVATIONS_AT_ONCE
     judge_in_training = many and large and not bool((table.kinds.types[features] == KindType.REAL).any())
     if judge_in_training:
         recipe = judge.choose(recipe).recipe if judge.all_binary else recipe
@@ -345,7 +345,7 @@ def train_backbone(
     cells, description = move(cells, device), move(description, device)
     with compute_on(device):
         pretrain(module, cells, description, pretraining, seed=seed, reporter=reporter, checkpoint=checkpoint)
-    _broadcast_parameters(module)
+    copy_from_main_process(module)
     return module, knowledge_of(module, table, cells)
 
 
@@ -405,7 +405,7 @@ def train_adapter(
     if shared != config:
         adapter = build_adapter(config, knowledge)
         adapter.take_training(trained)
-    _broadcast_parameters(adapter)
+    copy_from_main_process(adapter)
     return adapter.eval().requires_grad_(False), settings
 
 
@@ -541,7 +541,7 @@ def hide_scales(table: Table, known_features: NDArray[np.int64]) -> Table:
     trained[known_features] = True
     train = table.with_features(real & trained)
     kinds = np.array(table.kinds, dtype=object)
-    if process_group().sum_number(len(train)):
+    if global_count(len(train)):
         resolved, _ = resolve_kinds("real", train.features, train.feature_index, train.values)
         kinds[real & trained] = resolved
         common = Kind.real(float(np.median(resolved.offsets)), float(np.median(resolved.spans)))
@@ -620,11 +620,6 @@ def to_cpu(adapter: Adapter, knowledge: Knowledge) -> Adapter:
         copy = new_adapter(adapter.config, knowledge)
     copy.load_state_dict(adapter.state_dict())
     return copy.eval().requires_grad_(False)
-
-
-def _broadcast_parameters(module: nn.Module) -> None:
-    """Copy a module's state from the first process to all: different machines may round differently."""
-    process_group().broadcast(*(part for part in module.state_dict().values() if part.is_floating_point()))
 
 
 class seeded:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.oracles.ridge import loo_predictions
 from torch import Tensor
 
 from headstart.linalg.packed import pack, positive
@@ -26,25 +27,6 @@ def made_up(
     return columns, groups, targets
 
 
-def slow_loo(regression: LooRidge, columns: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-    """Each line predicted by a ridge regression that never saw it."""
-    parts, ridge = [], []
-    for group, strength in zip(regression.groups, regression.strengths.tolist(), strict=True):
-        if strength > 0:
-            parts.append(group.design(columns))
-            ridge += [1 / strength] * group.width
-    design = torch.cat([*parts, torch.ones(len(columns), 1, dtype=torch.float64)], dim=1)
-    penalty = torch.diag(torch.tensor([*ridge, 1e-6], dtype=torch.float64))
-    weights = weights / weights.mean()
-    predicted = torch.zeros_like(targets)
-    for line in range(len(columns)):
-        rest = torch.arange(len(columns)) != line
-        near = design[rest] * weights[rest][:, None]
-        beta = torch.linalg.solve(near.T @ design[rest] + penalty, near.T @ targets[rest])
-        predicted[line] = design[line] @ beta
-    return predicted
-
-
 @pytest.mark.parametrize("widths", [[2, 3], [60]], ids=["few columns", "many columns"])
 def test_predictions_are_those_of_the_other_lines(widths: list[int]) -> None:
     columns, groups, targets = made_up(30, widths, [True] * len(widths))
@@ -53,7 +35,7 @@ def test_predictions_are_those_of_the_other_lines(widths: list[int]) -> None:
     regression.strengths = torch.full((len(groups),), 0.3, dtype=torch.float64)
     predicted = regression.fit(columns, targets, weights)
     torch.testing.assert_close(
-        predicted, slow_loo(regression, columns, targets, weights), rtol=1e-6, atol=1e-6
+        predicted, loo_predictions(regression, columns, targets, weights), rtol=1e-6, atol=1e-6
     )
 
 
