@@ -6,9 +6,9 @@ import math
 
 import pytest
 import torch
-from tests.linalg.test_sparse import lines_of
 from tests.backbones.conftest import random_cells
 from tests.limits import Limits
+from tests.linalg.test_sparse import lines_of
 from tests.oracles.set_encoder import encode_sets
 from torch.distributions import Bernoulli, Normal, kl_divergence
 

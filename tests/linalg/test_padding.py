@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.linalg.test_symmetric import symmetric
 from tests.backbones.conftest import random_cells
 from tests.limits import limits
+from tests.linalg.test_symmetric import symmetric
 
 from headstart.linalg import ragged as padding
 from headstart.linalg.packed import pack
