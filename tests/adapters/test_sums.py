@@ -7,7 +7,7 @@ import torch
 from tests.backbones.conftest import random_cells
 from tests.limits import Limits
 
-from headstart.linalg.gaussian import sums_over
+from headstart.linalg.gaussian import sum_contexts
 
 
 @pytest.mark.parametrize("padding", [0, 10**6], ids=["segments", "padded"])
@@ -18,7 +18,7 @@ def test_sums_are_those_of_a_loop(features: int, budget: int, padding: int, limi
     limits(padding_factor=padding)
     cells = random_cells(features, 40, 0.4, seed=2)
     activation, weights = torch.randn(40, 3), torch.rand(len(cells.index), dtype=torch.float64)
-    found = sums_over(cells, activation, weights)
+    found = sum_contexts(cells, activation, weights)
     total, linear = torch.zeros(features, 4, 4).double(), torch.zeros(features, 4).double()
     square = torch.zeros(features).double()
     each = zip(cells.lines.tolist(), cells.index.tolist(), cells.values.double(), weights, strict=True)

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from headstart.adapters.base import StreamingAdapter
 from headstart.core.networks import loading
 from headstart.errors import InputError, join_names
 from headstart.model.saving.format import are_consistent
@@ -163,7 +162,7 @@ def check_evidence(fitted: ModelState) -> None:
     for name, statistics in fitted.catalogue.evidence.items():
         empty = fitted.batch_of([fitted.catalogue[name].among(np.zeros(0, dtype=np.int64))])
         adapter = fitted.adapter
-        if not isinstance(adapter, StreamingAdapter) or not bool(adapter.streams(empty.kinds)):
+        if not bool(adapter.streams(empty.kinds)):
             raise InputError(f"it has sums of feature {name!r}, whose adapter keeps none")
         if statistics.shape != adapter.evidence(empty, fitted.states).shape:
             raise InputError(f"its sums of feature {name!r} are not those of its adapter")
