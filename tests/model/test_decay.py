@@ -125,9 +125,10 @@ def test_weights_are_those_of_a_weighted_regression(kind: str) -> None:
     model.observe([("u1", "f1", 4, 1500)])
     feature, held = model.fitted_.catalogue["f1"], model.fitted_
     prior = held.adapter.prior
-    states = held.roster.take(feature.rows)
+    states = held.roster.take_references(feature.rows)
     scaled = (feature.values - feature.kind.offset) / feature.kind.span
-    noise = held.adapter._noise(states, held._read_by([feature])[0]).double().numpy()
+    batch, _ = held._adapter_inputs([feature], "references")
+    noise = held.adapter._noise(states, batch).double().numpy()
     weights = 2.0 ** ((feature.times - 1500) / HALF)
     rows = np.concatenate([states.activation.numpy(), np.ones((len(scaled), 1))], axis=1).astype(np.float64)
     root = prior.root(torch.float64).detach().numpy()

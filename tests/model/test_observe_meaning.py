@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from headstart.model import Headstart
 from headstart.model.observations import FITTED, ObservationList, reference_part, reference_size
-from headstart.service.changes import AddFeature, AddRow, ForgetRow, Observe, RemoveFeature
+from headstart.service.changes import AddFeature, AddRow, Observe, RemoveFeature, RemoveRow
 from headstart.service.changes import Change as Written
 from headstart.service.live_model import LiveModel, LiveState, apply
 from headstart.service.store import Store
@@ -185,7 +185,7 @@ def as_written(model: Headstart, step: Step) -> Written:
     if step.verb == "remove feature":
         return RemoveFeature(step.name)
     if step.verb == "remove row":
-        return ForgetRow(step.name)
+        return RemoveRow(step.name)
     return Observe(timed(model, step.cells))
 
 
