@@ -230,7 +230,6 @@ def test_an_explanation_adds_up_whenever_a_row_was_observed() -> None:
 NO_TIME = {"row": ["u1"], "feature": ["f1"], "value": [3]}
 BAD = {
     "missing": ([("u1", "f1", 3)], {}, "say when they were made"),
-    "missing by name": ("f1", {"observations": {"u1": 3}}, "say when they were made"),
     "some missing": ([("u1", "f1", 3, 4), ("u2", "f1", 3)], {}, "entry 1 has no time"),
     "twice": ([("u1", "f1", 3, 4)], {"time": 5}, "given twice"),
     "not finite": ([("u1", "f1", 3, float("inf"))], {}, "must be finite"),
@@ -251,6 +250,8 @@ def test_bad_times_change_nothing(case: str) -> None:
     given, options, message = BAD[case]
     with pytest.raises((InputError, UnknownNameError), match=message):
         model.observe(given, **options)
+    with pytest.raises(InputError, match="say when they were made"):
+        model.observe_feature("f1", {"u1": 3})
     assert model.fitted_ is before
 
 
