@@ -82,36 +82,6 @@ def test_a_correction_leaves_no_trace(kind: str) -> None:
         np.testing.assert_allclose(numbers[:, 1:], numbers[:, :1].repeat(2, axis=1), rtol=1e-9, atol=1e-9)
 
 
-def test_sums_are_made_anew_where_cancellation_would_show(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With an adapter that keeps sums of reals, of whose sums 1e16 rounds everything else away."""
-    monkeypatch.setattr(BayesHead, "streams", lambda self, kinds: torch.ones_like(kinds, dtype=torch.bool))
-    model = Headstart(adapter="bayes", quiet=True).fit(shared_reals())
-    right = {f"u{i}": float(i % 3) for i in range(12)}
-    model.add_feature("right", observations=right)
-    model.observe_feature("right", {"u0": 0.0})
-    model.add_feature("wrong", observations={**right, "u5": 1e16})
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SurpriseWarning)
-        model.observe_feature("wrong", {"u6": right["u6"]})
-    assert "wrong" in model.fitted_.catalogue.evidence
-    counted = []
-    evidence = BayesHead.evidence
-
-    def spy(self: BayesHead, batch: FeatureBatch, states: RowStates) -> torch.Tensor:
-        counted.append(len(batch.cells.index))
-        return evidence(self, batch, states)
-
-    monkeypatch.setattr(BayesHead, "evidence", spy)
-    with pytest.warns(SurpriseWarning):
-        model.observe_feature("wrong", {"u5": right["u5"]})
-    assert max(counted) == len(right)  # made anew
-    counted.clear()
-    model.observe_feature("wrong", {"u6": right["u6"]})
-    assert max(counted) == 1  # and not more often than needed
-    found = model.predict(features=["right", "wrong"])
-    np.testing.assert_allclose(found.mean[:, 1], found.mean[:, 0], rtol=1e-9, atol=1e-9)
-
-
 def own_scales(rows: int = 100, features: int = 30) -> tuple[Table, np.ndarray]:
     """Reals that each have a centre and a scale of their own, and what they depend on."""
     random = np.random.default_rng(7)

@@ -180,33 +180,6 @@ def test_a_value_changed_back_leaves_no_trace(fresh: Fresh, backbone: str, adapt
     np.testing.assert_allclose(after.std, before.std, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("backbone", "adapter"), [("factorisation", "chn-bayes"), ("factorisation", "bayes")]
-)
-def test_the_sums_are_saved_and_gone_on_with(
-    fresh: Fresh, backbone: str, adapter: str, tmp_path: Path
-) -> None:
-    model = fresh(backbone, adapter)
-    assert is_streamed(model)
-    model.add_feature("new", **NEW)
-    model.observe_feature("new", {"u4": 3})
-    model.observe_feature("f3", {"u4": 3})
-    assert set(model.fitted_.catalogue.evidence) == {"new", "f3"}
-    model.save(tmp_path / "m")
-    copy = Headstart.load(tmp_path / "m")
-    for name, sums in model.fitted_.catalogue.evidence.items():
-        assert torch.equal(copy.fitted_.catalogue.evidence[name], sums)
-    for each in (model, copy):
-        each.observe_feature("new", {"u5": 1})
-    one, other = model.predict(), copy.predict()
-    assert np.array_equal(one.mean, other.mean)
-    assert np.array_equal(one.std, other.std)
-    copy.remove_feature("new")
-    assert set(copy.fitted_.catalogue.evidence) == {"f3"}
-    copy.add_feature("new", **NEW)  # begins anew
-    assert set(copy.fitted_.catalogue.evidence) == {"f3"}
-
-
 @pairs
 def test_many_at_once_are_as_one_by_one(fresh: Fresh, backbone: str, adapter: str) -> None:
     together, apart = fresh(backbone, adapter), fresh(backbone, adapter)

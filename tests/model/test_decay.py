@@ -125,9 +125,10 @@ def test_weights_are_those_of_a_weighted_regression(kind: str) -> None:
     model.observe([("u1", "f1", 4, 1500)])
     feature, held = model.fitted_.catalogue["f1"], model.fitted_
     prior = held.adapter.prior
-    states = held.roster.take(feature.rows)
+    states = held.roster.take_references(feature.rows)
     scaled = (feature.values - feature.kind.offset) / feature.kind.span
-    noise = held.adapter._noise(states, held._read_by([feature])[0]).double().numpy()
+    batch, _ = held._adapter_inputs([feature], "references")
+    noise = held.adapter._noise(states, batch).double().numpy()
     weights = 2.0 ** ((feature.times - 1500) / HALF)
     rows = np.concatenate([states.activation.numpy(), np.ones((len(scaled), 1))], axis=1).astype(np.float64)
     root = prior.root(torch.float64).detach().numpy()
@@ -229,7 +230,6 @@ def test_an_explanation_adds_up_whenever_a_row_was_observed() -> None:
 NO_TIME = {"row": ["u1"], "feature": ["f1"], "value": [3]}
 BAD = {
     "missing": ([("u1", "f1", 3)], {}, "say when they were made"),
-    "missing by name": ("f1", {"observations": {"u1": 3}}, "say when they were made"),
     "some missing": ([("u1", "f1", 3, 4), ("u2", "f1", 3)], {}, "entry 1 has no time"),
     "twice": ([("u1", "f1", 3, 4)], {"time": 5}, "given twice"),
     "not finite": ([("u1", "f1", 3, float("inf"))], {}, "must be finite"),
@@ -250,6 +250,8 @@ def test_bad_times_change_nothing(case: str) -> None:
     given, options, message = BAD[case]
     with pytest.raises((InputError, UnknownNameError), match=message):
         model.observe(given, **options)
+    with pytest.raises(InputError, match="say when they were made"):
+        model.observe_feature("f1", {"u1": 3})
     assert model.fitted_ is before
 
 

@@ -47,24 +47,6 @@ def test_heads_are_found_by_name_however_many_come_and_go() -> None:
         catalogue["g1"]
 
 
-def test_sums_belong_to_the_head_they_were_put_with() -> None:
-    catalogue = FeatureStore(head(0.0))
-    sums = [torch.tensor([[1.0]]), torch.tensor([[2.0]])]
-    catalogue = catalogue.put([feature("a"), feature("b")], head(1.0, 2.0), sums)
-    catalogue = catalogue.put([feature("c")], head(3.0))
-    assert {name: float(each) for name, each in catalogue.evidence.items()} == {"a": 1.0, "b": 2.0}
-    catalogue = catalogue.put([feature("a")], head(4.0))  # another head, of which there are no sums
-    assert set(catalogue.evidence) == {"b"}
-    catalogue = catalogue.put([feature("b")], head(5.0), [torch.tensor([[6.0]])])
-    assert float(catalogue.evidence["b"]) == 6.0
-    catalogue = catalogue.remove("b")
-    assert not catalogue.evidence
-    with pytest.raises(TypeError):
-        catalogue.evidence["a"] = sums[0]  # type: ignore[index]
-    with pytest.raises(ValueError, match="zip"):
-        catalogue.put([feature("d"), feature("e")], head(1.0, 2.0), sums[:1])
-
-
 def test_names_of_older_models_are_found_as_they_are() -> None:
     """Models saved before names were tidied may hold names with spaces around them."""
     catalogue = FeatureStore(head(0.0)).put([feature(" a "), feature("b")], head(1.0, 2.0))

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from headstart.model import Headstart
 from headstart.model.observations import FITTED, ObservationList, reference_part, reference_size
-from headstart.service.changes import AddFeature, AddRow, RemoveRow, Observe, RemoveFeature
+from headstart.service.changes import AddFeature, AddRow, Observe, RemoveFeature, RemoveRow
 from headstart.service.changes import Change as Written
 from headstart.service.live_model import LiveModel, LiveState, apply
 from headstart.service.store import Store
@@ -268,7 +268,7 @@ def test_a_reference_of_the_fit_stays_until_a_larger_one(arrived: int, as_fitted
 
 
 CHANGES = {
-    "observe": lambda m: m.observe([("u1", "f1", 5), ("u2", "f3", 1)]),
+    "observe": lambda m: m.observe([("u1", "f1", 5), ("u3", "f3", 1)]),
     "observe one": lambda m: m.observe([("u1", "f1", 5)]),
     "observe a feature": lambda m: m.observe_feature("f1", {"u3": 2}),
     "add a feature": lambda m: m.add_feature("other", observations={"u1": 1}),

@@ -6,50 +6,13 @@ from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
-import pytest
 from tests.model.conftest import CLOSED, able, ratings_table
 
-from headstart.core.types import FeatureBatch, RowStates
 from headstart.model import Headstart
 from headstart.table import Table
 
 Fresh = Callable[..., Headstart]
 MANY = 5000
-
-
-@pytest.mark.parametrize("adapter", ["chn-bayes", "bayes", "chn-bayes-blend"])
-def test_an_observation_touches_no_other(fresh: Fresh, adapter: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With thousands of observations there, another one reads only its own row, and nothing is refit."""
-    model = fresh("factorisation", adapter)
-    model.add_rows({f"n{i}": {"f1": 1 + i % 5} for i in range(MANY)})
-    model.add_feature("new", observations={f"n{i}": 1 + i % 5 for i in range(MANY)})
-    held, read = model.fitted_.adapter, []
-    evidence = held.evidence
-
-    def spy(batch: FeatureBatch, states: RowStates) -> object:
-        read.append(len(batch.cells.index))
-        return evidence(batch, states)
-
-    def refit(*_: object) -> None:
-        raise AssertionError("an observation must not refit a head")
-
-    monkeypatch.setattr(held, "evidence", spy)
-    monkeypatch.setattr(held, "adapt", refit)
-    model.observe_feature("new", {"u1": 3})
-    assert sum(read) <= MANY + 1  # the sums are taken once
-    for given, most in (({"u2": 4}, 1), ({"u2": 5}, 2), ({"n7": 1, "u3": 2}, 3), ({"n7": 2}, 2)):
-        read.clear()
-        model.observe_feature("new", given)
-        assert sum(read) <= most
-    assert model.feature("new").shots == MANY + 3
-    monkeypatch.undo()
-    other = fresh("factorisation", adapter)
-    other.add_rows({f"n{i}": {"f1": 1 + i % 5} for i in range(MANY)})
-    every = {f"n{i}": 1 + i % 5 for i in range(MANY)} | {"u1": 3, "u2": 5, "u3": 2, "n7": 2}
-    other.add_feature("new", observations=every)
-    one, two = model.predict(features=["new"]), other.predict(features=["new"])
-    np.testing.assert_allclose(one.mean, two.mean, rtol=1e-5)
-    np.testing.assert_allclose(one.std, two.std, rtol=1e-5)
 
 
 def test_intervals_hold_what_they_say_and_widen_where_less_is_known() -> None:
@@ -131,7 +94,6 @@ def test_features_of_every_kind_can_be_observed_further() -> None:
             apart.observe_feature(name, {row: value})
         apart.observe_feature(name, {})
         assert apart.feature(name).shots == 60
-    assert not apart.fitted_.catalogue.evidence
     one, other = apart.predict(), at_once.predict()
     np.testing.assert_allclose(one.mean, other.mean, rtol=1e-5)
     np.testing.assert_allclose(one.std, other.std, rtol=1e-5)

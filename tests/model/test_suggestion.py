@@ -90,7 +90,6 @@ def test_suggestions_are_rows_not_observed_yet_and_change_nothing(fresh: Fresh) 
     assert np.array_equal(before.mean, after.mean)
     assert np.array_equal(before.std, after.std)
     assert shots == {name: model.feature(name).shots for name in model.features}
-    assert not model.fitted_.catalogue.evidence
     model.observe_feature("new", {found[0]: 3})
     assert found[0] not in model.suggest("new", n=1000)
 

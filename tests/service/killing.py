@@ -12,7 +12,7 @@ import numpy as np
 from sqlalchemy import select
 
 from headstart.model import Headstart
-from headstart.service.live_model import LiveModel, LiveState, apply, arrivals_from
+from headstart.service.live_model import LiveModel, LiveState, apply
 from headstart.service.store import (
     CHANGES,
     OBSERVATIONS,
@@ -144,8 +144,8 @@ def _check(server: Server, model: Path, url: str, writers: list[Writing]) -> Non
                 assert held.get(cell) in possible, f"lost: {cell} = {value}; held {held.get(cell)}"
         uninterrupted = one_by_one(store, model)
         rebuilt = LiveModel(store, model).snapshot
-    names, features = list(uninterrupted.shown.rows), list(uninterrupted.shown.catalogue)
-    expected = Headstart._holding(uninterrupted.shown).predict(names, features)
+    names, features = list(uninterrupted.model.rows), list(uninterrupted.model.catalogue)
+    expected = Headstart._holding(uninterrupted.model).predict(names, features)
     for found in (rebuilt.model.predict(names, features), _served(server, names, features)):
         mean, std = (found.mean, found.std) if hasattr(found, "mean") else found
         np.testing.assert_allclose(mean, expected.mean, atol=1e-4)
@@ -167,7 +167,7 @@ def one_by_one(store: Store, model: Path) -> LiveState:
         numbers = [
             each.number for each in connection.execute(select(CHANGES.c.number).order_by(CHANGES.c.number))
         ]
-        features, there = added_features(connection), arrivals_from(connection)
+        features = added_features(connection)
         added = {
             each.number: each.name
             for each in connection.execute(select(STORED_ROWS.c.number, STORED_ROWS.c.name))
@@ -181,6 +181,6 @@ def one_by_one(store: Store, model: Path) -> LiveState:
             ).one()
             new = {name: features[name]} if kind == "add_feature" else {}
             rows = {added[number]: None} if number in added else {}
-            state = apply(state, Delta(features=new, rows=rows, cells=cells), there)
-        assert not read_since(connection, numbers[-1] if numbers else 0, state.base.rows)
+            state = apply(state, Delta(features=new, rows=rows, cells=cells))
+        assert not read_since(connection, numbers[-1] if numbers else 0, state.model.rows)
     return state

@@ -109,14 +109,14 @@ _DOUBLED = 1.0  # observations since fit, relative to those of the fit
 
 
 class Arrived(NamedTuple):
-    """Sums over the observations since fit, each judged before it was taken."""
+    """Sums of errors over the observations since fit, each predicted before it was taken."""
 
     observations: int = 0
     excess: float = 0.0  # of the negative log-likelihood over what was expected of it
     squares: float = 0.0
 
     def joined(self, excess: NDArray[np.float64]) -> Arrived:
-        """Return the sums with those of more observations."""
+        """Return the sums with the ``excess`` (n,) of more observations."""
         count, total = self.observations + len(excess), self.excess + float(excess.sum())
         return Arrived(count, total, self.squares + float((excess**2).sum()))
 
@@ -126,14 +126,14 @@ NOTHING = Arrived()
 
 @dataclass(frozen=True)
 class Staleness:
-    """How much worse than expected a model foresaw what arrived since its fit.
+    """The errors of a model on observations since its fit, relative to its own expectation.
 
     Attributes
     ----------
     observations : int
-        How many observations were taken since fit, each judged by the model as it was just before.
+        The number of observations since fit, each predicted by the model as it was just before.
     growth : float
-        How many these are, relative to those it was fitted on.
+        Their number relative to those of the fit.
     excess : float
         The mean negative log-likelihood of these observations less what the model itself expected, in nats;
         0 for a model whose uncertainty is right, more for one that is surprised too often.
@@ -164,7 +164,7 @@ class Staleness:
 
 
 def staleness_of(arrived: Arrived, fitted_on: int) -> Staleness:
-    """Sum up what arrived since a model was fitted on so many observations."""
+    """Summarise the errors since a model was fitted on ``fitted_on`` observations."""
     count = max(1, arrived.observations)
     mean = arrived.excess / count
     variance = max(0.0, arrived.squares / count - mean**2)
@@ -183,7 +183,7 @@ def excess_of(
     std: NDArray[np.float64],
     binary: NDArray[np.bool_],
 ) -> NDArray[np.float64]:
-    """The negative log-likelihood of values less the entropy of their predictive: (n,).
+    """Return the negative log-likelihood of values less the entropy of their predictive: (n,).
 
     ``mean`` and ``std`` (n,) are those of the predictive, on the models' scale as the values.
     """
@@ -199,7 +199,7 @@ BYTES_AT_ONCE = 2**29  # that heads of a batch take in between, about
 
 
 def batches(features: list[Feature]) -> Iterator[list[Feature]]:
-    """Cut features into batches of bounded numbers of features and observations, at least one in each."""
+    """Split features into batches of bounded numbers of features and observations."""
     batch: list[Feature] = []
     held = 0
     # Of several processes all have the same batches, of the observations of the one that has the most.
@@ -218,7 +218,7 @@ def batches(features: list[Feature]) -> Iterator[list[Feature]]:
 
 
 def too_extreme(feature: Feature) -> NumericalError:
-    """What to raise of a feature whose numbers leave what can be computed with."""
+    """Return the error of a feature whose numbers are too large to compute with."""
     return NumericalError(
         f"feature {feature.name!r}: its observations or metadata are so extreme that nothing can be computed "
         "from them; correct them or leave them out"
@@ -226,7 +226,7 @@ def too_extreme(feature: Feature) -> NumericalError:
 
 
 def are_finite(heads: Heads) -> list[bool]:
-    """Whether all numbers of each head are finite."""
+    """Return whether all numbers of each head are finite."""
     parts = [part.view(len(heads), -1).isfinite().all(1) for part in heads.parts()]
     return stack(parts).all(0).tolist()
 
@@ -266,7 +266,7 @@ def find_units(features: Sequence[Feature], middle: Kind | None) -> list[Feature
 
 
 def _units(values: NDArray[np.float64], usual: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The centers and scales of values (features, n): two of (features,)."""
+    """Return the centers and scales of values (features, n): two of (features,)."""
     center, spread = values.mean(1), values.std(1)
     if values.shape[1] >= _FEWEST_OUTLIERS:
         # One value far off must not cost the others their digits in single precision.
@@ -321,7 +321,7 @@ def widen_surprised(
 def _squares(
     heads: Heads, batch: FeatureBatch, states: RowStates, factors: Tensor, likelihood: Likelihood
 ) -> Tensor:
-    """The squared distances of the observations in standard deviations; 0 behind a logistic link: (n,)."""
+    """Return squared distances of observations in standard deviations; 0 behind a logistic link: (n,)."""
     cells, lines = batch.cells, batch.cells.lines
     predictive = predict_cells(heads, states, cells, batch.kinds, likelihood)
     variance = (predictive.variance + predictive.noise).double() * factors.double()[lines] ** 2

@@ -336,14 +336,14 @@ def head_of(fitted: ModelState, feature: Feature) -> OneHead:
 
 @dataclass(frozen=True)
 class Observed:
-    """What ``observe`` changed.
+    """The result of ``observe``.
 
     Attributes
     ----------
     observations : int
-        How many observations were taken.
+        The number of observations.
     features, rows : tuple of str
-        The features whose heads, and the rows whose states were computed anew.
+        The features and the rows that hold them.
     """
 
     observations: int
@@ -358,7 +358,7 @@ class Observed:
 
 
 def require_possible(fitted: ModelState, features: list[Feature], update: str) -> None:
-    """Refuse what the parts of this model cannot do, and say why."""
+    """Raise an error if the parts of the model cannot make this update."""
     if update not in UPDATES:
         raise InputError(f"update must be one of {', '.join(UPDATES)}; got {update!r}")
     if update != "rows":
@@ -558,7 +558,7 @@ _SMALL_SAMPLE = 8.0
 
 
 class Expected(NamedTuple):
-    """What was expected of observations, on the models' scale, in an order of its own."""
+    """Predictions of observations before they are made, on the models' scale, in an order of their own."""
 
     mean: NDArray[np.float64]  # (n,)
     std: NDArray[np.float64]  # (n,): calibrated
@@ -567,7 +567,7 @@ class Expected(NamedTuple):
 
 
 def describe_surprises(fitted: ModelState, given: Triples) -> tuple[str | None, Arrived]:
-    """What to say of observations before they are made, if anything, and how well they were foreseen."""
+    """Return a warning of surprising observations, if any, and the errors of the model with theirs."""
     if not len(given.values):
         return None, fitted.arrived
     one = len(given.values) == 1 and not given.features[0].finds_scale and has_short_ways(fitted)
@@ -581,11 +581,13 @@ def describe_surprises(fitted: ModelState, given: Triples) -> tuple[str | None, 
     if not (np.abs(scaled - expected.mean) > 0.99 * SURPRISING * expected.std).any():
         return None, arrived
     binary = np.array([kind.type == KindType.BINARY for kind in kinds], dtype=bool)
-    said = None if binary.all() else _said(fitted, given, expected, offset, span, binary[lines])
-    return said, arrived  # of binary ones nothing is said: 0 and 1 are always possible
+    message = (
+        None if binary.all() else _surprise_message(fitted, given, expected, offset, span, binary[lines])
+    )
+    return message, arrived  # 0 and 1 are always possible, so binary values give no warning
 
 
-def _said(
+def _surprise_message(
     fitted: ModelState,
     given: Triples,
     expected: Expected,
@@ -593,14 +595,15 @@ def _said(
     span: NDArray[np.float64],
     binary: NDArray[np.bool_],
 ) -> str | None:
+    """Return a message of the most surprising observation; None if none is surprising."""
     order = expected.order
     lines, values = given.places[order], given.values[order]
     mean, std = offset + span * expected.mean, span * expected.std
     distance = np.abs(values - mean) / np.maximum(std, np.finfo(float).tiny)
     shots = np.array([max(1, feature.shots) for feature in given.features])
-    # Of few values the scale is uncertain, if it is found from them.
-    finding = np.array([feature.finds_scale for feature in given.features])
-    limit = (SURPRISING * (1 + _SMALL_SAMPLE / shots * finding))[lines]
+    # A scale that is found from few values is uncertain.
+    finds_scale = np.array([feature.finds_scale for feature in given.features])
+    limit = (SURPRISING * (1 + _SMALL_SAMPLE / shots * finds_scale))[lines]
     excess = np.where(binary, 0.0, distance / limit)
     worst = int(excess.argmax())
     if excess[worst] <= 1:
@@ -617,6 +620,7 @@ def _said(
 
 @torch.no_grad()
 def _expected(fitted: ModelState, given: Triples) -> Expected:
+    """Predict observations before they are made."""
     features, heads = fitted.catalogue.take([feature.name for feature in given.features])
     kinds = fitted.kinds_of(features)
     rows, inverse = np.unique(given.rows, return_inverse=True)

@@ -64,7 +64,7 @@ _UNNAMED_WEIGHTS = f"weights-{'0' * 16}.safetensors"  # until the hash of the co
 
 _LAZY_FROM = 2**24  # bytes of weights from which on a model is opened lazily
 
-_MAX_CHANGES = 128  # in a journal: each is replayed whenever the model is loaded
+_MAX_CHANGES, _MAX_OBSERVATIONS = 128, 2048  # in a journal: all are replayed whenever the model is loaded
 
 _MAX_JOURNAL_BYTES, _MAX_JOURNAL_SHARE = 2**22, 4  # the larger of 4 MiB and a quarter of the weights
 
@@ -117,6 +117,9 @@ def append_changes(before: OpenModel, calls: list[Call]) -> bool:
     line = line_of(journal.digest, calls)
     limit = max(_MAX_JOURNAL_BYTES, before.size // _MAX_JOURNAL_SHARE)
     if len(journal.changes) >= _MAX_CHANGES or journal.size + len(line) > limit:
+        return False
+    every = [call for change in journal.changes for call in change] + calls
+    if sum(len(call.get("values", ())) for call in every) > _MAX_OBSERVATIONS:
         return False
     append(journal, line)
     return True
