@@ -30,13 +30,14 @@ serve: $(STAMP) ## serve the model of the demo with its page at http://127.0.0.1
 	$(BIN)/headstart serve demo/films.headstart
 
 test: check ## everything that CI runs: linters, types, layers, tests, doctests, coverage
-	$(BIN)/pytest -n 2 -m 'not package' --cov --cov-report=term --cov-fail-under=$(COVERAGE)
+	$(BIN)/pytest -n 2 -m 'not package' --cov --cov-report= --cov-fail-under=$(COVERAGE)
 
-check: $(STAMP) ## ruff, mypy (strict) and the import contract
+check: $(STAMP) ## ruff, mypy (strict), the import contract and the English of the documentation
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/check_prose.py
 
 lint-docker: ## check Dockerfile and compose.yaml, with tools of their own in .venv-lint
 	test -x $(LINT)/bin/hadolint || python3 -m venv $(LINT)

@@ -176,7 +176,7 @@ def run(folder: Path, result: Path, adapter: str, sweeps: int | None) -> None:
             for i, each in enumerate(new)
         })  # fmt: skip
     with record.stage("observe"):
-        model.observe("0", {str(truth["test_row"][0]): 4})
+        model.observe_feature("0", {str(truth["test_row"][0]): 4})
     with record.stage("predict"):
         known = _errors(model, truth["test_row"], truth["test_feature"].astype(str), truth["test_truth"])
     asked = ~shown

@@ -60,7 +60,7 @@ def one_split(table: Table, name: str, seed: int) -> list[Run]:
         targets[feature] = {row: seen[row] for row in rest}
         asked["random"][feature] = pool[: SHOTS[-1]]
         model.add_feature(feature, metadata=_metadata(new, feature))
-        asked["suggested"][feature] = model.suggest(feature, pool, SHOTS[-1])
+        asked["suggested"][feature] = model.suggest(feature, SHOTS[-1], pool)
         model.remove_feature(feature)
     return [
         run

@@ -2,12 +2,17 @@
 
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import ExitStack
 from importlib.util import find_spec
 
 import pytest
 import torch
 
-from headstart.table import text_encoders as finding
+from headstart.table.text_encoders import DEFAULT, PACKAGE
+from tests.limits import Limits
+from tests.limits import limits as limited
+from tests.stand_ins import hide_modules
 
 torch.set_num_threads(1)
 os.environ["HEADSTART_CACHE"] = "off"  # tests neither read nor fill the user's cache
@@ -15,10 +20,15 @@ os.environ["HEADSTART_CACHE"] = "off"  # tests neither read nor fill the user's 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
+    """Print nothing for tests that pass: what is left are failures and skips."""
+    return ("passed", "", "") if report.when == "call" and report.passed else None
+
+
 @pytest.fixture(autouse=True)
 def _measured(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Measure the coverage of started processes only where nothing else shows it: that takes time."""
-    if "together" not in request.path.parts:
+    if "distributed" not in request.path.parts:
         monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
 
 
@@ -26,13 +36,20 @@ def _measured(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 def _hashed_words(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let texts be hashed in all tests but those of the encoder, whether one is installed or not."""
     if "sentence_encoder" not in request.fixturenames:
-        monkeypatch.setattr(finding, "why_no_default", lambda: "there is none in tests")
+        hide_modules(monkeypatch, "sentence_transformers")
+
+
+@pytest.fixture
+def limits() -> Iterator[Limits]:
+    """Set limits of the package until the test ends: see ``tests.limits``."""
+    with ExitStack() as values:
+        yield lambda **named: values.enter_context(limited(**named))
 
 
 @pytest.fixture
 def sentence_encoder() -> str:
     """The default sentence encoder, if it is installed."""
-    for module in ("sentence_transformers", finding.PACKAGE):
+    for module in ("sentence_transformers", PACKAGE):
         if find_spec(module) is None:
             pytest.skip(f"{module} is not installed; install the extra 'minilm' to test the sentence encoder")
-    return finding.DEFAULT
+    return DEFAULT

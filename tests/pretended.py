@@ -8,8 +8,9 @@ It refuses to draw random numbers too: a card would draw others than the process
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import Any, Self
 from unittest.mock import patch
@@ -20,9 +21,12 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from headstart.core.devices import device_of
+
 DEVICE = torch.device("meta")  # the only device besides the processor that any build of torch can name
 _INDEXING = ("aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_")
 _SHAPING = ("aten::squeeze_", "aten::unsqueeze_", "aten::transpose_", "aten::t_")
+_PRODUCTS = ("aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm", "aten::linalg_cholesky_ex")
 _DRAWING = ("rand", "normal", "uniform", "bernoulli", "dropout", "multinomial", "exponential")
 
 
@@ -54,7 +58,22 @@ class Pretended(Tensor):
 
 
 class Pretending(TorchDispatchMode):
-    """Within the ``with`` block, ``.to(DEVICE)`` and ``device=DEVICE`` give pretended tensors."""
+    """Within the ``with`` block, ``.to(DEVICE)`` and ``device=DEVICE`` give pretended tensors.
+
+    Parameters
+    ----------
+    full : bool, default=False
+        Whether the device has no memory left.
+
+    Attributes
+    ----------
+    products : dict
+        By whether it was computed on the device, the number of matrix products and decompositions.
+    """
+
+    def __init__(self, *, full: bool = False) -> None:
+        super().__init__()
+        self.full, self.products = full, Counter[bool]()
 
     def __enter__(self) -> Self:
         self._further = ExitStack()
@@ -75,7 +94,22 @@ class Pretending(TorchDispatchMode):
         self._further.close()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.full and (kwargs or {}).get("device") == DEVICE:
+            raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        if func._schema.name in _PRODUCTS:
+            self.products[any(isinstance(each, Pretended) for each in _tensors(args))] += 1
         return _computed(func, args, kwargs or {})
+
+
+@contextmanager
+def device_named(name: str, device: torch.device = DEVICE) -> Iterator[None]:
+    """Let there be a device of this name, for training and for scoring."""
+
+    def find(asked: object) -> torch.device:
+        return device if asked == name else device_of(asked)
+
+    with patch("headstart.core.devices.device_of", find), patch("headstart.scoring.device_of", find):
+        yield
 
 
 class _Making(TorchFunctionMode):

@@ -23,15 +23,16 @@ import pytest
 from headstart import __version__
 from headstart.cli import main
 from headstart.cli import output as printing
-from headstart.cli.research import NAMES, _show_story
+from headstart.cli.main import app
+from headstart.cli.research import DATASET_NAMES, EXPERIMENT_NAMES, _show_story
 from headstart.datasets import DOWNLOADS
 from headstart.errors import ModelFileError
 from headstart.evaluate import Results
 from headstart.experiments.demo import Story
+from headstart.experiments.presets import ALL, EXPERIMENTS
 from headstart.model import Headstart
-from headstart.table import text_encoders as finding
-from headstart.table.text_encoders import SentenceEncoder
 from tests.model.conftest import able, ratings_table
+from tests.stand_ins import install_encoders, write_weights
 
 
 def run(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -93,7 +94,7 @@ def test_the_whole_way(folder: Path) -> None:
 
     metadata = json.dumps({"genre": "drama", "year": 2001})
     first = ("--observations", folder / "first.csv", "--row", "user", "--value", "stars")
-    added = run("add", model, "Dune, 3", "--metadata", metadata, *first)
+    added = run("add-feature", model, "Dune, 3", "--metadata", metadata, *first)
     assert added.returncode == 0, added.stderr
     assert "added 'Dune, 3' (rating:1:5) with 2 observations" in added.stdout
 
@@ -129,8 +130,8 @@ def test_the_whole_way(folder: Path) -> None:
     rows = asked.stdout.split()
     assert rows == Headstart.load(model).suggest("Dune, 3", n=3)
     (folder / "more.csv").write_text("user,stars\n" + "".join(f"{row},4\n" for row in rows))
-    more = ("--observations", folder / "more.csv", "--row", "user", "--value", "stars")
-    observed = run("observe", model, "Dune, 3", *more)
+    more = (folder / "more.csv", "--row", "user", "--value", "stars")
+    observed = run("observe-feature", model, "Dune, 3", *more)
     assert observed.returncode == 0, observed.stderr
     assert "'Dune, 3' now has 5 observations" in observed.stdout
     again = run("suggest", model, "Dune, 3", "-n", "1", "--rows", ",".join([*rows, "u7"]))
@@ -180,16 +181,16 @@ BENCHMARK = ("benchmark", "{f}/nowhere.csv", "--out", "{f}/x")
             "row 'u1', feature 'new' is observed twice, as 1 and 5; "
             "correct the data or use --duplicates last or --duplicates mean",
         ),
-        (["add", "{m}", "f1"], "feature 'f1' is already in the model"),
-        (["add", "{m}", "[/f1]", "--kind", "[bold]"], "'[bold]' is not a kind"),
-        (["add", "{m}", "new", "--metadata", "{{broken"], "--metadata is neither a file nor JSON"),
-        (["add", "{m}", "new", "--metadata", "{{" * 300], "--metadata is neither a file nor JSON"),
-        (["add", "{m}", "new", "--metadata", "[1]"], "--metadata must be a JSON object"),
+        (["add-feature", "{m}", "f1"], "feature 'f1' is already in the model"),
+        (["add-feature", "{m}", "[/f1]", "--kind", "[bold]"], "'[bold]' is not a kind"),
+        (["add-feature", "{m}", "new", "--metadata", "{{broken"], "--metadata is neither a file nor JSON"),
+        (["add-feature", "{m}", "new", "--metadata", "{{" * 300], "--metadata is neither a file nor JSON"),
+        (["add-feature", "{m}", "new", "--metadata", "[1]"], "--metadata must be a JSON object"),
         (
-            ["add", "{m}", "new", "--observations", "{f}/first.csv"],
+            ["add-feature", "{m}", "new", "--observations", "{f}/first.csv"],
             "{f}/first.csv has no column 'row' (--row row); its columns are 'user', 'stars'",
         ),
-        (["add", "{f}/nowhere", "new"], "there is no such folder"),
+        (["add-feature", "{f}/nowhere", "new"], "there is no such folder"),
         (["predict", "{m}", "--rows", "nobody"], "unknown row 'nobody'"),
         (["predict", "{m}", "--rows", "[/x]"], "unknown row '[/x]'"),
         (["predict", "{m}", "--rows", "n" * 300], "unknown row 'nnn"),
@@ -287,10 +288,7 @@ def test_version() -> None:
     assert done.returncode == 0
 
 
-@pytest.mark.parametrize(
-    "command",
-    ["fit", "add", "predict", "observe", "suggest", "info", "benchmark", "demo", "fetch", "reproduce"],
-)
+@pytest.mark.parametrize("command", [command.name for command in app.registered_commands])
 def test_help_teaches_with_an_example(command: str) -> None:
     done = run(command, "--help")
     assert done.returncode == 0
@@ -298,8 +296,10 @@ def test_help_teaches_with_an_example(command: str) -> None:
     assert "Example" in done.stdout
 
 
-def test_the_help_of_fetch_names_all_that_can_be_fetched() -> None:
-    assert tuple(DOWNLOADS) == NAMES
+def test_the_help_names_all_data_sets_and_experiments() -> None:
+    assert tuple(DOWNLOADS) == DATASET_NAMES
+    assert tuple(EXPERIMENTS) == EXPERIMENT_NAMES
+    assert ALL == "all"
 
 
 # --- interrupted ------------------------------------------------------------------------------------
@@ -340,7 +340,7 @@ def test_an_interrupted_fit_says_how_to_go_on(folder: Path, tmp_path: Path) -> N
 
 def test_features_added_at_once_are_all_kept(saved: Path) -> None:
     names = ["at once 1", "at once 2", "at once 3"]
-    adding = [start("add", saved, name) for name in names]
+    adding = [start("add-feature", saved, name) for name in names]
     for process in adding:
         _, stderr = process.communicate(timeout=120)
         assert process.returncode == 0, stderr
@@ -367,7 +367,7 @@ def test_what_messages_advise_can_be_done(folder: Path, tmp_path: Path) -> None:
 
 def test_names_are_shown_as_they_are(saved: Path) -> None:
     for name in ("[/x]", "[bold]hey", ":smile:"):
-        added = run("add", saved, name)
+        added = run("add-feature", saved, name)
         assert added.returncode == 0, added.stderr
         assert f"added {name!r}" in added.stdout
         assert name in run("predict", saved, "--rows", "u1", "--features", name).stdout
@@ -387,25 +387,23 @@ def test_tables_show_names_as_they_are(capsys: pytest.CaptureFixture[str]) -> No
 def test_a_text_column_takes_a_sentence_encoder_by_name_or_folder(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
-
-    def find(model: str) -> SentenceEncoder:
-        asked.append(model)
-        return SentenceEncoder(model, "ab" * 32, lambda: lambda texts: [[len(text), 1.0] for text in texts])
-
-    monkeypatch.setattr(finding, "find_encoder", find)
-    place = f"{tmp_path}/a=b:c"
-    for spec in ("all-MiniLM-L6-v2", place):
-        model = tmp_path / f"{len(asked)}.headstart"
+    place = tmp_path / "a=b:c"
+    for folder_of_weights in (tmp_path / "downloaded", place):
+        write_weights(folder_of_weights, b"weights")
+    install_encoders(
+        monkeypatch, tmp_path / "downloaded", lambda: lambda texts: [[len(text), 1.0] for text in texts]
+    )
+    for number, spec in enumerate(("all-MiniLM-L6-v2", str(place))):
+        model = tmp_path / f"{number}.headstart"
         fitted = run(
             "fit", folder / "ratings.csv", "--metadata", folder / "films.csv", *COLUMNS, "--out", model,
             "--adapter", "bayes", "--metadata-type", f"genre=text:{spec}",
         )  # fmt: skip
         assert fitted.returncode == 0, fitted.stderr
-        assert f"genre: text ({spec})" in fitted.stdout
-        assert Headstart.load(model).fitted_.schema.columns[0].encoder == spec
-    assert asked == ["all-MiniLM-L6-v2", place]
-    added = run("add", model, "new", "--metadata", '{"genre": "a western"}')
+        assert f"genre: text ({spec})" in fitted.stdout.replace("\n", "")
+        columns = json.loads((model / "model.json").read_text())["metadata"]["columns"]
+        assert columns[0]["encoder"] == spec
+    added = run("add-feature", model, "new", "--metadata", '{"genre": "a western"}')
     assert added.returncode == 0, added.stderr
 
 
@@ -422,12 +420,12 @@ def test_a_sentence_encoder_that_is_not_there_is_an_error(folder: Path, tmp_path
 
 
 def test_an_ascii_terminal_gets_replacements(saved: Path) -> None:
-    assert run("add", saved, "Am\u00e9lie").returncode == 0
+    assert run("add-feature", saved, "Am\u00e9lie").returncode == 0
     shown = start("predict", saved, "--rows", "u1", "--features", "Am\u00e9lie", PYTHONIOENCODING="ascii")
     stdout, stderr = shown.communicate(timeout=120)
     assert shown.returncode == 0, stderr
     assert "Am?lie" in stdout
-    again = start("add", saved, "Am\u00e9lie", PYTHONIOENCODING="ascii")
+    again = start("add-feature", saved, "Am\u00e9lie", PYTHONIOENCODING="ascii")
     _, stderr = again.communicate(timeout=120)
     assert again.returncode == 1
     assert stderr.startswith("error: feature 'Am\\xe9lie' is already in the model")

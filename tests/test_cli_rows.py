@@ -26,23 +26,24 @@ def test_rows_come_observe_and_go(model: Path, tmp_path: Path) -> None:
     assert added.returncode == 0, added.stderr
     assert "added 2 rows; the model has 202" in added.stdout
     (tmp_path / "more.csv").write_text("user,film,stars\nx,f3,4\nu1,f1,2\n")
-    seen = run("observe", model, "--observations", tmp_path / "more.csv", *COLUMNS)
+    seen = run("observe", model, tmp_path / "more.csv", *COLUMNS)
     assert seen.returncode == 0, seen.stderr
     assert "2 observations taken; 2 features and 2 rows changed" in seen.stdout
-    one = run("observe", model, "--observations", tmp_path / "more.csv", *COLUMNS, "--update", "rows")
+    one = run("observe", model, tmp_path / "more.csv", *COLUMNS, "--update", "rows")
     assert "0 features and 2 rows changed" in one.stdout
     gone = run("remove", model, "--rows", "x,y", "--features", "f5")
     assert "removed 1 features and 2 rows" in gone.stdout, gone.stderr
+    (tmp_path / "gone.csv").write_text("row,value\nx,4\n")
     loaded = Headstart.load(model)
     assert "x" not in loaded.rows
     assert "f5" not in loaded.features
     for wrong, message in (
-        (("observe", model, "--observations", tmp_path / "new.csv", *COLUMNS), "headstart add-rows adds new"),
+        (("observe", model, tmp_path / "new.csv", *COLUMNS), "headstart add-rows adds new"),
         (("remove", model), "--features or --rows"),
-        (("observe", model, "--observations", tmp_path / "more.csv"), "row"),
+        (("observe", model, tmp_path / "more.csv"), "row"),
         (
-            ("observe", model, "f1", "--observations", tmp_path / "more.csv", *COLUMNS),
-            "--feature names a column",
+            ("observe-feature", model, "f1", tmp_path / "gone.csv"),
+            "a context can only hold rows the model knows",
         ),
         (("add-rows", model, tmp_path / "more.csv", *COLUMNS), "row 'u1' is already in the model"),
     ):
@@ -73,8 +74,8 @@ def test_commands_are_silent_or_write_to_standard_output(model: Path, tmp_path: 
     (tmp_path / "named.csv").write_text("row,value\nu2,4\n")
     for arguments in (
         ("add-rows", model, tmp_path / "new.csv"),
-        ("observe", model, "--observations", tmp_path / "more.csv"),
-        ("observe", model, "f1", "--observations", tmp_path / "named.csv"),
+        ("observe", model, tmp_path / "more.csv"),
+        ("observe-feature", model, "f1", tmp_path / "named.csv"),
     ):
         said = run(*arguments, "--quiet")
         assert (said.returncode, said.stdout) == (0, ""), said.stderr
@@ -122,15 +123,16 @@ def test_observations_age_on_the_command_line(tmp_path: Path) -> None:
     row, feature = model.rows[0], model.features[0]
     (tmp_path / "more.csv").write_text(f"user,film,stars,when\n{row},{feature},5,2024-06-01T12:00:00\n")
     observe = ("observe", tmp_path / "m")
-    late = run(*observe, "--observations", tmp_path / "more.csv", *COLUMNS)
+    late = run(*observe, tmp_path / "more.csv", *COLUMNS)
     assert late.returncode == 1
     assert "'time'" in late.stderr
-    said = run(*observe, "--observations", tmp_path / "more.csv", *COLUMNS, "--time", "when")
+    said = run(*observe, tmp_path / "more.csv", *COLUMNS, "--time", "when")
     assert said.returncode == 0, said.stderr
     (tmp_path / "one.csv").write_text(f"row,value\n{row},4\n")
-    none = run(*observe, feature, "--observations", tmp_path / "one.csv")
+    observe = ("observe-feature", tmp_path / "m", feature, tmp_path / "one.csv")
+    none = run(*observe)
     assert "--time" in none.stderr
-    said = run(*observe, feature, "--observations", tmp_path / "one.csv", "--time", "2024-06-03")
+    said = run(*observe, "--time", "2024-06-03")
     assert said.returncode == 0, said.stderr
     out = tmp_path / "all.parquet"
     assert run("export", tmp_path / "m", "--out", out).returncode == 0
@@ -145,9 +147,9 @@ def test_changes_are_written_to_a_journal_and_checked(model: Path, tmp_path: Pat
     (tmp_path / "more.csv").write_text("user,film,stars\nu2,f3,4\nu1,f1,2\n")
     weights = next(model.glob("weights-*")).stat().st_mtime_ns
     for arguments in (
-        ("observe", model, "--observations", tmp_path / "more.csv", *COLUMNS),
+        ("observe", model, tmp_path / "more.csv", *COLUMNS),
         ("remove", model, "--features", "f5"),
-        ("add", model, "newest"),
+        ("add-feature", model, "newest"),
     ):
         assert run(*arguments).returncode == 0
     assert next(model.glob("weights-*")).stat().st_mtime_ns == weights  # nothing else was written

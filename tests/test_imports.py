@@ -30,13 +30,18 @@ def modules_after(program: str) -> set[str]:
     return set(json.loads(done.stdout.splitlines()[-1]))
 
 
-def cpu_seconds(*command: str, runs: int = 3) -> float:
-    """The least CPU time of several runs of a command."""
-    measure = [sys.executable, "-c", CHILD_CPU, *command]
-    return min(float(subprocess.check_output(measure, text=True)) for _ in range(runs))
+def cpu_seconds(*command: str) -> float:
+    """The CPU time of a command."""
+    return float(subprocess.check_output([sys.executable, "-c", CHILD_CPU, *command], text=True))
 
 
-@pytest.mark.parametrize("program", ["import headstart", "from headstart import Headstart, Kind, Table"])
+def test_the_package_alone_is_light() -> None:
+    assert not modules_after("import headstart") & {"torch", "numpy", "pyarrow", "pydantic", "httpx", "rich"}
+
+
+@pytest.mark.parametrize(
+    "program", ["from headstart import *", "from headstart import Headstart, Kind, Table"]
+)
 def test_the_package_loads_no_library_that_only_some_uses_need(program: str) -> None:
     assert not modules_after(program) & {"matplotlib", "sklearn", "scipy", "pandas"}
 
@@ -49,16 +54,23 @@ def test_evaluation_loads_no_plotting_library() -> None:
     assert not modules_after("import headstart.evaluate") & {"matplotlib", "sklearn", "scipy", "pandas"}
 
 
-@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)], ids=lambda c: " ".join(c) or "all")
-def test_help_loads_neither_torch_nor_a_data_library(command: list[str]) -> None:
-    called = f"sys.argv = {['headstart', *command, '--help']!r}"
-    program = f"import sys, contextlib; {called}\nwith contextlib.suppress(SystemExit): {HEADSTART}\n0"
+def test_help_loads_neither_torch_nor_a_data_library() -> None:
+    """Help of every command, in one process: whatever one of them loads is found at the end."""
+    calls = [["headstart", *command, "--help"] for command in [[], *([name] for name in COMMANDS)]]
+    program = f"""
+import contextlib, sys
+for sys.argv in {calls!r}:
+    with contextlib.suppress(SystemExit):
+        {HEADSTART}
+0"""
     assert not modules_after(program) & {"torch", "numpy", "pyarrow", "matplotlib", "sklearn"}
 
 
 @pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["fit", "--help"]], ids=" ".join)
 def test_help_takes_little_time(arguments: list[str]) -> None:
-    assert cpu_seconds(sys.executable, "-c", HEADSTART, *arguments) < 1.0
+    """In the best of three runs; the others are left out once one is quick enough."""
+    runs = (cpu_seconds(sys.executable, "-c", HEADSTART, *arguments) for _ in range(3))
+    assert any(seconds < 1.0 for seconds in runs)
 
 
 def test_the_version_is_the_one_of_the_installed_package() -> None:

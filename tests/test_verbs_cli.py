@@ -45,7 +45,7 @@ def test_recommend(saved: Path) -> None:
         assert [line["feature"] for line in own] == list(found.names)
         np.testing.assert_allclose([line["mean"] for line in own], found.mean)
     shown = asked("recommend", saved, "u1", "-n", 1, "--features", "f1,f2", "--include-observed")
-    assert model.recommend("u1", 1, ["f1", "f2"], False).names[0] in shown
+    assert model.recommend("u1", 1, ["f1", "f2"], exclude_observed=False).names[0] in shown
     upper = asked("recommend", saved, "u1", "--by", "upper", "--quantile", 0.8, "--out", "-")
     names = [line["feature"] for line in csv.DictReader(io.StringIO(upper))]
     assert names == list(model.recommend("u1", by="upper", quantile=0.8).names)
@@ -57,7 +57,7 @@ def test_recommend_for_new_rows(saved: Path, tmp_path: Path) -> None:
     lines = json.loads(
         asked("recommend", saved, "--new-rows", tmp_path / "new.csv", *columns, "-n", 2, "--format", "json")
     )
-    found = Headstart.load(saved).recommend({"x": {"f1": 5, "f2": 4}, "y": {"f1": 1}}, 2)
+    found = Headstart.load(saved).recommend_many({"x": {"f1": 5, "f2": 4}, "y": {"f1": 1}}, 2)
     assert [line["feature"] for line in lines] == [*found["x"].names, *found["y"].names]
 
 
@@ -191,7 +191,8 @@ def test_settings_of_training_on_the_command_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["recommend", "audience", "similar", "explain", "features", "rows", "evaluate", "fit", "add"]
+    "command",
+    ["recommend", "audience", "similar", "explain", "features", "rows", "evaluate", "fit", "add-feature"],
 )
 def test_help_has_a_short_name(command: str) -> None:
     done = run(command, "-h")
@@ -207,13 +208,13 @@ def test_what_a_service_wants_to_know_is_logged(
     with caplog.at_level(logging.DEBUG, logger="headstart"):
         model = Headstart.load(saved)
         model.add_feature("new", observations={"u1": 3})
-        model.observe("new", {"u2": 4})
+        model.observe_feature("new", {"u2": 4})
         model.add_rows({"guest": {}})
         model.remove_feature("new")
         model.save(tmp_path / "m")
         Headstart(**CLOSED).fit(ratings_table(rows=20, features=6))
     said = [record.getMessage() for record in caplog.records if record.name == "headstart"]
     assert [record.levelname for record in caplog.records if "observed" in record.getMessage()] == ["DEBUG"]
-    parts = ["loaded", "added 1 features", "observed 1 values of feature 'new'", "added 1 rows", "saved"]
+    parts = ["loaded", "added 1 features", "observed: 1 observations", "added 1 rows", "saved"]
     for part in [*parts, "removed feature 'new'", "fitting 20 rows and 6 features", "fitted bayes in"]:
         assert any(part in message for message in said), part

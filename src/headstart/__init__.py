@@ -19,19 +19,28 @@ from headstart.errors import (
     SurpriseWarning,
     UnknownNameError,
 )
-from headstart.parallel import set_openmp_wait_policy
 
 if TYPE_CHECKING:
-    from headstart.model import Headstart, Prediction
+    from headstart.client import Client
+    from headstart.evaluate.results import Results
+    from headstart.model.explanation import Explanation
+    from headstart.model.headstart import Headstart
+    from headstart.model.prediction import Prediction
+    from headstart.model.ranking import Ranking
+    from headstart.model.similarity import Similar
+    from headstart.model.summary import ModelInfo
+    from headstart.scoring import score
     from headstart.table import Kind, Table
+    from headstart.testing import check_adapter, check_backbone
 
-set_openmp_wait_policy()
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # silent unless the application listens
 
 __version__ = "0.1.0"  # the only place; the package's metadata is read from here
 
 __all__ = [
     "BusyError",
+    "Client",
+    "Explanation",
     "Headstart",
     "HeadstartError",
     "InputError",
@@ -39,21 +48,37 @@ __all__ = [
     "LostProcessError",
     "MemoryLimitError",
     "ModelFileError",
+    "ModelInfo",
     "NotFittedError",
     "NumericalError",
     "Prediction",
+    "Ranking",
+    "Results",
+    "Similar",
     "StorageError",
     "SurpriseWarning",
     "Table",
     "UnknownNameError",
+    "check_adapter",
+    "check_backbone",
+    "score",
 ]
 
-# Loaded at first use: the command line imports this package too, and its help does not need torch.
+# Imported at first use: the command line imports this package too, and its help does not need torch.
 _MODULES = {
-    "Headstart": "headstart.model",
+    "Client": "headstart.client",
+    "Explanation": "headstart.model.explanation",
+    "Headstart": "headstart.model.headstart",
     "Kind": "headstart.table",
-    "Prediction": "headstart.model",
+    "ModelInfo": "headstart.model.summary",
+    "Prediction": "headstart.model.prediction",
+    "Ranking": "headstart.model.ranking",
+    "Results": "headstart.evaluate.results",
+    "Similar": "headstart.model.similarity",
     "Table": "headstart.table",
+    "check_adapter": "headstart.testing",
+    "check_backbone": "headstart.testing",
+    "score": "headstart.scoring",
 }
 
 

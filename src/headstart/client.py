@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, cast
 from urllib.parse import quote
 
-import httpx
-import numpy as np
-from numpy.typing import NDArray
+from headstart.errors import HeadstartError, InputError
 
-from headstart.closing import Closing
-from headstart.errors import HeadstartError
+if TYPE_CHECKING:
+    import httpx
+    import numpy as np
+    from numpy.typing import NDArray
 
 __all__ = ["Client", "ServiceError"]
 
@@ -26,9 +26,9 @@ class ServiceError(HeadstartError):
     status : int
         The status of the answer; 0 if there was none.
     detail : str
-        What was wrong and what to do.
+        The problem and its remedy.
     fields : list of str
-        JSON pointers to what was wrong in the body.
+        JSON pointers to the invalid fields of the body.
     """
 
     def __init__(self, status: int, detail: str, errors: list[dict[str, Any]] | None = None) -> None:
@@ -90,8 +90,18 @@ class FeaturePage(TypedDict):
     features: list[FeatureLine]
 
 
-class Taken(TypedDict):
-    """What is said of a change that is committed; ``number`` is that of the change."""
+class RowPage(TypedDict):
+    """A page of a list of rows."""
+
+    model: str
+    number: int
+    total: int
+    offset: int
+    rows: list[str]
+
+
+class Receipt(TypedDict):
+    """The answer to a committed change, with the identity of the model and the number of the change."""
 
     model: str
     number: int
@@ -102,22 +112,22 @@ By = Literal["mean", "upper", "information"]
 Row = str | Mapping[str, float]
 
 
-class Client(Closing):
-    """Asks a service and writes to it.
+class Client:
+    """Call a service with the methods of ``Headstart``.
 
     Parameters
     ----------
     address : str, default="http://localhost:8000"
-        Where the service is.
+        The address of the service.
     token : str, default=None
         An API token, as ``headstart token create`` prints it.
     timeout : float, default=30.0
         Seconds to wait for an answer.
     retries : int, default=2
-        How often a request is repeated if the service cannot be reached or is busy. Changes carry a key, so
-        that one that is repeated counts once.
+        The number of times to repeat a request if the service cannot be reached or is busy. A change has a
+        key, so that a repeated one counts once.
     transport : httpx.BaseTransport, default=None
-        How requests are sent, for tests.
+        The transport of requests, for tests.
 
     Examples
     --------
@@ -135,9 +145,19 @@ class Client(Closing):
         retries: int = 2,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
+        try:
+            import httpx
+        except ImportError:
+            raise InputError("the client needs httpx; pip install 'headstart[service]'") from None
         headers = {} if token is None else {"authorization": f"Bearer {token}"}
         self._http = httpx.Client(base_url=address, timeout=timeout, headers=headers, transport=transport)
         self._retries = retries
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Close all connections."""
@@ -145,39 +165,37 @@ class Client(Closing):
 
     def add_feature(
         self,
-        name: str,
+        feature: str,
         metadata: Mapping[str, Any] | None = None,
         observations: Mapping[str, float] | None = None,
         kind: str | None = None,
-    ) -> Taken:
+    ) -> Receipt:
         """Add a feature; see ``Headstart.add_feature``."""
-        body: dict[str, Any] = {"name": name, "metadata": metadata or {}, "observations": observations or {}}
-        if kind is not None:
-            body["kind"] = kind
-        return cast(Taken, self._write("POST", "/v1/features", body))
+        body = {"name": feature, **_feature_parts(metadata, observations, kind)}
+        return cast(Receipt, self._write("POST", "/v1/features", body))
 
     def add_row(
         self,
-        name: str,
-        observations: Mapping[str, float] | None = None,
+        row: str,
         metadata: Mapping[str, Any] | None = None,
-    ) -> Taken:
-        """Add a row; see ``Headstart.add_rows``."""
-        body = {"name": name, "observations": observations or {}, "metadata": metadata}
-        return cast(Taken, self._write("POST", "/v1/rows", body))
+        observations: Mapping[str, float] | None = None,
+    ) -> Receipt:
+        """Add a row; see ``Headstart.add_row``."""
+        body = {"name": row, "metadata": metadata, "observations": observations or {}}
+        return cast(Receipt, self._write("POST", "/v1/rows", body))
 
-    def observe(self, observations: Iterable[tuple[str, str, float]]) -> Taken:
-        """Take observations (row, feature, value); all of them or none."""
+    def observe(self, observations: Iterable[tuple[str, str, float]]) -> Receipt:
+        """Add observations (row, feature, value), all of them or none; see ``Headstart.observe``."""
         lines = [{"row": row, "feature": feature, "value": value} for row, feature, value in observations]
-        return cast(Taken, self._write("POST", "/v1/observations", {"observations": lines}))
+        return cast(Receipt, self._write("POST", "/v1/observations", {"observations": lines}))
 
-    def remove_feature(self, name: str) -> Taken:
-        """Remove a feature."""
-        return cast(Taken, self._write("DELETE", _place("features", name)))
+    def remove_feature(self, feature: str) -> Receipt:
+        """Remove a feature; see ``Headstart.remove_feature``."""
+        return cast(Receipt, self._write("DELETE", _path("features", feature)))
 
-    def forget_row(self, name: str) -> Taken:
-        """Forget a row with all that it observed."""
-        return cast(Taken, self._write("DELETE", _place("rows", name)))
+    def remove_row(self, row: str) -> Receipt:
+        """Remove a row with all its observations; see ``Headstart.remove_row``."""
+        return cast(Receipt, self._write("DELETE", _path("rows", row)))
 
     def predict(
         self,
@@ -197,67 +215,108 @@ class Client(Closing):
     ) -> dict[str, NDArray[np.float64]]:
         """Predict rows × features as the arrays mean, std, low and high: (rows, features)."""
         body = {"rows": _plain(rows), "features": list(features), "level": level, "form": "arrays"}
+        import numpy as np
+
         answer = self._ask("/v1/predict", body)
         return {name: np.array(answer[name], dtype=np.float64) for name in ("mean", "std", "low", "high")}
 
     def recommend(
-        self, row: Row, n: int = 10, by: By = "mean", *, exclude_observed: bool = True
+        self,
+        row: Row,
+        n: int = 10,
+        features: Sequence[str] | None = None,
+        *,
+        by: By = "mean",
+        exclude_observed: bool = True,
+        quantile: float = 0.9,
+        mixed_kinds: bool = False,
+        level: float = 0.9,
     ) -> list[RankedFeature]:
         """Rank features for a row; see ``Headstart.recommend``."""
-        body = {"row": _plain(row), "n": n, "by": by, "exclude_observed": exclude_observed}
+        body = {
+            "row": _plain(row),
+            "n": n,
+            "features": None if features is None else list(features),
+            "by": by,
+            "exclude_observed": exclude_observed,
+            "quantile": quantile,
+            "mixed_kinds": mixed_kinds,
+            "level": level,
+        }
         return cast(list[RankedFeature], self._ask("/v1/recommend", body)["ranking"])
 
     def audience(
-        self, feature: str, n: int = 10, by: By = "mean", *, exclude_observed: bool = True
+        self,
+        feature: str,
+        n: int = 10,
+        rows: Sequence[str] | None = None,
+        *,
+        by: By = "mean",
+        exclude_observed: bool = True,
+        quantile: float = 0.9,
+        level: float = 0.9,
     ) -> list[RankedRow]:
         """Rank rows for a feature; see ``Headstart.audience``."""
-        body = {"feature": feature, "n": n, "by": by, "exclude_observed": exclude_observed}
+        body = {
+            "feature": feature,
+            "n": n,
+            "rows": None if rows is None else list(rows),
+            "by": by,
+            "exclude_observed": exclude_observed,
+            "quantile": quantile,
+            "level": level,
+        }
         return cast(list[RankedRow], self._ask("/v1/audience", body)["ranking"])
 
-    def suggest(self, feature: str, n: int = 10) -> list[str]:
-        """Name the rows to observe next; see ``Headstart.suggest``."""
-        return cast(list[str], self._ask("/v1/suggest", {"feature": feature, "n": n})["rows"])
+    def suggest(self, feature: str, n: int = 10, rows: Sequence[str] | None = None) -> list[str]:
+        """Return the rows to observe next; see ``Headstart.suggest``."""
+        body = {"feature": feature, "n": n, "rows": None if rows is None else list(rows)}
+        return cast(list[str], self._ask("/v1/suggest", body)["rows"])
 
     def similar(self, feature: str, n: int = 10) -> list[tuple[str, float]]:
-        """Find features that are alike; see ``Headstart.similar``."""
-        found = self._ask("/v1/similar", {"feature": feature, "n": n})["similar"]
-        return [(each["feature"], each["similarity"]) for each in found]
+        """Find similar features; see ``Headstart.similar``."""
+        lines = self._ask("/v1/similar", {"feature": feature, "n": n})["similar"]
+        return [(line["feature"], line["similarity"]) for line in lines]
 
     def explain(self, row: Row, feature: str, n: int = 20) -> dict[str, Any]:
-        """Say why a cell is predicted as it is; see ``Headstart.explain``."""
+        """Explain a prediction by its ``n`` largest contributions; see ``Headstart.explain``."""
         return self._ask("/v1/explain", {"row": _plain(row), "feature": feature, "n": n})
 
     def features(
         self, search: str = "", sort: str = "added", order: str = "asc", offset: int = 0, limit: int = 50
     ) -> FeaturePage:
         """List features, page by page."""
-        wanted = {"search": search, "sort": sort, "order": order, "offset": offset, "limit": limit}
-        return cast(FeaturePage, self._send("GET", "/v1/features", params=wanted))
+        parameters = {"search": search, "sort": sort, "order": order, "offset": offset, "limit": limit}
+        return cast(FeaturePage, self._send("GET", "/v1/features", params=parameters))
 
-    def feature(self, name: str) -> dict[str, Any]:
-        """Show one feature."""
-        return self._send("GET", _place("features", name))
+    def feature(self, feature: str) -> dict[str, Any]:
+        """Return one feature; see ``Headstart.feature``."""
+        return self._send("GET", _path("features", feature))
 
-    def history(self, name: str) -> list[dict[str, float]]:
-        """Show how a feature's predictions moved as observations came in."""
-        return cast(
-            list[dict[str, float]], self._send("GET", _place("features", name) + "/history")["history"]
-        )
+    def history(self, feature: str) -> list[dict[str, float]]:
+        """Return the mean prediction of a feature after each number of observations."""
+        answer = self._send("GET", _path("features", feature) + "/history")
+        return cast(list[dict[str, float]], answer["history"])
 
-    def row(self, name: str) -> dict[str, Any]:
-        """Show one row."""
-        return self._send("GET", _place("rows", name))
+    def rows(self, search: str = "", offset: int = 0, limit: int = 50) -> RowPage:
+        """List the names of rows, page by page."""
+        parameters = {"search": search, "offset": offset, "limit": limit}
+        return cast(RowPage, self._send("GET", "/v1/rows", params=parameters))
+
+    def row(self, row: str) -> dict[str, Any]:
+        """Return one row; see ``Headstart.row``."""
+        return self._send("GET", _path("rows", row))
 
     def model(self) -> dict[str, Any]:
-        """Say which model is served."""
+        """Describe the served model."""
         return self._send("GET", "/v1/model")
 
     def schema(self) -> dict[str, Any]:
-        """Say which metadata features and rows have."""
+        """Return the metadata columns of features and rows."""
         return self._send("GET", "/v1/schema")
 
     def quality(self) -> dict[str, Any]:
-        """Show how good predictions are."""
+        """Return the quality of predictions: errors by shots, calibration and surprise."""
         return self._send("GET", "/v1/quality")
 
     def _ask(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -269,6 +328,8 @@ class Client(Closing):
     def _send(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, **options: Any
     ) -> dict[str, Any]:
+        import httpx
+
         content = None if body is None else json.dumps(body, allow_nan=False).encode()
         headers = options.pop("headers", {}) | ({} if body is None else {"content-type": "application/json"})
         for attempt in range(self._retries + 1):
@@ -297,8 +358,15 @@ def _content(answer: httpx.Response) -> dict[str, Any]:
     raise ServiceError(answer.status_code, content.get("detail", answer.reason_phrase), content.get("errors"))
 
 
-def _place(kind: str, name: str) -> str:
-    return f"/v1/{kind}/{quote(name, safe='')}"
+def _path(collection: str, name: str) -> str:
+    return f"/v1/{collection}/{quote(name, safe='')}"
+
+
+def _feature_parts(
+    metadata: Mapping[str, Any] | None, observations: Mapping[str, float] | None, kind: str | None
+) -> dict[str, Any]:
+    parts: dict[str, Any] = {"metadata": metadata or {}, "observations": observations or {}}
+    return parts if kind is None else {**parts, "kind": kind}
 
 
 def _plain(given: Any) -> Any:

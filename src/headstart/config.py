@@ -30,7 +30,7 @@ class Config(BaseModel):
 
     @classmethod
     def of(cls, given: object) -> Self:
-        """Return settings as they are, or build them from a mapping, or from the defaults for None."""
+        """Return ``given`` if it is settings already; otherwise build them from a mapping, or from None."""
         if isinstance(given, cls):
             return given
         if given is not None and not isinstance(given, Mapping):
@@ -40,7 +40,7 @@ class Config(BaseModel):
         return cls(**(given or {}))
 
     def revised(self, **settings: Any) -> Self:
-        """Return a validated copy with some settings replaced. Settings that were not set stay defaults."""
+        """Return a validated copy with some settings replaced. Settings that were never set stay defaults."""
         explicit = {name: getattr(self, name) for name in self.model_fields_set}
         return type(self)(**{**explicit, **settings})
 

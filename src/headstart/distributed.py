@@ -361,7 +361,7 @@ def copy_from_main_process(module: nn.Module) -> None:
 
 
 def sum_gradients(module: nn.Module) -> None:
-    """Sum the gradients of every parameter over all processes; those that no process has stay None."""
+    """Sum the gradient of every parameter over all processes; it stays None if no process has one."""
     if process_group().is_single:
         return
     import torch

@@ -24,7 +24,7 @@ class UnknownNameError(InputError):
 
 
 class UnsupportedError(InputError):
-    """The chosen backbone or adapter cannot do what was asked."""
+    """The chosen backbone or adapter does not support the operation."""
 
 
 class ModelFileError(HeadstartError):
@@ -32,7 +32,7 @@ class ModelFileError(HeadstartError):
 
 
 class BusyError(HeadstartError):
-    """Another process, or this very thread, is at work on the folder. Nothing was changed."""
+    """Another process, or this thread itself, is changing the folder. Nothing was changed."""
 
 
 class LostProcessError(HeadstartError):
@@ -40,28 +40,28 @@ class LostProcessError(HeadstartError):
 
 
 class StorageError(HeadstartError, OSError):
-    """The disk refused to write or read a file. What was there before is still there."""
+    """The disk refused to write or read a file. The files that were there before are unchanged."""
 
 
 class NumericalError(InputError):
-    """The numbers given, or the settings, are such that the computation breaks down. Nothing was changed."""
+    """The computation breaks down with these numbers or settings. Nothing was changed."""
 
 
 class MemoryLimitError(HeadstartError, MemoryError):
-    """There is not enough memory for what was asked. Nothing was changed or left half-written."""
+    """There is not enough memory. Nothing was changed or left half-written."""
 
 
 class SurpriseWarning(UserWarning):
-    """An observation lies far outside what the model held possible. It was taken all the same."""
+    """An observation lies far outside the range that the model expected. It was accepted."""
 
 
 class NotFittedError(HeadstartError, ValueError, AttributeError):
     """The model was used before ``fit``. It has the same base classes as scikit-learn's NotFittedError."""
 
 
-# Whether the user is on the command line. A message must name what can be typed there.
+# Whether the user is on the command line. Messages must name options, not arguments, there.
 _on_command_line: ContextVar[bool] = ContextVar("on_command_line", default=False)
-# Arguments whose option has another name.
+# Options that are not called as the argument.
 _OPTIONS = {
     "kinds": "kind",
     "metadata_types": "metadata-type",
@@ -83,7 +83,7 @@ def command_line() -> Iterator[None]:
 
 @contextmanager
 def explain_memory_error(message: Callable[[], str]) -> Iterator[None]:
-    """Turn a lack of memory in the ``with`` block into an error that says what to do.
+    """Raise MemoryLimitError with ``message()`` in place of an out-of-memory error of the ``with`` block.
 
     >>> with explain_memory_error(lambda: "too many rows; take fewer"):
     ...     raise MemoryError
@@ -95,7 +95,7 @@ def explain_memory_error(message: Callable[[], str]) -> Iterator[None]:
     except MemoryLimitError:
         raise
     except (MemoryError, RuntimeError) as error:
-        # PyTorch has no exception of its own for it that all its builds know.
+        # Not all builds of PyTorch have an exception class for it.
         lacking = ("can't allocate memory", "CUDA out of memory")
         if isinstance(error, MemoryError) or any(words in str(error) for words in lacking):
             raise MemoryLimitError(message()) from error

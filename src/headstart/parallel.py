@@ -11,20 +11,19 @@ from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from typing import NamedTuple, TypeVar
 
-import torch
-
-# By default an idle thread of OpenMP keeps its core busy while it waits. Beside any other work each of its
-# many short waits then lasts until the system lets the other thread run: training became 16 times slower.
-# A thread that sleeps instead costs a few microseconds. GNU's library reads the first, Intel's the second.
+# By default a waiting OpenMP thread keeps its core busy. Beside other work, each of the many short waits then
+# lasts until the system schedules the other thread: training became 16 times slower. A sleeping thread costs
+# a few microseconds. GNU's library reads the first variable, Intel's the second.
 _PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}
 
 _SETTINGS = (*_PASSIVE, "GOMP_SPINCOUNT")
 
 
 def set_openmp_wait_policy() -> None:
-    """Let threads sleep while they wait, unless the user has said how they wait.
+    """Let idle OpenMP threads sleep, unless the environment says how they wait.
 
-    It has an effect only before torch is imported, and changes nothing after that.
+    The command line calls it. A program of your own may call it before it imports torch, and so before it
+    uses a model; after that it changes nothing.
     """
     if "torch" not in sys.modules and not any(name in os.environ for name in _SETTINGS):
         os.environ.update(_PASSIVE)
@@ -34,9 +33,9 @@ Item = TypeVar("Item")
 
 Result = TypeVar("Result")
 
-_MOST = 16  # threads
+_MAX_THREADS = 16
 
-_MEMORY = 2**30  # bytes that all items under way may take together
+_MAX_BYTES = 2**30  # memory of all items in progress together
 
 
 class _Pool(NamedTuple):
@@ -49,14 +48,17 @@ _pool: ContextVar[_Pool | None] = ContextVar("pool", default=None)
 
 @contextmanager
 def thread_pool() -> Iterator[None]:
-    """In this block ``parallel_map`` takes as many threads as torch would, and each of them computes alone.
+    """Run the items of ``parallel_map`` in threads during the block, as many as torch would use.
 
-    Torch shares out single operations. A training has so many of them, most of them short, that its threads
-    wait for each other longer than they compute: two took up to twice the time of one. Threads that take
-    whole blocks of work hardly meet, and if another process takes a core from one, the others go on.
+    Torch divides single operations among its threads. A training has many short operations, and the threads
+    wait for each other longer than they compute: two threads took up to twice the time of one. Threads with
+    whole blocks of work rarely wait, and continue if another process takes the core of one of them. Inside
+    the block, torch computes each operation in one thread.
     """
+    import torch  # here, because ``set_openmp_wait_policy`` must be importable before torch
+
     number = torch.get_num_threads()
-    size = min(number, _MOST)
+    size = min(number, _MAX_THREADS)
     if number == 1 or _pool.get() is not None:
         yield
         return
@@ -75,39 +77,41 @@ def thread_pool() -> Iterator[None]:
 def parallel_map(
     function: Callable[[Item], Result], items: Iterable[Item], *, each_takes: int = 2**26
 ) -> Iterator[Result]:
-    """The results of a function for each of these items, in their order, as ``map`` gives them.
+    """Apply ``function`` to each item, and yield the results in the order of the items.
 
-    Outside of ``thread_pool``, in a worker itself, and on a device, it is ``map``. The function may not draw
-    random numbers and may not speak to other processes, because it is not known which item comes first.
-    ``each_takes`` is about how many bytes of memory an item needs in between: if it is much, fewer of them
-    are under way at a time.
+    Outside of ``thread_pool``, inside another ``parallel_map``, and on a device other than the CPU, it is
+    ``map``. The function must neither draw random numbers nor communicate with other processes, because the
+    order of execution varies. ``each_takes`` is the approximate number of bytes that an item needs; it
+    limits the number of items in progress.
 
-    >>> list(in_parallel(abs, [-1, 2, -3]))
+    >>> list(parallel_map(abs, [-1, 2, -3]))
     [1, 2, 3]
-    >>> with workers():
-    ...     list(in_parallel(abs, [-1, 2, -3]))
+    >>> with thread_pool():
+    ...     list(parallel_map(abs, [-1, 2, -3]))
     [1, 2, 3]
     """
+    import torch
+
     pool = _pool.get()
     if pool is None or torch.get_default_device().type != "cpu":
         yield from map(function, items)
         return
-    with_gradients = torch.is_grad_enabled()  # of this thread alone
+    with_gradients = torch.is_grad_enabled()  # a setting of this thread
 
-    def alone(item: Item) -> Result:
+    def run(item: Item) -> Result:
         _pool.set(None)
         with torch.set_grad_enabled(with_gradients):
             return function(item)
 
-    most = min(pool.size + 1, max(1, _MEMORY // each_takes))
+    limit = min(pool.size + 1, max(1, _MAX_BYTES // each_takes))
     waiting: deque[Future[Result]] = deque()
     try:
         for item in items:
-            if len(waiting) == most:
+            if len(waiting) == limit:
                 yield waiting.popleft().result()
-            waiting.append(pool.threads.submit(copy_context().run, alone, item))
+            waiting.append(pool.threads.submit(copy_context().run, run, item))
         while waiting:
             yield waiting.popleft().result()
     finally:
-        for each in waiting:  # after an error, or if nobody wants the rest
-            each.cancel()
+        for future in waiting:  # after an error, or if the caller stops early
+            future.cancel()

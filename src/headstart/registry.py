@@ -1,4 +1,4 @@
-"""Parts found by name: the project's own, those of installed packages, and those registered by a program."""
+"""Find adapters, backbones and metadata columns by name, also those of other packages."""
 
 from __future__ import annotations
 
@@ -15,42 +15,50 @@ PartT = TypeVar("PartT")
 
 
 class Registry(Generic[PartT]):
-    """Classes of one family (adapters, backbones, metadata columns), each with a name and settings.
+    """A family of classes, such as the adapters, by name.
 
-    A part is a class with a ``config_type``: its settings, whose field ``key`` has the part's name as its
-    only value. The settings of a part are held, saved and read back as themselves; ``settings`` turns
-    their saved form into them again. The project's own parts are all modules of ``package``; another
-    package adds parts by an entry point of the group of the same name, or by ``register``.
+    A *part* is a class with a ``config_type``, the class of its settings. The field ``key`` of the settings
+    has the part's name as its only value, so that saved settings identify their part.
+
+    Parameters
+    ----------
+    noun : str
+        The word for a part in messages, such as "adapter".
+    package : str
+        The package whose modules define the project's own parts. Other packages add parts by an entry point
+        of the group of this name, or by ``register``.
+    key : str
+        The field of the settings that has the part's name.
     """
 
-    def __init__(self, what: str, package: str, key: str = "name") -> None:
-        self.what, self.package, self.key = what, package, key
+    def __init__(self, noun: str, package: str, key: str = "name") -> None:
+        self.noun, self.package, self.key = noun, package, key
         self._parts: dict[str, type[PartT]] = {}
         self._complete = False
 
     def register(self, part: type[PartT]) -> type[PartT]:
-        """Make a part known by its name; also usable as a decorator of the class.
+        """Add a part under its name and return it; also usable as a decorator of the class.
 
-        Registering the same class again changes nothing; another class of the same name is refused.
+        Registering the same class again changes nothing; another class of the same name is an error.
         """
         config = _config_type(part)
         field = config.model_fields.get(self.key)
         if field is None or not isinstance(field.default, str):
             raise InputError(
-                f"{config.__name__} must have a field {self.key!r} with the {self.what}'s name, as "
+                f"{config.__name__} must have a field {self.key!r} with the {self.noun}'s name, as "
                 f'{self.key}: Literal["mine"] = "mine"'
             )
         name = field.default
-        there = self._parts.get(name)
-        if there is not None and _full_name(there) != _full_name(part):
+        present = self._parts.get(name)
+        if present is not None and _full_name(present) != _full_name(part):
             raise InputError(
-                f"there is already {self.what} {name!r}: {_full_name(there)}; choose another name"
+                f"there is already {self.noun} {name!r}: {_full_name(present)}; choose another name"
             )
         self._parts[name] = part
         return part
 
     def parts(self) -> dict[str, type[PartT]]:
-        """All parts by name: the project's own first, then those of other packages."""
+        """Return all parts by name: first the project's own, then those of other packages."""
         if not self._complete:
             self._complete = True
             home = importlib.import_module(self.package)
@@ -58,7 +66,7 @@ class Registry(Generic[PartT]):
                 importlib.import_module(f"{self.package}.{module.name}")
             for point in entry_points(group=self.package):
                 self.register(point.load())
-            # In the same order whichever module was imported first.
+            # The order must not depend on which module was imported first.
             root = self.package.partition(".")[0]
             own = {name for name, part in self._parts.items() if part.__module__.startswith(f"{root}.")}
             self._parts = {
@@ -70,14 +78,14 @@ class Registry(Generic[PartT]):
         parts = self.parts()
         if not isinstance(name, str) or name not in parts:
             hint = did_you_mean(str(name), parts) or f"; there are {', '.join(parts)}"
-            raise UnknownNameError(f"unknown {self.what} {name!r}{hint}")
+            raise UnknownNameError(f"unknown {self.noun} {name!r}{hint}")
         return parts[name]
 
     def __contains__(self, name: object) -> bool:
         return name in self.parts()
 
     def part_of(self, settings: Config) -> type[PartT]:
-        """The part that these settings are of."""
+        """Return the part of these settings."""
         return self[getattr(settings, self.key, type(settings).__name__)]
 
     def settings(self, choice: object) -> Config:
@@ -85,16 +93,18 @@ class Registry(Generic[PartT]):
         if isinstance(choice, Config):
             self.part_of(choice)
             return choice
-        given = {self.key: choice} if isinstance(choice, str) else choice
-        if not isinstance(given, Mapping) or self.key not in given:
-            raise InputError(f"{_article(self.what)} is chosen by its name or its settings; got {choice!r}")
-        return _config_type(self[given[self.key]])(**given)
+        saved = {self.key: choice} if isinstance(choice, str) else choice
+        if not isinstance(saved, Mapping) or self.key not in saved:
+            raise InputError(
+                f"{_with_article(self.noun)} is chosen by its name or its settings; got {choice!r}"
+            )
+        return _config_type(self[saved[self.key]])(**saved)
 
     def origin(self, settings: Config) -> str:
-        """The installed package that a part comes from, to be named where the part is missing."""
+        """Return the installed package of these settings' part, to name it where the part is missing."""
         module = self.part_of(settings).__module__.partition(".")[0]
         if module == __name__.partition(".")[0]:
-            return module  # most parts are; to look it up costs more than to save a small model
+            return module  # looking it up costs more than saving a small model
         return packages_distributions().get(module, [module])[0]
 
 
@@ -109,5 +119,5 @@ def _full_name(part: type) -> str:
     return f"{part.__module__}.{part.__qualname__}"
 
 
-def _article(what: str) -> str:
-    return f"an {what}" if what[0] in "aeiou" else f"a {what}"
+def _with_article(noun: str) -> str:
+    return f"an {noun}" if noun[0] in "aeiou" else f"a {noun}"

@@ -1,4 +1,8 @@
-"""Predict many rows or cells in partitions, on one machine or on a Ray cluster."""
+"""Predict many rows or cells in partitions, on one machine or on a Ray cluster.
+
+``score`` divides the records into partitions; a ``Worker`` predicts each with a ``Scorer`` and writes one
+file of the ``ScoringFolder``.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +29,15 @@ from headstart.files import left_over, lock_folder, partial_file, read_json, wri
 from headstart.model import Headstart
 from headstart.model.inputs import as_list, whole_number
 from headstart.model.prediction import Prediction, coded, predict_features, predict_pairs
-from headstart.model.ranking import Asker, By, Criterion, best_features, require_contexts, require_same_units
-from headstart.model.saving.folder import identity_of
+from headstart.model.ranking import (
+    By,
+    Criterion,
+    TargetRow,
+    best_features,
+    require_contexts,
+    require_same_units,
+)
+from headstart.model.saving.folder import model_digest
 from headstart.model.state import ModelState
 from headstart.progress import Bar, Reporter
 from headstart.table import Kinds, Names
@@ -36,168 +47,33 @@ from headstart.table.sources import PARQUET, ParquetSource, Source, TextFormat, 
 __all__ = ["Scored", "Scorer", "score"]
 
 
-class Question(Config):
-    """What is predicted of each record. It is part of the manifest of a run."""
+Engine = Literal["local", "ray"]
 
-    features: tuple[str, ...] | None = None  # None: all of the model
-    top: int | None = None  # the best features of each row; None: all of them
-    by: By = "mean"
-    quantile: float = 0.9
-    exclude_observed: bool = True
-    mixed_kinds: bool = False
-    level: float = 0.9
+# Files of the output folder. Readers of a folder of Parquet files ignore names with an underscore.
+MANIFEST = "_scoring.json"
 
-    @classmethod
-    def asked(cls, features: Any, top: object, **settings: Any) -> Question:
-        """Check what a user asks for, before any model is opened."""
-        if top is not None:
-            top = whole_number(top, option_name("top"))
-        Criterion(settings["by"], settings["quantile"])
-        level = settings["level"]
-        if isinstance(level, bool) or not isinstance(level, (int, float)) or not 0 < level < 1:
-            raise InputError(f"an interval's level must lie between 0 and 1; got {level!r}")
-        names = None
-        if features is not None:  # each of them once
-            names = tuple(dict.fromkeys(as_name(each, "feature") for each in as_list(features)))
-        if names == ():
-            raise InputError(f"{option_name('features')} gives no name; leave it out to use all")
-        return cls(features=names, top=top, **settings)
+COPY = "_records.parquet"  # of records that are not in Parquet files
 
-    @property
-    def criterion(self) -> Criterion:
-        """What a ranking goes by."""
-        return Criterion(self.by, self.quantile)
+_FORMAT = 1  # of the manifest
 
-    def check(self, fitted: ModelState, *, pairs: bool) -> None:
-        """Refuse what a model cannot answer, before any partition is begun."""
-        if pairs and (self.top is not None or self.features is not None):
-            name = "top" if self.top is not None else "features"
-            raise InputError(
-                f"{option_name('pairs')} names the cells to predict, so that {option_name(name)} has no "
-                "meaning; "
-                f"give {option_name('rows')} instead, or leave out {option_name(name)}"
-            )
-        slots = np.array(fitted.catalogue.slots(self.features or ()), dtype=np.int64)  # all must be known
-        if self.top is None:
-            return
-        listing = fitted.catalogue.listing
-        slots = listing.present if self.features is None else slots
-        if self.by != "information" and not self.mixed_kinds and len(slots):
-            require_same_units(listing, slots, option_name("top"))
-        if self.exclude_observed:
-            require_contexts(listing, slots)
+_OUTPUT_FILES = re.compile(rf"part-\d{{6,}}\.parquet|{re.escape(MANIFEST)}|{re.escape(COPY)}")
 
+_DIFFERENCES = {
+    "model": "another model",
+    "records": "other records",
+    "partition_size": "another partition size",
+}
 
-_BATCH = 1 << 16  # records at a time, because only a part of a row group may be needed
+# Sizes of partitions.
+_CELLS = 1 << 22  # predictions of rows × features: 270 MB while they are computed
 
+_PAIRS = 1 << 19
 
-@dataclass(frozen=True)
-class Partition:
-    """A stretch of records of one file, or of the model's own rows."""
+_ROWS = 1 << 12  # if the best features of each row are asked for
 
-    path: Path | None  # a Parquet file; None: the model's own rows
-    label: str  # what messages call the file
-    start: int
-    stop: int
+_RECORDS_AT_ONCE = 1 << 16  # read from a file: only a part of a row group may be needed
 
-    def read(self, columns: Sequence[str]) -> pa.Table:
-        """The records, with these columns, as ``row`` and ``feature``; only their row groups are read."""
-        if self.path is None:
-            raise ValueError("the model's own rows lie in no file")
-        own, parts = ParquetSource(self.path).own(columns), []
-        try:
-            with pq.ParquetFile(self.path) as file:
-                sizes = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
-                begins = list(itertools.accumulate(sizes, initial=0))
-                needed = [
-                    i for i in range(len(sizes)) if begins[i] < self.stop and self.start < begins[i + 1]
-                ]
-                at = begins[needed[0]]
-                for batch in file.iter_batches(_BATCH, row_groups=needed, columns=own):
-                    low, high = max(self.start - at, 0), min(self.stop - at, len(batch))
-                    parts += [batch.slice(low, high - low)] if low < high else []
-                    at += len(batch)
-        except (pa.ArrowException, OSError) as error:
-            raise InputError(f"{self.label} cannot be read: {error}") from error
-        found = pa.Table.from_batches(parts).select(own)
-        return found.rename_columns(["row", "feature"][: len(columns)])
-
-    def place(self, record: int) -> str:
-        """Where a record is, for messages."""
-        return f"{self.label}, record {self.start + record + 1}"
-
-
-@dataclass(frozen=True)
-class Records:
-    """All records, and what they are recognised by."""
-
-    partitions: tuple[Partition, ...]
-    identity: str  # the same for the same records only
-
-
-def open_records(data: object, columns: Sequence[str], form: TextFormat, what: str) -> Source:
-    """Open the records that an argument names: a path, a frame or a list of names of rows."""
-    names = not isinstance(data, str) and isinstance(data, (Sequence, np.ndarray))
-    if names and len(columns) > 1:
-        raise InputError(
-            f"{option_name(what)} takes a file, a folder or a frame with the columns {columns[0]!r} and "
-            f"{columns[1]!r}; got {type(data).__name__}"
-        )
-    if names:
-        data = pa.table({columns[0]: pa.array([as_name(each, "row") for each in data], pa.string())})  # type: ignore[attr-defined]
-    source = open_source(data, columns, form)
-    if names:
-        source.label = option_name(what)
-    for column, name in zip(columns, ("row", "feature"), strict=False):
-        source.require(column, name)
-    return source
-
-
-def own_rows(count: int, size: int) -> Records:
-    """The model's own rows, ``size`` at a time."""
-    return Records(tuple(_cut(None, "the model", count, size)), "all rows of the model")
-
-
-def parquet_files(data: object) -> list[Path] | None:
-    """The Parquet files that records consist of; None if they must be copied into one first."""
-    if not isinstance(data, str | os.PathLike):
-        return None
-    path = Path(data).resolve()
-    if path.is_dir():
-        return sorted(each for each in path.iterdir() if not each.name.startswith((".", "_")))
-    return [path] if path.name.lower().endswith(PARQUET) else None
-
-
-def records_of(files: Sequence[Path], label: str | None, size: int) -> Records:
-    """The records of Parquet files, at most ``size`` at a time; no partition spans two files."""
-    partitions, digest = [], hashlib.sha256()
-    for path in files:
-        partitions += _cut(path, label or str(path), pq.read_metadata(path).num_rows, size)
-        with path.open("rb") as content:
-            digest.update(hashlib.file_digest(content, "sha256").digest())
-    if not partitions:
-        raise InputError(f"{label or files[0]} has no records")
-    return Records(tuple(partitions), digest.hexdigest())
-
-
-def copy_records(source: Source, columns: Sequence[str], to: Path) -> None:
-    """Write the records of any source to a Parquet file, block by block."""
-    writer: pq.ParquetWriter | None = None
-    try:
-        for batch in source.batches(columns, ()):
-            if writer is None:
-                writer = pq.ParquetWriter(to, batch.schema)
-            writer.write_batch(batch)
-    finally:
-        if writer is not None:
-            writer.close()
-    if writer is None:
-        raise InputError(f"{source.label} has no records")
-
-
-def _cut(path: Path | None, label: str, count: int, size: int) -> list[Partition]:
-    starts = range(0, count, size)
-    return [Partition(path, label, start, min(start + size, count)) for start in starts]
+_FEATURES_AT_ONCE = 4096  # whose heads are gathered together: 35 MB at 64 activations
 
 
 @dataclass(frozen=True)
@@ -207,13 +83,13 @@ class Scored:
     Attributes
     ----------
     folder : Path
-        Where the Parquet files are.
+        The folder of the Parquet files.
     partitions : int
-        How many files there are.
+        The number of files.
     found : int
-        How many of them an earlier run had written.
+        The number of files that an earlier run had written.
     lines : int
-        How many predictions there are.
+        The number of predictions.
     """
 
     folder: Path
@@ -226,116 +102,292 @@ class Scored:
         return f"wrote {self.lines} predictions in {self.partitions} files to {self.folder}{earlier}"
 
 
-# Names with an underscore are passed over by whoever reads a folder of Parquet files.
-MANIFEST = "_scoring.json"
+def score(
+    model: str | Path,
+    out: str | Path,
+    *,
+    pairs: Any = None,
+    rows: Any = None,
+    features: Sequence[Any] | None = None,
+    top: int | None = None,
+    by: By = "mean",
+    quantile: float = 0.9,
+    exclude_observed: bool = True,
+    mixed_kinds: bool = False,
+    level: float = 0.9,
+    engine: Engine = "local",
+    workers: int | None = None,
+    partition_size: int | None = None,
+    device: str | None = None,
+    row: str | None = None,
+    feature: str | None = None,
+    separator: str | None = None,
+    encoding: str | None = None,
+    quiet: bool = False,
+) -> Scored:
+    """Predict many rows or cells by a saved model, into a folder of Parquet files.
 
-COPY = "_records.parquet"  # of records that are not in Parquet files
+    The records are divided into partitions. Each becomes one file, which is written in one step: an
+    interrupted run continues when it is called again. Memory does not grow with the number of records. Both
+    engines write the same files.
 
-_FORMAT = 1
+    Parameters
+    ----------
+    model : str or Path
+        The folder of a saved model. It must not change during the run.
+    out : str or Path
+        A new or empty folder, or that of an interrupted run.
+    pairs : path or frame, default=None
+        The cells to predict: a CSV or Parquet file, a folder of Parquet files or a frame, with the columns
+        row and feature. Other columns are ignored.
+    rows : path, frame or list, default=None
+        The rows to predict: the same with a column row, or a list of names; by default, without pairs, all
+        rows of the model.
+    features : list, default=None
+        The features at which rows are predicted, or from which the best are chosen; all by default.
+    top : int, default=None
+        The number of features to return for each row, best first; by default every feature is predicted.
+    by, quantile, exclude_observed, mixed_kinds
+        How features are ranked; see ``Headstart.recommend``.
+    level : float, default=0.9
+        The probability that each interval contains the value.
+    engine : {"local", "ray"}, default="local"
+        This process, or workers of Ray: of a running cluster or the one that ``RAY_ADDRESS`` names, otherwise
+        of this machine. All of them must see the folders under the same path.
+    workers : int, default=None
+        The number of Ray workers; by default its number of processors.
+    partition_size : int, default=None
+        The largest number of records of a partition; by default a worker needs a few hundred MB.
+    device : str, default=None
+        The device that computes cells: ``"cuda"`` for graphics cards, one for each worker of Ray. The
+        processor computes rankings.
+    row, feature : str, default=None
+        The columns of the records, "row" and "feature" by default.
+    separator, encoding : str, default=None
+        The separator and encoding of text files, as in ``Table.read``.
+    quiet : bool, default=False
+        Whether to hide progress.
 
-_OURS = re.compile(rf"part-\d{{6,}}\.parquet|{re.escape(MANIFEST)}|{re.escape(COPY)}")
+    Returns
+    -------
+    Scored
+        The number of files and predictions. Files have the columns row, feature, mean, std, low and high;
+        with ``top`` also place and score.
 
-_WORDS = {"model": "another model", "records": "other records", "partition_size": "another partition size"}
+    Raises
+    ------
+    InputError
+        If the arguments cannot be used, a name is not in the model, or the folder holds other files or a
+        run of another model, other records or other settings.
+    BusyError
+        If another run writes to the folder.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from headstart import Headstart
+    >>> from headstart.datasets import synthetic_ratings
+    >>> folder = tempfile.mkdtemp()
+    >>> table = synthetic_ratings(rows=60, features=20, density=0.5)
+    >>> Headstart(adapter="bayes", quiet=True).fit(table).save(f"{folder}/model")
+    >>> score(f"{folder}/model", f"{folder}/best", top=3, quiet=True).lines
+    180
+    """
+    if not isinstance(model, str | Path):
+        raise InputError(f"score() takes the folder of a saved model; got {type(model).__name__}")
+    path = Path(model).resolve()
+    _require_engine(engine, workers)
+    if device is not None and engine == "local":  # machines of Ray workers may have other devices
+        device_of(device)
+    settings = {"exclude_observed": exclude_observed, "mixed_kinds": mixed_kinds, "level": level}
+    question = Question.asked(features, top, by=by, quantile=quantile, **settings)
+    if pairs is not None and rows is not None:
+        raise InputError(f"give either {option_name('pairs')} or {option_name('rows')}, not both")
+    columns = (row or "row",) if pairs is None else (row or "row", feature or "feature")
+    data, argument = (pairs, "pairs") if pairs is not None else (rows, "rows")
+    text_format = TextFormat(separator, None, encoding)
+    source = None if data is None else open_records(data, columns, text_format, argument)
+    identity = model_digest(path)
+    fitted = Headstart.load(path)._fitted  # verified once, here; workers only map it into memory
+    question.check(fitted, pairs=pairs is not None)
+    features_per_row = len(question.features or fitted.catalogue)
+    size = _partition_size(partition_size, question, features_per_row, pairs is not None)
+    folder = ScoringFolder(Path(out).resolve())
+    folder.require_ours()
+    busy = f"{out} is being written by another run; wait until it ends, or name another folder"
+    with lock_folder(folder.path, create=True, busy=busy):
+        folder.tidy()
+        facts = {"model": identity, "question": question.model_dump(mode="json"), "partition_size": size}
+        files = parquet_files(data)
+        with _divide(source, files, len(fitted.rows), columns, size, folder, facts) as records:
+            job = Job(path, identity, question, columns, records.partitions, folder.path, device)
+            return _run(job, folder, engine, workers, Reporter(quiet))
 
 
-class ScoringFolder:
-    """A folder of predictions, of which some may be there already."""
+def _require_engine(engine: object, workers: object) -> None:
+    if engine not in get_args(Engine):
+        hint = did_you_mean(str(engine), get_args(Engine))
+        raise InputError(f"{option_name('engine')} must be 'local' or 'ray'; got {engine!r}{hint}")
+    if workers is not None:
+        whole_number(workers, option_name("workers"))
+        if engine == "local":
+            raise InputError(f"{option_name('workers')} is for {option_name('engine', 'ray')}; leave it out")
+    if engine == "ray":
+        from headstart.scoring_ray import require_ray
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+        require_ray()
 
-    def file(self, number: int) -> Path:
-        """Where the predictions of a partition are."""
-        return self.path / f"part-{number:06d}.parquet"
 
-    def require_ours(self) -> None:
-        """Refuse a folder with other files, which might be mixed up with predictions."""
-        if self.path.is_dir() and not (self.path / MANIFEST).exists():
-            unfinished = left_over(self.path, _OURS)
-            others = [each.name for each in self.path.iterdir() if each not in unfinished]
-            if others:
-                raise InputError(
-                    f"{self.path} holds other files, such as {min(others)!r}; name a new or empty folder"
-                )
-        elif self.path.exists() and not self.path.is_dir():
-            raise InputError(f"{self.path} is a file; name a folder")
+def _partition_size(size: object, question: Question, features: int, pairs: bool) -> int:
+    """Return the number of records of a partition: ``size``, or one chosen by the memory it needs."""
+    if size is not None:
+        return whole_number(size, option_name("partition_size"))
+    if pairs:
+        return _PAIRS
+    return _ROWS if question.top is not None else max(1, _CELLS // max(1, features))
 
-    def begin(self, facts: dict[str, Any]) -> None:
-        """Write the manifest of a run, or refuse to go on with a run of another manifest."""
-        facts = {"format": _FORMAT, **facts}
-        place = self.path / MANIFEST
-        if not place.exists():
-            write_json(place, facts)
-            return
-        before = read_json(place)
-        before = before if isinstance(before, dict) else {}
-        differ = [name for name in facts if before.get(name) != facts[name]]
-        if differ:
-            raise InputError(
-                f"{self.path} holds predictions of {_difference(differ[0], before, facts)}; name another "
-                "folder, or remove this one to start anew"
-            )
 
-    def tidy(self) -> None:
-        """Remove what killed writers left unfinished; only whoever holds the folder's lock may do so."""
-        for each in left_over(self.path, _OURS):
-            each.unlink(missing_ok=True)
+@contextmanager
+def _divide(
+    source: Source | None,
+    files: list[Path] | None,
+    model_rows: int,
+    columns: tuple[str, ...],
+    size: int,
+    folder: ScoringFolder,
+    facts: dict[str, Any],
+) -> Iterator[Records]:
+    """Yield the records in partitions, after writing the manifest or finding the same one."""
+    if source is None or files is not None:
+        records = own_rows(model_rows, size) if files is None else records_of(files, None, size)
+        folder.begin({**facts, "records": records.identity, "columns": list(columns)})
+        yield records
+        return
+    copy = folder.path / COPY
+    with partial_file(copy) as temporary:  # a refused run must not replace the copy of the other one
+        copy_records(source, columns, temporary)
+        copied = records_of([temporary], source.label, size)
+        folder.begin({**facts, "records": copied.identity, "columns": list(columns)})
+    yield records_of([copy], source.label, size)
+    copy.unlink(missing_ok=True)
 
-    def missing(self, partitions: int) -> list[int]:
-        """The partitions that are not there yet, or cannot be read."""
-        return [number for number in range(partitions) if self._lines(number) is None]
 
-    def lines(self, partitions: int) -> int:
-        """How many predictions there are in all."""
-        return sum(self._lines(number) or 0 for number in range(partitions))
+def _run(job: Job, folder: ScoringFolder, engine: Engine, workers: int | None, reporter: Reporter) -> Scored:
+    total = len(job.partitions)
+    missing = folder.missing(total)
+    found = total - len(missing)
+    if missing:
+        with reporter.bar("scoring", total, found) as bar:
+            if engine == "ray":
+                from headstart.scoring_ray import score_on_ray
 
-    def _lines(self, number: int) -> int | None:
+                score_on_ray(job, missing, workers, bar)
+            else:
+                _score_here(job, missing, bar)
+    if folder.missing(total):
+        raise HeadstartError(
+            f"the workers wrote files that are not in {folder.path}; name a folder that all machines of the "
+            "cluster share under the same path"
+        )
+    return Scored(folder.path, total, found, folder.lines(total))
+
+
+def _score_here(job: Job, numbers: Sequence[int], bar: Bar) -> None:
+    worker = Worker(job)
+    for number in numbers:
+        worker.write(number)
+        bar.step()
+
+
+@dataclass(frozen=True)
+class Job:
+    """The task of all workers. Folders are absolute, because workers may run on other machines."""
+
+    model: Path
+    identity: str  # the digest of the model
+    question: Question
+    columns: tuple[str, ...]  # the column of rows and, for pairs, that of features
+    partitions: tuple[Partition, ...]
+    out: Path
+    device: str | None = None
+
+
+class Worker:
+    """Opens the model once, and predicts and writes partitions."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.folder = ScoringFolder(job.out)
+        self.scorer = Scorer.checked(job.model, job.question, job.identity, job.device)
+
+    def write(self, number: int) -> None:
+        """Predict a partition and write its file."""
+        partition = self.job.partitions[number]
+        if partition.path is None:
+            predictions = self.scorer.answer_own(partition.start, partition.stop)
+        else:
+            records = partition.read(self.job.columns)
+            try:
+                predictions = self.scorer.answer(records, partition.place)
+            except InputError as error:
+                if str(error).startswith(partition.label):
+                    raise
+                raise type(error)(f"{partition.label}: {error}") from None
+        self.folder.write(number, predictions)
+
+
+class RemoteWorker:
+    """A worker for Ray Data. It returns errors: Ray would wrap an exception and its message."""
+
+    def __init__(self, job: Job) -> None:
+        self._worker: Worker | None = None
+        self._problem: HeadstartError | None = None
         try:
-            return int(pq.read_metadata(self.file(number)).num_rows)
-        except (OSError, pa.ArrowException):
-            return None
+            self._worker = Worker(job)
+        except HeadstartError as error:
+            self._problem = error
 
-    def write(self, number: int, predictions: pa.Table) -> None:
-        """Write the predictions of a partition, in one step."""
-        with partial_file(self.file(number)) as temporary:
-            pq.write_table(predictions, temporary, compression="zstd")
-
-
-def _difference(name: str, before: dict[str, Any], now: dict[str, Any]) -> str:
-    if name != "question":
-        return _WORDS.get(name, f"another {name}")
-    old, new = before.get(name), now[name]
-    old = old if isinstance(old, dict) else {}
-    changed = [key for key in new if old.get(key) != new[key]]
-    if "features" in changed:
-        return "other features"
-    return "another question: " + ", ".join(f"{key} was {old.get(key)} and is {new[key]}" for key in changed)
+    def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
+        """Write the partitions with these numbers; return their count and the error, if any."""
+        numbers = [int(number) for number in batch["partition"]]
+        problem = self._problem
+        for number in numbers:
+            try:
+                if self._worker is not None and problem is None:
+                    self._worker.write(number)
+            except HeadstartError as error:
+                problem = error
+        kind, message = ("", "") if problem is None else (type(problem).__name__, str(problem))
+        return {"partitions": [len(numbers)], "kind": [kind], "message": [message]}
 
 
-_FEATURES_AT_ONCE = 4096  # whose heads are gathered together: 35 MB at 64 activations
+def raise_again(kind: str, message: str) -> None:
+    """Raise the error that a worker returned, if any."""
+    if kind:
+        error_class = getattr(errors, kind, HeadstartError)
+        raise error_class(message)
 
 
 class Scorer:
-    """Maps tables of rows or of cells to predictions, by a saved model that is opened once.
+    """Maps tables of rows or cells to predictions of a saved model.
 
-    A large model is mapped into memory, so that only what is asked for is read. It can be handed to
-    ``Dataset.map_batches`` of Ray Data with ``batch_format="pyarrow"``, where each worker opens the model
-    once.
+    A large model is mapped into memory and read on demand. The class can be passed to
+    ``Dataset.map_batches`` of Ray Data with ``batch_format="pyarrow"``; each worker opens the model once.
 
     Parameters
     ----------
     model : str or Path
         The folder of the model.
     features : list, default=None
-        The features that rows are predicted at, or chosen from; all by default.
+        The features at which rows are predicted, or from which the best are chosen; all by default.
     top : int, default=None
-        How many features to name for each row, best first; by default every feature is predicted.
+        The number of features to return for each row, best first; by default every feature is predicted.
     by, quantile, exclude_observed, mixed_kinds
-        How the best features are found; see ``Headstart.recommend``.
+        How features are ranked; see ``Headstart.recommend``.
     level : float, default=0.9
         The probability that each interval contains the value.
     device : str, default=None
-        Where cells are computed, ``"cuda"`` for a graphics card; rankings are found by the processor.
+        The device that computes cells, ``"cuda"`` for a graphics card. The processor computes rankings.
 
     Examples
     --------
@@ -379,10 +431,10 @@ class Scorer:
 
     @classmethod
     def checked(cls, model: Path, question: Question, identity: str, device: str | None = None) -> Scorer:
-        """A scorer for a question that was checked, by the model of this identity and no other."""
+        """Return a scorer for a checked question; refuse a model whose digest is not ``identity``."""
         scorer = cls.__new__(cls)
         scorer._open(model, question, device)
-        if identity_of(model) != identity:  # also if it has changed while it was read
+        if model_digest(model) != identity:  # after reading: it may have changed meanwhile
             raise ModelFileError(f"{model} has changed since scoring began; start anew, into another folder")
         return scorer
 
@@ -402,8 +454,8 @@ class Scorer:
         Returns
         -------
         pyarrow.Table
-            row, feature, mean, std, low and high; of the best features also place and score. Cells are in
-            the order of the records.
+            row, feature, mean, std, low and high; with ``top`` also place and score. Cells are in the order
+            of the records.
 
         Raises
         ------
@@ -416,60 +468,52 @@ class Scorer:
 
     def answer(self, records: pa.Table, place: Callable[[int], str]) -> pa.Table:
         """Predict each record; ``place(i)`` describes record i in messages."""
-        names, rows = self._numbered(records, "row", place)
+        names, rows = self._number_names(records, "row", place)
         positions = self.fitted.rows.positions(names)
         if "feature" in records.column_names and self.question.top is None:
-            return self._pairs(names, rows, positions, *self._numbered(records, "feature", place))
-        return self._rows([names[i] for i in rows], positions[rows])
+            features, which = self._number_names(records, "feature", place)
+            numbers = self._predict_cells(positions[rows], features, which.astype(np.int64))
+            return _prediction_table(coded(names, rows), coded(features, which), numbers)
+        return self._predict_rows([names[i] for i in rows], positions[rows])
 
     def answer_own(self, start: int, stop: int) -> pa.Table:
         """Predict the model's own rows from position ``start`` up to ``stop``."""
         # One by one: a slice would read the names of all rows.
         names = [self.fitted.rows[i] for i in range(start, stop)]
-        return self._rows(names, np.arange(start, stop))
+        return self._predict_rows(names, np.arange(start, stop))
 
-    def _numbered(
+    def _number_names(
         self, records: pa.Table, noun: str, place: Callable[[int], str]
     ) -> tuple[list[str], NDArray[np.int32]]:
+        """Return the distinct names in a column, and for each record the number of its name."""
         numbering = NameNumbering(noun)
         column = records.column(noun)
-        if pa.types.is_dictionary(column.type):  # which may hold names that none of these records has
+        if pa.types.is_dictionary(column.type):  # it may contain names that no record has
             column = column.cast(column.type.value_type)
         numbers = numbering.number(column.combine_chunks(), place)
         return numbering.names, numbers
 
-    def _pairs(
-        self,
-        names: list[str],
-        rows: NDArray[np.int32],
-        positions: NDArray[np.int64],
-        features: list[str],
-        which: NDArray[np.int32],
-    ) -> pa.Table:
-        numbers = self._cells(positions[rows], features, which.astype(np.int64))
-        return _lines(coded(names, rows), coded(features, which), numbers)
-
-    def _cells(
+    def _predict_cells(
         self, rows: NDArray[np.int64], features: list[str], which: NDArray[np.int64]
     ) -> tuple[NDArray[np.float64], ...]:
         return predict_pairs(self.fitted, rows, features, which, self.question.level, self._device)
 
-    def _rows(self, names: list[str], positions: NDArray[np.int64]) -> pa.Table:
+    def _predict_rows(self, names: list[str], positions: NDArray[np.int64]) -> pa.Table:
         if self.question.top is not None:
-            return self._best(names, positions, self.question.top)
-        some, states = Names(names, "row"), self.fitted.roster.take(positions)
+            return self._rank_features(names, positions, self.question.top)
+        rows, states = Names(names, "row"), self.fitted.roster.take(positions)
         blocks = [
             self._features[start : start + _FEATURES_AT_ONCE]
             for start in range(0, len(self._features), _FEATURES_AT_ONCE)
         ]
-        parts = [predict_features(self.fitted, some, states, block, self._device) for block in blocks]
-        return _joined(some, parts).to_arrow(self.question.level)
+        parts = [predict_features(self.fitted, rows, states, block, self._device) for block in blocks]
+        return _concatenate(rows, parts).to_arrow(self.question.level)
 
-    def _best(self, names: list[str], positions: NDArray[np.int64], top: int) -> pa.Table:
+    def _rank_features(self, names: list[str], positions: NDArray[np.int64], top: int) -> pa.Table:
         question, fitted = self.question, self.fitted
         best = best_features(
             fitted,
-            [Asker(name, int(at)) for name, at in zip(names, positions, strict=True)],
+            [TargetRow(name, int(position)) for name, position in zip(names, positions, strict=True)],
             fitted.roster.take(positions),
             top,
             question.features,
@@ -482,20 +526,20 @@ class Scorer:
         places = np.arange(len(rows)) - np.repeat(counts.cumsum() - counts, counts) + 1
         slots = np.concatenate([*(slots for slots, _ in best), np.zeros(0, np.int64)])
         score = np.concatenate([*(score for _, score in best), np.zeros(0)])
-        own, which = np.unique(slots, return_inverse=True)
-        features = [fitted.catalogue.listing.features[slot].name for slot in own]
-        numbers = self._cells(positions[rows], features, which)
-        lines = _lines(coded(names, rows), coded(features, which), numbers)
-        return lines.add_column(1, "place", pa.array(places)).add_column(3, "score", pa.array(score))
+        distinct_slots, which = np.unique(slots, return_inverse=True)
+        features = [fitted.catalogue.listing.features[slot].name for slot in distinct_slots]
+        numbers = self._predict_cells(positions[rows], features, which)
+        table = _prediction_table(coded(names, rows), coded(features, which), numbers)
+        return table.add_column(1, "place", pa.array(places)).add_column(3, "score", pa.array(score))
 
 
-def _lines(rows: pa.Array, features: pa.Array, numbers: Sequence[NDArray[np.float64]]) -> pa.Table:
+def _prediction_table(rows: pa.Array, features: pa.Array, numbers: Sequence[NDArray[np.float64]]) -> pa.Table:
     names = ("row", "feature", "mean", "std", "low", "high")
     return pa.table([rows, features, *map(pa.array, numbers)], names=list(names))
 
 
-def _joined(rows: Names, parts: list[Prediction]) -> Prediction:
-    """Predictions of the same rows at the features of all parts."""
+def _concatenate(rows: Names, parts: list[Prediction]) -> Prediction:
+    """Concatenate predictions of the same rows at different features."""
     if len(parts) == 1:
         return parts[0]
     return Prediction(
@@ -508,274 +552,236 @@ def _joined(rows: Names, parts: list[Prediction]) -> Prediction:
     )
 
 
-@dataclass(frozen=True)
-class Job:
-    """All that a worker has to know. The folders are absolute, because workers run elsewhere."""
+class Question(Config):
+    """Settings of the predictions of each record; they are part of the manifest of a run."""
 
-    model: Path
-    identity: str  # of the model
-    question: Question
-    columns: tuple[str, ...]  # of row and, where single cells are asked for, of feature
-    partitions: tuple[Partition, ...]
-    out: Path
-    device: str | None = None
+    features: tuple[str, ...] | None = None  # None: all of the model
+    top: int | None = None  # the best features of each row; None: all of them
+    by: By = "mean"
+    quantile: float = 0.9
+    exclude_observed: bool = True
+    mixed_kinds: bool = False
+    level: float = 0.9
+
+    @classmethod
+    def asked(cls, features: Any, top: object, **settings: Any) -> Question:
+        """Build a question from a user's arguments and check them, before any model is opened."""
+        if top is not None:
+            top = whole_number(top, option_name("top"))
+        Criterion(settings["by"], settings["quantile"])
+        level = settings["level"]
+        if isinstance(level, bool) or not isinstance(level, (int, float)) or not 0 < level < 1:
+            raise InputError(f"an interval's level must lie between 0 and 1; got {level!r}")
+        names = None
+        if features is not None:  # each of them once
+            names = tuple(dict.fromkeys(as_name(each, "feature") for each in as_list(features)))
+        if names == ():
+            raise InputError(f"{option_name('features')} gives no name; leave it out to use all")
+        return cls(features=names, top=top, **settings)
+
+    @property
+    def criterion(self) -> Criterion:
+        """The criterion of a ranking."""
+        return Criterion(self.by, self.quantile)
+
+    def check(self, fitted: ModelState, *, pairs: bool) -> None:
+        """Refuse a question that a model cannot answer, before any partition is predicted."""
+        if pairs and (self.top is not None or self.features is not None):
+            name = "top" if self.top is not None else "features"
+            raise InputError(
+                f"{option_name('pairs')} names the cells to predict, so that {option_name(name)} has no "
+                "meaning; "
+                f"give {option_name('rows')} instead, or leave out {option_name(name)}"
+            )
+        slots = np.array(fitted.catalogue.slots(self.features or ()), dtype=np.int64)  # all must be known
+        if self.top is None:
+            return
+        listing = fitted.catalogue.listing
+        slots = listing.present if self.features is None else slots
+        if self.by != "information" and not self.mixed_kinds and len(slots):
+            require_same_units(listing, slots, option_name("top"))
+        if self.exclude_observed:
+            require_contexts(listing, slots)
 
 
-class Worker:
-    """Opens the model once, and writes the predictions of partitions."""
+class ScoringFolder:
+    """A folder of predictions with a manifest, perhaps of an interrupted run."""
 
-    def __init__(self, job: Job) -> None:
-        self.job = job
-        self.folder = ScoringFolder(job.out)
-        self.scorer = Scorer.checked(job.model, job.question, job.identity, job.device)
+    def __init__(self, path: Path) -> None:
+        self.path = path
 
-    def write(self, number: int) -> None:
-        """Predict a partition and write its file."""
-        partition = self.job.partitions[number]
-        if partition.path is None:
-            found = self.scorer.answer_own(partition.start, partition.stop)
-        else:
-            records = partition.read(self.job.columns)
-            try:
-                found = self.scorer.answer(records, partition.place)
-            except InputError as error:
-                if str(error).startswith(partition.label):
-                    raise
-                raise type(error)(f"{partition.label}: {error}") from None
-        self.folder.write(number, found)
+    def file(self, number: int) -> Path:
+        """Return the file of a partition."""
+        return self.path / f"part-{number:06d}.parquet"
 
+    def require_ours(self) -> None:
+        """Refuse a folder with other files: readers of the folder would mix them with predictions."""
+        if self.path.is_dir() and not (self.path / MANIFEST).exists():
+            unfinished = left_over(self.path, _OUTPUT_FILES)
+            others = [file.name for file in self.path.iterdir() if file not in unfinished]
+            if others:
+                raise InputError(
+                    f"{self.path} holds other files, such as {min(others)!r}; name a new or empty folder"
+                )
+        elif self.path.exists() and not self.path.is_dir():
+            raise InputError(f"{self.path} is a file; name a folder")
 
-class RemoteWorker:
-    """A worker as Ray Data calls it: what goes wrong is returned, so that its message arrives as it is."""
+    def begin(self, facts: dict[str, Any]) -> None:
+        """Write the manifest of a run, or refuse to continue a run with another manifest."""
+        facts = {"format": _FORMAT, **facts}
+        manifest = self.path / MANIFEST
+        if not manifest.exists():
+            write_json(manifest, facts)
+            return
+        before = read_json(manifest)
+        before = before if isinstance(before, dict) else {}
+        different = [name for name in facts if before.get(name) != facts[name]]
+        if different:
+            raise InputError(
+                f"{self.path} holds predictions of {_difference(different[0], before, facts)}; name another "
+                "folder, or remove this one to start anew"
+            )
 
-    def __init__(self, job: Job) -> None:
-        self._worker: Worker | None = None
-        self._problem: HeadstartError | None = None
+    def tidy(self) -> None:
+        """Remove unfinished files of killed writers; the folder must be locked."""
+        for file in left_over(self.path, _OUTPUT_FILES):
+            file.unlink(missing_ok=True)
+
+    def missing(self, partitions: int) -> list[int]:
+        """Return the numbers of the partitions whose files do not exist or cannot be read."""
+        return [number for number in range(partitions) if self._count_lines(number) is None]
+
+    def lines(self, partitions: int) -> int:
+        """Return the number of predictions in all partitions."""
+        return sum(self._count_lines(number) or 0 for number in range(partitions))
+
+    def _count_lines(self, number: int) -> int | None:
         try:
-            self._worker = Worker(job)
-        except HeadstartError as error:
-            self._problem = error
+            return int(pq.read_metadata(self.file(number)).num_rows)
+        except (OSError, pa.ArrowException):
+            return None
 
-    def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
-        """Write the partitions of these numbers."""
-        numbers = [int(number) for number in batch["partition"]]
-        problem = self._problem
-        for number in numbers:
-            try:
-                if self._worker is not None and problem is None:
-                    self._worker.write(number)
-            except HeadstartError as error:
-                problem = error
-        kind, message = ("", "") if problem is None else (type(problem).__name__, str(problem))
-        return {"partitions": [len(numbers)], "kind": [kind], "message": [message]}
+    def write(self, number: int, predictions: pa.Table) -> None:
+        """Write the predictions of a partition, in one step."""
+        with partial_file(self.file(number)) as temporary:
+            pq.write_table(predictions, temporary, compression="zstd")
 
 
-def raise_again(kind: str, message: str) -> None:
-    """Raise the error that a worker met, if any."""
-    if kind:
-        family = getattr(errors, kind, HeadstartError)
-        raise family(message)
+def _difference(name: str, before: dict[str, Any], now: dict[str, Any]) -> str:
+    if name != "question":
+        return _DIFFERENCES.get(name, f"another {name}")
+    old, new = before.get(name), now[name]
+    old = old if isinstance(old, dict) else {}
+    changed = [key for key in new if old.get(key) != new[key]]
+    if "features" in changed:
+        return "other features"
+    return "another question: " + ", ".join(f"{key} was {old.get(key)} and is {new[key]}" for key in changed)
 
 
-Engine = Literal["local", "ray"]
+@dataclass(frozen=True)
+class Partition:
+    """Consecutive records of one file, or consecutive rows of the model."""
 
-_CELLS = 1 << 22  # predictions of a partition: 270 MB while they are computed
+    path: Path | None  # a Parquet file; None: the rows of the model
+    label: str  # the name of the file in messages
+    start: int
+    stop: int
 
-_PAIRS = 1 << 19
+    def read(self, columns: Sequence[str]) -> pa.Table:
+        """Read these columns of the records as ``row`` and ``feature``, from their row groups only."""
+        if self.path is None:
+            raise ValueError("the model's own rows lie in no file")
+        file_columns, parts = ParquetSource(self.path).own(columns), []
+        try:
+            with pq.ParquetFile(self.path) as file:
+                sizes = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+                begins = list(itertools.accumulate(sizes, initial=0))
+                needed = [
+                    i for i in range(len(sizes)) if begins[i] < self.stop and self.start < begins[i + 1]
+                ]
+                position = begins[needed[0]]
+                for batch in file.iter_batches(_RECORDS_AT_ONCE, row_groups=needed, columns=file_columns):
+                    low, high = max(self.start - position, 0), min(self.stop - position, len(batch))
+                    parts += [batch.slice(low, high - low)] if low < high else []
+                    position += len(batch)
+        except (pa.ArrowException, OSError) as error:
+            raise InputError(f"{self.label} cannot be read: {error}") from error
+        records = pa.Table.from_batches(parts).select(file_columns)
+        return records.rename_columns(["row", "feature"][: len(columns)])
 
-_ROWS = 1 << 12  # of a partition in which the best features of rows are found
-
-
-def score(
-    model: str | Path,
-    out: str | Path,
-    *,
-    pairs: Any = None,
-    rows: Any = None,
-    features: Sequence[Any] | None = None,
-    top: int | None = None,
-    by: By = "mean",
-    quantile: float = 0.9,
-    exclude_observed: bool = True,
-    mixed_kinds: bool = False,
-    level: float = 0.9,
-    engine: Engine = "local",
-    workers: int | None = None,
-    partition_size: int | None = None,
-    device: str | None = None,
-    row: str | None = None,
-    feature: str | None = None,
-    separator: str | None = None,
-    encoding: str | None = None,
-    quiet: bool = False,
-) -> Scored:
-    """Predict many rows or cells by a saved model, into a folder of Parquet files.
-
-    The work is parted into partitions. Each becomes one file, which is written in one step, so that a run
-    that was interrupted goes on where it stopped when it is called again. Memory does not grow with the
-    number of records. Both engines write the same files.
-
-    Parameters
-    ----------
-    model : str or Path
-        The folder of a saved model. It must not change during the run.
-    out : str or Path
-        A new or empty folder, or that of an interrupted run.
-    pairs : path or frame, default=None
-        The cells to predict: a CSV or Parquet file, a folder of Parquet files or a frame, with the columns
-        row and feature. Other columns are passed over.
-    rows : path, frame or list, default=None
-        The rows to predict: the same with a column row, or a list of names; by default, without pairs, all
-        rows of the model.
-    features : list, default=None
-        The features at which rows are predicted, or from which the best are chosen; all by default.
-    top : int, default=None
-        How many features to name for each row, best first; by default every feature is predicted.
-    by, quantile, exclude_observed, mixed_kinds
-        How the best features are found; see ``Headstart.recommend``.
-    level : float, default=0.9
-        The probability that each interval contains the value.
-    engine : {"local", "ray"}, default="local"
-        This process, or workers of Ray: those of the cluster that runs or that ``RAY_ADDRESS`` names,
-        otherwise of this machine. All of them must see the folders under the same path.
-    workers : int, default=None
-        How many workers Ray is asked for; as many as it has processors by default.
-    partition_size : int, default=None
-        How many records a partition has at most; by default such that a worker needs some hundred MB.
-    device : str, default=None
-        Where cells are computed, ``"cuda"`` for graphics cards, one for each worker of Ray. Rankings are
-        found by the processor.
-    row, feature : str, default=None
-        The columns of the records, "row" and "feature" by default.
-    separator, encoding : str, default=None
-        Of text files, as in ``Table.read``.
-    quiet : bool, default=False
-        Whether to hide progress.
-
-    Returns
-    -------
-    Scored
-        How much was written. Files have the columns row, feature, mean, std, low and high; of the best
-        features also place and score.
-
-    Raises
-    ------
-    InputError
-        If the arguments cannot be used, a name is not in the model, or the folder holds other files or a
-        run of another model, other records or other settings.
-    BusyError
-        If another run writes to the folder.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from headstart import Headstart
-    >>> from headstart.datasets import synthetic_ratings
-    >>> folder = tempfile.mkdtemp()
-    >>> table = synthetic_ratings(rows=60, features=20, density=0.5)
-    >>> Headstart(adapter="bayes", quiet=True).fit(table).save(f"{folder}/model")
-    >>> score(f"{folder}/model", f"{folder}/best", top=3, quiet=True).lines
-    180
-    """
-    place = Path(model).resolve() if isinstance(model, str | Path) else None
-    if place is None:
-        raise InputError(f"score() takes the folder of a saved model; got {type(model).__name__}")
-    _require_engine(engine, workers)
-    if device is not None and engine == "local":  # workers of Ray may be on machines that have others
-        device_of(device)
-    settings = {"exclude_observed": exclude_observed, "mixed_kinds": mixed_kinds, "level": level}
-    question = Question.asked(features, top, by=by, quantile=quantile, **settings)
-    if pairs is not None and rows is not None:
-        raise InputError(f"give either {option_name('pairs')} or {option_name('rows')}, not both")
-    columns = (row or "row",) if pairs is None else (row or "row", feature or "feature")
-    given, what = (pairs, "pairs") if pairs is not None else (rows, "rows")
-    form = TextFormat(separator, None, encoding)
-    source = None if given is None else open_records(given, columns, form, what)
-    identity = identity_of(place)
-    fitted = Headstart.load(place)._fitted  # all of it is read once, here; workers only map it
-    question.check(fitted, pairs=pairs is not None)
-    size = _size(partition_size, question, len(question.features or fitted.catalogue), pairs is not None)
-    folder = ScoringFolder(Path(out).resolve())
-    folder.require_ours()
-    busy = f"{out} is being written by another run; wait until it ends, or name another folder"
-    with lock_folder(folder.path, create=True, busy=busy):
-        folder.tidy()
-        facts = {"model": identity, "question": question.model_dump(mode="json"), "partition_size": size}
-        files = parquet_files(given)
-        with _begun(source, files, len(fitted.rows), columns, size, folder, facts) as records:
-            job = Job(place, identity, question, columns, records.partitions, folder.path, device)
-            return _run(job, folder, engine, workers, Reporter(quiet))
+    def place(self, record: int) -> str:
+        """Describe the place of a record, for messages."""
+        return f"{self.label}, record {self.start + record + 1}"
 
 
-def _require_engine(engine: object, workers: object) -> None:
-    if engine not in get_args(Engine):
-        hint = did_you_mean(str(engine), get_args(Engine))
-        raise InputError(f"{option_name('engine')} must be 'local' or 'ray'; got {engine!r}{hint}")
-    if workers is not None:
-        whole_number(workers, option_name("workers"))
-        if engine == "local":
-            raise InputError(f"{option_name('workers')} is for {option_name('engine', 'ray')}; leave it out")
-    if engine == "ray":
-        from headstart.scoring_ray import require_ray
+@dataclass(frozen=True)
+class Records:
+    """All records in partitions, and a digest of them."""
 
-        require_ray()
+    partitions: tuple[Partition, ...]
+    identity: str  # the digest: equal for equal records only
 
 
-def _size(given: object, question: Question, features: int, pairs: bool) -> int:
-    if given is not None:
-        return whole_number(given, option_name("partition_size"))
-    if pairs:
-        return _PAIRS
-    return _ROWS if question.top is not None else max(1, _CELLS // max(1, features))
-
-
-@contextmanager
-def _begun(
-    source: Source | None,
-    files: list[Path] | None,
-    own: int,
-    columns: tuple[str, ...],
-    size: int,
-    folder: ScoringFolder,
-    facts: dict[str, Any],
-) -> Iterator[Records]:
-    """The records in partitions, after the manifest was written or found to be the same."""
-    if source is None or files is not None:
-        records = own_rows(own, size) if files is None else records_of(files, None, size)
-        folder.begin({**facts, "records": records.identity, "columns": list(columns)})
-        yield records
-        return
-    copy = folder.path / COPY
-    with partial_file(copy) as temporary:  # so that a refused run leaves the copy of the other one alone
-        copy_records(source, columns, temporary)
-        copied = records_of([temporary], source.label, size)
-        folder.begin({**facts, "records": copied.identity, "columns": list(columns)})
-    yield records_of([copy], source.label, size)
-    copy.unlink(missing_ok=True)
-
-
-def _run(job: Job, folder: ScoringFolder, engine: Engine, workers: int | None, reporter: Reporter) -> Scored:
-    total = len(job.partitions)
-    missing = folder.missing(total)
-    found = total - len(missing)
-    if missing:
-        with reporter.bar("scoring", total, found) as bar:
-            if engine == "ray":
-                from headstart.scoring_ray import score_on_ray
-
-                score_on_ray(job, missing, workers, bar)
-            else:
-                _score_here(job, missing, bar)
-    if folder.missing(total):
-        raise HeadstartError(
-            f"the workers wrote files that are not in {folder.path}; name a folder that all machines of the "
-            "cluster share under the same path"
+def open_records(data: object, columns: Sequence[str], form: TextFormat, what: str) -> Source:
+    """Open the records of the argument named ``what``: a path, a frame or a list of names of rows."""
+    names = not isinstance(data, str) and isinstance(data, (Sequence, np.ndarray))
+    if names and len(columns) > 1:
+        raise InputError(
+            f"{option_name(what)} takes a file, a folder or a frame with the columns {columns[0]!r} and "
+            f"{columns[1]!r}; got {type(data).__name__}"
         )
-    return Scored(folder.path, total, found, folder.lines(total))
+    if names:
+        data = pa.table({columns[0]: pa.array([as_name(each, "row") for each in data], pa.string())})  # type: ignore[attr-defined]
+    source = open_source(data, columns, form)
+    if names:
+        source.label = option_name(what)
+    for column, name in zip(columns, ("row", "feature"), strict=False):
+        source.require(column, name)
+    return source
 
 
-def _score_here(job: Job, numbers: Sequence[int], bar: Bar) -> None:
-    worker = Worker(job)
-    for number in numbers:
-        worker.write(number)
-        bar.step()
+def own_rows(count: int, size: int) -> Records:
+    """Return the rows of the model, ``size`` in each partition."""
+    return Records(tuple(_cut(None, "the model", count, size)), "all rows of the model")
+
+
+def parquet_files(data: object) -> list[Path] | None:
+    """Return the Parquet files of the records; None if the records must first be copied into one."""
+    if not isinstance(data, str | os.PathLike):
+        return None
+    path = Path(data).resolve()
+    if path.is_dir():
+        return sorted(file for file in path.iterdir() if not file.name.startswith((".", "_")))
+    return [path] if path.name.lower().endswith(PARQUET) else None
+
+
+def records_of(files: Sequence[Path], label: str | None, size: int) -> Records:
+    """Return the records of Parquet files, at most ``size`` in each partition, which is within one file."""
+    partitions, digest = [], hashlib.sha256()
+    for path in files:
+        partitions += _cut(path, label or str(path), pq.read_metadata(path).num_rows, size)
+        with path.open("rb") as content:
+            digest.update(hashlib.file_digest(content, "sha256").digest())
+    if not partitions:
+        raise InputError(f"{label or files[0]} has no records")
+    return Records(tuple(partitions), digest.hexdigest())
+
+
+def copy_records(source: Source, columns: Sequence[str], to: Path) -> None:
+    """Write the records of any source to a Parquet file, block by block."""
+    writer: pq.ParquetWriter | None = None
+    try:
+        for batch in source.batches(columns, ()):
+            if writer is None:
+                writer = pq.ParquetWriter(to, batch.schema)
+            writer.write_batch(batch)
+    finally:
+        if writer is not None:
+            writer.close()
+    if writer is None:
+        raise InputError(f"{source.label} has no records")
+
+
+def _cut(path: Path | None, label: str, count: int, size: int) -> list[Partition]:
+    starts = range(0, count, size)
+    return [Partition(path, label, start, min(start + size, count)) for start in starts]

@@ -11,7 +11,7 @@ from headstart.errors import HeadstartError, InputError, option_name
 from headstart.progress import Bar
 from headstart.scoring import Job, RemoteWorker, raise_again
 
-_MOST_BLOCKS = 4096  # of tasks; beyond, one task writes several partitions
+_MAX_TASKS = 4096  # with more partitions, one task writes several
 
 
 def require_ray() -> Any:
@@ -27,17 +27,17 @@ def require_ray() -> Any:
 
 
 def score_on_ray(job: Job, numbers: Sequence[int], workers: int | None, bar: Bar) -> None:
-    """Write the partitions of these numbers, by workers that each open the model once.
+    """Write the partitions with these numbers on Ray workers, each of which opens the model once.
 
-    Ray is started on this machine unless it runs already, or ``RAY_ADDRESS`` names a cluster.
+    Unless Ray is running or ``RAY_ADDRESS`` names a cluster, it is started on this machine.
     """
     ray = require_ray()
     with _running(ray):
         count = min(workers or max(1, int(ray.cluster_resources().get("CPU", 1))), len(numbers))
         items = [{"partition": number} for number in numbers]
-        tasks = ray.data.from_items(items, override_num_blocks=min(len(items), _MOST_BLOCKS))
-        tasks.context.enable_progress_bars = False  # there is one of our own
-        done = tasks.map_batches(
+        tasks = ray.data.from_items(items, override_num_blocks=min(len(items), _MAX_TASKS))
+        tasks.context.enable_progress_bars = False  # ``bar`` shows the progress
+        results = tasks.map_batches(
             RemoteWorker,
             fn_constructor_args=(job,),
             batch_size=1,
@@ -46,13 +46,13 @@ def score_on_ray(job: Job, numbers: Sequence[int], workers: int | None, bar: Bar
             num_gpus=1 if (job.device or "").startswith("cuda") else None,
         )
         try:
-            for each in done.iter_rows():
-                raise_again(each["kind"], each["message"])
-                bar.step(advance=each["partitions"])
+            for result in results.iter_rows():
+                raise_again(result["kind"], result["message"])
+                bar.step(advance=result["partitions"])
         except ray.exceptions.RayError as error:
-            first = str(error).strip().splitlines()[-1]
+            reason = str(error).strip().splitlines()[-1]
             raise HeadstartError(
-                f"Ray stopped ({type(error).__name__}: {first}); what is written stays, and the same call "
+                f"Ray stopped ({type(error).__name__}: {reason}); what is written stays, and the same call "
                 "goes on from there"
             ) from error
 

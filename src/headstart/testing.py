@@ -1,4 +1,8 @@
-"""Check that an adapter or a backbone keeps the contract of its protocol."""
+"""Check that an adapter or a backbone fulfils the contract of its protocol.
+
+``check_adapter`` and ``check_backbone`` train the part on small synthetic tables (a ``World`` each) and run
+all checks on it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,6 @@ from torch import Tensor
 from headstart.adapters.base import (
     Adapter,
     AdapterConfig,
-    StreamingAdapter,
     adapter_config,
     new_adapter,
     register_adapter,
@@ -50,12 +53,12 @@ TABLES = {
 
 
 class ContractError(AssertionError):
-    """A part does not keep what every part of its family promises."""
+    """A part does not fulfil the contract of its protocol."""
 
 
 @dataclass(frozen=True)
 class World:
-    """A trained backbone, new features, and an adapter that was meta-trained."""
+    """A table with a trained backbone, new features, and a meta-trained adapter."""
 
     name: str
     table: Table
@@ -68,16 +71,16 @@ class World:
 def worlds(
     adapter: AdapterConfig, backbones: tuple[object, ...] = (SMALL_PVAE, "factorisation")
 ) -> list[World]:
-    """Small worlds of every kind of table, for each backbone."""
+    """Return a small world for every table and backbone."""
     return [
         trained_world(name, adapter, backbone_config(backbone)) for backbone in backbones for name in TABLES
     ]
 
 
 def trained_world(name: str, adapter: AdapterConfig, backbone: BackboneConfig) -> World:
-    """Train on most features of one of the ``TABLES``; the others are new."""
-    whole = TABLES[name]()
-    known, unseen = whole.with_features(whole.features[:-6]), whole.with_features(whole.features[-6:])
+    """Train on all but the last six features of one of the ``TABLES``; these six are new."""
+    table = TABLES[name]()
+    known, unseen = table.with_features(table.features[:-6]), table.with_features(table.features[-6:])
     recipe = Recipe(
         backbone=backbone,
         pretraining=PretrainingConfig(epochs=2),
@@ -98,27 +101,27 @@ def trained_world(name: str, adapter: AdapterConfig, backbone: BackboneConfig) -
     except (RuntimeError, TypeError, IndexError) as error:
         raise ContractError(f"it cannot be trained: {error} ({title})") from error
     batch = feature_batch(unseen)
-    # Contexts of 0, 1, 2, 4 … shots, so that none, few and many are there.
+    # Contexts of no, few and many shots.
     shots = torch.tensor([0, 1, 2, 4, 8, 1000])
-    place = torch.arange(len(batch.cells.index)) - batch.cells.indptr[batch.cells.lines]
-    new = batch.observing(batch.cells.keep(place < shots[batch.cells.lines]))
-    own = trained.adapters["adapter"].adapter
-    return World(title, known, trained.backbone, trained.knowledge, new, own)
+    position = torch.arange(len(batch.cells.index)) - batch.cells.indptr[batch.cells.lines]
+    new = batch.observing(batch.cells.keep(position < shots[batch.cells.lines]))
+    trained_adapter = trained.adapters["adapter"].adapter
+    return World(title, known, trained.backbone, trained.knowledge, new, trained_adapter)
 
 
-def require(holds: bool, promise: str, where: str) -> None:
-    """Raise unless a promise is kept."""
-    if not holds:
-        raise ContractError(f"{promise} ({where})")
+def require(fulfilled: bool, rule: str, where: str) -> None:
+    """Raise a ContractError unless a rule of the contract is fulfilled."""
+    if not fulfilled:
+        raise ContractError(f"{rule} ({where})")
 
 
 def tensors_of(part: object) -> Mapping[str, Tensor]:
-    """The tensors that an object such as heads or states is made of, by name."""
+    """Return the tensors of an object such as heads or states, by name."""
     return {name: value for name, value in vars(part).items() if isinstance(value, Tensor)}
 
 
 def same(one: object, other: object, *, exact: bool = False) -> bool:
-    """Whether two objects hold the same tensors, bit for bit or up to rounding."""
+    """Return whether two objects have the same tensors, bit for bit or up to rounding."""
     first, second = tensors_of(one), tensors_of(other)
     if first.keys() != second.keys():
         return False
@@ -132,7 +135,7 @@ def same(one: object, other: object, *, exact: bool = False) -> bool:
 
 
 def check_adapter(adapter: str | type[Adapter] | AdapterConfig) -> None:
-    """Check that an adapter keeps the contract, after training it on small made-up tables.
+    """Check that an adapter fulfils the contract, after training it on small synthetic tables.
 
     Parameters
     ----------
@@ -142,7 +145,7 @@ def check_adapter(adapter: str | type[Adapter] | AdapterConfig) -> None:
     Raises
     ------
     ContractError
-        At the first promise that is not kept. The message names the promise and the table.
+        At the first rule that is not fulfilled. The message names the rule and the table.
 
     Examples
     --------
@@ -160,7 +163,7 @@ def check_adapter(adapter: str | type[Adapter] | AdapterConfig) -> None:
 
 
 def check_adapter_heads(world: World) -> None:
-    """One finite head per feature, as wide as the activations, with a covariance if that is declared."""
+    """Check for one finite head per feature, as wide as the activations, with a covariance if declared."""
     states = world.adapter.refine(world.knowledge.states)
     heads = world.adapter.adapt(world.new, states)
     require(
@@ -180,39 +183,41 @@ def check_adapter_heads(world: World) -> None:
 
 
 def check_repeatable(world: World) -> None:
-    """The same context gives the same head, bit for bit, and leaves the adapter as it was."""
+    """Check that the same context gives the same head, bit for bit, and does not change the adapter."""
     before = {name: value.clone() for name, value in world.adapter.state_dict().items()}
     states = world.adapter.refine(world.knowledge.states)
     one, two = (world.adapter.adapt(world.new, states) for _ in range(2))
     require(same(one, two, exact=True), "adapting twice must give the same heads bit for bit", world.name)
     after = world.adapter.state_dict()
-    untouched = all(torch.equal(before[name], after[name]) for name in before)
-    require(untouched, "adapt() must not change the adapter", world.name)
+    unchanged = all(torch.equal(before[name], after[name]) for name in before)
+    require(unchanged, "adapt() must not change the adapter", world.name)
 
 
 def check_order(world: World) -> None:
-    """The order of a context does not matter."""
+    """Check that the order of a context does not matter."""
     cells, states = world.new.cells, world.adapter.refine(world.knowledge.states)
     backwards = torch.argsort(cells.lines * 10_000 - torch.arange(len(cells.index)))
-    turned = Cells(cells.indptr, cells.index[backwards], cells.values[backwards], cells.width)
-    one, other = (world.adapter.adapt(world.new.observing(each), states) for each in (cells, turned))
+    reversed_cells = Cells(cells.indptr, cells.index[backwards], cells.values[backwards], cells.width)
+    one, other = (
+        world.adapter.adapt(world.new.observing(context), states) for context in (cells, reversed_cells)
+    )
     require(same(one, other), "the order of a context must not matter", world.name)
 
 
 def check_batches(world: World) -> None:
-    """A batch gives the same heads as one feature at a time; an empty batch gives none."""
+    """Check that a batch gives the same heads as one feature at a time, and an empty batch none."""
     states = world.adapter.refine(world.knowledge.states)
-    together = world.adapter.adapt(world.new, states)
-    each = [world.adapter.adapt(world.new.take(torch.tensor([i])), states) for i in range(len(world.new))]
-    promise = "a batch must give the same heads as one feature at a time"
-    require(same(Heads.concatenate(each), together), promise, world.name)
-    none = world.adapter.adapt(world.new.take(torch.zeros(0, dtype=torch.int64)), states)
-    shapes = [part.shape for part in none.parts()] == [(0, *part.shape[1:]) for part in together.parts()]
-    require(shapes, "an empty batch must give no heads", world.name)
+    batched = world.adapter.adapt(world.new, states)
+    single = [world.adapter.adapt(world.new.take(torch.tensor([i])), states) for i in range(len(world.new))]
+    rule = "a batch must give the same heads as one feature at a time"
+    require(same(Heads.concatenate(single), batched), rule, world.name)
+    empty = world.adapter.adapt(world.new.take(torch.zeros(0, dtype=torch.int64)), states)
+    shapes_agree = [p.shape for p in empty.parts()] == [(0, *p.shape[1:]) for p in batched.parts()]
+    require(shapes_agree, "an empty batch must give no heads", world.name)
 
 
 def check_refining(world: World) -> None:
-    """``refines`` says whether ``refine`` changes states; rows are refined one by one."""
+    """Check that ``refines`` is True if ``refine`` changes states, and that it treats rows separately."""
     states = world.knowledge.states
     refined = world.adapter.refine(states)
     changed = not same(states, refined, exact=True)
@@ -225,29 +230,27 @@ def check_refining(world: World) -> None:
 
 
 def check_adapter_loading(world: World) -> None:
-    """All that an adapter learned is in its parameters and buffers."""
+    """Check that the state of an adapter, its parameters and buffers, determines its heads."""
     states = world.adapter.refine(world.knowledge.states)
     fresh = new_adapter(world.adapter.config, world.knowledge)  # without prepare()
     fresh.load_state_dict(world.adapter.state_dict())
     heads = fresh.eval().adapt(world.new, fresh.refine(world.knowledge.states))
-    promise = (
-        "an adapter built without prepare() and given another's state must make the same heads bit for bit"
-    )
-    require(same(heads, world.adapter.adapt(world.new, states), exact=True), promise, world.name)
+    rule = "an adapter built without prepare() and given another's state must make the same heads bit for bit"
+    require(same(heads, world.adapter.adapt(world.new, states), exact=True), rule, world.name)
 
 
 def check_streaming(world: World) -> None:
-    """Where there are sums, those of two halves of a context add up to those of the whole."""
+    """Check that the sufficient statistics of two halves of a context add up to those of the whole."""
     adapter = world.adapter
-    if not isinstance(adapter, StreamingAdapter):
+    if not adapter.streaming:
         return
     streamed = torch.nonzero(adapter.streams(world.new.kinds))[:, 0]
     batch, states = world.new.take(streamed), adapter.refine(world.knowledge.states)
     half = torch.arange(len(batch.cells.index)) % 2 == 0
     parts = [batch.observing(batch.cells.keep(mask)) for mask in (half, ~half)]
     total = sum((adapter.evidence(part, states) for part in parts), torch.zeros(()))
-    promise = "solve(evidence(a) + evidence(b)) must be adapt(a and b)"
-    require(same(adapter.solve(total, batch), adapter.adapt(batch, states)), promise, world.name)
+    rule = "solve(evidence(a) + evidence(b)) must be adapt(a and b)"
+    require(same(adapter.solve(total, batch), adapter.adapt(batch, states)), rule, world.name)
 
 
 ADAPTER_CHECKS: tuple[Callable[[World], None], ...] = (
@@ -262,28 +265,28 @@ ADAPTER_CHECKS: tuple[Callable[[World], None], ...] = (
 
 
 def check_in_a_model(config: AdapterConfig) -> None:
-    """In a model: adding a feature changes no other prediction, and a saved model predicts the same."""
+    """Check in a model that adding a feature changes no other prediction, and that loading changes none."""
     table, where = TABLES["ratings"](), f"a model with adapter {config.name}"
     quick = {"pretraining": {"epochs": 2}, "metatraining": {"epochs": 1}, "quiet": True}
     model = Headstart(SMALL_PVAE, config, **quick).fit(table)  # type: ignore[arg-type]
     before = model.predict()
     row = model.rows[0]
     model.add_features({"new": {"observations": {row: table.kinds[0].high}}, "bare": {}})
-    model.observe("new", {model.rows[1]: table.kinds[0].low})
+    model.observe_feature("new", {model.rows[1]: table.kinds[0].low})
     after = model.predict(features=list(before.features))
     unchanged = np.array_equal(before.mean, after.mean) and np.array_equal(before.std, after.std)
     require(unchanged, "adding a feature must leave every other prediction as it was, bit for bit", where)
     with tempfile.TemporaryDirectory() as folder:
         model.save(Path(folder) / "model")
         copy = Headstart.load(Path(folder) / "model")
-    for asked in (None, {"new row": {table.features[0]: table.kinds[0].high}}):
-        one, other = model.predict(asked), copy.predict(asked)
+    for rows in (None, {"new row": {table.features[0]: table.kinds[0].high}}):
+        one, other = model.predict(rows), copy.predict(rows)
         equal = np.array_equal(one.mean, other.mean) and np.array_equal(one.std, other.std)
         require(equal, "a saved and loaded model must predict the same, bit for bit", where)
 
 
 def check_backbone(backbone: str | type[Backbone] | BackboneConfig) -> None:
-    """Check that a backbone keeps the contract, after training it on small made-up tables.
+    """Check that a backbone fulfils the contract, after training it on small synthetic tables.
 
     Parameters
     ----------
@@ -293,7 +296,7 @@ def check_backbone(backbone: str | type[Backbone] | BackboneConfig) -> None:
     Raises
     ------
     ContractError
-        At the first promise that is not kept. The message names the promise and the table.
+        At the first rule that is not fulfilled. The message names the rule and the table.
 
     Examples
     --------
@@ -309,18 +312,18 @@ def check_backbone(backbone: str | type[Backbone] | BackboneConfig) -> None:
 
 
 def check_states(world: World) -> None:
-    """Finite states of the declared sizes, with spreads that are not negative; also of an empty row."""
+    """Check for finite states of the declared sizes, also of rows without observations and of no rows."""
     cells = world.knowledge.cells
-    empty = cells.keep(torch.zeros(len(cells.index), dtype=torch.bool))
-    for given in (cells, empty, cells.take(torch.zeros(0, dtype=torch.int64))):
-        states = world.backbone.states(given)
+    unobserved = cells.keep(torch.zeros(len(cells.index), dtype=torch.bool))
+    for observed in (cells, unobserved, cells.take(torch.zeros(0, dtype=torch.int64))):
+        states = world.backbone.states(observed)
         require(
-            states.code.shape == states.code_std.shape == (len(given), world.backbone.code_size),
+            states.code.shape == states.code_std.shape == (len(observed), world.backbone.code_size),
             "codes must have the shape (rows, code_size)",
             world.name,
         )
         require(
-            states.activation.shape == (len(given), world.backbone.activation_size),
+            states.activation.shape == (len(observed), world.backbone.activation_size),
             "activations must have the shape (rows, activation_size)",
             world.name,
         )
@@ -330,32 +333,32 @@ def check_states(world: World) -> None:
 
 
 def check_rows_by_themselves(world: World) -> None:
-    """A row's state depends on its own observations only, in any order, bit for bit when repeated."""
+    """Check that a row's state depends on its own observations only, and is repeatable bit for bit."""
     cells = world.knowledge.cells
-    every = world.backbone.states(cells)
-    require(same(every, world.backbone.states(cells), exact=True), "states must be repeatable", world.name)
+    states = world.backbone.states(cells)
+    require(same(states, world.backbone.states(cells), exact=True), "states must be repeatable", world.name)
     rows = torch.tensor([5, 2])
     alone = world.backbone.states(cells.take(rows))
     require(
-        same(alone, every.take(rows)), "a row's state must depend on its own observations only", world.name
+        same(alone, states.take(rows)), "a row's state must depend on its own observations only", world.name
     )
 
 
 def check_masking(world: World) -> None:
-    """Hidden features leave no trace in the states."""
+    """Check that masked features do not influence the states."""
     cells = world.knowledge.cells
     hidden = torch.arange(cells.width) < 3
     without = world.backbone.states(cells.keep(~hidden[cells.index]))
-    promise = "states of hidden features must be those of rows that did not observe them"
-    require(same(world.backbone.states(cells, hidden), without, exact=True), promise, world.name)
+    rule = "states of hidden features must be those of rows that did not observe them"
+    require(same(world.backbone.states(cells, hidden), without, exact=True), rule, world.name)
 
 
 def check_backbone_heads(world: World) -> None:
-    """One finite head per feature."""
+    """Check for one finite head per feature."""
     heads = world.backbone.heads
-    shapes = heads.weight.shape == (world.backbone.features, world.backbone.activation_size)
+    shapes_agree = heads.weight.shape == (world.backbone.features, world.backbone.activation_size)
     require(
-        shapes and len(heads.bias) == world.backbone.features,
+        shapes_agree and len(heads.bias) == world.backbone.features,
         "there must be one head per feature",
         world.name,
     )
@@ -363,18 +366,18 @@ def check_backbone_heads(world: World) -> None:
     require(finite, "heads must be finite", world.name)
     if world.backbone.heads_read_code:
         states, width = world.knowledge.states, world.backbone.activation_size
-        promise = "where heads_read_code, the activation must be the leading part of the code"
-        require(torch.equal(states.code[:, :width], states.activation), promise, world.name)
+        rule = "where heads_read_code, the activation must be the leading part of the code"
+        require(torch.equal(states.code[:, :width], states.activation), rule, world.name)
 
 
 def check_backbone_loading(world: World) -> None:
-    """All that a backbone learned is in its parameters and buffers."""
+    """Check that the state of a backbone, its parameters and buffers, determines its row states."""
     backbone = world.backbone
     fresh = BACKBONES.part_of(backbone.config)(backbone.config, backbone.kinds, backbone.grid)
     fresh.load_state_dict(backbone.state_dict())
     states = fresh.eval().states(world.knowledge.cells)
-    promise = "a backbone given another's state must give the same states bit for bit"
-    require(same(states, backbone.states(world.knowledge.cells), exact=True), promise, world.name)
+    rule = "a backbone given another's state must give the same states bit for bit"
+    require(same(states, backbone.states(world.knowledge.cells), exact=True), rule, world.name)
 
 
 BACKBONE_CHECKS: tuple[Callable[[World], None], ...] = (

@@ -113,7 +113,7 @@ def tiny() -> Callable[..., Tiny]:
 def keeps_the_contract() -> Callable[[Tiny, Adapter], None]:
     """What every adapter promises: any order, any batch, no shots, no features; the same every time.
 
-    It holds in use and in training, but for dropout, which is left out.
+    It holds in training, with gradients, but for dropout, which is left out; and in use, without.
     """
 
     def check(world: Tiny, adapter: Adapter) -> None:
@@ -122,7 +122,8 @@ def keeps_the_contract() -> Callable[[Tiny, Adapter], None]:
             for module in adapter.modules():
                 if isinstance(module, nn.Dropout):
                     module.eval()
-            check_as_it_is(world, adapter)
+            with torch.set_grad_enabled(training):
+                check_as_it_is(world, adapter)
 
     def check_as_it_is(world: Tiny, adapter: Adapter) -> None:
         batch, states = world.batch, adapter.refine(world.knowledge.states)

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from tests.oracles.finetuning import tune_each
 from torch import nn
 
 from headstart.adapters import ADAPTERS, adapter_config, build_adapter
@@ -8,27 +9,6 @@ from headstart.adapters.finetuning import FineTunedConfig, MAMLConfig, adam_step
 from headstart.core.types import Heads
 
 RATE = 0.05
-
-
-def slow(world, start: Heads, epochs: int) -> Heads:
-    """One feature at a time, with PyTorch's own Adam."""
-    tuned = []
-    for feature in range(len(start)):
-        weight = nn.Parameter(start.weight[feature].detach().clone())
-        bias = nn.Parameter(start.bias[feature].detach().clone())
-        optimizer = torch.optim.Adam([weight, bias], lr=RATE)
-        context = world.context(feature)
-        for _ in range(epochs if context else 0):
-            losses = []
-            for row, value in context:
-                logit = weight @ world.knowledge.states.activation[row] + bias
-                kind = world.batch.kinds[feature]
-                losses.append(world.knowledge.likelihood.nll(logit, logit.new_tensor(value), kind))
-            optimizer.zero_grad()
-            (sum(losses) / len(losses)).backward()
-            optimizer.step()
-        tuned.append(Heads(weight.detach()[None], bias.detach()[None]))
-    return Heads.concatenate(tuned)
 
 
 def start_of(world) -> Heads:
@@ -47,7 +27,7 @@ def test_equals_each_feature_alone_with_torchs_adam(tiny, epochs, through):
     start = start_of(world)
     heads = tune(world, Heads(start.weight.requires_grad_(through), start.bias), epochs)
     assert heads.weight.requires_grad == through
-    expected = slow(world, start, epochs)
+    expected = tune_each(world, start, epochs, RATE)
     torch.testing.assert_close(heads.weight, expected.weight, rtol=1e-6, atol=1e-8)
     torch.testing.assert_close(heads.bias, expected.bias, rtol=1e-6, atol=1e-8)
 
@@ -99,7 +79,7 @@ def test_tunes_what_its_base_gives(tiny):
     world = tiny(dtype=torch.float64)
     config = FineTunedConfig(base="mean-head", epochs=3, learning_rate=RATE)
     heads = world.adapted(build_adapter(config, world.knowledge))
-    expected = slow(world, start_of(world), 3)
+    expected = tune_each(world, start_of(world), 3, RATE)
     torch.testing.assert_close(heads.weight, expected.weight, rtol=1e-6, atol=1e-8)
 
 
@@ -118,11 +98,6 @@ def test_a_base_in_training_is_left_alone(tiny):
     shots = world.batch.shots
     assert bool((heads.bias != untouched.bias)[shots > 0].all())
     assert torch.equal(heads.weight[shots == 0], untouched.weight[shots == 0])
-
-
-def test_contract(tiny, keeps_the_contract):
-    world = tiny()
-    keeps_the_contract(world, build_adapter(FineTunedConfig(base="mean-head"), world.knowledge))
 
 
 @pytest.mark.parametrize("base", ["mean-head", "chn", "bayes", "chn-bayes", "maml-3", "train-5-train-2"])

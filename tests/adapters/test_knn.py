@@ -1,8 +1,8 @@
-import math
 from dataclasses import replace
 
 import pytest
 import torch
+from tests.oracles.knn import squared_distances
 
 from headstart.adapters import baselines as knn
 from headstart.adapters import build_adapter
@@ -13,29 +13,11 @@ from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 
 
-def imputed(pairs, rows: int, kind_mean: float) -> list[float]:
-    """A whole column, what is not observed filled with the mean."""
-    mean = sum(value for _, value in pairs) / len(pairs) if pairs else kind_mean
-    return [dict(pairs).get(row, mean) for row in range(rows)]
-
-
-def slow_distances(world, rows: int) -> list[list[float]]:
-    known, new = world.knowledge.kinds.tolist(), world.batch.kinds.tolist()
-
-    def kind_mean(kind: int) -> float:
-        values = [value for j, other in enumerate(known) if other == kind for _, value in world.column(j)]
-        return sum(values) / len(values)
-
-    columns = [imputed(world.column(j), rows, kind_mean(kind)) for j, kind in enumerate(known)]
-    contexts = [imputed(world.context(i), rows, kind_mean(kind)) for i, kind in enumerate(new)]
-    return [[math.dist(context, column) ** 2 for column in columns] for context in contexts]
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_distances_equal_those_of_the_imputed_columns(tiny, seed):
     world = tiny(seed=seed)
     found = build_adapter(NearestHeadsConfig(), world.knowledge).distances(world.batch)
-    torch.testing.assert_close(found.tolist(), slow_distances(world, 10), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(found.tolist(), squared_distances(world, 10), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("neighbours", [1, 2, 10])
@@ -43,7 +25,7 @@ def test_head_is_the_mean_of_the_nearest(tiny, neighbours):
     many = (KindType.BINARY, KindType.RATING, KindType.REAL) * 5
     world = tiny(known=many)
     heads = world.adapted(build_adapter(NearestHeadsConfig(neighbours=neighbours), world.knowledge))
-    for feature, distances in enumerate(slow_distances(world, 10)):
+    for feature, distances in enumerate(squared_distances(world, 10)):
         same = [j for j, kind in enumerate(many) if kind == world.batch.kinds[feature]]
         chosen = sorted(same, key=lambda j, distances=distances: round(distances[j], 9))[:neighbours]
         expected = sum(world.knowledge.heads.weight[j] for j in chosen) / len(chosen)
@@ -64,7 +46,7 @@ def test_rows_outside_the_table_are_part_of_the_columns(tiny):
         moved = replace(
             world, batch=batch.observing(Cells(cells.indptr, outside.clamp(max=10), cells.values, 11))
         )
-        expected = slow_distances(moved, rows)[feature]
+        expected = squared_distances(moved, rows)[feature]
         torch.testing.assert_close(found[feature].tolist(), expected, rtol=1e-6, atol=1e-6)
     extra = torch.arange(12).clamp(max=9)
     assert len(adapter.adapt(batch, states.take(extra))) == 2
@@ -98,8 +80,3 @@ def test_parts_do_not_change_the_result(tiny, monkeypatch):
     whole, split = world.adapted(adapter), knn.parts
     monkeypatch.setattr(knn, "parts", lambda work: split(work, 1))
     torch.testing.assert_close(world.adapted(adapter).weight, whole.weight)
-
-
-def test_contract(tiny, keeps_the_contract):
-    world = tiny()
-    keeps_the_contract(world, build_adapter(NearestHeadsConfig(neighbours=2), world.knowledge))

@@ -131,9 +131,3 @@ def test_the_papers_settings_are_the_defaults():
         1e-2,
         1e-2,
     )
-
-
-@pytest.mark.parametrize("epochs", [0, 1, 10])
-def test_contract(tiny, keeps_the_contract, epochs):
-    world = tiny()
-    keeps_the_contract(world, build_adapter(MAMLConfig(epochs=epochs), world.knowledge).eval())

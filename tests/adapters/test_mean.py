@@ -34,8 +34,3 @@ def test_a_kind_never_seen_starts_in_the_middle(tiny, kind, middle):
     world = tiny(known=((kind + 1) % 3,) * 3, new=(kind,), shots=(0,))
     head = world.adapted(build_adapter(MeanConfig(), world.knowledge))
     assert float(world.knowledge.likelihood.mean(head.bias, world.batch.kinds)) == pytest.approx(middle)
-
-
-def test_contract(tiny, keeps_the_contract):
-    world = tiny()
-    keeps_the_contract(world, build_adapter(MeanConfig(), world.knowledge))

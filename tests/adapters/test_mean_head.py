@@ -28,8 +28,3 @@ def test_learns_nothing_and_carries_no_gradient(tiny):
     adapter = build_adapter(MeanHeadConfig(), world.knowledge)
     assert not adapter.learns
     assert not world.adapted(adapter).weight.requires_grad
-
-
-def test_contract(tiny, keeps_the_contract):
-    world = tiny()
-    keeps_the_contract(world, build_adapter(MeanHeadConfig(), world.knowledge))

@@ -70,8 +70,3 @@ def test_a_kind_never_seen_gets_the_middle(tiny):
     head = world.adapted(build_adapter(MeanHeadMatchingConfig(), world.knowledge))
     assert not head.weight.any()
     assert float(torch.sigmoid(head.bias)) == 0.5
-
-
-def test_contract(tiny, keeps_the_contract):
-    world = tiny()
-    keeps_the_contract(world, build_adapter(MeanHeadMatchingConfig(), world.knowledge))

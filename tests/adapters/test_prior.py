@@ -10,7 +10,8 @@ import pytest
 import torch
 from scipy.stats import multivariate_normal
 from tests.adapters.conftest import Tiny
-from tests.algebra.test_honest import slow_loo
+from tests.oracles.head_prior import metadata_weights
+from tests.oracles.ridge import loo_predictions
 
 from headstart.adapters.head_prior import (
     EmpiricalPrior,
@@ -81,23 +82,6 @@ def unevenly_observed(knowledge: Knowledge) -> Knowledge:
     return replace(knowledge, cells=knowledge.cells.keep(kept))
 
 
-def slow_weights(knowledge: Knowledge) -> tuple[np.ndarray, np.ndarray]:
-    """How much of each head comes from its own observations, and the metric of predictions."""
-    states = knowledge.states
-    metric = np.zeros((WIDTH + 1, WIDTH + 1))
-    for row, variance in zip(
-        states.activation.double().numpy(), states.variance.double().numpy(), strict=True
-    ):
-        d = np.r_[row, 1]
-        metric += (np.outer(d, d) + np.diag(np.r_[variance, 0])) / ROWS
-    theta = stacked_heads(knowledge.heads).double().numpy()
-    spread = unpack(knowledge.heads.covariance.double(), WIDTH + 1).numpy()
-    deviation = theta - theta.mean(0)
-    prior = deviation.T @ deviation / FEATURES + spread.mean(0)
-    known = [1 - np.trace(each @ metric) / np.trace(prior @ metric) for each in spread]
-    return np.clip(known, 1e-3, 1), metric
-
-
 @pytest.mark.parametrize("described", [True, False])
 def test_the_prior_is_an_honest_regression_of_heads(described: bool) -> None:
     knowledge = world()
@@ -108,10 +92,10 @@ def test_the_prior_is_an_honest_regression_of_heads(described: bool) -> None:
         else Description(plain.numbers[:, :0], [])
     )
     prior = empirical_prior(knowledge, knowledge.heads, description)
-    known, metric = slow_weights(knowledge)
+    known, metric = metadata_weights(knowledge)
     np.testing.assert_allclose(activation_metric(knowledge).numpy(), metric, rtol=1e-5)
     theta = stacked_heads(knowledge.heads).double()
-    expected = slow_loo(prior.regression, description.numbers, theta, torch.from_numpy(known)).numpy()
+    expected = loo_predictions(prior.regression, description.numbers, theta, torch.from_numpy(known)).numpy()
     np.testing.assert_allclose(prior.loo_means.numpy(), expected, rtol=1e-3, atol=1e-4)
     rest, share = theta.numpy() - expected, known / known.sum()
     between = sum(p * np.outer(r, r) for p, r in zip(share, rest, strict=True))
@@ -134,9 +118,9 @@ def test_a_known_feature_treated_as_new_gets_what_the_others_predict(mixed: bool
     if mixed:
         description = description.with_more(torch.nn.functional.one_hot(knowledge.kinds, 3).float())
     regression = empirical_prior(knowledge, knowledge.heads, description).regression
-    known = torch.from_numpy(slow_weights(knowledge)[0])
+    known = torch.from_numpy(metadata_weights(knowledge)[0])
     theta = stacked_heads(knowledge.heads).double()
-    expected = slow_loo(regression, description.numbers, theta, known).float()
+    expected = loo_predictions(regression, description.numbers, theta, known).float()
     assert prior.bends.tolist() == [True] + [False] * 8
     places = torch.tensor([7, 3, 50])
     batch = batch_of(knowledge, torch.arange(FEATURES))
@@ -162,7 +146,7 @@ def test_much_observed_features_count_more_for_new_ones(described: bool) -> None
     prior = prepared(
         knowledge if described else replace(knowledge, metadata=knowledge.metadata[:, :0], widths=())
     )
-    weights = torch.from_numpy(slow_weights(knowledge)[0]) * knowledge.table_shots
+    weights = torch.from_numpy(metadata_weights(knowledge)[0]) * knowledge.table_shots
     theta = stacked_heads(knowledge.heads).double()
     plain = sum(w * head for w, head in zip(weights, theta, strict=True)) / weights.sum()
     torch.testing.assert_close(prior.plain_mean.double(), plain, rtol=1e-4, atol=1e-5)
@@ -173,7 +157,7 @@ def test_much_observed_features_count_more_for_new_ones(described: bool) -> None
         regression = empirical_prior(
             knowledge, knowledge.heads, description, knowledge.table_shots
         ).regression
-        expected = slow_loo(regression, description.numbers, theta, weights).float()
+        expected = loo_predictions(regression, description.numbers, theta, weights).float()
         found = prior.mean(batch_of(knowledge, torch.arange(FEATURES)))
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
 
@@ -188,14 +172,14 @@ def test_of_known_features_it_is_known_how_much_observed_they_are() -> None:
     plain = Description.of(knowledge.metadata, WIDTHS).with_cubic_terms(prior.bends)
     batch = batch_of(knowledge, None)
     known = replace(batch, known=torch.arange(FEATURES))
-    theta, weights = stacked_heads(heads).double(), torch.from_numpy(slow_weights(knowledge)[0])
+    theta, weights = stacked_heads(heads).double(), torch.from_numpy(metadata_weights(knowledge)[0])
     for description, found in (
         (plain.with_more(popularity), prior.mean(known)),
         (Description(popularity, [torch.tensor([0])]), prior.mean_without_metadata(known)),
     ):
         regression = empirical_prior(knowledge, heads, description).regression
         assert float(regression.strengths[-1]) > 0
-        expected = slow_loo(regression, description.numbers, theta, weights).float()
+        expected = loo_predictions(regression, description.numbers, theta, weights).float()
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
     mixed = replace(batch, known=torch.where(torch.arange(FEATURES) % 2 == 0, torch.arange(FEATURES), -1))
     expected = torch.where((mixed.known >= 0)[:, None], prior.mean(known), prior.mean(batch))

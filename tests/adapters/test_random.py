@@ -77,11 +77,6 @@ def test_minus_zero_is_zero(tiny):
     assert torch.equal(weight(0.0), weight(-0.0))
 
 
-def test_contract(tiny, keeps_the_contract):
-    world = tiny()
-    keeps_the_contract(world, RandomHead(RandomConfig(), world.knowledge))
-
-
 def test_a_negative_seed_is_refused():
     with pytest.raises(InputError, match="'seed'"):
         RandomConfig(seed=-1)

@@ -32,8 +32,3 @@ def test_more_epochs_fit_the_context_better(tiny):
         nll = known.likelihood.nll(logits, world.batch.cells.values, world.batch.kinds[lines])
         losses.append(float(nll.mean()))
     assert losses == sorted(losses, reverse=True)
-
-
-def test_contract(tiny, keeps_the_contract):
-    world = tiny()
-    keeps_the_contract(world, TrainFromRandom(TrainConfig(), world.knowledge))

@@ -82,20 +82,23 @@ def test_the_same_seed_trains_the_same_backbone_and_it_learns(name: str) -> None
     taste = torch.linspace(0, 1, 60)[cells.lines]  # every feature follows one hidden taste
     cells = Cells(cells.indptr, cells.index, (taste + 0.05 * cells.values).round(decimals=2), FEATURES)
     kinds = torch.full((FEATURES,), KindType.RATING)
-    config = PretrainingConfig(epochs=40, batch_size=20, patience=None)
-    found = []
-    for _ in range(2):
+    held = torch.arange(len(cells.index)) % 5 == 0
+
+    def trained(epochs: int) -> tuple[Backbone, float]:
+        """Return a backbone and its error on what was held out, before it was trained."""
         torch.manual_seed(0)
         model = build_backbone(backbone_config(name), kinds, value_grid(cells))
-        held = torch.arange(len(cells.index)) % 5 == 0
         before = held_out_nll(model, cells.keep(~held), cells.keep(held))
+        config = PretrainingConfig(epochs=epochs, batch_size=20, patience=None)
         pretrain(model, cells.keep(~held), NOTHING, config, seed=1, reporter=Reporter(quiet=True))
-        found.append(model)
-    after = held_out_nll(model, cells.keep(~held), cells.keep(held))
-    assert after < before - 0.1
+        return model, before
+
+    model, before = trained(40)
+    assert held_out_nll(model, cells.keep(~held), cells.keep(held)) < before - 0.1
     assert not any(parameter.requires_grad for parameter in model.parameters())
-    for one, other in zip(found[0].parameters(), found[1].parameters(), strict=True):
-        assert torch.equal(one, other)
+    (one, _), (other, _) = trained(2), trained(2)
+    for mine, yours in zip(one.parameters(), other.parameters(), strict=True):
+        assert torch.equal(mine, yours)
 
 
 @every_backbone

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from tests.oracles.predictive import grid_variances
 
 from headstart.core.predictive import grid_logits, grid_variance
 from headstart.core.types import Heads, RowStates, second_moment
@@ -28,31 +29,18 @@ def world(rows: int, heads: int, *, sure: bool = False, known: bool = False) -> 
     return Heads(weight, bias, covariance), states
 
 
-def slow_variance(heads: Heads, states: RowStates) -> np.ndarray:
-    """Cell by cell, from the definition of the variance of a product of uncertain vectors."""
-    matrices = heads.covariances(WIDTH + 1).double().numpy()
-    found = np.zeros((len(states), len(heads)))
-    for i, j in np.ndindex(*found.shape):
-        row = np.append(states.activation[i].double().numpy(), 1.0)
-        found[i, j] = row @ matrices[j] @ row
-        if states.variance is not None:
-            squares = heads.weight[j].double().numpy() ** 2 + np.diag(matrices[j])[:-1]
-            found[i, j] += squares @ states.variance[i].double().numpy()
-    return found
-
-
 @pytest.mark.parametrize("heads", [1, 3, 20])
 @pytest.mark.parametrize("rows", [1, 2, 9])
 @pytest.mark.parametrize("sure", [False, True])
 @pytest.mark.parametrize("known", [False, True])
 def test_every_way_gives_the_same_grid(rows: int, heads: int, sure: bool, known: bool) -> None:
     some, states = world(rows, heads, sure=sure, known=known)
-    np.testing.assert_allclose(grid_variance(some, states), slow_variance(some, states), rtol=1e-6)
+    np.testing.assert_allclose(grid_variance(some, states), grid_variances(some, states), rtol=1e-6)
     slow = states.activation.double() @ some.weight.double().T + some.bias.double()
     np.testing.assert_allclose(grid_logits(some, states), slow, rtol=1e-12)
     single = grid_variance(some, states, torch.float32)
     assert single.dtype == torch.float32
-    np.testing.assert_allclose(single, slow_variance(some, states), rtol=1e-4)
+    np.testing.assert_allclose(single, grid_variances(some, states), rtol=1e-4)
 
 
 def test_a_form_with_a_one_and_with_spread() -> None:

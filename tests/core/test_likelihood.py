@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
 from scipy.stats import norm
+from tests.oracles.integration import moments_behind_link
 
 from headstart.core import Likelihood, LikelihoodConfig
 from headstart.table.kinds import KindType
@@ -36,16 +35,6 @@ def test_kinds_broadcast_against_a_matrix_of_logits() -> None:
 LOGITS = (-3.0, -1.0, 0.0, 0.5, 2.0)
 
 
-def integrated(link: Callable[[NDArray], NDArray], mean: float, variance: float) -> tuple[float, float]:
-    """Mean and variance of link(N(mean, variance)), by a fine sum."""
-    steps = np.linspace(-9, 9, 20_001)
-    weights = np.exp(-0.5 * steps**2)
-    weights /= weights.sum()
-    values = link(mean + np.sqrt(variance) * steps)
-    first = float(weights @ values)
-    return first, float(weights @ (values - first) ** 2)
-
-
 def sigmoid(x: NDArray) -> NDArray:
     return 1 / (1 + np.exp(-x))
 
@@ -64,7 +53,7 @@ def test_a_binary_prediction_is_the_logistic_function_over_a_gaussian(
     logit: float, variance: float, noise: float
 ) -> None:
     mean, total = told(Likelihood(LikelihoodConfig()), logit, variance, noise, KindType.BINARY)
-    expected, _ = integrated(sigmoid, logit, variance + noise)
+    expected, _ = moments_behind_link(sigmoid, logit, variance + noise)
     assert mean == pytest.approx(expected, abs=0.02)
     assert total == pytest.approx(mean * (1 - mean))  # a coin's
 
@@ -75,7 +64,7 @@ def test_a_squashed_rating_is_the_logistic_function_over_a_gaussian_plus_noise(
     logit: float, variance: float, noise: float
 ) -> None:
     mean, total = told(Likelihood(LikelihoodConfig()), logit, variance, noise, KindType.RATING)
-    expected, spread = integrated(sigmoid, logit, variance)
+    expected, spread = moments_behind_link(sigmoid, logit, variance)
     assert mean == pytest.approx(expected, abs=0.01)
     assert total == pytest.approx(spread + noise, abs=0.01)
 
@@ -84,7 +73,7 @@ def test_a_gaussian_prediction_is_exact() -> None:
     likelihood = Likelihood(LikelihoodConfig(rating_link="identity"))
     for kind in (KindType.RATING, KindType.REAL):
         mean, total = told(likelihood, 0.3, 0.7, 0.4, kind)
-        expected, spread = integrated(lambda x: x, 0.3, 0.7 + 0.4)
+        expected, spread = moments_behind_link(lambda x: x, 0.3, 0.7 + 0.4)
         assert mean == pytest.approx(expected, abs=1e-8)
         assert total == pytest.approx(spread, rel=1e-6)
 
@@ -106,7 +95,7 @@ def test_predictive_nll_of_a_mix_of_kinds_is_each_cell_under_its_own_distributio
         assert alone == pytest.approx((float(mean[n]), float(total[n])))
         if kind == KindType.BINARY:
             expected = -np.log(alone[0] if values[n] == 1 else 1 - alone[0])
-            exact, _ = integrated(sigmoid, float(logits[n]), float(variance[n] + noise[n]))
+            exact, _ = moments_behind_link(sigmoid, float(logits[n]), float(variance[n] + noise[n]))
             assert found[n] == pytest.approx(-np.log(exact if values[n] == 1 else 1 - exact), rel=0.02)
         else:
             expected = -norm.logpdf(float(values[n]), alone[0], np.sqrt(alone[1]))

@@ -2,33 +2,28 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pytest
+from tests.stand_ins import registered, training_steps
 
+from headstart.adapters import ADAPTERS, AdapterConfig
+from headstart.adapters.baselines import MeanConfig, MeanOfContext
 from headstart.backbones.factorisation import FactorisationConfig
 from headstart.backbones.feedforward import FeedForwardConfig
 from headstart.backbones.pvae import PVAEConfig
+from headstart.core.predictive import Predictive
+from headstart.core.types import FeatureBatch, Heads, RowStates
 from headstart.datasets import synthetic_mixed, synthetic_ratings, synthetic_responses
 from headstart.errors import InputError, UnknownNameError
-from headstart.evaluate import Benchmark, BenchmarkConfig, Results, benchmark, scoring
+from headstart.evaluate import Benchmark, BenchmarkConfig, Results
 from headstart.evaluate.kshot import KShotTest
 from headstart.table.kinds import KindType
-from headstart.training import recipe
 from headstart.training.recipe import feature_batch
 
-METHODS = (
-    "chn-bayes",
-    "bayes",
-    "chn",
-    "mean",
-    "mean-head",
-    "knn-1",
-    "random",
-    "train-1",
-    "maml-0",
-    "chn-train-1",
-)
+METHODS = ("chn-bayes", "bayes", "chn", "mean", "knn-1", "train-1")
 QUICK = {"pretraining": {"epochs": 2}, "metatraining": {"epochs": 2}, "test_rows": 0}  # see test_rows.py
 
 
@@ -49,6 +44,29 @@ def timeless(results: Results) -> list[dict[str, object]]:
 def finished(table, tmp_path_factory):
     out = tmp_path_factory.mktemp("benchmark") / "out"
     return Benchmark(table, config(), name="made up").run(out), out
+
+
+def written(folder: Path) -> dict[str, int]:
+    """When each finished split was written."""
+    return {path.name: path.stat().st_mtime_ns for path in sorted((folder / "splits").glob("*.json"))}
+
+
+class InterruptedConfig(MeanConfig):
+    name: Literal["interrupted"] = "interrupted"  # type: ignore[assignment]
+
+
+class Interrupted(MeanOfContext):
+    """An adapter whose use can be interrupted."""
+
+    config_type: ClassVar[type[AdapterConfig]] = InterruptedConfig
+    uses: ClassVar[list[int]] = [0]
+    interrupted_at: ClassVar[int | None] = None
+
+    def adapt(self, batch: FeatureBatch, states: RowStates) -> Heads:
+        self.uses[0] += 1
+        if self.uses[0] == self.interrupted_at:
+            raise KeyboardInterrupt
+        return super().adapt(batch, states)
 
 
 def test_there_is_one_record_per_split_method_shots_and_metric(finished):
@@ -95,43 +113,45 @@ def test_one_seed_gives_one_result(table, finished, tmp_path):
     assert (again.data, again.settings) == (finished[0].data, finished[0].settings)
 
 
-def test_finished_splits_are_kept_and_not_run_again(table, finished, tmp_path, monkeypatch):
-    train, calls = recipe.train_backbone, []
-
-    def interrupted(*arguments, **settings):
-        calls.append(settings["seed"])
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return train(*arguments, **settings)
-
-    monkeypatch.setattr(recipe, "train_backbone", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        Benchmark(table, config()).run(tmp_path / "out")
-    assert not (tmp_path / "out" / "results.json").exists()
-    results = Benchmark(table, config()).run(tmp_path / "out")
-    assert calls == [0, 1, 1]
-    assert timeless(results) == timeless(finished[0])
-    Benchmark(table, config()).run(tmp_path / "out")
-    assert calls == [0, 1, 1]
-    more = Benchmark(table, config(splits=3)).run(tmp_path / "out")
-    assert calls == [0, 1, 1, 2]
-    assert more.splits == 3
+def test_finished_splits_are_kept_and_not_run_again(table, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    with registered(ADAPTERS, Interrupted):
+        quick = config(methods=("mean", "interrupted"))
+        whole = Benchmark(table, quick).run(tmp_path / "whole")
+        monkeypatch.setattr(Interrupted, "interrupted_at", 2 * Interrupted.uses[0] - 1)  # in the second split
+        with pytest.raises(KeyboardInterrupt):
+            Benchmark(table, quick).run(out)
+        assert not (out / "results.json").exists()
+        first = written(out)
+        assert list(first) == ["0.json"]
+        results = Benchmark(table, quick).run(out)
+        assert timeless(results) == timeless(whole)
+        both = written(out)
+        assert list(both) == ["0.json", "1.json"]
+        assert both["0.json"] == first["0.json"]
+        Benchmark(table, quick).run(out)
+        assert written(out) == both
+        more = Benchmark(table, quick.revised(splits=3)).run(out)
+        assert list(written(out)) == ["0.json", "1.json", "2.json"]
+        assert written(out).items() > both.items()
+        assert more.splits == 3
 
 
 @pytest.mark.parametrize("backbone", [PVAEConfig(), FactorisationConfig()], ids=lambda config: config.name)
 def test_a_split_goes_on_from_its_checkpoints(table, tmp_path, monkeypatch, backbone):
     learned = "chn" if backbone.name == "pvae" else "chn-bayes"
-    quick = config(methods=("mean", learned), splits=1, backbone=backbone)
-    whole = Benchmark(table, quick).run(tmp_path / "whole")
-    with monkeypatch.context() as patch:
-        patch.setattr(benchmark, "time_adapters", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with registered(ADAPTERS, Interrupted):
+        quick = config(methods=("mean", learned, "interrupted"), splits=1, backbone=backbone)
+        monkeypatch.setattr(Interrupted, "uses", [0])
+        with training_steps() as steps:
+            whole = Benchmark(table, quick).run(tmp_path / "whole")
+        monkeypatch.setattr(Interrupted, "interrupted_at", 2 * Interrupted.uses[0])  # all are trained
         with pytest.raises(KeyboardInterrupt):
             Benchmark(table, quick).run(tmp_path / "out")
-    kept = {path.name for path in (tmp_path / "out" / "splits" / "0").iterdir()}
-    # Sweeps are over before a checkpoint would pay.
-    first = {"backbone.safetensors"} if backbone.name == "pvae" else set()
-    assert kept == first | {f"{learned}.safetensors"}
-    results = Benchmark(table, quick).run(tmp_path / "out")
+        with training_steps() as again:
+            results = Benchmark(table, quick).run(tmp_path / "out")
+    assert steps[0] > 0
+    assert again[0] == 0
     assert timeless(results) == timeless(whole)
     assert [path.name for path in (tmp_path / "out" / "splits").iterdir()] == ["0.json"]
 
@@ -223,10 +243,14 @@ def test_nothing_but_contexts_reaches_a_prediction(tmp_path, monkeypatch):
     settings = config(methods=("chn", "mean", "knn-1", "train-1"), test_share=0.3, meta_share=3 / 7, splits=1)
     split = Benchmark(table, settings).splits[0]
     means: list[np.ndarray] = []
-    score = scoring.score
-    monkeypatch.setattr(
-        scoring, "score", lambda truth, mean, *rest: (means.append(mean), score(truth, mean, *rest))[1]
-    )
+    predict = KShotTest.predict
+
+    def watched(self: KShotTest, *given: Any) -> Predictive:
+        predictive = predict(self, *given)
+        means.append(predictive.mean.numpy())
+        return predictive
+
+    monkeypatch.setattr(KShotTest, "predict", watched)
     Benchmark(table, settings).run(tmp_path / "first")
 
     held_out = table.with_features(split.meta_test)

@@ -125,11 +125,11 @@ def test_nothing_outside_the_context_reaches_a_prediction(worlds, seed, k):
     assert torch.equal(first.std, second.std)
 
 
-def test_many_rows_are_predicted_part_by_part(worlds, monkeypatch):
+def test_many_rows_are_predicted_part_by_part(worlds, limits):
     test, world = make(worlds), worlds.knowledge()
     heads = worlds.Ridge(worlds.RidgeConfig(), world).adapt(test.context(8), world.states)
     whole = test.predict(heads, world.states, world.likelihood)
-    monkeypatch.setattr("headstart.core.predictive._CELLS_AT_ONCE", 1)
+    limits(predicted_cells_per_block=1)
     parts = test.predict(heads, world.states, world.likelihood)
     assert torch.allclose(parts.mean, whole.mean)
     assert torch.allclose(parts.std, whole.std)

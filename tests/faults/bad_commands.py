@@ -131,41 +131,45 @@ CONTEXTS: list[tuple[str, list[str], str]] = [
 MODELS: list[tuple[str, list[str], str]] = [
     ("no model", ["info", "nowhere"], "nowhere is not a saved model: there is no such folder"),
     ("a file", ["info", "long.csv"], "long.csv is not a saved model"),
-    ("no model to add to", ["add", "nowhere", "new"], "there is no such folder"),
-    ("taken", ["add", "m", "f1"], "feature 'f1' is already in the model; use headstart observe to add"),
-    ("taken with spaces", ["add", "m", " f1 "], "feature 'f1' is already in the model"),
-    ("empty name", ["add", "m", ""], "'' cannot be a feature"),
+    ("no model to add to", ["add-feature", "nowhere", "new"], "there is no such folder"),
+    (
+        "taken",
+        ["add-feature", "m", "f1"],
+        "feature 'f1' is already in the model; use headstart observe-feature to add",
+    ),
+    ("taken with spaces", ["add-feature", "m", " f1 "], "feature 'f1' is already in the model"),
+    ("empty name", ["add-feature", "m", ""], "'' cannot be a feature"),
     (
         "surrogate",
-        ["add", "m", "f\udcff"],
+        ["add-feature", "m", "f\udcff"],
         "'f\\udcff' cannot be a feature: it has bytes that are not valid UTF-8",
     ),
-    ("kind", ["add", "m", "new", "--kind", "ratng"], "'ratng' is not a kind"),
+    ("kind", ["add-feature", "m", "new", "--kind", "ratng"], "'ratng' is not a kind"),
     (
         "kind not fitted",
-        ["add", "m", "new", "--kind", "binary"],
+        ["add-feature", "m", "new", "--kind", "binary"],
         "feature 'new': kind binary is not among those",
     ),
     (
         "another kind",
-        ["add", "m", "new", "--observations", "high.csv"],
+        ["add-feature", "m", "new", "--observations", "high.csv"],
         "; --kind gives the feature another kind",
     ),
-    ("no JSON", ["add", "m", "new", "--metadata", "{year"], "--metadata is neither a file nor JSON"),
+    ("no JSON", ["add-feature", "m", "new", "--metadata", "{year"], "--metadata is neither a file nor JSON"),
     (
         "broken JSON",
-        ["add", "m", "new", "--metadata", "broken.json"],
+        ["add-feature", "m", "new", "--metadata", "broken.json"],
         "--metadata is neither a file nor JSON",
     ),
-    ("JSON list", ["add", "m", "new", "--metadata", "list.json"], "--metadata must be a JSON object"),
-    ("not UTF-8", ["add", "m", "new", "--metadata", "latin.txt"], "latin.txt is not UTF-8 text"),
-    ("metadata", ["add", "m", "new", "--metadata", '{"yaer": 1}'], "unknown metadata 'yaer'"),
+    ("JSON list", ["add-feature", "m", "new", "--metadata", "list.json"], "--metadata must be a JSON object"),
+    ("not UTF-8", ["add-feature", "m", "new", "--metadata", "latin.txt"], "latin.txt is not UTF-8 text"),
+    ("metadata", ["add-feature", "m", "new", "--metadata", '{"yaer": 1}'], "unknown metadata 'yaer'"),
     (
         "metadata value",
-        ["add", "m", "new", "--metadata", '{"year": "x"}'],
+        ["add-feature", "m", "new", "--metadata", '{"year": "x"}'],
         "metadata 'year' must be a finite number",
     ),
-    ("unknown feature", ["observe", "m", "f99", "--observations", "first.csv"], "unknown feature 'f99'"),
+    ("unknown feature", ["observe-feature", "m", "f99", "first.csv"], "unknown feature 'f99'"),
     ("suggest for an unknown feature", ["suggest", "m", "f99"], "unknown feature 'f99'"),
     ("suggest an unknown row", ["suggest", "m", "f1", "--rows", "nobody"], "unknown row 'nobody'"),
     ("suggest from a file", ["suggest", "m", "f1", "--rows", "names.txt"], "unknown row 'nobody'"),
@@ -224,10 +228,7 @@ def command_cases() -> list[Case]:
         cases += [
             (f"{command}-{what}", [command, *rest, "--out", "x"], 1, said) for what, rest, said in OPTIONS
         ]
-    for command in (["add", "m", "new"], ["observe", "m", "f1"]):
-        cases += [
-            (f"{command[0]}-{what}", [*command, "--observations", *rest], 1, said)
-            for what, rest, said in CONTEXTS
-        ]
+    for command in (["add-feature", "m", "new", "--observations"], ["observe-feature", "m", "f1"]):
+        cases += [(f"{command[0]}-{what}", [*command, *rest], 1, said) for what, rest, said in CONTEXTS]
     cases += [(f"model-{what}", arguments, 1, said) for what, arguments, said in MODELS]
     return cases + [(f"usage-{what}", arguments, 2, said) for what, arguments, said in USAGE]

@@ -38,7 +38,7 @@ NAME_CALLS: dict[str, tuple[Callable[[Headstart, Any], Any], str]] = {
     "feature": (lambda m, name: m.feature(name), "feature"),
     "add_feature": (lambda m, name: m.add_feature(name), "feature"),
     "add_features": (lambda m, name: m.add_features({"good": {}, name: {}}), "feature"),
-    "observe": (lambda m, name: m.observe(name, {"u1": 3}), "feature"),
+    "observe": (lambda m, name: m.observe_feature(name, {"u1": 3}), "feature"),
     "suggest": (lambda m, name: m.suggest(name), "feature"),
     "remove_feature": (lambda m, name: m.remove_feature(name), "feature"),
     "predict features": (lambda m, name: m.predict(features=["f1", name]), "feature"),
@@ -46,7 +46,7 @@ NAME_CALLS: dict[str, tuple[Callable[[Headstart, Any], Any], str]] = {
     "predict new rows": (lambda m, name: m.predict(rows={"new": {}, name: {}}), "row"),
     "suggest rows": (lambda m, name: m.suggest("f1", rows=["u1", name]), "row"),
     "add_rows": (lambda m, name: m.add_rows({"new": {}, name: {}}), "row"),
-    "observed rows": (lambda m, name: m.observe("f1", {"u1": 3, name: 3}), "name"),
+    "observed rows": (lambda m, name: m.observe_feature("f1", {"u1": 3, name: 3}), "name"),
     "first rows": (lambda m, name: m.add_feature("new", observations={"u1": 3, name: 3}), "name"),
     "features of a row": (lambda m, name: m.add_rows({"new": {name: 3}}), "name"),
 }
@@ -90,7 +90,7 @@ TAKEN: list[Case] = [
     ),
     (
         "two spellings of an observed row",
-        lambda m: m.observe("f1", {"u1": 3, " u1": 4}),
+        lambda m: m.observe_feature("f1", {"u1": 3, " u1": 4}),
         "'u1' is given twice, as 'u1' and ' u1'",
     ),
     (
@@ -115,7 +115,7 @@ NO_VALUES: dict[str, tuple[Any, str]] = {
     "above": (5.5, "the value 5.5 at '{at}' is not from 1 to 5 (kind rating:1:5)"),
 }
 VALUE_CALLS: dict[str, tuple[Callable[[Headstart, Any], Any], str]] = {
-    "observe": (lambda m, value: m.observe("f1", {"u2": 3, "u1": value}), "u1"),
+    "observe": (lambda m, value: m.observe_feature("f1", {"u2": 3, "u1": value}), "u1"),
     "add_feature": (lambda m, value: m.add_feature("new", observations={"u2": 3, "u1": value}), "u1"),
     "add_features": (
         lambda m, value: m.add_features({"a": {}, "new": {"observations": {"u1": value}}}),
@@ -136,7 +136,7 @@ def bad_values() -> Iterator[Case]:
 def no_mappings() -> Iterator[Case]:
     """Things that do not map names to anything."""
     calls: dict[str, tuple[Callable[[Headstart, Any], Any], str]] = {
-        "observe": (lambda m, given: m.observe("f1", given), "feature 'f1': observations must map"),
+        "observe": (lambda m, given: m.observe_feature("f1", given), "feature 'f1': observations must map"),
         "add_feature": (
             lambda m, given: m.add_feature("new", observations=given),
             "feature 'new': observations must map",

@@ -35,7 +35,7 @@ def write(place: Path, log: Path, seed: int) -> None:
                     model.add_feature(own)
                 if number % 7 == 0:
                     model.add_rows({f"{own} {number}": {"f1": value}})
-                model.observe(own, {row: value})
+                model.observe_feature(own, {row: value})
             acknowledged.write(f"{row} {value}\n")
             acknowledged.flush()
             os.fsync(acknowledged.fileno())
@@ -65,7 +65,7 @@ def round_of(place: Path, logs: Path, seed: int) -> int:
         if not last:
             continue
         feature = model.feature(f"writer {name}")
-        held = {model.rows[place]: value for place, value in zip(feature.rows, feature.values, strict=True)}
+        held = feature.observations
         # One change may have been made and not been acknowledged before the kill.
         different = {row for row in held.keys() | last.keys() if held.get(row) != last.get(row)}
         if len(different) > 1:

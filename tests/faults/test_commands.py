@@ -45,7 +45,7 @@ def test_what_was_added_since_the_fit_is_not_dropped_unasked(observations: Path,
     with Headstart.updating(out) as model:
         model.add_feature("Dune 3", observations={"u1": 5})
         model.add_rows({"guest": {"f1": 3}})
-        model.observe("f1", {"guest": 3})
+        model.observe_feature("f1", {"guest": 3})
     before = (out / "model.json").read_bytes()
     with pytest.raises(HeadstartError) as refusal:
         fit(observations, out)
@@ -134,8 +134,8 @@ def test_a_surprise_is_printed_as_a_note(tmp_path: Path) -> None:
     model.add_feature("new", observations={f"u{i}": 3 + 0.1 * random.normal() for i in range(20)})
     model.save(tmp_path / "m")
     (tmp_path / "o.csv").write_text("row,value\nu30,3.0\nu31,1000000\n")
-    said = run("observe", tmp_path / "m", "new", "--observations", tmp_path / "o.csv")
+    said = run("observe-feature", tmp_path / "m", "new", tmp_path / "o.csv")
     assert said.count("note: feature 'new': the value 1e+06 at row 'u31'") == 1
     assert "'new' now has 22 observations" in said
     (tmp_path / "o.csv").write_text("row,value\nu31,3.0\n")
-    assert "note" not in run("observe", tmp_path / "m", "new", "--observations", tmp_path / "o.csv")
+    assert "note" not in run("observe-feature", tmp_path / "m", "new", tmp_path / "o.csv")

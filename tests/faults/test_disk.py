@@ -50,7 +50,7 @@ def test_a_save_that_the_disk_refuses_keeps_the_old_model(
     place, old, new = tmp_path / "m", fresh(), fresh()
     old.save(place)
     new.add_feature("new", observations={"u1": 3})
-    monkeypatch.setattr(storage.os, call, failing(number, times))
+    monkeypatch.setattr(os, call, failing(number, times))
     with pytest.raises(StorageError) as refusal:
         new.save(place)
     monkeypatch.undo()
@@ -70,7 +70,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "file").write_text("")
     with pytest.raises(HeadstartError, match="file"):
         fresh().save(tmp_path / "file" / "m")
-    monkeypatch.setattr(storage.os, "mkdir", failing(errno.EROFS))
+    monkeypatch.setattr(os, "mkdir", failing(errno.EROFS))
     with pytest.raises(StorageError, match="the disk is read-only"):
         fresh().save(tmp_path / "new")
     with pytest.raises(StorageError, match="the disk is read-only"):
@@ -88,7 +88,7 @@ def test_a_read_only_folder_is_named(tmp_path: Path) -> None:
 def test_a_full_disk_during_training_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = tmp_path / "c"
     model = Headstart(adapter="chn", quiet=True, metatraining={"epochs": 2})
-    monkeypatch.setattr(storage.os, "fsync", failing(errno.ENOSPC, 4))
+    monkeypatch.setattr(os, "fsync", failing(errno.ENOSPC, 4))
     with pytest.raises(StorageError, match=r"safetensors cannot be written .*the disk is full"):
         model.fit(table("rating"), checkpoint=place)
     monkeypatch.undo()
@@ -98,11 +98,11 @@ def test_a_full_disk_during_training_is_named(tmp_path: Path, monkeypatch: pytes
 LIMITED = """
 import resource, signal, sys
 from pathlib import Path
-from headstart import storage
+from headstart import files
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
 try:
-    storage.write_bytes(Path(sys.argv[1]), b"new" * 1000)
+    files.write_bytes(Path(sys.argv[1]), b"new" * 1000)
 except OSError as error:
     print(type(error).__name__, error)
 """
@@ -129,7 +129,7 @@ def test_predictions_are_written_whole_or_not_at_all(
     place = tmp_path / f"p.{suffix}"
     place.write_text("old")
     lines = fresh().predict().to_arrow()
-    monkeypatch.setattr(storage.os, "fsync", failing(errno.ENOSPC))
+    monkeypatch.setattr(os, "fsync", failing(errno.ENOSPC))
     with pytest.raises(StorageError, match="the disk is full"):
         destination(str(place), None, True).write(lines)
     assert place.read_text() == "old"
@@ -138,7 +138,7 @@ def test_predictions_are_written_whole_or_not_at_all(
     def halfway(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(storage.os, "replace", halfway)
+    monkeypatch.setattr(os, "replace", halfway)
     with pytest.raises(KeyboardInterrupt):
         destination(str(place), None, True).write(lines)
     monkeypatch.undo()

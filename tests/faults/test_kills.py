@@ -17,11 +17,11 @@ import pytest
 
 from headstart import files as storage
 from headstart.model import Headstart
-from headstart.model.fitting import MARK, open_checkpoint, part_file, working_in
-from headstart.model.saving import folder
+from headstart.model.fitting import CHECKPOINT_FACTS, open_checkpoint, part_file, working_in
 from headstart.model.state import Settings
 from tests.faults.killing import killed_at
 from tests.faults.models import fresh, table
+from tests.limits import Limits
 
 KILLS = 12  # of each kind of work, at different steps
 
@@ -90,7 +90,7 @@ def test_an_acknowledged_update_is_there_after_any_kill(tmp_path: Path) -> None:
 
     def work() -> None:
         with Headstart.updating(place) as model:
-            model.observe("new", {f"u{row}": 3})
+            model.observe_feature("new", {f"u{row}": 3})
 
     def prepare() -> None:
         nonlocal row, acknowledged
@@ -107,11 +107,10 @@ def test_an_acknowledged_update_is_there_after_any_kill(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("large", [False, True])
 def test_a_journal_whose_change_to_a_whole_model_is_killed(
-    large: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    large: bool, tmp_path: Path, limits: Limits
 ) -> None:
     """The update is there whole or not at all, and what a killed save leaves is never replayed."""
-    monkeypatch.setattr(folder, "_MOST_CHANGES", 1)
-    monkeypatch.setattr(folder, "_QUICK_FROM", 0 if large else 2**40)
+    limits(journal_changes=1, mapped_from_bytes=0 if large else 2**40)
     place = tmp_path / "m"
 
     def add(name: str) -> None:
@@ -146,7 +145,7 @@ def test_a_checkpoint_whose_start_is_killed_can_be_started_again(tmp_path: Path)
         for _ in kills(work, lambda: cleared(place), seed=seed):
             with working_in(place):
                 open_checkpoint(place, data, settings, resume=resume)
-                assert [path.name for path in place.iterdir()] == [MARK]
+                assert [path.name for path in place.iterdir()] == [CHECKPOINT_FACTS]
 
 
 def test_a_checkpoint_whose_restart_is_killed_can_be_started_again(tmp_path: Path) -> None:
@@ -166,10 +165,10 @@ def test_a_checkpoint_whose_restart_is_killed_can_be_started_again(tmp_path: Pat
 
     for _ in kills(work, prepare, seed=5):
         if list(place.glob("*.safetensors")):  # never parts of one fit beside the mark of another
-            facts = storage.read_json(place / MARK)
+            facts = storage.read_json(place / CHECKPOINT_FACTS)
             assert facts["settings"]["random_state"] == 7
         work()
-        assert [path.name for path in place.iterdir()] == [MARK]
+        assert [path.name for path in place.iterdir()] == [CHECKPOINT_FACTS]
 
 
 def test_files_of_others_are_not_cleaned_up(tmp_path: Path) -> None:
@@ -199,7 +198,7 @@ def test_a_killed_command_leaves_nothing_in_the_way(tmp_path: Path) -> None:
                "--out", str(out), "--adapter", "chn", "--quiet"]  # fmt: skip
     fitting = subprocess.Popen(command, stderr=subprocess.PIPE)
     end = time.monotonic() + 120
-    while not (checkpoint / MARK).exists() and fitting.poll() is None and time.monotonic() < end:
+    while not (checkpoint / CHECKPOINT_FACTS).exists() and fitting.poll() is None and time.monotonic() < end:
         time.sleep(0.01)
     # Beside it no other fit may start, nor touch its progress.
     second = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -21,7 +21,7 @@ from tests.faults.models import fresh, table
 
 WAYS: dict[str, Callable[[Headstart, float], object]] = {
     "add_feature": lambda model, value: model.add_feature("new", observations={"u1": 1.0, "u3": value}),
-    "observe": lambda model, value: model.observe("f2", {"u1": 1.0, "u3": value}),
+    "observe": lambda model, value: model.observe_feature("f2", {"u1": 1.0, "u3": value}),
     "add_rows": lambda model, value: model.add_rows({"new u3": {"f1": 1.0, "f2": value}}),
     "predict": lambda model, value: model.predict({"u3": {"f1": 1.0, "f2": value}}),
 }
@@ -69,14 +69,14 @@ def test_a_correction_leaves_no_trace(kind: str) -> None:
     model.add_feature("right", observations=right)
     model.add_feature("streamed")
     for row, value in right.items():
-        model.observe("streamed", {row: value})
+        model.observe_feature("streamed", {row: value})
     model.add_feature("corrected", observations={**right, "u5": wrong})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SurpriseWarning)
         for row in right:
-            model.observe("corrected", {row: wrong})
+            model.observe_feature("corrected", {row: wrong})
         for row, value in right.items():
-            model.observe("corrected", {row: value})
+            model.observe_feature("corrected", {row: value})
     found = model.predict(features=["right", "streamed", "corrected"])
     for numbers in (found.mean, found.std):
         np.testing.assert_allclose(numbers[:, 1:], numbers[:, :1].repeat(2, axis=1), rtol=1e-9, atol=1e-9)
@@ -88,11 +88,11 @@ def test_sums_are_made_anew_where_cancellation_would_show(monkeypatch: pytest.Mo
     model = Headstart(adapter="bayes", quiet=True).fit(shared_reals())
     right = {f"u{i}": float(i % 3) for i in range(12)}
     model.add_feature("right", observations=right)
-    model.observe("right", {"u0": 0.0})
+    model.observe_feature("right", {"u0": 0.0})
     model.add_feature("wrong", observations={**right, "u5": 1e16})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SurpriseWarning)
-        model.observe("wrong", {"u6": right["u6"]})
+        model.observe_feature("wrong", {"u6": right["u6"]})
     assert "wrong" in model.fitted_.catalogue.evidence
     counted = []
     evidence = BayesHead.evidence
@@ -103,10 +103,10 @@ def test_sums_are_made_anew_where_cancellation_would_show(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(BayesHead, "evidence", spy)
     with pytest.warns(SurpriseWarning):
-        model.observe("wrong", {"u5": right["u5"]})
+        model.observe_feature("wrong", {"u5": right["u5"]})
     assert max(counted) == len(right)  # made anew
     counted.clear()
-    model.observe("wrong", {"u6": right["u6"]})
+    model.observe_feature("wrong", {"u6": right["u6"]})
     assert max(counted) == 1  # and not more often than needed
     found = model.predict(features=["right", "wrong"])
     np.testing.assert_allclose(found.mean[:, 1], found.mean[:, 0], rtol=1e-9, atol=1e-9)
@@ -137,7 +137,7 @@ def test_the_scale_of_a_real_does_not_depend_on_the_order_of_its_values() -> Non
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SurpriseWarning)
             for row, value in list(every.items())[2:]:
-                model.observe(streamed, {row: value})
+                model.observe_feature(streamed, {row: value})
         found = model.predict(features=[f"at once {number}", streamed])
         assert np.array_equal(found.mean[:, 0], found.mean[:, 1])
         assert np.array_equal(found.std[:, 0], found.std[:, 1])
@@ -199,10 +199,10 @@ def test_a_surprising_value_is_taken_said_once_and_widens_intervals(of: str) -> 
     before = model.predict(features=["new"])
     with warnings.catch_warnings():
         warnings.simplefilter("error", SurpriseWarning)
-        model.observe("new", {"u30": float(before["u30", "new"][0])})
+        model.observe_feature("new", {"u30": float(before["u30", "new"][0])})
     calm = model.predict(features=["new"])
     with pytest.warns(SurpriseWarning) as caught:
-        model.observe("new", {"u31": far, "u32": usual})
+        model.observe_feature("new", {"u31": far, "u32": usual})
     assert len(caught) == 1
     message = str(caught[0].message)
     assert f"feature 'new': the value {far:g} at row 'u31' lies" in message
@@ -214,7 +214,7 @@ def test_a_surprising_value_is_taken_said_once_and_widens_intervals(of: str) -> 
     assert ((high - low) >= np.subtract(*calm.interval(0.9)[::-1])).all()
     with warnings.catch_warnings():
         warnings.simplefilter("error", SurpriseWarning)  # a correction is not surprising
-        model.observe("new", {"u31": usual})
+        model.observe_feature("new", {"u31": usual})
     assert np.median(model.predict(features=["new"]).std) < 1.1 * np.median(calm.std)
 
 
@@ -225,7 +225,7 @@ def test_a_surprise_made_an_error_changes_nothing() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", SurpriseWarning)
         with pytest.raises(SurpriseWarning):
-            model.observe("new", {"u31": 1e6})
+            model.observe_feature("new", {"u31": 1e6})
     assert model.fitted_ is before
 
 
@@ -240,7 +240,7 @@ def test_ordinary_values_are_rarely_called_surprising() -> None:
             values = 5 * random.normal() + np.exp(random.normal()) * outputs
             model.add_feature(f"new{number}", observations={f"u{i}": values[i] for i in range(2)})
             for i in range(2, 20):
-                model.observe(f"new{number}", {f"u{i}": values[i]})
+                model.observe_feature(f"new{number}", {f"u{i}": values[i]})
     assert len(caught) <= 1
 
 

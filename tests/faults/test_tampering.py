@@ -31,7 +31,7 @@ Tensors = dict[str, torch.Tensor]
 def saved(place: Path, kind: str = "rating") -> Path:
     model = fresh(kind)
     model.add_feature("new", observations={"u1": 1, "u2": 1, "u3": 1})
-    model.observe("new", {"u4": 1})
+    model.observe_feature("new", {"u4": 1})
     model.save(place)
     return place
 
@@ -108,8 +108,8 @@ MADE: dict[str, Callable[[Facts, Tensors], object]] = {
     "no kinds": fact("kinds", []),
     "a fact too many": fact("comment", "hello"),
     "another format": fact("format", 4),
-    "an older format": fact("format", 2),
-    "a format of text": fact("format", "3"),
+    "an older format": fact("format", 0),
+    "a format of text": fact("format", "1"),
     "negative shots": fact("features.shots.0", -3),
     "more shots than observations": fact("features.shots.16", 7),
     "fewer shots than observations": fact("features.shots.0", 1),

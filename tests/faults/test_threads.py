@@ -30,7 +30,7 @@ def test_all_observations_of_all_threads_are_kept(kind: str) -> None:
 
     def observe(mine: list[str]) -> None:
         for row in mine:
-            model.observe("new", {row: values[row]})
+            model.observe_feature("new", {row: values[row]})
 
     rows = list(values)
     with ThreadPoolExecutor(THREADS) as pool:
@@ -97,7 +97,7 @@ def test_readers_are_not_disturbed_by_a_writer(tmp_path: Path) -> None:
     def change(number: int) -> None:
         model.add_rows({f"r{number}": {"f1": 1 + number % 5}})
         model.add_feature(f"new{number}", observations={f"r{number}": 3})
-        model.observe("f0", {f"r{number}": 1 + number % 5})
+        model.observe_feature("f0", {f"r{number}": 1 + number % 5})
         if number % 3 == 2:
             model.remove_feature(f"new{number - 1}")
 
@@ -132,7 +132,7 @@ def test_of_two_saves_the_later_has_the_newer_model(tmp_path: Path) -> None:
 
     def work(number: int) -> None:
         for step in range(2):
-            model.observe("new", {f"u{2 * number + step}": 3})
+            model.observe_feature("new", {f"u{2 * number + step}": 3})
             model.save(tmp_path / "m")
             assert Headstart.load(tmp_path / "m").feature("new").shots >= step + 1
 
@@ -148,7 +148,7 @@ def test_a_model_may_be_saved_inside_updating(tmp_path: Path) -> None:
         model.add_feature("new", observations={"u1": 3})
         model.save(place)
         assert "new" in Headstart.load(place).features
-        model.observe("new", {"u2": 4})
+        model.observe_feature("new", {"u2": 4})
     assert Headstart.load(place).feature("new").shots == 2
 
 
@@ -195,7 +195,7 @@ def test_a_second_fit_leaves_the_checkpoint_of_the_first(tmp_path: Path) -> None
 def test_a_copy_is_a_model_of_its_own(way: Callable[[Headstart], Headstart]) -> None:
     model = fresh()
     twin = way(model)
-    twin.observe("f1", {"u1": 1})
+    twin.observe_feature("f1", {"u1": 1})
     twin.add_feature("new", observations={"u2": 2})
     model.add_feature("other", observations={"u2": 5})
     assert "new" not in model.features
@@ -218,7 +218,7 @@ def test_after_a_refusal_nothing_has_changed() -> None:
     before = model.fitted_
     for refused in (
         lambda: model.add_features({"a": {}, "f1": {}}),
-        lambda: model.observe("f1", {"u1": 99}),
+        lambda: model.observe_feature("f1", {"u1": 99}),
         lambda: model.add_rows({"x": {}, "u1": {}}),
         lambda: model.remove_feature("nobody"),
     ):

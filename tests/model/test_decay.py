@@ -131,7 +131,7 @@ def test_weights_are_those_of_a_weighted_regression(kind: str) -> None:
     weights = 2.0 ** ((feature.times - 1500) / HALF)
     rows = np.concatenate([states.activation.numpy(), np.ones((len(scaled), 1))], axis=1).astype(np.float64)
     root = prior.root(torch.float64).detach().numpy()
-    assert not held.adapter.scales_prior_by_code_variance  # the prior has one part
+    assert not held.adapter.mixes_priors  # the prior has one part
     mean = prior.known_means[held.catalogue.number("f1"), 0].double().numpy()
     precision = np.linalg.inv(root @ root.T)
     linear = precision @ mean
@@ -162,10 +162,10 @@ def test_one_is_as_among_many(kind: str, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_sums_fade_exactly() -> None:
     """A feature by name adds to kept sums, which fade as time goes on; the same as from all observations."""
     kept, anew = fresh(), fresh()
-    kept.observe("f1", {"u1": 5}, time=1100)
-    kept.observe("f1", {"u2": 1}, time=1300)
-    kept.observe("f1", {"u3": 2}, time=1250)  # late
-    anew.observe("f1", {"u3": 2}, time=1250)
+    kept.observe_feature("f1", {"u1": 5}, time=1100)
+    kept.observe_feature("f1", {"u2": 1}, time=1300)
+    kept.observe_feature("f1", {"u3": 2}, time=1250)  # late
+    anew.observe_feature("f1", {"u3": 2}, time=1250)
     anew.observe([("u2", "f1", 1, 1300), ("u1", "f1", 5, 1100)], update="features")
     np.testing.assert_allclose(
         kept.predict(features=["f1"]).mean, anew.predict(features=["f1"]).mean, rtol=1e-5
@@ -196,7 +196,7 @@ def test_a_saved_model_keeps_its_times(tmp_path: Path) -> None:
     model.add_feature("new", observations={"u1": 5, "u2": 3})
     model.add_rows({"x": {"f1": 4}})
     model.observe([("x", "f2", 1, 1400), ("u3", "new", 4, 1300)])
-    model.observe("f9", {"x": 4}, time=1500)
+    model.observe_feature("f9", {"x": 4}, time=1500)
     model.save(tmp_path / "m")
     loaded = Headstart.load(tmp_path / "m")
     assert loaded.half_life == HALF
@@ -259,7 +259,7 @@ def test_a_time_without_a_half_life_is_refused() -> None:
     for wrong in (
         lambda: model.observe([("u1", "f1", 3, 5)]),
         lambda: model.observe([("u1", "f1", 3)], time=5),
-        lambda: model.observe("f1", {"u1": 3}, time=5),
+        lambda: model.observe_feature("f1", {"u1": 3}, time=5),
         lambda: model.observe(pd.DataFrame({**NO_TIME, "time": [4]}), time="time"),
     ):
         with pytest.raises(InputError, match="no half-life"):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.limits import limits
 from tests.model.conftest import ratings_table
 
 from headstart.adapters.bayes import BayesConfig
@@ -17,7 +19,6 @@ from headstart.model import Headstart
 from headstart.model.saving.loading import load
 from headstart.table.kinds import KindType
 from headstart.training import judge
-from headstart.training import recipe as choosing
 
 
 @cache
@@ -25,14 +26,16 @@ def default() -> Headstart:
     return Headstart(quiet=True).fit(ratings_table(60, 16))
 
 
+@cache
+def judged_as_numbers() -> Headstart:
+    with limits(judge_folds=1):
+        return Headstart(quiet=True).fit(synthetic_diagnoses(60, 14))
+
+
 @pytest.fixture
-def as_numbers(monkeypatch: pytest.MonkeyPatch) -> Headstart:
+def as_numbers() -> Headstart:
     """A model of binary features for which the judge preferred to take 0 and 1 as numbers."""
-    monkeypatch.setattr(choosing, "better", lambda *_: True)
-    monkeypatch.setattr(judge, "_MAX_FOLDS", 1)
-    model = Headstart(quiet=True).fit(synthetic_diagnoses(60, 14))
-    assert model.fitted_.settings.binary_link == "identity"
-    return model
+    return copy(judged_as_numbers())
 
 
 def test_the_default_is_what_the_judge_chooses() -> None:
@@ -123,7 +126,7 @@ def test_zeros_and_ones_may_be_taken_as_numbers(as_numbers: Headstart, tmp_path:
     model.add_feature("new", observations={row[0]: 1, row[1]: 0, row[2]: 1})
     model.add_feature("bare")
     before = model.predict(features=["new"])
-    model.observe("new", {row[3]: 1, row[0]: 0})
+    model.observe_feature("new", {row[3]: 1, row[0]: 0})
     assert not np.array_equal(before.mean, model.predict(features=["new"]).mean)
     assert model.fitted_.catalogue.evidence  # numbers have sums
     model.add_feature("again", observations={row[0]: 0, row[1]: 0, row[2]: 1, row[3]: 1})
@@ -142,7 +145,7 @@ def test_zeros_and_ones_may_be_taken_as_numbers(as_numbers: Headstart, tmp_path:
     copy = Headstart.load(tmp_path / "m")
     assert load(tmp_path / "m").settings.binary_link == "identity"
     for each in (model, copy):
-        each.observe("new", {row[5]: 0})
+        each.observe_feature("new", {row[5]: 0})
         each.add_feature("later", observations={row[0]: 1})
     assert np.array_equal(copy.predict().mean, model.predict().mean)
     assert np.array_equal(copy.predict().std, model.predict().std)

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.limits import Limits
 
 from headstart.errors import HeadstartError, InputError
 from headstart.model import Headstart
 from headstart.table import Table
-from headstart.training import judge
 
 
 def reading(values: np.ndarray, kinds: str | None, metadata: pa.Table | None = None) -> Table:
@@ -110,10 +110,8 @@ FITTED: dict[str, Callable[[], Table]] = {
 
 @pytest.mark.parametrize("adapter", ["bayes", "auto"])
 @pytest.mark.parametrize("case", FITTED)
-def test_it_is_fitted_and_answers(
-    case: str, adapter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(judge, "_MAX_FOLDS", 1)  # is enough here
+def test_it_is_fitted_and_answers(case: str, adapter: str, tmp_path: Path, limits: Limits) -> None:
+    limits(judge_folds=1)  # is enough here
     table = FITTED[case]()
     model = Headstart(adapter=adapter, quiet=True).fit(table)
     first, last = table.rows[0], table.rows[len(table.rows) - 1]
@@ -121,8 +119,8 @@ def test_it_is_fitted_and_answers(
     name, kind, value = table.features[place], table.kinds[place], float(table.values[0])
     model.add_feature("none")
     model.add_feature("some", kind=str(kind), observations={first: value})
-    model.observe("some", {last: value})
-    model.observe(name, {last: value})
+    model.observe_feature("some", {last: value})
+    model.observe_feature(name, {last: value})
     found, blank = model.predict(), model.predict({"blank": {}, "one": {name: value}})
     for prediction in (found, blank):
         assert np.isfinite(prediction.mean).all()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,13 +13,14 @@ import pytest
 import torch
 from sklearn.base import clone
 from tests.model.conftest import CLOSED, QUICK, ratings_table
+from tests.stand_ins import Interruption, training_steps
 
+from headstart.adapters.baselines import NearestHeadsConfig
 from headstart.errors import InputError, NotFittedError, UnknownNameError
 from headstart.linalg.packed import unpack
 from headstart.model import Headstart
 from headstart.progress import Reporter
 from headstart.table import Table
-from headstart.training import loop
 from headstart.training.calibration import USUAL_LEVEL
 
 Fresh = Callable[..., Headstart]
@@ -62,7 +64,7 @@ def test_observing_moves_a_prediction_and_replaces_a_value(fresh: Fresh) -> None
     model = fresh(adapter="able")
     model.add_feature("new", observations={"u1": 1, "u2": 1})
     low = model.predict(features=["new"]).mean.mean()
-    model.observe("new", {"u1": 5, "u2": 5, "u3": 5, "u4": 5})
+    model.observe_feature("new", {"u1": 5, "u2": 5, "u3": 5, "u4": 5})
     assert model.feature("new").shots == 4
     assert model.predict(features=["new"]).mean.mean() > low
     other = fresh(adapter="able")
@@ -197,9 +199,9 @@ def test_other_bad_input_is_refused(fresh: Fresh) -> None:
     model = fresh()
     trained = next(name for name in model.features if model.feature(name).fixed)
     with pytest.raises(InputError, match="was trained into the backbone"):
-        model.observe(trained, {"u1": 3})
+        model.observe_feature(trained, {"u1": 3})
     with pytest.raises(UnknownNameError, match="unknown feature 'f99'; did you mean"):
-        model.observe("f99", {"u1": 3})
+        model.observe_feature("f99", {"u1": 3})
     with pytest.raises(UnknownNameError, match="unknown row 'u99'"):
         model.predict(rows=["u99"])
     with pytest.raises(UnknownNameError, match="2 unknown rows: 'a', 'b'"):
@@ -256,51 +258,36 @@ def test_it_follows_estimator_conventions() -> None:
     assert not [name for name in vars(model) if name.endswith("_")]
 
 
-class Stop(Exception):
-    pass
-
-
 @pytest.mark.parametrize(
     ("backbone", "adapter", "stage"),
-    [
-        ("pvae", "chn", "Training the backbone"),
-        ("pvae", "chn", "Meta-training chn"),
-        ("factorisation", "chn-bayes", "Meta-training chn-bayes"),
-    ],
+    [("pvae", "chn", "backbone"), ("pvae", "chn", "adapter"), ("factorisation", "chn-bayes", "adapter")],
 )
 def test_an_interrupted_fit_resumes_to_the_same_model(
-    tmp_path: Path, backbone: str, adapter: str, stage: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, backbone: str, adapter: str, stage: str
 ) -> None:
-    settings = {
+    """After three of six epochs of either stage; it goes on where it stopped."""
+    epochs = {"epochs": 6, "checkpoint_seconds": 0.0}
+    settings: dict[str, Any] = {
         "backbone": backbone,
-        "adapter": adapter,
-        "pretraining": {"epochs": 6, "checkpoint_seconds": 0.0},
-        "metatraining": {"epochs": 6, "checkpoint_seconds": 0.0},
+        "pretraining": epochs,
+        "metatraining": epochs,
         "quiet": True,
     }
     table = ratings_table()
-    whole = Headstart(**settings).fit(table).predict()
-    keep = loop.Loop._train_epoch
-
-    def breaks(self: loop.Loop, losses: loop.Losses) -> float:
-        if self.title == stage and self.epoch == 3:
-            raise Stop
-        return keep(self, losses)
-
-    monkeypatch.setattr(loop.Loop, "_train_epoch", breaks)
-    with pytest.raises(Stop):
+    with training_steps() as first:
+        Headstart(adapter="mean", **settings).fit(table)  # which trains the backbone only
+    settings["adapter"] = adapter
+    with training_steps() as every:
+        whole = Headstart(**settings).fit(table).predict()
+    start, stop = (0, first[0]) if stage == "backbone" else (first[0], every[0])
+    kept = start + 3 * (stop - start) // 6  # the steps of whole epochs
+    with training_steps(stop_before=kept), pytest.raises(Interruption):
         Headstart(**settings).fit(table, checkpoint=tmp_path / "c")
-    ran: list[tuple[str, int]] = []
-
-    def counts(self: loop.Loop, losses: loop.Losses) -> float:
-        ran.append((self.title, self.epoch))
-        return keep(self, losses)
-
-    monkeypatch.setattr(loop.Loop, "_train_epoch", counts)
     with pytest.raises(InputError, match="other data or settings"):
         Headstart(**{**settings, "random_state": 9}).fit(table, checkpoint=tmp_path / "c", resume=True)
-    resumed = Headstart(**settings).fit(table, checkpoint=tmp_path / "c", resume=True).predict()
-    assert ran[0] == (stage, 3)  # it went on where it stopped, and did no finished stage again
+    with training_steps() as left:
+        resumed = Headstart(**settings).fit(table, checkpoint=tmp_path / "c", resume=True).predict()
+    assert left[0] == every[0] - kept  # no finished stage or epoch was trained again
     assert np.array_equal(whole.mean, resumed.mean)
     assert np.array_equal(whole.std, resumed.std)
 
@@ -364,3 +351,37 @@ def test_many_new_rows_and_features_are_taken_in_little_time(fresh: Fresh) -> No
     model.predict(rows)
     model.add_features({f"x{i}": {"observations": {"u1": 3}} for i in range(1000)})
     assert time.perf_counter() - begin < 5  # seconds: a loop over all features for each would take longer
+
+
+# -- Parameters as scikit-learn's tools expect them
+
+
+def test_scikit_learn_clones_a_model() -> None:
+    model = Headstart(adapter=NearestHeadsConfig(neighbours=3), metatraining={"epochs": 2}, random_state=7)
+    copy = clone(model)
+    assert copy is not model
+    assert type(copy) is Headstart
+    assert copy.get_params() == model.get_params()
+    assert copy.metatraining is not model.metatraining
+
+
+def test_parameters_are_set_by_name() -> None:
+    model = Headstart()
+    assert model.set_params(adapter="mean", quiet=True) is model
+    assert model.get_params() == Headstart(adapter="mean", quiet=True).get_params()
+    assert list(model.get_params(deep=False)) == [
+        "backbone", "adapter", "pretraining", "metatraining", "meta_share", "random_state", "quiet",
+        "half_life", "device",
+    ]  # fmt: skip
+
+
+def test_an_unknown_parameter_is_refused_and_nothing_is_set() -> None:
+    model = Headstart()
+    with pytest.raises(UnknownNameError, match="Headstart has no parameter 'adaptr'; did you mean 'adapter'"):
+        model.set_params(quiet=True, adaptr="mean")
+    assert model.quiet is False
+
+
+def test_a_model_shows_what_differs_from_the_defaults() -> None:
+    assert repr(Headstart()) == "Headstart()"
+    assert repr(Headstart(adapter="mean", random_state=3)) == "Headstart(adapter='mean', random_state=3)"

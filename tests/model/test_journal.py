@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -13,11 +14,12 @@ import pyarrow as pa
 import pytest
 import torch
 from tests.faults.models import fresh
+from tests.limits import Limits
 
 from headstart.errors import InputError, ModelFileError, StorageError, SurpriseWarning
 from headstart.model import Headstart
-from headstart.model.saving import folder, journal
-from headstart.model.saving.format import tensors_of
+from headstart.model.saving import journal
+from headstart.model.saving.format import model_tensors
 from headstart.table import Table
 
 Change = Callable[[Headstart], object]
@@ -71,7 +73,7 @@ def assert_same(one: Headstart, other: Headstart) -> None:
     """All that a model is saved as is the same, to the last bit."""
     assert one.features == other.features
     assert list(one.rows) == list(other.rows)
-    first, second = tensors_of(one.fitted_), tensors_of(other.fitted_)
+    first, second = model_tensors(one.fitted_), model_tensors(other.fitted_)
     assert first.keys() == second.keys()
     for name, tensor in first.items():
         assert torch.equal(tensor, second[name]), name
@@ -90,8 +92,8 @@ VERBS: dict[str, list[Change]] = {
     ],
     "observe a feature": [
         lambda m: m.add_feature("new"),
-        lambda m: m.observe("new", {"u1": 3, "u9": 2}, time=12.5),
-        lambda m: m.observe("new", {"u1": 5}, time=13),
+        lambda m: m.observe_feature("new", {"u1": 3, "u9": 2}, time=12.5),
+        lambda m: m.observe_feature("new", {"u1": 5}, time=13),
     ],
     "observe one": [
         lambda m: m.observe([("u1", "f1", 5)], time=11),
@@ -103,7 +105,7 @@ VERBS: dict[str, list[Change]] = {
     ],
     "observe by rows": [lambda m: m.observe([("u1", "f1", 5), ("u2", "f1", 5)], time=11, update="rows")],
     "observe by features": [lambda m: m.observe([("u1", "f1", 5)], time=11, update="features")],
-    "a feature by both": [lambda m: m.observe("f1", {"u1": 5, "u3": 2}, time=11, update="both")],
+    "a feature by both": [lambda m: m.observe_feature("f1", {"u1": 5, "u3": 2}, time=11, update="both")],
     "add rows": [
         lambda m: m.add_rows({"new": {"f1": 5, "f2": 1}, 7: {}}, {"new": {"age": 33}}),
         lambda m: m.observe([("new", "f3", 5), ("7", "f1", 4)], time=11),
@@ -118,7 +120,7 @@ VERBS: dict[str, list[Change]] = {
     "rename": [
         lambda m: m.rename_feature("f3", "third"),
         lambda m: m.rename_row("u3", "you"),
-        lambda m: m.observe("third", {"you": 4}, time=11),
+        lambda m: m.observe_feature("third", {"you": 4}, time=11),
     ],
 }
 
@@ -153,7 +155,7 @@ def test_other_kinds_are_replayed_too(kind: str, tmp_path: Path) -> None:
     live = changed(
         place,
         lambda m: m.add_feature("new", observations={"u1": 1, "u2": 0, "u5": 1}),
-        lambda m: m.observe("new", {"u7": 1}),
+        lambda m: m.observe_feature("new", {"u7": 1}),
         lambda m: m.observe([("u1", "new", 0), ("u2", "f1", 1)]),
         lambda m: m.add_rows({"r": {"f1": 1, "new": 0}}),
     )
@@ -163,7 +165,7 @@ def test_other_kinds_are_replayed_too(kind: str, tmp_path: Path) -> None:
 def test_a_surprise_is_said_once_and_not_when_it_is_replayed(tmp_path: Path) -> None:
     place = plain(tmp_path / "m", "real")
     with pytest.warns(SurpriseWarning):
-        changed(place, lambda m: m.observe("f1", {"u1": 1e6}))
+        changed(place, lambda m: m.observe_feature("f1", {"u1": 1e6}))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert Headstart.load(place).feature("f1").shots > 0
@@ -172,7 +174,7 @@ def test_a_surprise_is_said_once_and_not_when_it_is_replayed(tmp_path: Path) -> 
 def test_a_failed_update_writes_nothing(tmp_path: Path) -> None:
     place = plain(tmp_path / "m")
     with pytest.raises(InputError):
-        changed(place, lambda m: (m.add_feature("new"), m.observe("nobody", {"u1": 3})))
+        changed(place, lambda m: (m.add_feature("new"), m.observe_feature("nobody", {"u1": 3})))
     assert not journals(place)
     with Headstart.updating(place):
         pass
@@ -202,16 +204,16 @@ def test_a_copy_inside_updating_is_not_journaled(tmp_path: Path) -> None:
     assert Headstart.load(place).features[-1] == "new"
 
 
-def test_a_long_journal_becomes_a_whole_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_journal_becomes_a_whole_model(tmp_path: Path, limits: Limits) -> None:
     place = plain(tmp_path / "m")
-    monkeypatch.setattr(folder, "_MOST_CHANGES", 3)
+    limits(journal_changes=3)
     for i in range(5):
         live = changed(place, lambda m, i=i: m.add_feature(f"new{i}", observations={f"u{i}": 3}))
     assert len(journals(place)) == 1
     assert journals(place)[0].read_text().count("\n") == 1  # three, then all four were saved, then one
     assert_same(Headstart.load(place), live)
-    monkeypatch.setattr(folder, "_MOST_BYTES", 10)
-    monkeypatch.setattr(folder, "_MOST_SHARE", 10**9)
+    limits(journal_bytes=10)
+    limits(journal_share=10**9)
     live = changed(place, lambda m: m.add_feature("large"))
     assert not journals(place)
     assert_same(Headstart.load(place), live)
@@ -297,7 +299,7 @@ def test_a_full_disk_adds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             return real(handle, rest[:50])
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(journal.os, "write", half)
+    monkeypatch.setattr(os, "write", half)
     with pytest.raises(StorageError, match="the disk is full"):
         changed(place, lambda m: m.add_feature("too much"))
     monkeypatch.undo()
@@ -312,12 +314,10 @@ def _write(place: Path, name: str, count: int) -> None:
             model.add_feature(f"{name}{i}", observations={f"u{i}": 3})
 
 
-def test_processes_that_write_and_read_at_the_same_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_processes_that_write_and_read_at_the_same_time(tmp_path: Path, limits: Limits) -> None:
     """No change is lost, and a reader sees all that was there when it started, also while all is saved."""
     place = plain(tmp_path / "m")
-    monkeypatch.setattr(folder, "_MOST_CHANGES", 4)
+    limits(journal_changes=4)
     context = multiprocessing.get_context("fork")
     writers = [context.Process(target=_write, args=(place, name, 10)) for name in "ab"]
     for writer in writers:

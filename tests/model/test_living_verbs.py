@@ -11,8 +11,8 @@ import pandas as pd
 import polars as pl
 import pytest
 from tests.model.conftest import CLOSED, fitted, ratings_table
-from tests.model.test_explaining import added_up
-from tests.model.test_recommending import mixed_table
+from tests.model.test_explanation import added_up
+from tests.model.test_ranking import mixed_table
 from tests.model.test_row_metadata import fitted as with_row_metadata
 
 from headstart.errors import InputError
@@ -97,8 +97,8 @@ def test_a_renamed_feature_is_the_same_one_to_every_verb(fresh: Fresh) -> None:
     # Observed further, it is what it would have been under its first name.
     other = fresh(adapter="able")
     other.observe([("u1", "f3", 5)])
-    other.observe("f3", {"u8": 1})
-    model.observe("third", {"u8": 1})
+    other.observe_feature("f3", {"u8": 1})
+    model.observe_feature("third", {"u8": 1})
     np.testing.assert_allclose(
         model.predict(["u50"], ["third"]).mean, other.predict(["u50"], ["f3"]).mean, atol=1e-6
     )
@@ -200,8 +200,8 @@ def test_frames_and_series_serve_rows_too(fresh: Fresh) -> None:
     expected = plain.predict(["a", "b"]).mean
     assert np.array_equal(framed.predict(["a", "b"]).mean, expected)
     assert np.array_equal(series.predict(["a", "b"]).mean, expected)
-    plain.observe("f3", {"a": 4})
-    framed.observe("f3", pd.Series({"a": 4}))
+    plain.observe_feature("f3", {"a": 4})
+    framed.observe_feature("f3", pd.Series({"a": 4}))
     assert np.array_equal(plain.predict(["u0"], ["f3"]).mean, framed.predict(["u0"], ["f3"]).mean)
     with pytest.raises(InputError, match="no column 'value'"):
         plain.add_rows(pl.DataFrame({"row": ["c"], "feature": ["f1"]}))

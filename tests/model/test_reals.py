@@ -63,7 +63,7 @@ def test_a_new_one_needs_no_scale_and_hardly_any_observations(shots: int) -> Non
         assert (low < high).all()
         if shots:  # of one value it is known at least about where it lies
             assert abs(found.mean.mean() - own[:shots].mean()) < 5 * found.std.mean()
-    assert model.feature("lab03").finds_scale is False
+    assert model.fitted_.catalogue["lab03"].finds_scale is False
 
 
 @pytest.mark.parametrize("unit", [1e-9, 1.0, 1e9])
@@ -75,7 +75,7 @@ def test_order_and_streaming_do_not_matter_whatever_the_size(unit: float) -> Non
     model.add_feature("backwards", observations=observed(own, rows[::-1]))
     model.add_feature("slow", observations=observed(own, rows[:2]))
     for i in rows[2:]:
-        model.observe("slow", observed(own, [i]))
+        model.observe_feature("slow", observed(own, [i]))
     names = ["at once", "backwards", "slow"]
     found = model.predict(features=names)
     low, high = found.interval(0.9)
@@ -129,7 +129,7 @@ def test_saved_ones_go_on_finding_their_scale(tmp_path: Path) -> None:
     model.save(tmp_path / "m")
     copy = Headstart.load(tmp_path / "m")
     for each in (model, copy):
-        each.observe("new", observed(own, [3, 4]))
+        each.observe_feature("new", observed(own, [3, 4]))
         each.add_feature("newer", observations=observed(own, [5]))
     one, other = model.predict(), copy.predict()
     assert np.array_equal(one.mean, other.mean)
@@ -143,7 +143,7 @@ def test_reals_that_share_a_scale_are_not_searched_for_one() -> None:
     model = Headstart(**CLOSED).fit(table_of(50 + 5 * numbers()[:, :8]))
     model.add_feature("new", observations={"u01": 47.0})
     assert model.feature("new").kind == model.feature("lab00").kind
-    assert not model.feature("new").finds_scale
+    assert not model.fitted_.catalogue["new"].finds_scale
 
 
 def spoilt() -> tuple[Headstart, Headstart]:

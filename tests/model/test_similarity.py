@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from tests.model.conftest import CLOSED
-from tests.model.test_recommending import mixed_table
+from tests.model.test_ranking import mixed_table
 
 from headstart.errors import InputError, UnknownNameError
 from headstart.model import Headstart
@@ -41,14 +41,14 @@ def test_a_copy_is_most_alike_and_its_opposite_least(fresh: Fresh) -> None:
     assert found.similarity[0] > 0.999
     assert found.names[-1] == "opposite"
     assert found.similarity[-1] < 0
-    model.observe("copy", {"u1": 1})  # a listing that was laid over another
+    model.observe_feature("copy", {"u1": 1})  # a listing that was laid over another
     assert "copy" in model.similar("f3", 3).names
 
 
 def test_a_similarity_can_be_read_and_bad_questions_are_refused(fresh: Fresh) -> None:
     model = fresh("pvae", "chn")  # any model will do
     found = model.similar("f1", 3)
-    assert repr(found).splitlines()[0] == "3 features alike to 'f1'"
+    assert repr(found).splitlines()[0] == "3 features similar to 'f1'"
     assert [name for name, _ in found] == list(found.names)
     assert found.to_arrow().column_names == ["feature", "similarity"]
     assert len(found.to_pandas()) == len(found) == 3

@@ -35,11 +35,11 @@ def test_an_observation_touches_no_other(fresh: Fresh, adapter: str, monkeypatch
 
     monkeypatch.setattr(held, "evidence", spy)
     monkeypatch.setattr(held, "adapt", refit)
-    model.observe("new", {"u1": 3})
+    model.observe_feature("new", {"u1": 3})
     assert sum(read) <= MANY + 1  # the sums are taken once
     for given, most in (({"u2": 4}, 1), ({"u2": 5}, 2), ({"n7": 1, "u3": 2}, 3), ({"n7": 2}, 2)):
         read.clear()
-        model.observe("new", given)
+        model.observe_feature("new", given)
         assert sum(read) <= most
     assert model.feature("new").shots == MANY + 3
     monkeypatch.undo()
@@ -126,10 +126,10 @@ def test_features_of_every_kind_can_be_observed_further() -> None:
     before = apart.predict()
     for name, values in {"lab0": (70.0, 20.0, 65.0), "sign0": (1, 0, 1)}.items():
         given = dict(zip(["u1", "u2", "u3"], values, strict=True))
-        at_once.observe(name, given)
+        at_once.observe_feature(name, given)
         for row, value in given.items():
-            apart.observe(name, {row: value})
-        apart.observe(name, {})
+            apart.observe_feature(name, {row: value})
+        apart.observe_feature(name, {})
         assert apart.feature(name).shots == 60
     assert not apart.fitted_.catalogue.evidence
     one, other = apart.predict(), at_once.predict()

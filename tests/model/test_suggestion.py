@@ -9,13 +9,14 @@ import pyarrow as pa
 import pytest
 import torch
 from tests.model.conftest import CLOSED, ratings_table
+from tests.oracles.design import best_rows
 
 from headstart.core.likelihood import Likelihood, LikelihoodConfig
 from headstart.core.types import Heads, RowStates
 from headstart.errors import InputError, UnknownNameError
 from headstart.linalg.packed import pack, quadratic_forms
 from headstart.model import Headstart
-from headstart.model.suggestion import suggest_rows
+from headstart.model.suggestion import Weights, greedy_design, information
 from headstart.table import Table
 from headstart.table.kinds import KindType
 
@@ -39,38 +40,17 @@ def world(seed: int, noisy: bool = True) -> tuple[Heads, RowStates]:
     return Heads(weight, torch.tensor([0.3]), pack(spread[None]), torch.tensor([0.5])), states
 
 
-def brute_force(heads: Heads, states: RowStates, among: list[int], kind: int, n: int) -> list[int]:
-    """Recompute the posterior from scratch for every candidate, keep the best, repeat."""
-    rows = np.c_[states.activation.numpy(), np.ones(ROWS)].astype(float)
-    lower = np.tril_indices(WIDTH + 1)
-    start = np.zeros((WIDTH + 1, WIDTH + 1))
-    start[lower] = heads.covariance[0].numpy()
-    start = start + np.tril(start, -1).T
-    logits = rows @ np.r_[heads.weight[0].numpy(), heads.bias[0].numpy()]
-    usual = np.ones(ROWS) if states.noise is None else states.noise.numpy()
-    chance = 1 / (1 + np.exp(-logits))
-    precision = chance * (1 - chance) if kind == KindType.BINARY else 1 / (usual * float(heads.noise[0]))
-
-    def left(seen: list[int]) -> float:
-        """The mean variance over all rows once these are observed."""
-        total = np.linalg.inv(start) + sum(precision[i] * np.outer(rows[i], rows[i]) for i in seen)
-        return float(np.mean([a @ np.linalg.inv(total) @ a for a in rows]))
-
-    chosen: list[int] = []
-    for _ in range(n):
-        chosen.append(min((i for i in among if i not in chosen), key=lambda i: left([*chosen, i])))
-    return chosen
-
-
 @pytest.mark.parametrize("kind", [KindType.RATING, KindType.REAL, KindType.BINARY])
 @pytest.mark.parametrize("seed", range(6))
 def test_rows_are_chosen_as_by_brute_force(kind: int, seed: int) -> None:
     heads, states = world(seed, noisy=seed % 2 == 0)
     among = [0, 2, 3, 5, 7, 8, 11]
-    found = suggest_rows(heads, states, torch.tensor(among), kind, 5, IDENTITY)
-    assert found == brute_force(heads, states, among, kind, 5)
-    assert suggest_rows(heads, states, torch.tensor(among), kind, 99, IDENTITY)[:5] == found
-    assert suggest_rows(heads, states, torch.zeros(0, dtype=torch.int64), kind, 3, IDENTITY) == []
+    chosen, gains = information(heads, states, torch.tensor(among), kind, 5, IDENTITY)
+    found = [among[i] for i in chosen]
+    assert gains == sorted(gains, reverse=True)
+    assert found == best_rows(heads, states, among, kind, 5)
+    assert information(heads, states, torch.tensor(among), kind, 99, IDENTITY)[0][:5] == chosen
+    assert information(heads, states, torch.zeros(0, dtype=torch.int64), kind, 3, IDENTITY) == ([], [])
 
 
 @pytest.mark.parametrize("kind", [KindType.RATING, KindType.BINARY])
@@ -81,12 +61,12 @@ def test_of_two_rows_alike_not_both_come_first(kind: int) -> None:
     if kind == KindType.BINARY:  # an answer weighs more where much is unknown
         heads = Heads(0 * heads.weight, 0 * heads.bias, 100 * heads.covariance, heads.noise)
     every = torch.arange(ROWS)
-    best = suggest_rows(heads, states, every, kind, 1, IDENTITY)[0]
+    best = information(heads, states, every, kind, 1, IDENTITY)[0][0]
     twin = (best + 1) % ROWS
     activation = states.activation.clone()
     activation[twin] = activation[best]
     alike = RowStates(states.code, states.code_std, activation)
-    chosen = suggest_rows(heads, alike, every, kind, 2, IDENTITY)
+    chosen, _ = information(heads, alike, every, kind, 2, IDENTITY)
     assert not {best, twin} <= set(chosen)
 
 
@@ -101,17 +81,17 @@ def test_suggestions_are_rows_not_observed_yet_and_change_nothing(fresh: Fresh) 
     assert model.suggest("new", n=1000)[:10] == found
     assert len(model.suggest("new", n=1000)) == len(model.rows) - 2
     some = ["u2", "u9", "u7", "u7", "u30"]
-    assert set(model.suggest("new", some)) == {"u9", "u7", "u30"}
-    assert model.suggest("new", ["u1"]) == []
-    assert model.suggest("new", "u5") == ["u5"]
-    seen = {model.rows[int(i)] for i in model.feature("f3").rows}  # the table's own features too
+    assert set(model.suggest("new", rows=some)) == {"u9", "u7", "u30"}
+    assert model.suggest("new", rows=["u1"]) == []
+    assert model.suggest("new", rows="u5") == ["u5"]
+    seen = set(model.feature("f3").rows)  # the table's own features too
     assert not seen & set(model.suggest("f3", n=1000))
     after = model.predict()
     assert np.array_equal(before.mean, after.mean)
     assert np.array_equal(before.std, after.std)
     assert shots == {name: model.feature(name).shots for name in model.features}
     assert not model.fitted_.catalogue.evidence
-    model.observe("new", {found[0]: 3})
+    model.observe_feature("new", {found[0]: 3})
     assert found[0] not in model.suggest("new", n=1000)
 
 
@@ -120,7 +100,7 @@ def test_observing_what_is_suggested_leaves_less_unknown_than_other_rows(fresh: 
     for which in (lambda every: every[:5], lambda every: every[-5:]):
         model = fresh("factorisation", "bayes")
         model.add_feature("new")
-        model.observe("new", dict.fromkeys(which(model.suggest("new", n=1000)), 3))
+        model.observe_feature("new", dict.fromkeys(which(model.suggest("new", n=1000)), 3))
         heads = model.fitted_.catalogue.take(["new"])[1]
         states = model.fitted_.states
         ones = torch.cat([states.activation, torch.ones(len(states), 1)], dim=1).double()
@@ -142,7 +122,7 @@ def test_binary_features_get_suggestions() -> None:
     found = model.suggest("new", n=4)
     assert len(set(found)) == 4
     assert "u1" not in found
-    model.observe("new", dict.fromkeys(found, 1))
+    model.observe_feature("new", dict.fromkeys(found, 1))
     assert ((model.predict(features=["new"]).mean > 0) & (model.predict(features=["new"]).mean < 1)).all()
 
 
@@ -154,8 +134,57 @@ def test_bad_questions_are_refused(fresh: Fresh) -> None:
     with pytest.raises(UnknownNameError, match="unknown feature 'f99'"):
         model.suggest("f99")
     with pytest.raises(UnknownNameError, match="unknown row 'u99'"):
-        model.suggest("f1", ["u1", "u99"])
+        model.suggest("f1", rows=["u1", "u99"])
     with pytest.raises(InputError, match="adapter='bayes'"):
         fresh("pvae", "chn").suggest("f1")
     with pytest.raises(InputError, match="adapter='bayes'"):
         fresh("factorisation", "knn-5").suggest("f1")
+
+
+# -- Greedy choices with kept forms
+
+
+SIZE = 5
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("with_bars", [False, True])
+def test_many_choices_are_those_of_computing_all_anew(seed: int, with_bars: bool) -> None:
+    """More choices than forms are kept for without being computed anew."""
+    random = np.random.default_rng(seed)
+    vectors = random.normal(size=(150, SIZE)).astype(np.float32)
+    noise = random.uniform(0.5, 2, 150)
+    some = random.normal(size=(2, SIZE, SIZE))
+    start, usual = some @ some.transpose(0, 2, 1)
+    barred = random.random(150) < 0.3 if with_bars else np.zeros(150, dtype=bool)
+
+    covariance, left, chosen, gains = start.copy(), ~barred, [], []
+    exact = vectors.astype(float)
+    for _ in range(int(left.sum())):
+        products = exact @ covariance
+        gain = ((products @ usual) * products).sum(1) / (noise + (products * exact).sum(1))
+        best = int(np.where(left, gain, -np.inf).argmax())
+        chosen.append(best)
+        gains.append(gain[best])
+        left[best] = False
+        step = products[best]
+        covariance = covariance - np.outer(step, step) / (noise[best] + step @ exact[best])
+
+    mask = torch.from_numpy(barred) if with_bars else None
+    given = Weights(torch.from_numpy(vectors)), torch.from_numpy(noise), torch.from_numpy(start)
+    found, told = greedy_design(*given, torch.from_numpy(usual), 999, mask)
+    assert found == chosen
+    np.testing.assert_allclose(told, gains, rtol=1e-9)
+    few, _ = greedy_design(*given, torch.from_numpy(usual), 3, mask)
+    assert few == chosen[:3]
+
+
+def test_there_may_be_nothing_to_choose() -> None:
+    eye = torch.eye(SIZE, dtype=torch.float64)
+    none = torch.zeros(0, dtype=torch.float64)
+    assert greedy_design(Weights(torch.zeros(0, SIZE)), none, eye, eye, 3) == ([], [])
+    barred = torch.ones(4, dtype=torch.bool)
+    assert greedy_design(Weights(torch.ones(4, SIZE)), torch.ones(4).double(), eye, eye, 3, barred) == (
+        [],
+        [],
+    )

@@ -1,4 +1,4 @@
-"""Every backbone and adapter family still predicts what it predicted when its numbers were stored."""
+"""Everything that is stored is still answered as it was: predictions, verbs, files, requests and commands."""
 
 from __future__ import annotations
 
@@ -6,31 +6,36 @@ import json
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from headstart.model import Headstart
-from tests.references.cases import CASES, fitted, folder_answers, predictions
-from tests.references.make import FOLDERS, STORED
+from headstart import Headstart
+from tests.references.cases import folder_answers
+from tests.references.make import FOLDER_MODELS, FOLDERS
+from tests.references.storing import answer_of, differences, plain, read
+from tests.references.themes import THEMES
 
-TOLERANCE = 1e-5  # rounding differs between processors, and training carries it on
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_predictions_are_as_stored(case: str) -> None:
-    stored = json.loads(STORED.read_text())[case]["predictions"]
-    for name, mean, std in predictions(fitted(case)):
-        np.testing.assert_allclose(mean, stored[name]["mean"], rtol=TOLERANCE, atol=TOLERANCE, err_msg=name)
-        np.testing.assert_allclose(std, stored[name]["std"], rtol=TOLERANCE, atol=TOLERANCE, err_msg=name)
+EVERY = [(theme, scenario) for theme, scenarios in THEMES.items() for scenario in scenarios]
 
 
-@pytest.mark.parametrize("folder", ["format-1", "format-2", "format-2-chn", "format-3", "format-3-chn"])
-def test_saved_models_of_every_format_predict_as_they_did(folder: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("theme", "scenario"), EVERY)
+def test_answers_are_as_stored(theme: str, scenario: str, tmp_path: Path) -> None:
+    found = answer_of(THEMES[theme][scenario], tmp_path)
+    different = list(differences(found, read(theme)[scenario]))
+    assert not different, "\n".join(different[:20])
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_every_stored_answer_has_a_scenario(theme: str) -> None:
+    assert list(read(theme)) == list(THEMES[theme])
+
+
+@pytest.mark.parametrize("folder", FOLDER_MODELS)
+def test_stored_folders_predict_as_they_did(folder: str, tmp_path: Path) -> None:
     stored = json.loads((FOLDERS / f"{folder}.json").read_text())
     shutil.copytree(FOLDERS / folder, tmp_path / "m")
     model = Headstart.load(tmp_path / "m")
-    model.save(tmp_path / "m")  # in today's format
+    model.save(tmp_path / "m")
     for each in (model, Headstart.load(tmp_path / "m")):
         for name, found in folder_answers(each).items():
-            np.testing.assert_allclose(found.mean, stored[name]["mean"], rtol=1e-6, err_msg=name)
-            np.testing.assert_allclose(found.std, stored[name]["std"], rtol=1e-6, err_msg=name)
+            different = list(differences(plain({"mean": found.mean, "std": found.std}), stored[name], name))
+            assert not different, "\n".join(different[:20])

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
+from tests.pretended import device_named
 from tests.scoring.conftest import contents
 
-from headstart import HeadstartError
-from headstart import scoring_ray as cluster
+from headstart import Headstart, HeadstartError, UnknownNameError
 from headstart.scoring import Worker, score
 
 
@@ -61,7 +64,9 @@ class StandIn:
 
 
 def asked(monkeypatch: pytest.MonkeyPatch, ray: StandIn) -> StandIn:
-    monkeypatch.setattr(cluster, "require_ray", lambda: ray)
+    """Let this be what is imported as Ray."""
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setitem(sys.modules, "ray.data", ray.data)
     return ray
 
 
@@ -81,8 +86,8 @@ def test_no_more_workers_than_partitions_and_a_card_for_each(
     saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ray = asked(monkeypatch, StandIn(runs=True))
-    monkeypatch.setattr("headstart.scoring.device_of", lambda name: torch.device("cpu"))
-    score(saved, tmp_path / "out", partition_size=100, engine="ray", workers=8, device="cuda", quiet=True)
+    with device_named("cuda", torch.device("cpu")):
+        score(saved, tmp_path / "out", partition_size=100, engine="ray", workers=8, device="cuda", quiet=True)
     assert ray.said == [("workers", 2, 1)]
 
 
@@ -119,7 +124,23 @@ def test_files_that_land_elsewhere_are_noticed(
 def test_a_worker_that_cannot_open_the_model_says_why(
     saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked(monkeypatch, StandIn(runs=True))
-    monkeypatch.setattr("headstart.scoring.identity_of", lambda path: "another")
+    ray = asked(monkeypatch, StandIn(runs=True))
+    copy = shutil.copytree(saved, tmp_path / "model")
+
+    def change_meanwhile() -> dict[str, float]:
+        with Headstart.updating(copy) as model:
+            model.add_feature("meanwhile")
+        return {"CPU": 1.0}
+
+    ray.cluster_resources = change_meanwhile  # type: ignore[method-assign]
     with pytest.raises(HeadstartError, match="has changed since scoring began"):
-        score(saved, tmp_path / "out", engine="ray", quiet=True)
+        score(copy, tmp_path / "out", engine="ray", quiet=True)
+
+
+def test_the_error_of_a_worker_arrives_as_it_is(
+    saved: Path, tmp_path: Path, cells: pa.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked(monkeypatch, StandIn(runs=True))
+    wrong = pa.concat_tables([cells, pa.table({"row": ["u1"], "feature": ["f1000"]})])
+    with pytest.raises(UnknownNameError, match="the frame: unknown feature 'f1000'"):
+        score(saved, tmp_path / "out", pairs=wrong, engine="ray", workers=1, partition_size=250, quiet=True)

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
+from tests.limits import Limits
 from tests.model.conftest import able
 from tests.scoring.conftest import contents
 
@@ -45,11 +46,9 @@ def test_all_cells_are_those_of_predict_whatever_the_partitions(saved: Path, tmp
             assert np.array_equal(found[name], expected[name])
 
 
-def test_many_features_are_predicted_some_at_a_time(
-    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_features_are_predicted_some_at_a_time(saved: Path, tmp_path: Path, limits: Limits) -> None:
     score(saved, tmp_path / "whole", partition_size=50, quiet=True)
-    monkeypatch.setattr("headstart.scoring._FEATURES_AT_ONCE", 7)
+    limits(scored_features_per_block=7)
     score(saved, tmp_path / "parts", partition_size=50, quiet=True)
     assert contents(tmp_path / "whole") == contents(tmp_path / "parts")
 
@@ -74,7 +73,7 @@ def test_the_best_features_are_those_of_recommend(saved: Path, tmp_path: Path) -
     settings: dict[str, Any] = {"features": names, "by": "upper", "quantile": 0.8, "level": 0.8}
     score(saved, tmp_path / "out", top=4, partition_size=64, quiet=True, **settings)
     found = read(tmp_path / "out").to_pylist()
-    expected = model.recommend(list(model.rows), 4, **settings)
+    expected = model.recommend_many(list(model.rows), 4, **settings)
     assert len(found) == sum(map(len, expected.values()))
     lines = iter(found)
     for row, ranking in expected.items():
@@ -211,7 +210,7 @@ def test_another_model_or_other_records_are_refused(saved: Path, tmp_path: Path,
         score(place, out, pairs=tmp_path / "cells.parquet", quiet=True)
     pq.write_table(cells, tmp_path / "cells.parquet")
     with Headstart.updating(place) as model:
-        model.observe("f1", {"u0": 4})
+        model.observe_feature("f1", {"u0": 4})
     with pytest.raises(InputError, match="holds predictions of another model"):
         score(place, out, pairs=tmp_path / "cells.parquet", quiet=True)
 

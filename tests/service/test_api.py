@@ -75,7 +75,7 @@ def test_any_name_can_be_in_an_address(client: TestClient, name: str) -> None:
     assert client.delete(place).status_code == 200
 
 
-def test_a_row_is_added_shown_and_forgotten(client: TestClient, url: str) -> None:
+def test_a_row_is_added_shown_and_removed(client: TestClient, url: str) -> None:
     assert client.post("/v1/rows", json={"name": "secret-row", "observations": {"f1": 5}}).status_code == 201
     observe(client, ("secret-row", "f2", 4), ("u1", "f2", 3))
     shown = client.get("/v1/rows/secret-row").json()

@@ -19,14 +19,14 @@ def test_every_verb(asking: Client) -> None:
     name = "Dune 3/π"
     with asking as films:
         assert films.add_feature(name, {"year": 2026}, {"u1": 5}, kind="rating:1:5")["number"] == 1
-        assert films.add_row("guest", {name: 4, "f1": 2})["number"] == 2
+        assert films.add_row("guest", observations={name: 4, "f1": 2})["number"] == 2
         assert films.observe([("u2", name, 4), ("u3", name, 1)])["number"] == 3
         (cell,) = films.predict(["u3"], [name])
         assert (cell["row"], cell["feature"]) == ("u3", name)
         arrays = films.predict_arrays({"x": {name: 5}}, [name, "f1"])
         assert arrays["mean"].shape == arrays["low"].shape == (1, 2)
         assert np.all(arrays["low"] <= arrays["high"])
-        assert len(films.recommend("guest", 3)) == len(films.recommend({"f1": 3}, 3, "upper")) == 3
+        assert len(films.recommend("guest", 3)) == len(films.recommend({"f1": 3}, 3, by="upper")) == 3
         assert len(films.audience(name, 4)) == len(films.suggest(name, 4)) == 4
         assert len(films.similar(name, 2)) == 2
         assert films.explain("u1", name)["feature"] == name
@@ -37,7 +37,7 @@ def test_every_verb(asking: Client) -> None:
         assert films.model()["added_features"] == 1
         assert films.schema()["features"][0]["name"] == "year"
         assert films.quality()["calibration"]
-        films.forget_row("guest")
+        films.remove_row("guest")
         films.remove_feature(name)
         with pytest.raises(ServiceError, match="unknown feature") as caught:
             films.feature(name)

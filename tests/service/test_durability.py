@@ -167,7 +167,7 @@ def test_a_model_that_cannot_be_used_is_not_taken_over(tmp_path: Path, start: St
     assert client.post("/v1/model", json={"path": str(path)}).status_code == 422
 
 
-def test_what_is_forgotten_stays_forgotten_in_a_new_model(tmp_path: Path, start: Start) -> None:
+def test_what_is_removed_stays_removed_in_a_new_model(tmp_path: Path, start: Start) -> None:
     client = start()
     client.delete("/v1/rows/u5")
     client.delete("/v1/features/f2")

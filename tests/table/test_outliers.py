@@ -4,6 +4,7 @@ import numpy as np
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.oracles.outliers import scales_of_rows, winsorised
 
 from headstart.table.cells import Cells
 from headstart.table.outliers import row_scales, winsorise
@@ -16,27 +17,12 @@ def cells_of(lines: list[list[float]]) -> Cells:
     return Cells(counts.cumsum(0), index, values, max(map(len, lines)))
 
 
-def slow(line: list[float]) -> list[float]:
-    """As documented, one line at a time."""
-    values = np.array(line, dtype=np.float64)
-    n = len(values)
-    if n < 4:
-        return line
-    distance = np.abs(values - np.sort(values)[(n - 1) // 2])
-    others = np.sqrt((np.sort(distance)[:-1] ** 2).sum() / (n - 1))
-    deviation = max(1.4826 * np.sort(distance)[(n - 1) // 2], others)
-    if deviation == 0:
-        return line
-    inside = values[distance <= 10 * (1 + 24 / n) * deviation]
-    return np.clip(values, inside.min(), inside.max()).tolist()
-
-
 @example([[0.0, 0.0, 1.0, 4.02e-10]])
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.lists(st.floats(-1e3, 1e3, width=32), min_size=1, max_size=30), min_size=1, max_size=5))
 def test_equals_the_slow_version(lines: list[list[float]]) -> None:
     tamed = winsorise(cells_of(lines), torch.ones(len(lines), dtype=torch.bool))
-    expected = [value for line in lines for value in slow(line)]
+    expected = [value for line in lines for value in winsorised(line)]
     np.testing.assert_allclose(tamed.values.numpy(), expected, rtol=1e-5, atol=1e-5)
 
 
@@ -55,24 +41,6 @@ def test_zeros_and_a_few_counts_are_left_as_they_are() -> None:
     assert torch.equal(winsorise(counts, torch.tensor([True])).values, counts.values)
 
 
-def slow_extents(values: np.ndarray, seen: np.ndarray) -> np.ndarray:
-    """The median distance of each row's values from the medians of their columns, in their deviations."""
-    away = np.full(values.shape, np.nan)
-    for j in range(values.shape[1]):
-        own = values[seen[:, j], j]
-        n = len(own)
-        distance = np.abs(own - np.sort(own)[(n - 1) // 2]) if n else own
-        others = np.sqrt((np.sort(distance)[:-1] ** 2).sum() / max(1, n - 1))
-        deviation = max(1.4826 * np.sort(distance)[(n - 1) // 2], others) if n else 0.0
-        away[seen[:, j], j] = distance / deviation if n >= 4 and deviation > 0 else 0.0
-    found = np.ones(len(values))
-    for i, line in enumerate(away):
-        own = np.sort(line[~np.isnan(line)])
-        if len(own) > 1:
-            found[i] = max(1.0, own[(len(own) - 1) // 2])
-    return found
-
-
 def table_of(values: np.ndarray, seen: np.ndarray) -> Cells:
     """One line per column, as features come to be tamed."""
     feature, row = (torch.from_numpy(part) for part in np.nonzero(seen.T))
@@ -86,7 +54,7 @@ def test_extents_equal_the_slow_version() -> None:
     seen = random.random(values.shape) < 0.5
     cells = table_of(values, seen)
     found = row_scales(cells, torch.ones(7, dtype=torch.bool))
-    np.testing.assert_allclose(found.numpy(), slow_extents(values, seen)[cells.index.numpy()], rtol=1e-5)
+    np.testing.assert_allclose(found.numpy(), scales_of_rows(values, seen)[cells.index.numpy()], rtol=1e-5)
 
 
 def test_a_row_that_is_far_off_everywhere_is_left_as_it_is() -> None:

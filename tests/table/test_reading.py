@@ -15,9 +15,6 @@ from hypothesis import given, settings
 
 from headstart.errors import InputError, UnknownNameError
 from headstart.table import Table
-from headstart.table import sources as csvfile
-from headstart.table import sources as frame_source
-from headstart.table import sources as parquetfile
 
 TEXTS = st.text("abcé ,\"'\n|", min_size=1, max_size=4).map(str.strip).filter(bool)
 NAMES = st.one_of(st.integers(-5, 30).map(str), TEXTS)
@@ -89,16 +86,14 @@ def test_cells_equal_a_slow_version(observations):
         assert fast == slow
 
 
-def test_small_blocks_give_the_same_table(tmp_path, monkeypatch):
+def test_small_blocks_give_the_same_table(tmp_path, limits):
     random = np.random.default_rng(0)
     cells = random.permutation(200 * 50)[:3000]
     data = pa.table({"row": cells // 50, "feature": cells % 50, "value": random.integers(1, 6, 3000)})
     pa_csv.write_csv(data, tmp_path / "data.csv")
     pq.write_table(data, tmp_path / "data.parquet")
     expected = Table.read(data)
-    monkeypatch.setattr(csvfile, "BLOCK", 1000)
-    monkeypatch.setattr(parquetfile, "BATCH", 100)
-    monkeypatch.setattr(frame_source, "BATCH", 100)
+    limits(csv_block_bytes=1000, records_per_batch=100)
     assert Table.read(data) == expected
     assert Table.read(tmp_path / "data.csv") == expected
     assert Table.read(tmp_path / "data.parquet") == expected
@@ -214,8 +209,8 @@ def test_spaces_and_unicode_forms_are_one_name(tmp_path):
         )
 
 
-def test_spellings_meet_across_small_batches(monkeypatch):
-    monkeypatch.setattr(frame_source, "BATCH", 1)
+def test_spellings_meet_across_small_batches(limits):
+    limits(records_per_batch=1)
     table = Table.read(frame(row=["a", " a"], feature=["x", "y"]))
     assert list(table.rows) == ["a"]
     assert "('a' and ' a')" in table.notes[0]

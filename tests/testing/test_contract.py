@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 
 import pytest
 import torch
+from tests.stand_ins import registered
 
 from headstart.adapters.base import ADAPTERS, Adapter, AdapterConfig
 from headstart.backbones.base import BACKBONES
@@ -71,9 +72,5 @@ def too_narrow(batch: FeatureBatch, states: RowStates) -> Heads:
     ],
 )
 def test_a_broken_promise_is_noticed(adapt, message: str) -> None:  # type: ignore[no-untyped-def]
-    part = broken(adapt)
-    try:
-        with pytest.raises(ContractError, match=message):
-            check_adapter(part)
-    finally:
-        ADAPTERS._parts.pop("broken", None)
+    with registered(ADAPTERS), pytest.raises(ContractError, match=message):
+        check_adapter(broken(adapt))

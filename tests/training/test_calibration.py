@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import norm
+from tests.limits import Limits
 
 from headstart.adapters.base import Adapter, AdapterConfig
 from headstart.core.likelihood import Likelihood, LikelihoodConfig
@@ -65,10 +66,8 @@ def measured(adapter: Adapter, knowledge: Knowledge, batch: FeatureBatch) -> Cal
 
 @pytest.mark.parametrize("shape", ["normal", "heavy", "skewed"])
 @pytest.mark.parametrize("much", [0.4, 1.0, 3.0])
-def test_intervals_of_every_level_come_to_hold_what_they_say(
-    shape: str, much: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(calibration, "_FEATURES_TO_BELIEVE", 0)  # as if features were without number
+def test_intervals_of_every_level_come_to_hold_what_they_say(shape: str, much: float, limits: Limits) -> None:
+    limits(calibration_prior_features=0)  # as if features were without number
     random = np.random.default_rng(0)
     size = (30, ROWS)
     drawn = {
@@ -182,16 +181,14 @@ def tossed(features: int, slope: float, shift: float, number: bool, seed: int = 
 
 @pytest.mark.parametrize("number", [False, True], ids=["logistic", "0 and 1 as numbers"])
 @pytest.mark.parametrize(("slope", "shift"), [(1.0, 0.0), (0.5, 0.7), (2.0, -1.0)])
-def test_probabilities_are_put_right(
-    slope: float, shift: float, number: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_probabilities_are_put_right(slope: float, shift: float, number: bool, limits: Limits) -> None:
     outcome = tossed(40, slope, shift, number)
     marks = (0, 4)
     drawn = Calibration.fit({0: outcome}, marks, by_level=True)
     assert float(drawn.slopes[0]) == pytest.approx(slope**0.8, rel=0.1)  # 40 features are believed 40 / 50
     assert float(drawn.shifts[0]) == pytest.approx(0.8 * shift, abs=0.06)
     assert torch.equal(drawn.slopes[:1], drawn.slopes[1:])  # what was measured last still holds
-    monkeypatch.setattr(calibration, "_FEATURES_TO_BELIEVE", 0)
+    limits(calibration_prior_features=0)
     found = Calibration.fit({0: outcome}, marks, by_level=True)
     assert float(found.slopes[0]) == pytest.approx(slope, rel=0.06)
     assert float(found.shifts[0]) == pytest.approx(shift, abs=0.06)
@@ -213,3 +210,52 @@ def test_where_no_feature_has_so_many_shots_the_last_measure_holds() -> None:
     last = VALIDATION_SHOTS.index(8)
     assert bool((found.factors[KindType.RATING, last:] == found.factors[KindType.RATING, last]).all())
     assert bool(found.factors.isfinite().all())
+
+
+def log_likelihood(logits: torch.Tensor, truth: torch.Tensor) -> float:
+    return float((truth * logits - torch.nn.functional.softplus(logits)).sum())
+
+
+@pytest.mark.parametrize("shift", [-2.0, 0.0, 2.0])
+@pytest.mark.parametrize("slope", [0.0, 0.25, 0.5, 1.0, 2.0, 5.0])
+@pytest.mark.parametrize("spread", [0.1, 0.3, 1.0, 3.0, 10.0, 20.0])
+@pytest.mark.parametrize("count", [10, 20_000])
+def test_platt_scaling_never_lowers_the_likelihood(
+    spread: float, slope: float, shift: float, count: int
+) -> None:
+    """Within its bounds, and close to the truth where many values determine it."""
+    random = np.random.default_rng(0)
+    logits = torch.from_numpy(np.clip(spread * random.normal(size=count), -9, 9))
+    truth = torch.from_numpy(
+        (random.random(count) < 1 / (1 + np.exp(-(slope * logits.numpy() + shift)))) + 0.0
+    )
+    for share in (0.3, 1.0):
+        found_slope, found_shift = calibration._platt(torch.sigmoid(logits), truth, share)
+        assert 0.2 <= found_slope <= 3
+        assert abs(found_shift) <= 5
+        assert log_likelihood(found_slope * logits + found_shift, truth) >= log_likelihood(logits, truth)
+    if count > 10 and spread in (1.0, 3.0) and 0.25 <= slope <= 2:
+        assert found_slope == pytest.approx(slope, abs=0.08)
+        assert found_shift == pytest.approx(shift, abs=0.1)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+@pytest.mark.parametrize("count", [1, 10, 5000])
+def test_platt_scaling_of_one_class_stays_within_its_bounds(value: float, count: int) -> None:
+    logits = torch.linspace(-3, 3, count, dtype=torch.float64)
+    truth = torch.full((count,), value, dtype=torch.float64)
+    slope, shift = calibration._platt(torch.sigmoid(logits), truth, 1.0)
+    assert 0.2 <= slope <= 3
+    assert abs(shift) <= 5
+    assert (shift > 0) == (value == 1)
+    assert log_likelihood(slope * logits + shift, truth) >= log_likelihood(logits, truth)
+
+
+def test_overconfident_predictions_are_not_shifted() -> None:
+    """Undamped Newton steps diverge here: they gave a shift of 9.5."""
+    random = np.random.default_rng(0)
+    logits = torch.from_numpy(3 * random.normal(size=4000))
+    truth = torch.from_numpy((random.random(4000) < torch.sigmoid(0.25 * logits).numpy()).astype(float))
+    slope, shift = calibration._platt(torch.sigmoid(logits), truth, 1.0)
+    assert slope == pytest.approx(0.25, abs=0.03)
+    assert shift == pytest.approx(0, abs=0.1)

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pytest
 import torch
 from sklearn.base import clone
-from tests.pretended import DEVICE, Pretended, Pretending
+from tests.limits import Limits
+from tests.pretended import DEVICE, Pretended, Pretending, device_named
 from tests.test_cli import run
 from torch import Tensor, nn
 
@@ -25,8 +26,6 @@ from headstart.core.networks import SharedDropout, batch_share
 from headstart.datasets import synthetic_mixed, synthetic_ratings, synthetic_responses
 from headstart.distributed import ProcessGroup, use_group
 from headstart.errors import MemoryLimitError
-from headstart.linalg import ragged as sparse
-from headstart.linalg import ridge as honest
 from headstart.linalg.ragged import (
     TransposedSum,
     folded_sum,
@@ -35,11 +34,6 @@ from headstart.linalg.ragged import (
     segment_weighted_sum,
 )
 from headstart.table.cells import Cells
-from headstart.training import cross_fitted_heads as new_heads
-from headstart.training import episodes as tasks
-from headstart.training import judge, recipe
-from headstart.training import recipe as choosing
-from headstart.training import recipe as stages_module
 
 SMALL = {"name": "factorisation", "latent": 3, "signature": 2, "sweeps": 5}
 BACKBONE: dict[str, dict[str, Any]] = {
@@ -52,16 +46,12 @@ without_card = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a 
 
 
 @pytest.fixture(autouse=True)
-def _card(monkeypatch: pytest.MonkeyPatch) -> None:
+def _card(limits: Limits) -> Iterator[None]:
     """Let the name "card" be that of the pretended device, and let there be less to compute."""
-    monkeypatch.setattr(
-        "headstart.model.headstart.training_device",
-        lambda name: DEVICE if name == "card" else training_device(name),
-    )
-    monkeypatch.setattr(honest, "_STRENGTHS", torch.tensor([0.1, 1.0], dtype=torch.float64))
-    monkeypatch.setattr(new_heads, "_ROUNDS", 2)
-    monkeypatch.setattr(tasks, "MOST_FOLDS", 3)
-    monkeypatch.setattr(judge, "_MAX_FOLDS", 1)
+    limits(ridge_strengths=torch.tensor([0.1, 1.0], dtype=torch.float64))
+    limits(cross_fit_rounds=2, cross_fit_folds=3, judge_folds=1)
+    with device_named("card"):
+        yield
 
 
 def ratings() -> Table:
@@ -120,7 +110,7 @@ def tensors(thing: Any, seen: set[int]) -> Iterator[Tensor]:
 
 @pytest.mark.parametrize(
     ("table", "adapter"),
-    [(ratings, "bayes"), (mixed, "bayes"), (answers, "bayes"), (mixed, choosing.BLEND)],
+    [(ratings, "bayes"), (mixed, "bayes"), (answers, "bayes"), (mixed, "chn-bayes-blend")],
 )
 def test_the_factorisation_with_closed_forms_is_trained_there(table: Any, adapter: str) -> None:
     trained_there(table(), backbone=SMALL, adapter=adapter)
@@ -149,16 +139,15 @@ def test_the_judge_computes_there() -> None:
     assert len(model.fitted_.judgement.candidates) == 2
 
 
-def test_networks_are_chosen_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choosing, "MIN_FEATURES_TO_META_TRAIN", 12)
-    monkeypatch.setattr(choosing, "MIN_OBSERVATIONS_AT_ONCE", 0)
+def test_networks_are_chosen_there(limits: Limits) -> None:
+    limits(meta_training_features=12, one_training_observations=0)
     model = trained_there(ratings(), backbone=SMALL)
     assert model.fitted_.judgement is not None
     assert set(model.fitted_.judgement.candidates) == {"bayes", "chn-bayes"}
 
 
-def test_features_that_are_sampled_are_trained_on_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tasks, "MOST_STATES", 2**9)
+def test_features_that_are_sampled_are_trained_on_there(limits: Limits) -> None:
+    limits(cross_fit_numbers=2**9)
     model = trained_there(ratings(), backbone=SMALL, adapter="bayes")
     assert model.fitted_.knowledge.trained_on is not None
 
@@ -188,7 +177,7 @@ def test_the_model_lives_on_the_processor(tmp_path: Path) -> None:
     plain = Headstart(SMALL, "chn-bayes", QUICK, QUICK, quiet=True).fit(table)
     for each in (model, plain):
         each.add_feature("new", observations={table.rows[0]: 5, table.rows[3]: 1})
-        each.observe(table.features[0], {table.rows[1]: 2})
+        each.observe_feature(table.features[0], {table.rows[1]: 2})
         each.add_rows({"someone": {table.features[1]: 4}})
     assert np.allclose(model.predict().mean, plain.predict().mean, rtol=1e-6, atol=1e-7)
     model.save(tmp_path / "m")
@@ -214,32 +203,13 @@ def test_nothing_is_left_on_the_device() -> None:
 
 
 @pytest.mark.parametrize("networks", [False, True])
-def test_every_stage_computes_there(networks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choosing, "MIN_FEATURES_TO_META_TRAIN", 12 if networks else 100)
-    monkeypatch.setattr(choosing, "MIN_OBSERVATIONS_AT_ONCE", 0)
-    stages = {
-        stages_module: ("pretrain", "meta_train", "knowledge_of"),
-        recipe: ("with_new_heads", "cross_fitted_tasks"),
-        choosing: ("disjoint_tasks",),
-        judge: ("predict_cells",),
-    }
-    seen: dict[str, set[torch.device]] = {}
-
-    def watched(name: str, run: Any) -> Any:
-        def watch(*given: Any, **named: Any) -> Any:
-            seen.setdefault(name, set()).update(each.device for each in tensors(given, set()))
-            return run(*given, **named)
-
-        return watch
-
-    for module, names in stages.items():
-        for name in names:
-            monkeypatch.setattr(module, name, watched(name, getattr(module, name)))
-    with Pretending():
+def test_every_stage_computes_there(networks: bool, limits: Limits) -> None:
+    """Sweeps, priors, heads as if new, the judge and networks: no matrix product is left behind."""
+    limits(meta_training_features=12 if networks else 100, one_training_observations=0)
+    with Pretending() as device:
         Headstart(SMALL, metatraining=QUICK, quiet=True, device="card").fit(ratings())
-    first = {"pretrain", "knowledge_of", "with_new_heads", "cross_fitted_tasks", "predict_cells"}
-    assert set(seen) == first | ({"meta_train"} if networks else {"disjoint_tasks"})
-    assert all(devices == {DEVICE} for name, devices in seen.items() if name != "knowledge_of")
+    assert device.products[True] > 100
+    assert device.products[False] == 0
 
 
 @pytest.mark.parametrize("backbone", ["factorisation", "pvae"])
@@ -297,13 +267,12 @@ def test_a_card_that_is_not_there_is_refused_before_any_work(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_card_that_is_too_small_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any, **__: Any) -> None:
-        raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-
-    monkeypatch.setattr("headstart.model.fitting.train", full)
+def test_a_card_that_is_too_small_is_a_clear_error() -> None:
     model = Headstart(SMALL, "bayes", quiet=True, device="card")
-    with pytest.raises(MemoryLimitError, match=r"not enough memory on meta to fit .* device='cpu'"):
+    with (
+        Pretending(full=True),
+        pytest.raises(MemoryLimitError, match=r"not enough memory on meta to fit .* device='cpu'"),
+    ):
         model.fit(ratings())
 
 
@@ -357,10 +326,8 @@ def test_dropout_is_drawn_by_the_processor() -> None:
 
 
 @pytest.mark.parametrize("dense_from", [0.0, 2.0])
-def test_sparse_sums_and_their_gradients_are_the_same_there(
-    dense_from: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sparse, "DENSE_FROM", dense_from)
+def test_sparse_sums_and_their_gradients_are_the_same_there(dense_from: float, limits: Limits) -> None:
+    limits(dense_from_density=dense_from)
     generator = torch.Generator().manual_seed(0)
     at = torch.nonzero(torch.rand(9, 7, generator=generator) < 0.3)
     cells = Cells.from_pairs(at[:, 0], at[:, 1], torch.rand(len(at), generator=generator), 9, 7)

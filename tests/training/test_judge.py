@@ -12,23 +12,43 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.isotonic import IsotonicRegression
+from tests.limits import Limits
 from tests.model.conftest import ratings_table
+from tests.oracles.judge import is_better
 
 from headstart.adapters.base import adapter_config
+from headstart.adapters.chn_bayes import CHNBayes
 from headstart.core.likelihood import Likelihood, LikelihoodConfig
 from headstart.core.predictive import Predictive
-from headstart.core.types import VALIDATION_SHOTS
+from headstart.core.types import VALIDATION_SHOTS, FeatureBatch, Heads, RowStates, interpolate
 from headstart.datasets import synthetic_diagnoses, synthetic_mixed
 from headstart.progress import Reporter
 from headstart.table import Table
 from headstart.table.kinds import KindType
-from headstart.training import judge
-from headstart.training import judge as blending
 from headstart.training import recipe as choosing
 from headstart.training.calibration import Outcome
 from headstart.training.episodes import cross_fitted_tasks
-from headstart.training.judge import Judged, better, folds, join_judged, outcomes_of
-from headstart.training.recipe import Judge, Recipe, Trained, feature_batch, modelled_table, train, train_best
+from headstart.training.judge import (
+    Judged,
+    better,
+    blend_outcomes,
+    folds,
+    isotonic_decreasing,
+    join_judged,
+    outcomes_of,
+)
+from headstart.training.recipe import (
+    Judge,
+    Prepared,
+    Recipe,
+    Trained,
+    feature_batch,
+    modelled_table,
+    prepare,
+    train,
+    train_best,
+)
 
 QUIET = Reporter(quiet=True)
 
@@ -66,26 +86,6 @@ def outcome(features: list[int], errors: list[list[float]]) -> Outcome:
     return Outcome(predictive, torch.full(off.shape, 0.5), feature, torch.zeros_like(off).bool())
 
 
-def slow_better(candidate: Judged, other: Judged, standard_errors: float) -> bool:
-    """One feature after the other, by its name."""
-    by_feature: dict[int, list[float]] = {}
-    for shots in candidate.outcomes:
-        totals = []
-        for judged in (candidate, other):
-            of = judged.outcomes[shots]
-            squared: dict[int, list[float]] = {}
-            for name, x, y in zip(
-                of.feature.tolist(), of.predictive.mean.tolist(), of.truth.tolist(), strict=True
-            ):
-                squared.setdefault(name, []).append((x - y) ** 2)
-            totals.append({name: sum(each) for name, each in squared.items()})
-        mine, yours = totals
-        for name in mine:
-            by_feature.setdefault(name, []).append((mine[name] - yours[name]) / sum(yours.values()))
-    every = [sum(each) for each in by_feature.values()]
-    return bool(sum(every) < -standard_errors * np.std(every) * np.sqrt(len(every)))
-
-
 @given(seed=st.integers(0, 9999), margin=st.sampled_from([0.0, 0.5, 1.0, 2.0]))
 @settings(max_examples=80, deadline=None)
 def test_candidates_are_compared_feature_by_feature(seed: int, margin: float) -> None:
@@ -101,7 +101,7 @@ def test_candidates_are_compared_feature_by_feature(seed: int, margin: float) ->
             each[shots] = outcome(there, off)
     one, two = Judged(made[0]), Judged(made[1])
     for candidate, other in ((one, two), (two, one)):
-        assert better(candidate, other, margin) == slow_better(candidate, other, margin)
+        assert better(candidate, other, margin) == is_better(candidate, other, margin)
     assert not better(one, one, 0.0)
 
 
@@ -179,7 +179,7 @@ def test_what_is_held_out_is_hidden_from_backbone_and_adapter(
     for table in (make(), make(held)):
         honest = Judge(table, np.arange(14), QUIET, nowhere)
         assert np.array_equal(honest.folds[1], held)
-        outcomes.append(honest._fold(recipe, (config,), 1)[config.name])
+        outcomes.append(honest._judge_fold(recipe, (config,), 1)[config.name])
     one, other = seen
     for mine, yours in (
         (one.backbone, other.backbone),
@@ -229,36 +229,24 @@ def test_networks_are_judged_where_there_are_many_features(
     at_once: bool,
     margin: float,
     chosen: str,
-    monkeypatch: pytest.MonkeyPatch,
+    limits: Limits,
 ) -> None:
-    monkeypatch.setattr(choosing, "MIN_FEATURES_TO_META_TRAIN", 14)
+    limits(meta_training_features=14)
     if large:
-        monkeypatch.setattr(choosing, "MIN_OBSERVATIONS_AT_ONCE", 0)
-    monkeypatch.setattr(choosing, "_MARGIN", margin)
-    monkeypatch.setattr(blending, "_FEATURES_TO_BELIEVE", 1e9)  # else networks may get no share at all
-    monkeypatch.setattr(judge, "_MAX_FOLDS", 1)  # is enough here
-    trainings: list[str] = []
-    prepare = choosing.prepare
-
-    def spy(*given: object, **named: object) -> object:
-        trainings.append("on everything")
-        return prepare(*given, **named)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(choosing, "prepare", spy)
-    monkeypatch.setattr(
-        choosing, "train", lambda *given, **named: [trainings.append("held out"), train(*given, **named)][1]
-    )
+        limits(one_training_observations=0)
+    limits(network_margin=margin, blend_prior_features=1e9)  # else networks may get no share at all
+    limits(judge_folds=1)  # is enough here
     table, recipe = make(), Recipe(metatraining={"epochs": 1, "validation_share": 0.3})
     trained, _, judgement = train_best(table, np.arange(14), recipe, reporter=QUIET, checkpoint=nowhere)
     assert judgement.chosen == trained.adapters["adapter"].adapter.config.name == chosen
     assert set(judgement.candidates) == {"bayes", "chn-bayes"}
+    # One training judges on the four features held back from networks, or else on the fold of two that is
+    # held out of everything; a new real feature, which has to find its scale, needs the latter.
     assert judgement.features == (4 if at_once else 2)
-    # A new real feature has to find its scale, which takes features that are held out of everything.
-    assert trainings == (["on everything"] if at_once else ["held out", "on everything"])
 
 
-def test_binary_tables_are_also_tried_as_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judge, "_MAX_FOLDS", 1)
+def test_binary_tables_are_also_tried_as_numbers(limits: Limits) -> None:
+    limits(judge_folds=1)
     table = synthetic_diagnoses(60, 14)
     choice = Judge(table, np.arange(14), QUIET, nowhere).choose(Recipe())
     judgement = choice.judgement
@@ -276,3 +264,73 @@ def test_only_a_table_of_nothing_but_binary_features_is_taken_as_numbers() -> No
     assert {str(kind) for kind in numbers.kinds} == {"rating:0:1"}
     assert torch.equal(numbers.cells().values, binary.cells().values)
     assert numbers.features == binary.features
+
+
+# -- The shares of a blend, measured on features held back
+
+
+@given(st.lists(st.tuples(st.floats(-2, 2), st.floats(0.1, 3)), min_size=1, max_size=9))
+def test_shares_that_do_not_rise_are_the_nearest(pairs: list[tuple[float, float]]) -> None:
+    values, weights = np.array(pairs).T
+    expected = IsotonicRegression(increasing=False).fit_transform(
+        np.arange(len(values)), values, sample_weight=weights
+    )
+    found = isotonic_decreasing(torch.from_numpy(values), torch.from_numpy(weights))
+    np.testing.assert_allclose(found, expected, atol=1e-9)
+
+
+def prepared_for(table: Table) -> Prepared:
+    features = np.arange(len(table.features))
+    return prepare(
+        table, features, features, Recipe(metatraining={"epochs": 3}), True,
+        reporter=Reporter(quiet=True), checkpoint=lambda _: None,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("make", [lambda: ratings_table(80, 40), lambda: synthetic_diagnoses(80, 30)])
+def test_the_blend_predicts_as_its_outcomes_say(make: Callable[[], Table]) -> None:
+    prepared = prepared_for(make())
+    own = prepared.train(adapter_config("chn-bayes-blend"), "blend", {})
+    adapter, likelihood = own.adapter, prepared.knowledge.likelihood
+    assert isinstance(adapter, CHNBayes)
+    blend, closed = blend_outcomes(adapter, likelihood, prepared.validation, seed=0, all_binary=False)
+    shares = adapter.shares
+    assert bool(((shares >= 0) & (shares <= 1)).all())
+    assert bool((shares.diff() <= 1e-6).all())
+    measured = outcomes_of(adapter, likelihood, prepared.validation, seed=0)
+    for shots, outcome in measured.items():
+        torch.testing.assert_close(
+            outcome.predictive.mean, blend[shots].predictive.mean, rtol=1e-4, atol=1e-5
+        )
+        torch.testing.assert_close(outcome.predictive.std, blend[shots].predictive.std, rtol=1e-3, atol=1e-4)
+        assert torch.equal(outcome.truth, closed[shots].truth)
+    assert set(own.judged) == {"bayes", "chn-bayes"}
+
+
+def test_between_the_measured_shots_shares_are_interpolated() -> None:
+    prepared = prepared_for(ratings_table(80, 40))
+    adapter = prepared.train(adapter_config("chn-bayes-blend"), "blend", {}).adapter
+    assert isinstance(adapter, CHNBayes)
+    left, right, share = interpolate(torch.tensor(VALIDATION_SHOTS), torch.tensor([0, 3, 1000]))
+    expected = torch.lerp(adapter.shares[left], adapter.shares[right], share)
+    assert torch.equal(adapter.share(torch.tensor([0, 3, 1000])), expected)
+    assert float(expected[0]) == float(adapter.shares[0])
+    assert float(expected[2]) == float(adapter.shares[-1])
+
+
+def test_networks_that_are_wrong_get_nothing_of_the_blend(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for the doubt that few features leave: 4 of them are held back."""
+    prepared = prepared_for(ratings_table(60, 40))
+    adapter = prepared.train(adapter_config("chn-bayes-blend"), "blend", {}).adapter
+    assert isinstance(adapter, CHNBayes)
+    adapt = adapter.adapt
+
+    def wrong(batch: FeatureBatch, states: RowStates) -> Heads:
+        heads = adapt(batch, states)
+        if float(adapter.shares[0]) == 1.0:  # networks alone
+            heads.bias.add_(5.0)
+        return heads
+
+    monkeypatch.setattr(adapter, "adapt", wrong)
+    blend_outcomes(adapter, prepared.knowledge.likelihood, prepared.validation, seed=0, all_binary=False)
+    assert float(adapter.shares.max()) <= 0.5 * 10 / (10 + 4) + 0.05

@@ -48,10 +48,12 @@ def run(path: Path | None, config: LoopConfig, stop_at: int | None = None) -> nn
 CONFIG = LoopConfig(epochs=60, batch_size=1, learning_rate=0.05, checkpoint_seconds=0.0, weight_decay=1e-3)
 
 
-@pytest.mark.parametrize("schedule", ["constant", "cosine"])
+@pytest.mark.parametrize(("schedule", "decoupled"), [("constant", 0.0), ("cosine", 0.0), ("cosine", 0.1)])
 @pytest.mark.parametrize("stop_at", [1, 13, 59])
-def test_resuming_gives_the_same_weights(tmp_path: Path, stop_at: int, schedule: str) -> None:
-    config = CONFIG.revised(schedule=schedule)
+def test_resuming_gives_the_same_weights(
+    tmp_path: Path, stop_at: int, schedule: str, decoupled: float
+) -> None:
+    config = CONFIG.revised(schedule=schedule, decoupled_weight_decay=decoupled)
     whole = run(None, config)
     with pytest.raises(Interrupted):
         run(tmp_path / "c.safetensors", config, stop_at)
@@ -59,6 +61,21 @@ def test_resuming_gives_the_same_weights(tmp_path: Path, stop_at: int, schedule:
     assert epochs_run == list(range(stop_at, config.epochs))  # it went on, and did not begin anew
     assert torch.equal(whole.weight, resumed.weight)
     assert torch.equal(whole.bias, resumed.bias)
+
+
+def test_decoupled_weight_decay_is_of_layers_only() -> None:
+    module = nn.Sequential(nn.Linear(2, 1))
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.fill_(1.0)
+
+    def losses(_: torch.Generator) -> Iterator[Tensor]:
+        yield 0.0 * sum(parameter.sum() for parameter in module.parameters())
+
+    config = LoopConfig(epochs=1, batch_size=1, learning_rate=0.1, decoupled_weight_decay=0.5)
+    Loop(module, config, seed=0, title="test", reporter=QUIET).run(losses)
+    assert torch.allclose(module[0].weight, torch.tensor(0.95))
+    assert bool((module[0].bias == 1).all())
 
 
 def test_the_best_state_is_kept_and_patience_ends_the_run() -> None:

@@ -29,7 +29,8 @@ from headstart.core.likelihood import LikelihoodConfig
 from headstart.core.networks import initial_tensor
 from headstart.core.types import Description, Heads, OneState, RowBelief, RowParts, RowStates
 from headstart.core.types import OneRow as OneRow
-from headstart.linalg.packed import Array, inverse, pack, squares
+from headstart.linalg.array_ops import Array
+from headstart.linalg.packed import inverse, pack, squares
 from headstart.linalg.ragged import blocks
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType

@@ -33,7 +33,8 @@ from torch import Tensor
 from headstart.core.types import Heads, OneRow
 from headstart.distributed import process_group
 from headstart.linalg import packed
-from headstart.linalg.packed import Array, append_one, squares, triangle_indices, unpack
+from headstart.linalg.array_ops import Array, cholesky, cholesky_inverse
+from headstart.linalg.packed import append_one, squares, triangle_indices, unpack
 from headstart.linalg.ragged import (
     column_sums,
     gram,
@@ -91,7 +92,7 @@ def _solve(precision: AnyArray, linear: AnyArray) -> tuple[AnyArray, AnyArray]:
     if isinstance(precision, Tensor):
         means, covariances = packed.solve(unpack(precision, linear.shape[-1]), linear)
         return means, packed.pack(covariances)
-    covariance = packed.invert_one(packed.robust_cholesky_one(precision))
+    covariance = cholesky_inverse(cholesky(precision))
     return covariance @ linear, covariance
 
 
@@ -406,13 +407,13 @@ class SingleRow(ObservedRows):
     def sums(self, weights: Array, values: Array) -> tuple[Array, Array]:
         """Sum moments by a Gram matrix of the heads and a product with their covariances."""
         scaled = self.heads * np.sqrt(weights)[:, None]
-        spread = packed.unpack_one(weights.astype(self.covariance.dtype) @ self.covariance)
+        spread = packed.unpack(weights.astype(self.covariance.dtype) @ self.covariance)
         return scaled.T @ scaled + spread, values @ self.heads
 
     def outputs(self, now: RowPosterior) -> tuple[Array, Array]:
         """Compute outputs by products of the heads with the row's moments."""
         moments = now.moments()
-        doubled = packed.pack_one(moments + np.tril(moments, -1)).astype(self.covariance.dtype)
+        doubled = packed.pack(moments + np.tril(moments, -1)).astype(self.covariance.dtype)
         second = ((self.heads @ moments) * self.heads).sum(1) + self.covariance @ doubled
         return self.heads[:, :-1] @ now.mean + self.heads[:, -1], second
 

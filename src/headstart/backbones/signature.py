@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from headstart.core.networks import initial_tensor
 from headstart.distributed import process_group
-from headstart.linalg.packed import Array
+from headstart.linalg.array_ops import Array
 from headstart.linalg.ragged import TransposedSum, line_blocks, segment_weighted_sum
 from headstart.linalg.row_sharded import draw_uniform_at, select_local, tall_qr
 from headstart.table.cells import Cells, offsets, ranges

@@ -1,4 +1,4 @@
-"""Ask a saved model: predict, recommend, audience, similar, explain, check, features, rows, evaluate."""
+"""Commands that read a saved model: predict, rank, explain, describe, check and evaluate."""
 
 from __future__ import annotations
 
@@ -26,7 +26,17 @@ from headstart.cli.options import (
     read_table,
     whole_numbers,
 )
-from headstart.cli.output import MAX_LINES, Destination, Format, Out, Quiet, destination, say, show
+from headstart.cli.output import (
+    MAX_LINES,
+    Destination,
+    Format,
+    Out,
+    Quiet,
+    destination,
+    say,
+    show,
+    show_facts,
+)
 from headstart.errors import InputError
 
 if TYPE_CHECKING:
@@ -85,20 +95,20 @@ def recommend(
         raise InputError("name rows, or give --new-rows; one of the two")
     place = destination(out, form, quiet)
     loaded = Headstart.load(model)
-    asked: Any = rows
+    targets: Any = rows
     if new_rows is not None:
-        asked = read_rows(new_rows, (row, feature, value), (separator, decimal, encoding))
-    found = loaded.recommend(
-        asked,
+        targets = read_rows(new_rows, (row, feature, value), (separator, decimal, encoding))
+    rankings = loaded.recommend_many(
+        targets,
         n,
         read_names(features, loaded.features, "--features"),
-        not include_observed,
-        by,  # type: ignore[arg-type]
+        by=by,  # type: ignore[arg-type]
+        exclude_observed=not include_observed,
         quantile=quantile,
         mixed_kinds=mixed_kinds,
         level=level,
     )
-    place.write(_ranked("row", list(found.values())))
+    place.write(_ranked("row", list(rankings.values())))
 
 
 def audience(
@@ -122,17 +132,33 @@ def audience(
 
     place = destination(out, form, quiet)
     loaded = Headstart.load(model)
-    wanted = read_names(rows, loaded.rows, "--rows")
-    found = loaded.audience(
+    ranking = loaded.audience(
         feature,
         n,
-        wanted,
-        not include_observed,
-        by,  # type: ignore[arg-type]
+        read_names(rows, loaded.rows, "--rows"),
+        by=by,  # type: ignore[arg-type]
+        exclude_observed=not include_observed,
         quantile=quantile,
         level=level,
     )
-    place.write(_ranked("feature", [found]))
+    place.write(_ranked("feature", [ranking]))
+
+
+def suggest(
+    model: Model,
+    feature: Feature,
+    n: Number = 10,
+    rows: Annotated[list[str] | None, typer.Option(help=NAMES_HELP)] = None,
+) -> None:
+    """List the rows whose observation would improve a feature's predictions most; best first.
+
+    Example: [bold]headstart suggest films.headstart "Dune 3" -n 5[/bold]
+    """
+    from headstart.model import Headstart
+
+    loaded = Headstart.load(model)
+    for row in loaded.suggest(feature, n, read_names(rows, loaded.rows, "--rows")):
+        typer.echo(row)
 
 
 def similar(
@@ -341,6 +367,18 @@ def _show(table: pa.Table, level: float, place: Destination) -> None:
 Search = Annotated[
     str | None, typer.Option("--search", help="Only names that contain this text, in small or large letters.")
 ]
+
+
+def info(model: Model) -> None:
+    """Describe a saved model.
+
+    Example: [bold]headstart info films.headstart[/bold]
+    """
+    from headstart.model import Headstart
+
+    found = Headstart.load(model).info
+    facts = [("usual kind", found.kind), ("columns", found.columns), ("latest", ", ".join(found.latest))]
+    show_facts([("model", str(model)), *found.lines(), *facts])
 
 
 def check(model: Model) -> None:

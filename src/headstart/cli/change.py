@@ -1,7 +1,8 @@
-"""Change a saved model: observe, add and remove rows, export, refit."""
+"""Commands that change a saved model: add, observe, remove and rename; and export of its observations."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,8 +15,8 @@ from headstart.cli.options import (
     Model,
     RowColumn,
     Separator,
-    TrainingDevice,
     ValueColumn,
+    file_text,
     read_names,
     read_rows,
 )
@@ -26,64 +27,133 @@ if TYPE_CHECKING:
     from headstart.model import Headstart
 
 
+Context = Annotated[
+    Path, typer.Argument(help="CSV or Parquet file with the columns row and value.", show_default=False)
+]
+
+Feature = Annotated[str, typer.Argument(help="Name of the feature.", show_default=False)]
+
+Row = Annotated[str, typer.Argument(help="Name of the row.", show_default=False)]
+
+NewName = Annotated[str, typer.Argument(help="New name.", show_default=False)]
+
+UPDATE_HELP = "What to update: both, features or rows."
+
+
+def add_feature(
+    model: Model,
+    feature: Annotated[str, typer.Argument(help="Name of the new feature.", show_default=False)],
+    metadata: Annotated[str | None, typer.Option(help="JSON object, or a file that contains it.")] = None,
+    observations: Annotated[
+        Path | None, typer.Option(help="CSV or Parquet file with the columns row and value.")
+    ] = None,
+    kind: Annotated[
+        str | None, typer.Option(help="Kind of the feature. By default the most frequent kind of the model.")
+    ] = None,
+    row: RowColumn = None,
+    value: ValueColumn = None,
+    separator: Separator = None,
+    decimal: Decimal = None,
+    encoding: Encoding = None,
+    quiet: Quiet = False,
+) -> None:
+    """Add a new feature to a model, from its metadata and first observations, if there are any.
+
+    Example: [bold]headstart add-feature films.headstart "Dune 3" --metadata '{"genres": ["Sci-Fi"], "year":
+    2026}' --observations first_ratings.csv[/bold]
+    """
+    from headstart.model import Headstart
+    from headstart.table.reading import read_context
+    from headstart.table.sources import TextFormat
+
+    record = _json(metadata)
+    form = TextFormat(separator, decimal, encoding)
+    context = read_context(observations, row, value, form) if observations is not None else None
+    with Headstart.updating(model) as loaded:
+        loaded.add_feature(feature, metadata=record, observations=context, kind=kind)
+    added = loaded.feature(feature)
+    if not quiet:
+        say(f"added {added.name!r} ({added.kind}) with {added.shots} observations")
+
+
 def observe(
     model: Model,
     observations: Annotated[
         Path,
-        typer.Option(help="CSV or Parquet file with the columns row and value, and feature without NAME."),
+        typer.Argument(
+            help="CSV or Parquet file with the columns row, feature and value.", show_default=False
+        ),
     ],
-    name: Annotated[
-        str | None,
-        typer.Argument(help="Name of the feature. Without it the file says the feature of each line."),
-    ] = None,
     row: RowColumn = None,
     feature: FeatureColumn = None,
     value: ValueColumn = None,
     time: Annotated[
         str | None,
         typer.Option(
-            help="If the model has a half-life: the column that says when an observation was made; with NAME "
-            "the time of all of them.",
+            help="Column that says when an observation was made, if the model has a half-life.",
             show_default="time",
         ),
     ] = None,
-    update: Annotated[
-        str | None,
-        typer.Option(
-            help="What to update: both, features or rows.", show_default="features with NAME, otherwise both"
-        ),
-    ] = None,
+    update: Annotated[str, typer.Option(help=UPDATE_HELP)] = "both",
     separator: Separator = None,
     decimal: Decimal = None,
     encoding: Encoding = None,
     quiet: Quiet = False,
 ) -> None:
-    """Add observations of a feature, or of any rows and features. What was observed before is replaced.
+    """Add observations of any rows and features. A cell that was observed before gets the new value.
 
-    With NAME only this feature is refined; without it the rows in the file are updated, too.
+    Example: [bold]headstart observe films.headstart today.csv --row user --feature film --value stars[/bold]
+    """
+    from headstart.model import Headstart
 
-    Example: [bold]headstart observe films.headstart "Dune 3" --observations new_ratings.csv[/bold]
+    with Headstart.updating(model) as loaded, notes():
+        observed = loaded.observe(
+            observations,
+            row=row,
+            feature=feature,
+            value=value,
+            time=time,
+            update=update,  # type: ignore[arg-type]  # checked there
+            separator=separator,
+            decimal=decimal,
+            encoding=encoding,
+        )
+    if not quiet:
+        say(str(observed))
+
+
+Time = Annotated[
+    str | None, typer.Option(help="When the observations were made, if the model has a half-life.")
+]
+
+
+def observe_feature(
+    model: Model,
+    feature: Feature,
+    observations: Context,
+    row: RowColumn = None,
+    value: ValueColumn = None,
+    time: Time = None,
+    update: Annotated[str, typer.Option(help=UPDATE_HELP)] = "features",
+    separator: Separator = None,
+    decimal: Decimal = None,
+    encoding: Encoding = None,
+    quiet: Quiet = False,
+) -> None:
+    """Add observations of one feature; by default no other prediction changes.
+
+    Example: [bold]headstart observe-feature films.headstart "Dune 3" new_ratings.csv[/bold]
     """
     from headstart.model import Headstart
     from headstart.table.reading import read_context
     from headstart.table.sources import TextFormat
 
-    text = TextFormat(separator, decimal, encoding)
-    side: Any = update  # checked by observe()
-    if name is None:
-        with Headstart.updating(model) as loaded, notes():
-            columns = {"row": row, "feature": feature, "value": value, "time": time}
-            said = loaded.observe(observations, **columns, update=side, text=text)
-        if not quiet:
-            say(str(said))
-        return
-    if feature is not None:
-        raise InputError(f"--feature names a column; leave it out, because all observations are of {name!r}")
-    context = read_context(observations, row, value, text)
+    context = read_context(observations, row, value, TextFormat(separator, decimal, encoding))
+    side: Any = update  # checked by observe_feature()
     with Headstart.updating(model) as loaded, notes():
-        loaded.observe(name, context, update=side, time=time)
+        loaded.observe_feature(feature, context, time=time, update=side)
     if not quiet:
-        say(f"{name!r} now has {loaded.feature(name).shots} observations")
+        say(f"{feature!r} now has {loaded.feature(feature).shots} observations")
 
 
 def add_rows(
@@ -95,7 +165,7 @@ def add_rows(
         Path | None, typer.Option(help="CSV or Parquet file of the new rows' metadata, one line per row.")
     ] = None,
     update: Annotated[
-        str, typer.Option(help="rows: only describe the new rows. both: also refine the features.")
+        str, typer.Option(help="rows: only the new rows. both: also the features that they observed.")
     ] = "rows",
     row: RowColumn = None,
     feature: FeatureColumn = None,
@@ -105,25 +175,25 @@ def add_rows(
     encoding: Encoding = None,
     quiet: Quiet = False,
 ) -> None:
-    """Add new rows to a model, with what they observed. A line without a value adds a row that is empty.
+    """Add new rows to a model with their observations. A line without a value adds a row without any.
 
     Example: [bold]headstart add-rows films.headstart new.csv --row user --feature film --value stars[/bold]
     """
     from headstart.model import Headstart
 
-    given = read_rows(observations, (row, feature, value), (separator, decimal, encoding))
-    lines = None
+    rows = read_rows(observations, (row, feature, value), (separator, decimal, encoding))
+    records = None
     if metadata is not None:
         from headstart.table.metadata import read_metadata
         from headstart.table.sources import TextFormat, open_source
 
         source = open_source(metadata, (row or "row",), TextFormat(separator, decimal, encoding))
         names, described = read_metadata(source, row or "row", "row")
-        lines = dict(zip(names, described.to_pylist(), strict=True))
+        records = dict(zip(names, described.to_pylist(), strict=True))
     with Headstart.updating(model) as loaded:
-        loaded.add_rows(given, lines, update=update)  # type: ignore[arg-type]  # checked there
+        loaded.add_rows(rows, records, update=update)  # type: ignore[arg-type]  # checked there
     if not quiet:
-        say(f"added {len(given)} rows; the model has {len(loaded.rows)}")
+        say(f"added {len(rows)} rows; the model has {len(loaded.rows)}")
 
 
 def remove(
@@ -133,11 +203,11 @@ def remove(
     ] = None,
     rows: Annotated[
         list[str] | None,
-        typer.Option("--rows", help="Rows to remove, with all that they observed."),
+        typer.Option("--rows", help="Rows to remove, with all their observations."),
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Remove features or rows. What a row observed leaves the features, too.
+    """Remove features or rows. The observations of a removed row leave the features, too.
 
     Example: [bold]headstart remove films.headstart --rows u17[/bold]
     """
@@ -146,14 +216,40 @@ def remove(
     if features is None and rows is None:
         raise InputError("name what to remove: --features or --rows")
     with Headstart.updating(model) as loaded:
-        gone_features = read_names(features, loaded.features, "--features") or []
-        gone_rows = read_names(rows, loaded.rows, "--rows") or []
-        for name in gone_features:
+        feature_names = read_names(features, loaded.features, "--features") or []
+        row_names = read_names(rows, loaded.rows, "--rows") or []
+        for name in feature_names:
             loaded.remove_feature(name)
-        for name in gone_rows:
+        for name in row_names:
             loaded.remove_row(name)
     if not quiet:
-        say(f"removed {len(gone_features)} features and {len(gone_rows)} rows")
+        say(f"removed {len(feature_names)} features and {len(row_names)} rows")
+
+
+def rename_feature(model: Model, feature: Feature, to: NewName, quiet: Quiet = False) -> None:
+    """Rename a feature; no prediction changes.
+
+    Example: [bold]headstart rename-feature films.headstart "Dune 3" "Dune: Part Three"[/bold]
+    """
+    from headstart.model import Headstart
+
+    with Headstart.updating(model) as loaded:
+        loaded.rename_feature(feature, to)
+    if not quiet:
+        say(f"feature {feature!r} is now {to!r}")
+
+
+def rename_row(model: Model, row: Row, to: NewName, quiet: Quiet = False) -> None:
+    """Rename a row; no prediction changes.
+
+    Example: [bold]headstart rename-row films.headstart u17 Ann[/bold]
+    """
+    from headstart.model import Headstart
+
+    with Headstart.updating(model) as loaded:
+        loaded.rename_row(row, to)
+    if not quiet:
+        say(f"row {row!r} is now {to!r}")
 
 
 def export(
@@ -171,14 +267,14 @@ def export(
         str | None,
         typer.Option(
             "--store",
-            help="URL of the store of a service. With a model, all that both hold is written; without one, "
-            "only what arrived.",
+            help="URL of the store of a service. With a model, the observations of both are written; without "
+            "one, only those of the store.",
         ),
     ] = None,
     form: Format = None,
     quiet: Quiet = False,
 ) -> None:
-    """Write all observations that a model holds to a file, in the long form, ready for the next fit.
+    """Write all observations of a model to a file, in the long form, for the next fit.
 
     Example: [bold]headstart export films.headstart --out ratings.parquet --metadata-out films.parquet[/bold]
     """
@@ -196,7 +292,7 @@ def export(
             further.write(described)
         place.write(lines)
         return
-    table = _whole(model, store).table(metadata=further is not None)
+    table = _load_with_store(model, store).table(metadata=further is not None)
     if further is not None:
         if table.metadata is None:
             raise InputError("the model has no metadata; leave out --metadata-out")
@@ -208,8 +304,8 @@ def export(
     place.say(f"these are the observations of {rows} rows and {features} features{hint}")
 
 
-def _whole(model: Path, store: str | None) -> Headstart:
-    """A saved model, with what arrived at a service that serves it."""
+def _load_with_store(model: Path, store: str | None) -> Headstart:
+    """Load a saved model, together with the store of a service if there is one."""
     if store is not None:
         from headstart.cli.serve import join_url
 
@@ -219,33 +315,14 @@ def _whole(model: Path, store: str | None) -> Headstart:
     return Headstart.load(model)
 
 
-def refit(
-    model: Model,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", help="Folder for the new model. By default the old one is replaced."),
-    ] = None,
-    device: TrainingDevice = None,
-    quiet: Quiet = False,
-) -> None:
-    """Fit a model anew on everything it holds, with the same settings and names.
-
-    Example: [bold]headstart refit films.headstart[/bold]
-    """
-    from headstart.core.devices import training_device
-    from headstart.model import Headstart
-    from headstart.model.saving.folder import check_place
-
-    training_device(device)
-    if out is not None:
-        check_place(out)
-        loaded = Headstart.load(model)
-        loaded.set_params(quiet=quiet, device=device)
-        with notes():
-            loaded.refit().save(out)
-    else:
-        with Headstart.updating(model) as loaded, notes():  # so that no change meanwhile is lost
-            loaded.set_params(quiet=quiet, device=device)
-            loaded.refit()
-    if not quiet:
-        say(f"fitted {out or model}: {len(loaded.features)} features, {len(loaded.rows)} rows")
+def _json(given: str | None) -> dict[str, Any] | None:
+    if given is None:
+        return None
+    text = file_text(given)
+    try:
+        metadata = json.loads(given if text is None else text)
+    except json.JSONDecodeError as error:
+        raise InputError(f"--metadata is neither a file nor JSON: {error}") from None
+    if not isinstance(metadata, dict):
+        raise InputError(f'--metadata must be a JSON object such as {{"year": 2026}}; got {metadata!r}')
+    return metadata

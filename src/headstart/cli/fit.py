@@ -1,17 +1,15 @@
-"""Fit a model, alone or as one of several processes that ``torchrun`` started."""
+"""Commands that train a model: fit and refit, in one process or in several that ``torchrun`` started."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headstart.cli.options import (
-    NAMES_HELP,
     BackboneName,
     Decimal,
     Duplicates,
@@ -33,11 +31,9 @@ from headstart.cli.options import (
     TrainingDevice,
     ValueColumn,
     configured_model,
-    file_text,
-    read_names,
     read_table,
 )
-from headstart.cli.output import say, show_facts
+from headstart.cli.output import notes, say
 from headstart.distributed import ProcessGroup, is_launched, is_restarted, join_processes, process_group
 from headstart.errors import InputError
 
@@ -48,7 +44,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def join_if_launched() -> Iterator[ProcessGroup]:
-    """The processes of this command: those that ``torchrun`` started, or this one alone."""
+    """Join the processes that ``torchrun`` started, or yield this process alone."""
     if not is_launched():
         yield process_group()
         return
@@ -57,7 +53,7 @@ def join_if_launched() -> Iterator[ProcessGroup]:
 
 
 def require_free(out: Path, model: Headstart, *, force: bool) -> None:
-    """Refuse, before anything is read, what several processes cannot train or would overwrite."""
+    """Refuse a model that several processes cannot train, and a folder that they would overwrite."""
     from headstart.model.fitting import require_shareable
     from headstart.model.saving.loading import INDEX
 
@@ -79,8 +75,8 @@ def fit_and_save(model: Headstart, table: Table, out: Path, *, resume: bool, for
     checked = not force and not is_launched()
     if checked:
         require_no_loss(out, table)
-    place = out.resolve()  # gives "." a name
-    checkpoint = place.with_name(place.name + ".checkpoint")
+    folder = out.resolve()  # gives "." a name
+    checkpoint = folder.with_name(folder.name + ".checkpoint")
     with _resumable(checkpoint), working_in(checkpoint):
         if process_group().is_main:
             _note_checkpoint(checkpoint, resume)
@@ -94,7 +90,7 @@ def fit_and_save(model: Headstart, table: Table, out: Path, *, resume: bool, for
 
 @contextmanager
 def _resumable(checkpoint: Path) -> Iterator[None]:
-    """Say after Ctrl-C whether there is anything to continue with."""
+    """Say after Ctrl-C whether the fit can be resumed."""
     try:
         yield
     except KeyboardInterrupt:
@@ -108,15 +104,12 @@ def _resumable(checkpoint: Path) -> Iterator[None]:
 
 
 def _note_checkpoint(checkpoint: Path, resume: bool) -> None:
-    """Say what happens to the checkpoint of an interrupted fit, so that none is deleted unnoticed."""
+    """Say what happens to the checkpoint of an interrupted fit, because it may be deleted."""
     interrupted = (checkpoint / "fit.json").exists()
     if interrupted and not resume:
         say(f"note: starting from scratch; the interrupted fit in {checkpoint} is deleted", stderr=True)
     if resume and not interrupted:
         say(f"note: starting from scratch; there is no interrupted fit in {checkpoint}", stderr=True)
-
-
-Context = typer.Option(help="CSV or Parquet file with the columns row and value.")
 
 
 def fit(
@@ -150,7 +143,7 @@ def fit(
     seed: Annotated[int, typer.Option(help="The same seed gives the same model.", min=0)] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted fit.")] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Replace a model even if what was added to it since is lost.")
+        bool, typer.Option("--force", help="Replace a model even if observations added to it since are lost.")
     ] = False,
     quiet: Quiet = False,
 ) -> None:
@@ -201,86 +194,33 @@ def fit(
             say(f"saved {out}: {len(model.features)} features, {rows} rows")
 
 
-def add(
+def refit(
     model: Model,
-    name: Annotated[str, typer.Argument(help="Name of the new feature.", show_default=False)],
-    metadata: Annotated[str | None, typer.Option(help="JSON object, or a file that contains it.")] = None,
-    observations: Annotated[Path | None, Context] = None,
-    kind: Annotated[
-        str | None, typer.Option(help="Kind of the feature. By default the most frequent kind of the model.")
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder for the new model. By default the old one is replaced."),
     ] = None,
-    row: RowColumn = None,
-    value: ValueColumn = None,
-    separator: Separator = None,
-    decimal: Decimal = None,
-    encoding: Encoding = None,
+    device: TrainingDevice = None,
     quiet: Quiet = False,
 ) -> None:
-    """Add a new feature to a model, from its metadata and first observations, if there are any.
+    """Fit a model again on all its observations, with the same settings and names.
 
-    Example: [bold]headstart add films.headstart "Dune 3" --metadata '{"genres": ["Sci-Fi"], "year": 2026}'
-    --observations first_ratings.csv[/bold]
+    Example: [bold]headstart refit films.headstart[/bold]
     """
+    from headstart.core.devices import training_device
     from headstart.model import Headstart
-    from headstart.table.reading import read_context
-    from headstart.table.sources import TextFormat
+    from headstart.model.saving.folder import check_place
 
-    description = _json(metadata)
-    form = TextFormat(separator, decimal, encoding)
-    context = read_context(observations, row, value, form) if observations is not None else None
-    with Headstart.updating(model) as loaded:
-        loaded.add_feature(name, metadata=description, observations=context, kind=kind)
-    added = loaded.feature(name)
+    training_device(device)
+    if out is not None:
+        check_place(out)
+        loaded = Headstart.load(model)
+        loaded.set_params(quiet=quiet, device=device)
+        with notes():
+            loaded.refit().save(out)
+    else:
+        with Headstart.updating(model) as loaded, notes():  # other changes wait, so that none is lost
+            loaded.set_params(quiet=quiet, device=device)
+            loaded.refit()
     if not quiet:
-        say(f"added {added.name!r} ({added.kind}) with {added.shots} observations")
-
-
-def suggest(
-    model: Model,
-    name: Annotated[str, typer.Argument(help="Name of the feature.", show_default=False)],
-    n: Annotated[int, typer.Option("-n", help="Number of rows.", min=1)] = 10,
-    rows: Annotated[list[str] | None, typer.Option(help=NAMES_HELP)] = None,
-) -> None:
-    """List the rows whose observation would improve a feature's predictions most; best first.
-
-    Example: [bold]headstart suggest films.headstart "Dune 3" -n 5[/bold]
-    """
-    from headstart.model import Headstart
-
-    loaded = Headstart.load(model)
-    for row in loaded.suggest(name, read_names(rows, loaded.rows, "--rows"), n):
-        typer.echo(row)
-
-
-def info(model: Model) -> None:
-    """Describe a saved model.
-
-    Example: [bold]headstart info films.headstart[/bold]
-    """
-    from headstart.model import Headstart
-
-    loaded = Headstart.load(model)
-    fitted = loaded.fitted_
-    added = [feature for feature in fitted.catalogue.values() if not feature.in_backbone]
-    show_facts(
-        [
-            ("model", str(model)),
-            *loaded.info.lines(),
-            ("usual kind", str(fitted.kinds[0])),
-            ("columns", fitted.schema.describe() if fitted.schema else "no metadata"),
-            ("latest", ", ".join(f"{feature.name} ({feature.shots} shots)" for feature in added[-3:])),
-        ]
-    )
-
-
-def _json(given: str | None) -> dict[str, Any] | None:
-    if given is None:
-        return None
-    text = file_text(given)
-    try:
-        metadata = json.loads(given if text is None else text)
-    except json.JSONDecodeError as error:
-        raise InputError(f"--metadata is neither a file nor JSON: {error}") from None
-    if not isinstance(metadata, dict):
-        raise InputError(f'--metadata must be a JSON object such as {{"year": 2026}}; got {metadata!r}')
-    return metadata
+        say(f"fitted {out or model}: {len(loaded.features)} features, {len(loaded.rows)} rows")

@@ -20,6 +20,7 @@ from headstart.cli import ask, change, fit, research, serve
 from headstart.cli.output import say
 from headstart.distributed import is_launched
 from headstart.errors import HeadstartError, command_line
+from headstart.parallel import set_openmp_wait_policy
 
 
 class _InterruptedError(Exception):
@@ -44,53 +45,37 @@ app = typer.Typer(
     "Start with [bold]headstart demo[/bold], or [bold]headstart fit[/bold] on a file of your own.",
 )
 
-app.command("fit")(fit.fit)
-
-app.command("add")(fit.add)
-
-app.command("predict")(ask.predict)
-
-app.command("observe")(change.observe)
-
-app.command("suggest")(fit.suggest)
-
-app.command("recommend")(ask.recommend)
-
-app.command("audience")(ask.audience)
-
-app.command("similar")(ask.similar)
-
-app.command("explain")(ask.explain)
-
-app.command("features")(ask.features)
-
-app.command("rows")(ask.rows)
-
-app.command("info")(fit.info)
-
-app.command("check")(ask.check)
-
-app.command("add-rows")(change.add_rows)
-
-app.command("remove")(change.remove)
-
-app.command("export")(change.export)
-
-app.command("refit")(change.refit)
-
-app.command("evaluate")(ask.evaluate)
-
-app.command("serve")(serve.serve)
+for _command in (
+    fit.fit,
+    fit.refit,
+    ask.predict,
+    ask.recommend,
+    ask.audience,
+    ask.suggest,
+    ask.similar,
+    ask.explain,
+    ask.evaluate,
+    ask.features,
+    ask.rows,
+    ask.info,
+    ask.check,
+    change.add_feature,
+    change.add_rows,
+    change.observe,
+    change.observe_feature,
+    change.remove,
+    change.rename_feature,
+    change.rename_row,
+    change.export,
+    serve.serve,
+    research.demo,
+    research.benchmark,
+    research.fetch,
+    research.reproduce,
+):
+    app.command(_command.__name__.replace("_", "-"))(_command)
 
 app.add_typer(serve.tokens, name="token")
-
-app.command("benchmark")(research.benchmark)
-
-app.command("demo")(research.demo)
-
-app.command("fetch")(research.fetch)
-
-app.command("reproduce")(research.reproduce)
 
 
 def _show_version(wanted: bool) -> None:
@@ -116,6 +101,7 @@ _state = {"debug": False}
 
 def main() -> None:
     """Run the command. An error is one line on stderr; the exit status is 0 only on success."""
+    set_openmp_wait_policy()  # before a command imports torch
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # what a terminal cannot show is replaced
             stream.reconfigure(errors="replace" if stream is sys.stdout else "backslashreplace")

@@ -31,7 +31,6 @@ from headstart.cli.options import (
     whole_numbers,
 )
 from headstart.cli.output import say, show
-from headstart.experiments.presets import ALL, EXPERIMENTS
 
 if TYPE_CHECKING:
     from headstart.evaluate.results import Results
@@ -160,17 +159,29 @@ def _show_scores(results: Results) -> None:
 def _show_story(story: Story) -> None:
     lines = []
     for i, user in enumerate(story.users):
-        cells = [f"{mean:.1f} ± {std:.1f}" for mean, std in (each[i] for each in story.shown.values())]
+        cells = [f"{mean:.1f} ± {std:.1f}" for mean, std in (each[i] for each in story.predicted.values())]
         lines.append((user, *cells, f"{story.truth[i]:g}"))
-    header = ("user", *(f"after {shots} ratings" for shots in story.shown), "true rating")
+    header = ("user", *(f"after {shots} ratings" for shots in story.predicted), "true rating")
     show(header, lines, title=f"{story.film}: predicted ± standard deviation")
 
 
-NAMES = ("movielens-1m",)  # those of headstart.datasets.DOWNLOADS, which the help text cannot import
+# The help texts cannot import these names from their modules, which need torch.
+DATASET_NAMES = ("movielens-1m",)
+
+EXPERIMENT_NAMES = (
+    "kshot-movielens",
+    "kshot-neuropathic",
+    "kshot-elearning",
+    "timings",
+    "chronological",
+    "maml-epochs",
+    "knn-neighbours",
+    "finetuning",
+)
 
 
 def fetch(
-    name: Annotated[str, typer.Argument(help=f"{', '.join(NAMES)}.", show_default=False)],
+    name: Annotated[str, typer.Argument(help=f"{', '.join(DATASET_NAMES)}.", show_default=False)],
     to: Annotated[Path, typer.Option("--to", help="Data folder to unpack the data set into.")],
     agree: Annotated[bool, typer.Option("--agree", help="I agree to the data set's terms.")] = False,
     quiet: Quiet = False,
@@ -187,11 +198,8 @@ def fetch(
     say(f"unpacked {folder}")
 
 
-_NAMES = f"{', '.join(EXPERIMENTS)}, or {ALL}."
-
-
 def reproduce(
-    name: Annotated[str, typer.Argument(help=_NAMES, show_default=False)],
+    name: Annotated[str, typer.Argument(help=f"{', '.join(EXPERIMENT_NAMES)}, or all.", show_default=False)],
     out: Annotated[Path, typer.Option("--out", help="Folder for the pictures, reports and numbers.")],
     data: Annotated[
         Path | None,

@@ -53,12 +53,12 @@ def serve(
     Example: [bold]headstart serve films.headstart --port 8000[/bold]
     """
     _require_service()
-    from headstart.model.saving.folder import identity_of
+    from headstart.model.saving.folder import model_digest
     from headstart.service.app import run
     from headstart.service.store import redact_url
     from headstart.service.worker import ServiceSettings
 
-    identity_of(model)  # an error before anything is started
+    model_digest(model)  # an error before anything is started
     url = store or default_store(model)
     loopback = is_loopback(host)
     with _opened(url) as opened:

@@ -22,14 +22,8 @@ from torch import Tensor
 
 from headstart.core.likelihood import Likelihood, predictive_moments
 from headstart.core.types import Heads, OneHead, RowStates
-from headstart.linalg.packed import (
-    Array,
-    affine_form,
-    append_one,
-    quadratic_forms,
-    unpack,
-    unpack_one,
-)
+from headstart.linalg.array_ops import Array
+from headstart.linalg.packed import affine_form, append_one, quadratic_forms, unpack
 from headstart.linalg.ragged import outputs_at, sampled_products
 from headstart.table.cells import Cells
 
@@ -198,7 +192,7 @@ class SingleLayout(Layout):
     def outputs(self, heads: OneHead, activation: Array) -> tuple[Any, Any]:
         """Compute the output's mean, and its variance because of the head."""
         vector = np.concatenate([activation, _ONE])
-        variance = vector @ unpack_one(heads.covariance.astype(np.float64)) @ vector
+        variance = vector @ unpack(heads.covariance.astype(np.float64)) @ vector
         return heads.weight.astype(np.float64) @ vector[:-1] + heads.bias, max(0.0, variance)
 
 

@@ -104,11 +104,11 @@ def eedi(folder: str | Path, task: Task = "3_4", at_least: int = 50) -> Table:
             first = int(np.argmax(wrong))
             record = f"QuestionId {question[first]}, UserId {student[first]}, IsCorrect {right[first]}"
             raise InputError(f"{answers}, line {first + 2}: {reason}; got {record}")
-    kept = dense_part(student, question, at_least)
-    if not kept.any():
+    dense = dense_part(student, question, at_least)
+    if not dense.any():
         raise InputError(f"no students and questions have at least {at_least} answers each; lower at_least")
-    asked = np.unique(question[kept])
-    long = pa.table({"student": student[kept], "question": question[kept], "right": right[kept]})
+    asked = np.unique(question[dense])
+    long = pa.table({"student": student[dense], "question": question[dense], "right": right[dense]})
     metadata = pa.table({"question": asked, "subjects": pa.array([subjects[i] for i in asked.tolist()])})
     return Table.read(long, metadata=metadata, row="student", feature="question", value="right",
                       kinds="binary")  # fmt: skip
@@ -124,12 +124,12 @@ def dense_part(rows: NDArray[np.int64], features: NDArray[np.int64], at_least: i
     """
     _, rows = np.unique(rows, return_inverse=True)
     _, features = np.unique(features, return_inverse=True)
-    kept, previous = np.full(len(rows), True), -1
-    while (count := int(kept.sum())) != previous:
+    mask, previous = np.full(len(rows), True), -1
+    while (count := int(mask.sum())) != previous:
         previous = count
         for index in (rows, features):
-            kept &= np.bincount(index[kept], minlength=int(index.max()) + 1)[index] >= at_least
-    return kept
+            mask &= np.bincount(index[mask], minlength=int(index.max()) + 1)[index] >= at_least
+    return mask
 
 
 def _official_eedi(folder: Path, name: str, task: str) -> Path:

@@ -1,4 +1,7 @@
-"""Compare all methods on the same splits, backbones, contexts and targets."""
+"""Compare methods on the same splits, backbones, contexts and targets.
+
+``Benchmark.run`` trains and scores the methods split by split and writes everything to a ``BenchmarkFolder``.
+"""
 
 from __future__ import annotations
 
@@ -39,16 +42,20 @@ from headstart.training.recipe import (
     train_best,
 )
 
+FORMAT = 1  # of the folder
+
+_FACTS_FILE = "benchmark.json"
+
 
 class BenchmarkConfig(Config):
-    """Settings of a benchmark: what is compared, and how.
+    """Settings of a benchmark.
 
     Parameters
     ----------
     methods : tuple of str
-        ``"auto"`` for what a fit does by default, or names of adapters such as ``"knn-10"``; each once.
+        ``"auto"`` for the default of ``fit``, or names of adapters such as ``"knn-10"``; each once.
     shots : tuple of int
-        Numbers of observations of a held-out feature that a method is given.
+        Numbers of observations in the context of a held-out feature.
     splits : int
         Number of random splits of the features.
     seed : int
@@ -62,17 +69,17 @@ class BenchmarkConfig(Config):
         Metadata column of numbers or dates: the features with the largest values are held out. By
         default the split is random.
     test_rows : float
-        Share of the rows, at most 500, that is held out from everything that is trained, to score
-        predictions by the observations of a new row. 0 holds out none.
+        Share of the rows, at most 500 rows, that is held out from all training, to score predictions
+        for new rows. 0 holds out none.
     row_shots : tuple of int
-        Numbers of observations of a held-out row that describe it. Those that leave nothing to test on in
-        half of the rows are left out.
+        Numbers of observations in the context of a held-out row. Numbers that leave half of the rows without
+        a target are dropped.
     backbone : str, dict or BackboneConfig
         Name or settings of the backbone.
     pretraining : PretrainingConfig
-        How the backbone is trained.
+        Settings of the training of the backbone.
     metatraining : MetaTrainingConfig
-        How adapters are trained. A value that is not set here is chosen by each adapter.
+        Settings of the training of adapters. Each adapter chooses the values that are not set here.
     adapters : dict
         Settings by the adapter's name, such as ``{"chn": {"encoding": 25}}``.
 
@@ -101,10 +108,7 @@ class BenchmarkConfig(Config):
         return adapter_config(name, seed, self.adapters)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the settings as plain JSON; what is not used is left out.
-
-        So a benchmark without held-out rows has the same settings as one made before there were any.
-        """
+        """Return the settings as plain JSON, without those that are not used."""
         unused = set() if self.test_rows else {"test_rows", "row_shots"}
         settings = self.model_dump(mode="json", exclude={"pretraining", "metatraining", *unused})
         for part in ("pretraining", "metatraining"):  # methods choose the values that are not set
@@ -128,178 +132,15 @@ class BenchmarkConfig(Config):
             raise InputError(f"a benchmark needs methods, each once: {problem}")
 
 
-def table_facts(table: Table, name: str) -> dict[str, Any]:
-    """Return the size and the contents of a table as plain JSON."""
-    rows, features = table.shape
-    return {
-        "name": name,
-        "rows": rows,
-        "features": features,
-        "observations": int(np.sum(table.counts)),
-        "density": float(table.density),
-        "kinds": table.kinds.summary(),
-        "metadata": [] if table.metadata is None else list(table.metadata.column_names),
-        "fingerprint": table.fingerprint(),
-    }
-
-
-def split_facts(split: FeatureSplit, test: KShotTest, away: int, rows: HeldOutRows | None) -> dict[str, int]:
-    """Return how many features each part has and, if ``away`` rows are held out, how many are tested."""
-    facts = {
-        "train": len(split.train),
-        "meta_train": len(split.meta_train),
-        "meta_test": len(split.meta_test),
-        "tested": len(test),
-        "left_out": test.left_out,
-    }
-    if away:
-        tested = 0 if rows is None else len(rows.rows)
-        facts |= {"tested_rows": tested, "left_out_rows": away - tested}
-    return facts
-
-
-def used_settings(
-    backbone: Backbone,
-    pretraining: PretrainingConfig,
-    adapters: Mapping[str, tuple[Adapter, MetaTrainingConfig | None]],
-) -> dict[str, Any]:
-    """Return the settings that really ran as plain JSON, with every default and rule filled in.
-
-    Parameters
-    ----------
-    backbone : Backbone
-        A trained backbone.
-    pretraining : PretrainingConfig
-        How it was trained. Left out for a backbone in closed form, which has no epochs.
-    adapters : mapping
-        By method, a trained adapter and the settings of its meta-training, or None if it has none.
-
-    Returns
-    -------
-    dict
-        ``"backbone"``, ``"pretraining"`` and one entry per method.
-    """
-    used: dict[str, Any] = {"backbone": backbone.config.model_dump(mode="json")}
-    if backbone.trained_by == "gradient":
-        used["pretraining"] = pretraining.model_dump(mode="json")
-    for method, (adapter, metatraining) in adapters.items():
-        used[method] = {"adapter": adapter.config.model_dump(mode="json")}
-        if metatraining is not None:
-            used[method]["metatraining"] = metatraining.model_dump(mode="json")
-    return used
-
-
-FORMAT = 1
-
-_MARK = "benchmark.json"
-
-
-class SplitOutcome(Config):
-    """The numbers of one finished split."""
-
-    split: int
-    facts: dict[str, int]  # number of features in each part, and of those left out
-    used: dict[str, Any]  # the settings that really ran
-    runs: tuple[Run, ...]
-    timings: tuple[Timing, ...]
-
-
-class BenchmarkFolder:
-    """Keeps finished splits and checkpoints. A benchmark continues only with the same data and settings.
-
-    ``benchmark.json`` contains the settings and the table's fingerprint, ``splits/N.json`` a finished
-    split, and ``splits/N/`` the checkpoints of an unfinished one. ``publish`` writes the other files.
-    """
-
-    def __init__(self, path: Path, fingerprint: str, settings: dict[str, Any]) -> None:
-        self.path = path
-        # Splits can be added to a benchmark; with any other change it is a different benchmark.
-        same = {name: value for name, value in settings.items() if name != "splits"}
-        self._identity = json.loads(json.dumps({"format": FORMAT, "table": fingerprint, "settings": same}))
-
-    def open(self) -> None:
-        """Create the folder, or continue the benchmark in it; refuse a folder with other contents."""
-        mark = self.path / _MARK
-        if self.path.exists() and not self.path.is_dir():
-            raise InputError(f"{str(self.path)!r} is a file; name a folder to write the benchmark to")
-        if mark.exists():
-            self._compare(read_json(mark))
-        elif self.path.exists() and any(self.path.iterdir()):
-            raise InputError(
-                f"{str(self.path)!r} is not empty and contains no benchmark; name a new or an empty folder"
-            )
-        (self.path / "splits").mkdir(parents=True, exist_ok=True)
-        write_json(mark, self._identity)
-
-    def _compare(self, identity: Any) -> None:
-        subject = f"{str(self.path)!r} contains a benchmark"
-        if not isinstance(identity, dict) or not isinstance(identity.get("settings"), dict):
-            raise InputError(f"{subject} whose {_MARK} is damaged; name another folder")
-        if identity.get("format") != FORMAT:
-            raise InputError(f"{subject} of another format ({identity.get('format')!r}); name another folder")
-        advice = "use the same ones to continue it, or name another folder"
-        if identity.get("table") != self._identity["table"]:
-            raise InputError(f"{subject} of other data; {advice}")
-        there, here = identity["settings"], self._identity["settings"]
-        differing = [name for name in {**there, **here} if there.get(name) != here.get(name)]
-        if differing:
-            name = differing[0]
-            values = f"{name} = {json.dumps(there.get(name))}, now {json.dumps(here.get(name))}"
-            raise InputError(f"{subject} with other settings ({values}); {advice}")
-
-    def finished(self, split: int) -> SplitOutcome | None:
-        """Return the numbers of a split, or None if it is not finished."""
-        path = self._outcome(split)
-        if not path.exists():
-            return None
-        try:
-            outcome = SplitOutcome(**read_json(path))
-        except (InputError, TypeError, ValidationError) as error:
-            raise InputError(
-                f"{str(path)!r} is damaged ({error}); delete it to run the split again"
-            ) from None
-        return outcome
-
-    def checkpoint(self, split: int, name: str) -> Path:
-        """Return the file for the checkpoint of one part of a split: the backbone or an adapter."""
-        folder = self.path / "splits" / str(split)
-        folder.mkdir(exist_ok=True)
-        return folder / f"{name}.safetensors"
-
-    def keep(self, outcome: SplitOutcome) -> None:
-        """Save a finished split and delete its checkpoints."""
-        write_json(self._outcome(outcome.split), outcome.model_dump(mode="json"))
-        shutil.rmtree(self.path / "splits" / str(outcome.split), ignore_errors=True)
-
-    def publish(self, results: Results, timings: Sequence[Timing]) -> None:
-        """Write the numbers, the picture (if matplotlib is installed) and the reports."""
-        results.save(self.path / "results.json")
-        write_json(self.path / "timing.json", [timing.model_dump(mode="json") for timing in timings])
-        write_picture(self.path / "kshot.png", results)
-        write_bytes(self.path / "report.html", html_report(results, timings).encode())
-        write_bytes(self.path / "results.md", markdown_report(results, timings).encode())
-
-    def _outcome(self, split: int) -> Path:
-        return self.path / "splits" / f"{split}.json"
-
-
-def write_picture(path: Path, results: Results, metrics: Sequence[str] | None = None) -> None:
-    """Write the k-shot picture as PNG; without matplotlib, delete the picture of an earlier run."""
-    try:
-        write_bytes(path, plot_kshot(results, metrics))
-    except MissingMatplotlibError:
-        path.unlink(missing_ok=True)
-
-
 class Benchmark:
-    """Compares methods on a table: features are held out and treated as new, and so are rows.
+    """Compare methods on a table of which some features and some rows are held out and treated as new.
 
     Parameters
     ----------
     table : Table
         The observations, with metadata if there is any.
     config : BenchmarkConfig
-        What is compared, and how.
+        The settings.
     name : str
         Name of the data in reports.
 
@@ -308,7 +149,7 @@ class Benchmark:
     splits : list of FeatureSplit
         The splits of the features.
     rows : list of ndarray
-        By split, the positions of the rows that are held out; empty without ``test_rows``.
+        By split, the positions of the held-out rows; empty without ``test_rows``.
 
     Raises
     ------
@@ -347,7 +188,7 @@ class Benchmark:
         Parameters
         ----------
         out : str or Path
-            Folder for the numbers, the picture and the reports. If it contains a benchmark of the same
+            Folder for the results, the picture and the reports. If it contains a benchmark of the same
             data and settings, that benchmark is continued.
         reporter : Reporter, optional
             Shows progress. By default nothing is shown.
@@ -355,8 +196,8 @@ class Benchmark:
         Returns
         -------
         Results
-            The numbers of all splits. ``settings["used"]`` are the settings that really ran, in the
-            first split.
+            The results of all splits. ``settings["used"]`` are the settings of the first split, with all
+            defaults.
 
         Raises
         ------
@@ -387,25 +228,25 @@ class Benchmark:
 
     def _run_split(self, number: int, folder: BenchmarkFolder, reporter: Reporter) -> SplitOutcome:
         config, split, seed = self.config, self.splits[number], self.config.seed + number
-        kept, away = split_rows(self.table, self.rows[number])
-        table = hide_scales(kept, split.train)
-        away = replace(away, kinds=table.kinds)
-        held_out = table.with_features(split.meta_test)
+        training_rows, held_out_rows = split_rows(self.table, self.rows[number])
+        table = hide_scales(training_rows, split.train)
+        held_out_rows = replace(held_out_rows, kinds=table.kinds)
+        new_features = table.with_features(split.meta_test)
         middle = table.kinds.take(split.train).middle_real()
 
-        def tests(link: str) -> tuple[KShotTest, HeldOutRows | None]:
-            batch = feature_batch(modelled_table(held_out, link), middle)
-            new = KShotTest(batch, held_out.kinds, config.shots, seed)
-            if len(away.rows) == 0:
-                return new, None
-            return new, HeldOutRows.of(table, away, split, new, link, config.row_shots, seed)
+        def build_tests(link: str) -> tuple[KShotTest, HeldOutRows | None]:
+            batch = feature_batch(modelled_table(new_features, link), middle)
+            test = KShotTest(batch, new_features.kinds, config.shots, seed)
+            if len(held_out_rows.rows) == 0:
+                return test, None
+            return test, HeldOutRows.of(table, held_out_rows, split, test, link, config.row_shots, seed)
 
-        test, rows = tests("logistic")  # before any training, because it can find errors in the data
-        facts = split_facts(split, test, len(away.rows), rows)
+        test, rows = build_tests("logistic")  # before any training, because it can find errors in the data
+        facts = split_facts(split, test, len(held_out_rows.rows), rows)
         reporter.say(
             f"Split {number + 1} of {config.splits}: {len(split.train)} features train, "
             f"{len(split.meta_train)} meta-train, {len(test)} tested, {test.left_out} left out"
-            + (f"; {facts['tested_rows']} rows tested" if len(away.rows) else "")
+            + (f"; {facts['tested_rows']} rows tested" if len(held_out_rows.rows) else "")
         )
         recipe = Recipe(
             backbone=config.backbone,
@@ -417,15 +258,15 @@ class Benchmark:
         runs: list[Run] = []
         timings: list[Timing] = []
         used: dict[str, Any] = {}
-        for trained, link in self._trained(table, split, recipe, number, folder, reporter):
-            scored, times = _scored(trained, *tests(link), number, reporter)
-            runs += scored
-            timings += times
-            ran = {method: (own.adapter, own.metatraining) for method, own in trained.adapters.items()}
-            used |= used_settings(trained.backbone, config.pretraining, ran)
+        for trained, link in self._train(table, split, recipe, number, folder, reporter):
+            new_runs, new_timings = _score(trained, *build_tests(link), number, reporter)
+            runs += new_runs
+            timings += new_timings
+            adapters = {name: (part.adapter, part.metatraining) for name, part in trained.adapters.items()}
+            used |= used_settings(trained.backbone, config.pretraining, adapters)
         return SplitOutcome(split=number, facts=facts, used=used, runs=tuple(runs), timings=tuple(timings))
 
-    def _trained(
+    def _train(
         self,
         table: Table,
         split: FeatureSplit,
@@ -434,9 +275,12 @@ class Benchmark:
         folder: BenchmarkFolder,
         reporter: Reporter,
     ) -> Iterator[tuple[Trained, str]]:
-        """Methods that share a backbone together; what the judge chooses has a backbone of its own."""
+        """Train the methods and yield them with their binary link.
 
-        def place(part: str) -> Path:
+        Named methods share one backbone; "auto" has its own.
+        """
+
+        def checkpoint(part: str) -> Path:
             return folder.checkpoint(number, part)
 
         config, seed = self.config, recipe.random_state
@@ -444,7 +288,13 @@ class Benchmark:
         if named:
             with thread_pool():
                 trained = train(
-                    table, split.train, split.meta_train, recipe, named, reporter=reporter, checkpoint=place
+                    table,
+                    split.train,
+                    split.meta_train,
+                    recipe,
+                    named,
+                    reporter=reporter,
+                    checkpoint=checkpoint,
                 )
             yield trained, recipe.binary_link
         if AUTO in config.methods:
@@ -454,19 +304,19 @@ class Benchmark:
                     split.train,
                     recipe,
                     reporter=reporter,
-                    checkpoint=lambda part: place(f"auto-{part}"),
+                    checkpoint=lambda part: checkpoint(f"auto-{part}"),
                 )
             reporter.say(f"auto chose {judgement.chosen}")
-            own = best.adapters["adapter"]
-            yield Trained(best.backbone, best.knowledge, {AUTO: own}), chosen.binary_link
+            trained = Trained(best.backbone, best.knowledge, {AUTO: best.adapters["adapter"]})
+            yield trained, chosen.binary_link
 
     def _check_shots(self) -> None:
         shots, table = self.config.shots[-1], self.table
         for number, (split, rows) in enumerate(zip(self.splits, self.rows, strict=True)):
-            away = np.zeros(len(table.rows), dtype=bool)
-            away[rows] = True
-            here = table.feature_index[~away[table.row_index]]
-            counts = np.bincount(here, minlength=len(table.features))
+            is_held_out = np.zeros(len(table.rows), dtype=bool)
+            is_held_out[rows] = True
+            training_features = table.feature_index[~is_held_out[table.row_index]]
+            counts = np.bincount(training_features, minlength=len(table.features))
             largest = int(counts[split.meta_test].max())
             if largest <= shots:
                 where = f"held out in split {number + 1}"
@@ -479,20 +329,181 @@ class Benchmark:
                 )
 
 
-def _scored(
+def _score(
     trained: Trained, test: KShotTest, rows: HeldOutRows | None, number: int, reporter: Reporter
 ) -> tuple[list[Run], list[Timing]]:
-    adapters = {method: own.adapter for method, own in trained.adapters.items()}
+    """Score and time the trained methods on the tests of split ``number``."""
+    adapters = {method: part.adapter for method, part in trained.adapters.items()}
     contexts = {shots: test.context(shots) for shots in test.shots}
     timings = time_adapters(adapters, contexts, trained.knowledge.states)
     runs: list[Run] = []
     with reporter.bar("Scoring", len(adapters)) as bar:
-        for method, own in trained.adapters.items():
+        for method, part in trained.adapters.items():
             times = {timing.shots: timing for timing in timings if timing.method == method}
             runs += score_adapter(
-                method, own.adapter, trained.knowledge, test, own.calibration, times, split=number
+                method, part.adapter, trained.knowledge, test, part.calibration, times, split=number
             )
             if rows is not None:
                 runs += score_rows(method, trained, rows, number)
             bar.step(method)
     return runs, timings
+
+
+class SplitOutcome(Config):
+    """The results of one finished split."""
+
+    split: int
+    facts: dict[str, int]  # numbers of features, see ``split_facts``
+    used: dict[str, Any]  # settings with all defaults, see ``used_settings``
+    runs: tuple[Run, ...]
+    timings: tuple[Timing, ...]
+
+
+class BenchmarkFolder:
+    """A folder of finished splits and checkpoints, continued only with the same data and settings.
+
+    ``benchmark.json`` contains the settings and the table's fingerprint, ``splits/N.json`` a finished
+    split, and ``splits/N/`` the checkpoints of an unfinished one. ``publish`` writes the other files.
+    """
+
+    def __init__(self, path: Path, fingerprint: str, settings: dict[str, Any]) -> None:
+        self.path = path
+        # Splits can be added to a benchmark; with any other change it is a different benchmark.
+        same = {name: value for name, value in settings.items() if name != "splits"}
+        self._identity = json.loads(json.dumps({"format": FORMAT, "table": fingerprint, "settings": same}))
+
+    def open(self) -> None:
+        """Create the folder, or continue the benchmark in it; refuse a folder with other contents."""
+        facts_file = self.path / _FACTS_FILE
+        if self.path.exists() and not self.path.is_dir():
+            raise InputError(f"{str(self.path)!r} is a file; name a folder to write the benchmark to")
+        if facts_file.exists():
+            self._compare(read_json(facts_file))
+        elif self.path.exists() and any(self.path.iterdir()):
+            raise InputError(
+                f"{str(self.path)!r} is not empty and contains no benchmark; name a new or an empty folder"
+            )
+        (self.path / "splits").mkdir(parents=True, exist_ok=True)
+        write_json(facts_file, self._identity)
+
+    def _compare(self, identity: Any) -> None:
+        subject = f"{str(self.path)!r} contains a benchmark"
+        if not isinstance(identity, dict) or not isinstance(identity.get("settings"), dict):
+            raise InputError(f"{subject} whose {_FACTS_FILE} is damaged; name another folder")
+        if identity.get("format") != FORMAT:
+            raise InputError(f"{subject} of another format ({identity.get('format')!r}); name another folder")
+        advice = "use the same ones to continue it, or name another folder"
+        if identity.get("table") != self._identity["table"]:
+            raise InputError(f"{subject} of other data; {advice}")
+        before, now = identity["settings"], self._identity["settings"]
+        differing = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+        if differing:
+            name = differing[0]
+            values = f"{name} = {json.dumps(before.get(name))}, now {json.dumps(now.get(name))}"
+            raise InputError(f"{subject} with other settings ({values}); {advice}")
+
+    def finished(self, split: int) -> SplitOutcome | None:
+        """Return the results of a split, or None if it is not finished."""
+        path = self._outcome_file(split)
+        if not path.exists():
+            return None
+        try:
+            outcome = SplitOutcome(**read_json(path))
+        except (InputError, TypeError, ValidationError) as error:
+            raise InputError(
+                f"{str(path)!r} is damaged ({error}); delete it to run the split again"
+            ) from None
+        return outcome
+
+    def checkpoint(self, split: int, name: str) -> Path:
+        """Return the checkpoint file of one part of a split: the backbone or an adapter."""
+        folder = self.path / "splits" / str(split)
+        folder.mkdir(exist_ok=True)
+        return folder / f"{name}.safetensors"
+
+    def keep(self, outcome: SplitOutcome) -> None:
+        """Save a finished split and delete its checkpoints."""
+        write_json(self._outcome_file(outcome.split), outcome.model_dump(mode="json"))
+        shutil.rmtree(self.path / "splits" / str(outcome.split), ignore_errors=True)
+
+    def publish(self, results: Results, timings: Sequence[Timing]) -> None:
+        """Write the results, the picture (if matplotlib is installed) and the reports."""
+        results.save(self.path / "results.json")
+        write_json(self.path / "timing.json", [timing.model_dump(mode="json") for timing in timings])
+        write_picture(self.path / "kshot.png", results)
+        write_bytes(self.path / "report.html", html_report(results, timings).encode())
+        write_bytes(self.path / "results.md", markdown_report(results, timings).encode())
+
+    def _outcome_file(self, split: int) -> Path:
+        return self.path / "splits" / f"{split}.json"
+
+
+def write_picture(path: Path, results: Results, metrics: Sequence[str] | None = None) -> None:
+    """Write the k-shot picture as PNG; without matplotlib, delete the picture of an earlier run."""
+    try:
+        write_bytes(path, plot_kshot(results, metrics))
+    except MissingMatplotlibError:
+        path.unlink(missing_ok=True)
+
+
+def table_facts(table: Table, name: str) -> dict[str, Any]:
+    """Return the size and the contents of a table as plain JSON."""
+    rows, features = table.shape
+    return {
+        "name": name,
+        "rows": rows,
+        "features": features,
+        "observations": int(np.sum(table.counts)),
+        "density": float(table.density),
+        "kinds": table.kinds.summary(),
+        "metadata": [] if table.metadata is None else list(table.metadata.column_names),
+        "fingerprint": table.fingerprint(),
+    }
+
+
+def split_facts(
+    split: FeatureSplit, test: KShotTest, held_out: int, rows: HeldOutRows | None
+) -> dict[str, int]:
+    """Return the numbers of features in each part and, if ``held_out`` is not 0, of rows that are tested."""
+    facts = {
+        "train": len(split.train),
+        "meta_train": len(split.meta_train),
+        "meta_test": len(split.meta_test),
+        "tested": len(test),
+        "left_out": test.left_out,
+    }
+    if held_out:
+        tested = 0 if rows is None else len(rows.rows)
+        facts |= {"tested_rows": tested, "left_out_rows": held_out - tested}
+    return facts
+
+
+def used_settings(
+    backbone: Backbone,
+    pretraining: PretrainingConfig,
+    adapters: Mapping[str, tuple[Adapter, MetaTrainingConfig | None]],
+) -> dict[str, Any]:
+    """Return the settings of a training as plain JSON, with all defaults filled in.
+
+    Parameters
+    ----------
+    backbone : Backbone
+        A trained backbone.
+    pretraining : PretrainingConfig
+        The settings of its training. Not part of the result for a backbone in closed form.
+    adapters : mapping
+        By method, a trained adapter and the settings of its meta-training, or None if it has none.
+
+    Returns
+    -------
+    dict
+        ``"backbone"``, ``"pretraining"`` and one entry per method.
+    """
+    used: dict[str, Any] = {"backbone": backbone.config.model_dump(mode="json")}
+    if backbone.trained_by == "gradient":
+        used["pretraining"] = pretraining.model_dump(mode="json")
+    for method, (adapter, metatraining) in adapters.items():
+        used[method] = {"adapter": adapter.config.model_dump(mode="json")}
+        if metatraining is not None:
+            used[method]["metatraining"] = metatraining.model_dump(mode="json")
+    return used

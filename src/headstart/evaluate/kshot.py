@@ -20,10 +20,10 @@ from headstart.training.episodes import random_ranks
 
 
 class NestedContexts:
-    """The observations of each line in a random order that does not depend on their values.
+    """Split the observations of each line into nested contexts and targets, at random.
 
-    The first k are shown at k shots; those after the first ``max(shots)`` are targets. Lines without a
-    target are left out.
+    The first k observations in a random order are the context at k shots; those after the first
+    ``max(shots)`` are targets. Lines without a target are left out.
 
     Parameters
     ----------
@@ -51,11 +51,11 @@ class NestedContexts:
         self._rank = rank[enough[cells.lines]]
 
     def first(self, shots: int) -> Cells:
-        """The first ``shots`` observations of each tested line."""
+        """Return the first ``shots`` observations of each tested line."""
         return self.cells.keep(self._rank < shots)
 
     def targets(self) -> Cells:
-        """The targets of each tested line."""
+        """Return the targets of each tested line."""
         return self.cells.keep(self._rank >= self.shots[-1])
 
 
@@ -73,24 +73,24 @@ def check_shots(shots: Sequence[int]) -> tuple[int, ...]:
 
 
 class Targets:
-    """Cells to predict, with what is needed to score predictions of them.
+    """Cells to predict, with their kinds and true values.
 
     Parameters
     ----------
     targets : Cells
-        The cells, on the models' scale: one line per feature, pointing at rows of the states that predict
+        The cells, on the models' scale: one line per feature, whose index are rows of the states that predict
         them.
     scales : Kinds
         The kinds of these features in the data.
     modelled : Tensor
-        The kinds of these features as the model takes them: (features,).
+        The kinds with which these features are modelled: (features,).
 
     Attributes
     ----------
     targets : Cells
         The cells to predict, one line per feature.
     modelled : Tensor
-        The kinds of the features as the model takes them: (features,).
+        The kinds with which the features are modelled: (features,).
     """
 
     def __init__(self, targets: Cells, scales: Kinds, modelled: Tensor) -> None:
@@ -200,21 +200,21 @@ class KShotTest(Targets):
         return self._batch.observing(self._nested.first(shots))
 
 
-BOTH = 4  # observations of the feature and of the row, where both are few
+BOTH = 4  # observations of the feature and of the row, in the test of new features at new rows
 
 
 class RowTest(Targets):
     """Contexts and targets of held-out rows, at features that are known.
 
     The observations of each row are put in a random order that does not depend on their values. The first
-    r describe the row; those after the first ``max(shots)`` are the targets. So what describes a row is
-    nested, targets are the same for every r, and no target describes its row. Rows that have no target are
-    left out and counted.
+    r are the context of the row; those after the first ``max(shots)`` are the targets. So contexts are
+    nested, targets are the same for every r, and no target is part of a context. Rows that have no target
+    are left out and counted.
 
     Parameters
     ----------
     table : Table
-        The held-out rows with their observations of known features, as the model takes them.
+        The held-out rows with their observations of known features, with the kinds that are modelled.
     kinds : Kinds
         The kinds of these features in the data, with their scales.
     shots : sequence of int
@@ -231,7 +231,7 @@ class RowTest(Targets):
     features : Tensor
         Positions in the table of the features that have a target: (features,).
     targets : Cells
-        The cells to predict, one line per feature of ``features``; they point at tested rows.
+        The cells to predict, one line per feature of ``features``; their index are tested rows.
     left_out : int
         Number of rows without a target.
 
@@ -280,16 +280,16 @@ class RowTest(Targets):
 
 
 def both_few(table: Table, kinds: Kinds, rows: RowTest, features: KShotTest) -> Targets | None:
-    """Return what tested rows observed of tested new features; None if there is nothing to be had.
+    """Return the cells of tested rows and tested new features as targets; None if there are none.
 
     Parameters
     ----------
     table : Table
-        The held-out rows with their observations of new features, as the model takes them.
+        The held-out rows with their observations of new features, with the kinds that are modelled.
     kinds : Kinds
         The kinds of these features in the data.
     rows : RowTest
-        The test of the same rows; the targets point at the rows that it tests.
+        The test of the same rows; the index of the targets are the rows that it tests.
     features : KShotTest
         The test of the same features; the targets have one line for each feature that it tests.
     """

@@ -1,4 +1,4 @@
-"""Metrics of predictions: errors in data units, ranking, calibration."""
+"""Compute metrics of predictions: errors in data units, ranking, calibration."""
 
 from __future__ import annotations
 
@@ -95,18 +95,18 @@ def score(
     scores: dict[str, Score] = {}
     if not binary.all():
         numeric = ~binary
-        spread = None if std is None else std[numeric]
-        scores |= _numeric(truth[numeric], mean[numeric], lines[numeric], spread)
+        numeric_std = None if std is None else std[numeric]
+        scores |= _score_numeric(truth[numeric], mean[numeric], lines[numeric], numeric_std)
     if binary.any():
-        scores |= _binary(truth[binary], mean[binary], lines[binary])
-    return {name: each for name, each in scores.items() if np.isfinite(each.value)}
+        scores |= _score_binary(truth[binary], mean[binary], lines[binary])
+    return {name: value for name, value in scores.items() if np.isfinite(value.value)}
 
 
-def _numeric(truth: Floats, mean: Floats, lines: Ints, std: Floats | None) -> dict[str, Score]:
+def _score_numeric(truth: Floats, mean: Floats, lines: Ints, std: Floats | None) -> dict[str, Score]:
     error = np.abs(truth - mean)
     scores = {
-        **_both("rmse", error**2, lines, finish=np.sqrt),
-        **_both("mae", error, lines),
+        **_average("rmse", error**2, lines, finish=np.sqrt),
+        **_average("mae", error, lines),
     }
     if std is not None:
         covered = error <= _HALF_WIDTH * std
@@ -114,22 +114,24 @@ def _numeric(truth: Floats, mean: Floats, lines: Ints, std: Floats | None) -> di
     return scores
 
 
-def _binary(truth: Floats, mean: Floats, lines: Ints) -> dict[str, Score]:
+def _score_binary(truth: Floats, mean: Floats, lines: Ints) -> dict[str, Score]:
     features, targets = len(np.unique(lines)), len(truth)
-    each = auroc(truth, mean, lines)
-    ranked = np.isfinite(each)
+    by_feature = auroc(truth, mean, lines)
+    defined = np.isfinite(by_feature)
     pooled = auroc(truth, mean, np.zeros_like(lines))
     scores = {"auroc": Score(float(pooled[0]), features, targets)}
-    if ranked.any():
-        tested = int(np.bincount(lines, minlength=len(each))[ranked].sum())
-        scores["auroc_per_feature"] = Score(float(each[ranked].mean()), int(ranked.sum()), tested)
+    if defined.any():
+        counts = np.bincount(lines, minlength=len(by_feature))
+        scores["auroc_per_feature"] = Score(
+            float(by_feature[defined].mean()), int(defined.sum()), int(counts[defined].sum())
+        )
     probability = np.clip(np.where(truth > 0.5, mean, 1 - mean), _TINY, 1)  # of the true value
-    scores |= _both("log_loss", -np.log(probability), lines)
+    scores |= _average("log_loss", -np.log(probability), lines)
     scores["ece"] = Score(calibration_error(truth, mean), features, targets)
     return scores
 
 
-def _both(
+def _average(
     name: str, losses: Floats, lines: Ints, finish: Callable[[Floats], Floats] = np.asarray
 ) -> dict[str, Score]:
     """Return the mean loss over all targets, and the average over features of their mean losses."""
@@ -175,6 +177,6 @@ def calibration_error(truth: Floats, mean: Floats, bins: int = _BINS) -> float:
     >>> round(calibration_error(np.array([1., 1, 0, 0]), np.array([.9, .9, .2, .2])), 3)
     0.15
     """
-    where = np.minimum((mean * bins).astype(np.int64), bins - 1)
-    gaps = np.bincount(where, weights=mean - truth, minlength=bins)
+    bin_index = np.minimum((mean * bins).astype(np.int64), bins - 1)
+    gaps = np.bincount(bin_index, weights=mean - truth, minlength=bins)
     return float(np.abs(gaps).sum() / len(truth))

@@ -82,7 +82,7 @@ _LABEL_HEIGHT = 12.5  # points between the middles of two labels
 
 _SHOTS = "shots: observations of the new feature  (log scale)"
 
-_DRAWN: dict[Test, tuple[str, str]] = {  # titles and axes of panels
+_PANELS: dict[Test, tuple[str, str]] = {  # title and axis of the panel of each test
     "features": ("New features", _SHOTS),
     "rows": ("New rows", "observations of the new row  (log scale)"),
 }
@@ -151,19 +151,21 @@ def plot_kshot(results: Results, metrics: Sequence[str] | None = None, *, dark: 
         raise InputError("the results hold no numbers, so there is nothing to draw")
     if not results.row_shots:
         return plot_panels([_panel(results, name, "features") for name in chosen], dark=dark)
-    tested = [(name, test) for name in chosen for test in _DRAWN if name in results.metrics_of(test)]
-    return plot_panels([_panel(results, name, test) for name, test in tested], dark=dark, columns=len(_DRAWN))
+    tested = [(name, test) for name in chosen for test in _PANELS if name in results.metrics_of(test)]
+    return plot_panels(
+        [_panel(results, name, test) for name, test in tested], dark=dark, columns=len(_PANELS)
+    )
 
 
 def _panel(results: Results, name: str, test: Test) -> Panel:
-    title, axis = _DRAWN[test] if results.row_shots else ("", _SHOTS)
+    title, axis = _PANELS[test] if results.row_shots else ("", _SHOTS)
     return Panel(results.curves(name, test), METRICS.get(name, Metric(name, "lower")), title, axis)
 
 
 def plot_panels(panels: Sequence[Panel], *, dark: bool = False, columns: int | None = None) -> bytes:
     """Draw panels and return a PNG; a method has the same style in all of them.
 
-    The panels are side by side, or in lines of so many ``columns``.
+    The panels are side by side, or in lines of ``columns`` panels.
     """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -179,8 +181,9 @@ def plot_panels(panels: Sequence[Panel], *, dark: bool = False, columns: int | N
     figure = Figure(figsize=size, dpi=150, facecolor=theme.paper, layout="constrained")
     FigureCanvasAgg(figure)
     styles = styles_of(names, theme)
-    for place, panel in enumerate(panels, start=1):
-        _draw(figure.add_subplot(lines, columns, place, facecolor=theme.paper), panel, styles, theme, height)
+    for number, panel in enumerate(panels, start=1):
+        axes = figure.add_subplot(lines, columns, number, facecolor=theme.paper)
+        _draw(axes, panel, styles, theme, height)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", facecolor=theme.paper, metadata={"Software": None})
     return buffer.getvalue()
@@ -212,7 +215,7 @@ def _draw(axes: Axes, panel: Panel, styles: dict[str, Style], theme: Theme, heig
 
 
 def _position(shots: Sequence[int]) -> NDArray[np.float64]:
-    """Return the places of shots on the axis: one step per doubling, and 0 one step before 1."""
+    """Return the positions of shots on the axis: one step per doubling, and 0 one step before 1."""
     k = np.asarray(shots, dtype=np.float64)
     return np.where(k > 0, np.log2(np.maximum(k, 1)) + 1, 0.0)
 
@@ -223,9 +226,9 @@ def _limits(curves: dict[str, Curve], metric: Metric) -> tuple[float, float]:
     lows = [m - (s or 0) for c in curves.values() for m, s in zip(c.mean, c.sigma, strict=True)]
     highs = [m + (s or 0) for c in curves.values() for m, s in zip(c.mean, c.sigma, strict=True)]
     low, high = min(lows), max(highs)
-    reach = 3 * abs(float(np.median(means)) - (low if metric.better == "lower" else high))
-    if metric.better != "near" and 0 < 1.5 * reach < high - low:
-        low, high = (low, low + reach) if metric.better == "lower" else (high - reach, high)
+    width = 3 * abs(float(np.median(means)) - (low if metric.better == "lower" else high))
+    if metric.better != "near" and 0 < 1.5 * width < high - low:
+        low, high = (low, low + width) if metric.better == "lower" else (high - width, high)
     margin = 0.04 * (high - low) or 0.05 * abs(high) or 0.05
     return low - margin, high + margin
 
@@ -265,20 +268,17 @@ def _label_ends(
 
 
 def _spread(wanted: NDArray[np.float64], gap: float, low: float, high: float) -> NDArray[np.float64]:
-    """Move ascending places at least ``gap`` apart, as little as possible in total, within the limits.
+    """Move ascending positions at least ``gap`` apart within the limits, by the least sum of squares.
 
     >>> _spread(np.array([1.0, 1.2, 5.0]), 1.0, 0.0, 10.0).tolist()
     [0.6, 1.6, 5.0]
     """
-    # After subtracting the gaps, places only have to be ascending: pool those that are out of order.
+    from scipy.optimize import isotonic_regression  # imported here: few uses of the package need SciPy
+
+    if len(wanted) == 0:
+        return np.zeros(0)
     gap = min(gap, (high - low) / max(1, len(wanted) - 1))
-    pools: list[tuple[float, int]] = []
-    for place in wanted - gap * np.arange(len(wanted)):
-        pool = (float(place), 1)
-        while pools and pools[-1][0] > pool[0]:
-            mean, count = pools.pop()
-            pool = ((mean * count + pool[0] * pool[1]) / (count + pool[1]), count + pool[1])
-        pools.append(pool)
-    flat = np.concatenate([np.full(count, mean) for mean, count in pools]) if pools else np.zeros(0)
-    flat = np.clip(flat, low, math.nextafter(high - gap * (len(wanted) - 1), math.inf))
-    return np.round(flat + gap * np.arange(len(wanted)), 9)
+    # After subtracting the gaps, positions only have to be ascending.
+    ascending = isotonic_regression(wanted - gap * np.arange(len(wanted))).x
+    ascending = np.clip(ascending, low, math.nextafter(high - gap * (len(wanted) - 1), math.inf))
+    return np.asarray(np.round(ascending + gap * np.arange(len(wanted)), 9))

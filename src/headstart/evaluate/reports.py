@@ -141,15 +141,15 @@ EXPLANATION = (
 )
 
 ROW_EXPLANATION = (
-    "New rows are held out from everything that is trained. A row is described by some of its observations "
-    "of known features, and scored on the same cells at every number of them: those that come after the "
-    "largest number. New features in new rows have as many shots as the row has observations. Methods that "
-    "keep the backbone's heads of known features predict them alike."
+    "New rows are held out from all training. The context of a row are some of its observations of known "
+    "features. At every number of them, it is scored on the same cells: all observations that come after its "
+    "largest context. New features in new rows have as many shots as the row has observations. Methods that "
+    "keep the backbone's heads of known features make the same predictions of them."
 )
 
 
 def _groups(results: Results) -> list[tuple[str, Mapping[str, Any]]]:
-    """The data and the settings with their headings; the settings that were used come as their own group."""
+    """Return the data, the settings, and the settings with all defaults, with their headings."""
     chosen = {name: value for name, value in results.settings.items() if name != "used"}
     used = results.settings.get("used")
     groups: list[tuple[str, Mapping[str, Any]]] = [("Data", results.data), ("Settings", chosen)]

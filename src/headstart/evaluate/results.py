@@ -1,4 +1,9 @@
-"""The numbers of a benchmark, in one stable file format."""
+"""Store the results of a benchmark in a stable file format, and tabulate them.
+
+A ``Run`` is one number: a metric of one method on one split. ``Results`` are all runs of a benchmark with the
+data and settings; a ``Curve`` summarises the runs of one method over splits by shots; a ``TextTable`` shows
+the curves of all methods; a ``Timing`` is the time that a method needs for a head.
+"""
 
 from __future__ import annotations
 
@@ -17,49 +22,242 @@ from pydantic import BaseModel, ConfigDict, FiniteFloat, ValidationError, model_
 from headstart.adapters.base import Adapter
 from headstart.config import Config
 from headstart.core.types import FeatureBatch, RowStates
+from headstart.display import table_html, text_table
 from headstart.errors import InputError
 from headstart.evaluate.metrics import METRICS, Metric
 from headstart.files import write_bytes
 
-BATCH = 128
+FORMAT = 2  # 2: runs can be of held-out rows; files of format 1 have none
+
+BATCH = 128  # features that are timed together
+
+Test = Literal["features", "rows", "both"]
+
+TESTS: tuple[Test, ...] = get_args(Test)
 
 
-class Timing(Config):
-    """Milliseconds per feature to compute a head: median, fastest and slowest of several rounds."""
+class Run(BaseModel):
+    """One number: a metric of one method at one number of shots, on one split.
 
-    method: str
-    shots: int
-    ms_per_feature: float
-    low: float  # fastest round
-    high: float  # slowest round
-
-
-def time_adapters(
-    adapters: Mapping[str, Adapter],
-    contexts: Mapping[int, FeatureBatch],
-    states: RowStates,
-    rounds: int = 5,
-) -> list[Timing]:
-    """Time every adapter at every number of shots (the keys of ``contexts``), in batches of 128 features.
-
-    If there are fewer features, they are repeated to fill a batch. The first call of each adapter is not
-    measured. Then the adapters take turns, so that other load on the machine affects all of them.
+    New features at known rows have ``shots``, known features at new rows have ``row_shots``, and new
+    features at new rows have both.
     """
-    batches = {shots: context.take(torch.arange(BATCH) % len(context)) for shots, context in contexts.items()}
-    taken: dict[tuple[str, int], list[float]] = {(name, k): [] for name in adapters for k in batches}
-    with torch.no_grad():
-        refined = {name: adapter.refine(states) for name, adapter in adapters.items()}
-        for turn in range(-1, rounds):  # turn -1 only warms up
-            for shots, batch in batches.items():
-                for name, adapter in adapters.items():
-                    start = time.perf_counter()
-                    adapter.adapt(batch, refined[name])
-                    if turn >= 0:
-                        taken[name, shots].append((time.perf_counter() - start) * 1000 / BATCH)
-    return [
-        Timing(method=name, shots=k, ms_per_feature=float(np.median(ms)), low=min(ms), high=max(ms))
-        for (name, k), ms in taken.items()
-    ]
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    split: int
+    method: str
+    shots: int | None  # observations of each new feature; None if the features are known
+    row_shots: int | None = None  # observations of each new row; None if the rows are known
+    metric: str
+    value: FiniteFloat
+    features: int  # number of features that the value was computed from
+    targets: int  # number of their cells
+    ms_per_feature: float | None = None  # milliseconds to compute one head at these shots
+
+    @property
+    def test(self) -> Test:
+        """The kind of test: new features, new rows or both."""
+        if self.row_shots is None:
+            return "features"
+        return "rows" if self.shots is None else "both"
+
+    @property
+    def given(self) -> int:
+        """The number of observations of each new feature or row."""
+        return next(number for number in (self.shots, self.row_shots) if number is not None)
+
+    @model_validator(mode="after")
+    def _something_is_new(self) -> Run:
+        if self.shots is None and self.row_shots is None:
+            raise ValueError("a run needs shots, row_shots or both")
+        return self
+
+
+class Curve(NamedTuple):
+    """A metric of one method by observations: mean and standard deviation over splits."""
+
+    shots: list[int]
+    mean: list[float]
+    sigma: list[float | None]  # sample standard deviation; None if there is only one split
+
+
+class Results(BaseModel):
+    """All numbers of a benchmark, with facts about the data and the settings.
+
+    Parameters
+    ----------
+    data : dict
+        Facts about the table and about each split, as plain JSON.
+    settings : dict
+        The settings as plain JSON. ``settings["used"]`` are the settings with all defaults filled in.
+    runs : list of Run
+        One record per split, method, test, number of observations and metric.
+    format : int
+        Version of the file format.
+
+    Examples
+    --------
+    >>> run = Run(split=0, method="mean", shots=4, metric="rmse", value=1.0, features=3, targets=30)
+    >>> other = run.model_copy(update={"split": 1, "value": 2.0})
+    >>> Results(data={}, settings={}, runs=[run, other]).curves("rmse")["mean"]
+    Curve(shots=[4], mean=[1.5], sigma=[0.7071067811865476])
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: int = FORMAT
+    data: dict[str, Any]
+    settings: dict[str, Any]
+    runs: list[Run]
+
+    @classmethod
+    def load(cls, path: str | Path) -> Results:
+        """Read a results file.
+
+        Raises
+        ------
+        InputError
+            If the file is missing, damaged or of a newer format.
+        """
+        try:
+            content = json.loads(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise InputError(f"cannot read results {str(path)!r}: {error.strerror}") from None
+        except ValueError as error:
+            raise InputError(f"{str(path)!r} is not a results file: it is not JSON ({error})") from None
+        if not isinstance(content, dict) or not isinstance(content.get("format"), int):
+            raise InputError(f"{str(path)!r} is not a results file: it has no number 'format'")
+        if content["format"] > FORMAT:
+            raise InputError(
+                f"{str(path)!r} has format {content['format']}; this version of Headstart reads "
+                f"up to {FORMAT}: upgrade it"
+            )
+        try:
+            return cls(**{**content, "format": FORMAT})  # format 1 is a subset of format 2
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise InputError(f"{str(path)!r} is damaged at {where!r}: {first['msg']}") from None
+
+    def save(self, path: str | Path) -> None:
+        """Write a file with one line per run. A crash leaves either the old file or the new one."""
+        runs = ",\n".join(f"  {json.dumps(run.model_dump())}" for run in self.runs)
+        parts = [
+            f'"format": {self.format}',
+            f'"data": {_json(self.data)}',
+            f'"settings": {_json(self.settings)}',
+            f'"runs": [\n{runs}\n ]',
+        ]
+        write_bytes(Path(path), ("{" + ",\n ".join(parts) + "}\n").encode())
+
+    @classmethod
+    def merged(
+        cls, data: dict[str, Any], settings: dict[str, Any], parts: Iterable[Iterable[Run]]
+    ) -> Results:
+        """Join the runs of several splits, by split, method, test, observations and metric."""
+        methods = {method: i for i, method in enumerate(settings.get("methods", []))}
+        metrics = {metric: i for i, metric in enumerate(METRICS)}
+
+        def key(run: Run) -> tuple[int, int, int, int, int]:
+            return (
+                run.split,
+                methods.get(run.method, len(methods)),
+                TESTS.index(run.test),
+                run.given,
+                metrics.get(run.metric, len(metrics)),
+            )
+
+        return cls(data=data, settings=settings, runs=sorted((r for part in parts for r in part), key=key))
+
+    @property
+    def methods(self) -> list[str]:
+        """The methods, in the order of their first runs."""
+        return list(dict.fromkeys(run.method for run in self.runs))
+
+    @property
+    def shots(self) -> list[int]:
+        """The numbers of shots of new features in ascending order."""
+        return self.shots_of("features")
+
+    @property
+    def row_shots(self) -> list[int]:
+        """The numbers of observations of new rows in ascending order; empty if no rows were held out."""
+        return self.shots_of("rows")
+
+    @property
+    def metrics(self) -> list[str]:
+        """The metrics that the test of new features has, the main ones first."""
+        return self.metrics_of("features")
+
+    @property
+    def splits(self) -> int:
+        """The number of splits."""
+        return len({run.split for run in self.runs})
+
+    def shots_of(self, test: Test) -> list[int]:
+        """Return the numbers of observations that a test has in ascending order."""
+        return sorted({run.given for run in self.runs if run.test == test})
+
+    def metrics_of(self, test: Test) -> list[str]:
+        """Return the metrics that a test has, the main ones first."""
+        names = dict.fromkeys(run.metric for run in self.runs if run.test == test)
+        return [name for name in METRICS if name in names] + [name for name in names if name not in METRICS]
+
+    def curves(self, metric: str, test: Test = "features") -> dict[str, Curve]:
+        """Return the mean and standard deviation over splits of a metric, by method and observations.
+
+        Parameters
+        ----------
+        metric : str
+            Name of the metric, see ``METRICS``.
+        test : {"features", "rows", "both"}, default="features"
+            The kind of test: new features by their shots, new rows by their observations, or both.
+
+        Returns
+        -------
+        dict of str to Curve
+            By method; empty if the test has no such metric.
+        """
+        values: dict[str, dict[int, list[float]]] = {}
+        for run in self.runs:
+            if run.metric == metric and run.test == test:
+                values.setdefault(run.method, {}).setdefault(run.given, []).append(run.value)
+        return {method: _curve(by_shots) for method, by_shots in values.items()}
+
+    def to_markdown(self) -> str:
+        """Return one Markdown table per test and metric with mean ± 1σ over splits, the best in bold."""
+        tables = self._tables()
+        return "\n\n".join(f"## {table.title}\n\n{table.to_markdown()}" for table in tables)
+
+    def __repr__(self) -> str:
+        return "\n\n".join(
+            f"{table.title}\n" + text_table([(table.corner, *table.shots), *table.lines()])
+            for table in self._tables()
+        )
+
+    __str__ = __repr__
+
+    def _repr_html_(self) -> str:
+        return "\n".join(
+            table_html((table.corner, *table.shots), table.lines(), table.title) for table in self._tables()
+        )
+
+    def _tables(self) -> list[TextTable]:
+        return [metric_table(self, name, test) for test in TESTS for name in self.metrics_of(test)]
+
+
+def _curve(values: dict[int, list[float]]) -> Curve:
+    shots = sorted(values)
+    means = [float(np.mean(values[k])) for k in shots]
+    sigmas = [float(np.std(values[k], ddof=1)) if len(values[k]) > 1 else None for k in shots]
+    return Curve(shots, means, sigmas)
+
+
+def _json(content: dict[str, Any]) -> str:
+    """Return JSON with one line per entry."""
+    lines = [f"  {json.dumps(name)}: {json.dumps(value, allow_nan=False)}" for name, value in content.items()]
+    return "{\n" + ",\n".join(lines) + "\n }"
 
 
 _TESTED = {
@@ -77,7 +275,11 @@ class TextTable:
     shots: list[int]
     cells: dict[str, list[str]]  # by method, one text per number of shots; empty if there is no value
     best: dict[int, str]  # by shots, the best method
-    corner: str = "shots"  # what the numbers above the columns are
+    corner: str = "shots"  # the heading of the first column, which names the numbers above the others
+
+    def lines(self) -> list[tuple[str, ...]]:
+        """Return one line per method: its name and its texts."""
+        return [(method, *texts) for method, texts in self.cells.items()]
 
     def to_markdown(self) -> str:
         """Return a Markdown table with the best of each column in bold."""
@@ -86,11 +288,11 @@ class TextTable:
             "|---|" + "---:|" * len(self.shots),
         ]
         for method, texts in self.cells.items():
-            shown = [
-                f"**{t}**" if t and self.best.get(k) == method else t
-                for k, t in zip(self.shots, texts, strict=True)
+            marked = [
+                f"**{text}**" if text and self.best.get(k) == method else text
+                for k, text in zip(self.shots, texts, strict=True)
             ]
-            lines.append(f"| {markdown_text(method)} | " + " | ".join(shown) + " |")
+            lines.append(f"| {markdown_text(method)} | " + " | ".join(marked) + " |")
         return "\n".join(lines)
 
 
@@ -157,217 +359,39 @@ def _texts(curve: Curve, shots: list[int], digits: int) -> list[str]:
     return [texts.get(k, "") for k in shots]
 
 
-FORMAT = 2  # 2: runs can be of held-out rows; files of format 1 have none
+class Timing(Config):
+    """Milliseconds per feature to compute a head: median, fastest and slowest of several rounds."""
 
-Test = Literal["features", "rows", "both"]
-
-TESTS: tuple[Test, ...] = get_args(Test)
-
-
-class Run(BaseModel):
-    """One number: a metric of one method at one number of shots, on one split.
-
-    New features at known rows have ``shots``, known features at new rows have ``row_shots``, and new
-    features at new rows have both.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    split: int
     method: str
-    shots: int | None  # observations of each new feature; None if the features are known
-    row_shots: int | None = None  # observations of each new row; None if the rows are known
-    metric: str
-    value: FiniteFloat
-    features: int  # number of features that the value was computed from
-    targets: int  # number of their cells
-    ms_per_feature: float | None = None  # milliseconds to compute one head at these shots
-
-    @property
-    def test(self) -> Test:
-        """What was new: the features, the rows or both."""
-        if self.row_shots is None:
-            return "features"
-        return "rows" if self.shots is None else "both"
-
-    @property
-    def given(self) -> int:
-        """The number of observations of what was new."""
-        return next(number for number in (self.shots, self.row_shots) if number is not None)
-
-    @model_validator(mode="after")
-    def _something_is_new(self) -> Run:
-        if self.shots is None and self.row_shots is None:
-            raise ValueError("a run needs shots, row_shots or both")
-        return self
+    shots: int
+    ms_per_feature: float
+    low: float  # fastest round
+    high: float  # slowest round
 
 
-class Curve(NamedTuple):
-    """A metric of one method by observations: mean and standard deviation over splits."""
+def time_adapters(
+    adapters: Mapping[str, Adapter],
+    contexts: Mapping[int, FeatureBatch],
+    states: RowStates,
+    rounds: int = 5,
+) -> list[Timing]:
+    """Time every adapter at every number of shots (the keys of ``contexts``), in batches of 128 features.
 
-    shots: list[int]
-    mean: list[float]
-    sigma: list[float | None]  # sample standard deviation; None if there is only one split
-
-
-class Results(BaseModel):
-    """All numbers of a benchmark, with facts about the data and the settings.
-
-    Parameters
-    ----------
-    data : dict
-        Facts about the table and about each split, as plain JSON.
-    settings : dict
-        The settings as plain JSON. ``settings["used"]`` are those that really ran, with every default
-        filled in.
-    runs : list of Run
-        One record per split, method, test, number of observations and metric.
-    format : int
-        Version of the file format.
-
-    Examples
-    --------
-    >>> run = Run(split=0, method="mean", shots=4, metric="rmse", value=1.0, features=3, targets=30)
-    >>> other = run.model_copy(update={"split": 1, "value": 2.0})
-    >>> Results(data={}, settings={}, runs=[run, other]).curves("rmse")["mean"]
-    Curve(shots=[4], mean=[1.5], sigma=[0.7071067811865476])
+    If there are fewer features, they are repeated to fill a batch. The first call of each adapter is not
+    measured. Then the adapters take turns, so that other load on the machine affects all of them.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    format: int = FORMAT
-    data: dict[str, Any]
-    settings: dict[str, Any]
-    runs: list[Run]
-
-    @classmethod
-    def load(cls, path: str | Path) -> Results:
-        """Read a results file.
-
-        Raises
-        ------
-        InputError
-            If the file is missing, damaged or of a newer format.
-        """
-        try:
-            content = json.loads(Path(path).read_text(encoding="utf-8"))
-        except OSError as error:
-            raise InputError(f"cannot read results {str(path)!r}: {error.strerror}") from None
-        except ValueError as error:
-            raise InputError(f"{str(path)!r} is not a results file: it is not JSON ({error})") from None
-        if not isinstance(content, dict) or not isinstance(content.get("format"), int):
-            raise InputError(f"{str(path)!r} is not a results file: it has no number 'format'")
-        if content["format"] > FORMAT:
-            raise InputError(
-                f"{str(path)!r} has format {content['format']}; this version of Headstart reads "
-                f"up to {FORMAT}: upgrade it"
-            )
-        try:
-            return cls(**{**content, "format": FORMAT})  # what format 1 has means the same in format 2
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise InputError(f"{str(path)!r} is damaged at {where!r}: {first['msg']}") from None
-
-    def save(self, path: str | Path) -> None:
-        """Write a file with one line per run. A crash leaves either the old file or the new one."""
-        runs = ",\n".join(f"  {json.dumps(run.model_dump())}" for run in self.runs)
-        parts = [
-            f'"format": {self.format}',
-            f'"data": {_json(self.data)}',
-            f'"settings": {_json(self.settings)}',
-            f'"runs": [\n{runs}\n ]',
-        ]
-        write_bytes(Path(path), ("{" + ",\n ".join(parts) + "}\n").encode())
-
-    @classmethod
-    def merged(
-        cls, data: dict[str, Any], settings: dict[str, Any], parts: Iterable[Iterable[Run]]
-    ) -> Results:
-        """Join the runs of several splits, by split, method, test, observations and metric."""
-        methods = {method: i for i, method in enumerate(settings.get("methods", []))}
-        metrics = {metric: i for i, metric in enumerate(METRICS)}
-
-        def place(run: Run) -> tuple[int, int, int, int, int]:
-            return (
-                run.split,
-                methods.get(run.method, len(methods)),
-                TESTS.index(run.test),
-                run.given,
-                metrics.get(run.metric, len(metrics)),
-            )
-
-        return cls(data=data, settings=settings, runs=sorted((r for part in parts for r in part), key=place))
-
-    @property
-    def methods(self) -> list[str]:
-        """The methods, in the order of their first runs."""
-        return list(dict.fromkeys(run.method for run in self.runs))
-
-    @property
-    def shots(self) -> list[int]:
-        """The numbers of shots of new features in ascending order."""
-        return self.shots_of("features")
-
-    @property
-    def row_shots(self) -> list[int]:
-        """The numbers of observations of new rows in ascending order; empty if no rows were held out."""
-        return self.shots_of("rows")
-
-    @property
-    def metrics(self) -> list[str]:
-        """The metrics that the test of new features has, the main ones first."""
-        return self.metrics_of("features")
-
-    @property
-    def splits(self) -> int:
-        """The number of splits."""
-        return len({run.split for run in self.runs})
-
-    def shots_of(self, test: Test) -> list[int]:
-        """Return the numbers of observations that a test has in ascending order."""
-        return sorted({run.given for run in self.runs if run.test == test})
-
-    def metrics_of(self, test: Test) -> list[str]:
-        """Return the metrics that a test has, the main ones first."""
-        names = dict.fromkeys(run.metric for run in self.runs if run.test == test)
-        return [name for name in METRICS if name in names] + [name for name in names if name not in METRICS]
-
-    def curves(self, metric: str, test: Test = "features") -> dict[str, Curve]:
-        """Return the mean and standard deviation over splits of a metric, by method and observations.
-
-        Parameters
-        ----------
-        metric : str
-            Name of the metric, see ``METRICS``.
-        test : {"features", "rows", "both"}, default="features"
-            What was new: features by their shots, rows by their observations, or both.
-
-        Returns
-        -------
-        dict of str to Curve
-            By method; empty if the test has no such metric.
-        """
-        values: dict[str, dict[int, list[float]]] = {}
-        for run in self.runs:
-            if run.metric == metric and run.test == test:
-                values.setdefault(run.method, {}).setdefault(run.given, []).append(run.value)
-        return {method: _curve(by_shots) for method, by_shots in values.items()}
-
-    def to_markdown(self) -> str:
-        """Return one Markdown table per test and metric with mean ± 1σ over splits, the best in bold."""
-        tables = [metric_table(self, name, test) for test in TESTS for name in self.metrics_of(test)]
-        return "\n\n".join(f"## {table.title}\n\n{table.to_markdown()}" for table in tables)
-
-
-def _curve(values: dict[int, list[float]]) -> Curve:
-    shots = sorted(values)
-    means = [float(np.mean(values[k])) for k in shots]
-    sigmas = [float(np.std(values[k], ddof=1)) if len(values[k]) > 1 else None for k in shots]
-    return Curve(shots, means, sigmas)
-
-
-def _json(content: dict[str, Any]) -> str:
-    """Return JSON with one line per entry."""
-    lines = [f"  {json.dumps(name)}: {json.dumps(value, allow_nan=False)}" for name, value in content.items()]
-    return "{\n" + ",\n".join(lines) + "\n }"
+    batches = {shots: context.take(torch.arange(BATCH) % len(context)) for shots, context in contexts.items()}
+    times: dict[tuple[str, int], list[float]] = {(name, k): [] for name in adapters for k in batches}
+    with torch.no_grad():
+        refined = {name: adapter.refine(states) for name, adapter in adapters.items()}
+        for turn in range(-1, rounds):  # turn -1 only warms up
+            for shots, batch in batches.items():
+                for name, adapter in adapters.items():
+                    start = time.perf_counter()
+                    adapter.adapt(batch, refined[name])
+                    if turn >= 0:
+                        times[name, shots].append((time.perf_counter() - start) * 1000 / BATCH)
+    return [
+        Timing(method=name, shots=k, ms_per_feature=float(np.median(ms)), low=min(ms), high=max(ms))
+        for (name, k), ms in times.items()
+    ]

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headstart.adapters.base import Adapter, StreamingAdapter
+from headstart.adapters.base import Adapter
 from headstart.core.likelihood import Likelihood
 from headstart.core.predictive import Predictive
 from headstart.core.types import FeatureBatch, Heads, Knowledge, RowStates
@@ -53,7 +53,10 @@ def score_heads(
     times: Mapping[int, Timing],
     split: int = 0,
 ) -> list[Run]:
-    """Score what makes heads of contexts at every number of shots; ``states`` are as the heads read them."""
+    """Score a function that makes heads of contexts, at every number of shots.
+
+    ``states`` are those of the rows, refined for these heads.
+    """
     runs = []
     for shots in test.shots:
         context = test.context(shots)
@@ -67,7 +70,7 @@ def score_heads(
 def score_targets(
     test: Targets, predictive: Predictive, shots: Tensor, calibration: Calibration | None
 ) -> dict[str, Score]:
-    """Compute all metrics of predictions from heads of features with so many ``shots`` (features,)."""
+    """Compute all metrics of predictions; ``shots`` (features,) are those of the heads."""
     kinds = test.kinds.numpy()
     mean, std = predictive.mean, None
     if calibration is not None:
@@ -94,12 +97,12 @@ def runs_of(
             shots=shots,
             row_shots=row_shots,
             metric=metric,
-            value=each.value,
-            features=each.features,
-            targets=each.targets,
+            value=score.value,
+            features=score.features,
+            targets=score.targets,
             ms_per_feature=ms_per_feature,
         )
-        for metric, each in scores.items()
+        for metric, score in scores.items()
     ]
 
 
@@ -112,7 +115,7 @@ def heads_of(adapter: Adapter, context: FeatureBatch, states: RowStates) -> Head
 
 @dataclass(frozen=True)
 class HeldOutRows:
-    """The tests of held-out rows in one split, as a model of one binary link takes them."""
+    """The tests of held-out rows in one split, for models with one binary link."""
 
     known: FeatureBatch  # the known features with a target, with all their training observations
     rows: RowTest  # at known features
@@ -123,34 +126,37 @@ class HeldOutRows:
     def of(
         cls,
         table: Table,
-        away: Table,
+        held_out: Table,
         split: FeatureSplit,
         new: KShotTest,
         link: str,
         row_shots: tuple[int, ...],
         seed: int,
     ) -> HeldOutRows | None:
-        """Make the tests; None if no held-out row has enough observations of known features.
+        """Build the tests; return None if no held-out row has enough observations of known features.
 
-        ``table`` has the other rows and ``away`` the held-out ones; both have all features, of the same
+        ``table`` has the training rows and ``held_out`` the others; both have all features, of the same
         kinds.
         """
-        here, there = modelled_table(table, link), modelled_table(away, link)
-        described = there.with_features(split.train)
-        if not (np.bincount(described.row_index) > max(row_shots)).any():
+        modelled = modelled_table(held_out, link)
+        known_features = modelled.with_features(split.train)
+        if not (np.bincount(known_features.row_index) > max(row_shots)).any():
             return None
-        rows = RowTest(described, away.kinds.take(split.train), row_shots, seed)
-        batch = feature_batch(here.with_features(split.train))
+        rows = RowTest(known_features, held_out.kinds.take(split.train), row_shots, seed)
+        batch = feature_batch(modelled_table(table, link).with_features(split.train))
         known = replace(batch, known=torch.arange(len(batch))).take(rows.features)
-        tested = there.with_features(split.meta_test)
-        return cls(known, rows, new, both_few(tested, away.kinds.take(split.meta_test), rows, new))
+        new_features, new_kinds = (
+            modelled.with_features(split.meta_test),
+            held_out.kinds.take(split.meta_test),
+        )
+        return cls(known, rows, new, both_few(new_features, new_kinds, rows, new))
 
 
 @torch.no_grad()
 def score_rows(method: str, trained: Trained, test: HeldOutRows, split: int = 0) -> list[Run]:
-    """Score one method at every number of observations of a row, and where row and feature have few."""
-    own, knowledge, rows = trained.adapters[method], trained.knowledge, test.rows
-    adapter, calibration, likelihood = own.adapter, own.calibration, knowledge.likelihood
+    """Score one method on new rows at every number of observations, and on new features at new rows."""
+    part, knowledge, rows = trained.adapters[method], trained.knowledge, test.rows
+    adapter, calibration, likelihood = part.adapter, part.calibration, knowledge.likelihood
     trained_states = adapter.refine(knowledge.states)
 
     def states(shots: int) -> RowStates:
@@ -172,12 +178,12 @@ def score_rows(method: str, trained: Trained, test: HeldOutRows, split: int = 0)
 
 
 def known_heads(adapter: Adapter, knowledge: Knowledge, known: FeatureBatch, states: RowStates) -> Heads:
-    """Return the heads that a fitted model holds of features that its backbone knows.
+    """Return the heads that a fitted model has for the features of its backbone.
 
-    An adapter that takes any number of observations makes them from all of a feature's; with any other
-    adapter a model keeps the backbone's own. ``states`` are the rows' in training, refined.
+    A streaming adapter makes them from all observations of a feature; with any other adapter a model keeps
+    the backbone's heads. ``states`` are those of the training rows, refined.
     """
-    if isinstance(adapter, StreamingAdapter):
+    if adapter.streaming:
         return heads_of(adapter, known, states)
     if known.known is None:
         raise InputError("the features must say which of the backbone's own they are")

@@ -108,9 +108,9 @@ def _times(table: Table, by: str) -> NDArray[np.float64]:
     return np.where(np.isnan(times), -np.inf, times)
 
 
-MOST_ROWS = 500  # more would take observations from training, and make the numbers hardly more exact
+MOST_ROWS = 500  # more would take observations from training, and make metrics hardly more precise
 
-LEAST_ROWS = 4  # that must be left to train on
+LEAST_ROWS = 4  # that must remain for training
 
 
 def draw_rows(table: Table, share: float, seed: int) -> NDArray[np.int64]:
@@ -159,16 +159,16 @@ def draw_rows(table: Table, share: float, seed: int) -> NDArray[np.int64]:
 
 def split_rows(table: Table, rows: NDArray[np.int64]) -> tuple[Table, Table]:
     """Return the table without these rows, and the table of these rows only; both have all features."""
-    away = np.zeros(len(table.rows), dtype=bool)
-    away[rows] = True
-    return _with_rows(table, ~away), _with_rows(table, away)
+    selected = np.zeros(len(table.rows), dtype=bool)
+    selected[rows] = True
+    return _select_rows(table, ~selected), _select_rows(table, selected)
 
 
 def usable_row_shots(table: Table, shots: tuple[int, ...], known_share: float) -> tuple[int, ...]:
-    """Return those numbers of observations of a row that leave half of the rows something to test on.
+    """Return those of ``shots`` that leave a target to half of the rows.
 
     They do not depend on a split, so that all splits have the same: ``known_share`` of a row's
-    observations are expected to be of features that the backbone knows. Only these describe the row.
+    observations are expected to be of features of the backbone, and only these are contexts or targets.
 
     Raises
     ------
@@ -187,18 +187,18 @@ def usable_row_shots(table: Table, shots: tuple[int, ...], known_share: float) -
     return usable
 
 
-def _with_rows(table: Table, kept: NDArray[np.bool_]) -> Table:
-    there, positions = kept[table.row_index], np.flatnonzero(kept)
+def _select_rows(table: Table, selected: NDArray[np.bool_]) -> Table:
+    is_selected, positions = selected[table.row_index], np.flatnonzero(selected)
     part = replace(
         table,
         rows=table.rows.take(positions),
-        row_index=(np.cumsum(kept) - 1)[table.row_index[there]],
-        feature_index=table.feature_index[there],
-        values=table.values[there],
+        row_index=(np.cumsum(selected) - 1)[table.row_index[is_selected]],
+        feature_index=table.feature_index[is_selected],
+        values=table.values[is_selected],
         row_metadata=None if table.row_metadata is None else table.row_metadata.take(pa.array(positions)),
-        times=None if table.times is None else table.times[there],
-        weights=None if table.weights is None else table.weights[there],
+        times=None if table.times is None else table.times[is_selected],
+        weights=None if table.weights is None else table.weights[is_selected],
     )
-    if "_vectors" in table.__dict__:  # what an encoder made of the features' metadata
+    if "_vectors" in table.__dict__:  # do not encode the features' metadata again
         part.__dict__["_vectors"] = table._vectors
     return part

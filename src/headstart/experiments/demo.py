@@ -1,4 +1,4 @@
-"""The demo: new films are added to a model that was trained on real ratings of other films."""
+"""Run the demo: train a model on real ratings of films and add new films to it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Story:
     film: str
     users: list[str]
     truth: list[float]
-    shown: dict[int, list[tuple[float, float]]]  # by shots, (mean, std) of each user
+    predicted: dict[int, list[tuple[float, float]]]  # by shots, (mean, std) of each user
 
 
 @dataclass(frozen=True)
@@ -74,13 +74,13 @@ def compare(model: Headstart, new: Table, seed: int) -> Results:
     fitted = model.fitted_
     knowledge = fitted.knowledge
     test = KShotTest(feature_batch(new), new.kinds, SHOTS, seed)
-    own, metatraining = fitted.settings.chosen_adapter.name, fitted.settings.metatraining
-    adapters = {own: fitted.adapter}
+    default, metatraining = fitted.settings.chosen_adapter.name, fitted.settings.metatraining
+    adapters = {default: fitted.adapter}
     adapters |= {name: build_adapter(adapter_config(name), knowledge).eval() for name in BASELINES}
     timings = time_adapters(adapters, {shots: test.context(shots) for shots in SHOTS}, knowledge.states)
     runs = []
     for name, adapter in adapters.items():
-        calibration = fitted.calibration if name == own else None
+        calibration = fitted.calibration if name == default else None
         times = {timing.shots: timing for timing in timings if timing.method == name}
         runs += score_adapter(name, adapter, knowledge, test, calibration, times)
     data = {
@@ -98,7 +98,10 @@ def compare(model: Headstart, new: Table, seed: int) -> Results:
         "used": used_settings(
             fitted.backbone,
             fitted.settings.pretraining,
-            {name: (each, metatraining if name == own else None) for name, each in adapters.items()},
+            {
+                name: (adapter, metatraining if name == default else None)
+                for name, adapter in adapters.items()
+            },
         ),
     }
     return Results(data=data, settings=settings, runs=runs)
@@ -113,11 +116,11 @@ def follow_film(model: Headstart, new: Table, seed: int, users: int = 6) -> Stor
     context, targets = [ratings[i] for i in order[:16]], [ratings[i] for i in order[16 : 16 + users]]
     names = [user for user, _ in targets]
     metadata = {} if new.metadata is None else new.metadata.slice(position, 1).to_pylist()[0]
-    shown = {}
+    predicted = {}
     for shots in (0, 4, 16):
         model.add_feature(film, metadata=metadata, observations=dict(context[:shots]))
         prediction = model.predict(rows=names, features=[film])
-        shown[shots] = [prediction[user, film] for user in names]
+        predicted[shots] = [prediction[user, film] for user in names]
         if shots < 16:
             model.remove_feature(film)
-    return Story(film, names, [value for _, value in targets], shown)
+    return Story(film, names, [value for _, value in targets], predicted)

@@ -50,7 +50,7 @@ class Preset(Config):
 
 
 def _paper(epochs: int, batch_size: int, learning_rate: float, decay: float) -> dict[str, float | int | None]:
-    """Training as in the paper: a constant learning rate, and no early stopping."""
+    """Return settings of training as in the paper: a constant learning rate, and no early stopping."""
     return {
         "epochs": epochs,
         "batch_size": batch_size,
@@ -220,7 +220,7 @@ BASELINES = ("random", "mean", "mean-head", "mean-head-matching", "knn-10", "tra
 
 @dataclass(frozen=True)
 class Study:
-    """One benchmark whose results experiments use: a data set, and how its features are split."""
+    """One benchmark whose results experiments show: a data set and a way to split its features."""
 
     dataset: str
     by: str | None = None  # metadata column to split by, from old to new; None: at random
@@ -241,18 +241,20 @@ class Experiment:
     title: str
     methods: dict[str, tuple[str, ...]]  # by study
     best_of: tuple[str, ...] = ()
-    shots: tuple[int, ...] | None = None  # the numbers of shots that are shown; None: all
-    shows: Literal["shots", "times", "epochs"] = "shots"
+    shots: tuple[int, ...] | None = None  # the numbers of shots to show; None: all
+    shows: Literal["shots", "times", "epochs"] = (
+        "shots"  # metrics by shots, times by shots, metrics by epochs
+    )
 
     @property
-    def of_all(self) -> dict[str, tuple[str, ...]]:
-        """By study, all methods that must be run."""
+    def all_methods(self) -> dict[str, tuple[str, ...]]:
+        """All methods that must be run, by study."""
         return {study: (*methods, *self.best_of) for study, methods in self.methods.items()}
 
 
-def _kshot(what: str, study: str, *without: str) -> Experiment:
-    shown = tuple(method for method in (*BASELINES, "chn") if method not in without)
-    return Experiment(f"k-shot performance on {what} (Figure 3)", {study: shown}, best_of=MAML_EPOCHS[1:])
+def _kshot(data: str, study: str, *without: str) -> Experiment:
+    methods = tuple(method for method in (*BASELINES, "chn") if method not in without)
+    return Experiment(f"k-shot performance on {data} (Figure 3)", {study: methods}, best_of=MAML_EPOCHS[1:])
 
 
 def _on_all_three(title: str, methods: tuple[str, ...]) -> Experiment:
@@ -306,9 +308,9 @@ def experiments_named(name: str) -> dict[str, Experiment]:
 
 
 def methods_of(experiments: dict[str, Experiment]) -> dict[str, tuple[str, ...]]:
-    """Return by study all methods that these experiments need, each once."""
-    every: dict[str, dict[str, None]] = {}
+    """Return all methods that these experiments need, each once, by study."""
+    by_study: dict[str, dict[str, None]] = {}
     for experiment in experiments.values():
-        for study, methods in experiment.of_all.items():
-            every.setdefault(study, {}).update(dict.fromkeys(methods))
-    return {study: tuple(methods) for study, methods in every.items()}
+        for study, methods in experiment.all_methods.items():
+            by_study.setdefault(study, {}).update(dict.fromkeys(methods))
+    return {study: tuple(methods) for study, methods in by_study.items()}

@@ -34,17 +34,141 @@ from headstart.files import read_json, write_bytes, write_json
 from headstart.progress import Reporter
 from headstart.table import Table
 
+FORMAT = 1  # of the folder
 
-class Shown(NamedTuple):
-    """The part of one study that an experiment shows."""
+_FACTS_FILE = "experiment.json"
+
+_QUICK_NOTE = "A quick run on made-up data, to check that everything works; the numbers mean nothing."
+
+PAPER_RATIOS = {"knn-10": (3.5, 3.5, 3.4), "train-10": (3.6, 4.6, 5.4)}  # from Table 1, at 1, 4 and 16 shots
+
+
+class Reproduction:
+    """Reproduce one experiment of the paper, or all of them.
+
+    The constructor checks all arguments, before any work begins.
+
+    Parameters
+    ----------
+    name : str
+        The name of an experiment, or "all".
+    data : str or Path, optional
+        The folder of the data sets.
+    splits, seed : int
+        The number of random splits of the features, and the seed of the first.
+    preset : str
+        "paper" for the paper's settings, or "tuned".
+    quick : bool
+        Whether to check only that everything runs, with small synthetic data and a few epochs.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        data: str | Path | None = None,
+        *,
+        splits: int = 5,
+        seed: int = 0,
+        preset: str = "paper",
+        quick: bool = False,
+    ) -> None:
+        self.experiments = experiments_named(name)
+        self.methods = methods_of(self.experiments)
+        self.name, self.preset, self.quick = name, preset, quick
+        self.splits, self.seed = splits, seed
+        for study in self.methods:
+            preset_of(preset, STUDIES[study].dataset)
+        self.data = None if quick else data_folder(data)
+
+    def run(self, out: str | Path, reporter: Reporter | None = None) -> list[Path]:
+        """Run the studies that are not finished in ``out``, write the reports, and return their folders."""
+        reporter, out = reporter or Reporter(quiet=True), Path(out)
+        benchmarks = self._benchmarks()
+        self._open(out)
+        studies = {
+            study: self._study(study, benchmark, out / "studies" / study, reporter)
+            for study, benchmark in benchmarks.items()
+        }
+        folders = []
+        for name, experiment in self.experiments.items():
+            parts = [select_part(experiment, study, *studies[study]) for study in experiment.methods]
+            settings = {
+                **self._identity,
+                "experiment": name,
+                "splits": self.splits,
+                "versions": versions(),
+                "studies": {part.study: part.results.settings for part in parts},
+            }
+            folder = out / name if self.name == ALL else out
+            publish(folder, experiment, parts, settings)
+            folders.append(folder)
+        return folders
+
+    @property
+    def _identity(self) -> dict[str, Any]:
+        return {"format": FORMAT, "experiment": self.name, "preset": self.preset, "quick": self.quick,
+                "seed": self.seed}  # fmt: skip
+
+    def _open(self, out: Path) -> None:
+        """Create the folder, or continue with it; refuse a folder with other contents."""
+        if out.exists() and not out.is_dir():
+            raise InputError(f"{str(out)!r} is a file; name a folder to write the experiment to")
+        facts_file = out / _FACTS_FILE
+        if facts_file.exists():
+            old, new = read_json(facts_file), self._identity
+            differing = [name for name in new if not isinstance(old, dict) or old.get(name) != new[name]]
+            if differing:
+                name = differing[0]
+                before = json.dumps(old.get(name) if isinstance(old, dict) else old)
+                raise InputError(
+                    f"{str(out)!r} contains another experiment ({name} = {before}, "
+                    f"now {json.dumps(new[name])}); name another folder"
+                )
+        elif out.exists() and any(out.iterdir()):
+            raise InputError(
+                f"{str(out)!r} is not empty and contains no experiment; name a new or an empty folder"
+            )
+        out.mkdir(parents=True, exist_ok=True)
+        write_json(facts_file, self._identity)
+
+    def _benchmarks(self) -> dict[str, Benchmark]:
+        """Return the benchmark of each study; missing or damaged data sets are reported here."""
+        tables: dict[str, Table] = {}
+        benchmarks = {}
+        for name, methods in self.methods.items():
+            study = STUDIES[name]
+            dataset = DATASETS[study.dataset]
+            if study.dataset not in tables:
+                tables[study.dataset] = dataset.synthetic() if self.data is None else dataset.load(self.data)
+            chosen = preset_of(self.preset, study.dataset)
+            config = (chosen.quick() if self.quick else chosen).benchmark(
+                methods, self.splits, self.seed, study.by
+            )
+            title = f"made-up data in the shape of {dataset.title}" if self.quick else dataset.title
+            benchmarks[name] = Benchmark(tables[study.dataset], config, title)
+        return benchmarks
+
+    def _study(
+        self, name: str, benchmark: Benchmark, folder: Path, reporter: Reporter
+    ) -> tuple[Results, list[Timing]]:
+        """Run or continue one benchmark, and add a note about its data."""
+        reporter.say(f"Study {name}: {benchmark.name}")
+        results = benchmark.run(folder, reporter)
+        note = _QUICK_NOTE if self.quick else DATASETS[STUDIES[name].dataset].note
+        results = results.model_copy(update={"data": {"note": note, "preset": self.preset, **results.data}})
+        return results, [Timing(**timing) for timing in read_json(folder / "timing.json")]
+
+
+class StudyPart(NamedTuple):
+    """The part of the results of one study that an experiment shows."""
 
     study: str
     results: Results
     timings: list[Timing]
 
 
-def show(experiment: Experiment, study: str, results: Results, timings: Sequence[Timing]) -> Shown:
-    """Select the methods, shots and settings of a study that the experiment shows."""
+def select_part(experiment: Experiment, study: str, results: Results, timings: Sequence[Timing]) -> StudyPart:
+    """Select the methods, shots and settings of a study that an experiment shows."""
     methods, data = experiment.methods[study], results.data
     if experiment.best_of:
         best = best_method(results, experiment.best_of)
@@ -57,15 +181,15 @@ def show(experiment: Experiment, study: str, results: Results, timings: Sequence
     shots = set(experiment.shots or results.shots)
     settings = {**results.settings, "methods": list(methods)}
     if "used" in settings:
-        other = set(results.methods) - set(methods)
-        settings["used"] = {name: used for name, used in settings["used"].items() if name not in other}
+        others = set(results.methods) - set(methods)
+        settings["used"] = {name: used for name, used in settings["used"].items() if name not in others}
     runs = [run for run in results.runs if run.method in methods and run.shots in shots]
-    kept = [timing for timing in timings if timing.method in methods and timing.shots in shots]
-    place = {method: i for i, method in enumerate(methods)}
-    return Shown(
+    selected = [timing for timing in timings if timing.method in methods and timing.shots in shots]
+    order = {method: i for i, method in enumerate(methods)}
+    return StudyPart(
         study,
         Results.merged(data, settings, [runs]),
-        sorted(kept, key=lambda timing: (place[timing.method], timing.shots)),
+        sorted(selected, key=lambda timing: (order[timing.method], timing.shots)),
     )
 
 
@@ -81,35 +205,37 @@ def main_metric(results: Results) -> str:
     return "rmse" if "rmse" in results.metrics else "auroc"
 
 
-def panels(experiment: Experiment, parts: Sequence[Shown]) -> list[Panel]:
+def panels(experiment: Experiment, parts: Sequence[StudyPart]) -> list[Panel]:
     """Return the panels of a picture: one per study, or one per initial head for fine-tuning."""
-    drawn = []
+    result = []
     for study, results, timings in parts:
         title, metric = str(results.data["name"]), METRICS[main_metric(results)]
         if experiment.shows == "times":
-            drawn.append(Panel(_by_time(timings), Metric("ms per feature", "lower"), title))
+            result.append(Panel(_time_curves(timings), Metric("ms per feature", "lower"), title))
         elif experiment.shows == "epochs":
             for start, head in (("train", "a random head"), ("chn-train", "the hypernetwork's head")):
-                curves = _by_epochs(results, start)
-                drawn.append(Panel(curves, metric, f"{title}: from {head}", "epochs of fine-tuning"))
+                curves = _epoch_curves(results, start)
+                result.append(Panel(curves, metric, f"{title}: from {head}", "epochs of fine-tuning"))
         else:
-            ordered = f", old to new by {STUDIES[study].by}" if STUDIES[study].by else ""
-            drawn.append(Panel(results.curves(main_metric(results)), metric, title + ordered))
-    return drawn
+            order = f", old to new by {STUDIES[study].by}" if STUDIES[study].by else ""
+            result.append(Panel(results.curves(main_metric(results)), metric, title + order))
+    return result
 
 
-def _by_time(timings: Sequence[Timing]) -> dict[str, Curve]:
+def _time_curves(timings: Sequence[Timing]) -> dict[str, Curve]:
     """Return milliseconds per feature by shots: the median over splits."""
     times: dict[str, dict[int, list[float]]] = {}
     for timing in timings:
         times.setdefault(timing.method, {}).setdefault(timing.shots, []).append(timing.ms_per_feature)
     return {
-        method: Curve(list(by), [float(np.median(ms)) for ms in by.values()], [None] * len(by))
-        for method, by in times.items()
+        method: Curve(
+            list(by_shots), [float(np.median(ms)) for ms in by_shots.values()], [None] * len(by_shots)
+        )
+        for method, by_shots in times.items()
     }
 
 
-def _by_epochs(results: Results, start: str) -> dict[str, Curve]:
+def _epoch_curves(results: Results, start: str) -> dict[str, Curve]:
     """Turn curves by shots of ``start-0``, ``start-1``, … into one curve by epochs per number of shots."""
     curves = results.curves(main_metric(results))
     return {
@@ -122,10 +248,9 @@ def _by_epochs(results: Results, start: str) -> dict[str, Curve]:
     }
 
 
-PAPER_RATIOS = {"knn-10": (3.5, 3.5, 3.4), "train-10": (3.6, 4.6, 5.4)}  # from Table 1, at 1, 4 and 16 shots
-
-
-def publish(folder: Path, experiment: Experiment, parts: Sequence[Shown], settings: dict[str, Any]) -> None:
+def publish(
+    folder: Path, experiment: Experiment, parts: Sequence[StudyPart], settings: dict[str, Any]
+) -> None:
     """Write the picture, the reports, the numbers of each study, the settings and the versions.
 
     Without matplotlib, the reports have a note instead of the picture.
@@ -177,141 +302,30 @@ def ratio_table(timings: Sequence[Timing], to: str = "chn") -> TextTable:
     return TextTable(f"Time divided by the time of {to}", shots, cells, {})
 
 
-def _html(experiment: Experiment, parts: Sequence[Shown], drawn: str) -> str:
-    sections = [*(note(_data_note(part)) for part in parts), drawn]
+def _html(experiment: Experiment, parts: Sequence[StudyPart], image: str) -> str:
+    sections = [*(note(_data_note(part)) for part in parts), image]
     for part in parts:
         if len(parts) > 1:
             sections.append(f"<h1>{escape(str(part.results.data['name']))}</h1>")
-        sections += [table_section(table) for table in _first(experiment, part)]
+        sections += [table_section(table) for table in _first_tables(experiment, part)]
         sections += numbers(part.results, part.timings)
     return page(experiment.title, sections)
 
 
-def _markdown(experiment: Experiment, parts: Sequence[Shown], drawn: str) -> str:
-    texts = [f"# {markdown_text(experiment.title)}", drawn]
+def _markdown(experiment: Experiment, parts: Sequence[StudyPart], image: str) -> str:
+    texts = [f"# {markdown_text(experiment.title)}", image]
     for part in parts:
         texts.append(markdown_text(_data_note(part)))
-        for table in _first(experiment, part):
+        for table in _first_tables(experiment, part):
             texts += [f"## {table.title}", table.to_markdown()]
         texts.append(markdown_report(part.results, part.timings, str(part.results.data["name"])))
     return "\n\n".join(texts)
 
 
-def _first(experiment: Experiment, part: Shown) -> list[TextTable]:
-    """The tables to show first: the times, in an experiment about times."""
+def _first_tables(experiment: Experiment, part: StudyPart) -> list[TextTable]:
+    """Return the tables to show first: the times, in an experiment about times."""
     return [timing_table(part.timings), ratio_table(part.timings)] if experiment.shows == "times" else []
 
 
-def _data_note(part: Shown) -> str:
+def _data_note(part: StudyPart) -> str:
     return str(part.results.data.get("note", ""))
-
-
-FORMAT = 1
-
-_MARK = "experiment.json"
-
-_QUICK_NOTE = "A quick run on made-up data, to check that everything works; the numbers mean nothing."
-
-
-class Reproduction:
-    """One experiment of the paper, or all of them.
-
-    Wrong arguments are refused here, before any work begins. With ``quick``, small made-up data and a
-    few epochs are used, and no data folder is needed.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        data: str | Path | None = None,
-        *,
-        splits: int = 5,
-        seed: int = 0,
-        preset: str = "paper",
-        quick: bool = False,
-    ) -> None:
-        self.experiments = experiments_named(name)
-        self.methods = methods_of(self.experiments)
-        self.name, self.preset, self.quick = name, preset, quick
-        self.splits, self.seed = splits, seed
-        for study in self.methods:
-            preset_of(preset, STUDIES[study].dataset)
-        self.data = None if quick else data_folder(data)
-
-    def run(self, out: str | Path, reporter: Reporter | None = None) -> list[Path]:
-        """Run the studies that are not finished in ``out``, write the reports, and return their folders."""
-        reporter, out = reporter or Reporter(quiet=True), Path(out)
-        benchmarks = self._benchmarks()
-        self._open(out)
-        studies = {
-            study: self._study(study, benchmark, out / "studies" / study, reporter)
-            for study, benchmark in benchmarks.items()
-        }
-        folders = []
-        for name, experiment in self.experiments.items():
-            parts = [show(experiment, study, *studies[study]) for study in experiment.methods]
-            settings = {
-                **self._identity,
-                "experiment": name,
-                "splits": self.splits,
-                "versions": versions(),
-                "studies": {part.study: part.results.settings for part in parts},
-            }
-            folder = out / name if self.name == ALL else out
-            publish(folder, experiment, parts, settings)
-            folders.append(folder)
-        return folders
-
-    @property
-    def _identity(self) -> dict[str, Any]:
-        return {"format": FORMAT, "experiment": self.name, "preset": self.preset, "quick": self.quick,
-                "seed": self.seed}  # fmt: skip
-
-    def _open(self, out: Path) -> None:
-        """Create the folder, or continue with it; refuse a folder with other contents."""
-        if out.exists() and not out.is_dir():
-            raise InputError(f"{str(out)!r} is a file; name a folder to write the experiment to")
-        mark = out / _MARK
-        if mark.exists():
-            old, new = read_json(mark), self._identity
-            differing = [name for name in new if not isinstance(old, dict) or old.get(name) != new[name]]
-            if differing:
-                name = differing[0]
-                before = json.dumps(old.get(name) if isinstance(old, dict) else old)
-                raise InputError(
-                    f"{str(out)!r} contains another experiment ({name} = {before}, "
-                    f"now {json.dumps(new[name])}); name another folder"
-                )
-        elif out.exists() and any(out.iterdir()):
-            raise InputError(
-                f"{str(out)!r} is not empty and contains no experiment; name a new or an empty folder"
-            )
-        out.mkdir(parents=True, exist_ok=True)
-        write_json(mark, self._identity)
-
-    def _benchmarks(self) -> dict[str, Benchmark]:
-        """Return the benchmark of each study; missing or damaged data sets are reported here."""
-        tables: dict[str, Table] = {}
-        benchmarks = {}
-        for name, methods in self.methods.items():
-            study = STUDIES[name]
-            dataset = DATASETS[study.dataset]
-            if study.dataset not in tables:
-                tables[study.dataset] = dataset.synthetic() if self.data is None else dataset.load(self.data)
-            chosen = preset_of(self.preset, study.dataset)
-            config = (chosen.quick() if self.quick else chosen).benchmark(
-                methods, self.splits, self.seed, study.by
-            )
-            title = f"made-up data in the shape of {dataset.title}" if self.quick else dataset.title
-            benchmarks[name] = Benchmark(tables[study.dataset], config, title)
-        return benchmarks
-
-    def _study(
-        self, name: str, benchmark: Benchmark, folder: Path, reporter: Reporter
-    ) -> tuple[Results, list[Timing]]:
-        """Run or continue one benchmark, and add a note about its data."""
-        reporter.say(f"Study {name}: {benchmark.name}")
-        results = benchmark.run(folder, reporter)
-        note = _QUICK_NOTE if self.quick else DATASETS[STUDIES[name].dataset].note
-        results = results.model_copy(update={"data": {"note": note, "preset": self.preset, **results.data}})
-        return results, [Timing(**timing) for timing in read_json(folder / "timing.json")]

@@ -1,4 +1,7 @@
-"""Sum and multiply over ragged batches, each by the cheapest exact path."""
+"""Sums and products over ragged batches (``Cells``), in blocks that fit into memory.
+
+*Lines* are the rows of ``Cells``; every observation of a line points at a row of a table by its ``index``.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,15 @@ from headstart.linalg.packed import append_one, unpack
 from headstart.parallel import parallel_map
 from headstart.table.cells import Cells
 
-BUDGET = 2**28  # bytes that one block may take in between
+BUDGET = 2**28  # bytes of temporary memory per block
 
-PER_NUMBER = 48  # bytes that a number of a line's matrices takes: about six of them, some in double precision
+PER_NUMBER = 48  # bytes per entry of a line's matrix: about six temporaries, some in double precision
 
-PER_CELL = 64  # bytes that an observation takes in between: its indices, weights and their order
+PER_CELL = 64  # bytes per observation: indices, weights and their order
 
 
 def row_slices(lines: int, per_line: int, budget: int | None = None) -> Iterator[slice]:
-    """Cut so many lines into stretches that take ``per_line`` bytes a line, at least a line each.
+    """Cut ``lines`` lines of ``per_line`` bytes into slices of at most ``budget`` bytes or one line.
 
     >>> list(row_slices(5, per_line=4, budget=9))
     [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
@@ -36,13 +39,14 @@ def row_slices(lines: int, per_line: int, budget: int | None = None) -> Iterator
 def line_blocks(
     cells: Cells, per_line: int, budget: int | None = None, per_cell: int = PER_CELL
 ) -> Iterator[tuple[slice, Cells]]:
-    """Cut cells into blocks of lines that follow each other, each with its place; nothing is copied.
+    """Yield blocks of consecutive lines with their slices, without copying.
 
-    A block takes ``per_line`` bytes a line and ``per_cell`` bytes an observation, but has at least a line.
+    A block of ``per_line`` bytes per line and ``per_cell`` bytes per observation stays within ``budget``
+    bytes, or has one line.
     """
     budget = BUDGET if budget is None else budget
     lines, start = len(cells), 0
-    # Bytes up to the beginning of each line: it ascends, so the end of a block is found by bisection.
+    # Bytes before each line; ascending, so that the end of a block is found by bisection.
     until = cells.indptr.double() * per_cell + torch.arange(lines + 1, dtype=torch.float64) * per_line
     while start < lines:
         last = int(torch.searchsorted(until, until[start] + budget, right=True)) - 1
@@ -52,7 +56,7 @@ def line_blocks(
 
 
 def column_sums(numbers: Tensor) -> Tensor:
-    """The sum of each column (lines, columns), in double precision: (columns,)."""
+    """Sum each column of (lines, columns) in double precision: (columns,)."""
     total = torch.zeros(numbers.shape[1], dtype=torch.float64)
     for part in row_slices(len(numbers), 8 * max(1, numbers.shape[1])):
         total += numbers[part].double().sum(0)
@@ -60,28 +64,28 @@ def column_sums(numbers: Tensor) -> Tensor:
 
 
 def gram(left: Tensor, right: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Σ weight · left · rightᵀ over lines, in double precision: (columns of left, columns of right)."""
+    """Compute leftᵀ · diag(weights) · right in double precision: (columns of left, columns of right)."""
     total = torch.zeros(left.shape[1], right.shape[1], dtype=torch.float64)
     for part in row_slices(len(left), 8 * max(1, left.shape[1] + right.shape[1])):
-        near = left[part].double()
+        block = left[part].double()
         if weights is not None:
-            near = near * weights[part].double()[:, None]
-        total += near.T @ right[part].double()
+            block = block * weights[part].double()[:, None]
+        total += block.T @ right[part].double()
     return total
 
 
-# Below this share of observed cells, touching only those beats one dense product of all of them
-# (measured: with its way back, a gathered cell costs as much as 100 to 150 cells of a GEMM).
+# Below this share of observed cells, computing only these beats one dense product (measured: forwards and
+# backwards, a gathered cell costs as much as 100 to 150 cells of a GEMM).
 DENSE_FROM = 0.02
 
-_COLUMNS = 32  # of a table that are summed at a time, so that the processor's cache holds them
+_COLUMNS = 32  # columns of a table summed at a time, so that they stay in the processor's cache
 
-_MOST_SMALL = 2**31 - 1  # observations, lines or positions that numbers of 4 bytes tell apart
+_INT32_MAX = 2**31 - 1
 
 
 def _csr(indptr: Tensor, index: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:
-    # Both must be of one type. MKL takes 4 bytes: of 8 it would make copies for every product.
-    small = len(index) <= _MOST_SMALL and max(shape) <= _MOST_SMALL
+    # Both indices must have one type. MKL uses 4 bytes, and would copy 8-byte indices for every product.
+    small = len(index) <= _INT32_MAX and max(shape) <= _INT32_MAX
     indptr, index = (part.int() if small else part.long() for part in (indptr, index))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
@@ -89,10 +93,10 @@ def _csr(indptr: Tensor, index: Tensor, values: Tensor, shape: tuple[int, int]) 
 
 
 def _product(matrix: Tensor, table: Tensor) -> Tensor:
-    """matrix · table of a sparse matrix (lines, width) and a table (width, size): (lines, size).
+    """Multiply a sparse matrix (lines, width) by a dense table (width, size): (lines, size).
 
-    A wide table is read in slices of columns, which is 1.5 to 4 times as fast: rows are picked from it at
-    random, and a slice of all of them stays in the processor's cache.
+    A wide table is multiplied in slices of columns, which is 1.5 to 4 times as fast: its rows are accessed
+    at random, and a slice stays in the processor's cache.
     """
     size = table.shape[1]
     if size < 2 * _COLUMNS or table.device.type != "cpu":
@@ -108,24 +112,24 @@ def _product(matrix: Tensor, table: Tensor) -> Tensor:
     return result
 
 
-def _by_index(cells: Cells) -> tuple[Tensor, Tensor, Tensor]:
-    """The observations grouped by what they point at: where groups begin, their order, their lines.
+def _group_by_index(cells: Cells) -> tuple[Tensor, Tensor, Tensor]:
+    """Group the observations by index: the start of each group, the order, and the lines in this order.
 
-    SciPy's change from compressed rows to columns counts instead of sorting: 6 times faster than argsort.
+    SciPy converts compressed rows to columns by counting, 6 times as fast as argsort.
     """
     if cells.index.device.type != "cpu":  # SciPy reads main memory only
         order, starts = cells.by_index()
         return starts, order, cells.lines[order]
     from scipy.sparse import csr_array  # imported here: few uses of the package need SciPy
 
-    each = np.arange(len(cells.index), dtype=np.int32)
-    rows = csr_array((each, cells.index.numpy(), cells.indptr.numpy()), shape=(len(cells), cells.width))
+    positions = np.arange(len(cells.index), dtype=np.int32)
+    rows = csr_array((positions, cells.index.numpy(), cells.indptr.numpy()), shape=(len(cells), cells.width))
     columns = rows.tocsc()
     starts, order, lines = (torch.from_numpy(a) for a in (columns.indptr, columns.data, columns.indices))
     return starts, order, lines
 
 
-class _Bag(torch.autograd.Function):
+class _SegmentWeightedSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, table: Tensor, cells: Cells, weights: Tensor | None) -> Tensor:
         ctx.cells = cells
@@ -135,36 +139,36 @@ class _Bag(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         cells: Cells = ctx.cells
-        starts, order, lines = _by_index(cells)
+        starts, order, lines = _group_by_index(cells)
         back = _csr(starts, lines, ctx.weights[order], (cells.width, len(cells)))
         return _product(back, grad), None, None
 
 
 def segment_weighted_sum(table: Tensor, cells: Cells, weights: Tensor | None = None) -> Tensor:
-    """Sum the rows of ``table`` (width, size) that each line points at: (lines, size).
+    """Sum the rows of ``table`` (width, size) at each line's indices, with ``weights`` (n,): (lines, size).
 
-    The same as ``embedding_bag(mode="sum")`` with ``weights`` (n,) if given; as products of sparse
-    and dense matrices both directions run about 1.4 times faster on a CPU.
+    It equals ``embedding_bag(mode="sum")``; as products of sparse and dense matrices, forward and backward
+    are about 1.4 times as fast on a CPU.
     """
     if len(cells) == 1 and not torch.is_grad_enabled():  # one line needs no sparse matrix
-        picked = table.index_select(0, cells.index)
-        return picked.sum(0, keepdim=True) if weights is None else weights[None] @ picked
-    result: Tensor = _Bag.apply(table, cells, weights)  # type: ignore[no-untyped-call]
+        rows = table.index_select(0, cells.index)
+        return rows.sum(0, keepdim=True) if weights is None else weights[None] @ rows
+    result: Tensor = _SegmentWeightedSum.apply(table, cells, weights)  # type: ignore[no-untyped-call]
     return result
 
 
 class TransposedSum:
-    """Sum over the lines that point at each index: ``segment_weighted_sum`` of the transposed cells.
+    """The sums of ``segment_weighted_sum`` over transposed cells.
 
-    The observations are put into the order of the index once, for any number of sums.
+    The observations are sorted by index once, for any number of sums.
     """
 
     def __init__(self, cells: Cells) -> None:
-        self._starts, self._order, self._lines = _by_index(cells)
+        self._starts, self._order, self._lines = _group_by_index(cells)
         self._shape = (cells.width, len(cells))
 
     def add(self, total: Tensor, table: Tensor, weights: Tensor | None = None) -> None:
-        """Add to ``total`` (width, size) the rows of ``table`` (lines, size), weighted by (n,) if given."""
+        """Add the weighted sums of the rows of ``table`` (lines, size) to ``total`` (width, size)."""
         if len(self._order) == 0:
             return
         ordered = table.new_ones(len(self._order)) if weights is None else weights[self._order]
@@ -175,8 +179,9 @@ class _SegmentSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, indptr: Tensor) -> Tensor:
         ctx.counts = indptr.diff()
-        each = torch.arange(len(hidden), device=hidden.device)
-        return _csr(indptr, each, hidden.new_ones(len(each)), (len(ctx.counts), len(each))) @ hidden
+        positions = torch.arange(len(hidden), device=hidden.device)
+        ones = hidden.new_ones(len(positions))
+        return _csr(indptr, positions, ones, (len(ctx.counts), len(positions))) @ hidden
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
@@ -184,7 +189,7 @@ class _SegmentSum(torch.autograd.Function):
 
 
 def segment_sum(hidden: Tensor, indptr: Tensor) -> Tensor:
-    """Sum ``hidden`` (n, size) over each line's stretch ``indptr[i]:indptr[i+1]``: (lines, size)."""
+    """Sum ``hidden`` (n, size) over each line's slice ``indptr[i]:indptr[i+1]``: (lines, size)."""
     if len(indptr) == 2 and not torch.is_grad_enabled():
         return hidden.sum(0, keepdim=True)
     result: Tensor = _SegmentSum.apply(hidden, indptr)  # type: ignore[no-untyped-call]
@@ -197,16 +202,16 @@ class _FoldedSum(torch.autograd.Function):
         hidden = shift.index_select(0, cells.index)
         hidden.addcmul_(cells.values[:, None], slope.index_select(0, cells.index)).relu_()
         ctx.cells, ctx.hidden = cells, hidden
-        each = torch.arange(len(cells.index), device=hidden.device)
-        ones = hidden.new_ones(len(each))
-        return _csr(cells.indptr, each, ones, (len(cells), len(each))) @ hidden
+        positions = torch.arange(len(cells.index), device=hidden.device)
+        ones = hidden.new_ones(len(positions))
+        return _csr(cells.indptr, positions, ones, (len(cells), len(positions))) @ hidden
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         cells: Cells = ctx.cells
-        spread = grad.index_select(0, cells.lines)
-        hidden = torch.ops.aten.threshold_backward(spread, ctx.hidden, 0)  # through the ReLU
-        starts, order, _ = _by_index(cells)
+        by_observation = grad.index_select(0, cells.lines)
+        hidden = torch.ops.aten.threshold_backward(by_observation, ctx.hidden, 0)  # through the ReLU
+        starts, order, _ = _group_by_index(cells)
         shape = (cells.width, len(order))
         to_slope = _csr(starts, order, cells.values[order], shape) @ hidden
         to_shift = _csr(starts, order, grad.new_ones(len(order)), shape) @ hidden
@@ -224,8 +229,7 @@ class _SampledProduct(torch.autograd.Function):
     def forward(ctx: Any, left: Tensor, right: Tensor, cells: Cells) -> Tensor:
         ctx.save_for_backward(left, right)
         ctx.cells = cells
-        near, far = left.index_select(0, cells.lines), right.index_select(0, cells.index)
-        return (near * far).sum(1)
+        return (left.index_select(0, cells.lines) * right.index_select(0, cells.index)).sum(1)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
@@ -235,7 +239,7 @@ class _SampledProduct(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             to_left = _csr(cells.indptr, cells.index, grad, (len(cells), cells.width)) @ right
         if ctx.needs_input_grad[1]:
-            starts, order, lines = _by_index(cells)
+            starts, order, lines = _group_by_index(cells)
             to_right = _csr(starts, lines, grad[order], (cells.width, len(cells))) @ left
         return to_left, to_right, None
 
@@ -243,7 +247,7 @@ class _SampledProduct(torch.autograd.Function):
 def sampled_products(left: Tensor, right: Tensor, cells: Cells) -> Tensor:
     """Compute ``left[line] · right[index]`` for every observation: (n,).
 
-    Either one dense product and a gather, or only the observed cells, whichever costs less.
+    Chooses the cheaper way: one dense product and a gather, or the observed cells only.
     """
     area = len(left) * len(right)
     if len(cells.index) >= DENSE_FROM * area:
@@ -254,25 +258,25 @@ def sampled_products(left: Tensor, right: Tensor, cells: Cells) -> Tensor:
 
 
 def all_equal(cells: Cells) -> tuple[Tensor, Tensor]:
-    """Whether each line has two or more values, all of them equal, and the first: two of (lines,)."""
+    """Return whether each line has two or more values, all equal, and its first value: two of (lines,)."""
     values = torch.cat([cells.values, cells.values.new_zeros(1)])
     first = values[cells.indptr[:-1]]
     different = (cells.values != first[cells.lines]).to(cells.values.dtype)
     return (cells.counts > 1) & (segment_sum(different[:, None], cells.indptr)[:, 0] == 0), first
 
 
-_BUDGET = 1 << 17  # numbers in one block: few enough to stay in a processor's cache
+_BLOCK_SIZE = 1 << 17  # numbers per block: few enough to stay in a processor's cache
 
-_WORTH = 1 << 16  # zeros of padding that cost less than the calls for one more block
+_MAX_PADDING = 1 << 16  # zeros of padding that cost less than the calls for one more block
 
 
 def blocks(
     counts: Tensor, size: int, apart: Tensor | None = None, budget: int | None = None
 ) -> Iterator[Tensor]:
-    """Part lines into groups of similar counts whose blocks stay small.
+    """Divide lines into groups of similar counts, to be padded to blocks of ``size`` numbers per observation.
 
-    Counts of a group differ at most fourfold, or so little that padding costs less than another block. No
-    group mixes two values of ``apart`` (lines,), and a block of more than one line has at most ``budget``
+    The counts of a group differ at most fourfold, or so little that padding costs less than another block.
+    No group mixes two values of ``apart`` (lines,), and a block of more than one line has at most ``budget``
     numbers. Every line is in exactly one group.
 
     >>> [group.tolist() for group in blocks(torch.tensor([9, 0, 1, 12]), size=2)]
@@ -286,26 +290,26 @@ def blocks(
     bucket = torch.ceil(torch.log2(ordered.float() + 1) / 2).long() + 100 * kinds[order]
     names, lengths = torch.unique_consecutive(bucket, return_counts=True)
     start = stop = 0
-    for place, length in enumerate(lengths.tolist()):
+    for number, length in enumerate(lengths.tolist()):
         stop += length
-        if place + 1 < len(names) and int(names[place]) // 100 == int(names[place + 1]) // 100:
-            longest = int(ordered[stop + int(lengths[place + 1]) - 1])
+        if number + 1 < len(names) and int(names[number]) // 100 == int(names[number + 1]) // 100:
+            longest = int(ordered[stop + int(lengths[number + 1]) - 1])
             zeros = ((stop - start) * longest - int(ordered[start:stop].sum())) * size
-            if zeros <= _WORTH:
+            if zeros <= _MAX_PADDING:
                 continue
         yield from torch.split(
-            order[start:stop], max(1, (budget or _BUDGET) // ((int(ordered[stop - 1]) + 1) * size))
+            order[start:stop], max(1, (budget or _BLOCK_SIZE) // ((int(ordered[stop - 1]) + 1) * size))
         )
         start = stop
 
 
 def places(cells: Cells) -> Tensor:
-    """The place of each observation in its line: (n,)."""
+    """Return the position of each observation within its line: (n,)."""
     return torch.arange(len(cells.index), device=cells.index.device) - cells.indptr[cells.lines]
 
 
 def pad(numbers: Tensor, cells: Cells) -> Tensor:
-    """Put what there is of each observation (n, …) into a block of (lines, most, …), zeros elsewhere."""
+    """Pad ``numbers`` of the observations (n, …) with zeros to a block (lines, most, …)."""
     most = int(cells.counts.max()) if len(cells.index) else 0
     block = numbers.new_zeros(len(cells), most, *numbers.shape[1:])
     block[cells.lines, places(cells)] = numbers
@@ -313,34 +317,35 @@ def pad(numbers: Tensor, cells: Cells) -> Tensor:
 
 
 def pad_rows(vectors: Tensor, cells: Cells) -> Tensor:
-    """[v; 1] of the ``vectors`` (width, size − 1) that each line points at: (lines, most, size).
+    """Gather [v; 1] of the ``vectors`` (width, size − 1) at each line's indices: (lines, most, size).
 
-    Where a line ends before the longest one, some vector fills its place: give it no weight.
+    Shorter lines are padded with an arbitrary vector, which needs the weight 0.
     """
     index = pad(cells.index, cells)
     return append_one(vectors.index_select(0, index.view(-1))).view(*index.shape, vectors.shape[1] + 1)
 
 
 def outputs_at(weights: Tensor, matrices: Tensor, vectors: Tensor, cells: Cells) -> tuple[Tensor, Tensor]:
-    """w·[v; 1] and [v; 1]ᵀ·M·[v; 1] with each line's w and packed M, and each observation's v: two of (n,).
+    """Compute w·[v; 1] and [v; 1]ᵀ·M·[v; 1] for every observation: two of (n,).
 
-    ``weights`` is (lines, size), ``matrices`` (lines, packed), ``vectors`` (width, size − 1).
+    w and M belong to the line: ``weights`` (lines, size), ``matrices`` (lines, packed). v belongs to the
+    index: ``vectors`` (width, size − 1).
     """
     size = vectors.shape[1] + 1
-    if len(cells) == 1:  # one product of matrices; parting a single line into blocks would cost more
-        near = append_one(vectors.index_select(0, cells.index))
-        return near @ weights[0], ((near @ unpack(matrices, size)[0]) * near).sum(1)
-    where = torch.arange(len(cells.index), device=cells.index.device)
-    origins = Cells(cells.indptr, where, cells.values, len(where))
-    means, forms, order = [vectors.new_zeros(0)], [vectors.new_zeros(0)], [where[:0]]
+    if len(cells) == 1:  # one matrix product is cheaper than blocks
+        rows = append_one(vectors.index_select(0, cells.index))
+        return rows @ weights[0], ((rows @ unpack(matrices, size)[0]) * rows).sum(1)
+    positions = torch.arange(len(cells.index), device=cells.index.device)
+    numbered = Cells(cells.indptr, positions, cells.values, len(positions))
+    means, forms, order = [vectors.new_zeros(0)], [vectors.new_zeros(0)], [positions[:0]]
     for group in blocks(cells.counts, size):
-        part = origins.take(group)
+        part = numbered.take(group)
         block = pad_rows(vectors, replace(part, index=cells.index[part.index]))
-        at = part.lines * block.shape[1] + places(part)
+        in_block = part.lines * block.shape[1] + places(part)
         mean = (block @ weights[group][:, :, None]).view(-1)
         form = ((block @ unpack(matrices[group], size)) * block).sum(2).view(-1)
-        means.append(mean.index_select(0, at))
-        forms.append(form.index_select(0, at))
+        means.append(mean.index_select(0, in_block))
+        forms.append(form.index_select(0, in_block))
         order.append(part.index)
-    back = torch.argsort(torch.cat(order))
-    return torch.cat(means)[back], torch.cat(forms)[back]
+    original = torch.argsort(torch.cat(order))
+    return torch.cat(means)[original], torch.cat(forms)[original]

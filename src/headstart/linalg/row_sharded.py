@@ -42,7 +42,7 @@ def global_start(count: int) -> int:
 def global_mean(values: Tensor, group: ProcessGroup | None = None) -> float:
     """Compute the mean of the values (n,) of all processes, 0 if there are none.
 
-    ``group`` are the processes that hold the values, by default those that train together.
+    ``group`` are the processes that hold the values, by default the current process group.
     """
     group = process_group() if group is None else group
     if group.is_single:
@@ -147,7 +147,7 @@ def gather_first_rows(part: Tensor, most: int) -> Tensor:
 def gather_sample(most: int, *parts: Tensor, group: ProcessGroup | None = None) -> list[Tensor]:
     """Gather at most ``most`` equally spaced global rows of each of several matrices of equal length.
 
-    ``group`` are the processes that hold the rows, by default those that train together.
+    ``group`` are the processes that hold the rows, by default the current process group.
     """
     group = process_group() if group is None else group
     count = len(parts[0])

@@ -1,6 +1,19 @@
-"""What a user holds: a fitted model that takes new features."""
+"""The fitted model: the public class ``Headstart`` and the objects that its methods return."""
 
+from headstart.model.explanation import Explanation
 from headstart.model.headstart import Headstart
 from headstart.model.prediction import Prediction
+from headstart.model.ranking import Ranking
+from headstart.model.similarity import Similar
+from headstart.model.summary import KnownFeature, KnownRow, ModelInfo
 
-__all__ = ["Headstart", "Prediction"]
+__all__ = [
+    "Explanation",
+    "Headstart",
+    "KnownFeature",
+    "KnownRow",
+    "ModelInfo",
+    "Prediction",
+    "Ranking",
+    "Similar",
+]

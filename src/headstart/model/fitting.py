@@ -1,4 +1,9 @@
-"""Fit a model to a table."""
+"""Fit a model to a table.
+
+``fit_table`` reads from top to bottom: choose which features train, weight observations by their age, train
+backbone and adapter (``training.recipe``), fit the prior of rows given their metadata, compute the states of
+rows, and make a head for every feature. Below it are the checkpoints of a fit, and fits by several processes.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +12,8 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial, reduce
 from pathlib import Path
@@ -18,13 +23,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from headstart.adapters.base import ADAPTERS, StreamingAdapter
-from headstart.adapters.bayes import ClosedFormAdapter
-from headstart.adapters.chn_bayes import adapt_together
+from headstart.adapters.base import ADAPTERS
 from headstart.backbones.base import BACKBONES, Backbone
 from headstart.core.devices import CPU
 from headstart.core.types import Knowledge, RowStates
-from headstart.distributed import process_group
+from headstart.distributed import is_main_process, process_group, run_in_each_process, run_in_main_process
 from headstart.errors import (
     InputError,
     NumericalError,
@@ -34,7 +37,8 @@ from headstart.errors import (
     option_name,
 )
 from headstart.files import CAN_LOCK, explain_storage_error, left_over, lock_folder, read_json, write_json
-from headstart.linalg.packed import LinAlgError
+from headstart.linalg.array_ops import LinAlgError
+from headstart.linalg.row_sharded import global_sum
 from headstart.model.features import Feature, FeatureStore
 from headstart.model.rows import RowMetadata, RowStore
 from headstart.model.state import (
@@ -54,20 +58,91 @@ from headstart.table.names import sort_key
 from headstart.table.times import weights_of
 from headstart.training.calibration import USUAL_LEVEL
 from headstart.training.judge import Judgement
-from headstart.training.recipe import Trained, feature_batch, modelled_table, train, train_best
+from headstart.training.recipe import AUTO, Trained, feature_batch, modelled_table, train, train_best
 from headstart.training.row_prior import fit_row_prior
 
-MIN_FEATURES = 4
+MIN_FEATURES = 4  # with observations, in a table that can be fitted
+
+CHECKPOINT_FACTS = "fit.json"
+
+_PROGRESS_FILE = re.compile(r"[\w.-]+\.safetensors")
+
+_CHECKPOINT_FILES = re.compile(rf"{re.escape(CHECKPOINT_FACTS)}|{_PROGRESS_FILE.pattern}")
+
+_FIT = object()  # the owner of the lock of a checkpoint's folder: the command and the fit that it calls
+
+
+def fit_table(
+    table: Table,
+    settings: Settings,
+    reporter: Reporter,
+    checkpoint: Path | None,
+    resume: bool,
+    device: torch.device = CPU,
+) -> ModelState:
+    """Train backbone and adapter on a table, and make a head for every feature.
+
+    Parameters
+    ----------
+    table : Table
+        The observations. Under ``torchrun`` each process has a part of the rows.
+    settings : Settings
+        The settings of the model.
+    reporter : Reporter
+        Shows the progress.
+    checkpoint : Path or None
+        The folder for checkpoints.
+    resume : bool
+        Whether to continue an interrupted fit from its checkpoint.
+    device : torch.device
+        Trains; the fitted model is in main memory.
+    """
+    if process_group().launched:
+        require_shareable(settings)
+        require_part(table)
+    train_features, meta_features = split_features(table, settings.meta_share, settings.random_state)
+    run_in_each_process(table.cells)  # raises now, not later, if a value is too large to compute with
+    _require_row_prior(table, settings)
+    table = weight_by_age(table, settings)
+    if table.schema is not None:
+        reporter.say(f"metadata: {table.schema.describe()}")
+    with _explain_failures(table, device), thread_pool(), ExitStack() as stack:
+        if checkpoint is not None:
+            stack.enter_context(working_in(checkpoint))
+            open_checkpoint(checkpoint, table, settings, resume)
+        judgement = None
+        if settings.adapter == AUTO:
+            trained, recipe, judgement = train_best(
+                table,
+                train_features,
+                settings,
+                reporter=reporter,
+                checkpoint=partial(part_file, checkpoint),
+                device=device,
+            )
+            settings = settings.revised(binary_link=recipe.binary_link)
+        else:
+            trained = train(
+                table,
+                train_features,
+                meta_features,
+                settings,
+                {"adapter": settings.chosen_adapter},
+                reporter=reporter,
+                checkpoint=partial(part_file, checkpoint),
+                device=device,
+            )
+        return _build_state(table, settings, trained.home(), train_features, judgement)
 
 
 def split_features(
     table: Table, meta_share: float | None, seed: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Draw which features train the backbone and which meta-train the adapter; empty ones do neither.
+    """Draw which features train the backbone and which meta-train the adapter.
 
-    Without a share, all of them do both.
+    Features without observations do neither. Without ``meta_share`` all others do both.
     """
-    observed = np.flatnonzero(process_group().all_reduce_sum(torch.from_numpy(table.counts)))
+    observed = np.flatnonzero(global_sum(torch.from_numpy(table.counts)))
     if len(observed) < MIN_FEATURES:
         raise InputError(
             f"the table has {len(observed)} features with observations; at least {MIN_FEATURES} are "
@@ -80,215 +155,43 @@ def split_features(
     return np.sort(order[meta:]), np.sort(order[:meta])
 
 
-def features_of(table: Table, in_backbone: set[int], *, fixed: bool) -> list[Feature]:
-    """All features of a table; if the backbone's own heads are ``fixed``, these without their contexts."""
-    rows, found = table.by_feature(table.values)
-    values = found.astype(np.float64)  # single values are computed with, so that they must not round
-    del found
-    ends = np.cumsum(table.counts)
-    times = None if table.times is None or table.weights is None else table.by_feature(table.times)[1]
-    metadata = table.encoded_metadata()
-    records = [{}] * len(table.features) if table.metadata is None else table.metadata.to_pylist()
-    features = []
-    for i, (name, kind) in enumerate(zip(table.features, table.kinds, strict=True)):
-        count = int(table.counts[i])
-        held = slice(0, 0) if fixed and i in in_backbone else slice(ends[i] - count, ends[i])
-        features.append(
-            Feature(
-                name,
-                kind,
-                i in in_backbone,
-                count,
-                metadata[i],
-                rows[held],
-                values[held],
-                record={key: value for key, value in records[i].items() if value is not None},
-                times=None if times is None else times[held],
-            )
-        )
-    return features
-
-
-MARK = "fit.json"
-
-_PART = re.compile(r"[\w.-]+\.safetensors")
-
-_OURS = re.compile(rf"{re.escape(MARK)}|{_PART.pattern}")
-
-_FIT = object()  # who holds the lock: the command and the fit that it calls
-
-
-@contextmanager
-def working_in(folder: Path) -> Iterator[None]:
-    """Keep all other fits out of a checkpoint's folder; it is removed at the end if it is empty."""
-    if not process_group().is_main:
-        yield
-        return
-    busy = f"{folder} is in use by another fit; wait until it ends, or name another folder"
-    with lock_folder(folder, _FIT, create=True, busy=busy):
-        try:
-            yield
-        finally:
-            with contextlib.suppress(OSError):  # it is not empty
-                folder.rmdir()
-
-
-def part_file(folder: Path, part: str) -> Path:
-    """The file for the progress of one part of a fit."""
-    return folder / f"{part}.safetensors"
-
-
-def open_checkpoint(folder: Path, table: Table, settings: Settings, resume: bool) -> None:
-    """Make the folder ready, which must be locked: continue with what it holds, or start anew."""
-    facts = {"table": table.fingerprint(), "settings": json.loads(settings.model_dump_json())}
-    process_group().all_or_none(lambda: _open(folder, facts, resume) if process_group().is_main else None)
-
-
-def _open(folder: Path, facts: dict[str, Any], resume: bool) -> None:
-    mark = folder / MARK
-    if resume and mark.exists():
-        if read_json(mark) != facts:
-            raise InputError(
-                f"{folder} holds the checkpoint of a fit with other data or settings; "
-                "resume with the same ones, or start anew without resume"
-            )
-        return
-    left = left_over(folder, _OURS)
-    others = sorted(each.name for each in folder.iterdir() if each not in left)
-    if others and not mark.exists():
-        raise InputError(
-            f"{folder} is not empty ({join_names(others, 3)}) and holds no checkpoint; name another folder"
-        )
-    discard(folder)
-    write_json(mark, facts)
-
-
-def is_resumable(folder: Path) -> bool:
-    """Whether a folder holds progress that a fit can continue with."""
-    return (folder / MARK).exists() and any(_PART.fullmatch(each.name) for each in folder.iterdir())
-
-
-def discard(folder: Path) -> None:
-    """Remove the progress of a fit from its folder, which must be locked."""
-    with explain_storage_error(folder):
-        for each in [
-            *(left_over(folder, _OURS) if CAN_LOCK else []),
-            *(each for each in folder.iterdir() if _PART.fullmatch(each.name)),
-            folder / MARK,
-        ]:
-            each.unlink(missing_ok=True)
-
-
-def require_shareable(settings: Settings) -> None:
-    """Refuse settings of parts that need all rows in one process.
-
-    Raises
-    ------
-    InputError
-        If the backbone is not the factorisation, the adapter not bayes, chn-bayes or auto, or if there is a
-        share of features for meta-training or a half-life.
-    """
-    if not BACKBONES.part_of(settings.backbone).sharded:
-        raise InputError(
-            f"the backbone {settings.backbone.name!r} is trained by one process; under torchrun take "
-            f"{option_name('backbone', 'factorisation')}"
-        )
-    adapter = settings.adapter
-    if not isinstance(adapter, str) and not issubclass(ADAPTERS.part_of(adapter), ClosedFormAdapter):
-        raise InputError(
-            f"the adapter {adapter.name!r} is trained by one process; under torchrun take "
-            f"{option_name('adapter', 'bayes')}, chn-bayes or auto"
-        )
-    for name in ("meta_share", "half_life"):
-        if getattr(settings, name) is not None:
-            raise InputError(f"{option_name(name)} is not supported under torchrun; leave it out")
-
-
-def require_part(table: Table) -> None:
-    """Refuse a table of which each process has more than its own part of the rows.
-
-    Raises
-    ------
-    InputError
-        If the rows of the processes do not follow each other, or their features differ.
-    """
-    ends = process_group().all_gather_texts([table.rows[0], table.rows[-1]] if len(table.rows) else [])
-    names = [sort_key(name) for pair in ends for name in pair]
-    in_order = all(last < first for last, first in zip(names[1:-1:2], names[2::2], strict=True))
-    digest = hashlib.sha256(repr(list(table.features)).encode()).hexdigest()
-    same = len({each for digests in process_group().all_gather_texts([digest]) for each in digests}) == 1
-    if not (same and in_order):
-        raise InputError(
-            "processes that train together must have a part of the rows each; read the table by Table.read "
-            "inside working_together()"
-        )
-
-
-@torch.no_grad()
-def with_shared_heads(fitted: ModelState, features: list[Feature]) -> ModelState:
-    """``Fitted.adapted`` where each process has the observations of its own rows."""
-    adapter, batch = fitted.adapter, fitted.batch_of(features)
-    if not isinstance(adapter, ClosedFormAdapter):
-        raise TypeError(f"the heads of {adapter.config.name} are not made from sums over observations")
-    shots = process_group().all_reduce_sum(batch.shots.clone())
-    heads = adapt_together(adapter, batch, fitted.states, shots)
-    for feature, finite in zip(features, are_finite(heads), strict=True):
-        if not finite:
-            raise too_extreme(feature)
-    factors = fitted.calibration.factor(shots, batch.kinds)[:, USUAL_LEVEL]
-    heads = widen_surprised(heads, batch, fitted.states, factors, fitted.knowledge.likelihood)
-    return fitted.holding(features, heads)
-
-
-def with_whole_shots(fitted: ModelState) -> ModelState:
-    """Return the model whose features know how many observations they have in all processes."""
-    features = list(fitted.catalogue.values())
-    shots = (
-        process_group()
-        .all_reduce_sum(torch.tensor([feature.shots for feature in features], dtype=torch.int64))
-        .tolist()
-    )
-    whole = {
-        feature.name: replace(feature, shots=count) for feature, count in zip(features, shots, strict=True)
-    }
-    return replace(fitted, catalogue=fitted.catalogue.with_contexts(whole))
-
-
-def fit_table(
-    table: Table,
-    settings: Settings,
-    reporter: Reporter,
-    checkpoint: Path | None,
-    resume: bool,
-    device: torch.device = CPU,
-) -> ModelState:
-    """Train backbone and adapter by the recipe, and give every feature of the table a head.
-
-    The ``device`` trains; the fitted model is in main memory.
-    """
-    if process_group().launched:
-        require_shareable(settings)
-        require_part(table)
-    parts = split_features(table, settings.meta_share, settings.random_state)
-    process_group().all_or_none(
-        table.cells
-    )  # an error if there are values that cannot be computed with, before anything is made
-    part = BACKBONES.part_of(settings.backbone)
-    if table.row_metadata is not None and not part.reads_any_head:
+def _require_row_prior(table: Table, settings: Settings) -> None:
+    """Refuse row metadata for a backbone whose rows have no prior."""
+    if table.row_metadata is not None and not BACKBONES.part_of(settings.backbone).reads_any_head:
         raise InputError(
             f"the backbone {settings.backbone.name!r} has no prior of rows that metadata could move; "
             "fit without row metadata, or with the factorisation"
         )
-    table = weight_by_age(table, settings)
-    if table.schema is not None:
-        reporter.say(f"metadata: {table.schema.describe()}")
+
+
+def weight_by_age(table: Table, settings: Settings) -> Table:
+    """Return the table with its observations weighted by age, if there is a half-life."""
+    half_life = settings.half_life
+    if half_life is None:
+        return table
+    adapter = settings.adapter
+    takes_weights = adapter == AUTO if isinstance(adapter, str) else ADAPTERS.part_of(adapter).weighs
+    if not takes_weights or not BACKBONES.part_of(settings.backbone).weighs:
+        raise InputError(
+            f"{option_name('half_life')} needs parts whose observations can count less: "
+            f"{option_name('backbone', 'factorisation')} with {option_name('adapter', 'bayes')}, "
+            "chn-bayes or auto"
+        )
+    if table.times is None:
+        raise InputError(
+            f"{option_name('half_life')} needs to know when each observation was made; name the "
+            f"column when the table is read, as {option_name('time', 'timestamp')}"
+        )
+    now = float(table.times.max(initial=-np.inf))
+    return replace(table, weights=weights_of(table.times, now, half_life))
+
+
+@contextmanager
+def _explain_failures(table: Table, device: torch.device) -> Iterator[None]:
+    """Turn lack of memory and numerical failures into errors that say what to do."""
     try:
-        with explain_memory_error(lambda: _too_large(table, device)), thread_pool():
-            if checkpoint is None:
-                return _trained(table, parts, settings, reporter, lambda _: None, device)
-            with working_in(checkpoint):
-                open_checkpoint(checkpoint, table, settings, resume)
-                return _trained(table, parts, settings, reporter, partial(part_file, checkpoint), device)
+        with explain_memory_error(lambda: _too_large(table, device)):
+            yield
     except LinAlgError as error:
         raise NumericalError(
             f"training broke down ({str(error).split(':')[0]}): the numbers became too large or too much "
@@ -312,56 +215,30 @@ def _too_large(table: Table, device: torch.device) -> str:
     )
 
 
-def _trained(
-    table: Table,
-    parts: tuple[NDArray[np.int64], NDArray[np.int64]],
-    settings: Settings,
-    reporter: Reporter,
-    place: Callable[[str], Path | None],
-    device: torch.device,
-) -> ModelState:
-    train_features, meta_features = parts
-    if settings.adapter == "auto":
-        trained, recipe, judgement = train_best(
-            table, train_features, settings, reporter=reporter, checkpoint=place, device=device
-        )
-        settings = settings.revised(binary_link=recipe.binary_link)
-        return _assembled(table, settings, trained.home(), train_features, judgement)
-    trained = train(
-        table,
-        train_features,
-        meta_features,
-        settings,
-        {"adapter": settings.adapter},
-        reporter=reporter,
-        checkpoint=place,
-        device=device,
-    )
-    return _assembled(table, settings, trained.home(), train_features, None)
-
-
-def _assembled(
+def _build_state(
     table: Table,
     settings: Settings,
     trained: Trained,
     train_features: NDArray[np.int64],
     judgement: Judgement | None,
 ) -> ModelState:
-    backbone, knowledge, part = trained.backbone, trained.knowledge, trained.adapters["adapter"]
-    adapter, own = part.adapter, table.features.take(train_features)
-    # An adapter that takes any number of observations makes every head; what it makes can be refined.
-    fixed = not isinstance(adapter, StreamingAdapter)
-    features = features_of(table, set(train_features.tolist()), fixed=fixed)
-    described = _row_metadata(table, backbone, knowledge)
+    """Compute the row states and the heads of all features from the trained parts."""
+    backbone, knowledge, trained_adapter = trained.backbone, trained.knowledge, trained.adapters["adapter"]
+    adapter, backbone_features = trained_adapter.adapter, table.features.take(train_features)
+    # A streaming adapter makes all heads, so that later observations can refine them. With any other the
+    # features of the backbone keep the heads that the backbone learned.
+    fixed = not adapter.streaming
+    features = _build_features(table, set(train_features.tolist()), fixed=fixed)
+    row_metadata = _fit_row_metadata(table, backbone, knowledge)
     with torch.no_grad():
-        states = adapter.refine_in_blocks(_believed(knowledge, backbone, described))
-        modelled = modelled_table(table, settings.binary_link)
-        sample = adapter.adapt(feature_batch(modelled.with_features(train_features[:1])), states)
+        states = adapter.refine_in_blocks(_row_states(knowledge, backbone, row_metadata))
+        first_feature = modelled_table(table, settings.binary_link).with_features(train_features[:1])
+        empty_heads = adapter.adapt(feature_batch(first_feature), states)  # of the right shapes
     fitted = ModelState(
         settings=settings.revised(
             backbone=backbone.config,
             adapter=adapter.config,
-            metatraining=part.metatraining or settings.metatraining,
+            metatraining=trained_adapter.metatraining or settings.metatraining,
         ),
         roster=RowStore(table.rows, states),
         schema=table.schema,
@@ -369,61 +246,56 @@ def _assembled(
         backbone=backbone,
         knowledge=knowledge,
         adapter=adapter,
-        calibration=part.calibration,
-        catalogue=FeatureStore(sample, own),
-        backbone_features=own,
+        calibration=trained_adapter.calibration,
+        catalogue=FeatureStore(empty_heads, backbone_features),
+        backbone_features=backbone_features,
         judgement=judgement,
         middle=table.kinds.take(train_features).middle_real(),
         encoders=dict(table.encoders),
-        row_metadata=described,
-        clock=_clock(table, train_features, settings.half_life),
+        row_metadata=row_metadata,
+        clock=_start_clock(table, train_features, settings.half_life),
     )
     if fixed:
-        heads = knowledge.heads.plain(states.activation.shape[1])  # like those that the adapter makes
+        heads = knowledge.heads.plain(states.activation.shape[1])  # with the shapes of the adapter's heads
         catalogue = fitted.catalogue.put([features[i] for i in train_features], heads)
         fitted = replace(fitted, catalogue=catalogue)
-    every = batches([feature for feature in features if not feature.fixed])
-    if not process_group().is_single:
-        return reduce(with_shared_heads, every, fitted)
-    without = fitted  # no head depends on another
-    made = parallel_map(lambda batch: (batch, without.heads_for(batch)), every, each_takes=BYTES_AT_ONCE)
-    for batch, heads in made:
-        fitted = fitted.holding(batch, heads)
-    return fitted
+    return _make_heads(fitted, [feature for feature in features if not feature.fixed])
 
 
-def weight_by_age(table: Table, settings: Settings) -> Table:
-    """Return the table with weights of its observations by their age, if there is a half-life."""
-    half_life = settings.half_life
-    if half_life is None:
-        return table
-    adapter = settings.adapter if isinstance(settings.adapter, str) else ADAPTERS.part_of(settings.adapter)
-    closed = adapter == "auto" or (isinstance(adapter, type) and issubclass(adapter, StreamingAdapter))
-    if not closed or not BACKBONES.part_of(settings.backbone).weighs:
-        raise InputError(
-            f"{option_name('half_life')} needs parts whose observations can count less: "
-            f"{option_name('backbone', 'factorisation')} with {option_name('adapter', 'bayes')}, "
-            "chn-bayes or auto"
+def _build_features(table: Table, in_backbone: set[int], *, fixed: bool) -> list[Feature]:
+    """Return all features of a table with their contexts.
+
+    If the heads of the backbone's features are ``fixed``, these features have no contexts.
+    """
+    rows, single_precision = table.by_feature(table.values)
+    values = single_precision.astype(np.float64)  # later values are exact, and must not differ by rounding
+    del single_precision
+    ends = np.cumsum(table.counts)
+    times = None if table.times is None or table.weights is None else table.by_feature(table.times)[1]
+    metadata = table.encoded_metadata()
+    records = [{}] * len(table.features) if table.metadata is None else table.metadata.to_pylist()
+    features = []
+    for i, (name, kind) in enumerate(zip(table.features, table.kinds, strict=True)):
+        count = int(table.counts[i])
+        context = slice(0, 0) if fixed and i in in_backbone else slice(ends[i] - count, ends[i])
+        features.append(
+            Feature(
+                name,
+                kind,
+                i in in_backbone,
+                count,
+                metadata[i],
+                rows[context],
+                values[context],
+                record={key: value for key, value in records[i].items() if value is not None},
+                times=None if times is None else times[context],
+            )
         )
-    if table.times is None:
-        raise InputError(
-            f"{option_name('half_life')} needs to know when each observation was made; name the "
-            "column when the "
-            f"table is read, as {option_name('time', 'timestamp')}"
-        )
-    now = float(table.times.max(initial=-np.inf))
-    return replace(table, weights=weights_of(table.times, now, half_life))
+    return features
 
 
-def _clock(table: Table, train_features: NDArray[np.int64], half_life: float | None) -> Clock | None:
-    own = table.with_features(train_features).times
-    if half_life is None or own is None or table.times is None:
-        return None
-    return Clock.starting(half_life, own, float(table.times.max()))
-
-
-def _row_metadata(table: Table, backbone: Backbone, knowledge: Knowledge) -> RowMetadata | None:
-    """The metadata of the table's rows, and what it says of them."""
+def _fit_row_metadata(table: Table, backbone: Backbone, knowledge: Knowledge) -> RowMetadata | None:
+    """Return the metadata of the table's rows with the prior of rows given it."""
     if table.row_metadata is None or table.row_schema is None or not backbone.reads_any_head:
         return None
     encoded = table.encoded_row_metadata()
@@ -432,10 +304,167 @@ def _row_metadata(table: Table, backbone: Backbone, knowledge: Knowledge) -> Row
     return RowMetadata(table.row_schema, encoded, table.row_metadata, prior)
 
 
-def _believed(knowledge: Knowledge, backbone: Backbone, described: RowMetadata | None) -> RowStates:
-    """The states of the table's rows, given what their metadata says of them."""
-    if described is None or described.prior is None or not backbone.reads_any_head:
+def _row_states(knowledge: Knowledge, backbone: Backbone, row_metadata: RowMetadata | None) -> RowStates:
+    """Return the states of the table's rows, given their metadata if it is informative."""
+    if row_metadata is None or row_metadata.prior is None or not backbone.reads_any_head:
         return knowledge.states
-    own = torch.arange(len(knowledge.kinds))
-    belief = described.belief(described.encoded)
-    return backbone.states_by(knowledge.cells, knowledge.heads, knowledge.kinds, own, belief)
+    features = torch.arange(len(knowledge.kinds))
+    belief = row_metadata.belief(row_metadata.encoded)
+    return backbone.states_by(knowledge.cells, knowledge.heads, knowledge.kinds, features, belief)
+
+
+def _start_clock(table: Table, train_features: NDArray[np.int64], half_life: float | None) -> Clock | None:
+    times = table.with_features(train_features).times
+    if half_life is None or times is None or table.times is None:
+        return None
+    return Clock.starting(half_life, times, float(table.times.max()))
+
+
+def _make_heads(fitted: ModelState, features: list[Feature]) -> ModelState:
+    """Add ``features`` with the heads that the adapter makes of their contexts."""
+    if not process_group().is_single:
+        return reduce(_make_sharded_heads, batches(features), fitted)
+    start = fitted  # no head depends on another
+    made = parallel_map(
+        lambda batch: (batch, start.heads_for(batch)), batches(features), each_takes=BYTES_AT_ONCE
+    )
+    for batch, heads in made:
+        fitted = fitted.holding(batch, heads)
+    return fitted
+
+
+# -- checkpoints --------------------------------------------------------------------------------------
+
+
+@contextmanager
+def working_in(folder: Path) -> Iterator[None]:
+    """Lock the folder of a checkpoint against other fits; remove it at the end if it is empty."""
+    if not is_main_process():
+        yield
+        return
+    busy = f"{folder} is in use by another fit; wait until it ends, or name another folder"
+    with lock_folder(folder, _FIT, create=True, busy=busy):
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):  # it is not empty
+                folder.rmdir()
+
+
+def open_checkpoint(folder: Path, table: Table, settings: Settings, resume: bool) -> None:
+    """Prepare the locked folder of a checkpoint: check that a resumed fit is the same, or clear it."""
+    facts = {"table": table.fingerprint(), "settings": json.loads(settings.model_dump_json())}
+    run_in_main_process(lambda: _open_checkpoint(folder, facts, resume))
+
+
+def _open_checkpoint(folder: Path, facts: dict[str, Any], resume: bool) -> None:
+    facts_file = folder / CHECKPOINT_FACTS
+    if resume and facts_file.exists():
+        if read_json(facts_file) != facts:
+            raise InputError(
+                f"{folder} holds the checkpoint of a fit with other data or settings; "
+                "resume with the same ones, or start anew without resume"
+            )
+        return
+    unfinished = left_over(folder, _CHECKPOINT_FILES)
+    others = sorted(file.name for file in folder.iterdir() if file not in unfinished)
+    if others and not facts_file.exists():
+        raise InputError(
+            f"{folder} is not empty ({join_names(others, 3)}) and holds no checkpoint; name another folder"
+        )
+    discard(folder)
+    write_json(facts_file, facts)
+
+
+def part_file(folder: Path | None, part: str) -> Path | None:
+    """Return the checkpoint file of one part of a fit; None without a folder."""
+    return None if folder is None else folder / f"{part}.safetensors"
+
+
+def is_resumable(folder: Path) -> bool:
+    """Return whether a folder holds the checkpoint of a fit that has made progress."""
+    has_progress = any(_PROGRESS_FILE.fullmatch(file.name) for file in folder.iterdir())
+    return (folder / CHECKPOINT_FACTS).exists() and has_progress
+
+
+def discard(folder: Path) -> None:
+    """Remove a checkpoint from its locked folder."""
+    with explain_storage_error(folder):
+        for file in [
+            *(left_over(folder, _CHECKPOINT_FILES) if CAN_LOCK else []),
+            *(file for file in folder.iterdir() if _PROGRESS_FILE.fullmatch(file.name)),
+            folder / CHECKPOINT_FACTS,
+        ]:
+            file.unlink(missing_ok=True)
+
+
+# -- several processes --------------------------------------------------------------------------------
+
+
+def require_shareable(settings: Settings) -> None:
+    """Refuse settings of parts that need all rows in one process.
+
+    Raises
+    ------
+    InputError
+        If the backbone is not the factorisation, the adapter not bayes, chn-bayes or auto, or if there is a
+        share of features for meta-training or a half-life.
+    """
+    if not BACKBONES.part_of(settings.backbone).sharded:
+        raise InputError(
+            f"the backbone {settings.backbone.name!r} is trained by one process; under torchrun take "
+            f"{option_name('backbone', 'factorisation')}"
+        )
+    adapter = settings.adapter
+    if not isinstance(adapter, str) and not ADAPTERS.part_of(adapter).sharded:
+        raise InputError(
+            f"the adapter {adapter.name!r} is trained by one process; under torchrun take "
+            f"{option_name('adapter', 'bayes')}, chn-bayes or auto"
+        )
+    for name in ("meta_share", "half_life"):
+        if getattr(settings, name) is not None:
+            raise InputError(f"{option_name(name)} is not supported under torchrun; leave it out")
+
+
+def require_part(table: Table) -> None:
+    """Refuse a table that is not one of consecutive parts of the rows, one in each process.
+
+    Raises
+    ------
+    InputError
+        If the rows of the processes are not consecutive, or their features differ.
+    """
+    ends = process_group().all_gather_texts([table.rows[0], table.rows[-1]] if len(table.rows) else [])
+    names = [sort_key(name) for pair in ends for name in pair]
+    in_order = all(last < first for last, first in zip(names[1:-1:2], names[2::2], strict=True))
+    digest = hashlib.sha256(repr(list(table.features)).encode()).hexdigest()
+    digests = {text for texts in process_group().all_gather_texts([digest]) for text in texts}
+    if len(digests) > 1 or not in_order:
+        raise InputError(
+            "processes that train together must have a part of the rows each; read the table by Table.read "
+            "inside join_processes()"
+        )
+
+
+@torch.no_grad()
+def _make_sharded_heads(fitted: ModelState, features: list[Feature]) -> ModelState:
+    """Add features with their heads, where each process has the observations of its own rows."""
+    adapter, batch = fitted.adapter, fitted.batch_of(features)
+    shots = global_sum(batch.shots.clone())
+    heads = adapter.adapt_sharded(batch, fitted.states, global_sum)
+    for feature, finite in zip(features, are_finite(heads), strict=True):
+        if not finite:
+            raise too_extreme(feature)
+    factors = fitted.calibration.factor(shots, batch.kinds)[:, USUAL_LEVEL]
+    heads = widen_surprised(heads, batch, fitted.states, factors, fitted.knowledge.likelihood)
+    return fitted.holding(features, heads)
+
+
+def with_global_shots(fitted: ModelState) -> ModelState:
+    """Return the model with the shots of each feature summed over all processes."""
+    features = list(fitted.catalogue.values())
+    shots = global_sum(torch.tensor([feature.shots for feature in features], dtype=torch.int64)).tolist()
+    changed = {
+        feature.name: replace(feature, shots=count) for feature, count in zip(features, shots, strict=True)
+    }
+    return replace(fitted, catalogue=fitted.catalogue.with_contexts(changed))

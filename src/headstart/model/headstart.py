@@ -1,4 +1,4 @@
-"""Headstart: the model a user holds."""
+"""Headstart, the public class: fit, predict, rank, explain, observe, add, remove, save and load."""
 
 from __future__ import annotations
 
@@ -12,15 +12,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal, Self
-
-import numpy as np
-import torch
+from typing import Any, Literal, Self, Unpack
 
 from headstart.adapters.base import AdapterConfig, adapter_config
 from headstart.backbones.base import BackboneConfig, backbone_config
 from headstart.core.devices import training_device
-from headstart.core.types import RowStates
+from headstart.display import facts_html
 from headstart.distributed import process_group
 from headstart.errors import (
     InputError,
@@ -29,50 +26,55 @@ from headstart.errors import (
     UnknownNameError,
     did_you_mean,
     for_user,
-    option_name,
 )
 from headstart.evaluate.results import Results
 from headstart.model.evaluation import On, evaluate
-from headstart.model.explanation import GUEST, Explanation, explain
-from headstart.model.features import KnownFeature
+from headstart.model.explanation import Explanation, explain
 from headstart.model.fitting import fit_table
 from headstart.model.inputs import (
     NewRows,
     ObservationsLike,
+    ReadOptions,
+    Triples,
     as_list,
-    as_mapping,
     as_rows,
+    as_table,
     context_of,
     encode_rows,
     encoded_rows,
-    is_frame,
-    is_observations,
     new_features,
     read_triples,
     require_mapping,
     triples_of,
+    triples_of_row,
     unique_names,
     whole_number,
 )
 from headstart.model.prediction import Prediction, predict_features
 from headstart.model.ranking import (
-    Asker,
     By,
     Criterion,
     Ranking,
-    audience,
-    best_features,
-    candidate_rows,
-    rankings,
+    one_target_row,
+    rank_features,
+    rank_rows,
+    suggest_rows,
+    target_rows,
 )
-from headstart.model.saving.export import table_of
+from headstart.model.saving.export import export_table
 from headstart.model.saving.folder import append_changes, open_for_changes, save
 from headstart.model.saving.journal import Call, Notes, add_features_call, add_rows_call, observe_call
 from headstart.model.saving.loading import load
 from headstart.model.similarity import Similar, similar
 from headstart.model.state import ModelState, Settings, Staleness, staleness_of
-from headstart.model.suggestion import suggest_rows
-from headstart.model.summary import ModelInfo, info_of
+from headstart.model.summary import (
+    KnownFeature,
+    KnownRow,
+    ModelInfo,
+    describe_model,
+    known_feature,
+    known_row,
+)
 from headstart.model.updates import (
     Observed,
     Update,
@@ -91,78 +93,49 @@ from headstart.table.times import half_life_of
 from headstart.training.meta_training import MetaTrainingConfig
 from headstart.training.pretraining import PretrainingConfig
 
+LOG = logging.getLogger("headstart")  # silent unless the application listens
 
-def _defaults(model: type) -> dict[str, Any]:
-    """The parameters of the constructor with their default values."""
-    parameters = list(inspect.signature(model.__init__).parameters.values())[1:]  # type: ignore[misc]
-    return {parameter.name: parameter.default for parameter in parameters}
-
-
-LOG = logging.getLogger("headstart")  # what a service wants to know; silent unless it listens
-
-
-MOST_CELLS = 50_000_000  # of one prediction; beyond, memory would be the surprise
-
-
-def _askers(fitted: ModelState, rows: Any) -> tuple[list[Asker], RowStates, bool]:
-    """The rows that are asked for, their states, and whether there may be several of them."""
-    if not is_observations(rows):
-        single = isinstance(rows, str) or np.isscalar(rows)
-        names = [as_name(row, "row") for row in as_list(rows)]
-        positions = fitted.rows.positions(names)
-        states = fitted.roster.take(positions)
-        return [Asker(name, int(at)) for name, at in zip(names, positions, strict=True)], states, not single
-    rows = as_rows(rows, "recommend()") if _is_long(rows) else as_mapping(rows, "recommend()")
-    several = bool(rows) and all(is_observations(each) for each in rows.values())
-    given: dict[Any, Any] = dict(rows) if several else {GUEST: rows}
-    own: dict[Any, Any] = {row: as_mapping(each, f"row {row!r}") for row, each in given.items()}
-    names, states = unique_names(own, "recommend()", "row"), encode_rows(fitted, own)
-    observed = [tuple(as_name(each, "feature") for each in observations) for observations in own.values()]
-    return [Asker(name, None, each) for name, each in zip(names, observed, strict=True)], states, several
-
-
-def _is_long(rows: object) -> bool:
-    return "row" in getattr(rows, "columns", ()) or "row" in getattr(rows, "column_names", ())
+MAX_CELLS = 50_000_000  # of one prediction, which holds two numbers for each in memory
 
 
 class Headstart:
-    """Predicts the missing values of a sparse table, and takes new features at once.
+    """Predict the missing values of a sparse table, and add new features without training.
 
-    Any number of threads may use one model: a reader sees it as it was before or after a change, never in
-    between, and of two changes one waits for the other.
+    Several threads may use one model: a reader sees the model before or after a change, never in between,
+    and changes wait for each other.
 
     Parameters
     ----------
     backbone : str, BackboneConfig or dict, default="factorisation"
-        The base model that describes rows: its name, or its settings.
+        The base model that describes rows: its name or its settings.
     adapter : str, AdapterConfig or dict, default="auto"
-        The method that gives new features their heads: its name, such as ``"bayes"`` or ``"knn-10"``,
-        or its settings. With ``"auto"`` candidates are judged on features held out from everything, and
-        the best is trained on all features; ``info`` says which.
+        The method that makes the heads of new features: its name, such as ``"bayes"`` or ``"knn-10"``,
+        or its settings. ``"auto"`` compares candidates on features held out from the whole training, and
+        trains the best one on all features; ``info`` says which.
     pretraining : PretrainingConfig or dict, default=None
-        How to train a backbone that is trained by gradient. What is not set has its default.
+        Settings of the training of a backbone that is trained by gradient descent.
     metatraining : MetaTrainingConfig or dict, default=None
-        How to meta-train the adapter. What is not set is chosen by the adapter.
+        Settings of the meta-training of the adapter. The adapter chooses the settings that are left out.
     meta_share : float, default=None
-        The share of features that teaches only the adapter, as in the paper. By default every feature
-        teaches the backbone and, hidden from it in turn, the adapter too.
-    half_life : float, str or timedelta, default=None
-        The age at which an observation counts half, for rows and features: a number in the unit of the
-        table's times, or words such as ``"180 days"``, if they are dates or seconds. By default all
-        observations count alike.
+        The share of features that trains only the adapter, as in the paper. By default every feature
+        trains the backbone and, hidden from it in turn, the adapter too.
     random_state : int, default=0
-        The same number gives the same model.
+        The seed; the same seed gives the same model.
     quiet : bool, default=False
         Whether to hide progress.
+    half_life : float, str or timedelta, default=None
+        The age at which an observation counts half, for rows and features: a number in the unit of the
+        table's times, or a text such as ``"180 days"`` if they are dates or seconds. By default all
+        observations count alike.
     device : str, default=None
-        Where ``fit`` and ``refit`` compute: ``"cpu"``, ``"cuda"`` or ``"cuda:1"`` and so on; by default on
-        the processor. It is no property of the model: what was trained is brought back to main memory, all
-        else is computed by the processor, and a loaded model has None.
+        The device that ``fit`` and ``refit`` use: ``"cpu"``, ``"cuda"``, ``"cuda:1"`` and so on; the CPU by
+        default. Everything else is computed on the CPU, the trained model is moved there, and a loaded
+        model has None.
 
     Attributes
     ----------
-    fitted_ : Fitted
-        All that ``fit`` made; there only after ``fit`` or ``load``.
+    fitted_ : ModelState
+        The fitted state, which exists only after ``fit`` or ``load``.
 
     Examples
     --------
@@ -176,7 +149,7 @@ class Headstart:
 
     _writing: threading.RLock
     fitted_: ModelState
-    _notes: Notes | None = None  # while a folder is being changed by this model
+    _notes: Notes | None = None  # the changes to be written to a folder, inside ``updating``
 
     def __init__(
         self,
@@ -200,34 +173,50 @@ class Headstart:
         self.half_life = half_life
         self.device = device
 
-    def fit(self, table: Any, *, checkpoint: str | Path | None = None, resume: bool = False) -> Headstart:
+    def fit(
+        self,
+        table: Any,
+        *,
+        checkpoint: str | Path | None = None,
+        resume: bool = False,
+        **options: Unpack[ReadOptions],
+    ) -> Headstart:
         """Train on a table.
 
         Parameters
         ----------
-        table : Table or frame
-            The observations, kinds and metadata to learn from; see ``Table.read``. A pandas, polars or
-            pyarrow frame is read with its defaults: the columns row, feature and value, or the wide form.
+        table : Table, frame or path
+            The observations, kinds and metadata to learn from. A frame or the path of a file is read by
+            ``Table.read``.
         checkpoint : str or Path, default=None
-            A folder in which training keeps its progress, so that an interrupted fit can be resumed.
+            A folder in which training stores its progress, so that an interrupted fit can be resumed.
         resume : bool, default=False
-            Whether to continue with what ``checkpoint`` holds.
+            Whether to continue from ``checkpoint``.
+        **options
+            The parameters of ``Table.read`` for a frame or a path: ``row``, ``feature``, ``value``,
+            ``metadata``, ``kinds`` and so on.
 
         Returns
         -------
         Headstart
             The model itself.
+
+        Examples
+        --------
+        >>> import pyarrow as pa
+        >>> stars = pa.table({"user": ["ann", "bob", "ann"], "film": ["Alien", "Alien", "Up"],
+        ...                   "stars": [5, 3, 1]})
+        >>> model = Headstart(adapter="bayes", quiet=True)
+        >>> model.fit(stars, row="user", feature="film", value="stars").features
+        ['Alien', 'Up']
         """
         device = training_device(self.device)
-        if not isinstance(table, Table):
-            if not is_frame(table):
-                raise InputError(f"fit() takes a Table (see Table.read); got {type(table).__name__}")
-            table = Table.read(table, quiet=self.quiet)
-        where = None if checkpoint is None else Path(checkpoint)
+        table = as_table(table, "fit()", options, quiet=self.quiet)
+        folder = None if checkpoint is None else Path(checkpoint)
         reporter = Reporter(self.quiet or not process_group().is_main)
         start = time.monotonic()
         LOG.info("fitting %d rows and %d features", len(table.rows), len(table.features))
-        fitted = fit_table(table, self.checked_settings(), reporter, where, resume, device)
+        fitted = fit_table(table, self.checked_settings(), reporter, folder, resume, device)
         with self._writing:
             self.fitted_ = fitted
         LOG.info("fitted %s in %.1f s", fitted.settings.chosen_adapter.name, time.monotonic() - start)
@@ -235,16 +224,16 @@ class Headstart:
         return self
 
     def refit(self, *, checkpoint: str | Path | None = None, resume: bool = False) -> Headstart:
-        """Fit anew on everything the model holds, with the same settings; names stay the same.
+        """Fit again on all observations of the model, with the same settings and names.
 
-        Whoever reads the model meanwhile sees it as it was; changes wait. The parameters are those of
+        Readers see the old model until the new one is fitted; changes wait. The parameters are those of
         ``fit``.
         """
         with self._writing:
             return self.fit(self.table(), checkpoint=checkpoint, resume=resume)
 
     def checked_settings(self) -> Settings:
-        """All that was set, checked; an error if something cannot be."""
+        """Return the constructor's parameters as checked settings; raise an error if one is invalid."""
         return Settings(
             backbone=backbone_config(self.backbone),
             adapter=self._adapter(),
@@ -270,20 +259,20 @@ class Headstart:
         path : str or Path
             The folder of the model.
         encoders : dict, default=None
-            What encodes metadata columns of new features, as in ``set_encoders``.
+            The encoders of metadata columns of new features, as in ``set_encoders``.
         verify : bool, default=True
-            Whether to read all of a large model once, to see that no byte of it is damaged. Without it a
-            large model is opened at once, and only what is asked for is read from the disk.
+            Whether to read all of a large model once to detect damage. Without it a large model is opened
+            at once, and its parts are read from the disk when they are used.
 
         Returns
         -------
         Headstart
-            A model that predicts exactly what the saved one did.
+            A model with exactly the predictions of the saved one.
 
         Raises
         ------
         ModelFileError
-            If the folder is missing, damaged, of a newer format, or needs a package that is not there.
+            If the folder is missing, damaged, of a newer format, or needs a package that is not installed.
         """
         model = cls._holding(load(Path(path), verify=verify))
         model.set_encoders(encoders or {})
@@ -296,12 +285,12 @@ class Headstart:
         Parameters
         ----------
         path : str or Path
-            A new folder, or that of an older model, which is replaced in one step.
+            A new folder, or the folder of an older model, which is replaced atomically.
         """
         self._fitted  # noqa: B018 (an error before anything is made)
         save(lambda: self._fitted, Path(path), owner=self)
         if self._notes is not None:
-            self._notes.forget()  # the folder that is being changed may be this one
+            self._notes.forget()  # ``path`` may be the folder of ``updating``
         LOG.info("saved %s", path)
 
     @classmethod
@@ -309,12 +298,11 @@ class Headstart:
     def updating(cls, path: str | Path, encoders: Mapping[str, EncoderLike] | None = None) -> Iterator[Self]:
         """Change a saved model in place: ``with Headstart.updating(path) as model: model.add_feature(…)``.
 
-        What changed is written when the block ends without an error: to the journal of the folder, or as a
-        whole model where the journal would become too long or the model was fitted anew. If several
-        processes do so, one waits for the other, and no change is lost. Inside the block the model itself
+        The changes are written when the block ends without an error: to the journal of the folder, or as a
+        whole model if the journal would become too long or the model was fitted again. If several processes
+        change one folder, they wait for each other, and no change is lost. Inside the block the model itself
         may be saved too; any other change of the same folder by this thread raises ``BusyError``, because it
-        would be lost.
-        ``encoders`` is as in ``set_encoders``.
+        would be lost. ``encoders`` are those of ``set_encoders``.
         """
         with open_for_changes(Path(path)) as (before, lock):
             model = cls._holding(before.fitted)
@@ -324,7 +312,7 @@ class Headstart:
                 model.set_encoders(encoders or {})
                 yield model
             finally:
-                model._notes = None  # what changes it later changes the folder no more
+                model._notes = None  # later changes of the model do not change the folder
             with model._writing:
                 calls = notes.calls(model._fitted)
                 if calls is None or not append_changes(before, calls):
@@ -335,67 +323,82 @@ class Headstart:
                     LOG.info("wrote %d changes to the journal of %s", len(calls), path)
 
     def set_encoders(self, encoders: Mapping[str, EncoderLike]) -> None:
-        """Give the model what encodes the metadata of new features and is not saved with it.
+        """Set the encoders of metadata columns that are not saved with the model.
 
         Parameters
         ----------
         encoders : dict
-            For a column of the type custom, its function, as in ``Table.read``. For a text column, the
-            folder of its sentence encoder, if it is not where it was when the model was fitted.
+            By column. For a column of the type custom, its function, as in ``Table.read``. For a text
+            column, the folder of its sentence encoder, if it has moved since the model was fitted.
 
         Raises
         ------
         InputError
             If a column does not exist or takes no encoder; the model is unchanged then.
         """
-        given = require_mapping(encoders, "encoders", "{'poster': function}")
+        by_column = require_mapping(encoders, "encoders", "{'poster': function}")
         with self._writing:
             fitted = self._fitted
-            if given and fitted.schema is None:
+            if by_column and fitted.schema is None:
                 raise InputError("the model was fitted without metadata and takes no encoders")
             if fitted.schema is not None:
-                fitted.schema.check_encoders(given)
-            after = replace(fitted, encoders={**fitted.encoders, **given})
+                fitted.schema.check_encoders(by_column)
+            after = replace(fitted, encoders={**fitted.encoders, **by_column})
             if self._notes is not None:
                 self._notes.follow(fitted, after)
             self.fitted_ = after
 
     @property
     def info(self) -> ModelInfo:
-        """What was chosen, what each metadata column contributes, and the error to expect by shots."""
-        return info_of(self._fitted)
+        """The chosen parts, the contribution of each metadata column, and the expected error by shots."""
+        return describe_model(self._fitted)
 
     def staleness(self) -> Staleness:
-        """Whether a refit would pay, from how well the model foresaw what was observed since ``fit``.
+        """Estimate whether a refit would help, from the observations since ``fit``.
 
-        Each observation is judged by the model as it was just before it was taken: its negative
-        log-likelihood, less what the model itself expected of it.
+        Each observation is scored by the model just before it is observed: its negative log-likelihood minus
+        the one that the model expected.
 
         Returns
         -------
         Staleness
-            The mean excess with its standard error, how much arrived, and whether to refit.
+            The mean excess with its standard error, the number of observations, and whether to refit.
         """
         fitted = self._fitted
         return staleness_of(fitted.arrived, len(fitted.knowledge.cells.index))
 
     @property
     def features(self) -> list[str]:
-        """The names of all features the model predicts."""
+        """The names of the features."""
         return list(self._fitted.catalogue)
 
     @property
     def rows(self) -> Names:
-        """The names of the rows the model knows."""
+        """The names of the rows."""
         return self._fitted.rows
 
-    def feature(self, name: object) -> KnownFeature:
-        """What the model holds of one feature: its kind, shots, observations and metadata."""
-        fitted = self._fitted
-        return KnownFeature(fitted.catalogue[name], fitted.rows, fitted.schema)
+    def feature(self, feature: object) -> KnownFeature:
+        """Return one feature: its kind, shots, observations and metadata.
+
+        Parameters
+        ----------
+        feature : str or int
+            A feature of the model.
+        """
+        return known_feature(self._fitted, feature)
+
+    def row(self, row: object) -> KnownRow:
+        """Return one row: its observations and metadata.
+
+        Parameters
+        ----------
+        row : str or int
+            A row of the model.
+        """
+        return known_row(self._fitted, row)
 
     def table(self, *, metadata: bool = True) -> Table:
-        """Everything the model holds, as a table ready for the next ``fit``.
+        """Return all observations of the model, of ``fit`` and since, as a table for the next ``fit``.
 
         Parameters
         ----------
@@ -405,9 +408,9 @@ class Headstart:
         Returns
         -------
         Table
-            All rows, features and observations: those of the table it was fitted on and those since.
+            All rows, features and observations.
         """
-        return table_of(self._fitted, metadata=metadata)
+        return export_table(self._fitted, metadata=metadata)
 
     def predict(
         self,
@@ -418,11 +421,11 @@ class Headstart:
 
         Parameters
         ----------
-        rows : list or dict, default=None
-            Names of rows; all by default. Or ``{name: {feature: value}}``, or a frame with the columns row,
-            feature and value: such a row is predicted from exactly these observations, and is not kept.
+        rows : list, dict or frame, default=None
+            The names of rows; all by default. Or new rows, which are not added to the model, with their
+            observations: ``{row: {feature: value}}``, or a frame with the columns row, feature and value.
         features : list, default=None
-            Names of features; all by default.
+            The names of features; all by default.
 
         Returns
         -------
@@ -439,58 +442,59 @@ class Headstart:
         else:
             names = Names([as_name(row, "row") for row in as_list(rows)], "row")
             states = fitted.roster.take(fitted.rows.positions(names))
-        wanted = list(fitted.catalogue) if features is None else as_list(features)
-        if len(names) * len(wanted) > MOST_CELLS:
+        columns = list(fitted.catalogue) if features is None else as_list(features)
+        if len(names) * len(columns) > MAX_CELLS:
             raise InputError(
-                f"{len(names)} rows × {len(wanted)} features are too many for one prediction "
-                f"(at most {MOST_CELLS:,} cells); ask for fewer rows or features at a time"
+                f"{len(names)} rows × {len(columns)} features are too many for one prediction "
+                f"(at most {MAX_CELLS:,} cells); ask for fewer rows or features at a time"
             )
-        return predict_features(fitted, names, states, wanted)
+        return predict_features(fitted, names, states, columns)
 
     def recommend(
         self,
-        rows: Any,
+        row: object,
         n: int = 10,
         features: Sequence[Any] | None = None,
-        exclude_observed: bool = True,
-        by: By = "mean",
         *,
+        by: By = "mean",
+        exclude_observed: bool = True,
         quantile: float = 0.9,
         mixed_kinds: bool = False,
         level: float = 0.9,
-    ) -> Any:
+    ) -> Ranking:
         """Rank features for a row, best first.
-
-        Features are read block by block, so that many rows can be asked for at once.
 
         Parameters
         ----------
-        rows : str, int, list or dict
-            The name of a row, or a list of names. Or a row's observations ``{feature: value}``, or
-            ``{name: {feature: value}}`` for several such rows, which are not kept.
+        row : str, int or dict
+            The name of a row, or the observations ``{feature: value}`` of a row that is not in the model.
         n : int, default=10
-            How many features to name; fewer if there are not so many.
+            The number of features to return; fewer if there are fewer.
         features : list, default=None
             The features to choose from; all by default.
+        by : {"mean", "upper", "information"}, default="mean"
+            The criterion: the expected value; an upper quantile of the value, which prefers uncertain
+            features (for a binary feature, of its probability); or the information that an observation
+            would add about the row, given the features before it in the ranking.
         exclude_observed : bool, default=True
             Whether to leave out the features that the row observed.
-        by : {"mean", "upper", "information"}, default="mean"
-            By the expected value; by an upper quantile of the value, which prefers what is uncertain (of a
-            binary feature, by that of its probability); or by how much an observation would tell about the
-            row, each feature given those before it.
         quantile : float, default=0.9
-            The quantile that ``by="upper"`` takes, calibrated as intervals are.
+            The quantile of ``by="upper"``, calibrated as intervals are.
         mixed_kinds : bool, default=False
-            Whether to compare features of different kinds or units, on the models' scale: a rating from 0 at
+            Whether to compare features of different kinds or units on the models' scale: a rating from 0 at
             its low end to 1 at its high end, a real in scales from its center, a probability as it is.
-            Without it they are refused. Information can always be compared.
+            By default they are refused. Information can always be compared.
         level : float, default=0.9
             The probability that each interval contains the value.
 
         Returns
         -------
-        Ranking or dict of str to Ranking
-            The features, best first; by the names of rows where several are given.
+        Ranking
+            The features, best first.
+
+        See Also
+        --------
+        recommend_many : rank features for several rows at once.
 
         Examples
         --------
@@ -501,31 +505,67 @@ class Headstart:
         >>> len(model.recommend(table.rows[0], n=3)), len(model.audience(table.features[0], n=5))
         (3, 5)
         """
-        fitted, criterion = self._fitted, Criterion(by, quantile)
-        askers, states, several = _askers(fitted, rows)
-        if not askers:
-            raise InputError("recommend() needs a row; give its name or its observations")
-        best = best_features(
+        fitted = self._fitted
+        (ranking,) = rank_features(
             fitted,
-            askers,
-            states,
+            one_target_row(fitted, row),
             whole_number(n, "recommend()"),
             None if features is None else as_list(features),
-            criterion,
+            Criterion(by, quantile),
             exclude_observed=exclude_observed,
             mixed_kinds=mixed_kinds,
+            level=level,
         )
-        found = rankings(fitted, askers, states, best, criterion, level)
-        return {ranking.of: ranking for ranking in found} if several else found[0]
+        return ranking
+
+    def recommend_many(
+        self,
+        rows: Sequence[Any] | Mapping[Any, ObservationsLike] | Any,
+        n: int = 10,
+        features: Sequence[Any] | None = None,
+        *,
+        by: By = "mean",
+        exclude_observed: bool = True,
+        quantile: float = 0.9,
+        mixed_kinds: bool = False,
+        level: float = 0.9,
+    ) -> dict[str, Ranking]:
+        """Rank features for each of several rows; features are read block by block for all rows at once.
+
+        Parameters
+        ----------
+        rows : list, dict or frame
+            The names of rows. Or rows that are not in the model, with their observations:
+            ``{row: {feature: value}}``, or a frame with the columns row, feature and value.
+        n, features, by, exclude_observed, quantile, mixed_kinds, level
+            As in ``recommend``.
+
+        Returns
+        -------
+        dict of str to Ranking
+            The rankings by the names of rows.
+        """
+        fitted = self._fitted
+        rankings = rank_features(
+            fitted,
+            target_rows(fitted, rows),
+            whole_number(n, "recommend_many()"),
+            None if features is None else as_list(features),
+            Criterion(by, quantile),
+            exclude_observed=exclude_observed,
+            mixed_kinds=mixed_kinds,
+            level=level,
+        )
+        return {ranking.of: ranking for ranking in rankings}
 
     def audience(
         self,
         feature: object,
         n: int = 10,
         rows: Sequence[Any] | None = None,
-        exclude_observed: bool = True,
-        by: By = "mean",
         *,
+        by: By = "mean",
+        exclude_observed: bool = True,
         quantile: float = 0.9,
         level: float = 0.9,
     ) -> Ranking:
@@ -536,13 +576,13 @@ class Headstart:
         feature : str or int
             A feature of the model.
         n : int, default=10
-            How many rows to name; fewer if there are not so many.
+            The number of rows to return; fewer if there are fewer.
         rows : list, default=None
             The rows to choose from; all by default.
+        by : {"mean", "upper", "information"}, default="mean"
+            As in ``recommend``; ``suggest`` is a short form of ``by="information"``.
         exclude_observed : bool, default=True
             Whether to leave out the rows that observed the feature.
-        by : {"mean", "upper", "information"}, default="mean"
-            As in ``recommend``; by information the rows are those that ``suggest`` names.
         quantile, level : float, default=0.9
             As in ``recommend``.
 
@@ -551,7 +591,7 @@ class Headstart:
         Ranking
             The rows, best first.
         """
-        return audience(
+        return rank_rows(
             self._fitted,
             feature,
             whole_number(n, "audience()"),
@@ -561,81 +601,71 @@ class Headstart:
             level=level,
         )
 
-    def suggest(self, name: object, rows: Sequence[Any] | None = None, n: int = 10) -> list[str]:
-        """Which rows to observe next: those that together say most about the feature.
+    def suggest(self, feature: object, n: int = 10, rows: Sequence[Any] | None = None) -> list[str]:
+        """Return the rows to observe next: those that together inform most about the feature.
 
-        Each row is chosen given those before it, by how much it lowers the mean variance of the
-        feature's predictions over all rows.
+        Each row is chosen given those before it, by how much it lowers the mean variance of the feature's
+        predictions over all rows. ``audience(feature, n, rows, by="information")`` returns the same rows
+        with these amounts and the predictions.
 
         Parameters
         ----------
-        name : str or int
+        feature : str or int
             A feature of the model.
-        rows : list, default=None
-            The rows to choose from; all by default. Rows already observed are left out.
         n : int, default=10
-            How many rows to choose.
+            The number of rows to return; fewer if there are fewer.
+        rows : list, default=None
+            The rows to choose from; all by default. Rows that observed the feature are left out.
 
         Returns
         -------
         list of str
             The names of the rows, best first.
         """
-        fitted = self._fitted
-        features, heads = fitted.catalogue.take([name])
-        if not fitted.adapter.gives_uncertainty:
-            raise InputError(
-                f"{for_user('suggest()', 'headstart suggest')} needs an adapter that knows how sure it is; "
-                f"fit with {option_name('adapter', 'bayes')}"
-            )
-        whole_number(n, "suggest()")
-        seen = fitted.observers(features[0])
-        places = candidate_rows(fitted, None if rows is None else as_list(rows), seen)
-        candidates, kind = torch.from_numpy(places), int(fitted.kinds_of(features))
-        chosen = suggest_rows(heads, fitted.states, candidates, kind, int(n), fitted.knowledge.likelihood)
-        return [fitted.rows[place] for place in chosen]
+        candidates = None if rows is None else as_list(rows)
+        return suggest_rows(self._fitted, feature, whole_number(n, "suggest()"), candidates)
 
     def similar(self, feature: object, n: int = 10) -> Similar:
-        """Find the features that are most alike, as their predictions go.
+        """Find the features whose predictions are most alike.
 
-        Two features are alike if the rows for which one is predicted high are those for which the other is:
-        the correlation of their outputs over the rows of the model. Units and kinds do not matter.
+        The similarity of two features is the correlation of their outputs over the rows of the model. Units
+        and kinds do not matter.
 
         Parameters
         ----------
         feature : str or int
             A feature of the model.
         n : int, default=10
-            How many features to name; fewer if there are not so many.
+            The number of features to return; fewer if there are fewer.
 
         Returns
         -------
         Similar
-            The features, the most alike first, with their similarities.
+            The features with their similarities, the most similar first.
         """
         return similar(self._fitted, feature, whole_number(n, "similar()"))
 
-    def explain(self, row: Any, feature: object) -> Explanation:
-        """Say which observations and which metadata made a prediction, as contributions that add up.
+    def explain(self, row: object, feature: object) -> Explanation:
+        """Split a prediction into contributions of observations and metadata that add up to it.
 
         Parameters
         ----------
         row : str, int or dict
-            The name of a row, or a row's observations ``{feature: value}``, which are not kept.
+            The name of a row, or the observations ``{feature: value}`` of a row that is not in the model.
         feature : str or int
             A feature of the model.
 
         Returns
         -------
         Explanation
-            The baseline, and what each observation of the row, each metadata column of the feature and the
-            feature's own observations add to it.
+            The baseline and the contributions: of each observation of the row, of each metadata column of
+            the feature, and of the feature's own observations.
 
         Raises
         ------
         InputError
-            If the backbone or the adapter is not a closed form, or the model does not hold the row's
-            observations.
+            If the backbone or the adapter has no closed form, or the model does not hold the observations of
+            the row.
         """
         return explain(self._fitted, row, feature)
 
@@ -646,71 +676,74 @@ class Headstart:
         *,
         on: On | None = None,
         random_state: int = 0,
+        **options: Unpack[ReadOptions],
     ) -> Results:
-        """Measure this very model on observations that it has not seen; it does not change.
+        """Evaluate the model on observations that it has not seen; the model does not change.
 
         Parameters
         ----------
-        table : Table or frame
-            Observations of rows that the model knows; other rows are left out and counted. Features that the
-            model does not know are tested as new ones, with contexts of ``shots`` observations. Of features
-            that it knows, the cells that it has not observed are predicted as they are.
+        table : Table, frame or path
+            Observations of rows of the model; other rows are left out and counted. Features that are not in
+            the model are tested as new ones, with contexts of ``shots`` observations. For features of the
+            model, the cells that it has not observed are predicted.
         shots : sequence of int, default=(0, 1, 2, 4, 8, 16, 32)
-            The numbers of shots of new features. Observations beyond the largest are the targets, the same
-            at every number; a feature without any is left out and counted.
+            The numbers of shots of new features. Observations beyond the largest number are the targets, the
+            same for every number; a feature without any is left out and counted.
         on : {"features", "cells"}, default=None
-            What to test; by default the features that the model does not know, if there are any.
+            What to test; by default the features that are not in the model, if there are any.
         random_state : int, default=0
-            Decides which observations are contexts.
+            The seed that chooses the contexts.
+        **options
+            The parameters of ``Table.read`` for a frame or a path, as in ``fit``. ``kinds`` is the kind of
+            the model by default, if it has only one.
 
         Returns
         -------
         Results
-            Metrics by shots (``results.curves("rmse")``, ``results.to_markdown()``) and facts about what was
-            tested (``results.data``). On cells there is one number of shots, the median of the features'.
+            Metrics by shots (``results.curves("rmse")``, ``results.to_markdown()``) and facts about the test
+            (``results.data``). On cells there is one number of shots, the median over the features.
         """
-        if not isinstance(table, Table):
-            if not is_frame(table):
-                raise InputError(f"evaluate() takes a Table or a frame; got {type(table).__name__}")
-            kinds = self._fitted.kinds  # what is held out must not be inferred to be of another kind
-            table = Table.read(table, quiet=True, kinds=str(kinds[0]) if len(kinds) == 1 else None)
-        return evaluate(self._fitted, table, shots, on, random_state, for_user("evaluate()", "evaluate"))
+        fitted = self._fitted
+        if not isinstance(table, Table) and len(fitted.kinds) == 1:
+            options.setdefault("kinds", str(fitted.kinds[0]))  # few values may look like another kind
+        table = as_table(table, "evaluate()", options, quiet=True)
+        return evaluate(fitted, table, shots, on, random_state, for_user("evaluate()", "evaluate"))
 
     def add_feature(
         self,
-        name: object,
+        feature: object,
         metadata: Mapping[str, Any] | None = None,
         observations: ObservationsLike | None = None,
         kind: str | Kind | None = None,
     ) -> None:
-        """Make a new feature predictable; nothing else changes.
+        """Add a new feature; no other prediction changes.
 
         Parameters
         ----------
-        name : str or int
+        feature : str or int
             The name of the feature; it must not be in the model yet.
         metadata : dict, default=None
-            What is known of the feature, by metadata column. Missing columns are normal.
-        observations : dict, default=None
-            The feature's first values, by the names of rows that the model knows.
+            ``{column: value}``; any column may be missing.
+        observations : dict, Series or frame, default=None
+            The first observations ``{row: value}``, of rows of the model.
         kind : str or Kind, default=None
-            The kind of the feature, such as ``"rating:1:5"``; by default the most usual one.
+            The kind of the feature, such as ``"rating:1:5"``; by default the most frequent one.
 
         Raises
         ------
         InputError
-            If anything given cannot be used; the model is unchanged then.
+            If an argument is invalid; the model is unchanged then.
         """
-        key = as_name(name, "feature")
-        self.add_features({key: {"metadata": metadata, "observations": observations, "kind": kind}})
+        name = as_name(feature, "feature")
+        self.add_features({name: {"metadata": metadata, "observations": observations, "kind": kind}})
 
     def add_features(self, features: Mapping[Any, Mapping[str, Any]]) -> None:
-        """Add many features at once.
+        """Add several features at once; all of them, or none if one is invalid.
 
         Parameters
         ----------
         features : dict
-            ``{name: {"metadata": …, "observations": …, "kind": …}}``, each part as in ``add_feature`` and
+            ``{feature: {"metadata": …, "observations": …, "kind": …}}``, each part as in ``add_feature`` and
             optional.
         """
         given = require_mapping(features, "add_features()", "{'Dune 3': {'observations': …}}")
@@ -723,110 +756,209 @@ class Headstart:
                 LOG.info("added %d features", len(new))
                 LOG.debug("added %s", [feature.name for feature in new])
 
-    def remove_feature(self, name: object) -> None:
-        """Remove a feature; no other prediction changes."""
-        with self._writing:
-            fitted = self._fitted
-            known = fitted.catalogue[name].name
-            self._change(fitted.without(known), lambda: {"verb": "remove_feature", "name": known})
-            LOG.info("removed feature %r", name)
-
-    def rename_feature(self, name: object, to: object) -> None:
-        """Give a feature another name; no prediction changes.
+    def remove_feature(self, feature: object) -> None:
+        """Remove a feature; no other prediction changes.
 
         Parameters
         ----------
-        name : str or int
+        feature : str or int
             A feature of the model.
-        to : str or int
-            Its name from now on; no feature may have it yet.
         """
-        other = as_name(to, "feature")
         with self._writing:
             fitted = self._fitted
-            feature = fitted.catalogue[name]
-            take_observations = other in fitted.catalogue or other in fitted.backbone_features
-            if take_observations and other != feature.name:
-                raise InputError(f"feature {other!r} is already in the model, or was in the table of its fit")
+            name = fitted.catalogue[feature].name
+            self._change(fitted.without(name), lambda: {"verb": "remove_feature", "name": name})
+            LOG.info("removed feature %r", name)
+
+    def rename_feature(self, feature: object, to: object) -> None:
+        """Rename a feature; no prediction changes.
+
+        Parameters
+        ----------
+        feature : str or int
+            A feature of the model.
+        to : str or int
+            The new name; no feature may have it yet.
+        """
+        name = as_name(to, "feature")
+        with self._writing:
+            fitted = self._fitted
+            known = fitted.catalogue[feature]
+            exists = name in fitted.catalogue or name in fitted.backbone_features
+            if exists and name != known.name:
+                raise InputError(f"feature {name!r} is already in the model, or was in the table of its fit")
             self._change(
-                fitted.renamed(feature, other),
-                lambda: {"verb": "rename_feature", "name": feature.name, "to": other},
+                fitted.renamed(known, name),
+                lambda: {"verb": "rename_feature", "name": known.name, "to": name},
             )
-            LOG.info("renamed feature %r to %r", feature.name, other)
+            LOG.info("renamed feature %r to %r", known.name, name)
 
     def observe(
         self,
-        name: object,
-        observations: ObservationsLike | None = None,
+        observations: Any,
         *,
         row: str | None = None,
         feature: str | None = None,
         value: str | None = None,
         time: object = None,
-        update: Update | None = None,
-        text: TextFormat | None = None,
+        update: Update = "both",
+        separator: str | None = None,
+        decimal: str | None = None,
+        encoding: str | None = None,
     ) -> Observed:
-        """Take more observations, of one feature or of any rows and features.
+        """Add observations of any rows and features of the model.
 
-        ``observe(name, {row: value})`` refines one feature, and every other prediction stays as it was, bit
-        for bit. ``observe([(row, feature, value), …])``, or a frame with these three columns, updates the
-        rows and the features in it: first the rows, read by the heads of their features, then the features
-        from the new states of their rows. An observation made before gets its new value.
+        First the states of the rows are computed again, with the heads of their features, then the heads of
+        the features from the new states. A cell that was observed before gets the new value.
 
         Parameters
         ----------
-        name : str, int, list of (row, feature, value), frame or Path
-            A feature of the model, or observations of any of its rows and features.
-        observations : dict, default=None
-            If ``name`` is a feature: its values by the names of rows.
+        observations : list of (row, feature, value), frame or path
+            The observations; a frame or file has them in the long form.
         row, feature, value : str, default=None
-            The columns of a frame or a file, "row", "feature" and "value" by default.
+            The columns of a frame or file, "row", "feature" and "value" by default.
         time : str, number or date, default=None
-            When the observations were made, if the model has a half-life: of a frame or file the column that
-            says so, "time" by default; otherwise one time for all. A list may have (row, feature, value,
-            time) instead.
-        update : {"both", "features", "rows"}, default=None
-            What to update. By default, one feature if ``name`` is a feature, otherwise both.
-        text : TextFormat, default=None
-            How a text file is written.
+            If the model has a half-life, the times of the observations: the column of a frame or file,
+            "time" by default, or one time for a list. An entry of a list may also be
+            (row, feature, value, time).
+        update : {"both", "features", "rows"}, default="both"
+            What to update.
+        separator, decimal, encoding : str, default=None
+            The format of a text file, as in ``Table.read``.
 
         Returns
         -------
         Observed
-            Which features and rows were updated.
+            The updated features and rows.
 
         Warns
         -----
         SurpriseWarning
-            If a value lies more than 8 standard deviations from what was expected. It is taken, and
+            If a value lies more than 8 standard deviations from its prediction. It is accepted, and
             intervals widen.
+
+        See Also
+        --------
+        observe_feature : add observations of one feature, and update nothing else.
+        observe_row : add observations of one row, and update nothing else.
         """
-        one = observations is not None or isinstance(name, (str, int))
+        columns, text = Columns(row, feature, value), TextFormat(separator, decimal, encoding)
+        with self._writing:
+            triples = read_triples(self._fitted, observations, columns, text, time)
+            return self._observe(triples, update)
+
+    def observe_feature(
+        self,
+        feature: object,
+        observations: ObservationsLike,
+        *,
+        time: object = None,
+        update: Update = "features",
+    ) -> Observed:
+        """Add observations of one feature; by default every other prediction stays the same, bit for bit.
+
+        Parameters
+        ----------
+        feature : str or int
+            A feature of the model.
+        observations : dict, Series or frame
+            The observations ``{row: value}``, of rows of the model.
+        time : number or date, default=None
+            The time of the observations, if the model has a half-life.
+        update : {"features", "both", "rows"}, default="features"
+            What to update.
+
+        Returns
+        -------
+        Observed
+            The updated features and rows.
+
+        Warns
+        -----
+        SurpriseWarning
+            As in ``observe``.
+        """
         with self._writing:
             fitted = self._fitted
-            if one:
-                held = fitted.catalogue[name]
-                if observations is None:
-                    raise InputError(
-                        f"observe({name!r}, …) needs the observations of this feature, as {{'u17': 5}}"
-                    )
-                side = update or "features"
-                require_possible(fitted, [held], side)
-                rows, values = context_of(held.name, observations, held.kind, fitted.rows)
-                given = triples_of(fitted, held, rows, values, time)
-            else:
-                side = update or "both"
-                given = read_triples(fitted, name, Columns(row, feature, value), text, time)
-                require_possible(fitted, given.features, side)
-            after, said, surprising = take_observations(fitted, given, side, one=one)
-            if surprising is not None:  # before the change: a filter may make it an error
-                warnings.warn(surprising, SurpriseWarning, stacklevel=2)
-            self._change(after, lambda: observe_call(fitted, after, given, side))
-            if one:
-                LOG.debug("observed %d values of feature %r", said.observations, held.name)
-            else:
-                LOG.debug("observed: %s", said)
-        return said
+            known = fitted.catalogue[feature]
+            require_possible(fitted, [known], update)
+            rows, values = context_of(known.name, observations, known.kind, fitted.rows)
+            return self._observe(triples_of(fitted, known, rows, values, time), update, one_feature=True)
+
+    def observe_row(
+        self,
+        row: object,
+        observations: ObservationsLike,
+        *,
+        time: object = None,
+        update: Update = "rows",
+    ) -> Observed:
+        """Add observations of one row; by default every other prediction stays the same.
+
+        Parameters
+        ----------
+        row : str or int
+            A row of the model.
+        observations : dict, Series or frame
+            The observations ``{feature: value}``, of features of the model.
+        time : number or date, default=None
+            The time of the observations, if the model has a half-life.
+        update : {"rows", "both", "features"}, default="rows"
+            What to update.
+
+        Returns
+        -------
+        Observed
+            The updated features and rows.
+
+        Warns
+        -----
+        SurpriseWarning
+            As in ``observe``.
+        """
+        with self._writing:
+            return self._observe(triples_of_row(self._fitted, row, observations, time), update)
+
+    def _observe(self, triples: Triples, update: Update, *, one_feature: bool = False) -> Observed:
+        """Add checked observations; the caller holds the lock."""
+        fitted = self._fitted
+        require_possible(fitted, triples.features, update)
+        after, observed, surprise = take_observations(fitted, triples, update, one=one_feature)
+        if surprise is not None:  # before the change: a filter may turn the warning into an error
+            warnings.warn(surprise, SurpriseWarning, stacklevel=3)
+        self._change(after, lambda: observe_call(fitted, after, triples, update))
+        LOG.debug("observed: %s", observed)
+        return observed
+
+    def add_row(
+        self,
+        row: object,
+        metadata: Mapping[str, Any] | None = None,
+        observations: ObservationsLike | None = None,
+        *,
+        update: Update = "rows",
+    ) -> None:
+        """Add a new row, which can then be predicted and observed like any other.
+
+        Parameters
+        ----------
+        row : str or int
+            The name of the row; it must not be in the model yet.
+        metadata : dict, default=None
+            ``{column: value}``, if the table of the fit had row metadata; any column may be missing.
+        observations : dict, Series or frame, default=None
+            The first observations ``{feature: value}``, of features of the model.
+        update : {"rows", "both"}, default="rows"
+            As in ``add_rows``.
+
+        Raises
+        ------
+        InputError
+            If an argument is invalid; the model is unchanged then.
+        """
+        name = as_name(row, "row")
+        records = None if metadata is None else {name: metadata}
+        self.add_rows({name: {} if observations is None else observations}, records, update=update)
 
     def add_rows(
         self,
@@ -835,18 +967,18 @@ class Headstart:
         *,
         update: Update = "rows",
     ) -> None:
-        """Add new rows by name, so that they can be predicted and observed like any other.
+        """Add several rows at once; all of them, or none if one is invalid.
 
         Parameters
         ----------
         rows : dict or frame
-            ``{row: {feature: value}}``, or a frame with the columns row, feature and value; a row may have
-            no observations.
+            The new rows with their observations: ``{row: {feature: value}}``, where a row may have none, or
+            a frame with the columns row, feature and value.
         metadata : dict, default=None
-            ``{row: {column: value}}`` of these rows, if the table of the fit had row metadata.
+            ``{row: {column: value}}``, if the table of the fit had row metadata.
         update : {"rows", "both"}, default="rows"
-            Whether the observations only describe the new rows, or also refine the features in them. With
-            "rows" no other prediction changes.
+            Whether the observations determine only the states of the new rows, or also update the heads of
+            their features. With "rows" no other prediction changes.
         """
         given = require_mapping(as_rows(rows, "add_rows()"), "add_rows()", "{'u99': {'Alien': 5}}")
         names = unique_names(given, "add_rows()", "row")
@@ -854,54 +986,54 @@ class Headstart:
             raise InputError(f"add_rows(): update must be 'rows' or 'both'; got {update!r}")
         with self._writing:
             fitted = self._fitted
-            there = [name for name in names if name in fitted.rows]
-            if there:
-                raise InputError(f"row {there[0]!r} is already in the model")
+            existing = [name for name in names if name in fitted.rows]
+            if existing:
+                raise InputError(f"row {existing[0]!r} is already in the model")
             records, encoded = encoded_rows(fitted.row_metadata, names, metadata)
             new = NewRows(names, given, records, encoded, teach=update == "both")
             self._change(add_rows(fitted, new), lambda: add_rows_call(fitted, new))
             LOG.info("added %d rows", len(names))
 
-    def remove_row(self, name: object) -> None:
+    def remove_row(self, row: object) -> None:
         """Remove a row, and its observations from every feature.
 
-        The features that it observed get the heads that they would have without it. What training itself
-        learned from the row stays in the backbone until the next ``fit``.
+        The features that it observed get the heads that they would have without it. The backbone, which
+        was trained with the row, changes at the next ``fit``.
 
         Parameters
         ----------
-        name : str or int
+        row : str or int
             A row of the model.
         """
         with self._writing:
             fitted = self._fitted
-            place = fitted.rows.position(name)
-            self._change(
-                remove_row(fitted, place), lambda: {"verb": "remove_row", "name": fitted.rows[place]}
-            )
+            position = fitted.rows.position(row)
+            name = fitted.rows[position]
+            self._change(remove_row(fitted, position), lambda: {"verb": "remove_row", "name": name})
             LOG.info("removed row %r", name)
 
-    def rename_row(self, name: object, to: object) -> None:
-        """Give a row another name; no prediction changes.
+    def rename_row(self, row: object, to: object) -> None:
+        """Rename a row; no prediction changes.
 
         Parameters
         ----------
-        name : str or int
+        row : str or int
             A row of the model.
         to : str or int
-            Its name from now on; no row may have it yet.
+            The new name; no row may have it yet.
         """
-        other = as_name(to, "row")
+        name = as_name(to, "row")
         with self._writing:
             fitted = self._fitted
-            place = fitted.rows.position(name)
-            if other in fitted.rows and fitted.rows.position(other) != place:
-                raise InputError(f"row {other!r} is already in the model")
+            position = fitted.rows.position(row)
+            known = fitted.rows[position]
+            if name in fitted.rows and fitted.rows.position(name) != position:
+                raise InputError(f"row {name!r} is already in the model")
             self._change(
-                fitted.with_roster(fitted.roster.renamed(place, other)),
-                lambda: {"verb": "rename_row", "name": fitted.rows[place], "to": other},
+                fitted.with_roster(fitted.roster.renamed(position, name)),
+                lambda: {"verb": "rename_row", "name": known, "to": name},
             )
-            LOG.info("renamed row %r to %r", name, other)
+            LOG.info("renamed row %r to %r", known, name)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:  # noqa: ARG002 (scikit-learn passes it)
         """Return the constructor's parameters by name.
@@ -914,7 +1046,7 @@ class Headstart:
         return {name: getattr(self, name) for name in _defaults(type(self))}
 
     def set_params(self, **params: Any) -> Self:
-        """Set some of the constructor's parameters and return the model itself."""
+        """Set parameters of the constructor and return the model itself."""
         names = _defaults(type(self))
         for name in params:
             if name not in names:
@@ -929,14 +1061,18 @@ class Headstart:
         changed = [f"{name}={v!r}" for name, v in self.get_params().items() if v != defaults[name]]
         return f"{type(self).__name__}({', '.join(changed)})"
 
+    def _repr_html_(self) -> str:
+        fitted = self.info.lines() if hasattr(self, "fitted_") else [("state", "not fitted yet")]
+        return facts_html(fitted, repr(self))
+
     def __new__(cls, *_: Any, **__: Any) -> Self:
-        """Give every model its lock, however it is made; a constructor may be another one."""
+        """Create the lock here, because a subclass may not call this class's constructor."""
         model = super().__new__(cls)
         model._writing = threading.RLock()
         return model
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but the lock, which can be neither copied nor pickled, and what is noted for a folder."""
+        """Return the state without the lock, which cannot be copied, and the changes noted for a folder."""
         return {name: value for name, value in vars(self).items() if name not in ("_writing", "_notes")}
 
     @property
@@ -949,7 +1085,7 @@ class Headstart:
             ) from None
 
     def _change(self, after: ModelState, call: Callable[[], Call]) -> None:
-        """Take another state, and note the call that led to it if anyone wants to know."""
+        """Replace the state, and note the call for the journal inside ``updating``."""
         if self._notes is not None:
             self._notes.note(self.fitted_, after, call())
         self.fitted_ = after
@@ -973,3 +1109,9 @@ class Headstart:
         )
         model.fitted_ = fitted
         return model
+
+
+def _defaults(model: type) -> dict[str, Any]:
+    """Return the parameters of a constructor with their default values."""
+    parameters = list(inspect.signature(model.__init__).parameters.values())[1:]  # type: ignore[misc]
+    return {parameter.name: parameter.default for parameter in parameters}

@@ -16,6 +16,7 @@ from torch import Tensor
 from headstart.core.devices import move
 from headstart.core.predictive import predict_cell, predict_cells, predict_grid
 from headstart.core.types import OneHead, OneState, RowStates
+from headstart.display import MAX_LINES, table_html, text_table
 from headstart.errors import InputError
 from headstart.evaluate.plots import MissingMatplotlibError
 from headstart.model.features import Feature
@@ -157,7 +158,7 @@ def interval(
     return low, high
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Prediction:
     """Predictions of some rows (down) at some features (across), in the data's own units.
 
@@ -270,8 +271,31 @@ class Prediction:
             }
         )
 
-    def __repr__(self) -> str:
+    @property
+    def _title(self) -> str:
         return f"Prediction({len(self.rows)} rows × {len(self.features)} features)"
+
+    def _lines(self) -> tuple[list[str], list[list[str]]]:
+        """Return the header and the lines of the first cells, as mean ± standard deviation."""
+        more = ["…"] if len(self.features) > _SHOWN_FEATURES else []
+        lines = [
+            [row, *(f"{m:.4g} ± {s:.2g}" for m, s in zip(means, stds, strict=True)), *more]
+            for row, means, stds in zip(
+                list(self.rows)[:MAX_LINES],
+                self.mean[:, :_SHOWN_FEATURES].tolist(),
+                self.std[:, :_SHOWN_FEATURES].tolist(),
+                strict=False,
+            )
+        ]
+        return ["row", *list(self.features)[:_SHOWN_FEATURES], *more], lines
+
+    def __repr__(self) -> str:
+        header, lines = self._lines()
+        more = [f"  … {len(self.rows) - MAX_LINES} more"] if len(self.rows) > MAX_LINES else []
+        return "\n".join([self._title, *([text_table([header, *lines])] if self.mean.size else []), *more])
+
+    def _repr_html_(self) -> str:
+        return table_html(*self._lines(), self._title, total=len(self.rows))
 
 
 def coded(names: Sequence[str], which: NDArray[np.integer]) -> pa.DictionaryArray:
@@ -360,6 +384,8 @@ def _calibration_at(key: _Identity, shots: int, kind: int) -> tuple[list[float],
 _cached_half_width = lru_cache(maxsize=64)(_normal_half_width)
 
 CPU = torch.device("cpu")
+
+_SHOWN_FEATURES = 6  # columns of a printed prediction
 
 _ROWS_AT_ONCE = 1024
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -14,8 +14,18 @@ from torch import Tensor
 
 from headstart.core.predictive import grid_logits, predict_grid
 from headstart.core.types import Heads, RowStates
+from headstart.display import MAX_LINES, table_html, text_table
 from headstart.errors import InputError, did_you_mean, for_user, option_name
 from headstart.model.features import Feature, FeatureColumns
+from headstart.model.inputs import (
+    NEW_ROW,
+    as_list,
+    as_mapping,
+    as_rows,
+    encode_rows,
+    is_observations,
+    unique_names,
+)
 from headstart.model.prediction import predict_features
 from headstart.model.state import ModelState
 from headstart.model.suggestion import Weights, greedy_design, information
@@ -29,16 +39,16 @@ By = Literal["mean", "upper", "information"]
 
 @dataclass(frozen=True)
 class Criterion:
-    """What a ranking goes by: the expected value, or an upper quantile of it."""
+    """The criterion of a ranking: the mean, an upper quantile, or the information about the unknown."""
 
     by: By = "mean"
     quantile: float = 0.9
 
     def __post_init__(self) -> None:
         if self.by not in get_args(By):
-            ways = ", ".join(repr(way) for way in get_args(By))
+            criteria = ", ".join(repr(criterion) for criterion in get_args(By))
             hint = did_you_mean(str(self.by), get_args(By))
-            raise InputError(f"{option_name('by')} must be one of {ways}; got {self.by!r}{hint}")
+            raise InputError(f"{option_name('by')} must be one of {criteria}; got {self.by!r}{hint}")
         number = isinstance(self.quantile, (int, float)) and not isinstance(self.quantile, bool)
         if not number or not 0.5 <= self.quantile < 1:
             raise InputError(
@@ -48,17 +58,17 @@ class Criterion:
 
 @dataclass(frozen=True)
 class Candidates:
-    """Heads with what scores need to know of their features."""
+    """Heads with the properties of their features that scores depend on."""
 
     heads: Heads
-    types: Tensor  # (features,): the kinds of features, as given
-    modelled: Tensor  # (features,): as the model takes them
+    types: Tensor  # (features,): the kinds of the features
+    modelled: Tensor  # (features,): the kinds that the likelihood uses for them
     shots: Tensor  # (features,)
-    kinds: Tensor  # those that may be among ``types``
+    kinds: Tensor  # a superset of the kinds in ``types``, without repetition
 
     @classmethod
     def at(cls, fitted: ModelState, listing: FeatureColumns, slots: Tensor | slice) -> Candidates:
-        """The features whose heads are stored in these slots."""
+        """Return the features whose heads are stored in these slots."""
         types = torch.from_numpy(listing.types)[slots]
         shots = torch.from_numpy(listing.shots)[slots]
         kinds = torch.from_numpy(listing.kinds)
@@ -72,37 +82,38 @@ def scores(
     states: RowStates,
     dtype: torch.dtype = torch.float64,
 ) -> Tensor:
-    """The score of every row at every feature, on the models' scale: (rows, features).
+    """Return the score of every row at every feature, on the models' scale: (rows, features).
 
-    The expected value is not cut off at a rating's ends, so that what lies beyond is ranked too. The upper
-    quantile is that of the value. For a binary feature, whose quantiles are 0 or 1, it is the quantile of
-    its probability instead, as far as head and row are uncertain.
+    The mean is not clipped at a rating's ends, so that values beyond them are ranked too. The upper quantile
+    is the one of the value. For a binary feature, whose quantiles are 0 or 1, it is the quantile of its
+    probability under the uncertainty of head and row.
     """
     likelihood, modelled = fitted.knowledge.likelihood, candidates.modelled
     if criterion.by == "mean" and not bool(likelihood.squashes(fitted.modelled(candidates.kinds)).any()):
-        found = grid_logits(candidates.heads, states, dtype)
+        scored = grid_logits(candidates.heads, states, dtype)
     else:
         predictive = predict_grid(candidates.heads, states, modelled, likelihood, dtype)
-        found = predictive.mean
+        scored = predictive.mean
         if criterion.by == "upper":
-            reach = _normal_quantile(criterion.quantile)
-            likely = reach * predictive.variance.sqrt()
-            upper = likelihood.predictive(
-                predictive.logits + likely, torch.zeros_like(likely), predictive.noise, modelled
+            deviations = _normal_quantile(criterion.quantile)
+            offset = deviations * predictive.variance.sqrt()
+            upper_probability = likelihood.predictive(
+                predictive.logits + offset, torch.zeros_like(offset), predictive.noise, modelled
             )[0]
-            factor = _factor_at(fitted, candidates, 2 * criterion.quantile - 1).to(dtype)
-            values = found + reach * factor * predictive.std
-            found = torch.where(candidates.types == KindType.BINARY, upper, values)
+            factor = _calibration_factor(fitted, candidates, 2 * criterion.quantile - 1).to(dtype)
+            upper_value = scored + deviations * factor * predictive.std
+            scored = torch.where(candidates.types == KindType.BINARY, upper_probability, upper_value)
     if KindType.BINARY in candidates.kinds:
         binary = candidates.types == KindType.BINARY
-        chances = fitted.calibration.probability(found[:, binary].clamp(0, 1), candidates.shots[binary])
-        found = found.clone()
-        found[:, binary] = chances.to(dtype)
-    return found
+        shots = candidates.shots[binary]
+        probabilities = fitted.calibration.probability(scored[:, binary].clamp(0, 1), shots)
+        scored = scored.clone()
+        scored[:, binary] = probabilities.to(dtype)
+    return scored
 
 
-def _factor_at(fitted: ModelState, candidates: Candidates, level: float) -> Tensor:
-    """By what calibration multiplies the reach of an interval of this level: (features,)."""
+def _calibration_factor(fitted: ModelState, candidates: Candidates, level: float) -> Tensor:
+    """Return the calibration factor of an interval's half-width at this level: (features,)."""
     factors = fitted.calibration.factor(candidates.shots, candidates.modelled)
     right = int(np.clip(np.searchsorted(LEVELS, level), 1, len(LEVELS) - 1))
     share = (level - LEVELS[right - 1]) / (LEVELS[right] - LEVELS[right - 1])
@@ -117,10 +128,10 @@ def _normal_quantile(quantile: float) -> float:
 
 def require_same_units(listing: FeatureColumns, slots: NDArray[np.int64], what: str) -> None:
     """Refuse features whose values cannot be compared, because their kinds or units differ."""
-    odd = listing.odd if slots is listing.present else listing.unlike(slots)
-    if odd is None:
+    different = listing.odd if slots is listing.present else listing.unlike(slots)
+    if different is None:
         return
-    both = (listing.features[slots[0]], listing.features[odd])
+    both = (listing.features[slots[0]], listing.features[different])
     names = " and ".join(f"{each.name!r} is {each.kind}" for each in both if each is not None)
     raise InputError(
         f"{what} compares values of one kind, but {names}; "
@@ -139,27 +150,27 @@ class Ranked(NamedTuple):
     high: float
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Ranking:
     """Features for one row, or rows for one feature, best first.
 
-    Iterating gives ``Ranked`` lines; ``names`` are the names alone. Equal scores are in the order of the
-    model's own features or rows.
+    Iterating yields ``Ranked`` lines; ``names`` has the names alone. Equal scores are in the order of the
+    model's features or rows.
 
     Attributes
     ----------
     of : str
-        The row that features were ranked for, or the feature that rows were ranked for.
+        The row or feature that the ranking is for.
     noun : str
         What is ranked: ``"feature"`` or ``"row"``.
     by : str
-        What the ranking goes by: ``"mean"``, ``"upper"`` or ``"information"``.
+        The criterion: ``"mean"``, ``"upper"`` or ``"information"``.
     names : tuple of str
         The names, best first.
     score : ndarray of shape (n,)
-        What was compared. By mean and upper it is in the data's units, or on the models' scale where kinds
-        are mixed, and not cut off at a rating's ends. By information it is by how much the mean variance of
-        predictions falls, on the models' scale.
+        The values of the criterion. Mean and upper quantile are in the data's units, or on the models' scale
+        if kinds are mixed, and not clipped at a rating's ends. Information is the decrease of the mean
+        variance of predictions, on the models' scale.
     mean, std, low, high : ndarray of shape (n,)
         The predictions and their intervals, as ``predict`` gives them.
     level : float
@@ -189,28 +200,35 @@ class Ranking:
         return Ranked(self.names[place], *numbers)
 
     def to_arrow(self) -> pa.Table:
-        """One line per name: its name, score, mean, std, low and high."""
+        """Return one line per name: its name, score, mean, std, low and high."""
         columns = {"score": self.score, "mean": self.mean, "std": self.std, "low": self.low}
         return pa.table({self.noun: pa.array(self.names, pa.string()), **columns, "high": self.high})
 
     def to_pandas(self) -> Any:
-        """The same as a pandas frame; pandas must be installed."""
+        """Return ``to_arrow`` as a pandas frame; pandas must be installed."""
         return self.to_arrow().to_pandas()
 
-    def __repr__(self) -> str:
+    @property
+    def _title(self) -> str:
         other = "row" if self.noun == "feature" else "feature"
-        title = f"{len(self)} {self.noun}s for {other} {self.of!r}, by {self.by}"
-        width = max((len(name) for name in self.names), default=0)
-        lines = [
-            f"{place:>3}  {each.name:<{width}}  {each.mean:.4g}  ({each.low:.4g} – {each.high:.4g})"
-            for place, each in enumerate(self, start=1)
-        ]
-        return "\n".join([title, *lines])
+        return f"{len(self)} {self.noun}s for {other} {self.of!r}, by {self.by}"
+
+    def _lines(self) -> list[tuple[object, ...]]:
+        first = list(self)[:MAX_LINES]
+        return [(line.name, line.mean, f"({line.low:.4g} – {line.high:.4g})") for line in first]
+
+    def __repr__(self) -> str:
+        more = [f"  … {len(self) - MAX_LINES} more"] if len(self) > MAX_LINES else []
+        return "\n".join([self._title, *([text_table(self._lines())] if len(self) else []), *more])
+
+    def _repr_html_(self) -> str:
+        header = (self.noun, "mean", f"{self.level:.0%} interval")
+        return table_html(header, self._lines(), self._title, total=len(self))
 
 
-_SLACK = 16  # candidates kept beyond those asked for, because single precision may exchange neighbours
+_SLACK = 16  # candidates beyond ``n``, because rounding in single precision may exchange neighbours
 
-_ROUNDING = 1e-5  # of scores in single precision, relative to the largest, by far enough
+_ROUNDING = 1e-5  # a generous bound on the rounding of scores in single precision, relative to the largest
 
 _CELLS_AT_ONCE = 1 << 21
 
@@ -218,21 +236,22 @@ _CELLS_AT_ONCE = 1 << 21
 def top_candidates(
     score: Callable[[slice], Tensor], lines: int, total: int, n: int, at_once: int | None = None
 ) -> list[Tensor]:
-    """Return, for each line, the candidates that may be among its ``n`` best, in no order.
+    """Return, for each line, the candidates that may be among its ``n`` best, in any order.
 
-    ``score`` gives the scores of a slice of the ``total`` candidates in single precision, (lines, …), −∞
-    for one that is left out. Only a running choice is kept. A candidate is returned if it could be among
-    the best once rounding is taken into account, however many there are. ``at_once`` is the length of the
-    slices; by default as many as memory allows.
+    ``score`` returns the scores of a slice of the ``total`` candidates in single precision, (lines, …), −∞
+    for an excluded one. Memory is needed only for the best so far. All candidates that could be among the
+    best given the rounding are returned, however many there are. ``at_once`` is the length of the slices; by
+    default it is chosen so that the scores of a slice fit into memory.
     """
     at_once = at_once or max(1024, _CELLS_AT_ONCE // max(1, lines))
     parts = [slice(start, min(start + at_once, total)) for start in range(0, total, at_once)]
     values = torch.zeros(lines, 0)
     index = torch.zeros(lines, 0, dtype=torch.int64)
     for part in parts:
-        found = score(part)
-        some, where = torch.topk(found, min(n + _SLACK, found.shape[1]), dim=1)
-        values, index = torch.cat([values, some], dim=1), torch.cat([index, where + part.start], dim=1)
+        scored = score(part)
+        highest, places = torch.topk(scored, min(n + _SLACK, scored.shape[1]), dim=1)
+        values = torch.cat([values, highest], dim=1)
+        index = torch.cat([index, places + part.start], dim=1)
         if values.shape[1] > n + _SLACK:
             values, kept = torch.topk(values, n + _SLACK, dim=1)
             index = index.gather(1, kept)
@@ -251,7 +270,7 @@ def top_candidates(
 
 
 def _all_near(score: Callable[[slice], Tensor], parts: list[slice], line: int, least: float) -> Tensor:
-    """All candidates of a line from a score on: many are alike."""
+    """Return all candidates of a line with at least this score, when many scores are nearly equal."""
     return torch.cat([torch.nonzero(score(part)[line] >= least)[:, 0] + part.start for part in parts])
 
 
@@ -261,23 +280,104 @@ _HEADS_AT_ONCE = 4096
 
 
 @dataclass(frozen=True)
-class Asker:
+class TargetRow:
     """A row that features are ranked for."""
 
     name: str
-    position: int | None  # in the model; None for a row that it does not keep
-    given: tuple[str, ...] = ()  # the features that such a row was described by
+    position: int | None  # in the model; None for a row that is not in it
+    observed: tuple[str, ...] = ()  # the features that a row outside the model observed
 
+
+TargetRows = tuple[list[TargetRow], RowStates]
 
 NONE = np.zeros(0, dtype=np.int64)
 
 Chosen = tuple[NDArray[np.int64], NDArray[np.float64]]
 
 
+def one_target_row(fitted: ModelState, row: object) -> TargetRows:
+    """Return a row given by its name or its observations, with its state."""
+    if not is_observations(row):
+        if not (isinstance(row, str) or np.isscalar(row)):
+            raise InputError(
+                f"recommend() takes the name or the observations of one row; got {type(row).__name__}; "
+                "recommend_many() takes several rows"
+            )
+        return _known_rows(fitted, [row])
+    observations = as_mapping(row, "recommend()")
+    if isinstance(observations, Mapping) and any(is_observations(value) for value in observations.values()):
+        raise InputError(
+            "recommend() takes the observations {feature: value} of one row; recommend_many() takes several"
+        )
+    return _new_rows(fitted, {NEW_ROW: observations})
+
+
+def target_rows(fitted: ModelState, rows: Any) -> TargetRows:
+    """Return rows given by their names, or as ``{row: {feature: value}}`` or a frame, with their states."""
+    rows = as_rows(rows, "recommend_many()")
+    if isinstance(rows, Mapping):
+        unique_names(rows, "recommend_many()", "row")
+        return _new_rows(fitted, {row: as_mapping(rows[row], f"row {row!r}") for row in rows})
+    return _known_rows(fitted, as_list(rows))
+
+
+def _known_rows(fitted: ModelState, rows: Sequence[object]) -> TargetRows:
+    names = [as_name(row, "row") for row in rows]
+    positions = fitted.rows.positions(names)
+    targets = [TargetRow(name, int(position)) for name, position in zip(names, positions, strict=True)]
+    return targets, fitted.roster.take(positions)
+
+
+def _new_rows(fitted: ModelState, rows: Mapping[Any, Any]) -> TargetRows:
+    states = encode_rows(fitted, rows)
+    targets = [
+        TargetRow(as_name(row, "row"), None, tuple(as_name(feature, "feature") for feature in observations))
+        for row, observations in rows.items()
+    ]
+    return targets, states
+
+
+def rank_features(
+    fitted: ModelState,
+    targets: TargetRows,
+    n: int,
+    features: Sequence[Any] | None,
+    criterion: Criterion,
+    *,
+    exclude_observed: bool,
+    mixed_kinds: bool,
+    level: float,
+) -> list[Ranking]:
+    """Rank features for each target row, best first."""
+    rows, states = targets
+    best = best_features(
+        fitted,
+        rows,
+        states,
+        n,
+        features,
+        criterion,
+        exclude_observed=exclude_observed,
+        mixed_kinds=mixed_kinds,
+    )
+    stored = fitted.catalogue.listing.features
+    rankings = []
+    for line, (row, (slots, score)) in enumerate(zip(rows, best, strict=True)):
+        names = [stored[slot].name for slot in slots]
+        prediction = predict_features(
+            fitted, Names([row.name], "row"), states.take(slice(line, line + 1)), names
+        )
+        low, high = prediction.interval(level)
+        mean, std, low, high = (part[0] for part in (prediction.mean, prediction.std, low, high))
+        of = (row.name, "feature", criterion.by, tuple(names))
+        rankings.append(Ranking(*of, score, mean, std, low, high, level))
+    return rankings
+
+
 @torch.no_grad()
 def best_features(
     fitted: ModelState,
-    askers: Sequence[Asker],
+    rows: Sequence[TargetRow],
     states: RowStates,
     n: int,
     features: Sequence[Any] | None,
@@ -286,38 +386,22 @@ def best_features(
     exclude_observed: bool,
     mixed_kinds: bool,
 ) -> list[Chosen]:
-    """The slots of the best features for each row of these states, best first, and their scores."""
+    """Return, for each row, the slots of the best features, best first, and their scores."""
     listing = fitted.catalogue.listing
     slots = _slots_of(fitted, listing, features)
     if criterion.by != "information" and not mixed_kinds and len(slots):
         require_same_units(listing, slots, for_user("recommend()", "headstart recommend"))
     if exclude_observed:
         require_contexts(listing, slots)
-    left_out = [_observed(fitted, listing, asker) if exclude_observed else NONE for asker in askers]
-    rank = _most_informative_features if criterion.by == "information" else _highest_features
-    found: list[Chosen] = []
-    for start in range(0, len(askers), _ROWS_AT_ONCE):
+    excluded = [_observed(fitted, listing, row) if exclude_observed else NONE for row in rows]
+    choose = _most_informative_features if criterion.by == "information" else _highest_features
+    chosen: list[Chosen] = []
+    for start in range(0, len(rows), _ROWS_AT_ONCE):
         part = slice(start, start + _ROWS_AT_ONCE)
-        found += rank(fitted, listing, slots, states.take(part), n, criterion, left_out[part])
+        chosen += choose(fitted, listing, slots, states.take(part), n, criterion, excluded[part])
     if criterion.by == "information" or mixed_kinds:
-        return found
-    return [(best, score * listing.spans[best] + listing.offsets[best]) for best, score in found]
-
-
-def rankings(
-    fitted: ModelState,
-    askers: Sequence[Asker],
-    states: RowStates,
-    best: Sequence[Chosen],
-    criterion: Criterion,
-    level: float,
-) -> list[Ranking]:
-    """What ``best_features`` found for each row, with predictions."""
-    listed, found = fitted.catalogue.listing.features, []
-    for line, (asker, (chosen, score)) in enumerate(zip(askers, best, strict=True)):
-        names, one = [listed[slot].name for slot in chosen], states.take(slice(line, line + 1))
-        found.append(_ranking_of_features(fitted, asker.name, one, names, score, criterion, level))
-    return found
+        return chosen
+    return [(best, score * listing.spans[best] + listing.offsets[best]) for best, score in chosen]
 
 
 def _slots_of(
@@ -329,7 +413,7 @@ def _slots_of(
 
 
 def require_contexts(listing: FeatureColumns, slots: NDArray[np.int64]) -> None:
-    """Refuse to leave out what is observed where that is not known."""
+    """Refuse to exclude observed cells of features whose observations the model does not hold."""
     fixed = slots[listing.fixed[slots]] if listing.any_fixed else NONE
     if len(fixed):
         name = listing.features[fixed[0]].name
@@ -340,15 +424,16 @@ def require_contexts(listing: FeatureColumns, slots: NDArray[np.int64]) -> None:
         )
 
 
-def _observed(fitted: ModelState, listing: FeatureColumns, asker: Asker) -> NDArray[np.int64]:
-    if asker.position is None:
-        return np.unique(np.array(fitted.catalogue.slots(asker.given), dtype=np.int64))
-    held = listing.observed_by(asker.position)
-    observations = fitted.roster.observations(asker.position)
+def _observed(fitted: ModelState, listing: FeatureColumns, row: TargetRow) -> NDArray[np.int64]:
+    """Return the slots of the features that a row observed."""
+    if row.position is None:
+        return np.unique(np.array(fitted.catalogue.slots(row.observed), dtype=np.int64))
+    slots = listing.observed_by(row.position)
+    observations = fitted.roster.observations(row.position)
     if observations is None:
-        return held
-    own = fitted.catalogue.slots_by_number(observations.numbers)
-    return np.union1d(held, own[own >= 0])
+        return slots
+    others = fitted.catalogue.slots_by_number(observations.numbers)
+    return np.union1d(slots, others[others >= 0])
 
 
 def _highest_features(
@@ -358,52 +443,55 @@ def _highest_features(
     states: RowStates,
     n: int,
     criterion: Criterion,
-    left_out: Sequence[NDArray[np.int64]],
+    excluded: Sequence[NDArray[np.int64]],
 ) -> list[Chosen]:
-    """The slots of the highest scores for each row, with their scores in double precision."""
+    """Return, for each row, the slots of the highest scores, and these scores in double precision."""
     total = len(listing.places)
-    walk = None if 3 * len(slots) > total else slots  # None: all heads are read as they lie
+    some = None if 3 * len(slots) > total else slots  # None: read all stored heads without copying them
     never = None
-    if walk is None and len(slots) < total:
+    if some is None and len(slots) < total:
         never = torch.ones(total, dtype=torch.bool)
         never[torch.from_numpy(slots)] = False
-    lines, hidden = _hidden(walk, left_out)
+    lines, columns = _excluded_cells(some, excluded)
 
     def score(part: slice) -> Tensor:
-        where = part if walk is None else torch.from_numpy(walk[part])
-        found = scores(fitted, criterion, Candidates.at(fitted, listing, where), states, torch.float32)
+        at = part if some is None else torch.from_numpy(some[part])
+        scored = scores(fitted, criterion, Candidates.at(fitted, listing, at), states, torch.float32)
         if never is not None:
-            found[:, never[part]] = -torch.inf
-        begin, end = np.searchsorted(hidden, [part.start, part.stop])
-        found[lines[begin:end], hidden[begin:end] - part.start] = -torch.inf
-        return found
+            scored[:, never[part]] = -torch.inf
+        begin, end = np.searchsorted(columns, [part.start, part.stop])
+        scored[lines[begin:end], columns[begin:end] - part.start] = -torch.inf
+        return scored
 
     chosen = []
-    found = top_candidates(score, len(states), total if walk is None else len(walk), n)
-    for line, near in enumerate(found):
-        some = near.numpy() if walk is None else walk[near.numpy()]
-        candidates, one = Candidates.at(fitted, listing, torch.from_numpy(some)), slice(line, line + 1)
-        exact = scores(fitted, criterion, candidates, states.take(one))[0].numpy()
-        # Products of matrices round the same numbers differently by where they stand: what is alike stays so.
-        alike = np.round(exact / max(1.0, float(np.abs(exact).max(initial=0.0))), 12)
-        order = np.lexsort((listing.places[some], -alike))[:n]
-        chosen.append((some[order], exact[order]))
+    for line, near in enumerate(top_candidates(score, len(states), total if some is None else len(some), n)):
+        near_slots = near.numpy() if some is None else some[near.numpy()]
+        candidates = Candidates.at(fitted, listing, torch.from_numpy(near_slots))
+        exact = scores(fitted, criterion, candidates, states.take(slice(line, line + 1)))[0].numpy()
+        # Matrix products round equal numbers differently by their position: rounding keeps them equal.
+        rounded = np.round(exact / max(1.0, float(np.abs(exact).max(initial=0.0))), 12)
+        order = np.lexsort((listing.places[near_slots], -rounded))[:n]
+        chosen.append((near_slots[order], exact[order]))
     return chosen
 
 
-def _hidden(
-    walk: NDArray[np.int64] | None, left_out: Sequence[NDArray[np.int64]]
+def _excluded_cells(
+    some: NDArray[np.int64] | None, excluded: Sequence[NDArray[np.int64]]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """What each line leaves out, as lines and places in the ascending ``walk``, in the order of places."""
-    lines = np.repeat(np.arange(len(left_out)), [len(each) for each in left_out])
-    places = np.concatenate([*left_out, NONE])
-    if walk is not None:
-        slots, places = places, np.searchsorted(walk, places)
-        inside = places < len(walk)
-        inside[inside] = walk[places[inside]] == slots[inside]
-        lines, places = lines[inside], places[inside]
-    order = np.argsort(places, kind="stable")
-    return lines[order], places[order]
+    """Return the lines and columns of excluded cells, sorted by column.
+
+    ``excluded`` has the slots of each line. Columns are positions in the ascending slots ``some``, or the
+    slots themselves if it is None.
+    """
+    lines = np.repeat(np.arange(len(excluded)), [len(slots) for slots in excluded])
+    columns = np.concatenate([*excluded, NONE])
+    if some is not None:
+        slots, columns = columns, np.searchsorted(some, columns)
+        inside = columns < len(some)
+        inside[inside] = some[columns[inside]] == slots[inside]
+        lines, columns = lines[inside], columns[inside]
+    order = np.argsort(columns, kind="stable")
+    return lines[order], columns[order]
 
 
 def _most_informative_features(
@@ -413,12 +501,12 @@ def _most_informative_features(
     states: RowStates,
     n: int,
     criterion: Criterion,  # noqa: ARG001
-    left_out: Sequence[NDArray[np.int64]],
+    excluded: Sequence[NDArray[np.int64]],
 ) -> list[Chosen]:
-    """The features whose observation would tell most about each row.
+    """Return, for each row, the features whose observation would inform most about it.
 
-    As in ``suggest`` with the parts exchanged: the unknown is the row's activation, of the variance that
-    the backbone gives. What a head is unsure of counts as noise.
+    It is the A-optimal design of ``suggest`` with rows and features exchanged: the unknown is the row's
+    activation, with the variance that the backbone gives. The uncertainty of heads counts as noise.
     """
     if states.variance is None:
         raise InputError(
@@ -426,61 +514,48 @@ def _most_informative_features(
             "fit with "
             f"{option_name('backbone', 'factorisation')}"
         )
-    every = _second_moment_of_weights(fitted, listing.present)
-    found = []
-    for line, hidden in enumerate(left_out):
-        some = np.setdiff1d(slots, hidden)
-        where = torch.from_numpy(some[np.argsort(listing.places[some], kind="stable")])
-        one = states.take(slice(line, line + 1))
-        noise = _noise_of_answers(fitted, listing, where, one)
-        covariance = torch.diag(one.variance[0].double())  # type: ignore[index]
-        weights = Weights(fitted.catalogue.stored(where).weight)
-        chosen, gains = greedy_design(weights, noise, covariance, every, n)
-        found.append((where.numpy()[chosen], np.array(gains)))
-    return found
+    moment = _second_moment_of_weights(fitted, listing.present)
+    chosen = []
+    for line, observed in enumerate(excluded):
+        some = np.setdiff1d(slots, observed)
+        candidates = torch.from_numpy(some[np.argsort(listing.places[some], kind="stable")])
+        state = states.take(slice(line, line + 1))
+        noise = _observation_noise(fitted, listing, candidates, state)
+        covariance = torch.diag(state.variance[0].double())  # type: ignore[index]
+        weights = Weights(fitted.catalogue.stored(candidates).weight)
+        best, gains = greedy_design(weights, noise, covariance, moment, n)
+        chosen.append((candidates.numpy()[best], np.array(gains)))
+    return chosen
 
 
 def _second_moment_of_weights(fitted: ModelState, slots: NDArray[np.int64]) -> Tensor:
-    """E[w·wᵀ] over all features: by it the variance of a row's activation is that of its predictions."""
+    """Return E[w·wᵀ] over all features, which turns the covariance of an activation into mean variance."""
     weights = [fitted.catalogue.stored(part).weight.double() for part in _parts(torch.from_numpy(slots))]
-    return sum(each.T @ each for each in weights) / max(1, len(slots))  # type: ignore[return-value]
+    return sum(weight.T @ weight for weight in weights) / max(1, len(slots))  # type: ignore[return-value]
 
 
-def _noise_of_answers(fitted: ModelState, listing: FeatureColumns, slots: Tensor, one: RowStates) -> Tensor:
-    """The variance of one row's observation of each feature, about what its activation says: (features,)."""
-    known = RowStates(one.code, one.code_std, one.activation, one.noise)
-    found = [torch.zeros(0, dtype=torch.float64)]
+def _observation_noise(
+    fitted: ModelState, listing: FeatureColumns, slots: Tensor, state: RowStates
+) -> Tensor:
+    """Return the variance of one row's observation of each feature given its activation: (features,)."""
+    certain = RowStates(state.code, state.code_std, state.activation, state.noise)
+    noise = [torch.zeros(0, dtype=torch.float64)]
     for part in _parts(slots):
         some = Candidates.at(fitted, listing, part)
-        grid = predict_grid(some.heads, known, some.modelled, fitted.knowledge.likelihood)
-        found.append((grid.output_noise() + grid.variance)[0])
-    return torch.cat(found)
+        grid = predict_grid(some.heads, certain, some.modelled, fitted.knowledge.likelihood)
+        noise.append((grid.output_noise() + grid.variance)[0])
+    return torch.cat(noise)
 
 
 def _parts(slots: Tensor) -> Sequence[Tensor]:
     return torch.split(slots, _HEADS_AT_ONCE)
 
 
-def _ranking_of_features(
-    fitted: ModelState,
-    row: str,
-    state: RowStates,
-    names: list[str],
-    score: NDArray[np.float64],
-    criterion: Criterion,
-    level: float,
-) -> Ranking:
-    prediction = predict_features(fitted, Names([row], "row"), state, names)
-    low, high = prediction.interval(level)
-    mean, std = prediction.mean[0], prediction.std[0]
-    return Ranking(row, "feature", criterion.by, tuple(names), score, mean, std, low[0], high[0], level)
-
-
-_AUDIENCE_AT_ONCE = 1 << 14  # whose activations stay in the cache
+_CANDIDATE_ROWS_AT_ONCE = 1 << 14  # so that their activations stay in the cache
 
 
 @torch.no_grad()
-def audience(
+def rank_rows(
     fitted: ModelState,
     feature: object,
     n: int,
@@ -491,76 +566,86 @@ def audience(
     level: float,
 ) -> Ranking:
     """Rank rows for one feature, best first."""
-    (own,), heads = fitted.catalogue.take([feature])
+    (known,), heads = fitted.catalogue.take([feature])
     if exclude_observed:
         require_contexts(fitted.catalogue.listing, np.array(fitted.catalogue.slots([feature])))
-    everyone = candidate_rows(fitted, rows, fitted.observers(own) if exclude_observed else NONE)
+    candidates = candidate_rows(fitted, rows, fitted.observers(known) if exclude_observed else NONE)
     if criterion.by == "information":
-        places, score = _most_informative_rows(fitted, heads, own, everyone, n)
+        what = option_name("by", "information")
+        positions, score = _most_informative_rows(fitted, heads, known, candidates, n, what)
     else:
-        places, score = _highest_rows(fitted, heads, own, everyone, n, criterion)
-    names = [fitted.rows[place] for place in places]
-    states = fitted.roster.take(places)
-    prediction = predict_features(fitted, Names(names, "row"), states, [own.name])
+        positions, score = _highest_rows(fitted, heads, known, candidates, n, criterion)
+    names = [fitted.rows[position] for position in positions]
+    states = fitted.roster.take(positions)
+    prediction = predict_features(fitted, Names(names, "row"), states, [known.name])
     low, high = prediction.interval(level)
     mean, std, low, high = (part[:, 0] for part in (prediction.mean, prediction.std, low, high))
-    return Ranking(own.name, "row", criterion.by, tuple(names), score, mean, std, low, high, level)
+    return Ranking(known.name, "row", criterion.by, tuple(names), score, mean, std, low, high, level)
+
+
+@torch.no_grad()
+def suggest_rows(fitted: ModelState, feature: object, n: int, rows: Sequence[Any] | None) -> list[str]:
+    """Return the rows whose observations would inform most about a feature, best first."""
+    (known,), heads = fitted.catalogue.take([feature])
+    candidates = candidate_rows(fitted, rows, fitted.observers(known))
+    what = for_user("suggest()", "headstart suggest")
+    positions, _ = _most_informative_rows(fitted, heads, known, candidates, n, what)
+    return [fitted.rows[position] for position in positions]
 
 
 def candidate_rows(
-    fitted: ModelState, rows: Sequence[Any] | None, seen: NDArray[np.int64]
+    fitted: ModelState, rows: Sequence[Any] | None, excluded: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """The positions of the rows given, or of all, without those ``seen``, in ascending order."""
+    """Return the ascending positions of ``rows``, or of all rows, without the ``excluded`` positions."""
     if rows is None:
-        wanted = np.ones(len(fitted.rows), dtype=bool)
+        is_candidate = np.ones(len(fitted.rows), dtype=bool)
     else:
-        wanted = np.zeros(len(fitted.rows), dtype=bool)
-        wanted[fitted.rows.positions([as_name(row, "row") for row in rows])] = True
-    wanted[seen] = False
-    return np.flatnonzero(wanted)
+        is_candidate = np.zeros(len(fitted.rows), dtype=bool)
+        is_candidate[fitted.rows.positions([as_name(row, "row") for row in rows])] = True
+    is_candidate[excluded] = False
+    return np.flatnonzero(is_candidate)
 
 
 def _highest_rows(
     fitted: ModelState,
     heads: Heads,
-    own: Feature,
+    feature: Feature,
     candidates: NDArray[np.int64],
     n: int,
     criterion: Criterion,
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """The rows of the highest scores, and these in the data's units."""
-    kinds = torch.tensor([own.kind.type])
-    feature = Candidates(heads, kinds, fitted.modelled(kinds), torch.tensor([own.shots]), kinds)
-    roster, walk, hidden = fitted.roster, candidates, np.zeros(len(candidates), dtype=bool)
-    everyone = 3 * len(candidates) > len(fitted.rows)
-    if everyone:  # then all states are read as they lie, which does not move them after a change
+    """Return the positions of the rows with the highest scores, and the scores in the data's units."""
+    kinds = torch.tensor([feature.kind.type])
+    candidate = Candidates(heads, kinds, fitted.modelled(kinds), torch.tensor([feature.shots]), kinds)
+    roster, positions, excluded = fitted.roster, candidates, np.zeros(len(candidates), dtype=bool)
+    read_all = 3 * len(candidates) > len(fitted.rows)
+    if read_all:  # in the order of storage, which does not copy the states after a change
         slots = roster.slots()
-        hidden = np.ones(int(slots.max(initial=-1)) + 1, dtype=bool)
-        hidden[slots[candidates]] = False
-        walk = np.full(len(hidden), -1)
-        walk[slots] = np.arange(len(slots))
+        excluded = np.ones(int(slots.max(initial=-1)) + 1, dtype=bool)
+        excluded[slots[candidates]] = False
+        positions = np.full(len(excluded), -1)
+        positions[slots] = np.arange(len(slots))
 
     def score(part: slice) -> Tensor:
-        states = roster.stored(part) if everyone else roster.take(walk[part])
-        found = scores(fitted, criterion, feature, states, torch.float32)[:, 0]
-        return torch.where(torch.from_numpy(hidden[part]), -torch.inf, found)[None]
+        states = roster.stored(part) if read_all else roster.take(positions[part])
+        scored = scores(fitted, criterion, candidate, states, torch.float32)[:, 0]
+        return torch.where(torch.from_numpy(excluded[part]), -torch.inf, scored)[None]
 
-    (near,) = top_candidates(score, 1, len(walk), n, _AUDIENCE_AT_ONCE)
-    some = np.sort(walk[near.numpy()])
-    exact = scores(fitted, criterion, feature, roster.take(some))[:, 0].numpy()
+    (near,) = top_candidates(score, 1, len(positions), n, _CANDIDATE_ROWS_AT_ONCE)
+    nearest = np.sort(positions[near.numpy()])
+    exact = scores(fitted, criterion, candidate, roster.take(nearest))[:, 0].numpy()
     order = np.argsort(-exact, kind="stable")[:n]
-    return some[order], exact[order] * own.kind.span + own.kind.offset
+    return nearest[order], exact[order] * feature.kind.span + feature.kind.offset
 
 
 def _most_informative_rows(
-    fitted: ModelState, heads: Heads, own: Feature, candidates: NDArray[np.int64], n: int
+    fitted: ModelState, heads: Heads, feature: Feature, candidates: NDArray[np.int64], n: int, what: str
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """The rows that ``suggest`` names, with what each of them adds."""
+    """Return the positions of the rows that inform most about a feature, and the gain of each."""
     if not fitted.adapter.gives_uncertainty:
         raise InputError(
-            f"{option_name('by', 'information')} needs an adapter that knows how sure it is; fit with "
-            f"{option_name('adapter', 'bayes')}"
+            f"{what} needs an adapter that knows how sure it is; fit with {option_name('adapter', 'bayes')}"
         )
-    kind, likelihood = int(fitted.kinds_of([own])), fitted.knowledge.likelihood
+    kind, likelihood = int(fitted.kinds_of([feature])), fitted.knowledge.likelihood
     chosen, gains = information(heads, fitted.states, torch.from_numpy(candidates), kind, n, likelihood)
     return candidates[chosen], np.array(gains)

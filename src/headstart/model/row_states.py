@@ -13,7 +13,8 @@ from torch import Tensor
 from headstart.backbones.base import OpenBackbone
 from headstart.core.types import Heads, RowBelief, RowStates
 from headstart.errors import NumericalError
-from headstart.linalg.packed import LinAlgError, pack, unpack
+from headstart.linalg.array_ops import LinAlgError
+from headstart.linalg.packed import pack, unpack
 from headstart.model.rows import RowCells, RowObservations
 from headstart.model.state import ModelState
 from headstart.table import Cells

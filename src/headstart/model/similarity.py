@@ -1,4 +1,4 @@
-"""Which features are alike, as their predictions go."""
+"""Find features with similar predictions."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ import torch
 from numpy.typing import NDArray
 
 from headstart.core.types import second_moment
+from headstart.display import MAX_LINES, table_html, text_table
 from headstart.model.ranking import top_candidates
 from headstart.model.state import ModelState
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Similar:
-    """Features alike to one, the most alike first.
+    """Features similar to one feature, the most similar first.
 
     Attributes
     ----------
     feature : str
-        The feature that others were compared with.
+        The feature that the others are compared with.
     names : tuple of str
-        The names of the others; equals are in the order of the model.
+        The names of the others; equally similar ones are in the order of the model.
     similarity : ndarray of shape (n,)
-        From 1 (all rows are predicted in the same order) through 0 to −1 (in the opposite order).
+        The correlations of the outputs over rows, from 1 through 0 to −1.
     """
 
     feature: str
@@ -41,52 +42,61 @@ class Similar:
         return iter(zip(self.names, self.similarity.tolist(), strict=True))
 
     def to_arrow(self) -> pa.Table:
-        """One line per feature: feature, similarity."""
+        """Return one line per feature: feature, similarity."""
         return pa.table({"feature": pa.array(self.names, pa.string()), "similarity": self.similarity})
 
     def to_pandas(self) -> Any:
-        """The same as a pandas frame; pandas must be installed."""
+        """Return ``to_arrow`` as a pandas frame; pandas must be installed."""
         return self.to_arrow().to_pandas()
 
+    @property
+    def _title(self) -> str:
+        return f"{len(self)} features similar to {self.feature!r}"
+
+    def _lines(self) -> list[tuple[str, str]]:
+        return [(name, f"{value:+.3f}") for name, value in list(self)[:MAX_LINES]]
+
     def __repr__(self) -> str:
-        width = max((len(name) for name in self.names), default=0)
-        lines = [f"  {name:<{width}}  {value:+.3f}" for name, value in self]
-        return "\n".join([f"{len(self)} features alike to {self.feature!r}", *lines])
+        more = [f"  … {len(self) - MAX_LINES} more"] if len(self) > MAX_LINES else []
+        return "\n".join([self._title, *([text_table(self._lines())] if len(self) else []), *more])
+
+    def _repr_html_(self) -> str:
+        return table_html(("feature", "similarity"), self._lines(), self._title, total=len(self))
 
 
 @torch.no_grad()
 def similar(fitted: ModelState, name: object, n: int) -> Similar:
-    """Rank features by the correlation of their outputs with one feature's, over the rows of the model.
+    """Rank features by the correlation of their outputs with those of one feature, over all rows.
 
-    With S the covariance of rows' activations, the outputs of two heads have the covariance wᵀ·S·w', so that
-    no row has to be predicted. A feature whose predictions do not differ between rows is alike to none.
+    With S the covariance of the rows' activations, the outputs of two heads have the covariance wᵀ·S·w', so
+    that no row has to be predicted. A feature with the same output at all rows has the similarity 0.
     """
     listing, catalogue = fitted.catalogue.listing, fitted.catalogue
-    own = catalogue[name]
     (slot,) = catalogue.slots([name])
     moment = second_moment(fitted.states)
-    spread = moment[:-1, :-1] - torch.outer(moment[:-1, -1], moment[-1, :-1])
-    side = spread @ catalogue.stored(torch.tensor([slot])).weight[0].double()
-    length = float(side @ catalogue.stored(torch.tensor([slot])).weight[0].double())
-    absent = torch.from_numpy(listing.places < 0)
-    absent[slot] = True
+    row_covariance = moment[:-1, :-1] - torch.outer(moment[:-1, -1], moment[-1, :-1])
+    reference = catalogue.stored(torch.tensor([slot])).weight[0].double()
+    side = row_covariance @ reference
+    reference_variance = max(float(side @ reference), 0)
+    excluded = torch.from_numpy(listing.places < 0)
+    excluded[slot] = True
 
-    def correlation(where: slice | torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        weight = catalogue.stored(where).weight.to(dtype)
-        own_variance = ((weight @ spread.to(dtype)) * weight).sum(1)
-        scale = (own_variance.clamp(min=0) * max(length, 0)).sqrt()
-        return torch.where(scale > _NO_SPREAD, weight @ side.to(dtype) / scale.clamp(min=_NO_SPREAD), 0.0)
+    def correlation(slots: slice | torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        weight = catalogue.stored(slots).weight.to(dtype)
+        variance = ((weight @ row_covariance.to(dtype)) * weight).sum(1)
+        scale = (variance.clamp(min=0) * reference_variance).sqrt()
+        return torch.where(scale > _CONSTANT, weight @ side.to(dtype) / scale.clamp(min=_CONSTANT), 0.0)
 
     def score(part: slice) -> torch.Tensor:
-        return torch.where(absent[part], -torch.inf, correlation(part, torch.float32))[None]
+        return torch.where(excluded[part], -torch.inf, correlation(part, torch.float32))[None]
 
-    (near,) = top_candidates(score, 1, len(absent), n, _AT_ONCE)
+    (near,) = top_candidates(score, 1, len(excluded), n, _AT_ONCE)
     exact = correlation(near, torch.float64).clamp(-1, 1).numpy()
     order = np.lexsort((listing.places[near.numpy()], -exact))[:n]
     names = [listing.features[i].name for i in near.numpy()[order]]
-    return Similar(own.name, tuple(names), exact[order])
+    return Similar(catalogue[name].name, tuple(names), exact[order])
 
 
-_NO_SPREAD = 1e-12  # of outputs on the models' scale: below it all rows are predicted the same
+_CONSTANT = 1e-12  # a scale below this, on the models' scale, counts as constant outputs
 
 _AT_ONCE = 1 << 14

@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator, SerializeAsAny
 from torch import Tensor, maximum, stack
 
-from headstart.adapters.base import Adapter, AdapterConfig, StreamingAdapter, adapter_config
+from headstart.adapters.base import Adapter, AdapterConfig, adapter_config
 from headstart.backbones.base import Backbone
 from headstart.core.likelihood import Likelihood
 from headstart.core.predictive import predict_cells
 from headstart.core.types import FeatureBatch, Heads, Knowledge, RowStates
 from headstart.distributed import process_group
 from headstart.errors import InputError, NumericalError, for_user, option_name
-from headstart.linalg.packed import LinAlgError
+from headstart.linalg.array_ops import LinAlgError
 from headstart.model.features import Evidence, Feature, FeatureStore
 from headstart.model.rows import RowMetadata, RowStore
 from headstart.table import Cells, Kind, MetadataSchema, Names
@@ -432,10 +432,10 @@ class ModelState:
         heads = self._kept([feature], adapter.solve(total, batch), batch, states)
         return self.holding([feature], heads, [total])
 
-    def _streaming(self, feature: Feature) -> StreamingAdapter | None:
+    def _streaming(self, feature: Feature) -> Adapter | None:
         """The adapter, if it makes this feature's head from sums over observations."""
         adapter = self.adapter
-        if not isinstance(adapter, StreamingAdapter) or feature.finds_scale:  # it changes with every one
+        if not adapter.streaming or feature.finds_scale:  # it changes with every one
             return None
         return adapter if bool(adapter.streams(self.kinds_of([feature]))) else None
 
@@ -477,7 +477,7 @@ class ModelState:
         Of one feature only the states of its own rows are gathered: all of them would cost more.
         """
         batch = self.batch_of(features)
-        if len(features) > 1 or not isinstance(self.adapter, StreamingAdapter):
+        if len(features) > 1 or not self.adapter.streaming:
             return batch, self.states
         here = replace(
             batch.cells, index=torch.arange(batch.cells.index.numel()), width=len(features[0].rows)

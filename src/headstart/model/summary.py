@@ -1,20 +1,26 @@
-"""What a model says of itself: what was chosen, what metadata contributes, how large errors are expected."""
+"""Describe a fitted model, its features and its rows for a person to read."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
-from headstart.adapters.bayes import ClosedFormAdapter
+import numpy as np
+from numpy.typing import NDArray
+
+from headstart.display import facts_html
+from headstart.model.row_states import observations_of_row
 from headstart.model.state import ModelState
+from headstart.table import Kind, Names
 from headstart.training.judge import Judgement
 
 
 @dataclass(frozen=True)
 class ExpectedError:
-    """The error to expect of a new feature with so many observations.
+    """The expected error of a new feature with ``shots`` observations.
 
-    It is the root of the mean squared error over features that were held out from everything, in the
-    data's units where all features share them, otherwise in units of the models' scale.
+    It is the root mean squared error over features that were held out from the whole training, in the
+    data's own units if all features share them, otherwise on the models' scale.
     """
 
     shots: int
@@ -24,23 +30,29 @@ class ExpectedError:
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """Facts about a fitted model, for a person to read: ``print(model.info)``.
+    """Facts about a fitted model: ``print(model.info)``.
 
     Attributes
     ----------
     backbone, adapter : str
-        The parts that were trained.
+        The names of the trained parts.
     chosen : str or None
-        What the judge chose, if it chose.
+        The candidate that won on the held-out features; None if no candidates were compared.
     judged_on : int
-        How many features were held out to choose and calibrate.
+        The number of features held out to choose and calibrate.
     errors : list of ExpectedError
-        The error to expect by shots; empty where nothing was held out.
-    metadata : dict
-        By metadata column, the share of the error of predicted heads that it removes; 0 for a column
-        that is not used.
+        The expected error by shots; empty if no feature was held out.
+    metadata : dict of str to float
+        By metadata column, the share of the error of predicted heads that it removes; 0 for an unused
+        column.
     rows, features, added : int
-        How many rows and features there are, and how many features came after ``fit``.
+        The number of rows, of features, and of features added after ``fit``.
+    kind : str
+        The most frequent kind.
+    columns : str
+        The metadata columns with their types.
+    latest : tuple of str
+        The last features added after ``fit``, with their shots; at most three.
     """
 
     backbone: str
@@ -52,9 +64,12 @@ class ModelInfo:
     rows: int
     features: int
     added: int
+    kind: str = ""
+    columns: str = ""
+    latest: tuple[str, ...] = ()
 
     def lines(self) -> list[tuple[str, str]]:
-        """The facts as (label, text)."""
+        """Return the facts as (label, text)."""
         facts = [
             ("backbone", self.backbone),
             ("adapter", self.adapter),
@@ -75,10 +90,14 @@ class ModelInfo:
     def __str__(self) -> str:
         return "\n".join(f"{label}: {text}" for label, text in self.lines())
 
+    def _repr_html_(self) -> str:
+        return facts_html(self.lines())
 
-def info_of(fitted: ModelState) -> ModelInfo:
-    """Gather the facts about a fitted model."""
+
+def describe_model(fitted: ModelState) -> ModelInfo:
+    """Collect the facts about a fitted model."""
     features = list(fitted.catalogue.values())
+    added = [feature for feature in features if not feature.in_backbone]
     judgement = fitted.judgement
     return ModelInfo(
         backbone=fitted.settings.backbone.name,
@@ -89,25 +108,149 @@ def info_of(fitted: ModelState) -> ModelInfo:
         metadata=_contributions(fitted),
         rows=len(fitted.rows),
         features=len(features),
-        added=sum(not feature.in_backbone for feature in features),
+        added=len(added),
+        kind=str(fitted.kinds[0]),
+        columns=fitted.schema.describe() if fitted.schema else "no metadata",
+        latest=tuple(f"{feature.name} ({feature.shots} shots)" for feature in added[-3:]),
     )
 
 
 def expected_errors(fitted: ModelState, judgement: Judgement) -> list[ExpectedError]:
-    """The errors of what was chosen, by shots."""
+    """Return the errors of the chosen candidate, by shots."""
     if not judgement.candidates:
         return []
     verdict = judgement.candidates[judgement.chosen]
     span = fitted.kinds[0].span if len(fitted.kinds) == 1 else 1.0
-    found = []
-    for shots, squared, spread in zip(judgement.shots, verdict.error, verdict.standard_error, strict=True):
+    errors = []
+    for shots, squared, deviation in zip(judgement.shots, verdict.error, verdict.standard_error, strict=True):
         root = max(squared, 1e-12) ** 0.5
-        found.append(ExpectedError(shots, span * root, span * spread / (2 * root)))  # of the root
-    return found
+        errors.append(ExpectedError(shots, span * root, span * deviation / (2 * root)))  # the delta method
+    return errors
 
 
 def _contributions(fitted: ModelState) -> dict[str, float]:
-    if fitted.schema is None or not isinstance(fitted.adapter, ClosedFormAdapter):
+    if fitted.schema is None or not fitted.adapter.explainable:
         return {}
     names = [column.name for column in fitted.schema.columns]
-    return dict(zip(names, fitted.adapter.prior.gains.tolist(), strict=True))
+    return dict(zip(names, fitted.adapter.metadata_gains.tolist(), strict=True))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class KnownFeature:
+    """A feature of a model, as ``model.feature(feature)`` returns it.
+
+    Attributes
+    ----------
+    name : str
+        Its name.
+    kind : Kind
+        The values that it takes.
+    shots : int
+        The number of observations that its head is computed from.
+    metadata : dict of str to object
+        Its metadata by column, as it was given; missing values are left out.
+    in_backbone : bool
+        Whether the backbone reads it.
+    fixed : bool
+        Whether its head belongs to the backbone, which does not keep the observations.
+    values : ndarray of shape (n,)
+        The observed values, in the data's own units; empty for a fixed head.
+    """
+
+    name: str
+    kind: Kind
+    shots: int
+    metadata: dict[str, object]
+    in_backbone: bool
+    fixed: bool
+    values: NDArray[np.float64]
+    _positions: NDArray[Any] = field(repr=False)  # (n,): of the observed rows
+    _names: Names = field(repr=False)  # of all rows
+
+    @property
+    def rows(self) -> list[str]:
+        """The names of the observed rows, in the order of ``values``."""
+        return [self._names[position] for position in self._positions.tolist()]
+
+    @property
+    def observations(self) -> dict[str, float]:
+        """The observed values by the names of rows."""
+        return dict(zip(self.rows, self.values.tolist(), strict=True))
+
+    def __repr__(self) -> str:
+        return _one_line(f"{self.name!r} ({self.kind})", self.shots, self.metadata)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class KnownRow:
+    """A row of a model, as ``model.row(row)`` returns it.
+
+    Attributes
+    ----------
+    name : str
+        Its name.
+    observations : dict of str to float
+        Its observed values by the names of features, in the data's own units.
+    metadata : dict of str to object
+        Its metadata by column, as it was given; missing values are left out.
+    """
+
+    name: str
+    observations: dict[str, float]
+    metadata: dict[str, object]
+
+    @property
+    def n_observed(self) -> int:
+        """The number of features that the row observed."""
+        return len(self.observations)
+
+    def __repr__(self) -> str:
+        return _one_line(repr(self.name), self.n_observed, self.metadata)
+
+
+def _one_line(title: str, observations: int, metadata: dict[str, object]) -> str:
+    columns = ", ".join(f"{column}: {value}" for column, value in metadata.items())
+    return f"{title}, {observations} observations" + (columns and f"; {columns}")
+
+
+def known_feature(fitted: ModelState, name: object) -> KnownFeature:
+    """Return the feature of this name."""
+    feature = fitted.catalogue[name]
+    return KnownFeature(
+        name=feature.name,
+        kind=feature.kind,
+        shots=feature.shots,
+        metadata=feature.readable(fitted.schema),
+        in_backbone=feature.in_backbone,
+        fixed=feature.fixed,
+        values=feature.values,
+        _positions=feature.rows,
+        _names=fitted.rows,
+    )
+
+
+def known_row(fitted: ModelState, row: object) -> KnownRow:
+    """Return the row of this name, with the observations of its state and of the features' contexts."""
+    position = fitted.rows.position(row)
+    state = observations_of_row(fitted, position)
+    values = state.values.tolist()
+    if fitted.roster.observations(position) is None:  # from the table of the fit, in single precision
+        values = [float(f"{value:.7g}") for value in values]
+    names = fitted.catalogue.names_by_number(state.numbers)  # None for a removed feature
+    observations = {
+        feature: value for feature, value in zip(names, values, strict=True) if feature is not None
+    }
+    columns = fitted.catalogue.listing
+    for slot in columns.observed_by(position):
+        feature = columns.features[slot]
+        observations[feature.name] = feature.value_at(position)
+    order = np.argsort(columns.places[fitted.catalogue.slots(observations)], kind="stable")
+    names = list(observations)
+    record: dict[str, object] = {}
+    if fitted.row_metadata is not None:
+        record = fitted.row_metadata.lines.slice(position, 1).to_pylist()[0]
+    return KnownRow(
+        fitted.rows[position],
+        {names[i]: observations[names[i]] for i in order},
+        {column: value for column, value in record.items() if value is not None},
+    )

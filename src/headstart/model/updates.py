@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from headstart.adapters.bayes import ClosedFormAdapter, OneContext, OneSums, one_head, refine_one
+from headstart.adapters.base import OneContext
 from headstart.backbones.factorisation import Factorisation, OneRow, one_state
 from headstart.core.predictive import predict_cells, predict_one
 from headstart.core.types import OneHead, OneState, RowStates
 from headstart.errors import InputError, NumericalError, for_user, join_names, option_name
-from headstart.linalg.packed import Array, LinAlgError, pack_one
+from headstart.linalg.array_ops import Array, LinAlgError
 from headstart.model.features import Feature, FeatureStore
 from headstart.model.inputs import NewRows, Triples, rows_of
 from headstart.model.row_states import (
@@ -43,12 +43,10 @@ def has_short_ways(fitted: ModelState) -> bool:
     """Whether the parts of a model have forms for a single row or feature."""
     adapter, backbone = fitted.adapter, fitted.backbone
     return (
-        isinstance(adapter, ClosedFormAdapter)
-        and adapter.context_free_prior
+        adapter.adapts_one
         and isinstance(backbone, Factorisation)
         and backbone.config.uncertain_rows
         and backbone.config.likelihood.rating_link == "identity"
-        and not adapter.training
     )
 
 
@@ -72,7 +70,7 @@ def with_row(fitted: ModelState, row: int, number: int, value: float, time: floa
 def compute_row_state(fitted: ModelState, row: int, observations: RowObservations) -> OneState:
     """``describing.compute_row_states`` of one row that observed this."""
     try:
-        state = refine_one(_adapter(fitted), _state(fitted, row, observations))
+        state = fitted.adapter.refine_one(_state(fitted, row, observations))
         finite = math.isfinite(sum(float(np.sum(part)) for part in state.parts()))
     except LinAlgError:
         finite = False
@@ -164,7 +162,7 @@ def with_feature(
     before = head_of(fitted, feature)
     start = np.append(before.weight, before.bias).astype(np.float64)
     try:
-        head, sums = one_head(_adapter(fitted), context, _prior_means(fitted, after), start)
+        head, evidence = fitted.adapter.adapt_one(context, _prior_means(fitted, after), start)
         finite = math.isfinite(sum(float(np.sum(part)) for part in head))
     except (LinAlgError, ArithmeticError):
         finite = False
@@ -172,23 +170,16 @@ def with_feature(
         raise too_extreme(after)
     if kind != KindType.BINARY and _surprises(fitted, head, context, after.shots):
         return fitted.refined(after)  # the general way, in which intervals widen
-    evidence = None if sums is None or kind == KindType.REAL else _kept(sums)
     catalogue = fitted.catalogue.put_one(after, head, evidence, fitted.roster.epoch)
     return replace(fitted, catalogue=catalogue)
 
 
-def _adapter(fitted: ModelState) -> ClosedFormAdapter:
-    return cast(ClosedFormAdapter, fitted.adapter)  # as ``takes_one`` says
-
-
 def _prior_means(fitted: ModelState, feature: Feature) -> Array:
     """The prior means of a feature's head with and without metadata: (2, size)."""
-    prior = _adapter(fitted).prior
     if feature.in_backbone:
         number = fitted.catalogue.number(feature.name)  # its position in the backbone
-        return prior.known_means.numpy()[number].astype(np.float64)  # type: ignore[no-any-return]
-    batch = fitted.batch_of([feature.among(feature.rows[:0])])
-    return torch.cat([prior.mean(batch), prior.mean_without_metadata(batch)]).detach().double().numpy()
+        return fitted.adapter.one_prior_means(int(number))
+    return fitted.adapter.one_prior_means(fitted.batch_of([feature.among(feature.rows[:0])]))
 
 
 def _surprises(fitted: ModelState, head: OneHead, context: OneContext, shots: int) -> bool:
@@ -197,12 +188,6 @@ def _surprises(fitted: ModelState, head: OneHead, context: OneContext, shots: in
     distance = context.values - (context.activation @ head.weight + head.bias)
     noise = head.noise if context.noise is None else head.noise * context.noise
     return bool((distance**2 > (SURPRISING * factor) ** 2 * 0.999 * noise).any())  # rounding may differ
-
-
-def _kept(sums: OneSums) -> torch.Tensor:
-    """The sums as ``ClosedFormAdapter.evidence`` gives them."""
-    packed = pack_one(sums.total)
-    return torch.from_numpy(np.concatenate([[sums.shots], packed, sums.linear, [sums.squares]]))[None]
 
 
 _SMALL_SAMPLE = 8.0

@@ -1,4 +1,4 @@
-"""Assemble the application: endpoints, page and documentation behind the guard."""
+"""Assemble the application: endpoints, page and documentation behind the guard; serve it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from starlette.types import Receive, Scope, Send
 
 from headstart import __version__
 from headstart.service.auth import Guard
-from headstart.service.errors import MEDIA_TYPE, SCHEMA, install
+from headstart.service.errors import PROBLEM_RESPONSE, PROBLEM_SCHEMA, install_handlers
 from headstart.service.routes import (
     admin,
     features,
@@ -39,62 +39,33 @@ from headstart.service.schemas import Predict
 from headstart.service.views import IndexCache
 from headstart.service.worker import Service, ServiceSettings
 
-
-async def documentation(request: Request) -> HTMLResponse:
-    """Show every endpoint with its parameters and body."""
-    document: dict[str, Any] = request.app.openapi()
-    parts = [
-        _operation(path, method, each)
-        for path, own in document["paths"].items()
-        for method, each in own.items()
-    ]
-    schemas = [_schema(name, each) for name, each in sorted(document["components"]["schemas"].items())]
-    title = f"{_text(document['info']['title'])} {_text(document['info']['version'])}: API"
-    return HTMLResponse(
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"></head><body>'
-        f"<h1>{title}</h1><p>The same for programs: <a href='/openapi.json'>openapi.json</a>.</p>"
-        f"<h2>Endpoints</h2>{''.join(parts)}<h2>Bodies</h2>{''.join(schemas)}</body></html>"
-    )
-
-
-def _operation(path: str, method: str, operation: dict[str, Any]) -> str:
-    lines = "".join(
-        f"<li><code>{_text(each['name'])}</code> ({_text(each['in'])}): {_text(_form(each['schema']))}</li>"
-        for each in operation.get("parameters", [])
-    )
-    content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
-    reference = content.get("schema", {}).get("$ref", "").rpartition("/")[2]
-    body = f"<p>Body: <a href='#{_text(reference)}'>{_text(reference)}</a></p>" if reference else ""
-    return (
-        f"<section><h3><code>{method.upper()} {_text(path)}</code></h3>"
-        f"<p>{_text(operation.get('description') or operation.get('summary', ''))}</p>"
-        f"{f'<ul>{lines}</ul>' if lines else ''}{body}</section>"
-    )
-
-
-def _schema(name: str, schema: dict[str, Any]) -> str:
-    shown = json.dumps(schema, indent=2, ensure_ascii=False)
-    return f"<section id='{_text(name)}'><h3>{_text(name)}</h3><pre>{_text(shown)}</pre></section>"
-
-
-def _form(schema: dict[str, Any]) -> str:
-    words = [
-        schema.get("type", ""),
-        *(f"{key} {schema[key]}" for key in ("enum", "default") if key in schema),
-    ]
-    return ", ".join(word for word in words if word)
-
-
-def _text(given: object) -> str:
-    return html.escape(str(given), quote=True)
-
-
 PAGE = Path(__file__).parent / "page"
 
-ENVIRONMENT = "HEADSTART_SERVE"  # settings for workers that are processes of their own
+ENVIRONMENT = "HEADSTART_SERVE"  # the variable with the arguments of ``create_app`` for worker processes
+
+_GRACE_SECONDS = 20  # for requests in progress when the service stops
 
 _ROUTERS = (features, rows, observations, predictions, rankings, admin, operations)
+
+
+def create_app(model: str | Path, store: str, settings: ServiceSettings | None = None) -> Application:
+    """Create the application that serves a model.
+
+    Parameters
+    ----------
+    model : str or Path
+        The folder of a fitted model; it is only read.
+    store : str
+        The URL of the store, as ``sqlite:///store.db`` or ``postgresql://user@host/database``.
+    settings : ServiceSettings, default=None
+        The limits of the service.
+
+    Returns
+    -------
+    Application
+        For any ASGI server.
+    """
+    return Application(Service(Path(model).resolve(), store, settings or ServiceSettings()))
 
 
 class Application:
@@ -110,57 +81,32 @@ class Application:
 
     def __init__(self, service: Service) -> None:
         self.service = service
-        self.api = _api(service)
-        self._predict = SimpleNamespace(path="/v1/predict")  # the name of the endpoint, for metrics
+        self.api = _build_api(service)
+        self._predict_route = SimpleNamespace(path="/v1/predict")  # the name of the endpoint in metrics
         self._guard = Guard(self._dispatch, service)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] == "http":
-            # Names may contain a slash: addresses are matched as they were sent, and names decoded after.
+            # Names may contain an encoded slash: match the path as sent; the routes decode names.
             raw = scope.get("raw_path", b"").split(b"?")[0]
             if raw.startswith(b"/v1/"):
                 scope = {**scope, "path": raw.decode("latin-1")}
         await self._guard(scope, receive, send)
 
     async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let the framework find the endpoint; but its way costs more than a small prediction."""
+        """Call the endpoint of predictions directly, every other one through FastAPI.
+
+        Routing by FastAPI takes as long as the prediction of one cell.
+        """
         if scope["type"] == "http" and scope["path"] == "/v1/predict" and scope["method"] == "POST":
-            scope["route"], scope["app"] = self._predict, self.api
+            scope["route"], scope["app"] = self._predict_route, self.api
             await (await predict(Request(scope, receive)))(scope, receive, send)
             return
         await self.api(scope, receive, send)
 
 
-def create_app(model: str | Path, store: str, settings: ServiceSettings | None = None) -> Application:
-    """Make the application that serves a model.
-
-    Parameters
-    ----------
-    model : str or Path
-        The folder of a fitted model; it is only read.
-    store : str
-        The URL of the store, as ``sqlite:///store.db`` or ``postgresql://user@host/database``.
-    settings : ServiceSettings, default=None
-        What is allowed.
-
-    Returns
-    -------
-    Application
-        For any ASGI server.
-    """
-    return Application(Service(Path(model).resolve(), store, settings or ServiceSettings()))
-
-
-def from_environment() -> Application:
-    """Make the application that ``headstart serve`` describes in the environment, in each of its workers."""
-    import json
-
-    given: dict[str, Any] = json.loads(os.environ[ENVIRONMENT])
-    return create_app(given["model"], given["store"], ServiceSettings(**given["settings"]))
-
-
-def _api(service: Service) -> FastAPI:
+def _build_api(service: Service) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         service.start()
@@ -175,50 +121,95 @@ def _api(service: Service) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         openapi_url="/openapi.json",
+        responses={"4XX": PROBLEM_RESPONSE, 503: PROBLEM_RESPONSE},
     )
     api.state.service, api.state.indices = service, IndexCache()
-    install(api)
-    for each in _ROUTERS:
-        api.include_router(each)
-    api.openapi = lambda: _document(api)  # type: ignore[method-assign]
+    install_handlers(api)
+    for router in _ROUTERS:
+        api.include_router(router)
+    api.openapi = lambda: _openapi_document(api)  # type: ignore[method-assign]
     api.add_route("/docs", documentation, include_in_schema=False)
     if PAGE.is_dir():
         api.mount("/", StaticFiles(directory=PAGE, html=True), name="page")
     return api
 
 
-def _document(api: FastAPI) -> dict[str, Any]:
-    """The OpenAPI document: every error is a problem, and tokens may be needed."""
-    if api.openapi_schema:
-        return api.openapi_schema
-    made = get_openapi(title=api.title, version=api.version, description=api.description, routes=api.routes)
-    parts = made.setdefault("components", {})
-    schemas = parts.setdefault("schemas", {})
-    predict = Predict.model_json_schema(ref_template="#/components/schemas/{model}")
-    schemas |= {**predict.pop("$defs", {}), "Predict": predict}
-    schemas["Problem"] = SCHEMA
-    parts["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-    made["security"] = [{}, {"token": []}]
-    problem = {
-        "description": "A problem",
-        "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
-    }
-    for path in made["paths"].values():
-        for operation in path.values():
-            operation["responses"].pop("422", None)
-            operation["responses"]["4XX"] = problem
-            operation["responses"]["503"] = problem
-    for unused in ("HTTPValidationError", "ValidationError"):
-        schemas.pop(unused, None)
-    api.openapi_schema = made
-    return made
+def _openapi_document(api: FastAPI) -> dict[str, Any]:
+    """Return FastAPI's document with the components that FastAPI does not know.
+
+    These are problems, tokens, and the body of predictions, which the endpoint parses itself.
+    """
+    if api.openapi_schema is None:
+        document = get_openapi(
+            title=api.title, version=api.version, description=api.description, routes=api.routes
+        )
+        predict_schema = Predict.model_json_schema(ref_template="#/components/schemas/{model}")
+        document["components"]["schemas"] |= {
+            **predict_schema.pop("$defs", {}),
+            "Predict": predict_schema,
+            "Problem": PROBLEM_SCHEMA,
+        }
+        document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        document["security"] = [{}, {"token": []}]
+        api.openapi_schema = document
+    return api.openapi_schema
 
 
-_GRACE_SECONDS = 20  # for requests that are being answered when the service is asked to stop
+async def documentation(request: Request) -> HTMLResponse:
+    """Show every endpoint with its parameters and body."""
+    document: dict[str, Any] = request.app.openapi()
+    operations = [
+        _operation_section(path, method, operation)
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+    ]
+    schemas = [
+        _schema_section(name, schema) for name, schema in sorted(document["components"]["schemas"].items())
+    ]
+    title = f"{_escape(document['info']['title'])} {_escape(document['info']['version'])}: API"
+    return HTMLResponse(
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"></head><body>'
+        f"<h1>{title}</h1><p>The same for programs: <a href='/openapi.json'>openapi.json</a>.</p>"
+        f"<h2>Endpoints</h2>{''.join(operations)}<h2>Bodies</h2>{''.join(schemas)}</body></html>"
+    )
+
+
+def _operation_section(path: str, method: str, operation: dict[str, Any]) -> str:
+    lines = "".join(
+        f"<li><code>{_escape(parameter['name'])}</code> ({_escape(parameter['in'])}): "
+        f"{_escape(_describe_type(parameter['schema']))}</li>"
+        for parameter in operation.get("parameters", [])
+    )
+    content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+    reference = content.get("schema", {}).get("$ref", "").rpartition("/")[2]
+    body = f"<p>Body: <a href='#{_escape(reference)}'>{_escape(reference)}</a></p>" if reference else ""
+    return (
+        f"<section><h3><code>{method.upper()} {_escape(path)}</code></h3>"
+        f"<p>{_escape(operation.get('description') or operation.get('summary', ''))}</p>"
+        f"{f'<ul>{lines}</ul>' if lines else ''}{body}</section>"
+    )
+
+
+def _schema_section(name: str, schema: dict[str, Any]) -> str:
+    shown = json.dumps(schema, indent=2, ensure_ascii=False)
+    return f"<section id='{_escape(name)}'><h3>{_escape(name)}</h3><pre>{_escape(shown)}</pre></section>"
+
+
+def _describe_type(schema: dict[str, Any]) -> str:
+    words = [
+        schema.get("type", ""),
+        *(f"{key} {schema[key]}" for key in ("enum", "default") if key in schema),
+    ]
+    return ", ".join(word for word in words if word)
+
+
+def _escape(value: object) -> str:
+    return html.escape(str(value), quote=True)
 
 
 def run(model: Path, url: str, settings: ServiceSettings, host: str, port: int, workers: int = 1) -> None:
-    """Answer requests until the process is asked to stop (SIGTERM, Ctrl-C); begun requests are finished.
+    """Serve a model until SIGTERM or Ctrl-C; requests in progress are finished.
 
     Parameters
     ----------
@@ -227,9 +218,9 @@ def run(model: Path, url: str, settings: ServiceSettings, host: str, port: int, 
     url : str
         The URL of the store.
     settings : ServiceSettings
-        What is allowed.
+        The limits of the service.
     host, port : str, int
-        Where to listen.
+        The address to listen on.
     workers : int, default=1
         The number of processes; each has the whole model.
     """
@@ -246,12 +237,18 @@ def run(model: Path, url: str, settings: ServiceSettings, host: str, port: int, 
     if workers == 1:
         uvicorn.run(create_app(model, url, settings), **options)  # type: ignore[arg-type]
         return
-    given = {"model": str(model.resolve()), "store": url, "settings": settings.model_dump(mode="json")}
+    arguments = {"model": str(model.resolve()), "store": url, "settings": settings.model_dump(mode="json")}
     with tempfile.TemporaryDirectory(prefix="headstart-metrics-") as folder:
         os.environ |= {
-            ENVIRONMENT: json.dumps(given),
+            ENVIRONMENT: json.dumps(arguments),
             "PROMETHEUS_MULTIPROC_DIR": folder,
             "OMP_NUM_THREADS": str(torch.get_num_threads()),
         }
         factory = "headstart.service.app:from_environment"
         uvicorn.run(factory, factory=True, workers=workers, **options)  # type: ignore[arg-type]
+
+
+def from_environment() -> Application:
+    """Create the application of a worker process from the arguments that ``run`` put into the environment."""
+    arguments: dict[str, Any] = json.loads(os.environ[ENVIRONMENT])
+    return create_app(arguments["model"], arguments["store"], ServiceSettings(**arguments["settings"]))

@@ -1,4 +1,4 @@
-"""Authorise requests: tokens, scopes, rates, sizes, and the headers of every answer."""
+"""Authorise requests by tokens and scopes, limit their rate and size, and set headers of answers."""
 
 from __future__ import annotations
 
@@ -22,69 +22,18 @@ if TYPE_CHECKING:
     from headstart.service.worker import Service
 
 
-SCOPES = ("read", "write", "admin")  # each contains those before it
+SCOPES = ("read", "write", "admin")  # each includes those before it
 
-_FORM = re.compile(r"hs_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
+_TOKEN = re.compile(r"hs_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
 
-
-def create_token(store: Store, name: str, scopes: Iterable[str] = ("read",)) -> str:
-    """Make a token and return it; it cannot be shown again.
-
-    Parameters
-    ----------
-    store : Store
-        Where it is kept.
-    name : str
-        Whose it is, for a person.
-    scopes : iterable of str
-        What it allows: read, write, admin. A scope contains those before it.
-    """
-    wanted = frozenset(scopes)
-    for scope in wanted:
-        if scope not in SCOPES:
-            raise InputError(f"{scope!r} is not a scope ({', '.join(SCOPES)}){did_you_mean(scope, SCOPES)}")
-    if not wanted or not name.strip() or len(name) > 200:
-        raise InputError("a token needs a name of at most 200 characters and a scope")
-    identity, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
-    store.add_token(Token(identity, name.strip(), _digest(secret), wanted, now()))
-    return f"hs_{identity}_{secret}"
-
-
-class TokenSet:
-    """The tokens of a store as they were last looked at."""
-
-    def __init__(self, tokens: Iterable[Token] = ()) -> None:
-        self._tokens = {token.id: token for token in tokens if token.revoked is None}
-
-    def __len__(self) -> int:
-        return len(self._tokens)
-
-    def find(self, given: str) -> Token | None:
-        """The token of this text, if it is valid."""
-        form = _FORM.fullmatch(given)
-        found = self._tokens.get(form[1]) if form else None
-        # An unknown token is compared too, so that the time does not tell whether it exists.
-        right = hmac.compare_digest(_digest(form[2] if form else ""), found.digest if found else bytes(32))
-        return found if right else None
-
-
-def allows(token: Token, scope: str) -> bool:
-    """Whether a token allows what needs this scope."""
-    return any(SCOPES.index(own) >= SCOPES.index(scope) for own in token.scopes)
-
-
-def _digest(secret: str) -> bytes:
-    return hashlib.sha256(secret.encode()).digest()
-
-
-# Questions that are asked by POST because they can be long.
-ASKING = frozenset(
+# Paths of queries that are sent by POST because they can be long.
+QUERIES = frozenset(
     f"/v1/{verb}" for verb in ("predict", "recommend", "audience", "suggest", "similar", "explain")
 )
 
-ADMIN = ("/v1/model", "/v1/tokens")
+ADMIN_PATHS = ("/v1/model", "/v1/tokens")
 
-OPEN = frozenset({"/health", "/ready"})
+OPEN_PATHS = frozenset({"/health", "/ready"})
 
 HEADERS = {
     "content-security-policy": (
@@ -99,30 +48,80 @@ HEADERS = {
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
 
-_ENCODED = [(key.encode(), value.encode()) for key, value in HEADERS.items()]
+_ENCODED_HEADERS = [(key.encode(), value.encode()) for key, value in HEADERS.items()]
+
+
+def create_token(store: Store, name: str, scopes: Iterable[str] = ("read",)) -> str:
+    """Create a token and return it; only its digest is stored, so it cannot be shown again.
+
+    Parameters
+    ----------
+    store : Store
+        The store of the service.
+    name : str
+        A name of the token, for a person.
+    scopes : iterable of str
+        The scopes of the token: read, write, admin. A scope includes those before it.
+    """
+    scope_set = frozenset(scopes)
+    for scope in scope_set:
+        if scope not in SCOPES:
+            raise InputError(f"{scope!r} is not a scope ({', '.join(SCOPES)}){did_you_mean(scope, SCOPES)}")
+    if not scope_set or not name.strip() or len(name) > 200:
+        raise InputError("a token needs a name of at most 200 characters and a scope")
+    identity, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
+    store.add_token(Token(identity, name.strip(), _digest(secret), scope_set, now()))
+    return f"hs_{identity}_{secret}"
+
+
+class TokenSet:
+    """The valid tokens of a store."""
+
+    def __init__(self, tokens: Iterable[Token] = ()) -> None:
+        self._tokens = {token.id: token for token in tokens if token.revoked is None}
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def find(self, text: str) -> Token | None:
+        """Return the token with this text; None if there is none."""
+        match = _TOKEN.fullmatch(text)
+        token = self._tokens.get(match[1]) if match else None
+        # An unknown token is compared too, so that the time does not reveal whether it exists.
+        digest = _digest(match[2] if match else "")
+        return token if hmac.compare_digest(digest, token.digest if token else bytes(32)) else None
+
+
+def allows(token: Token, scope: str) -> bool:
+    """Return whether a token has a scope or one that includes it."""
+    return any(SCOPES.index(token_scope) >= SCOPES.index(scope) for token_scope in token.scopes)
+
+
+def _digest(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode()).digest()
 
 
 def scope_of(method: str, path: str) -> str | None:
-    """The scope that a request needs; None if anyone may ask."""
-    if path.startswith(ADMIN) and method != "GET":
+    """Return the scope that a request needs; None if it needs no token."""
+    if path.startswith(ADMIN_PATHS) and method != "GET":
         return "admin"
     if path.startswith("/v1/tokens"):
         return "admin"
     if path.startswith("/v1/"):
-        return "read" if method in ("GET", "HEAD", "OPTIONS") or path in ASKING else "write"
+        return "read" if method in ("GET", "HEAD", "OPTIONS") or path in QUERIES else "write"
     return "read" if path == "/metrics" else None
 
 
 class Guard:
     """The outermost layer of the application.
 
-    It refuses what may not be done before anything of the body is read, counts every answer, and gives
-    each its headers. It is plain ASGI, because every request passes through it.
+    It refuses unauthorised requests before the body is read, counts answers, and sets their headers. It is
+    plain ASGI, which costs least, because every request passes through it.
     """
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app, self._service = app, service
-        self._buckets: dict[str, tuple[float, float]] = {}  # by token: tokens left, when
+        self._buckets: dict[str, tuple[float, float]] = {}  # by token: requests left, time of the last one
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -131,42 +130,42 @@ class Guard:
             return
         start, status = time.perf_counter(), 500
 
-        async def sending(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message.get("headers", ()), *_ENCODED]
-                # Files of the page are asked for again by their tags: parts of two versions never mix.
+                message["headers"] = [*message.get("headers", ()), *_ENCODED_HEADERS]
+                # Browsers revalidate the files of the page, so that files of two versions never mix.
                 caching = "no-store" if scope["path"].startswith("/v1/") else "no-cache"
                 MutableHeaders(scope=message).setdefault("cache-control", caching)
             await send(message)
 
         limit = self._service.settings.max_body
-        taken = 0
+        received = 0
 
-        async def receiving() -> Message:
-            nonlocal taken
+        async def receive_limited() -> Message:
+            nonlocal received
             message = await receive()
-            taken += len(message.get("body", b""))
-            if taken > limit:
-                # The framework takes any other error for a body that cannot be read.
+            received += len(message.get("body", b""))
+            if received > limit:
+                # FastAPI answers any other exception while it reads the body with 400.
                 raise HTTPException(413, f"the body is larger than {limit:,} bytes; send it in parts")
             return message
 
         try:
             self._admit(scope)
-            await self._app(scope, receiving, sending)
+            await self._app(scope, receive_limited, send_with_headers)
         except Exception as error:
-            await of_error(error)(scope, receive, sending)
+            await of_error(error)(scope, receive, send_with_headers)
         route = scope.get("route")
         name = getattr(route, "path", None) or ("page" if status < 400 else "other")
         self._service.metrics.answered(name, status, time.perf_counter() - start)
 
     def _admit(self, scope: Scope) -> None:
-        """Refuse a request that may not be made."""
+        """Refuse a request that is too large, not authorised, or beyond its rate."""
         method, path, headers = scope["method"], scope["path"], Headers(scope=scope)
         self._check_body(method, path, headers)
-        if path in OPEN:
+        if path in OPEN_PATHS:
             return
         needed = scope_of(method, path)
         if needed is None:
@@ -177,7 +176,7 @@ class Guard:
         if settings.loopback and not keys:
             host = headers.get("host", "")
             host = host if host.endswith("]") else host.rsplit(":", 1)[0]  # without the port
-            if host not in settings.hosts:  # a page of another site whose name points here
+            if host not in settings.hosts:  # DNS rebinding: a page of another site whose name points here
                 raise Problem(403, f"without tokens only local names are answered; got {host!r}")
             return
         token = self._token(headers)
@@ -191,26 +190,28 @@ class Guard:
             raise Problem(413, f"the body is larger than {limit:,} bytes; send it in parts")
         if method not in ("POST", "PUT", "PATCH") or not path.startswith("/v1/"):
             return
-        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != "application/json":  # also what keeps pages of other sites from posting here
-            raise Problem(415, f"the body must be application/json; got {kind or 'no content type'}")
+        media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+        if media_type != "application/json":  # this also keeps forms of other sites from posting here
+            raise Problem(415, f"the body must be application/json; got {media_type or 'no content type'}")
 
     def _token(self, headers: Headers) -> Token:
-        scheme, _, given = headers.get("authorization", "").partition(" ")
+        scheme, _, text = headers.get("authorization", "").partition(" ")
         keys = self._service.keys
-        token = keys.find(given.strip()) if keys is not None and scheme.lower() == "bearer" else None
+        token = keys.find(text.strip()) if keys is not None and scheme.lower() == "bearer" else None
         if token is None:
-            what = "this token is not valid" if given else "a token is needed"
+            problem = "this token is not valid" if text else "a token is needed"
             raise Problem(
-                401, f"{what}; send it as Authorization: Bearer TOKEN", headers={"www-authenticate": "Bearer"}
+                401,
+                f"{problem}; send it as Authorization: Bearer TOKEN",
+                headers={"www-authenticate": "Bearer"},
             )
         return token
 
     def _spend(self, token: Token) -> None:
-        """Count a request against the rate of its token: a bucket that fills steadily."""
+        """Count a request against the rate of its token (token bucket)."""
         settings, now = self._service.settings, time.monotonic()
-        left, when = self._buckets.get(token.id, (settings.burst, now))
-        left = min(settings.burst, left + (now - when) * settings.rate)
+        left, last = self._buckets.get(token.id, (settings.burst, now))
+        left = min(settings.burst, left + (now - last) * settings.rate)
         if left < 1:
             self._buckets[token.id] = (left, now)
             wait = str(max(1, round((1 - left) / settings.rate)))

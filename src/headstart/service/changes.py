@@ -24,12 +24,12 @@ from headstart.service.store import (
     Cell,
     Delta,
     find_request,
-    forget_row,
     insert_feature,
     insert_observations,
     insert_row,
     record_request,
     remove_feature,
+    remove_row,
 )
 from headstart.table.names import as_name
 from headstart.table.reading import Columns
@@ -183,8 +183,8 @@ class RemoveFeature(Change):
 
 
 @dataclass(frozen=True)
-class ForgetRow(Change):
-    """A row of which nothing may be left."""
+class RemoveRow(Change):
+    """The removal of a row and of everything stored about it."""
 
     name: str
 
@@ -194,7 +194,7 @@ class ForgetRow(Change):
 
     def record(self, connection: Connection, planned: Planned) -> int:
         """Delete all that the store holds of it."""
-        return forget_row(connection, planned.delta.lost_rows[0])
+        return remove_row(connection, planned.delta.lost_rows[0])
 
 
 _MOST = 256  # changes in one transaction
@@ -306,7 +306,7 @@ class Writer:
                     state = self._applied(state, merged, connection)
             if state is not first or state is not live.snapshot.state:
                 live.publish(state)
-        if any(isinstance(each.change, ForgetRow) for each in batch):
+        if any(isinstance(each.change, RemoveRow) for each in batch):
             live.store.clean()
         plans = [receipt.planned for _, receipt in done if isinstance(receipt, Receipt) and receipt.planned]
         self._count(time.monotonic() - start, plans)

@@ -1,4 +1,4 @@
-"""Answer errors as ``application/problem+json`` (RFC 9457): what was wrong and where, never a traceback."""
+"""Answer errors as ``application/problem+json`` (RFC 9457): the wrong field and a message, no traceback."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ LOG = logging.getLogger("headstart.service")
 
 MEDIA_TYPE = "application/problem+json"
 
-_MOST_ERRORS = 20  # that one answer lists
+_MOST_ERRORS = 20  # listed in one answer
 
-SCHEMA = {
+PROBLEM_SCHEMA = {
     "title": "Problem",
     "type": "object",
     "required": ["type", "title", "status", "detail"],
@@ -52,19 +52,26 @@ SCHEMA = {
 }
 
 
+# The response of every operation in the OpenAPI document.
+PROBLEM_RESPONSE: dict[str, Any] = {
+    "description": "A problem",
+    "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+}
+
+
 class Problem(HeadstartError):
-    """An answer that is an error.
+    """An error with its HTTP status.
 
     Parameters
     ----------
     status : int
-        The status of the answer.
+        The status of the response.
     detail : str
-        What was wrong and what to do, for a person.
+        The message for a person: what was wrong and what to do.
     field : str, default=None
-        A JSON pointer to what was wrong in the body, such as ``/observations/3/value``.
+        A JSON pointer to the wrong field of the body, such as ``/observations/3/value``.
     headers : dict, default=None
-        Further headers of the answer.
+        Further headers of the response.
     """
 
     def __init__(
@@ -74,7 +81,7 @@ class Problem(HeadstartError):
         self.status, self.detail, self.field, self.headers = status, detail, field, headers
 
     def response(self) -> Response:
-        """The answer."""
+        """Return the response."""
         errors = [] if self.field is None else [{"field": self.field, "detail": self.detail}]
         return problem_response(self.status, self.detail, errors, self.headers)
 
@@ -82,7 +89,7 @@ class Problem(HeadstartError):
 def problem_response(
     status: int, detail: str, errors: Sequence[dict[str, Any]] = (), headers: dict[str, str] | None = None
 ) -> Response:
-    """An answer that is an error."""
+    """Return the response of a problem."""
     content: dict[str, Any] = {
         "type": "about:blank",
         "title": HTTPStatus(status).phrase,
@@ -96,7 +103,7 @@ def problem_response(
 
 @contextmanager
 def error_at(field: str, *, status: int = 422) -> Iterator[None]:
-    """Say of bad input in the block that it is about this field of the body."""
+    """Turn an InputError in the block into a Problem with this field of the body."""
     try:
         yield
     except (Problem, StorageError):
@@ -107,33 +114,33 @@ def error_at(field: str, *, status: int = 422) -> Iterator[None]:
 
 @contextmanager
 def not_found() -> Iterator[None]:
-    """Answer 404 if the block does not know a name that is part of the address."""
+    """Turn an UnknownNameError in the block into a 404: the name is part of the path."""
     try:
         yield
     except UnknownNameError as error:
         raise Problem(404, str(error)) from None
 
 
-def pointer(place: Sequence[int | str]) -> str:
-    """A JSON pointer to a place in the body."""
-    parts = [str(each).replace("~", "~0").replace("/", "~1") for each in place]
+def pointer(path: Sequence[int | str]) -> str:
+    """Return the JSON pointer of a path in the body."""
+    parts = [str(part).replace("~", "~0").replace("/", "~1") for part in path]
     return "".join(f"/{part}" for part in parts)
 
 
 def of_validation(errors: Sequence[ErrorDetails] | Sequence[Any]) -> Response:
-    """The answer to a body or parameters of another form than documented."""
-    listed = []
-    for each in errors[:_MOST_ERRORS]:
-        place = [part for part in each["loc"] if part != "body"]
-        listed.append({"field": pointer(place), "detail": str(each["msg"])})
-    first = listed[0] if listed else {"field": "", "detail": "it cannot be read"}
+    """Return the response to a body or parameters that do not validate."""
+    problems = []
+    for error in errors[:_MOST_ERRORS]:
+        path = [part for part in error["loc"] if part != "body"]
+        problems.append({"field": pointer(path), "detail": str(error["msg"])})
+    first = problems[0] if problems else {"field": "", "detail": "it cannot be read"}
     where = f"{first['field']}: " if first["field"] else ""
-    malformed = any(each["type"] == "json_invalid" for each in errors)
-    return problem_response(400 if malformed else 422, f"{where}{first['detail']}", listed)
+    malformed = any(error["type"] == "json_invalid" for error in errors)
+    return problem_response(400 if malformed else 422, f"{where}{first['detail']}", problems)
 
 
 def of_error(error: Exception) -> Response:
-    """The answer to any other error."""
+    """Return the response to any other error."""
     if isinstance(error, Problem):
         return error.response()
     if isinstance(error, StorageError):
@@ -147,8 +154,8 @@ def of_error(error: Exception) -> Response:
     return problem_response(500, "something unexpected went wrong; the log of the server says what")
 
 
-def install(app: FastAPI) -> None:
-    """Let every error of an application be a problem."""
+def install_handlers(app: FastAPI) -> None:
+    """Make an application answer every error as a problem."""
 
     async def validation(_: Request, error: Exception) -> Response:
         return of_validation(error.errors() if isinstance(error, RequestValidationError) else [])

@@ -22,7 +22,7 @@ from headstart.model.features import Feature
 from headstart.model.inputs import encoded_rows, new_features
 from headstart.model.row_states import compute_row_states, observations_of_row
 from headstart.model.rows import RowCells, RowObservations, RowStore
-from headstart.model.saving.folder import identity_of
+from headstart.model.saving.folder import model_digest
 from headstart.model.state import ModelState, find_units
 from headstart.model.updates import compute_row_state, has_short_ways, remove_row, with_feature
 from headstart.service.errors import LOG
@@ -699,7 +699,7 @@ class LiveModel:
     def _loaded(self, path: Path) -> Snapshot:
         """Load a model and take everything that is in the store."""
         start = time.monotonic()
-        identity = identity_of(path)
+        identity = model_digest(path)
         fitted = Headstart.load(path).fitted_
         if fitted.clock is not None:
             raise ModelFileError(

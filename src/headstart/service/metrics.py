@@ -1,4 +1,4 @@
-"""What Prometheus reads: requests, latency, adaptation time, shots and surprise."""
+"""Collect metrics for Prometheus: requests, latency, changes, shots and prediction errors."""
 
 from __future__ import annotations
 
@@ -27,45 +27,44 @@ _NATS = (-2, -1, -0.5, -0.2, 0, 0.2, 0.5, 1, 2, 5, 10)
 
 
 class Metrics:
-    """The metrics of one worker; several workers add theirs up through ``PROMETHEUS_MULTIPROC_DIR``."""
+    """The metrics of one worker; ``PROMETHEUS_MULTIPROC_DIR`` sums those of several workers."""
 
     def __init__(self) -> None:
-        self._registry = CollectorRegistry()
+        self._registry = registry = CollectorRegistry()
         several = bool(os.environ.get("PROMETHEUS_MULTIPROC_DIR"))
-        self._own = self._registry
         self.requests = Counter(
-            "headstart_requests", "Answered requests", ["route", "status"], registry=self._own
+            "headstart_requests", "Answered requests", ["route", "status"], registry=registry
         )
         self.seconds = Histogram(
-            "headstart_request_seconds", "Time to answer", ["route"], registry=self._own, buckets=_SECONDS
+            "headstart_request_seconds", "Time to answer", ["route"], registry=registry, buckets=_SECONDS
         )
         self.adaptation = Histogram(
             "headstart_change_seconds",
             "Time to commit and apply one batch of changes",
-            registry=self._own,
+            registry=registry,
             buckets=_SECONDS,
         )
-        self.observations = Counter("headstart_observations", "Observations taken", registry=self._own)
+        self.observations = Counter("headstart_observations", "Observations taken", registry=registry)
         self.shots = Histogram(
-            "headstart_shots", "Observations that new features come with", registry=self._own, buckets=_SHOTS
+            "headstart_shots", "Observations that new features come with", registry=registry, buckets=_SHOTS
         )
         self.surprise = Histogram(
             "headstart_surprise_nats",
             "Mean excess of the negative log-likelihood of arriving observations over what was expected",
-            registry=self._own,
+            registry=registry,
             buckets=_NATS,
         )
         mode: Literal["max", "all"] = "max" if several else "all"
         self.number = Gauge(
-            "headstart_change_number", "Last change applied", registry=self._own, multiprocess_mode=mode
+            "headstart_change_number", "Last change applied", registry=registry, multiprocess_mode=mode
         )
-        self.features = Gauge("headstart_features", "Features", registry=self._own, multiprocess_mode=mode)
-        self.rows = Gauge("headstart_rows", "Rows", registry=self._own, multiprocess_mode=mode)
+        self.features = Gauge("headstart_features", "Features", registry=registry, multiprocess_mode=mode)
+        self.rows = Gauge("headstart_rows", "Rows", registry=registry, multiprocess_mode=mode)
         self._several = several
         self._children: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
 
     def committed(self, seconds: float, plans: Sequence[Planned]) -> None:
-        """Count changes that were committed."""
+        """Count committed changes, which took ``seconds``."""
         self.adaptation.observe(seconds)
         for plan in plans:
             self.observations.inc(len(plan.delta.cells))
@@ -76,15 +75,15 @@ class Metrics:
 
     def answered(self, route: str, status: int, seconds: float) -> None:
         """Count one answer."""
-        found = self._children.get((route, status))
-        if found is None:  # looking them up by labels costs more than counting
-            found = self.requests.labels(route, str(status)), self.seconds.labels(route)
-            self._children[route, status] = found
-        found[0].inc()
-        found[1].observe(seconds)
+        labelled = self._children.get((route, status))
+        if labelled is None:  # looking them up by labels costs more than counting
+            labelled = self.requests.labels(route, str(status)), self.seconds.labels(route)
+            self._children[route, status] = labelled
+        labelled[0].inc()
+        labelled[1].observe(seconds)
 
     def text(self, snapshot: Snapshot | None) -> tuple[bytes, str]:
-        """All metrics in the text form, and its media type."""
+        """Return all metrics in Prometheus's text format, and its media type."""
         if snapshot is not None:
             self.number.set(snapshot.state.number)
             self.features.set(len(snapshot.shown.catalogue))

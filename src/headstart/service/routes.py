@@ -23,7 +23,7 @@ from headstart.errors import StorageError
 from headstart.model.prediction import Prediction, predict_one_cell
 from headstart.model.ranking import Ranking
 from headstart.model.row_states import observations_of_row
-from headstart.service.changes import AddFeature, AddRow, Change, ForgetRow, Observe, Receipt, RemoveFeature
+from headstart.service.changes import AddFeature, AddRow, Change, Observe, Receipt, RemoveFeature, RemoveRow
 from headstart.service.errors import Problem, error_at, not_found, of_validation
 from headstart.service.live_model import Snapshot
 from headstart.service.schemas import (
@@ -209,7 +209,7 @@ def show_feature(request: Request, name: str) -> Response:
     with not_found():
         known = snapshot.model.feature(name)
     index: FeatureIndex = request.app.state.indices.of(snapshot.shown)
-    place = np.array([index.place(known.name)])
+    place = np.array([index.position(known.name)])
     stored = None
     with suppress(StorageError):
         stored = service.store.feature(known.name)
@@ -231,8 +231,8 @@ def show_feature(request: Request, name: str) -> Response:
 
 
 @features.delete("/{name:name}", summary="Remove a feature")
-async def remove(request: Request, name: str) -> Response:
-    """Remove a feature and all that was observed of it."""
+async def remove_feature(request: Request, name: str) -> Response:
+    """Remove a feature and all its observations."""
     return await changed(request, RemoveFeature(name), in_path=True)
 
 
@@ -312,18 +312,18 @@ def show_row(request: Request, name: str) -> Response:
     return answer(snapshot, content)
 
 
-@rows.delete("/{name:name}", summary="Forget a row")
-async def forget(request: Request, name: str) -> Response:
-    """Forget a row: its observations leave every feature and the store, and nothing of it is kept."""
-    return await changed(request, ForgetRow(name), in_path=True)
+@rows.delete("/{name:name}", summary="Remove a row")
+async def remove_row(request: Request, name: str) -> Response:
+    """Remove a row: its observations leave every feature, and the store keeps nothing of it."""
+    return await changed(request, RemoveRow(name), in_path=True)
 
 
 observations = APIRouter(prefix="/v1/observations", tags=["observations"])
 
 
-@observations.post("", summary="Take observations")
+@observations.post("", summary="Add observations")
 async def observe(request: Request, body: NewObservations) -> Response:
-    """Take observations of rows and features; all of them, or none if one cannot be taken.
+    """Add observations of rows and features; all of them, or none if one is invalid.
 
     With the header ``Idempotency-Key`` a request that is sent again counts once.
     """
@@ -447,8 +447,9 @@ def recommend(request: Request, body: Recommend) -> Response:
             body.row,
             body.n,
             body.features,
-            body.exclude_observed,
-            body.by,
+            by=body.by,
+            exclude_observed=body.exclude_observed,
+            quantile=body.quantile,
             mixed_kinds=body.mixed_kinds,
             level=body.level,
         )
@@ -473,7 +474,13 @@ def audience(request: Request, body: Audience) -> Response:
     snapshot = _knowing(request, body.feature)
     with error_at("/rows"):
         ranking = snapshot.model.audience(
-            body.feature, body.n, body.rows, body.exclude_observed, body.by, level=body.level
+            body.feature,
+            body.n,
+            body.rows,
+            by=body.by,
+            exclude_observed=body.exclude_observed,
+            quantile=body.quantile,
+            level=body.level,
         )
     return answer(snapshot, _ranking(ranking))
 
@@ -486,18 +493,18 @@ def _ranking(ranking: Ranking) -> dict[str, Any]:
     return {"of": ranking.of, "by": ranking.by, "level": ranking.level, "ranking": ranked}
 
 
-@rankings.post("/suggest", summary="Whom to ask next")
+@rankings.post("/suggest", summary="Suggest rows to observe next")
 def suggest(request: Request, body: Suggest) -> Response:
-    """Name the rows whose observations would tell most about a feature."""
+    """Return the rows whose observations would inform most about a feature."""
     snapshot = _knowing(request, body.feature)
     with error_at("/rows"):
-        rows = snapshot.model.suggest(body.feature, body.rows, body.n)
+        rows = snapshot.model.suggest(body.feature, body.n, body.rows)
     return answer(snapshot, {"feature": body.feature, "rows": rows})
 
 
-@rankings.post("/similar", summary="Features that are alike")
+@rankings.post("/similar", summary="Find similar features")
 def similar(request: Request, body: Similar) -> Response:
-    """Find the features whose predictions go together with those of one feature."""
+    """Return the features whose predictions correlate most with those of one feature."""
     snapshot = service_of(request).snapshot
     with error_at("/feature"):
         found = snapshot.model.similar(body.feature, body.n)
@@ -505,9 +512,9 @@ def similar(request: Request, body: Similar) -> Response:
     return answer(snapshot, {"feature": found.feature, "similar": lines})
 
 
-@rankings.post("/explain", summary="Why a cell is predicted as it is")
+@rankings.post("/explain", summary="Explain a prediction")
 def explain(request: Request, body: Explain) -> Response:
-    """Say which observations and metadata made a prediction, as contributions that add up."""
+    """Split a prediction into contributions of observations and metadata that add up to it."""
     snapshot = service_of(request).snapshot
     with error_at("/feature"):
         snapshot.shown.catalogue[body.feature]

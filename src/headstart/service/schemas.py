@@ -1,4 +1,4 @@
-"""The bodies that requests may have. Unknown fields are refused, numbers are finite, lengths are limited."""
+"""Define the bodies of requests: unknown fields are refused, numbers are finite, lengths are limited."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_NAMES = 100_000
 
 
 def _plain(text: str) -> str:
-    """Refuse characters that no name has and that databases or terminals trip over."""
+    """Refuse control characters and invalid Unicode, which databases and terminals cannot handle."""
     if any(letter < " " or letter == "\x7f" for letter in text):
         raise ValueError("control characters are not allowed in names")
     try:
@@ -45,6 +45,8 @@ Observations = Annotated[dict[Name, Value], Field(max_length=MOST_NAMES)]
 
 Level = Annotated[float, Field(gt=0, lt=1, strict=True)]
 
+Quantile = Annotated[float, Field(ge=0.5, lt=1, strict=True)]
+
 Count = Annotated[int, Field(ge=1, le=1000, strict=True)]
 
 By = Literal["mean", "upper", "information"]
@@ -62,10 +64,10 @@ class NewFeature(Body):
     """A feature to add."""
 
     name: Name
-    metadata: Metadata = Field(default_factory=dict, description="What is known of it, by column.")
+    metadata: Metadata = Field(default_factory=dict, description="Its metadata, by column.")
     observations: Observations = Field(default_factory=dict, description="Its first values, by row.")
     kind: Annotated[str, StringConstraints(max_length=100)] | None = Field(
-        default=None, description="Such as rating:1:5; by default the most usual kind of the model."
+        default=None, description="Such as rating:1:5; by default the most frequent kind of the model."
     )
 
 
@@ -86,16 +88,16 @@ class Observation(Body):
 
 
 class NewObservations(Body):
-    """Observations to take, one or many; each happens or none."""
+    """Observations to add; all of them or none."""
 
     observations: Annotated[list[Observation], Field(min_length=1, max_length=MOST_NAMES)]
 
 
 class Predict(Body):
-    """What to predict: rows × features."""
+    """Rows × features to predict."""
 
     rows: NamesList | Annotated[dict[Name, Observations], Field(min_length=1, max_length=10_000)] = Field(
-        description="Names of rows; or new rows by name, each with its observations. These are not kept."
+        description="Names of rows; or new rows with their observations, which are not added."
     )
     features: NamesList
     level: Level = 0.9
@@ -105,30 +107,32 @@ class Predict(Body):
 
 
 class Recommend(Body):
-    """Which features to rank for a row."""
+    """Features to rank for a row."""
 
     row: Name | Observations = Field(description="The name of a row, or the observations of a new one.")
     n: Count = 10
     features: NamesList | None = None
-    exclude_observed: bool = True
     by: By = "mean"
+    exclude_observed: bool = True
+    quantile: Quantile = 0.9
     mixed_kinds: bool = False
     level: Level = 0.9
 
 
 class Audience(Body):
-    """Which rows to rank for a feature."""
+    """Rows to rank for a feature."""
 
     feature: Name
     n: Count = 10
     rows: NamesList | None = None
-    exclude_observed: bool = True
     by: By = "mean"
+    exclude_observed: bool = True
+    quantile: Quantile = 0.9
     level: Level = 0.9
 
 
 class Suggest(Body):
-    """Which rows to observe next."""
+    """Rows to observe next."""
 
     feature: Name
     n: Count = 10
@@ -136,14 +140,14 @@ class Suggest(Body):
 
 
 class Similar(Body):
-    """Which features are alike."""
+    """Features to compare with a feature."""
 
     feature: Name
     n: Count = 10
 
 
 class Explain(Body):
-    """Which prediction to explain."""
+    """A prediction to explain."""
 
     row: Name | Observations
     feature: Name
@@ -151,14 +155,6 @@ class Explain(Body):
 
 
 class TakeOver(Body):
-    """Which fitted model to serve."""
+    """A fitted model to serve."""
 
     path: Annotated[str, StringConstraints(min_length=1, max_length=4000)]
-
-
-class Answer(BaseModel):
-    """An answer, as it is documented; answers are written without being checked again."""
-
-    model_config = ConfigDict(extra="allow")
-    model: str = Field(description="Which fitted model made it.")
-    number: int = Field(description="The last change that it contains.")

@@ -1,4 +1,8 @@
-"""Store all that arrived at a service, and its tokens, in a database."""
+"""Store the changes made through a service, and its tokens, in SQLite or PostgreSQL.
+
+From top to bottom: the ``Store`` with its transactions and single lookups; functions that record and read
+changes inside a transaction; the schema; connections.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from alembic.config import Config
 from alembic.runtime.environment import EnvironmentContext
@@ -43,9 +47,18 @@ from sqlalchemy import (
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
-from headstart.closing import Closing
 from headstart.errors import InputError, StorageError
 from headstart.model.state import Arrived
+
+_READ_AT_ONCE = 500  # names in one query
+
+_KEEP_REQUESTS = timedelta(days=2)
+
+_LOCK = 0x4EAD57A7  # number of the writers' lock in a PostgreSQL database
+
+_WAIT = 10.0  # seconds for which a writer waits for another one
+
+_MIGRATIONS = Path(__file__).parent / "migrations"
 
 
 class Cell(NamedTuple):
@@ -58,12 +71,12 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Delta:
-    """Changes in the order in which they are applied: what goes, then what comes, then observations.
+    """Changes, applied in this order: removals, additions, observations.
 
     Attributes
     ----------
     lost_features, lost_rows : list of str
-        Features to remove and rows to forget; names that are not there are passed over.
+        Features and rows to remove; unknown names are ignored.
     features : dict
         ``{name: {"metadata": …, "kind": …}}`` of new features.
     rows : dict
@@ -82,13 +95,409 @@ class Delta:
         return bool(self.lost_features or self.lost_rows or self.features or self.rows or self.cells)
 
 
-# The observations that arrived of these features, or of these rows, in the order of their first arrival.
+# Returns the stored observations of these features or of these rows, in the order of their first arrival.
 Arrivals = Callable[[Sequence[str], Sequence[str]], list[Cell]]
 
 
+@dataclass(frozen=True)
+class Stored:
+    """A feature or row that was added: its metadata and kind as the request had them, and the time."""
+
+    name: str
+    at: datetime
+    metadata: dict[str, Any]
+    kind: str | None = None
+
+
+@dataclass(frozen=True)
+class Token:
+    """An API token without its secret."""
+
+    id: str
+    name: str
+    digest: bytes
+    scopes: frozenset[str]
+    at: datetime
+    revoked: datetime | None = None
+
+
+class UnavailableError(StorageError):
+    """The database cannot be reached or cannot write. Nothing was changed; it may work again later."""
+
+
+class Store:
+    """The changes made through a service, and its tokens, in SQLite or PostgreSQL.
+
+    Parameters
+    ----------
+    url : str
+        ``sqlite:///FILE`` or ``postgresql://USER@HOST/DATABASE``. The schema is created or migrated.
+
+    Raises
+    ------
+    InputError
+        If the URL cannot be used.
+    UnavailableError
+        If the database cannot be reached.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._engine = open_engine(url)
+        with self.writing() as connection:
+            migrate(connection)
+            if connection.execute(select(FACTS.c.key).where(FACTS.c.key == "salt")).first() is None:
+                connection.execute(insert(FACTS), {"key": "salt", "value": secrets.token_hex(16)})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._engine.dispose()
+
+    def writing(self) -> AbstractContextManager[Connection]:
+        """Open a transaction that is committed at its end; other writers wait for it."""
+        return writing(self._engine)
+
+    def reading(self) -> AbstractContextManager[Connection]:
+        """Open a transaction that reads a consistent state of the store."""
+        return reading(self._engine)
+
+    def last_number(self) -> int:
+        """Return the number of the last change."""
+        with self.reading() as connection:
+            return read_last_number(connection)
+
+    def feature(self, name: str) -> Stored | None:
+        """Return a feature that was added; None for any other."""
+        with self.reading() as connection:
+            line = connection.execute(select(FEATURES).where(FEATURES.c.name == name)).one_or_none()
+        return None if line is None else Stored(name, line.at, json.loads(line.metadata), line.kind)
+
+    def row(self, name: str) -> Stored | None:
+        """Return a row that was added; None for any other."""
+        with self.reading() as connection:
+            line = connection.execute(select(ROWS).where(ROWS.c.name == name)).one_or_none()
+        return None if line is None else Stored(name, line.at, json.loads(line.metadata or "{}"))
+
+    def times(self, features: list[str]) -> dict[str, datetime]:
+        """Return when features were added, for those of ``features`` that were."""
+        query = select(FEATURES.c.name, FEATURES.c.at).where(FEATURES.c.name.in_(features))
+        with self.reading() as connection:
+            return {line.name: line.at for line in connection.execute(query)}
+
+    def observations_of(self, feature: str) -> list[tuple[Cell, datetime]]:
+        """Return the stored observations of a feature in order, corrections included, with their times."""
+        columns = OBSERVATIONS.c
+        query = (
+            select(columns.row, columns.feature, columns.value, CHANGES.c.at)
+            .join(CHANGES, CHANGES.c.number == columns.number)
+            .where(columns.feature == feature)
+            .order_by(columns.id)
+        )
+        with self.reading() as connection:
+            return [(Cell(*line[:3]), line[3]) for line in connection.execute(query)]
+
+    def surprises(self, buckets: int) -> list[dict[str, Any]]:
+        """Return sums of prediction errors of observations, in ``buckets`` parts of equally many changes."""
+        scored = CHANGES.c.excess.is_not(None)
+        with self.reading() as connection:
+            total = int(connection.execute(select(func.count()).where(scored)).scalar_one())
+            part = func.ntile(max(1, min(buckets, total))).over(order_by=CHANGES.c.number)
+            lines = select(CHANGES, part.label("part")).where(scored).subquery()
+            query = (
+                select(
+                    func.min(lines.c.at),
+                    func.max(lines.c.at),
+                    func.sum(lines.c.observations),
+                    func.sum(lines.c.excess),
+                    func.sum(lines.c.squares),
+                )
+                .group_by(lines.c.part)
+                .order_by(lines.c.part)
+            )
+            parts = connection.execute(query).all() if total else []
+        names = ("first", "last", "observations", "excess", "squares")
+        return [dict(zip(names, numbers, strict=True)) for numbers in parts]
+
+    def clean(self) -> None:
+        """Overwrite deleted lines in the files of SQLite; PostgreSQL does so by itself."""
+        if self._engine.dialect.name != "sqlite":
+            return
+        with suppress(UnavailableError), self._engine.connect() as connection:
+            connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def fact(self, key: str) -> str | None:
+        """Return a single value; None if it is not set."""
+        with self.reading() as connection:
+            return connection.execute(select(FACTS.c.value).where(FACTS.c.key == key)).scalar()
+
+    def set_fact(self, key: str, value: str) -> None:
+        """Set a single value."""
+        with self.writing() as connection:
+            connection.execute(delete(FACTS).where(FACTS.c.key == key))
+            connection.execute(insert(FACTS), {"key": key, "value": value})
+
+    def ping(self) -> None:
+        """Raise ``UnavailableError`` if the database does not answer."""
+        with self.reading() as connection:
+            connection.execute(text("SELECT 1"))
+
+    def tokens(self) -> list[Token]:
+        """Return all tokens, including revoked ones."""
+        with self.reading() as connection:
+            lines = connection.execute(select(TOKENS).order_by(TOKENS.c.at)).all()
+        return [
+            Token(line.id, line.name, line.digest, frozenset(line.scopes.split()), line.at, line.revoked)
+            for line in lines
+        ]
+
+    def add_token(self, token: Token) -> None:
+        """Store a new token."""
+        line = {**vars(token), "scopes": " ".join(sorted(token.scopes))}
+        with self.writing() as connection:
+            connection.execute(insert(TOKENS), line)
+
+    def revoke_token(self, id: str) -> None:
+        """Revoke a token."""
+        query = update(TOKENS).where(TOKENS.c.id == id, TOKENS.c.revoked.is_(None)).values(revoked=now())
+        with self.writing() as connection:
+            if not connection.execute(query).rowcount:
+                raise InputError(f"there is no token {id!r} that could be revoked")
+
+
+# -- record changes -----------------------------------------------------------------------------------
+
+
+def now() -> datetime:
+    """Return the current time."""
+    return datetime.now(UTC)
+
+
+def insert_feature(
+    connection: Connection, name: str, metadata: Mapping[str, Any], kind: str | None, cells: Sequence[Cell]
+) -> int:
+    """Record a new feature with its first observations; return the number of the change."""
+    number = _insert_change(connection, "add_feature", name, len(cells), Arrived())
+    line = {"name": name, "number": number, "at": now(), "kind": kind, "metadata": json.dumps(metadata)}
+    connection.execute(insert(FEATURES), line)
+    _insert_cells(connection, number, cells)
+    return number
+
+
+def insert_row(
+    connection: Connection, name: str, metadata: Mapping[str, Any] | None, cells: Sequence[Cell]
+) -> int:
+    """Record a new row with its first observations; return the number of the change."""
+    number = _insert_change(connection, "add_row", name, len(cells), Arrived())
+    text = None if metadata is None else json.dumps(metadata)
+    connection.execute(insert(ROWS), {"name": name, "number": number, "at": now(), "metadata": text})
+    _insert_cells(connection, number, cells)
+    return number
+
+
+def insert_observations(connection: Connection, cells: Sequence[Cell], arrived: Arrived) -> int:
+    """Record observations and the errors of their predictions; return the number of the change."""
+    number = _insert_change(connection, "observe", None, len(cells), arrived)
+    _insert_cells(connection, number, cells)
+    return number
+
+
+def remove_feature(connection: Connection, name: str) -> int:
+    """Record the removal of a feature and delete its observations; return the number of the change."""
+    number = _insert_change(connection, "remove_feature", name, 0, Arrived())
+    connection.execute(delete(FEATURES).where(FEATURES.c.name == name))
+    connection.execute(delete(OBSERVATIONS).where(OBSERVATIONS.c.feature == name))
+    connection.execute(delete(REMOVED_FEATURES).where(REMOVED_FEATURES.c.name == name))
+    connection.execute(insert(REMOVED_FEATURES), {"name": name, "number": number})
+    return number
+
+
+def remove_row(connection: Connection, name: str) -> int:
+    """Delete a row with its observations and its name; return the number of the change.
+
+    Only a digest of the name stays, so that the row is also removed from models that were fitted with it.
+    """
+    name_digest = digest_of(connection, name)
+    number = _insert_change(connection, "remove_row", name_digest, 0, Arrived())
+    connection.execute(delete(ROWS).where(ROWS.c.name == name))
+    connection.execute(delete(OBSERVATIONS).where(OBSERVATIONS.c.row == name))
+    addition = (CHANGES.c.kind == "add_row") & (CHANGES.c.name == name)
+    connection.execute(update(CHANGES).where(addition).values(name=name_digest))
+    connection.execute(delete(REMOVED_ROWS).where(REMOVED_ROWS.c.digest == name_digest))
+    connection.execute(insert(REMOVED_ROWS), {"digest": name_digest, "number": number})
+    return number
+
+
+def find_request(connection: Connection, key: str) -> tuple[str, dict[str, Any]] | None:
+    """Return the digest of the body of an earlier request with this idempotency key, and its answer."""
+    query = select(REQUESTS.c.digest, REQUESTS.c.answer).where(REQUESTS.c.key == key)
+    line = connection.execute(query).one_or_none()
+    return None if line is None else (line.digest, json.loads(line.answer))
+
+
+def record_request(connection: Connection, key: str, digest: str, answer: Mapping[str, Any]) -> None:
+    """Record the answer to a request with an idempotency key, and delete old ones."""
+    connection.execute(delete(REQUESTS).where(REQUESTS.c.at < now() - _KEEP_REQUESTS))
+    line = {"key": key, "digest": digest, "answer": json.dumps(answer), "at": now()}
+    connection.execute(insert(REQUESTS), line)
+
+
+def _insert_change(connection: Connection, kind: str, name: str | None, count: int, arrived: Arrived) -> int:
+    line = {
+        "at": now(),
+        "kind": kind,
+        "name": name,
+        "observations": count,
+        "excess": arrived.excess if arrived.observations else None,
+        "squares": arrived.squares if arrived.observations else None,
+    }
+    result = connection.execute(insert(CHANGES).returning(CHANGES.c.number), line)
+    return int(result.scalar_one())
+
+
+def _insert_cells(connection: Connection, number: int, cells: Sequence[Cell]) -> None:
+    lines = [
+        {"number": number, "row": cell.row, "feature": cell.feature, "value": cell.value} for cell in cells
+    ]
+    if lines:
+        connection.execute(insert(OBSERVATIONS), lines)
+
+
+# -- read changes -------------------------------------------------------------------------------------
+
+
+def read_all(connection: Connection, rows: Sequence[str]) -> Delta:
+    """Read all changes in the store, for a model with these rows."""
+    removed_features = [line.name for line in connection.execute(select(REMOVED_FEATURES.c.name))]
+    removed_digests = {line.digest for line in connection.execute(select(REMOVED_ROWS.c.digest))}
+    return Delta(
+        lost_features=removed_features,
+        lost_rows=_find_removed(connection, rows, removed_digests),
+        features=added_features(connection),
+        rows=_added_rows(connection, None),
+        cells=read_cells(connection),
+    )
+
+
+def read_since(connection: Connection, number: int, rows: Sequence[str]) -> Delta:
+    """Read the changes after change ``number``, for a model with these rows."""
+    later = CHANGES.c.number > number
+    lines = connection.execute(select(CHANGES.c.kind, CHANGES.c.name).where(later).order_by(CHANGES.c.number))
+    removed_features: dict[str, None] = {}  # ordered, each once
+    removed_digests: set[str] = set()
+    for kind, name in lines:
+        if kind == "remove_feature":
+            removed_features[name] = None
+        elif kind == "remove_row":
+            removed_digests.add(name)
+    return Delta(
+        lost_features=list(removed_features),
+        lost_rows=_find_removed(connection, rows, removed_digests),
+        features=added_features(connection, number),
+        rows=_added_rows(connection, number),
+        cells=_cells_since(connection, number),
+    )
+
+
+def read_last_number(connection: Connection) -> int:
+    """Return the number of the last change; 0 if the store is empty."""
+    return int(connection.execute(select(func.max(CHANGES.c.number))).scalar() or 0)
+
+
+def _find_removed(connection: Connection, rows: Sequence[str], digests: set[str]) -> list[str]:
+    """Return the rows whose names have one of these digests."""
+    if not digests:
+        return []
+    salt = salt_of(connection)
+    return [row for row in rows if digest(salt, row) in digests]
+
+
+def digest_of(connection: Connection, row: str) -> str:
+    """Return the digest that a store keeps of the name of a removed row."""
+    return digest(salt_of(connection), row)
+
+
+def salt_of(connection: Connection) -> str:
+    """Return the store's salt of digests."""
+    return str(connection.execute(select(FACTS.c.value).where(FACTS.c.key == "salt")).scalar_one())
+
+
+def digest(salt: str, row: str) -> str:
+    """Return the salted digest of a row's name."""
+    return hashlib.sha256(f"{salt}\0{row}".encode()).hexdigest()
+
+
+def _cells_since(connection: Connection, number: int) -> list[Cell]:
+    query = (
+        select(OBSERVATIONS.c.row, OBSERVATIONS.c.feature, OBSERVATIONS.c.value)
+        .where(OBSERVATIONS.c.number > number)
+        .order_by(OBSERVATIONS.c.id)
+    )
+    return read_latest(connection.execute(query))
+
+
+def read_latest(lines: Any) -> list[Cell]:
+    """Return each cell once, in the order of first arrival, with the last value."""
+    values: dict[tuple[str, str], float] = {}
+    for row, feature, value in lines:
+        values[row, feature] = value  # a dictionary keeps the position of the first value
+    return [Cell._make((*key, value)) for key, value in values.items()]
+
+
+def _fetch_tuples(connection: Connection, query: Any) -> list[tuple[Any, ...]]:
+    """Return the lines of a query as plain tuples: a million of SQLAlchemy's row objects take seconds."""
+    result = connection.execute(query)
+    return list(result.cursor.fetchall()) if result.cursor is not None else []
+
+
+def read_cells(
+    connection: Connection, features: Sequence[str] | None = None, rows: Sequence[str] = ()
+) -> list[Cell]:
+    """Return the stored observations: all, or those of these features or rows."""
+    columns = OBSERVATIONS.c
+    if features is None:
+        query = select(columns.row, columns.feature, columns.value).order_by(columns.id)
+        return read_latest(_fetch_tuples(connection, query))
+    query = select(columns.id, columns.row, columns.feature, columns.value)
+    by_id: dict[int, tuple[str, str, float]] = {}
+    for column, names in ((columns.feature, features), (columns.row, rows)):
+        for start in range(0, len(names), _READ_AT_ONCE):
+            part = query.where(column.in_(list(names[start : start + _READ_AT_ONCE])))
+            by_id |= {line.id: (line.row, line.feature, line.value) for line in connection.execute(part)}
+    return read_latest(by_id[key] for key in sorted(by_id))
+
+
+def added_features(connection: Connection, number: int | None = None) -> dict[str, dict[str, Any]]:
+    """Return metadata and kind of the features that were added, of those after change ``number`` if given."""
+    query = select(FEATURES.c.name, FEATURES.c.kind, FEATURES.c.metadata).order_by(FEATURES.c.number)
+    if number is not None:
+        query = query.where(FEATURES.c.number > number)
+    return {
+        name: {"metadata": json.loads(metadata) or None, "kind": kind}
+        for name, kind, metadata in connection.execute(query)
+    }
+
+
+def _added_rows(connection: Connection, number: int | None) -> dict[str, dict[str, Any] | None]:
+    query = select(ROWS.c.name, ROWS.c.metadata).order_by(ROWS.c.number)
+    if number is not None:
+        query = query.where(ROWS.c.number > number)
+    return {
+        name: None if metadata is None else json.loads(metadata)
+        for name, metadata in connection.execute(query)
+    }
+
+
+# -- the schema ---------------------------------------------------------------------------------------
+
 METADATA = MetaData()
 
-Number = BigInteger().with_variant(Integer, "sqlite")  # SQLite counts up only in an INTEGER
+Number = BigInteger().with_variant(Integer, "sqlite")  # SQLite increments only an INTEGER
 
 # One line for each committed change; workers apply them in the order of their numbers.
 CHANGES = Table(
@@ -96,19 +505,19 @@ CHANGES = Table(
     METADATA,
     Column("number", Number, primary_key=True, autoincrement=True),
     Column("at", DateTime(timezone=True), nullable=False),
-    Column("kind", String(16), nullable=False),  # feature, unfeature, row, forget or observe
-    Column("name", Text),  # of the feature or row; of a forgotten row only a digest
+    Column("kind", String(16), nullable=False),  # add_feature, remove_feature, add_row, remove_row, observe
+    Column("name", Text),  # of the feature or row; of a removed row only a digest
     Column("observations", Integer, nullable=False, default=0),
-    Column("excess", Float),  # of the surprise of these observations, summed; see ``Arrived``
+    Column("excess", Float),  # sums over these observations; see ``Arrived``
     Column("squares", Float),
     sqlite_autoincrement=True,
 )
 
 
-def _added(things: str, *columns: Column[Any]) -> Table:
-    """A table of what was added by a change and is still there, by name."""
+def _table_of_added(name: str, *columns: Column[Any]) -> Table:
+    """Define the table of the features or rows that a change added and none has removed."""
     return Table(
-        things,
+        name,
         METADATA,
         Column("name", Text, primary_key=True),
         Column("number", Number, ForeignKey("changes.number"), nullable=False, index=True),
@@ -118,11 +527,11 @@ def _added(things: str, *columns: Column[Any]) -> Table:
 
 
 # Metadata is JSON.
-FEATURES = _added("features", Column("kind", Text), Column("metadata", Text, nullable=False))
+FEATURES = _table_of_added("features", Column("kind", Text), Column("metadata", Text, nullable=False))
 
-ROWS = _added("rows", Column("metadata", Text))
+ROWS = _table_of_added("rows", Column("metadata", Text))
 
-# All observations that arrived, corrections after what they correct.
+# All observations in the order of arrival. A later value of the same cell is a correction.
 OBSERVATIONS = Table(
     "observations",
     METADATA,
@@ -138,7 +547,7 @@ Index("observations_by_row", OBSERVATIONS.c.row)
 
 Index("observations_by_feature", OBSERVATIONS.c.feature)
 
-# What a model must not show although its folder holds it. Of rows only a digest of the name is kept.
+# Features and rows of the fitted model that were removed. Of a row only a digest of the name is stored.
 REMOVED_FEATURES = Table(
     "removed_features",
     METADATA,
@@ -146,14 +555,14 @@ REMOVED_FEATURES = Table(
     Column("number", Number, nullable=False),
 )
 
-FORGOTTEN_ROWS = Table(
-    "forgotten_rows",
+REMOVED_ROWS = Table(
+    "removed_rows",
     METADATA,
     Column("digest", String(64), primary_key=True),
     Column("number", Number, nullable=False),
 )
 
-# Idempotency keys: the same key and body gets the same answer.
+# Requests with an idempotency key: the same key and body gets the same answer.
 REQUESTS = Table(
     "requests",
     METADATA,
@@ -174,7 +583,7 @@ TOKENS = Table(
     Column("revoked", DateTime(timezone=True)),
 )
 
-# Single values: the salt of digests, and the model that was taken over.
+# Single values: the salt of digests, and the folder of the model that replaced the first one.
 FACTS = Table(
     "facts",
     METADATA,
@@ -183,25 +592,22 @@ FACTS = Table(
 )
 
 
-PLACE = Path(__file__).parent / "migrations"
-
-
 def script_directory() -> ScriptDirectory:
-    """The migrations of this version."""
+    """Return the migrations of this version."""
     config = Config()
-    config.set_main_option("script_location", str(PLACE))
-    config.set_main_option("version_locations", str(PLACE / "versions"))
+    config.set_main_option("script_location", str(_MIGRATIONS))
+    config.set_main_option("version_locations", str(_MIGRATIONS / "versions"))
     config.set_main_option("path_separator", "os")
     return ScriptDirectory.from_config(config)
 
 
 def migrate(connection: Connection) -> None:
-    """Run the migrations that a store lacks, in the transaction of this connection.
+    """Run the missing migrations of a store, in the transaction of this connection.
 
     Raises
     ------
     StorageError
-        If the store was made by a newer version.
+        If a newer version of Headstart has created the store.
     """
     scripts = script_directory()
     present = MigrationContext.configure(connection).get_current_revision()
@@ -220,39 +626,11 @@ def migrate(connection: Connection) -> None:
         context.run_migrations()
 
 
-@dataclass(frozen=True)
-class Stored:
-    """A feature or row that was added: its metadata as given, its kind as said, and when it came."""
-
-    name: str
-    at: datetime
-    metadata: dict[str, Any]
-    kind: str | None = None
-
-
-@dataclass(frozen=True)
-class Token:
-    """What is known of an API token; never its secret."""
-
-    id: str
-    name: str
-    digest: bytes
-    scopes: frozenset[str]
-    at: datetime
-    revoked: datetime | None = None
-
-
-_LOCK = 0x4EAD57A7  # of writers, in a PostgreSQL database
-
-_WAIT = 10.0  # seconds for which a writer waits for another one
-
-
-class UnavailableError(StorageError):
-    """The database cannot be reached or cannot write. Nothing was changed; it may work again later."""
+# -- connections --------------------------------------------------------------------------------------
 
 
 def open_engine(url: str) -> Engine:
-    """An engine for ``sqlite:///place.db`` or ``postgresql://user@host/database``."""
+    """Return an engine for ``sqlite:///FILE`` or ``postgresql://USER@HOST/DATABASE``."""
     try:
         parsed = make_url(url)
     except ArgumentError:
@@ -280,12 +658,12 @@ def open_engine(url: str) -> Engine:
 
 
 def redact_url(url: str) -> str:
-    """The URL of a store without its password."""
+    """Return the URL of a store without its password."""
     return make_url(url).render_as_string(hide_password=True)
 
 
 def _prepare_sqlite(connection: Any, _: Any) -> None:
-    connection.isolation_level = None  # transactions begin as ``_begin_sqlite`` says
+    connection.isolation_level = None  # ``_begin_sqlite`` begins transactions
     for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "secure_delete=ON"):
         connection.execute(f"PRAGMA {pragma}")
 
@@ -297,7 +675,7 @@ def _begin_sqlite(connection: Connection) -> None:
 
 @contextmanager
 def writing(engine: Engine) -> Iterator[Connection]:
-    """A transaction during which no other writer is at work on the same store; committed at the end."""
+    """Open a transaction, committed at the end; other writers on the same store wait for it."""
     with available(), engine.connect().execution_options(writes=True) as connection, connection.begin():
         if connection.dialect.name == "postgresql":
             connection.execute(text("SET LOCAL lock_timeout = '10s'"))
@@ -307,7 +685,7 @@ def writing(engine: Engine) -> Iterator[Connection]:
 
 @contextmanager
 def reading(engine: Engine) -> Iterator[Connection]:
-    """A transaction that reads one moment of the store."""
+    """Open a transaction that reads a consistent state of the store."""
     with available(), engine.connect() as connection:
         if connection.dialect.name == "postgresql":
             connection = connection.execution_options(isolation_level="REPEATABLE READ")
@@ -317,369 +695,14 @@ def reading(engine: Engine) -> Iterator[Connection]:
 
 @contextmanager
 def available() -> Iterator[None]:
-    """Say plainly that the database is not available."""
+    """Turn errors of the database into UnavailableError."""
     try:
         yield
     except DBAPIError as error:
-        raise UnavailableError(f"the store cannot be used now: {_short(error.orig)}") from error
+        raise UnavailableError(f"the store cannot be used now: {_first_line(error.orig)}") from error
     except SQLAlchemyError as error:
         raise UnavailableError(f"the store cannot be used now: {type(error).__name__}") from error
 
 
-def _short(error: BaseException | None) -> str:
+def _first_line(error: BaseException | None) -> str:
     return (str(error).strip().splitlines() or ["no reason given"])[0][:200]
-
-
-_AT_ONCE = 500  # names in one question
-
-
-def read_last_number(connection: Connection) -> int:
-    """The number of the last change; 0 of an empty store."""
-    return int(connection.execute(select(func.max(CHANGES.c.number))).scalar() or 0)
-
-
-def digest_of(connection: Connection, row: str) -> str:
-    """What a store keeps of the name of a forgotten row."""
-    return digest(salt_of(connection), row)
-
-
-def salt_of(connection: Connection) -> str:
-    """The store's own salt of digests."""
-    return str(connection.execute(select(FACTS.c.value).where(FACTS.c.key == "salt")).scalar_one())
-
-
-def digest(salt: str, row: str) -> str:
-    """The digest of a row's name."""
-    return hashlib.sha256(f"{salt}\0{row}".encode()).hexdigest()
-
-
-def read_all(connection: Connection, rows: Sequence[str]) -> Delta:
-    """All that is in the store, for a model that holds these rows."""
-    gone = {each.digest for each in connection.execute(select(FORGOTTEN_ROWS.c.digest))}
-    salt = salt_of(connection) if gone else ""
-    lost = [row for row in rows if digest(salt, row) in gone] if gone else []
-    added = added_features(connection)
-    removed = [each.name for each in connection.execute(select(REMOVED_FEATURES.c.name))]
-    return Delta(
-        lost_features=removed,
-        lost_rows=lost,
-        features=added,
-        rows=_rows(connection, None),
-        cells=read_cells(connection),
-    )
-
-
-def read_since(connection: Connection, number: int, rows: Sequence[str]) -> Delta:
-    """What has changed after the change of this number, for a model that holds these rows."""
-    later = CHANGES.c.number > number
-    lines = connection.execute(select(CHANGES.c.kind, CHANGES.c.name).where(later).order_by(CHANGES.c.number))
-    lost_features: dict[str, None] = {}
-    gone: set[str] = set()
-    for kind, name in lines:
-        if kind == "unfeature":
-            lost_features[name] = None
-        elif kind == "forget":
-            gone.add(name)
-    salt = salt_of(connection) if gone else ""
-    lost_rows = [row for row in rows if digest(salt, row) in gone] if gone else []
-    return Delta(
-        lost_features=list(lost_features),
-        lost_rows=lost_rows,
-        features=added_features(connection, number),
-        rows=_rows(connection, number),
-        cells=_cells_since(connection, number),
-    )
-
-
-def _cells_since(connection: Connection, number: int) -> list[Cell]:
-    query = (
-        select(OBSERVATIONS.c.row, OBSERVATIONS.c.feature, OBSERVATIONS.c.value)
-        .where(OBSERVATIONS.c.number > number)
-        .order_by(OBSERVATIONS.c.id)
-    )
-    return read_latest(connection.execute(query))
-
-
-def read_latest(lines: Any) -> list[Cell]:
-    """Each cell once, in the order of first arrivals, with the last value."""
-    values: dict[tuple[str, str], float] = {}
-    for row, feature, value in lines:
-        values[row, feature] = value  # a later value keeps the place of the first
-    return [Cell._make((*key, value)) for key, value in values.items()]
-
-
-def _plain(connection: Connection, query: Any) -> list[tuple[Any, ...]]:
-    """The lines of an answer as plain tuples: of a million, SQLAlchemy's own rows would take seconds."""
-    found = connection.execute(query)
-    return list(found.cursor.fetchall()) if found.cursor is not None else []
-
-
-def read_cells(
-    connection: Connection, features: Sequence[str] | None = None, rows: Sequence[str] = ()
-) -> list[Cell]:
-    """The observations that arrived: all, or those of these features or rows."""
-    line = OBSERVATIONS.c
-    query = select(line.id, line.row, line.feature, line.value)
-    if features is None:
-        return read_latest(_plain(connection, select(line.row, line.feature, line.value).order_by(line.id)))
-    parts: dict[int, tuple[str, str, float]] = {}
-    for column, names in ((line.feature, features), (line.row, rows)):
-        for start in range(0, len(names), _AT_ONCE):
-            part = query.where(column.in_(list(names[start : start + _AT_ONCE])))
-            parts |= {each.id: (each.row, each.feature, each.value) for each in connection.execute(part)}
-    return read_latest(parts[key] for key in sorted(parts))
-
-
-def added_features(connection: Connection, number: int | None = None) -> dict[str, dict[str, Any]]:
-    """The features that were added, after the change of this number if it is given: metadata and kind."""
-    query = select(FEATURES.c.name, FEATURES.c.kind, FEATURES.c.metadata).order_by(FEATURES.c.number)
-    if number is not None:
-        query = query.where(FEATURES.c.number > number)
-    return {
-        name: {"metadata": json.loads(metadata) or None, "kind": kind}
-        for name, kind, metadata in connection.execute(query)
-    }
-
-
-def _rows(connection: Connection, number: int | None) -> dict[str, dict[str, Any] | None]:
-    query = select(ROWS.c.name, ROWS.c.metadata).order_by(ROWS.c.number)
-    if number is not None:
-        query = query.where(ROWS.c.number > number)
-    return {
-        name: None if metadata is None else json.loads(metadata)
-        for name, metadata in connection.execute(query)
-    }
-
-
-KEYS_ARE_KEPT = timedelta(days=2)
-
-
-def now() -> datetime:
-    """The time of a change."""
-    return datetime.now(UTC)
-
-
-def insert_feature(
-    connection: Connection, name: str, metadata: Mapping[str, Any], kind: str | None, cells: Sequence[Cell]
-) -> int:
-    """Record a new feature with its first observations; return the number of the change."""
-    number = _change(connection, "feature", name, len(cells), Arrived())
-    line = {"name": name, "number": number, "at": now(), "kind": kind, "metadata": json.dumps(metadata)}
-    connection.execute(insert(FEATURES), line)
-    _insert_cells(connection, number, cells)
-    return number
-
-
-def insert_row(
-    connection: Connection, name: str, metadata: Mapping[str, Any] | None, cells: Sequence[Cell]
-) -> int:
-    """Record a new row with its first observations."""
-    number = _change(connection, "row", name, len(cells), Arrived())
-    text = None if metadata is None else json.dumps(metadata)
-    connection.execute(insert(ROWS), {"name": name, "number": number, "at": now(), "metadata": text})
-    _insert_cells(connection, number, cells)
-    return number
-
-
-def insert_observations(connection: Connection, cells: Sequence[Cell], arrived: Arrived) -> int:
-    """Record observations, and how well they were foreseen."""
-    number = _change(connection, "observe", None, len(cells), arrived)
-    _insert_cells(connection, number, cells)
-    return number
-
-
-def remove_feature(connection: Connection, name: str) -> int:
-    """Record that a feature is removed; what it observed is deleted."""
-    number = _change(connection, "unfeature", name, 0, Arrived())
-    connection.execute(delete(FEATURES).where(FEATURES.c.name == name))
-    connection.execute(delete(OBSERVATIONS).where(OBSERVATIONS.c.feature == name))
-    connection.execute(delete(REMOVED_FEATURES).where(REMOVED_FEATURES.c.name == name))
-    connection.execute(insert(REMOVED_FEATURES), {"name": name, "number": number})
-    return number
-
-
-def forget_row(connection: Connection, name: str) -> int:
-    """Delete all that is known of a row, its name included; what stays is a digest of the name."""
-    trace = digest_of(connection, name)
-    number = _change(connection, "forget", trace, 0, Arrived())
-    connection.execute(delete(ROWS).where(ROWS.c.name == name))
-    connection.execute(delete(OBSERVATIONS).where(OBSERVATIONS.c.row == name))
-    own = (CHANGES.c.kind == "row") & (CHANGES.c.name == name)
-    connection.execute(update(CHANGES).where(own).values(name=trace))
-    connection.execute(delete(FORGOTTEN_ROWS).where(FORGOTTEN_ROWS.c.digest == trace))
-    connection.execute(insert(FORGOTTEN_ROWS), {"digest": trace, "number": number})
-    return number
-
-
-def find_request(connection: Connection, key: str) -> tuple[str, dict[str, Any]] | None:
-    """The digest of the body that came with an idempotency key, and the answer that it got."""
-    query = select(REQUESTS.c.digest, REQUESTS.c.answer).where(REQUESTS.c.key == key)
-    found = connection.execute(query).one_or_none()
-    return None if found is None else (found.digest, json.loads(found.answer))
-
-
-def record_request(connection: Connection, key: str, digest: str, answer: Mapping[str, Any]) -> None:
-    """Keep the answer that an idempotency key got; keys of long ago are dropped."""
-    connection.execute(delete(REQUESTS).where(REQUESTS.c.at < now() - KEYS_ARE_KEPT))
-    line = {"key": key, "digest": digest, "answer": json.dumps(answer), "at": now()}
-    connection.execute(insert(REQUESTS), line)
-
-
-def _change(connection: Connection, kind: str, name: str | None, count: int, arrived: Arrived) -> int:
-    line = {
-        "at": now(),
-        "kind": kind,
-        "name": name,
-        "observations": count,
-        "excess": arrived.excess if arrived.observations else None,
-        "squares": arrived.squares if arrived.observations else None,
-    }
-    found = connection.execute(insert(CHANGES).returning(CHANGES.c.number), line)
-    return int(found.scalar_one())
-
-
-def _insert_cells(connection: Connection, number: int, cells: Sequence[Cell]) -> None:
-    lines = [
-        {"number": number, "row": cell.row, "feature": cell.feature, "value": cell.value} for cell in cells
-    ]
-    if lines:
-        connection.execute(insert(OBSERVATIONS), lines)
-
-
-class Store(Closing):
-    """Everything that arrived online, in SQLite or PostgreSQL.
-
-    Parameters
-    ----------
-    url : str
-        ``sqlite:///FILE`` or ``postgresql://USER@HOST/DATABASE``. Its schema is made or brought up to date.
-
-    Raises
-    ------
-    InputError
-        If the URL cannot be used.
-    UnavailableError
-        If the database cannot be reached.
-    """
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self._engine = open_engine(url)
-        with self.writing() as connection:
-            migrate(connection)
-            if connection.execute(select(FACTS.c.key).where(FACTS.c.key == "salt")).first() is None:
-                connection.execute(insert(FACTS), {"key": "salt", "value": secrets.token_hex(16)})
-
-    def close(self) -> None:
-        """Close all connections."""
-        self._engine.dispose()
-
-    def writing(self) -> AbstractContextManager[Connection]:
-        """A transaction that is committed at its end; other writers wait for it."""
-        return writing(self._engine)
-
-    def reading(self) -> AbstractContextManager[Connection]:
-        """A transaction that sees one moment of the store."""
-        return reading(self._engine)
-
-    def last_number(self) -> int:
-        """The number of the last change."""
-        with self.reading() as connection:
-            return read_last_number(connection)
-
-    def feature(self, name: str) -> Stored | None:
-        """A feature that was added, as it was given."""
-        with self.reading() as connection:
-            found = connection.execute(select(FEATURES).where(FEATURES.c.name == name)).one_or_none()
-        return None if found is None else Stored(name, found.at, json.loads(found.metadata), found.kind)
-
-    def row(self, name: str) -> Stored | None:
-        """A row that was added, as it was given."""
-        with self.reading() as connection:
-            found = connection.execute(select(ROWS).where(ROWS.c.name == name)).one_or_none()
-        return None if found is None else Stored(name, found.at, json.loads(found.metadata or "{}"))
-
-    def times(self, features: list[str]) -> dict[str, datetime]:
-        """When those of these features came that were added."""
-        query = select(FEATURES.c.name, FEATURES.c.at).where(FEATURES.c.name.in_(features))
-        with self.reading() as connection:
-            return {line.name: line.at for line in connection.execute(query)}
-
-    def observations_of(self, feature: str) -> list[tuple[Cell, datetime]]:
-        """What arrived of a feature, in order, with corrections; and when."""
-        line = OBSERVATIONS.c
-        query = (
-            select(line.row, line.feature, line.value, CHANGES.c.at)
-            .join(CHANGES, CHANGES.c.number == line.number)
-            .where(line.feature == feature)
-            .order_by(line.id)
-        )
-        with self.reading() as connection:
-            return [(Cell(*each[:3]), each[3]) for each in connection.execute(query)]
-
-    def surprises(self, buckets: int) -> list[dict[str, Any]]:
-        """How well was foreseen what arrived, over time, in parts of equally many changes."""
-        surprising = CHANGES.c.excess.is_not(None)
-        with self.reading() as connection:
-            total = int(connection.execute(select(func.count()).where(surprising)).scalar_one())
-            part = func.ntile(max(1, min(buckets, total))).over(order_by=CHANGES.c.number)
-            lines = select(CHANGES, part.label("part")).where(surprising).subquery()
-            query = (
-                select(
-                    func.min(lines.c.at),
-                    func.max(lines.c.at),
-                    func.sum(lines.c.observations),
-                    func.sum(lines.c.excess),
-                    func.sum(lines.c.squares),
-                )
-                .group_by(lines.c.part)
-                .order_by(lines.c.part)
-            )
-            found = connection.execute(query).all() if total else []
-        names = ("first", "last", "observations", "excess", "squares")
-        return [dict(zip(names, each, strict=True)) for each in found]
-
-    def clean(self) -> None:
-        """Leave nothing of deleted lines in the files of SQLite; elsewhere the database does so."""
-        if self._engine.dialect.name != "sqlite":
-            return
-        with suppress(UnavailableError), self._engine.connect() as connection:
-            connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
-
-    def fact(self, key: str) -> str | None:
-        """A single value."""
-        with self.reading() as connection:
-            return connection.execute(select(FACTS.c.value).where(FACTS.c.key == key)).scalar()
-
-    def set_fact(self, key: str, value: str) -> None:
-        """Keep a single value."""
-        with self.writing() as connection:
-            connection.execute(delete(FACTS).where(FACTS.c.key == key))
-            connection.execute(insert(FACTS), {"key": key, "value": value})
-
-    def ping(self) -> None:
-        """Raise ``UnavailableError`` if the database does not answer."""
-        with self.reading() as connection:
-            connection.execute(text("SELECT 1"))
-
-    def tokens(self) -> list[Token]:
-        """All tokens, the revoked ones too."""
-        with self.reading() as connection:
-            lines = connection.execute(select(TOKENS).order_by(TOKENS.c.at)).all()
-        return [
-            Token(each.id, each.name, each.digest, frozenset(each.scopes.split()), each.at, each.revoked)
-            for each in lines
-        ]
-
-    def add_token(self, token: Token) -> None:
-        """Keep a new token."""
-        line = {**vars(token), "scopes": " ".join(sorted(token.scopes))}
-        with self.writing() as connection:
-            connection.execute(insert(TOKENS), line)
-
-    def revoke_token(self, id: str) -> None:
-        """Let a token be refused from now on."""
-        query = update(TOKENS).where(TOKENS.c.id == id, TOKENS.c.revoked.is_(None)).values(revoked=now())
-        with self.writing() as connection:
-            if not connection.execute(query).rowcount:
-                raise InputError(f"there is no token {id!r} that could be revoked")

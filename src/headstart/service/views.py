@@ -1,4 +1,4 @@
-"""Prepare features, histories and tables for lists, pages and exports."""
+"""Prepare lists of features, distributions and histories of predictions, and exports."""
 
 from __future__ import annotations
 
@@ -26,24 +26,27 @@ from headstart.table.metadata import as_array
 
 Sort = Literal["added", "name", "shots", "uncertainty"]
 
-_AT_ONCE = 1 << 14
+_HEADS_AT_ONCE = 1 << 14
+
+_MAX_ROWS = 2000  # of which predictions are averaged or counted
+
+_BINS = 30
+
+_MAX_POINTS, _MAX_POINTS_IN_BACKBONE = 40, 12  # of the history of an added feature and of a fitted one
 
 
 @dataclass(frozen=True)
 class FeatureIndex:
-    """All features of one moment of a model, to be searched, sorted and paged.
+    """All features of a model state, to be searched, sorted and paged.
 
-    Parameters
-    ----------
-    fitted : Fitted
-        The model.
+    A position is the number of a feature in the order in which features were added.
     """
 
     fitted: ModelState
 
     @cached_property
     def names(self) -> list[str]:
-        """The names, in the order in which the features came."""
+        """The names, in the order in which the features were added."""
         return list(self.fitted.catalogue)
 
     @cached_property
@@ -57,7 +60,7 @@ class FeatureIndex:
 
     @cached_property
     def shots(self) -> NDArray[np.int64]:
-        """How many observations each head rests on."""
+        """The number of observations in the context of each feature."""
         return self.fitted.catalogue.listing.shots[self._slots]
 
     @cached_property
@@ -66,45 +69,44 @@ class FeatureIndex:
         return self.uncertainty_of(np.arange(len(self.names)))
 
     @cached_property
-    def _places(self) -> dict[str, int]:
-        return {name: place for place, name in enumerate(self.names)}
+    def _positions(self) -> dict[str, int]:
+        return {name: position for position, name in enumerate(self.names)}
 
-    def place(self, name: str) -> int:
-        """The place of a feature among all."""
-        return self._places[name]
+    def position(self, name: str) -> int:
+        """Return the position of a feature."""
+        return self._positions[name]
 
     def find(self, text: str, sort: Sort, *, descending: bool) -> NDArray[np.int64]:
-        """The places of features whose names contain a text, sorted."""
+        """Return the positions of the features whose names contain a text, sorted."""
         folded = text.casefold().strip()
-        places = np.arange(len(self.names))
+        positions = np.arange(len(self.names))
         if folded:
-            places = np.array([i for i, name in enumerate(self._folded) if folded in name], dtype=np.int64)
+            positions = np.array([i for i, name in enumerate(self._folded) if folded in name], dtype=np.int64)
         if sort == "name":
             order = np.array(
-                sorted(range(len(places)), key=lambda i: self._folded[places[i]]), dtype=np.int64
+                sorted(range(len(positions)), key=lambda i: self._folded[positions[i]]), dtype=np.int64
             )
         elif sort == "added":
-            order = np.arange(len(places))
+            order = np.arange(len(positions))
         else:
-            keys = self.shots[places] if sort == "shots" else np.nan_to_num(self.uncertainty[places])
+            keys = self.shots[positions] if sort == "shots" else np.nan_to_num(self.uncertainty[positions])
             order = np.argsort(-keys if descending else keys, kind="stable")
-            return places[order]
-        return places[order[::-1] if descending else order]
+            return positions[order]
+        return positions[order[::-1] if descending else order]
 
     @torch.no_grad()
-    def uncertainty_of(self, places: NDArray[np.int64]) -> NDArray[np.float64]:
-        """How unsure the heads are: the root of the mean variance of their outputs over all rows.
+    def uncertainty_of(self, positions: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the root of the mean variance over all rows of the heads' outputs: (positions,).
 
-        In the data's own units, of a feature behind the logistic link in log-odds; NaN where heads have no
-        covariance.
+        It is in data units, or in log-odds behind a logistic link; NaN if heads have no covariance.
         """
-        fitted, result = self.fitted, np.full(len(places), np.nan)
-        slots = self._slots[places]
-        if not len(places) or fitted.catalogue.stored(slice(0, 1)).covariance is None:
+        fitted, result = self.fitted, np.full(len(positions), np.nan)
+        slots = self._slots[positions]
+        if not len(positions) or fitted.catalogue.stored(slice(0, 1)).covariance is None:
             return result
         moment = second_moment(fitted.states)
-        for start in range(0, len(slots), _AT_ONCE):
-            part = slice(start, start + _AT_ONCE)
+        for start in range(0, len(slots), _HEADS_AT_ONCE):
+            part = slice(start, start + _HEADS_AT_ONCE)
             packed = fitted.catalogue.stored(torch.from_numpy(slots[part])).packed_covariance
             # The mean of [d; 1]ᵀ·C·[d; 1] over rows is the trace of C with the rows' second moment.
             result[part] = weighted_traces(packed, moment.double()).clamp(min=0).sqrt().numpy()
@@ -114,33 +116,28 @@ class FeatureIndex:
 
 
 class IndexCache:
-    """Keeps the index of the last moment that was asked for."""
+    """Keeps the index of the model state that was last used."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._held: FeatureIndex | None = None
+        self._index: FeatureIndex | None = None
 
     def of(self, fitted: ModelState) -> FeatureIndex:
-        """The index of this moment."""
+        """Return the index of a model state."""
         with self._lock:
-            if self._held is None or self._held.fitted is not fitted:
-                self._held = FeatureIndex(fitted)
-            return self._held
-
-
-_MOST_ROWS = 2000  # over which predictions are averaged or counted
-
-_BINS = 30
+            if self._index is None or self._index.fitted is not fitted:
+                self._index = FeatureIndex(fitted)
+            return self._index
 
 
 def predicted_over_rows(state: LiveState, fitted: ModelState, name: str) -> Prediction:
-    """Predict a feature for all rows, or for so many of them, evenly spaced.
+    """Predict a feature for all rows, or for 2000 evenly spaced ones.
 
     Parameters
     ----------
     state : LiveState
-        The model; its rows are predicted.
-    fitted : Fitted
+        The model whose row states are used.
+    fitted : ModelState
         The model that has the feature.
     name : str
         The feature.
@@ -148,16 +145,16 @@ def predicted_over_rows(state: LiveState, fitted: ModelState, name: str) -> Pred
     Returns
     -------
     Prediction
-        Of rows × 1.
+        Of shape (rows, 1).
     """
     count = len(fitted.rows)
-    rows = np.unique(np.linspace(0, count - 1, min(count, _MOST_ROWS)).round().astype(np.int64))
+    rows = np.unique(np.linspace(0, count - 1, min(count, _MAX_ROWS)).round().astype(np.int64))
     names = Names([fitted.rows[row] for row in rows.tolist()], "row")
     return predict_features(fitted, names, state.shown.roster.take(rows), [name])
 
 
 def distribution(state: LiveState, name: str) -> dict[str, Any]:
-    """Count the predicted means of a feature of a live model over its rows.
+    """Return a histogram over rows of the predicted means of a feature.
 
     Returns
     -------
@@ -168,7 +165,7 @@ def distribution(state: LiveState, name: str) -> dict[str, Any]:
     predicted = predicted_over_rows(state, state.shown, name)
     means = predicted.mean.ravel()
     kind = state.shown.catalogue[name].kind
-    # A kind with bounds has the same bins always, so that two distributions can be compared bin by bin.
+    # A kind with bounds always has the same bins, so that two histograms can be compared.
     bounds = None if kind.low is None or kind.high is None else (float(kind.low), float(kind.high))
     counts, edges = np.histogram(np.clip(means, *bounds) if bounds else means, _BINS, bounds)
     return {
@@ -181,11 +178,8 @@ def distribution(state: LiveState, name: str) -> dict[str, Any]:
     }
 
 
-_MOST_ADDED, _MOST_FITTED = 40, 12  # points of the history of an added and of a fitted feature
-
-
 def history(state: LiveState, name: str, arrived: Sequence[str]) -> list[dict[str, Any]]:
-    """The predictions of a feature after each number of observations, from the first on.
+    """Return summaries of the predictions of a feature as its observations arrived.
 
     Parameters
     ----------
@@ -194,44 +188,48 @@ def history(state: LiveState, name: str, arrived: Sequence[str]) -> list[dict[st
     name : str
         The feature.
     arrived : sequence of str
-        The rows whose observations arrived, in order; all others of the feature come before them.
+        The rows whose observations arrived, in order; all other observations of the feature precede them.
 
     Returns
     -------
     list of dict
         By number of shots: the mean over rows of the predicted means and of the standard deviations, and
-        the standard deviation of the means, which says how much rows differ.
+        the standard deviation over rows of the means (``spread``).
     """
     base = state.base
     feature = base.catalogue[name]
     if feature.fixed:
         raise InputError(f"feature {name!r} has a fixed head, whose observations are not kept")
-    later = dict.fromkeys(base.rows.position(row) for row in arrived if row in base.rows)
-    order = [row for row in later if feature.holds(row)]
-    first = feature.rows[~np.isin(feature.rows, np.array(order, dtype=np.int64))]
-    marks = _marks(len(order), _MOST_FITTED if feature.in_backbone else _MOST_ADDED)
+    positions = dict.fromkeys(base.rows.position(row) for row in arrived if row in base.rows)
+    later = [row for row in positions if feature.holds(row)]
+    first = feature.rows[~np.isin(feature.rows, np.array(later, dtype=np.int64))]
+    counts = _spaced_counts(len(later), _MAX_POINTS_IN_BACKBONE if feature.in_backbone else _MAX_POINTS)
     steps = [
-        base.with_own_units(feature.among(np.union1d(first, np.array(order[:count], dtype=np.int64))))
-        for count in marks
+        base.with_own_units(feature.among(np.union1d(first, np.array(later[:count], dtype=np.int64))))
+        for count in counts
     ]
-    if feature.in_backbone:  # such heads depend on which feature it is, so that one pass can make only one
+    if feature.in_backbone:  # its head depends on its position in the backbone: one pass makes only one
         return [_point(state, base.adapted([step]), name, step.shots) for step in steps]
-    # Each step is a feature of its own for a moment, so that one pass makes all heads.
-    names = [f"step {place} of {name}" for place in range(len(steps))]
-    made = base.adapted([replace(step, name=own) for own, step in zip(names, steps, strict=True)])
-    return [_point(state, made, own, step.shots) for own, step in zip(names, steps, strict=True)]
+    # Give each step a name of its own, so that one pass makes the heads of all steps.
+    names = [f"step {number} of {name}" for number in range(len(steps))]
+    adapted = base.adapted(
+        [replace(step, name=step_name) for step_name, step in zip(names, steps, strict=True)]
+    )
+    return [
+        _point(state, adapted, step_name, step.shots) for step_name, step in zip(names, steps, strict=True)
+    ]
 
 
-def _marks(count: int, most: int) -> list[int]:
-    """At most so many numbers from 0 to a count, dense at the beginning."""
+def _spaced_counts(count: int, most: int) -> list[int]:
+    """Return at most ``most`` numbers from 0 to ``count``, spaced logarithmically."""
     if count < most:
         return list(range(count + 1))
-    marks = np.unique(np.round(np.geomspace(1, count, most - 1)).astype(int))
-    return [0, *marks.tolist()]
+    counts = np.unique(np.round(np.geomspace(1, count, most - 1)).astype(int))
+    return [0, *counts.tolist()]
 
 
-def _point(state: LiveState, made: Any, name: str, shots: int) -> dict[str, Any]:
-    predicted = predicted_over_rows(state, made, name)
+def _point(state: LiveState, fitted: ModelState, name: str, shots: int) -> dict[str, Any]:
+    predicted = predicted_over_rows(state, fitted, name)
     return {
         "shots": shots,
         "mean": float(predicted.mean.mean()),
@@ -241,30 +239,30 @@ def _point(state: LiveState, made: Any, name: str, shots: int) -> dict[str, Any]
 
 
 def export(store: Store) -> tuple[pa.Table, pa.Table]:
-    """The observations that arrived, in the long form, and the metadata of the features that were added.
+    """Return the observations made through the service, and the metadata of the features added by it.
 
     Parameters
     ----------
     store : Store
-        What arrived.
+        The store of the service.
 
     Returns
     -------
     observations : pyarrow.Table
         The columns row, feature and value: each cell once, with its latest value.
     metadata : pyarrow.Table
-        One line per feature: its name, and a column for each that any of them has.
+        One line per feature: its name, and all metadata columns that occur.
     """
     with store.reading() as connection:
-        lines, features = read_cells(connection), added_features(connection)
+        cells, features = read_cells(connection), added_features(connection)
     observations = pa.table(
         {
-            "row": pa.array([line.row for line in lines], pa.string()),
-            "feature": pa.array([line.feature for line in lines], pa.string()),
-            "value": pa.array([line.value for line in lines], pa.float64()),
+            "row": pa.array([cell.row for cell in cells], pa.string()),
+            "feature": pa.array([cell.feature for cell in cells], pa.string()),
+            "value": pa.array([cell.value for cell in cells], pa.float64()),
         }
     )
-    records = [given["metadata"] or {} for given in features.values()]
-    columns = list(dict.fromkeys(key for record in records for key in record))
-    described = {name: as_array([record.get(name) for record in records]) for name in columns}
-    return observations, pa.table({"feature": pa.array(list(features), pa.string()), **described})
+    records = [feature["metadata"] or {} for feature in features.values()]
+    names = list(dict.fromkeys(key for record in records for key in record))
+    columns = {name: as_array([record.get(name) for record in records]) for name in names}
+    return observations, pa.table({"feature": pa.array(list(features), pa.string()), **columns})

@@ -1,4 +1,4 @@
-"""Hold observations as compressed sparse rows of tensors, in the smallest exact types."""
+"""Observations as compressed sparse rows of tensors, and arrays in the smallest exact types."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ from torch import Tensor
 
 from headstart.errors import InputError
 
-AT_ONCE = 2**20  # observations that are looked at together, so that little is held in between
+AT_ONCE = 2**20  # observations per chunk, so that temporary arrays stay small
 
-MOST_POSITIONS = 2**31 - 1  # rows or features that a table may have: positions take 4 bytes
+MOST_POSITIONS = 2**31 - 1  # rows or features of a table: positions are int32
 
 Positions = NDArray[np.int32]
 
-Floats = NDArray[np.float32] | NDArray[np.float64]  # single precision only where it holds every value exactly
+Floats = NDArray[np.float32] | NDArray[np.float64]  # float32 only if it holds every value exactly
 
 
 def chunk_slices(count: int) -> Iterator[slice]:
-    """Stretches of so many observations, each short enough to be computed with at once."""
+    """Yield consecutive slices of at most ``AT_ONCE`` of ``count`` observations."""
     for start in range(0, count, AT_ONCE):
         yield slice(start, min(count, start + AT_ONCE))
 
 
-def require_positions(count: int, what: str) -> None:
-    """Refuse more rows or features than positions of 4 bytes can tell apart."""
+def require_positions(count: int, noun: str) -> None:
+    """Raise an error if ``count`` rows or features (the ``noun``) are too many for int32 positions."""
     if count > MOST_POSITIONS:
         raise InputError(
-            f"the table has {count} {what}; at most {MOST_POSITIONS} are possible, so part it into several"
+            f"the table has {count} {noun}; at most {MOST_POSITIONS} are possible, so part it into several"
         )
 
 
 def smallest_exact(values: NDArray[Any]) -> Floats:
-    """The values in single precision if it holds each of them exactly, otherwise in double precision.
+    """Return the values as float32 if it holds each of them exactly, otherwise as float64.
 
-    >>> exact(np.array([0.5, 4.0])).dtype, exact(np.array([0.5, 0.1])).dtype
+    >>> smallest_exact(np.array([0.5, 4.0])).dtype, smallest_exact(np.array([0.5, 0.1])).dtype
     (dtype('float32'), dtype('float64'))
     """
     values = np.asarray(values)
     if values.dtype == np.float32:
         return values
     values = np.asarray(values, dtype=np.float64)
-    with np.errstate(over="ignore"):  # what single precision cannot hold becomes infinite, and differs
+    with np.errstate(over="ignore"):  # a value too large for float32 becomes infinite, and differs
         for part in chunk_slices(len(values)):
             if not np.array_equal(values[part].astype(np.float32), values[part]):
                 return values
@@ -55,9 +55,9 @@ def smallest_exact(values: NDArray[Any]) -> Floats:
 
 
 def count_positions(index: NDArray[Any], count: int) -> NDArray[np.int64]:
-    """How often each position below ``count`` occurs, as ``np.bincount`` counts, which copies the index.
+    """Count each position below ``count``, as ``np.bincount`` does, but without a copy of the index.
 
-    >>> counts_of(np.array([2, 0, 2], np.int32), 3)
+    >>> count_positions(np.array([2, 0, 2], np.int32), 3)
     array([1, 0, 2])
     """
     counts = np.zeros(count, np.int64)
@@ -67,17 +67,17 @@ def count_positions(index: NDArray[Any], count: int) -> NDArray[np.int64]:
 
 
 def take_positions(array: NDArray[Any], order: NDArray[Any]) -> NDArray[Any]:
-    """``array[order]``; numpy would first make an index of 8 bytes for each of the order's 4."""
-    found = np.empty(len(order), array.dtype)
+    """Return ``array[order]`` without the int64 copy of ``order`` that numpy would make."""
+    result = np.empty(len(order), array.dtype)
     for part in chunk_slices(len(order)):
-        found[part] = array[order[part]]
-    return found
+        result[part] = array[order[part]]
+    return result
 
 
 def is_sorted(rows: NDArray[Any], features: NDArray[Any]) -> bool:
-    """Whether observations are sorted by (row, feature), each pair once.
+    """Return whether observations are sorted by (row, feature), each pair once.
 
-    >>> ascends(np.array([0, 0, 1]), np.array([0, 2, 1])), ascends(np.array([0, 0]), np.array([1, 1]))
+    >>> is_sorted(np.array([0, 0, 1]), np.array([0, 2, 1])), is_sorted(np.array([0, 0]), np.array([1, 1]))
     (True, False)
     """
     for part in chunk_slices(len(rows) - 1):
@@ -88,9 +88,7 @@ def is_sorted(rows: NDArray[Any], features: NDArray[Any]) -> bool:
     return True
 
 
-_MOST_SMALL = 2**31 - 1  # positions that an index of 4 bytes tells apart
-
-_FEW = 2**18  # observations whose lines are kept once they are known
+_MAX_CACHED = 2**18  # observations up to which ``Cells`` caches the lines
 
 
 @dataclass(frozen=True)
@@ -99,8 +97,8 @@ class Cells:
 
     Line ``i`` contains the positions ``index[indptr[i]:indptr[i+1]]``, with their ``values``. Lines are
     rows and ``index`` contains positions of features; after ``transpose`` it is the other way round.
-    Values are on the models' scale. Every position in ``index`` is below ``width``. The tensors may belong
-    to others, such as a table, and are never written to.
+    Values are on the models' scale. Every position in ``index`` is below ``width``. The tensors may share
+    memory with a table and are never written to.
 
     >>> cells = Cells.from_pairs(torch.tensor([1, 0]), torch.tensor([2, 0]), torch.tensor([.5, 1.]), 2, 3)
     >>> cells.lines, cells.index, cells.values
@@ -108,10 +106,10 @@ class Cells:
     """
 
     indptr: Tensor  # (lines + 1,) int64
-    index: Tensor  # (n,) int32; int64 where it was made for a moment, or is too wide
+    index: Tensor  # (n,) int32; int64 if it is temporary or too wide
     values: Tensor  # (n,) float32
     width: int
-    weights: Tensor | None = None  # (n,) float32: how much each observation counts; None: all alike
+    weights: Tensor | None = None  # (n,) float32, of each observation; None: all 1
 
     @classmethod
     def from_pairs(
@@ -143,23 +141,23 @@ class Cells:
         lines: Tensor | None = self.__dict__.get("_lines")
         if lines is None:
             lines = torch.repeat_interleave(self.counts)
-            if len(lines) <= _FEW:  # a step of training asks for them many times
+            if len(lines) <= _MAX_CACHED:  # a step of training asks for them many times
                 self.__dict__["_lines"] = lines
         return lines
 
     @property
     def weighted_counts(self) -> Tensor:
-        """How much the observations of each line count together: (lines,)."""
+        """The sum of the weights of each line's observations: (lines,)."""
         if self.weights is None:
             return self.counts
         return self.weights.new_zeros(len(self)).index_add_(0, self.lines, self.weights)
 
     def weighted(self, numbers: Tensor) -> Tensor:
-        """Numbers of the observations (n,), times how much each counts."""
+        """Multiply ``numbers`` of the observations (n,) by their weights."""
         return numbers if self.weights is None else numbers * self.weights.to(numbers.dtype)
 
     def take(self, lines: Tensor) -> Cells:
-        """Return these lines, in this order. All lines in their order are not copied."""
+        """Return these lines, in this order; the cells themselves if these are all lines in their order."""
         if len(lines) == len(self) and torch.equal(lines, torch.arange(len(self)).to(lines)):
             return self
         counts = self.counts[lines]
@@ -169,9 +167,9 @@ class Cells:
     def block(self, start: int, stop: int) -> Cells:
         """Return the lines from ``start`` up to ``stop``; their observations are not copied."""
         indptr = self.indptr[start : stop + 1]
-        held = slice(int(indptr[0]), int(indptr[-1]))
-        weights = None if self.weights is None else self.weights[held]
-        return Cells(indptr - indptr[0], self.index[held], self.values[held], self.width, weights)
+        part = slice(int(indptr[0]), int(indptr[-1]))
+        weights = None if self.weights is None else self.weights[part]
+        return Cells(indptr - indptr[0], self.index[part], self.values[part], self.width, weights)
 
     def keep(self, mask: Tensor) -> Cells:
         """Return only the observations where ``mask`` (n,) is true. The number of lines does not change."""
@@ -179,10 +177,10 @@ class Cells:
         running = torch.cat([mask.new_zeros(1, dtype=torch.int64), mask.cumsum(0)])
         return self.at(running[self.indptr], mask)
 
-    def at(self, indptr: Tensor, where: Tensor) -> Cells:
-        """Return the observations at these places, or where a mask is true, in lines that begin so."""
-        weights = None if self.weights is None else self.weights[where]
-        return Cells(indptr, self.index[where], self.values[where], self.width, weights)
+    def at(self, indptr: Tensor, positions: Tensor) -> Cells:
+        """Return the observations at ``positions`` (or in a mask), divided into lines by ``indptr``."""
+        weights = None if self.weights is None else self.weights[positions]
+        return Cells(indptr, self.index[positions], self.values[positions], self.width, weights)
 
     def transpose(self) -> Cells:
         """Return the same observations with lines and index exchanged."""
@@ -192,9 +190,9 @@ class Cells:
             return Cells(starts, self.lines[order], self.values[order], len(self), weights)
         from scipy.sparse import csr_array  # imported here: few uses of the package need SciPy
 
-        # SciPy counts instead of sorting: it needs half the memory, and a sixth of the time.
-        moved = self.values if self.weights is None else torch.arange(len(self.index))
-        arrays = tuple(part.numpy() for part in (moved, self.index, self.indptr))
+        # SciPy counts instead of sorting: half the memory and a sixth of the time.
+        numbers = self.values if self.weights is None else torch.arange(len(self.index))
+        arrays = tuple(part.numpy() for part in (numbers, self.index, self.indptr))
         by_index = csr_array(arrays, shape=(len(self), self.width), copy=False).tocsc()
         indptr = torch.from_numpy(by_index.indptr).long()
         index = torch.from_numpy(by_index.indices).to(index_dtype(len(self)))
@@ -204,14 +202,14 @@ class Cells:
         return Cells(indptr, index, self.values[data], len(self), self.weights[data])
 
     def by_index(self) -> tuple[Tensor, Tensor]:
-        """The order of the observations by what they point at, and where each of these begins in it."""
+        """Return the order of observations by index (n,), and the start of each index in it (width + 1,)."""
         order = torch.argsort(self.index, stable=True)
         return order, offsets(torch.bincount(self.index, minlength=self.width))
 
 
 def index_dtype(width: int) -> torch.dtype:
-    """The type of an index of positions below ``width``: 4 bytes each unless there are too many."""
-    return torch.int32 if width <= _MOST_SMALL else torch.int64
+    """Return the type of an index of positions below ``width``: int32 if it suffices."""
+    return torch.int32 if width <= MOST_POSITIONS else torch.int64
 
 
 def offsets(counts: Tensor) -> Tensor:
@@ -225,6 +223,6 @@ def ranges(starts: Tensor, counts: Tensor) -> Tensor:
     >>> ranges(torch.tensor([5, 0]), torch.tensor([2, 3]))
     tensor([5, 6, 0, 1, 2])
     """
-    begins = counts.cumsum(0) - counts
-    each = torch.arange(int(counts.sum()), device=counts.device)
-    return torch.repeat_interleave(starts - begins, counts) + each
+    before = counts.cumsum(0) - counts
+    positions = torch.arange(int(counts.sum()), device=counts.device)
+    return torch.repeat_interleave(starts - before, counts) + positions

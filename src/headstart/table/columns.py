@@ -19,6 +19,7 @@ from headstart.errors import InputError
 from headstart.progress import Reporter
 from headstart.table import text_encoders
 from headstart.table.text_encoders import BATCH, EncoderLike, SentenceEncoder
+from headstart.table.word_hashing import hash_words
 
 __all__ = ["COLUMN_TYPES", "AnyColumn", "Column"]
 
@@ -46,12 +47,12 @@ class Column(Config, ABC):
 
     @property
     def takes(self) -> Literal["function", "folder"] | None:
-        """Return what encodes this column and is not a part of it, if anything: its vectors cost time."""
+        """Return the kind of encoder that this column takes, if any; its vectors are expensive."""
         return None
 
     @property
     def spec(self) -> str:
-        """Return the type as it is given to ``MetadataSchema.fit``: ``number``, ``text:128``."""
+        """Return the type in the form that ``MetadataSchema.fit`` takes: ``number``, ``text:128``."""
         return str(self.model_dump()["type"])
 
     @classmethod
@@ -84,10 +85,10 @@ class Column(Config, ABC):
         encoder: EncoderLike | None,
         reporter: Reporter,  # noqa: ARG003
     ) -> tuple[Self, Encoded | None]:
-        """Fit to the column of a table, and encode it too where the work is then done anyway.
+        """Fit to the column of a table; also return the encoded column if fitting computes it.
 
-        ``argument`` is what follows the colon in a type such as ``text:128``; ``encoder`` is what the user
-        gave for this column.
+        ``argument`` is the text after the colon in a type such as ``text:128``; ``encoder`` is the user's
+        encoder of this column.
         """
         if argument:
             raise InputError(
@@ -99,7 +100,7 @@ class Column(Config, ABC):
         return cls.fit(name, cls.convert(name, column)), None
 
     def encode_using(self, column: pa.Array, encoder: EncoderLike | None, reporter: Reporter) -> Encoded:  # noqa: ARG002
-        """Encode the column of a table, with what the user gave to encode this column: (n, width)."""
+        """Encode the column of a table, with the user's encoder if the column takes one: (n, width)."""
         return self.encode(self.convert(self.name, column))
 
     def encode_values(self, values: list[Any], encoder: EncoderLike | None, reporter: Reporter) -> Encoded:
@@ -175,7 +176,7 @@ def multi_hot(lines: NDArray[np.int64], texts: pa.Array, vocabulary: tuple[str, 
     return result
 
 
-MAX_CATEGORIES = 200  # categories that are kept, the most frequent ones
+MAX_CATEGORIES = 200  # the most frequent categories get a number of their own
 
 
 class CategoryColumn(Column):
@@ -220,7 +221,7 @@ class CategoryColumn(Column):
         return text or None
 
 
-MAX_LABELS = 500  # labels that are kept, the most frequent ones
+MAX_LABELS = 500  # the most frequent labels get a number of their own
 
 SEPARATOR = "|"
 
@@ -469,13 +470,19 @@ class TextColumn(Column):
         if not argument and text_encoders.why_no_default() is not None:
             return cls(name=name), None
         try:
-            found = text_encoders.find_encoder(argument or text_encoders.DEFAULT)
+            sentence_encoder = text_encoders.find_encoder(argument or text_encoders.DEFAULT)
         except InputError as error:
             raise InputError(f"metadata column {name!r}, type text:{argument}: {error}") from None
-        lines, given = _present(texts)
-        vectors = _encode_texts(name, found, given or ["any"], reporter)  # any text shows the width
-        fitted = cls(name=name, size=vectors.shape[1], encoder=found.name, encoder_sha256=found.sha256)
-        return fitted, fitted._placed(vectors[: len(given)], lines, len(texts))
+        lines, present = _present(texts)
+        # Any text shows the width.
+        vectors = _encode_texts(name, sentence_encoder, present or ["any"], reporter)
+        fitted = cls(
+            name=name,
+            size=vectors.shape[1],
+            encoder=sentence_encoder.name,
+            encoder_sha256=sentence_encoder.sha256,
+        )
+        return fitted, fitted._place(vectors[: len(present)], lines, len(texts))
 
     def encode(self, column: pa.Array) -> Encoded:
         """Encode texts: (n, size)."""
@@ -489,8 +496,8 @@ class TextColumn(Column):
             return np.zeros((len(column), self.size), np.float32)
         if self.encoder is None:
             return self._hashed(column)
-        found = self._find(str(encoder or self.encoder))
-        return self._placed(_encode_texts(self.name, found, texts, reporter), lines, len(column))
+        sentence_encoder = self._find(str(encoder or self.encoder))
+        return self._place(_encode_texts(self.name, sentence_encoder, texts, reporter), lines, len(column))
 
     @classmethod
     def accept(cls, name: str, value: Any) -> str:
@@ -505,34 +512,28 @@ class TextColumn(Column):
 
     def _find(self, model: str) -> SentenceEncoder:
         try:
-            found = text_encoders.find_encoder(model)
+            present = text_encoders.find_encoder(model)
         except InputError as error:
             raise InputError(
                 f"metadata {self.name!r} cannot be encoded here: {error}, as encoders={{{self.name!r}:"
                 f" FOLDER}}. The SHA-256 of its weights must be {self.encoder_sha256}"
             ) from None
-        if found.sha256 != self.encoder_sha256:
+        if present.sha256 != self.encoder_sha256:
             raise InputError(
                 f"metadata {self.name!r} was encoded by {self.encoder!r}, whose weights have the SHA-256"
-                f" {self.encoder_sha256}; those of {model!r} on this machine have {found.sha256}, so their"
+                f" {self.encoder_sha256}; those of {model!r} on this machine have {present.sha256}, so their"
                 f" vectors would mean something else. Pass the folder of the former as"
                 f" encoders={{{self.name!r}: FOLDER}}"
             )
-        return found
+        return present
 
-    def _placed(self, vectors: Encoded, lines: list[int], height: int) -> Encoded:
+    def _place(self, vectors: Encoded, lines: list[int], height: int) -> Encoded:
         result = np.zeros((height, self.size), np.float32)
         result[lines] = vectors
         return result
 
     def _hashed(self, column: pa.Array) -> Encoded:
-        from sklearn.feature_extraction.text import HashingVectorizer  # slow to import, rarely needed
-
-        vectorizer = HashingVectorizer(
-            n_features=self.size, ngram_range=(1, 2), token_pattern=r"\b\w+\b", norm="l2", dtype=np.float32
-        )
-        hashed: Encoded = vectorizer.transform(pc.fill_null(column, "").to_pylist()).toarray()
-        return hashed
+        return hash_words(pc.fill_null(column, "").to_pylist(), self.size)
 
 
 def _encode_texts(name: str, encoder: SentenceEncoder, texts: list[str], reporter: Reporter) -> Encoded:
@@ -713,7 +714,7 @@ class CustomColumn(Column):
 
 
 def _encode_custom(name: str, values: list[Any], encoder: EncoderLike | None, reporter: Reporter) -> Encoded:
-    """Call the function in batches and check what it returns: (n, width)."""
+    """Call the function in batches and check its results: (n, width)."""
     if not callable(encoder):
         raise _no_function(name)
     parts: list[Encoded] = []
@@ -721,9 +722,8 @@ def _encode_custom(name: str, values: list[Any], encoder: EncoderLike | None, re
         for start in range(0, len(values), BATCH):
             batch = values[start : start + BATCH]
             try:
-                given = encoder(batch)
-                part = np.asarray(given, dtype=np.float32)
-            except Exception as error:  # whatever the user's function raises
+                part = np.asarray(encoder(batch), dtype=np.float32)
+            except Exception as error:  # the user's function may raise anything
                 raise InputError(
                     f"metadata {name!r}: its encoder failed: {type(error).__name__}: {error}"
                 ) from error

@@ -12,20 +12,20 @@ import pyarrow.compute as pc
 import torch
 from numpy.typing import NDArray
 
-from headstart.distributed import process_group
 from headstart.errors import InputError, join_names
-from headstart.table.cells import Cells, Floats, Positions, chunk_slices, count_positions, offsets
+from headstart.table.cells import Floats, Positions, chunk_slices, count_positions
 from headstart.table.kinds import Kind, Kinds, KindType, as_option, kinds_as_option
 from headstart.table.names import Names
-from headstart.table.outliers import ByFeature, moments_by_feature, winsorise
+from headstart.table.outliers import moments_by_feature
+from headstart.table.sharding import FeatureExchange, gather, global_count, global_max, global_sum, is_single
 
 MAX_STEPS = 100  # values that span more steps do not count as a grid
 
 
-def few_distinct(values: Floats, limit: int) -> NDArray[np.float64] | None:
+def distinct_if_few(values: Floats, limit: int) -> NDArray[np.float64] | None:
     """Return the distinct values in order, or None if there are more than ``limit``.
 
-    >>> few_distinct(np.array([2.0, 1.0, 2.0]), limit=2)
+    >>> distinct_if_few(np.array([2.0, 1.0, 2.0]), limit=2)
     array([1., 2.])
     """
     if len(np.unique(values[:1000])) > limit:
@@ -58,9 +58,9 @@ def on_grid(features: NDArray[np.int64], values: NDArray[np.float64], count: int
     return np.asarray((even | integers) & fits)
 
 
-ROUNDING = 4 * np.finfo(np.float64).eps  # a smaller spread, relative to the values, is no spread
+ROUNDING = 4 * np.finfo(np.float64).eps  # a smaller deviation relative to the mean is a rounding error
 
-_LEAST_SHARE = 1e-15  # of a scale in the distance of the value furthest off, whose square must be possible
+_LEAST_SHARE = 1e-15  # scale / largest distance: the square of the scaled distance must not overflow
 
 
 def real_scales(
@@ -68,19 +68,15 @@ def real_scales(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], bool]:
     """Return the center and scale of each of ``count`` features, and whether all share one pair.
 
-    ``index`` is the feature of each value. Features of similar center and scale share one pair; otherwise
-    each feature has its own. Values far beyond all others of their feature do not enlarge its scale.
+    ``index`` (n,) is the feature of each of the ``values`` (n,). Features of similar center and scale share
+    one pair; otherwise each feature has its own. Outliers do not enlarge the scale.
     """
-    number = process_group().all_reduce_sum(torch.from_numpy(np.bincount(index, minlength=count))).numpy()
-    given = values = np.asarray(values, dtype=np.float64)
-    if process_group().is_single:
-        values = _without_outliers(index, values, number)
-        mean, squares = _moments(index, values, number)
-    else:
-        mean, squares = moments_by_feature(torch.from_numpy(index), torch.from_numpy(values), count)
+    number = global_sum(np.bincount(index, minlength=count))
+    values = np.asarray(values, dtype=np.float64)
+    mean, squares = moments_by_feature(torch.from_numpy(index), torch.from_numpy(values), count)
     deviation = np.sqrt(squares / np.maximum(number, 1))
     deviation[deviation <= ROUNDING * np.abs(mean)] = 0.0  # a constant feature, up to rounding
-    # The deviation of two or three values says little: if possible, compare features with five or more.
+    # The deviation of two or three values is uncertain: if possible, compare features with five or more.
     compared = number >= min(5, number.max())
     deviations = deviation[compared & (deviation > 0)]
     pooled = np.sqrt(squares.sum() / number.sum())
@@ -88,17 +84,13 @@ def real_scales(
         (np.abs(mean[compared] - np.median(mean[compared])) <= 10 * pooled).all()
         and (len(deviations) == 0 or (np.abs(np.log10(deviations / np.median(deviations))) <= 1).all())
     )
-    least = _least_scales(index, given, mean)
+    least = _least_scales(index, values, mean)
     if not similar:
         magnitude = np.where(np.abs(mean) > 0, np.abs(mean), 1.0)
         return mean, np.maximum(np.where(deviation > 0, deviation, magnitude), least), False
-    if process_group().is_single:
-        center = float(values[0] + (values - values[0]).mean())
-        scale = float((values - center).std())
-    else:
-        share = number / number.sum()
-        center = float(share @ mean)
-        scale = float(np.sqrt(squares.sum() / number.sum() + share @ (mean - center) ** 2))
+    share, first = number / number.sum(), mean[np.argmax(number > 0)]
+    center = float(first + share @ (mean - first))  # exact if all values are equal
+    scale = float(np.sqrt(pooled**2 + share @ (mean - center) ** 2))
     scale = scale if scale > ROUNDING * abs(center) else abs(center) or 1.0
     return np.full(count, center), np.full(count, max(scale, float(least.max(initial=0)))), True
 
@@ -106,47 +98,23 @@ def real_scales(
 def _least_scales(
     index: Positions, values: NDArray[np.float64], mean: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """The scale below which the value furthest off, which is no part of a scale, would overflow."""
+    """Return the least scale of each feature for which its farthest value does not overflow: (features,)."""
     with np.errstate(over="ignore", invalid="ignore"):  # values that are too large are found at the end
         distance = np.nan_to_num(np.abs(values - mean[index]))
     furthest = np.zeros(len(mean))
     np.maximum.at(furthest, index, distance)
-    return _LEAST_SHARE * process_group().all_reduce_max(torch.from_numpy(furthest)).numpy()
+    return _LEAST_SHARE * global_max(furthest)
 
 
-def _moments(
-    index: Positions, values: NDArray[np.float64], number: NDArray[np.int64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The mean of each feature, and the sum of squares around it."""
-    # Sums of values near 0 are exact enough also if the values are large and their spread is small.
-    count, first = len(number), np.zeros(len(number))
-    first[index[::-1]] = values[::-1]
-    with np.errstate(over="ignore", invalid="ignore"):  # values that are too large are found at the end
-        mean = first + np.bincount(index, values - first[index], count) / np.maximum(number, 1)
-        squares = np.bincount(index, (values - mean[index]) ** 2, count)
-    return mean, np.asarray(squares, dtype=np.float64)
+MAX_LEVELS = 20  # distinct values of a rating; it also needs at least this number of observations
+
+MANY_MAXIMA = 5  # columns with this number of different maxima have no upper limit
+
+MAX_RATIO = 3  # of the largest maximum of ratings with a common range to the median one
 
 
-def _without_outliers(
-    index: Positions, values: NDArray[np.float64], number: NDArray[np.int64]
-) -> NDArray[np.float64]:
-    order = np.argsort(index, kind="stable")
-    ordered = torch.from_numpy(values[order])
-    cells = Cells(offsets(torch.from_numpy(number)), torch.zeros(len(order), dtype=torch.int64), ordered, 1)
-    tamed = np.empty_like(values)
-    tamed[order] = winsorise(cells, torch.ones(len(number), dtype=torch.bool)).values.numpy()
-    return tamed
-
-
-FEW = 20  # a rating has at most so many distinct values, and at least so many observations
-
-MANY_TOPS = 5  # so many different upper limits are not upper limits
-
-MAX_RATIO = 3  # ratings with a larger upper limit than so many times the usual one are not alike
-
-
-class Inferred(NamedTuple):
-    """Which features are binary and which are ratings, with limits; the others are real."""
+class InferredKinds(NamedTuple):
+    """Masks of the binary features and of the ratings, with limits; the other features are real."""
 
     binary: NDArray[np.bool_]  # (features,)
     rating: NDArray[np.bool_]  # (features,)
@@ -154,15 +122,14 @@ class Inferred(NamedTuple):
     high: NDArray[np.float64]  # (features,)
 
 
-def infer_each(mask: NDArray[np.bool_], index: Positions, values: Floats) -> Inferred:
-    """Judge each feature in ``mask`` by its own values, then make equal those that are alike.
+def infer_each(mask: NDArray[np.bool_], index: Positions, values: Floats) -> InferredKinds:
+    """Infer the kind of each feature in ``mask`` from its own values, then unify similar features.
 
     ``index`` (n,) is the position of the feature of each of the ``values`` (n,).
 
-    Columns of whole numbers are alike in one of three ways. Their ranges go on growing past what a rating
-    can be: these are counts, and real. Or their ranges differ, but all values lie on one small grid: these
-    are ratings with one range. Or one range is usual, and some columns do not reach its ends: these have
-    the usual range.
+    Features of whole numbers are unified in one of three cases. If most ranges are equal, features within
+    this range get it, too. If the ranges grow beyond the limit of ratings, the features are counts, and
+    real. If the ranges differ, but all values lie on one small grid, the features are ratings of one range.
     """
     count = len(mask)
     order = np.lexsort((values, index))
@@ -170,23 +137,31 @@ def infer_each(mask: NDArray[np.bool_], index: Positions, values: Floats) -> Inf
     new = np.append(True, (feature[1:] != feature[:-1]) | (value[1:] != value[:-1]))
     # The distinct values of each feature, in order; their differences need double precision.
     feature, value = feature[new], value[new].astype(np.float64)
-    distinct, enough = np.bincount(feature, minlength=count), np.bincount(index, minlength=count) >= FEW
+    distinct, enough = (
+        np.bincount(feature, minlength=count),
+        np.bincount(index, minlength=count) >= MAX_LEVELS,
+    )
     zeros_and_ones = np.bincount(feature, ~np.isin(value, (0, 1)), count) == 0
     binary = mask & zeros_and_ones & ((distinct == 2) | enough)
-    rating = mask & ~binary & enough & (distinct > 1) & (distinct <= FEW) & on_grid(feature, value, count)
+    rating = (
+        mask & ~binary & enough & (distinct > 1) & (distinct <= MAX_LEVELS) & on_grid(feature, value, count)
+    )
     low, high = np.full(count, np.inf), np.full(count, -np.inf)
     np.minimum.at(low, feature, value)
     np.maximum.at(high, feature, value)
-    inferred = Inferred(binary, rating, low, high)
+    inferred = InferredKinds(binary, rating, low, high)
     whole = mask & (np.bincount(feature, value != np.round(value), count) == 0)
-    _make_equal(inferred, whole, feature, value)
+    _unify_whole_numbers(inferred, whole, feature, value)
     return inferred
 
 
-def _make_equal(
-    inferred: Inferred, whole: NDArray[np.bool_], feature: Positions, value: NDArray[np.float64]
+def _unify_whole_numbers(
+    inferred: InferredKinds, whole: NDArray[np.bool_], feature: Positions, value: NDArray[np.float64]
 ) -> None:
-    """Change the kinds of columns of whole numbers that are alike, in place."""
+    """Unify the kinds of similar features of ``whole`` numbers in place; see ``infer_each``.
+
+    ``feature`` (n,) and ``value`` (n,) are the distinct values of each feature.
+    """
     binary, rating, low, high = inferred
     ratings = rating & whole
     if not ratings.any():
@@ -195,14 +170,14 @@ def _make_equal(
     usual, number = ranges.most_common(1)[0]
     if 2 * number >= ratings.sum():
         if number > 1:
-            # A rating of its own within a much larger range is not alike.
+            # A rating with a much smaller range than the usual one keeps it.
             wide = ~rating | (2 * (high - low) >= usual[1] - usual[0])
             others = whole & ~binary & (low >= usual[0]) & (high <= usual[1]) & wide
             rating |= others
             low[others], high[others] = usual
         return
-    grid = few_distinct(value[ratings[feature]], FEW)
-    if _are_counts(inferred, ratings, whole & ~binary & ~rating, grid is not None):
+    grid = distinct_if_few(value[ratings[feature]], MAX_LEVELS)
+    if _look_like_counts(inferred, ratings, whole & ~binary & ~rating, grid is not None):
         if binary.sum() < (whole & ~binary).sum():
             binary &= ~whole  # counts that are never above 1
         rating &= ~whole
@@ -214,63 +189,60 @@ def _make_equal(
         low[ratings], high[ratings] = grid[0], grid[-1]
 
 
-def _are_counts(
-    inferred: Inferred, ratings: NDArray[np.bool_], others: NDArray[np.bool_], small_grid: bool
+def _look_like_counts(
+    inferred: InferredKinds, ratings: NDArray[np.bool_], others: NDArray[np.bool_], small_grid: bool
 ) -> bool:
-    """Return whether the ranges of ratings differ because these are counts without an upper limit.
+    """Return whether the ranges of the ``ratings`` differ because these are counts without an upper limit.
 
-    ``others`` are columns of whole numbers that are no ratings: one that overlaps with the ratings
-    continues them.
+    ``others`` are features of whole numbers with too many values for a rating; one that overlaps with the
+    ratings continues their ranges. ``small_grid`` says whether the ratings together have few values.
     """
     low, high = inferred.low, inferred.high
-    tops = np.unique(high[ratings])
-    continued = bool((others & (low >= 0) & (low <= tops[-1])).any())
-    many = not small_grid and len(tops) >= MANY_TOPS
-    return bool((low[ratings] >= 0).all()) and len(tops) > 2 and (continued or many)
+    maxima = np.unique(high[ratings])
+    continued = bool((others & (low >= 0) & (low <= maxima[-1])).any())
+    many = not small_grid and len(maxima) >= MANY_MAXIMA
+    return bool((low[ratings] >= 0).all()) and len(maxima) > 2 and (continued or many)
 
 
-Pairs = tuple[Positions, Floats]
+def sample_values(index: Positions, values: Floats, width: int) -> tuple[Positions, Floats]:
+    """Return features (n,) and values (n,) from which all processes infer the same kinds.
 
-
-def sample_values(index: Positions, values: Floats, width: int) -> Pairs:
-    """Features and values that stand for those of all processes: see ``resolve_kinds``.
-
-    Of a feature there are all distinct values if they are few, and otherwise some more than a rating can
-    have, with the smallest, the largest and one that is not whole, if there is one. There are as many as
-    the feature has observations, but at most enough to tell a rating. A process by itself has all values.
+    A single process returns its arguments. Several processes gather the distinct values of each feature if
+    they are few; otherwise more than a rating can have, with the smallest, the largest and one that is not
+    whole. Values are repeated until a feature has as many as it has observations, or enough for a rating.
     """
-    if process_group().is_single:
+    if is_single():
         return index, values
-    counts = process_group().all_reduce_sum(torch.from_numpy(np.bincount(index, minlength=width))).numpy()
+    counts = global_sum(np.bincount(index, minlength=width))
     features, few = _few_values(index, values)
-    grouped = ByFeature(torch.from_numpy(features), width)
-    arrived = grouped.sent(torch.from_numpy(few)).numpy()
-    owners = np.repeat(np.arange(width)[grouped.features], grouped.counts.numpy())
-    features, few = _few_values(owners, arrived)
-    features = process_group().all_gather(torch.from_numpy(features)).numpy()
-    few = process_group().all_gather(torch.from_numpy(few)).numpy()
+    exchange = FeatureExchange(torch.from_numpy(features), width)
+    received = exchange.send(torch.from_numpy(few)).numpy()
+    features = np.repeat(np.arange(width)[exchange.features], exchange.counts.numpy())
+    features, few = _few_values(features, received)
+    features, few = gather(features), gather(few)
     distinct = np.bincount(features, minlength=width)
-    more = np.maximum(0, np.minimum(counts, FEW) - distinct)
-    first = np.searchsorted(features, np.flatnonzero(more))  # the first value of each, once more
+    more = np.maximum(0, np.minimum(counts, MAX_LEVELS) - distinct)
+    first = np.searchsorted(features, np.flatnonzero(more))  # the first value of each is repeated
     repeated = np.repeat(first, more[more > 0])
-    every = np.concatenate([features, features[repeated]]).astype(np.int32)
-    return every, np.concatenate([few, few[repeated]])
+    all_features = np.concatenate([features, features[repeated]]).astype(np.int32)
+    return all_features, np.concatenate([few, few[repeated]])
 
 
 def _few_values(index: NDArray[Any], values: Floats) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Distinct values of each feature, sorted; of many the first ones, the last, and one not whole."""
+    """Return distinct values of each feature, sorted: the first ones, the last, and one that is not whole."""
     order = np.lexsort((values, index))
     feature, value = index[order], values[order]
     new = np.append(True, (feature[1:] != feature[:-1]) | (value[1:] != value[:-1]))[: len(feature)]
     feature, value = feature[new], value[new]
     starts = np.flatnonzero(np.append(True, feature[1:] != feature[:-1])[: len(feature)])
     ends = np.append(starts[1:], len(feature))
-    place = np.arange(len(feature)) - np.repeat(starts, ends - starts)
-    kept = place <= FEW  # one more than a rating has
-    kept[ends - 1] = True
+    rank = np.arange(len(feature)) - np.repeat(starts, ends - starts)
+    chosen = rank <= MAX_LEVELS  # one more than a rating has
+    chosen[ends - 1] = True
     fractional = np.flatnonzero(value != np.round(value))
-    kept[fractional[np.append(True, np.diff(feature[fractional]) > 0)[: len(fractional)]]] = True
-    return feature[kept].astype(np.int64), value[kept].astype(np.float64)  # as other processes have them
+    chosen[fractional[np.append(True, np.diff(feature[fractional]) > 0)[: len(fractional)]]] = True
+    # All processes must send the same types.
+    return feature[chosen].astype(np.int64), value[chosen].astype(np.float64)
 
 
 KindsLike = str | Kind | Mapping[str, str | Kind] | Mapping[str | None, str | Kind] | None
@@ -278,8 +250,8 @@ KindsLike = str | Kind | Mapping[str, str | Kind] | Mapping[str | None, str | Ki
 UNDECIDED = -1  # in place of a KindType: the kind of the feature is not decided yet
 
 
-class _KindArrays(NamedTuple):
-    """The kinds that are decided so far. NaN is a parameter that is still to be computed."""
+class _PartialKinds(NamedTuple):
+    """The kinds that are decided so far. A parameter that is not computed yet is NaN."""
 
     types: NDArray[np.int64]  # (features,)
     first: NDArray[np.float64]  # (features,)
@@ -297,7 +269,7 @@ class _KindArrays(NamedTuple):
 def resolve_kinds(
     kinds: KindsLike, features: Names, index: Positions, values: Floats
 ) -> tuple[Kinds, tuple[str, ...]]:
-    """Return the features' kinds, and notes that say what was inferred.
+    """Return the kinds of the features, and notes on the kinds that were inferred.
 
     ``index`` (n,) is the position of the feature of each of the ``values`` (n,).
 
@@ -305,33 +277,33 @@ def resolve_kinds(
     (Kinds(2 rating:1:5), ("2 features inferred as rating:1:5 (kinds='rating:1:5')",))
     """
     count = len(features)
-    every = index, values
+    local_index, local_values = index, values
     index, values = sample_values(index, values, count)
-    arrays = _KindArrays(np.full(count, UNDECIDED), np.full(count, np.nan), np.full(count, np.nan))
+    partial = _PartialKinds(np.full(count, UNDECIDED), np.full(count, np.nan), np.full(count, np.nan))
     observed = count_positions(index, count) > 0
     if isinstance(kinds, Mapping):
-        _assign_by_name(arrays, kinds, features, index, values)
+        _assign_by_name(partial, kinds, features, index, values)
     elif kinds is not None:
-        arrays.assign(np.full(count, True), _kind_of_many(kinds, values, "the table"))
-    inferred = (arrays.types == UNDECIDED) & observed
-    unobserved = (arrays.types == UNDECIDED) & ~observed
-    _infer(arrays, inferred, index, values)
-    _compute_rating_limits(arrays, features, index, values)
-    shared = _compute_real_scales(arrays, *every)
-    common = _most_common(arrays, observed, shared)
-    arrays.assign(arrays.types == UNDECIDED, common)
-    resolved = _as_kinds(arrays)
+        partial.assign(np.full(count, True), _kind_of_many(kinds, values, "the table"))
+    inferred = (partial.types == UNDECIDED) & observed
+    unobserved = (partial.types == UNDECIDED) & ~observed
+    _infer(partial, inferred, index, values)
+    _compute_rating_limits(partial, features, index, values)
+    shared = _compute_real_scales(partial, local_index, local_values)
+    common = _most_common(partial, observed, shared)
+    partial.assign(partial.types == UNDECIDED, common)
+    resolved = _as_kinds(partial)
     notes = []
     if inferred.any():
         positions = np.flatnonzero(inferred)
-        found = resolved.take(positions)
-        summary = found.summary()
+        inferred_kinds = resolved.take(positions)
+        summary = inferred_kinds.summary()
         text = (
             f"features inferred: {summary}"
             if "," in summary
             else summary.replace(" ", " features inferred as ", 1)
         )
-        notes.append(f"{text} ({kinds_as_option(features.take(positions), found)})")
+        notes.append(f"{text} ({kinds_as_option(features.take(positions), inferred_kinds)})")
     if unobserved.any():
         notes.append(
             f"{int(unobserved.sum())} features without observations got the most common kind, {common}"
@@ -364,7 +336,7 @@ def check_values(
 
 
 def parse_kind(text: object) -> Kind | int:
-    """Read a kind. ``rating`` and ``real`` give only a ``KindType``: the data gives the parameters."""
+    """Parse a kind. ``rating`` and ``real`` return a ``KindType``: the data determines the parameters."""
     if isinstance(text, Kind):
         return text
     if not isinstance(text, str):
@@ -374,7 +346,7 @@ def parse_kind(text: object) -> Kind | int:
 
 
 def _assign_by_name(
-    arrays: _KindArrays,
+    partial: _PartialKinds,
     kinds: Mapping[Any, str | Kind],
     features: Names,
     index: Positions,
@@ -385,21 +357,21 @@ def _assign_by_name(
     if len(np.unique(positions)) < len(positions):
         raise InputError(f"kinds contains a feature twice, in two spellings: {join_names(named)}; keep one")
     for position, kind in zip(positions.tolist(), named.values(), strict=True):
-        arrays.assign(position, kind)
+        partial.assign(position, kind)
     if None in kinds:
         others = np.full(len(features), True)
         others[positions] = False
-        arrays.assign(others, _kind_of_many(kinds[None], values[others[index]], "the other features"))
+        partial.assign(others, _kind_of_many(kinds[None], values[others[index]], "the other features"))
 
 
 def _kind_of_many(text: str | Kind, values: Floats, owner: str) -> Kind | int:
-    """Return one kind for features with these values. ``rating`` gets the limits of all of them."""
+    """Return one kind for features with these values. ``rating`` gets the limits of all values together."""
     kind = parse_kind(text)
     return _rating_of(values, owner) if kind == KindType.RATING else kind
 
 
 def _rating_of(values: Floats, owner: str) -> Kind:
-    """Return the rating whose limits are the smallest and largest value. ``owner`` is for messages."""
+    """Return the rating between the smallest and the largest value. ``owner`` names them in messages."""
     if not len(values):
         raise InputError(f"{owner} have no observations; give the limits of the rating, as in rating:1:5")
     low, high = float(values.min()), float(values.max())
@@ -410,36 +382,36 @@ def _rating_of(values: Floats, owner: str) -> Kind:
     return Kind.rating(low, high)
 
 
-def _infer(arrays: _KindArrays, mask: NDArray[np.bool_], index: Positions, values: Floats) -> None:
-    """Decide the kinds of the features in ``mask``: one kind for all if possible, else one for each."""
+def _infer(partial: _PartialKinds, mask: NDArray[np.bool_], index: Positions, values: Floats) -> None:
+    """Infer the kinds of the features in ``mask``: one kind for all if possible, otherwise one for each."""
     if not mask.any():
         return
-    undecided = arrays.types == UNDECIDED  # includes features without observations
+    undecided = partial.types == UNDECIDED  # includes features without observations
     if not mask.all():
         selected = mask[index]
         index, values = index[selected], values[selected]
-    distinct_values = few_distinct(values, FEW)
+    distinct_values = distinct_if_few(values, MAX_LEVELS)
     if distinct_values is not None and np.isin(distinct_values, (0, 1)).all():
-        arrays.assign(undecided, Kind.binary())
+        partial.assign(undecided, Kind.binary())
         return
     if distinct_values is not None and len(distinct_values) > 1:
         one_feature = np.zeros(len(distinct_values), np.int64)
         if on_grid(one_feature, distinct_values, 1)[0]:
-            arrays.assign(undecided, Kind.rating(float(distinct_values[0]), float(distinct_values[-1])))
+            partial.assign(undecided, Kind.rating(float(distinct_values[0]), float(distinct_values[-1])))
             return
     binary, rating, low, high = infer_each(mask, index, values)
-    arrays.assign(binary, Kind.binary())
-    arrays.types[rating] = KindType.RATING
-    arrays.first[rating], arrays.second[rating] = low[rating], high[rating]
-    arrays.types[mask & ~binary & ~rating] = KindType.REAL
+    partial.assign(binary, Kind.binary())
+    partial.types[rating] = KindType.RATING
+    partial.first[rating], partial.second[rating] = low[rating], high[rating]
+    partial.types[mask & ~binary & ~rating] = KindType.REAL
 
 
-def _compute_rating_limits(arrays: _KindArrays, features: Names, index: Positions, values: Floats) -> None:
+def _compute_rating_limits(partial: _PartialKinds, features: Names, index: Positions, values: Floats) -> None:
     """Set missing limits of ratings to the smallest and largest value of the feature.
 
     A feature with fewer than two distinct values gets the limits of all such ratings together.
     """
-    mask = (arrays.types == KindType.RATING) & np.isnan(arrays.second)
+    mask = (partial.types == KindType.RATING) & np.isnan(partial.second)
     if not mask.any():
         return
     low, high = np.full(len(features), np.inf), np.full(len(features), -np.inf)
@@ -455,49 +427,44 @@ def _compute_rating_limits(arrays: _KindArrays, features: Names, index: Position
             )
         common = _rating_of(values[selected], f"feature {name!r} and of the other ratings without limits")
         low[constant], high[constant] = common.low, common.high
-    arrays.first[mask], arrays.second[mask] = low[mask], high[mask]
+    partial.first[mask], partial.second[mask] = low[mask], high[mask]
 
 
-def _compute_real_scales(arrays: _KindArrays, index: Positions, values: Floats) -> bool:
+def _compute_real_scales(partial: _PartialKinds, index: Positions, values: Floats) -> bool:
     """Set missing centers and scales of reals. Return whether all of them share one pair."""
-    mask = (arrays.types == KindType.REAL) & np.isnan(arrays.second)
+    mask = (partial.types == KindType.REAL) & np.isnan(partial.second)
     if not mask.any():  # every process has the same features
         return True
     selected = mask[index]
-    if not process_group().sum_number(int(selected.sum())):
-        arrays.assign(mask, Kind.real())
+    if not global_count(int(selected.sum())):
+        partial.assign(mask, Kind.real())
         return True
     index = index[selected]
     center, scale, shared = real_scales(index, values[selected], len(mask))
-    observed = (
-        mask
-        & (
-            process_group().all_reduce_sum(torch.from_numpy(np.bincount(index, minlength=len(mask)))) > 0
-        ).numpy()
-    )
-    arrays.first[observed], arrays.second[observed] = center[observed], scale[observed]
-    arrays.assign(mask & ~observed, arrays.median_real(observed))
+    observed = mask & (global_sum(np.bincount(index, minlength=len(mask))) > 0)
+    partial.first[observed], partial.second[observed] = center[observed], scale[observed]
+    partial.assign(mask & ~observed, partial.median_real(observed))
     return shared
 
 
-def _most_common(arrays: _KindArrays, observed: NDArray[np.bool_], shared: bool) -> Kind:
+def _most_common(partial: _PartialKinds, observed: NDArray[np.bool_], shared: bool) -> Kind:
     """Return the most common kind of features with observations.
 
     If it is real and each real has its own scale, return the median center and scale.
     """
-    decided = observed & (arrays.types != UNDECIDED)
-    types, counts = np.unique(arrays.types[decided], return_counts=True)
+    decided = observed & (partial.types != UNDECIDED)
+    types, counts = np.unique(partial.types[decided], return_counts=True)
     kind_type = KindType(int(types[np.argmax(counts)]))
-    mask = decided & (arrays.types == kind_type)
+    mask = decided & (partial.types == kind_type)
     if kind_type == KindType.REAL and not shared:
-        return arrays.median_real(mask)
-    pairs = np.stack([arrays.first[mask], arrays.second[mask]], 1)
+        return partial.median_real(mask)
+    pairs = np.stack([partial.first[mask], partial.second[mask]], 1)
     pairs, counts = np.unique(pairs, axis=0, return_counts=True)
     return Kind(kind_type, *pairs[np.argmax(counts)].tolist())
 
 
-def _as_kinds(arrays: _KindArrays) -> Kinds:
-    triples = zip(arrays.types.tolist(), arrays.first.tolist(), arrays.second.tolist(), strict=True)
+def _as_kinds(partial: _PartialKinds) -> Kinds:
+    triples = zip(partial.types.tolist(), partial.first.tolist(), partial.second.tolist(), strict=True)
     cache: dict[tuple[int, float, float], Kind] = {}
     kinds = Kinds([cache.setdefault(triple, Kind(KindType(triple[0]), *triple[1:])) for triple in triples])
     if not np.isfinite(kinds.spans).all():

@@ -1,4 +1,4 @@
-"""Describe the kind of each feature: its possible values and its scale in models."""
+"""Kinds of features: their possible values, and their scale in models."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from headstart.table.cells import Floats
 __all__ = ["KIND_NAMES", "Kind", "KindType", "Kinds"]
 
 
-# On the models' scale. Models compute in single precision, which ends at 3.4e38, and sum squares over rows.
+# The largest value on the models' scale. Models sum squares in float32, which ends at 3.4e38.
 LARGEST = 1e17
 
 
 def require_representable(values: Floats, scaled: NDArray[np.float64], where: Callable[[int], str]) -> None:
-    """Refuse values that models cannot compute with.
+    """Raise an error for values that are too large for models.
 
     Parameters
     ----------
     values, scaled : ndarray of shape (n,)
         Values in the data's own units, and on the models' scale.
     where : callable
-        Says of which row and feature a value is, given its position.
+        Returns the row and feature of the value at a position, for the message.
 
     Raises
     ------
     InputError
-        If one of the scaled values is too large; it names the first.
+        If a scaled value is too large. The message names the first one.
 
     Examples
     --------
-    >>> require_carried(np.array([5.0, 1e39]), np.array([0.1, 2e37]), lambda i: f"row 'u{i}'")
+    >>> require_representable(np.array([5.0, 1e39]), np.array([0.1, 2e37]), lambda i: f"row 'u{i}'")
     Traceback (most recent call last):
     headstart.errors.InputError: row 'u1': the value 1e+39 is too large to compute with: at most 1e+17 times the scale of its feature is possible; correct it or leave it out, or measure the feature in larger units
     """  # noqa: E501 (the message of the example is one line)
@@ -309,9 +309,9 @@ class Kinds(Sequence[Kind]):
         return scaled
 
     def middle_real(self) -> Kind | None:
-        """The real kind in the middle of those there are; None where the reals share one, or there are none.
+        """Return the real kind of the median center and scale; None if the reals share one or there are none.
 
-        A new real feature is given in these units until its own center and scale are known.
+        A new real feature has this kind until its own center and scale are known.
         """
         real = self.types == KindType.REAL
         offsets, spans = self.offsets[real], self.spans[real]
@@ -342,15 +342,15 @@ class Kinds(Sequence[Kind]):
         return ", ".join(texts[:limit] + more)
 
 
-MAX_SHOWN = 20  # single features with a kind of their own; more are counted
+MAX_SHOWN = 20  # features listed with a kind of their own; the others are counted
 
 
 def kinds_as_option(names: Iterable[str], kinds: Iterable[Kind]) -> str:
-    """Return what gives these features these kinds: the usual kind, then the features with another one.
+    """Write the kinds of features as an argument or options: the most common kind, then the exceptions.
 
-    Reals are written without center and scale: these are computed from the data again.
+    Reals are written without center and scale, which are computed from the data again.
 
-    >>> kinds_to_paste(["a", "b", "c"], [Kind.real(5, 2), Kind.real(3, 2), Kind.binary()])
+    >>> kinds_as_option(["a", "b", "c"], [Kind.real(5, 2), Kind.real(3, 2), Kind.binary()])
     "kinds={None: 'real', 'c': 'binary'}"
     """
     texts = [kind.name if kind.type == KindType.REAL else str(kind) for kind in kinds]
@@ -363,11 +363,11 @@ def kinds_as_option(names: Iterable[str], kinds: Iterable[Kind]) -> str:
 def as_option(kinds: Mapping[str | None, str]) -> str:
     """Write kinds as an argument or as options.
 
-    >>> pasted({"b": "real"}), pasted({None: "real"})
+    >>> as_option({"b": "real"}), as_option({None: "real"})
     ("kinds={'b': 'real'}", "kinds='real'")
     >>> from headstart.errors import command_line
     >>> with command_line():
-    ...     pasted({None: "real", "the b": "rating:1:5"})
+    ...     as_option({None: "real", "the b": "rating:1:5"})
     "--kind real --kind 'the b=rating:1:5'"
     """
     options = [text if name is None else f"{name}={text}" for name, text in kinds.items()]

@@ -28,12 +28,12 @@ def normalise_metadata(table: pa.Table) -> pa.Table:
     Numbers become int64 if all are whole, else float64. Texts become strings, and empty texts null.
     Dates become timestamps without a time zone. Lists contain float64 or strings.
     """
-    columns = [_tidy_column(column.combine_chunks()) for column in table.columns]
+    columns = [_normalise_column(column.combine_chunks()) for column in table.columns]
     return pa.table(columns, names=table.column_names)
 
 
 def read_metadata(source: Source, feature: str, noun: str = "feature") -> tuple[list[str], pa.Table]:
-    """Return the names of features (or rows), each once, and a table with one line of metadata per name."""
+    """Return the distinct names of features (or rows), and a table with one line of metadata per name."""
     source.require(feature, noun)
     table = source.read(feature)
     numbering = NameNumbering(noun)
@@ -73,12 +73,12 @@ def check_finite(metadata: pa.Table, features: Names) -> None:
                 )
 
 
-def _tidy_column(column: pa.Array) -> pa.Array:
+def _normalise_column(column: pa.Array) -> pa.Array:
     arrow_type = column.type
     if isinstance(column, pa.ExtensionArray):
-        return _tidy_column(column.storage)
+        return _normalise_column(column.storage)
     if pa.types.is_dictionary(arrow_type):
-        return _tidy_column(column.dictionary_decode())
+        return _normalise_column(column.dictionary_decode())
     if is_text(arrow_type):
         text = column.cast(pa.string())
         return pc.if_else(pc.equal(text, ""), None, text)
@@ -95,11 +95,11 @@ def _tidy_column(column: pa.Array) -> pa.Array:
         or pa.types.is_list(arrow_type)
         or pa.types.is_large_list(arrow_type)
     ):
-        return _tidy_list(column)
+        return _normalise_list(column)
     return column
 
 
-def _tidy_list(column: pa.Array) -> pa.Array:
+def _normalise_list(column: pa.Array) -> pa.Array:
     value_type = column.type.value_type
     if is_number(value_type):
         return column.cast(pa.list_(pa.float64()), safe=False)
@@ -194,9 +194,9 @@ class MetadataSchema(Config):
     def fit_encoded(
         cls, table: pa.Table, types: Mapping[str, str], encoders: Encoders, reporter: Reporter
     ) -> tuple[MetadataSchema, dict[str, NDArray[np.float32]]]:
-        """Fit the columns, and also return the vectors of those that an encoder encodes.
+        """Fit the columns, and also return the vectors of the columns with an encoder.
 
-        The parameters are those of ``fit``; a vector is expensive, so that it should not be computed twice.
+        The parameters are those of ``fit``. Vectors are returned because computing them again is expensive.
         """
         explicit = _explicit_types(table.column_names, types, encoders)
         table = normalise_metadata(table)
@@ -212,7 +212,7 @@ class MetadataSchema(Config):
 
     @property
     def width(self) -> int:
-        """How many numbers encode the metadata of one feature."""
+        """The number of numbers that encode the metadata of one feature."""
         return sum(column.width for column in self.columns)
 
     def encode_table(
@@ -228,8 +228,8 @@ class MetadataSchema(Config):
         table : pyarrow.Table
             The metadata. Columns of the schema may be absent; other columns are an error.
         encoders : mapping, optional
-            What encodes the columns of the type custom, and the folders of sentence encoders that are not
-            where they were.
+            Functions for the columns of the type custom, and new folders of sentence encoders that were
+            moved.
         vectors : mapping of str to ndarray, optional
             Columns that are encoded already.
 
@@ -244,10 +244,10 @@ class MetadataSchema(Config):
         for column in self.columns:
             known = (vectors or {}).get(column.name)
             parts.append(_encode_column(column, table, encoders or {}) if known is None else known)
-        return _joined(parts, len(table))
+        return _concatenate(parts, len(table))
 
     def vectors(self, table: pa.Table, encoders: Encoders) -> dict[str, NDArray[np.float32]]:
-        """Encode only the columns that an encoder encodes, whose vectors cost time: (n, width) each."""
+        """Encode only the columns with an encoder, whose vectors are expensive: (n, width) each."""
         table = normalise_metadata(table)
         slow = [column for column in self.columns if column.takes is not None]
         return {column.name: _encode_column(column, table, encoders) for column in slow}
@@ -283,14 +283,14 @@ class MetadataSchema(Config):
             self._check_names(record)
         parts = []
         for column in self.columns:
-            given = [record.get(column.name) for record in records]
-            values = [None if is_missing(value) else value for value in given]
+            cells = (record.get(column.name) for record in records)
+            values = [None if is_missing(value) else value for value in cells]
             encoder = (encoders or {}).get(column.name)
             parts.append(column.encode_values(values, encoder, Reporter(quiet=True)))
-        return _joined(parts, len(records))
+        return _concatenate(parts, len(records))
 
     def decode(self, line: NDArray[np.float32]) -> dict[str, object]:
-        """Return what can be read back from the numbers of one feature, by column.
+        """Return the metadata that can be recovered from the numbers of one feature, by column.
 
         >>> films = pa.table({"year": [1979, 1985], "genres": [["Horror", "Sci-Fi"], ["Drama"]]})
         >>> schema = MetadataSchema.fit(films)
@@ -307,7 +307,7 @@ class MetadataSchema(Config):
         return ", ".join(column.describe() for column in self.columns)
 
     def check_encoders(self, encoders: Encoders) -> None:
-        """Refuse encoders for columns that do not exist or have no use for them."""
+        """Raise an error for encoders of columns that do not exist or take no encoder."""
         columns = {column.name: column for column in self.columns}
         self._check_names(encoders)
         for name, encoder in encoders.items():
@@ -328,7 +328,7 @@ class MetadataSchema(Config):
 
 
 def infer_type(column: pa.Array) -> str:
-    """Infer the type of a tidy column.
+    """Infer the type of a normalised column.
 
     >>> infer_type(pa.array(["Alien", "Brazil", "Casablanca"])), infer_type(pa.array(["UK", "US"] * 2))
     ('text', 'category')
@@ -355,12 +355,12 @@ def infer_type(column: pa.Array) -> str:
 def _explicit_types(
     columns: Sequence[str], types: Mapping[str, str], encoders: Encoders
 ) -> dict[str, tuple[type[Column], str]]:
-    """Return the class, and what follows the colon, of each column that has a given type or an encoder."""
-    for given, place in ((types, "metadata_types"), (encoders, "encoders")):
-        for name in given:
+    """Return the class and the text after the colon of each column with an explicit type or an encoder."""
+    for mapping, argument in ((types, "metadata_types"), (encoders, "encoders")):
+        for name in mapping:
             if name not in columns:
                 hint = did_you_mean(str(name), columns)
-                raise UnknownNameError(f"metadata has no column {name!r}{hint} (in {option_name(place)})")
+                raise UnknownNameError(f"metadata has no column {name!r}{hint} (in {option_name(argument)})")
     for name, encoder in encoders.items():
         if not callable(encoder):
             raise InputError(
@@ -373,7 +373,7 @@ def _explicit_types(
 
 
 def _parse_type(text: str, name: str) -> tuple[type[Column], str]:
-    """Parse ``number`` or ``text:128`` into a column class and what follows the colon."""
+    """Parse ``number`` or ``text:128`` into a column class and the text after the colon."""
     type_name, _, detail = str(text).partition(":")
     if type_name not in COLUMN_TYPES:
         types = f"({', '.join(COLUMN_TYPES)}){did_you_mean(type_name, COLUMN_TYPES)}"
@@ -387,12 +387,12 @@ def _encode_column(column: Column, table: pa.Table, encoders: Encoders) -> NDArr
     return column.encode_using(values, encoders.get(column.name), Reporter(quiet=True))
 
 
-def _joined(parts: list[NDArray[np.float32]], height: int) -> NDArray[np.float32]:
+def _concatenate(parts: list[NDArray[np.float32]], height: int) -> NDArray[np.float32]:
     return np.concatenate([np.zeros((height, 0), np.float32), *parts], axis=1)
 
 
 def as_array(values: list[object]) -> pa.Array:
-    """A column of values as they were given; what Arrow does not know becomes text."""
+    """Convert values to an Arrow array; values of types that Arrow does not know become text."""
     try:
         return pa.array(values, from_pandas=True)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
@@ -400,14 +400,14 @@ def as_array(values: list[object]) -> pa.Array:
 
 
 def as_text(value: object) -> str | None:
-    """A value as text; labels may be given as a list here and as one text there."""
+    """Convert a value to text; a list of labels becomes one text."""
     if isinstance(value, (list, tuple, set)):
         return SEPARATOR.join(map(str, value))
     return None if is_missing(value) else str(value)
 
 
 def as_bytes(records: Sequence[Mapping[str, object]], columns: Sequence[str]) -> Tensor:
-    """Records as one tensor of bytes."""
+    """Serialise records as one tensor of bytes."""
     table = pa.table({name: as_array([record.get(name) for record in records]) for name in columns})
     sink = io.BytesIO()
     with pa.ipc.new_stream(sink, table.schema) as writer:
@@ -416,7 +416,7 @@ def as_bytes(records: Sequence[Mapping[str, object]], columns: Sequence[str]) ->
 
 
 def records_from(content: Tensor | None, count: int) -> list[dict[str, object] | None]:
-    """The records in these bytes, one per feature; None for each if there are no bytes."""
+    """Return the records in the bytes of ``as_bytes``, one per feature; None for each without bytes."""
     if content is None:
         return [None] * count
     try:

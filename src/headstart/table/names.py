@@ -1,4 +1,4 @@
-"""Address rows and features by name."""
+"""Names of rows and features: their normal form, look-up and numbering."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from headstart.errors import InputError, UnknownNameError, did_you_mean, join_names
 
-MAX_SUGGESTIONS = 20_000  # a similar name is searched only in shorter lists: the search is slow
+MAX_SUGGESTIONS = 20_000  # a similar name is searched only in lists up to this length: the search is slow
 
 MAX_BITS = 4096  # of a whole number that is a name; Python does not print much longer ones
 
@@ -25,15 +25,15 @@ _WHOLE_NUMBER = re.compile(r"(-?[0-9]+)\.0*")
 def as_name(value: object, noun: str = "name") -> str:
     """Convert the identifier of a row, feature or column to its name, a string.
 
-    This is the one place where names are made equal. Spaces around a name do not count, nor does its
-    Unicode form (it becomes NFC). Whole numbers are common identifiers, so 17, 17.0, "17" and "17.0" are
+    Every name passes through this function. Spaces around a name are removed, and its Unicode form becomes
+    NFC. Whole numbers are common identifiers, so 17, 17.0, "17" and "17.0" are
     the same name.
 
     >>> as_name(17), as_name("17.0"), as_name(" u17 "), as_name("Ame\u0301lie") == "Am\u00e9lie"
     ('17', '17', 'u17', True)
     """
     if isinstance(value, str):
-        return _tidied(value, noun)
+        return _normalise(value, noun)
     if isinstance(value, (bool, np.bool_)) or value is None:
         pass
     elif isinstance(value, (int, np.integer)):
@@ -66,17 +66,17 @@ def display_name(value: object) -> str:
     return text if len(text) <= 100 else text[:100] + "…"
 
 
-def spelled(value: object) -> str:
-    """Return a spelling of a name for a message, such that another Unicode form looks different.
+def display_spelling(value: object) -> str:
+    """Return a name for a message; another Unicode form of the same name looks different.
 
-    >>> spelled("Ame\u0301lie"), spelled("Am\u00e9lie"), spelled(7)
+    >>> display_spelling("Ame\u0301lie"), display_spelling("Am\u00e9lie"), display_spelling(7)
     ("'Ame\\\\u0301lie'", "'Amélie'", '7')
     """
     other_form = isinstance(value, str) and not unicodedata.is_normalized("NFC", value)
     return ascii(value) if other_form else repr(value)
 
 
-def _tidied(text: str, noun: str) -> str:
+def _normalise(text: str, noun: str) -> str:
     if not text.isascii():
         try:
             text.encode()
@@ -139,8 +139,7 @@ class Names(Sequence[str]):
 
     def positions(self, names: Iterable[object]) -> NDArray[np.int64]:
         """Return the positions of names: (n,). An unknown name raises ``UnknownNameError``."""
-        # A name is first looked for as it is: that is fast, and finds names of models saved before names
-        # were tidied.
+        # Most names are in their normal form already: looking them up first is faster than normalising.
         index = self._index
         requested = [
             name if isinstance(name, str) and name in index else as_name(name, self.noun) for name in names
@@ -176,7 +175,7 @@ class NameNumbering:
     def __init__(self, noun: str) -> None:
         self.noun = noun  # "row" or "feature", for messages
         self._numbers: dict[str, int] = {}
-        self._spellings: dict[str, dict[str, None]] = {}  # in order, of names that had to be tidied
+        self._spellings: dict[str, dict[str, None]] = {}  # in order, of names that had another form
 
     @property
     def names(self) -> list[str]:
@@ -194,14 +193,14 @@ class NameNumbering:
                 " names are non-empty text or whole numbers"
             )
         if pa.types.is_float16(column.type):
-            column = column.cast(pa.float32())  # whole numbers in it are exact
+            column = column.cast(pa.float32())  # exact for whole numbers
         dictionary = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
         indices = dictionary.indices.to_numpy()
         numbers = self._numbers
         names, values = _whole_numbers(dictionary.dictionary), []
         if names is None:
             values = _to_list(dictionary.dictionary, self.noun)
-            names = None if self._spellings else _tidy_texts(values)
+            names = None if self._spellings else _if_normal(values)
         if names is None:
             distinct = []
             for position, value in enumerate(values):
@@ -216,15 +215,15 @@ class NameNumbering:
 
     @property
     def spellings(self) -> dict[str, str]:
-        """How the names are written that are written in several ways, for messages."""
+        """The spellings of each name that has several, for messages."""
         return {
-            name: " and ".join(map(spelled, written))
+            name: " and ".join(map(display_spelling, written))
             for name, written in self._spellings.items()
             if len(written) > 1
         }
 
     def notes(self) -> list[str]:
-        """Say which names were tidied, and which of them were written in several ways."""
+        """Return notes on names that were normalised, and on names with several spellings."""
         several = list(self.spellings.values())
         one = [(next(iter(written)), name) for name, written in self._spellings.items() if len(written) == 1]
         notes = []
@@ -238,7 +237,7 @@ class NameNumbering:
             more = ", …" if len(one) > 1 else ""
             notes.append(
                 f"names of {self.noun}s that were tidied (spaces around, Unicode form, decimal point):"
-                f" {len(one)} ({spelled(one[0][0])} to {one[0][1]!r}{more})"
+                f" {len(one)} ({display_spelling(one[0][0])} to {one[0][1]!r}{more})"
             )
         return notes
 
@@ -255,7 +254,7 @@ class NameNumbering:
 
 def _to_list(values: pa.Array, noun: str) -> list[Any]:
     if pa.types.is_floating(values.type):
-        return list(values.to_numpy(zero_copy_only=False))  # numbers that remember how exact they are
+        return list(values.to_numpy(zero_copy_only=False))  # numpy numbers, whose type tells their precision
     try:
         return values.to_pylist()  # type: ignore[no-any-return]
     except UnicodeDecodeError as error:
@@ -264,16 +263,19 @@ def _to_list(values: pa.Array, noun: str) -> list[Any]:
         ) from None
 
 
-def _tidy_texts(values: list[Any]) -> list[str] | None:
-    """Return the values if all are texts that ``as_name`` would not change; this is much faster."""
+def _if_normal(values: list[Any]) -> list[str] | None:
+    """Return the values if all are texts that ``as_name`` would not change, else None.
+
+    This is much faster than to call ``as_name`` for each.
+    """
     if not all(isinstance(value, str) and value.isascii() for value in values):
         return None
-    tidy = all(values) and values == list(map(str.strip, values)) and "." not in "".join(values)
-    return values if tidy else None
+    normal = all(values) and values == list(map(str.strip, values)) and "." not in "".join(values)
+    return values if normal else None
 
 
 def _whole_numbers(values: pa.Array) -> list[str] | None:
-    """Convert distinct whole numbers to names as ``as_name`` does, but at once; None for other values."""
+    """Convert an array of whole numbers to names, as ``as_name`` does; return None for other values."""
     arrow_type = values.type
     if pa.types.is_integer(arrow_type):
         return values.cast(pa.string()).to_pylist()  # type: ignore[no-any-return]
@@ -286,7 +288,7 @@ def _whole_numbers(values: pa.Array) -> list[str] | None:
 
 
 def sort_key(name: str) -> tuple[bool, int, str]:
-    """What ``sorted_names`` sorts by."""
+    """Return the key by which ``sorted_names`` sorts."""
     decimal = name.isdecimal()
     return not decimal, len(name) if decimal else 0, name
 

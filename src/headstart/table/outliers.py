@@ -1,4 +1,4 @@
-"""Winsorise values that lie far beyond all others."""
+"""Winsorise outliers: replace values far beyond all others by the farthest value that is not."""
 
 from __future__ import annotations
 
@@ -9,62 +9,62 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.distributed import process_group
-from headstart.table.cells import Cells, offsets
+from headstart.table.cells import Cells
+from headstart.table.sharding import FeatureExchange, gather
 
-_MAX_DISTANCE = 10.0  # robust standard deviations from the median that are still believed
+_MAX_DISTANCE = 10.0  # robust standard deviations from the median; values farther away are outliers
 
-_SMALL_SAMPLE = 24.0  # of few values the deviation is uncertain: they may lie (1 + this / n) times as far
+_SMALL_SAMPLE = 24.0  # the limit is (1 + this / n) times as far: the deviation of few values is uncertain
 
-_MIN_VALUES = 4  # with fewer values none can be said to be far
+_MIN_VALUES = 4  # fewer values have no outliers
 
-LEAST_DEVIATION = 0.25  # of a feature's scale, if it is known: few values may be alike by chance
+LEAST_DEVIATION = 0.25  # share of a feature's scale, if it is known: few values may be close by chance
 
-_TO_DEVIATION = 1.4826  # from the median distance to the standard deviation of a normal
+_MAD_TO_STD = 1.4826  # from the median absolute deviation to the standard deviation of a normal
 
 
 def winsorise(
     cells: Cells, lines: Tensor, extent: Tensor | None = None, least: Tensor | None = None
 ) -> Cells:
-    """Bring values of the ``lines`` in a mask back to the farthest value within 10·(1 + 24/n) deviations.
+    """Replace values beyond 10·(1 + 24/n) deviations from the line's median by the farthest value within.
 
-    Distances are taken from the line's median, in units of ``extent`` (n,) if it is given: how far from
-    usual each value may be expected to lie. The deviation is that of the median distance or, if it is
-    larger, the root mean square distance of all but the farthest value, so that a line of zeros and a few
-    counts is left as it is; and ``least`` (lines,) at least, if it is given.
+    ``lines`` (lines,) is a mask of the lines to winsorise. Distances are divided by ``extent`` (n,), the
+    expected distance of each value in deviations. The deviation is the larger of 1.48 times the median
+    distance and the root mean square distance of all but the farthest value, so that a line of zeros and a
+    few counts stays unchanged; it is at least ``least`` (lines,).
     """
     mask = lines & (cells.counts >= _MIN_VALUES)
     chosen = torch.nonzero(mask)[:, 0]
     if len(chosen) == 0:
         return cells
     part = cells.take(chosen)
-    counts, owner, at = part.counts, part.lines, mask[cells.lines]
-    middle = _medians(part.values.double(), part)[owner]
-    unit = torch.ones_like(middle) if extent is None else extent[at].double()
+    counts, line, selected = part.counts, part.lines, mask[cells.lines]
+    middle = _medians(part.values.double(), part)[line]
+    unit = torch.ones_like(middle) if extent is None else extent[selected].double()
     values = (part.values.double() - middle) / unit
     distance = values.abs()
     deviation = _deviations(distance, part)
     if least is not None:
         deviation = torch.maximum(deviation, least[chosen].double())
-    reach = torch.where(deviation > 0, _MAX_DISTANCE * (1 + _SMALL_SAMPLE / counts) * deviation, torch.inf)
-    inside = distance <= reach[owner]
+    limit = torch.where(deviation > 0, _MAX_DISTANCE * (1 + _SMALL_SAMPLE / counts) * deviation, torch.inf)
+    inside = distance <= limit[line]
     if bool(inside.all()):
         return cells
     low = deviation.new_full((len(part),), torch.inf)
-    low.scatter_reduce_(0, owner[inside], values[inside], "amin")
+    low.scatter_reduce_(0, line[inside], values[inside], "amin")
     high = deviation.new_full((len(part),), -torch.inf)
-    high.scatter_reduce_(0, owner[inside], values[inside], "amax")
-    tamed = middle + torch.minimum(torch.maximum(values, low[owner]), high[owner]) * unit
-    changed = cells.values.clone()
-    # The chosen lines are in ascending order; what is inside keeps its value to the last bit.
-    changed[at] = torch.where(inside, part.values, tamed.to(changed.dtype))
-    return replace(cells, values=changed)
+    high.scatter_reduce_(0, line[inside], values[inside], "amax")
+    clipped = middle + torch.minimum(torch.maximum(values, low[line]), high[line]) * unit
+    result = cells.values.clone()
+    # The chosen lines are in ascending order. A value inside the limits keeps its exact bits.
+    result[selected] = torch.where(inside, part.values, clipped.to(result.dtype))
+    return replace(cells, values=result)
 
 
 def winsorise_one(
     values: NDArray[np.float64], extent: NDArray[np.float64] | float = 1.0, least: float = 0.0
 ) -> NDArray[np.float64]:
-    """``winsorise`` of a single line, in numpy."""
+    """Winsorise a single line, in numpy; see ``winsorise``."""
     count = len(values)
     if count < _MIN_VALUES:
         return values
@@ -73,142 +73,102 @@ def winsorise_one(
     relative = (values - middle) / extent
     distance = np.abs(relative)
     squared = distance**2
-    far = squared == squared.max()
-    others = (squared[~far].sum() + (far.sum() - 1) * squared.max()) / (count - 1)
-    deviation = max(_TO_DEVIATION * np.partition(distance, half)[half], others**0.5, least)
+    farthest = squared == squared.max()
+    others = (squared[~farthest].sum() + (farthest.sum() - 1) * squared.max()) / (count - 1)
+    deviation = max(_MAD_TO_STD * np.partition(distance, half)[half], others**0.5, least)
     inside = distance <= _MAX_DISTANCE * (1 + _SMALL_SAMPLE / count) * deviation
     if deviation == 0 or inside.all():
         return values
-    tamed = middle + np.clip(relative, relative[inside].min(), relative[inside].max()) * extent
-    return np.where(inside, values, tamed)
+    clipped = middle + np.clip(relative, relative[inside].min(), relative[inside].max()) * extent
+    return np.where(inside, values, clipped)
 
 
 def row_scales(cells: Cells, lines: Tensor) -> Tensor:
-    """How extreme the row of each observation is: at least 1, (n,). ``cells`` has one line per feature.
+    """Return the scale of the row of each observation: (n,), at least 1. ``cells`` has one line per feature.
 
-    It is the median distance of the row's values from the medians of their features (those of ``lines``
-    in a mask), in their deviations. One value of a row does not move it, so an error of the data has no
-    excuse; a country of a billion is far off in every year.
+    The scale is the median distance of the row's values from the medians of their features, in deviations;
+    only features in the mask ``lines`` count. A single wrong value does not change it, whereas all values of
+    a large country are far from the medians.
     """
     by_row = replace(cells, values=robust_distances(cells, lines), weights=None).transpose()
     return typical_row_scales(by_row, by_row.values)[cells.index]
 
 
 def robust_distances(cells: Cells, lines: Tensor) -> Tensor:
-    """How many deviations of its line each value lies from the median, for ``lines`` in a mask: (n,)."""
-    values, owner = cells.values.double(), cells.lines
-    distance = (values - _medians(values, cells)[owner]).abs()
-    deviation = torch.maximum(
-        _TO_DEVIATION * _medians(distance, cells), _deviation_of_others(distance, cells)
-    )
-    counted = (lines & (cells.counts >= _MIN_VALUES) & (deviation > 0))[owner]
-    return torch.where(counted, distance / deviation.clamp(min=1e-300)[owner], 0.0)
+    """Compute the distance of each value from its line's median, in deviations; 0 outside the mask: (n,)."""
+    values, line = cells.values.double(), cells.lines
+    distance = (values - _medians(values, cells)[line]).abs()
+    deviation = _deviations(distance, cells)
+    counted = (lines & (cells.counts >= _MIN_VALUES) & (deviation > 0))[line]
+    return torch.where(counted, distance / deviation.clamp(min=1e-300)[line], 0.0)
 
 
-def typical_row_scales(by_row: Cells, away: Tensor) -> Tensor:
-    """The median of each row's distances ``away`` (n,), at least 1, and 1 of a single one: (rows,)."""
-    several = by_row.counts > 1
-    usual = torch.where(several, _medians(away, by_row), 0.0) if len(away) else by_row.counts.double()
-    return usual.clamp(min=1.0)
+def typical_row_scales(by_row: Cells, distances: Tensor) -> Tensor:
+    """Compute the median of each row's ``distances`` (n,), at least 1, and 1 for a single one: (rows,)."""
+    if len(distances) == 0:
+        return by_row.counts.double().clamp(min=1.0)
+    return torch.where(by_row.counts > 1, _medians(distances, by_row), 0.0).clamp(min=1.0)
 
 
 def _deviations(distance: Tensor, cells: Cells) -> Tensor:
-    """The deviation of each line, whatever its farthest value is: (lines,)."""
-    return torch.maximum(_TO_DEVIATION * _medians(distance, cells), _deviation_of_others(distance, cells))
+    """Compute the robust deviation of each line; its farthest value has no influence: (lines,)."""
+    return torch.maximum(_MAD_TO_STD * _medians(distance, cells), _deviation_of_others(distance, cells))
 
 
 def _deviation_of_others(distance: Tensor, cells: Cells) -> Tensor:
-    """The root mean square distance of all but the farthest value of each line: (lines,)."""
-    owner, squared = cells.lines, distance**2
-    farthest = squared.new_zeros(len(cells)).scatter_reduce_(0, owner, squared, "amax")
-    # Small distances beside a very large one would be lost if it were added first and then subtracted.
-    far = squared == farthest[owner]
-    sums = farthest.new_zeros(len(cells)).index_add_(0, owner, torch.where(far, 0.0, squared))
-    ties = farthest.new_zeros(len(cells)).index_add_(0, owner, far.to(squared.dtype)) - 1
+    """Compute the root mean square distance of all but the farthest value of each line: (lines,)."""
+    line, squared = cells.lines, distance**2
+    farthest = squared.new_zeros(len(cells)).scatter_reduce_(0, line, squared, "amax")
+    # Adding the farthest and subtracting it again would lose the small distances.
+    far = squared == farthest[line]
+    sums = farthest.new_zeros(len(cells)).index_add_(0, line, torch.where(far, 0.0, squared))
+    ties = farthest.new_zeros(len(cells)).index_add_(0, line, far.to(squared.dtype)) - 1
     return ((sums + ties * farthest) / (cells.counts - 1)).sqrt()
 
 
 def _medians(values: Tensor, cells: Cells) -> Tensor:
-    """The lower median of each line's values: (lines,)."""
+    """Compute the lower median of each line's values: (lines,)."""
     order = torch.argsort(values)
     order = order[torch.argsort(cells.lines[order], stable=True)]
     return values[order][cells.indptr[:-1] + (cells.counts - 1) // 2]
 
 
-class ByFeature:
-    """Lets each process have all observations of some features, which follow those of the one before.
-
-    ``index`` (n,) are the features of this process's observations, of ``width`` there are. Medians and
-    the like need this; what adds up does not.
-    """
-
-    def __init__(self, index: Tensor, width: int) -> None:
-        counts = process_group().all_reduce_sum(torch.bincount(index, minlength=width))
-        # A feature belongs to the process in whose share of all observations its own begin.
-        begin = (counts.cumsum(0) - counts).double() / max(1, int(counts.sum()))
-        owner = (begin * process_group().size).long().clamp(max=process_group().size - 1)
-        own = torch.nonzero(owner == process_group().rank)[:, 0]
-        self.features = slice(int(own[0]), int(own[-1]) + 1) if len(own) else slice(0, 0)
-        target = owner[index]
-        self._order = torch.argsort(target, stable=True)
-        self._sizes = torch.bincount(target, minlength=process_group().size).tolist()
-        arrived = process_group().all_to_all(torch.split(index[self._order], self._sizes))
-        self._arrived = [len(part) for part in arrived]
-        # Stable: rows of a feature stay in the order of the processes, which is that of all rows.
-        self._sorting = torch.argsort(torch.cat(arrived), stable=True)
-        self.counts = counts[self.features]
-
-    def sent(self, numbers: Tensor) -> Tensor:
-        """Numbers of this process's observations (n,) to those of its features, sorted by (feature, row)."""
-        arrived = process_group().all_to_all(torch.split(numbers[self._order], self._sizes))
-        return torch.cat(arrived)[self._sorting]
-
-    def returned(self, numbers: Tensor) -> Tensor:
-        """The way back: numbers of its features' observations to those of its rows' (n,)."""
-        unsorted = torch.empty_like(numbers)
-        unsorted[self._sorting] = numbers
-        back = torch.cat(process_group().all_to_all(torch.split(unsorted, self._arrived)))
-        found = torch.empty_like(back)
-        found[self._order] = back
-        return found
-
-    def cells(self, values: Tensor) -> Cells:
-        """One line per feature of this process, with these values; the cells have no row numbers."""
-        return Cells(offsets(self.counts), torch.zeros(len(values), dtype=torch.int64), values, 1)
+# -- features whose observations are divided among processes -----------------------------------------
 
 
 def winsorise_by_feature(
     index: Tensor, values: Tensor, features: Tensor, extent: Tensor | None, least: Tensor
 ) -> Tensor:
-    """``winsorise`` of the ``features`` in a mask, whose observations several processes have: (n,).
+    """Winsorise features whose observations are divided among processes: (n,); see ``winsorise``.
 
-    ``index``, ``values`` and ``extent`` (n,) are of this process's observations, ``least`` (features,) is of
-    all features.
+    ``index``, ``values`` and ``extent`` (n,) belong to this process's observations; the mask ``features`` and
+    ``least`` (features,) to all features.
     """
-    grouped = ByFeature(index, len(features))
-    part = grouped.features
-    far = None if extent is None else grouped.sent(extent)
-    cells = grouped.cells(grouped.sent(values))
-    return grouped.returned(winsorise(cells, features[part], far, least[part]).values)
+    exchange = FeatureExchange(index, len(features))
+    part = exchange.features
+    extent = None if extent is None else exchange.send(extent)
+    cells = exchange.cells(exchange.send(values))
+    return exchange.send_back(winsorise(cells, features[part], extent, least[part]).values)
 
 
 def global_row_scales(cells: Cells, features: Tensor) -> Tensor:
-    """``row_scales`` of ``cells`` with one line per row of this process: (n,)."""
-    grouped = ByFeature(cells.index, cells.width)
-    away = robust_distances(grouped.cells(grouped.sent(cells.values)), features[grouped.features])
-    return typical_row_scales(cells, grouped.returned(away))[cells.lines]
+    """Compute ``row_scales`` from ``cells`` with one line per row of this process: (n,)."""
+    exchange = FeatureExchange(cells.index, cells.width)
+    distances = robust_distances(exchange.cells(exchange.send(cells.values)), features[exchange.features])
+    return typical_row_scales(cells, exchange.send_back(distances))[cells.lines]
 
 
 def moments_by_feature(
     index: Tensor, values: Tensor, width: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The mean and the sum of squares around it of each feature, without outliers: two of (width,)."""
-    grouped = ByFeature(index, width)
-    cells = grouped.cells(grouped.sent(values))
-    ordered = winsorise(cells, torch.ones(len(cells), dtype=torch.bool)).values
-    first = torch.cat([ordered, ordered.new_zeros(1)])[cells.indptr[:-1]]
-    lines = cells.lines
-    sums = torch.zeros(len(cells), dtype=torch.float64).index_add_(0, lines, ordered - first[lines])
+    """Compute the mean and the centred sum of squares of each feature, winsorised: two of (width,)."""
+    exchange = FeatureExchange(index, width)
+    cells = exchange.cells(exchange.send(values))
+    values = winsorise(cells, torch.ones(len(cells), dtype=torch.bool)).values
+    # Sums of differences from the first value are exact enough for large values of a small spread.
+    first = torch.cat([values, values.new_zeros(1)])[cells.indptr[:-1]]
+    line = cells.lines
+    sums = torch.zeros(len(cells), dtype=torch.float64).index_add_(0, line, values - first[line])
     mean = first + sums / cells.counts.clamp(min=1)
-    squares = torch.zeros_like(mean).index_add_(0, lines, (ordered - mean[lines]) ** 2)
-    return process_group().all_gather(mean).numpy(), process_group().all_gather(squares).numpy()
+    squares = torch.zeros_like(mean).index_add_(0, line, (values - mean[line]) ** 2)
+    return gather(mean.numpy()), gather(squares.numpy())

@@ -38,7 +38,7 @@ _WORDS = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "pipe": "|"}
 
 @dataclass(frozen=True)
 class TextFormat:
-    """How text files are written. What is None is found out, or has its usual value.
+    """The format of text files. A field that is None is detected or has its default.
 
     Parameters
     ----------
@@ -82,14 +82,15 @@ class TextFormat:
 
     @property
     def given(self) -> bool:
-        """Whether anything was given."""
+        """Whether any field is set."""
         return self != TextFormat()
 
     def separator_of(self, header: str, usual: str, wanted: Sequence[str]) -> str:
         """Return the separator of a file with this header.
 
-        It is the one that was given, or the one with which the header has most of the ``wanted`` columns;
-        among equals the ``usual`` one if the header contains it, and then the one with the most columns.
+        This is ``separator`` if it is set, otherwise the separator for which the header has most of the
+        ``wanted`` columns; among equals the ``usual`` one if the header contains it, then the one with the
+        most columns.
 
         >>> TextFormat().separator_of("user;film, by name;stars", ",", ["user", "stars"])
         ';'
@@ -102,8 +103,8 @@ class TextFormat:
         def score(separator: str) -> tuple[int, bool, int]:
             fields = next(csv.reader([header], delimiter=separator), [])
             cells = {field.strip() for field in fields}
-            there = sum(name in cells for name in wanted)
-            return there, separator == usual and len(fields) > 1, len(fields)
+            present = sum(name in cells for name in wanted)
+            return present, separator == usual and len(fields) > 1, len(fields)
 
         allowed = [separator for separator in SEPARATORS if separator != self.decimal]
         return max(allowed, key=score)
@@ -126,7 +127,7 @@ class Source(ABC):
 
     label: str  # the name of the source in messages
     columns: tuple[str, ...]
-    own_names: tuple[object, ...]  # the columns as the source itself calls them
+    own_names: tuple[object, ...]  # the names of the columns in the source, before normalisation
 
     @abstractmethod
     def batches(self, names: Sequence[str], numbers: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -137,9 +138,9 @@ class Source(ABC):
         """Return all columns and records; ``name`` is the column that contains names."""
 
     def part(self, rank: int, size: int) -> Source:  # noqa: ARG002
-        """The share of one of several processes, none of which reads all; together they have every record.
+        """Return the share of the process ``rank`` of ``size``. Together, the shares contain every record.
 
-        The shares follow each other in the order of the processes.
+        The shares are consecutive, in the order of the processes.
         """
         raise InputError(
             f"{self.label} cannot be read by several processes; under torchrun, observations are a Parquet "
@@ -159,12 +160,12 @@ class Source(ABC):
             )
 
     def own(self, columns: Sequence[str]) -> list[Any]:
-        """Return what the source itself calls these columns."""
+        """Return these columns' names in the source, before normalisation."""
         names = dict(zip(self.columns, self.own_names, strict=True))
         return [names[column] for column in columns]
 
     def _name_columns(self, own_names: Iterable[object]) -> None:
-        """Set the columns. Two columns with the same tidy name are an error."""
+        """Set the columns. Two columns with the same normalised name are an error."""
         self.own_names = tuple(own_names)
         self.columns = tuple(map(_column_name, self.own_names))
         repeated = [column for column, count in Counter(self.columns).items() if count > 1]
@@ -176,7 +177,7 @@ class Source(ABC):
 
 
 def _column_name(column: object) -> str:
-    """Return the tidy name of a column. A column without a name, as pandas writes its index, is ""."""
+    """Return the normalised name of a column. A column without a name, as pandas writes its index, is ""."""
     return "" if isinstance(column, str) and not column.strip() else as_name(column, "column name")
 
 
@@ -199,7 +200,7 @@ def convert_batch(
 
 
 def _content(array: pa.Array) -> str:
-    """Describe what a column contains instead of numbers: ``text, such as 'good'``."""
+    """Describe the content of a column that has no numbers: ``text, such as 'good'``."""
     array = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
     values = array.drop_null()
     if not is_text(array.type):
@@ -241,7 +242,7 @@ BLANKS = ("", "NA", "N/A", "n/a", "#N/A", "NULL", "null")
 # must be longer than the longest line.
 BLOCK = 1 << 24
 
-# What can happen while a file is read.
+# Errors that can occur while a file is read.
 _PROBLEMS = (UnicodeError, OSError, EOFError, csv.Error, zlib.error)
 
 
@@ -252,7 +253,7 @@ class CsvSource(Source):
         """Read the header. ``usual`` is the separator that the file's name stands for."""
         self.label, self._path = str(path), path
         self._encoding, self._decimal = form.encoding or "utf-8", form.decimal or "."
-        with self._explained():
+        with self._explain_errors():
             with self._open() as file:
                 first_line = next((line for line in file if line.strip()), "")
             self._separator = form.separator_of(first_line, usual, wanted)
@@ -271,7 +272,7 @@ class CsvSource(Source):
             null_values=list(BLANKS),
             decimal_point=self._decimal,
         )
-        with self._explained(names, numbers):
+        with self._explain_errors(names, numbers):
             for batch in pa_csv.open_csv(self._path, *self._options(), convert):
                 yield batch.rename_columns([*names, *numbers])
 
@@ -279,7 +280,7 @@ class CsvSource(Source):
         """Return the whole file, with inferred column types; names stay text."""
         types = {self.own([name])[0]: pa.string()}
         convert = pa_csv.ConvertOptions(column_types=types, decimal_point=self._decimal)
-        with self._explained([name]):
+        with self._explain_errors([name]):
             table = pa_csv.read_csv(self._path, *self._options(), convert)
             return table.rename_columns(list(self.columns))
 
@@ -304,8 +305,8 @@ class CsvSource(Source):
             yield from ((reader.line_num, fields) for fields in reader if fields)
 
     @contextmanager
-    def _explained(self, names: Sequence[str] = (), numbers: Sequence[str] = ()) -> Iterator[None]:
-        """Turn any error while reading into an ``InputError`` that says where and why."""
+    def _explain_errors(self, names: Sequence[str] = (), numbers: Sequence[str] = ()) -> Iterator[None]:
+        """Raise an InputError that says where and why in place of any error while reading."""
         try:
             yield
         except (pa.ArrowException, *_PROBLEMS) as error:
@@ -434,11 +435,11 @@ class ParquetSource(Source):
                 yield convert_batch(batch, names, numbers, self.label)
 
     def part(self, rank: int, size: int) -> Source:
-        """Some of the row groups."""
+        """Return some of the row groups."""
         return ParquetSource(self._path, shares(self.group_sizes, size)[rank])
 
     def only(self, groups: Sequence[int]) -> ParquetSource:
-        """The same file with these row groups only."""
+        """Return the same file with these row groups only."""
         return ParquetSource(self._path, groups)
 
     def read(self, name: str) -> pa.Table:  # noqa: ARG002 (a Parquet file stores its types)
@@ -456,17 +457,17 @@ class ParquetSource(Source):
 
 
 def shares(sizes: Sequence[int], count: int) -> list[list[int]]:
-    """Part things of these sizes into so many shares of about the same size, which follow each other.
+    """Divide items of these ``sizes`` into ``count`` consecutive shares of about the same total size.
 
     >>> shares([5, 1, 1, 5, 2], 3)
     [[0], [1, 2], [3, 4]]
     """
     total, before = sum(sizes), 0
-    found: list[list[int]] = [[] for _ in range(count)]
+    result: list[list[int]] = [[] for _ in range(count)]
     for place, size in enumerate(sizes):
-        found[min(count - 1, int((before + size / 2) * count / max(1, total)))].append(place)
+        result[min(count - 1, int((before + size / 2) * count / max(1, total)))].append(place)
         before += size
-    return found
+    return result
 
 
 PARQUET = (".parquet", ".pq")
@@ -481,8 +482,8 @@ class ParquetFolder(Source):
 
     def __init__(self, path: Path) -> None:
         self.label = str(path)
-        paths = sorted(each for each in path.iterdir() if not each.name.startswith((".", "_")))
-        others = [each.name for each in paths if not (each.is_file() and each.name.lower().endswith(PARQUET))]
+        paths = sorted(file for file in path.iterdir() if not file.name.startswith((".", "_")))
+        others = [file.name for file in paths if not (file.is_file() and file.name.lower().endswith(PARQUET))]
         if others:
             raise InputError(
                 f"{path} is a folder that does not only hold .parquet files ({join_names(others, 3)}); "
@@ -491,7 +492,7 @@ class ParquetFolder(Source):
             )
         if not paths:
             raise InputError(f"{path} is a folder without .parquet files")
-        self._files = [ParquetSource(each) for each in paths]
+        self._files = [ParquetSource(file) for file in paths]
         self.own_names, self.columns = self._files[0].own_names, self._files[0].columns
         for file in self._files[1:]:
             if set(file.columns) != set(self.columns):
@@ -506,15 +507,15 @@ class ParquetFolder(Source):
             yield from file.batches(names, numbers)
 
     def part(self, rank: int, size: int) -> Source:
-        """Some of the files, or some row groups of them where there are few files."""
+        """Return some of the row groups of all files."""
         groups = [(file, group) for file in self._files for group in range(len(file.group_sizes))]
         sizes = [file.group_sizes[group] for file, group in groups]
-        own: dict[ParquetSource, list[int]] = {}
-        for place in shares(sizes, size)[rank]:
-            file, group = groups[place]
-            own.setdefault(file, []).append(group)
+        chosen: dict[ParquetSource, list[int]] = {}
+        for number in shares(sizes, size)[rank]:
+            file, group = groups[number]
+            chosen.setdefault(file, []).append(group)
         part = copy(self)
-        part._files = [file.only(chosen) for file, chosen in own.items()]
+        part._files = [file.only(groups) for file, groups in chosen.items()]
         return part
 
     def read(self, name: str) -> pa.Table:

@@ -1,4 +1,4 @@
-"""Hold sparse observations with names, kinds and metadata in one immutable table."""
+"""The immutable table of sparse observations, with names, kinds and metadata."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.distributed import process_group
+from headstart.display import facts_html
 from headstart.errors import InputError, explain_memory_error, join_names
 from headstart.progress import Reporter
 from headstart.table.cells import (
@@ -33,87 +33,11 @@ from headstart.table.kinds import Kinds, require_representable
 from headstart.table.metadata import MetadataSchema
 from headstart.table.names import Names
 from headstart.table.reading import Columns, Form, assemble, sort_observations
+from headstart.table.sharding import global_count, global_sum, is_sharded
 from headstart.table.sources import TextFormat
 from headstart.table.text_encoders import EncoderLike
 
-
-def fingerprint(table: Table) -> str:
-    """Return the SHA-256 digest of everything in a table except its notes.
-
-    Where several processes have a part of the rows each, it does not depend on how many they are.
-    """
-    digest = hashlib.sha256()
-    shared = process_group().launched
-    for names in (() if shared else table.rows, table.features, map(str, table.kinds)):
-        digest.update(repr(list(names)).encode())
-    arrays = (table.row_index, table.feature_index, table.values, table.times, table.weights)
-    for array in _shared_sums(table) if shared else arrays:
-        if array is not None:
-            _update(digest, array)
-    for schema, metadata in ((table.schema, table.metadata), (table.row_schema, table.row_metadata)):
-        if metadata is None:
-            continue
-        digest.update(str(schema and schema.model_dump_json()).encode())
-        for column in metadata.columns:
-            # Nulls are separate, because the bytes that Arrow stores in their place are arbitrary.
-            digest.update(column.is_null().to_numpy(zero_copy_only=False).tobytes())
-            digest.update(_serialize(column.drop_null()))
-    return digest.hexdigest()
-
-
-def _update(digest: hashlib._Hash, array: NDArray[Any]) -> None:
-    """Add numbers in 8 bytes each, however few they are held in: the digest of a table must not change."""
-    wide = np.float64 if array.dtype.kind == "f" else np.int64
-    for part in chunk_slices(len(array)):
-        digest.update(np.ascontiguousarray(array[part], dtype=wide).data)
-
-
-def _shared_sums(table: Table) -> list[NDArray[np.int64]]:
-    """Sums of hashes of all observations and all rows, which may be added up in any order."""
-    names = [hashlib.blake2b(name.encode(), digest_size=8).digest() for name in table.rows]
-    rows = np.frombuffer(b"".join(names), dtype=np.uint64)
-    sums = []
-    for salt in (1, 2):
-        salted, every = _mixed(rows + np.uint64(salt)), np.uint64(0)
-        for part in chunk_slices(len(table)):
-            mixed = _mixed(salted[table.row_index[part]] + table.feature_index[part].astype(np.uint64))
-            values = table.values[part].astype(np.float64).view(np.uint64)
-            every = np.add(every, _mixed(mixed + values).sum(dtype=np.uint64), dtype=np.uint64)
-        both = np.array([every, salted.sum(dtype=np.uint64)], dtype=np.uint64)
-        sums.append(process_group().all_reduce_sum(torch.from_numpy(both.view(np.int64))).numpy())
-    return sums
-
-
-def _mixed(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Each number mixed so that similar ones become unlike (the finaliser of SplitMix64)."""
-    numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return numbers ^ (numbers >> np.uint64(31))
-
-
-def _serialize(column: pa.ChunkedArray) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, pa.schema({"": column.type})) as writer:
-        writer.write_table(pa.table([column.combine_chunks()], names=[""]))
-    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
-
-
-def _same(one: NDArray[np.float64] | None, other: NDArray[np.float64] | None) -> bool:
-    return one is other if one is None or other is None else np.array_equal(one, other)
-
-
 Number = TypeVar("Number", bound=np.floating[Any])
-
-
-def _shared(index: Positions) -> Tensor:
-    """The index of a table as a tensor on the same memory: neither a table nor cells are ever written to."""
-    view = index.view()
-    try:
-        view.flags.writeable = True  # PyTorch warns of memory that may not be written to
-    except ValueError:  # it belongs to someone else, as that of a file that is mapped
-        view = index.copy()
-    return torch.from_numpy(view)
-
 
 _TOO_LARGE = (
     "there is not enough memory to read the table, about 36 bytes for each observation; read fewer rows or "
@@ -143,7 +67,7 @@ class Table:
     schema : MetadataSchema, optional
         How the metadata is encoded as numbers.
     notes : tuple of str
-        What was inferred or skipped while reading.
+        Notes on the form, kinds and types that were inferred while reading, and on skipped data.
     encoders : mapping of str to callable
         The functions that encode the metadata columns of the type custom.
     row_metadata : pyarrow.Table, optional
@@ -151,9 +75,9 @@ class Table:
     row_schema : MetadataSchema, optional
         How the metadata of rows is encoded as numbers.
     times : ndarray of shape (n,), optional
-        When each observation was made: a number, for dates the seconds since 1970.
+        The time of each observation: a number, for dates the seconds since 1970.
     weights : ndarray of shape (n,), optional
-        How much each observation counts; by default all count alike.
+        The weight of each observation; by default all weights are 1.
 
     Examples
     --------
@@ -298,8 +222,9 @@ class Table:
         require_positions(len(self.rows), "rows")
         require_positions(len(self.features), "features")
         for name in ("row_index", "feature_index", "values"):
-            given = getattr(self, name)
-            array = (smallest_exact(given) if name == "values" else np.asarray(given, dtype=np.int32)).view()
+            array = getattr(self, name)
+            array = smallest_exact(array) if name == "values" else np.asarray(array, dtype=np.int32)
+            array = array.view()
             array.flags.writeable = False
             object.__setattr__(self, name, array)
         if not is_sorted(self.row_index, self.feature_index):
@@ -318,8 +243,8 @@ class Table:
             and np.array_equal(self.row_index, other.row_index)
             and np.array_equal(self.feature_index, other.feature_index)
             and np.array_equal(self.values, other.values)
-            and _same(self.times, other.times)
-            and _same(self.weights, other.weights)
+            and _are_equal(self.times, other.times)
+            and _are_equal(self.weights, other.weights)
             and self.schema == other.schema
             and (self.metadata is None) == (other.metadata is None)
             and (self.metadata is None or self.metadata.equals(other.metadata))
@@ -334,6 +259,19 @@ class Table:
     def __repr__(self) -> str:
         rows, features = self.shape
         return f"Table({rows} rows × {features} features, {len(self)} observations, {self.kinds.summary()})"
+
+    def _repr_html_(self) -> str:
+        rows, features = self.shape
+        facts = [
+            ("rows", f"{rows}"),
+            ("features", f"{features}"),
+            ("observations", f"{len(self)} ({self.density:.2%} observed)"),
+            ("kinds", self.kinds.summary()),
+            ("metadata", self.schema.describe() if self.schema else "none"),
+        ]
+        if self.row_schema is not None:
+            facts.append(("row metadata", self.row_schema.describe()))
+        return facts_html([*facts, *(("note", note) for note in self.notes)], "Table")
 
     def describe(self) -> str:
         """Return a short description: size, kinds, observations per feature, metadata and notes.
@@ -354,12 +292,8 @@ class Table:
         metadata: none
         note: 2 features inferred as rating:1:5 (kinds='rating:1:5')
         """
-        (_, rows), features = process_group().span(len(self.rows)), len(self.features)
-        counts = (
-            process_group().all_reduce_sum(torch.from_numpy(self.counts)).numpy()
-            if features
-            else np.zeros(1, np.int64)
-        )
+        rows, features = global_count(len(self.rows)), len(self.features)
+        counts = global_sum(self.counts) if features else np.zeros(1, np.int64)
         observations = int(counts.sum())
         density = observations / max(rows * features, 1)
         lines = [
@@ -421,19 +355,19 @@ class Table:
         """
         positions = self._positions(features)
         if np.array_equal(positions, np.arange(len(self.features))):
-            return self  # a table never changes, so that nothing needs to be copied
+            return self  # a table is immutable, so nothing needs to be copied
         new_positions = np.full(len(self.features), -1, np.int32)
         new_positions[positions] = np.arange(len(positions), dtype=np.int32)
         unique, counts = np.unique(positions, return_counts=True)
         if len(unique) < len(positions):
             repeated = self.features.take(unique[counts > 1])
             raise InputError(f"features listed twice: {join_names(repeated)}; list each feature once")
-        moved = take_positions(new_positions, self.feature_index)
-        kept = moved >= 0
+        feature_index = take_positions(new_positions, self.feature_index)
+        chosen = feature_index >= 0
         shape = len(self.rows), len(positions)
-        times, weights = (None if part is None else part[kept] for part in (self.times, self.weights))
+        times, weights = (None if part is None else part[chosen] for part in (self.times, self.weights))
         ordered = sort_observations(
-            self.row_index[kept], moved[kept], self.values[kept], shape, times, weights
+            self.row_index[chosen], feature_index[chosen], self.values[chosen], shape, times, weights
         )
         table = replace(
             self,
@@ -528,22 +462,22 @@ class Table:
         tensor([0., 1.])
         """
         values = np.empty(len(self), np.float32)
-        for part in chunk_slices(len(self)):  # in between, numbers are in double precision
+        for part in chunk_slices(len(self)):  # temporary arrays are float64
             scaled = self.kinds.scale(self.values[part], self.feature_index[part])
-            require_representable(self.values[part], scaled, partial(self._where_after, part.start))
+            require_representable(self.values[part], scaled, partial(self._name_cell_after, part.start))
             with np.errstate(over="ignore"):
                 values[part] = scaled
         weights = None if self.weights is None else torch.from_numpy(self.weights).float()
         return Cells(
             torch.from_numpy(self.starts),
-            _shared(self.feature_index),
+            _as_tensor(self.feature_index),
             torch.from_numpy(values),
             len(self.features),
             weights,
         )
 
     def by_feature(self, numbers: NDArray[Number]) -> tuple[Positions, NDArray[Number]]:
-        """Return the rows of the observations, and numbers of them (n,), sorted by (feature, row)."""
+        """Sort the rows of the observations and ``numbers`` of them (n,) by (feature, row): two of (n,)."""
         from scipy.sparse import csr_array  # imported here: few uses of the package need SciPy
 
         columns = csr_array((numbers, self.feature_index, self.starts), shape=self.shape).tocsc()
@@ -551,9 +485,9 @@ class Table:
 
     @property
     def starts(self) -> NDArray[np.int64]:
-        """Where the observations of each row begin, and the last ones end: (rows + 1,)."""
-        every = np.arange(len(self.rows) + 1, dtype=np.int32)  # of another type, all positions were copied
-        return np.searchsorted(self.row_index, every).astype(np.int64)
+        """The position of the first observation of each row, and the end of the last: (rows + 1,)."""
+        rows = np.arange(len(self.rows) + 1, dtype=np.int32)  # another type would copy the whole index
+        return np.searchsorted(self.row_index, rows).astype(np.int64)
 
     def encoded_metadata(self) -> NDArray[np.float32]:
         """Return each feature's metadata as numbers: (features, width); width 0 without metadata."""
@@ -569,7 +503,7 @@ class Table:
 
     @cached_property
     def _vectors(self) -> dict[str, NDArray[np.float32]]:
-        """The metadata columns that an encoder encodes, once: (features, width) each."""
+        """The vectors of the metadata columns with an encoder: (features, width) each."""
         if self.metadata is None or self.schema is None:
             return {}
         return self.schema.vectors(self.metadata, self.encoders)
@@ -586,9 +520,85 @@ class Table:
                 f"positions do not fit a table of {len(self.features)} features: {error}"
             ) from None
 
-    def _where_after(self, start: int, observation: int) -> str:
-        return self._where(start + observation)
+    def _name_cell_after(self, start: int, observation: int) -> str:
+        return self._name_cell(start + observation)
 
-    def _where(self, observation: int) -> str:
+    def _name_cell(self, observation: int) -> str:
+        """Return the row and feature of an observation, for messages."""
         row, feature = self.row_index[observation], self.feature_index[observation]
         return f"row {self.rows[row]!r}, feature {self.features[feature]!r}"
+
+
+def _as_tensor(index: Positions) -> Tensor:
+    """Return the index as a tensor on the same memory if possible: tables and cells are never written to."""
+    view = index.view()
+    try:
+        view.flags.writeable = True  # PyTorch warns of read-only memory
+    except ValueError:  # the memory of a mapped file, for example
+        view = index.copy()
+    return torch.from_numpy(view)
+
+
+def _are_equal(one: NDArray[np.float64] | None, other: NDArray[np.float64] | None) -> bool:
+    return one is other if one is None or other is None else np.array_equal(one, other)
+
+
+def fingerprint(table: Table) -> str:
+    """Return the SHA-256 digest of everything in a table except its notes.
+
+    The digest of a table that is divided among processes does not depend on their number.
+    """
+    digest = hashlib.sha256()
+    sharded = is_sharded()
+    for names in (() if sharded else table.rows, table.features, map(str, table.kinds)):
+        digest.update(repr(list(names)).encode())
+    arrays = (table.row_index, table.feature_index, table.values, table.times, table.weights)
+    for array in _observation_hashes(table) if sharded else arrays:
+        if array is not None:
+            _update_digest(digest, array)
+    for schema, metadata in ((table.schema, table.metadata), (table.row_schema, table.row_metadata)):
+        if metadata is None:
+            continue
+        digest.update(str(schema and schema.model_dump_json()).encode())
+        for column in metadata.columns:
+            # Nulls are separate, because the bytes that Arrow stores in their place are arbitrary.
+            digest.update(column.is_null().to_numpy(zero_copy_only=False).tobytes())
+            digest.update(_serialize(column.drop_null()))
+    return digest.hexdigest()
+
+
+def _update_digest(digest: hashlib._Hash, array: NDArray[Any]) -> None:
+    """Add numbers in 8 bytes each, so that the digest does not depend on the type of the array."""
+    wide = np.float64 if array.dtype.kind == "f" else np.int64
+    for part in chunk_slices(len(array)):
+        digest.update(np.ascontiguousarray(array[part], dtype=wide).data)
+
+
+def _observation_hashes(table: Table) -> list[NDArray[np.int64]]:
+    """Return sums of hashes of all observations and all rows; sums do not depend on the order."""
+    names = [hashlib.blake2b(name.encode(), digest_size=8).digest() for name in table.rows]
+    rows = np.frombuffer(b"".join(names), dtype=np.uint64)
+    sums = []
+    for salt in (1, 2):
+        row_hashes, total = _mix_bits(rows + np.uint64(salt)), np.uint64(0)
+        for part in chunk_slices(len(table)):
+            cells = _mix_bits(row_hashes[table.row_index[part]] + table.feature_index[part].astype(np.uint64))
+            values = table.values[part].astype(np.float64).view(np.uint64)
+            total = np.add(total, _mix_bits(cells + values).sum(dtype=np.uint64), dtype=np.uint64)
+        both = np.array([total, row_hashes.sum(dtype=np.uint64)], dtype=np.uint64)
+        sums.append(global_sum(both.view(np.int64)))
+    return sums
+
+
+def _mix_bits(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Hash each number by the finaliser of SplitMix64."""
+    numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return numbers ^ (numbers >> np.uint64(31))
+
+
+def _serialize(column: pa.ChunkedArray) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, pa.schema({"": column.type})) as writer:
+        writer.write_table(pa.table([column.combine_chunks()], names=[""]))
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]

@@ -63,10 +63,10 @@ class VectorCache:
 
         The variable may also name the folder.
         """
-        given = os.environ.get(VARIABLE, "")
-        if given.lower() in ("off", "0", "no"):
+        folder = os.environ.get(VARIABLE, "")
+        if folder.lower() in ("off", "0", "no"):
             return None
-        return cls(Path(given).expanduser() if given else _user_folder() / "headstart")
+        return cls(Path(folder).expanduser() if folder else _user_folder() / "headstart")
 
     def get(self, encoder: str, texts: Sequence[str]) -> dict[str, Vector]:
         """Return the vectors that are kept, by text."""
@@ -123,17 +123,19 @@ class VectorCache:
 
 
 def _found(database: sqlite3.Connection, encoder: str, texts: Sequence[str]) -> dict[str, Vector]:
-    found: dict[str, Vector] = {}
+    vectors: dict[str, Vector] = {}
     now = int(time.time())
     for start in range(0, len(texts), _AT_ONCE):
         by_key = {_key(encoder, text): text for text in texts[start : start + _AT_ONCE]}
         marks = ",".join("?" * len(by_key))
         query = f"SELECT key, vector FROM vectors WHERE key IN ({marks})"
-        found |= {by_key[key]: np.frombuffer(line, "<f4") for key, line in database.execute(query, [*by_key])}
+        vectors |= {
+            by_key[key]: np.frombuffer(line, "<f4") for key, line in database.execute(query, [*by_key])
+        }
         # Once a day is enough to know which vectors are in use, and saves most of the writing.
         update = f"UPDATE vectors SET used = ? WHERE used < ? AND key IN ({marks})"
         database.execute(update, [now, now - _DAY, *by_key])
-    return found
+    return vectors
 
 
 def _key(encoder: str, text: str) -> bytes:
@@ -166,8 +168,8 @@ Run = Callable[[list[str]], Any]
 class SentenceEncoder:
     """A model that encodes texts as vectors of unit length.
 
-    Each distinct text is encoded once: the vectors are kept in memory and, between runs, on disk. The model
-    itself is loaded when the first text is neither here nor there.
+    Each distinct text is encoded once: the vectors are cached in memory and, between runs, on disk. The model
+    is loaded when the first text is in neither cache.
 
     Parameters
     ----------
@@ -178,9 +180,10 @@ class SentenceEncoder:
     load : callable
         Loads the model and returns a function that maps a list of n texts to an array (n, width).
     identity : str, optional
-        A digest of all that determines the vectors, under which they are kept. The default is ``sha256``.
+        The key of the vectors in the cache, a digest of everything that determines them; by default
+        ``sha256``.
     cache : VectorCache, optional
-        Where vectors are kept on disk. By default they are not.
+        The cache of vectors on disk; by default there is none.
     """
 
     def __init__(

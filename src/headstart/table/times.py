@@ -1,4 +1,4 @@
-"""When observations were made, and how much they count by their age."""
+"""Times of observations, and weights that decrease with age."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _UNITS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0, "week":
 
 _IN_WORDS = re.compile(r"\s*([0-9.]+(?:[eE][-+]?[0-9]+)?)\s*([a-z]+?)s?\s*")
 
-_FAINTEST = 2.0**-60  # so that no weight is zero, whose observation would have no precision at all
+_LEAST_WEIGHT = 2.0**-60  # an observation of the weight 0 would have no precision
 
 
 def half_life_of(given: object) -> float | None:
-    """A half-life as a number, in the unit of the times: seconds if it is in words.
+    """Convert a half-life to a number in the unit of the times: seconds if it is in words.
 
     >>> half_life_of("2 days"), half_life_of(90), half_life_of(None)
     (172800.0, 90.0, None)
@@ -57,50 +57,47 @@ def half_life_of(given: object) -> float | None:
     return number
 
 
-def time_of(given: object, what: str) -> float:
-    """One time as a number: a number as it is, a date or its text in seconds since 1970."""
-    return float(times_of([given], what)[0])
+def time_of(value: object, label: str) -> float:
+    """Convert one time to a number, as ``times_of``."""
+    return float(times_of([value], label)[0])
 
 
-def times_of(given: Sequence[Any] | pa.Array | pa.ChunkedArray, what: str) -> NDArray[np.float64]:
-    """Times as numbers: numbers as they are, dates and their texts in seconds since 1970: (n,).
+def times_of(values: Sequence[Any] | pa.Array | pa.ChunkedArray, label: str) -> NDArray[np.float64]:
+    """Convert times to numbers: numbers unchanged, dates and texts of dates to seconds since 1970: (n,).
+
+    ``label`` names the times in messages.
 
     >>> times_of(["1970-01-02"], "time"), times_of([5, 7], "time")
     (array([86400.]), array([5., 7.]))
     """
-    if isinstance(given, (pa.Array, pa.ChunkedArray)):
-        array = given
+    if isinstance(values, (pa.Array, pa.ChunkedArray)):
+        array = values
     else:
-        mixed = {_sort_of(each) for each in given}
-        if len(mixed) > 1:
+        types = {_type_name(value) for value in values}
+        if len(types) > 1:
             raise InputError(
-                f"{what} must all be numbers, or all be dates; got {' and '.join(sorted(mixed))}"
+                f"{label} must all be numbers, or all be dates; got {' and '.join(sorted(types))}"
             )
-        values = [_of_python(each) for each in given]
-        array = pa.array(values, from_pandas=True)
+        array = pa.array([_as_arrow_value(value) for value in values], from_pandas=True)
     if array.null_count:
-        raise InputError(f"{what} is missing for some observations; give each its time, or leave it out")
+        raise InputError(f"{label} is missing for some observations; give each its time, or leave it out")
     if pa.types.is_dictionary(array.type):
         array = array.cast(array.type.value_type)
     if is_text(array.type):
-        array = _of_texts(array, what)
+        array = _parse_texts(array, label)
     if pa.types.is_date(array.type) or pa.types.is_timestamp(array.type):
         times = array.cast(pa.timestamp("us", getattr(array.type, "tz", None))).cast(pa.int64())
-        numbers = (
-            times.to_numpy(zero_copy_only=False) / 1e6
-            if isinstance(times, pa.Array)
-            else times.to_numpy() / 1e6
-        )
+        numbers = np.asarray(times) / 1e6
     elif is_number(array.type):
         numbers = np.asarray(array.cast(pa.float64(), safe=False).to_numpy(), dtype=np.float64)
     else:
-        raise InputError(f"{what} must be numbers or dates; got {array.type}")
+        raise InputError(f"{label} must be numbers or dates; got {array.type}")
     if not np.isfinite(numbers).all():
-        raise InputError(f"{what} must be finite; got {numbers[~np.isfinite(numbers)][0]}")
+        raise InputError(f"{label} must be finite; got {numbers[~np.isfinite(numbers)][0]}")
     return np.asarray(numbers, dtype=np.float64)
 
 
-def _sort_of(value: object) -> str:
+def _type_name(value: object) -> str:
     if isinstance(value, (bool, np.bool_)):
         return "true or false"
     if isinstance(value, (int, float, np.integer, np.floating)):
@@ -108,7 +105,7 @@ def _sort_of(value: object) -> str:
     return "dates" if isinstance(value, (date, str, np.datetime64)) else type(value).__name__
 
 
-def _of_python(value: object) -> object:
+def _as_arrow_value(value: object) -> object:
     if isinstance(value, np.datetime64):
         return value.astype("datetime64[us]").item()
     if isinstance(value, datetime):
@@ -116,22 +113,22 @@ def _of_python(value: object) -> object:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _of_texts(array: pa.Array | pa.ChunkedArray, what: str) -> pa.Array | pa.ChunkedArray:
-    """Texts of numbers or of dates such as 2024-05-17 or 2024-05-17T20:15:00."""
+def _parse_texts(array: pa.Array | pa.ChunkedArray, label: str) -> pa.Array | pa.ChunkedArray:
+    """Convert texts of numbers, or of dates such as 2024-05-17 or 2024-05-17T20:15:00."""
     for kind in (pa.float64(), pa.timestamp("us")):
         try:
             return pc.utf8_trim_whitespace(array).cast(kind)
         except pa.ArrowInvalid:
             continue
     raise InputError(
-        f"{what} must be numbers, or dates as 2024-05-17 or 2024-05-17T20:15:00; got {array[0].as_py()!r}"
+        f"{label} must be numbers, or dates as 2024-05-17 or 2024-05-17T20:15:00; got {array[0].as_py()!r}"
     )
 
 
 def weights_of(times: NDArray[np.float64], now: float, half_life: float) -> NDArray[np.float64]:
-    """How much observations of these times count at ``now``: 2^(−age / half-life), at most 1: (n,).
+    """Compute the weights of observations at ``now``: 2^(−age / half-life), at most 1: (n,).
 
     >>> weights_of(np.array([0.0, 10.0, 20.0]), 20.0, 10.0)
     array([0.25, 0.5 , 1.  ])
     """
-    return np.maximum(np.exp2(np.minimum(times - now, 0.0) / half_life), _FAINTEST)
+    return np.maximum(np.exp2(np.minimum(times - now, 0.0) / half_life), _LEAST_WEIGHT)

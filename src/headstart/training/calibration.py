@@ -1,4 +1,4 @@
-"""How far off predictions are at each number of shots, measured on features that were held out."""
+"""Calibrate predictions at each number of shots, on features that were held out."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from headstart.core.predictive import Predictive
 from headstart.core.types import interpolate
 from headstart.table.kinds import KindType
 
-# Few features say little about how predictions are off: so many count half.
-_FEATURES_TO_BELIEVE = 10
+# The number of held-out features at which a correction is applied by half: few features measure it badly.
+_FEATURES_FOR_HALF = 10
 
-LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)  # of intervals that are made to hold
+LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)  # of the intervals that are calibrated
 
 USUAL_LEVEL = LEVELS.index(0.9)
 
+# Of the absolute value of a standard normal variable, at the levels.
 _QUANTILES = [
     0.6744897501960817,
     1.2815515655446004,
@@ -29,54 +30,99 @@ _QUANTILES = [
     2.5758293035489004,
 ]
 
-_NEWTON_STEPS = 25
+_LARGEST_SHIFT = 5.0
+_PLATT_BOUNDS = torch.tensor([[0.2, -_LARGEST_SHIFT], [3.0, _LARGEST_SHIFT]], dtype=torch.float64)
+_MAX_NEWTON_STEPS = 50
+_SMALLEST_STEP = 1e-9
+_MAX_HALVINGS = 40
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Predictions of held-out features at some number of shots, beside the truth."""
+    """Predictions of held-out features at one number of shots, and the true values."""
 
     predictive: Predictive  # (n,)
     truth: Tensor  # (n,), on the models' scale
-    feature: Tensor  # (n,): which feature each belongs to
-    binary: Tensor  # (n,): whether the value is 0 or 1, whichever way it is modelled
+    feature: Tensor  # (n,): the feature that each value belongs to
+    binary: Tensor  # (n,): whether the value is 0 or 1, whichever link models it
 
     @property
     def features(self) -> int:
-        """How many features there are."""
+        """The number of features."""
         return len(torch.unique(self.feature))
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Corrections of predictions by kind and shots, measured at some numbers of shots (``marks``).
+    """Corrections of predictions by kind and shots, measured at a few numbers of shots (``marks``).
 
-    The standard deviation of a rating or real is multiplied by a factor; for intervals there is one for
-    each of the ``LEVELS``, with which they held that share of the measured values. The logit of a binary
-    prediction is multiplied by a slope and shifted. Between marks all is interpolated in log(1 + shots);
-    past the last it stays.
+    The standard deviation of a rating or real is multiplied by a factor; there is one factor for each of the
+    ``LEVELS``, with which that share of the measured values was inside the interval. The logit of a binary
+    prediction is multiplied by a slope and shifted (Platt scaling). Between marks all corrections are
+    interpolated in log(1 + shots); beyond the last mark they are constant.
     """
 
-    marks: Tensor  # (measured,): numbers of shots, ascending
-    factors: Tensor  # (kinds, measured, levels)
-    slopes: Tensor  # (measured,)
-    shifts: Tensor  # (measured,)
+    marks: Tensor  # (marks,): numbers of shots, ascending
+    factors: Tensor  # (kinds, marks, levels)
+    slopes: Tensor  # (marks,)
+    shifts: Tensor  # (marks,)
+
+    @classmethod
+    @torch.no_grad()
+    def fit(cls, outcomes: Mapping[int, Outcome], marks: tuple[int, ...], *, by_level: bool) -> Calibration:
+        """Measure the corrections on ``outcomes``, by shots.
+
+        A mark without outcomes gets the corrections of the last mark that has some.
+
+        Parameters
+        ----------
+        outcomes : dict
+            Predictions and true values, by number of shots.
+        marks : tuple of int
+            The numbers of shots of the calibration, ascending.
+        by_level : bool
+            Whether to calibrate the intervals of each level. Otherwise the standard deviation becomes that of
+            the errors, for heads that have no uncertainty of their own.
+        """
+        calibration = cls.none(marks)
+        for column, shots in enumerate(marks):
+            outcome = outcomes.get(shots)
+            if outcome is None:
+                continue
+            kinds = outcome.predictive.kinds
+            share = outcome.features / (outcome.features + _FEATURES_FOR_HALF)
+            ratios = (outcome.predictive.mean - outcome.truth).abs() / outcome.predictive.std
+            for kind in set(kinds[~outcome.binary].tolist()):
+                kind_ratios = ratios[(kinds == kind) & ~outcome.binary]
+                calibration.factors[kind, column:] = (
+                    _interval_factors(kind_ratios, share) if by_level else (kind_ratios**2).mean().sqrt()
+                )
+            if bool(outcome.binary.any()):
+                probability, truth = outcome.predictive.mean[outcome.binary], outcome.truth[outcome.binary]
+                slope, shift = _platt(probability, truth, share)
+                calibration.slopes[column:], calibration.shifts[column:] = slope, shift
+        return calibration
 
     @classmethod
     def none(cls, marks: tuple[int, ...]) -> Calibration:
-        """A calibration that changes nothing."""
+        """Return a calibration that changes nothing."""
         factors = torch.ones(len(KindType), len(marks), len(LEVELS))
         return cls(torch.tensor(marks), factors, torch.ones(len(marks)), torch.zeros(len(marks)))
 
     def factor(self, shots: Tensor, kinds: Tensor) -> Tensor:
-        """The factors for features of these shots and kinds: (features, levels)."""
+        """Return the factors for features of these shots and kinds: (features, levels)."""
         left, right, share = interpolate(self.marks, shots)
         return torch.lerp(self.factors[kinds, left], self.factors[kinds, right], share[:, None])
 
     def one_factor(self, shots: int, kind: int) -> float:
-        """The factor of the usual level for one feature, in numpy."""
+        """Return the factor of the usual level for one feature, computed in numpy."""
         marks, factors = self.marks.numpy(), self.factors[kind, :, USUAL_LEVEL].numpy()
         return float(np.interp(math.log1p(shots), np.log1p(marks), factors))
+
+    def probability(self, chance: Tensor, shots: Tensor) -> Tensor:
+        """Return corrected probabilities (…, features) of binary features with these shots (features,)."""
+        slope, shift = self.logit_terms(shots)
+        return torch.sigmoid(torch.logit(chance, eps=1e-4) * slope + shift)
 
     def logit_terms(self, shots: Tensor) -> tuple[Tensor, Tensor]:
         """Return slope and shift of the logits of binary features of these shots: two of (features,)."""
@@ -84,57 +130,58 @@ class Calibration:
         slope, shift = (torch.lerp(part[left], part[right], share) for part in (self.slopes, self.shifts))
         return slope, shift
 
-    def probability(self, chance: Tensor, shots: Tensor) -> Tensor:
-        """Correct probabilities of binary features of these shots (features,): (…, features)."""
-        slope, shift = self.logit_terms(shots)
-        return torch.sigmoid(torch.logit(chance, eps=1e-4) * slope + shift)
 
-    @classmethod
-    @torch.no_grad()
-    def fit(cls, outcomes: Mapping[int, Outcome], marks: tuple[int, ...], *, by_level: bool) -> Calibration:
-        """Measure errors at the numbers of shots there are outcomes of.
+def _interval_factors(ratios: Tensor, share: float) -> Tensor:
+    """Return by what to multiply the interval of each level to contain its share of ``ratios``: (levels,).
 
-        ``by_level`` makes intervals hold; without it the standard deviation becomes that of the errors,
-        for heads that say nothing of their own uncertainty.
-        """
-        made = cls.none(marks)
-        for column, shots in enumerate(marks):
-            outcome = outcomes.get(shots)
-            if outcome is None:
-                continue  # where no feature has so many shots, what was measured last still holds
-            kinds = outcome.predictive.kinds
-            believed = outcome.features / (outcome.features + _FEATURES_TO_BELIEVE)
-            ratios = (outcome.predictive.mean - outcome.truth).abs() / outcome.predictive.std
-            for kind in set(kinds[~outcome.binary].tolist()):
-                own = ratios[(kinds == kind) & ~outcome.binary]
-                made.factors[kind, column:] = (
-                    _interval_factors(own, believed) if by_level else (own**2).mean().sqrt()
-                )
-            if bool(outcome.binary.any()):
-                chance, truth = outcome.predictive.mean[outcome.binary], outcome.truth[outcome.binary]
-                made.slopes[column:], made.shifts[column:] = _platt(chance, truth, believed)
-        return made
-
-
-def _interval_factors(ratios: Tensor, believed: float) -> Tensor:
-    """By what to multiply the reach of each level so that its share of ``ratios`` lies within: (levels,)."""
+    ``ratios`` are absolute errors in standard deviations. ``share`` of the correction is applied.
+    """
     ordered = ratios.sort().values
     ranks = [max(1, min(len(ratios), round(level * len(ratios)))) for level in LEVELS]
     factors = ordered[torch.tensor(ranks) - 1] / ratios.new_tensor(_QUANTILES)
-    return factors.clamp(0.2, 5.0) ** believed
+    return factors.clamp(0.2, 5.0) ** share
 
 
-def _platt(chance: Tensor, truth: Tensor, believed: float) -> tuple[float, float]:
-    """Slope and shift of the logit with which predictions are likeliest, by Newton's method."""
-    logit = torch.logit(chance.double(), eps=1e-4)
-    inputs = torch.stack([logit, torch.ones_like(logit)], dim=1)
-    weights = torch.tensor([1.0, 0.0], dtype=torch.float64)
-    ridge = torch.eye(2, dtype=torch.float64)  # as if a little had been seen that agrees with no change
-    start = weights.clone()
-    for _ in range(_NEWTON_STEPS):
+def _platt(probability: Tensor, truth: Tensor, share: float) -> tuple[float, float]:
+    """Return slope and shift of the logits that maximise the likelihood (Platt scaling).
+
+    A standard normal penalty on the distance from no change (1, 0) keeps the fit of few values close to it.
+    The penalised likelihood is concave; Newton's method with a line search along the projection onto the
+    bounds finds its maximum within them. ``share`` of the correction is applied, and none if that does not
+    raise the likelihood of the values it was fitted on.
+    """
+    logits = torch.logit(probability.double(), eps=1e-4)
+    inputs = torch.stack([logits, torch.ones_like(logits)], dim=1)  # (n, 2)
+    truth = truth.double()
+    no_change = torch.tensor([1.0, 0.0], dtype=torch.float64)
+    low, high = _PLATT_BOUNDS
+
+    def log_likelihood(weights: Tensor) -> Tensor:
+        outputs = inputs @ weights
+        return (truth * outputs - torch.nn.functional.softplus(outputs)).sum()
+
+    def objective(weights: Tensor) -> Tensor:
+        return log_likelihood(weights) - (weights - no_change).square().sum() / 2
+
+    weights = no_change
+    for _ in range(_MAX_NEWTON_STEPS):
         expected = torch.sigmoid(inputs @ weights)
-        gradient = inputs.T @ (truth.double() - expected) - ridge @ (weights - start)
-        curvature = (inputs * (expected * (1 - expected))[:, None]).T @ inputs + ridge
-        weights = weights + torch.linalg.solve(curvature, gradient)
-    slope = float(weights[0].clamp(0.2, 3.0)) ** believed
-    return slope, believed * float(weights[1])
+        gradient = inputs.T @ (truth - expected) - (weights - no_change)
+        at_bound = ((weights <= low) & (gradient < 0)) | ((weights >= high) & (gradient > 0))
+        curvature = (inputs * (expected * (1 - expected))[:, None]).T @ inputs + torch.eye(2)
+        curvature = torch.where(at_bound[:, None] | at_bound[None], torch.eye(2), curvature)
+        step = torch.linalg.solve(curvature, torch.where(at_bound, 0.0, gradient))
+        if float(step.abs().max()) < _SMALLEST_STEP:
+            break
+        current = objective(weights)
+        for halvings in range(_MAX_HALVINGS):
+            candidate = (weights + step / 2**halvings).clamp(low, high)
+            if objective(candidate) > current:
+                break
+        else:
+            break  # no step improves the objective any more
+        weights = candidate
+    corrected = torch.stack([weights[0] ** share, weights[1] * share])
+    if not log_likelihood(corrected) > log_likelihood(no_change):
+        corrected = no_change
+    return float(corrected[0]), float(corrected[1])

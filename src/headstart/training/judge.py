@@ -1,4 +1,4 @@
-"""Compare candidates on features that are new to all they were trained on."""
+"""Compare the predictions of candidates on held-out features."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.adapters.base import Adapter
-from headstart.adapters.chn_bayes import CHNBayes
 from headstart.config import Config
 from headstart.core.devices import CPU, compute_on, move
 from headstart.core.likelihood import Likelihood
@@ -25,22 +24,24 @@ MIN_FEATURES = 12  # with fewer features there is nothing to hold out
 
 _FOLD_SHARE = 0.15  # of the features, held out in one fold
 
-_WANTED = 60  # features held out in all folds together, where there are so many
+_TARGET_HELD_OUT = 60  # features in all folds together, if the table has enough
 
-_MAX_HELD_OUT = 400
+_MAX_HELD_OUT = 400  # features in one fold
 
 _MAX_FOLDS = 4
 
+_FEATURES_FOR_HALF = 10  # the number of features at which a measured blend share counts by half
+
 
 class Verdict(Config):
-    """What the judge found of one candidate, by shots."""
+    """The errors of one candidate, by shots."""
 
     error: tuple[float, ...]  # mean squared error of observations, on the models' scale
     standard_error: tuple[float, ...]  # over features
 
 
 class Judgement(Config):
-    """What was compared, on how many features, and what was chosen."""
+    """The comparison of candidates and the chosen one."""
 
     shots: tuple[int, ...]
     features: int  # held out in all folds together
@@ -50,7 +51,7 @@ class Judgement(Config):
 
 @dataclass(frozen=True)
 class FeatureErrors:
-    """The errors of some features at one number of shots."""
+    """The errors of features at one number of shots."""
 
     features: Tensor  # (features,)
     squared: Tensor  # (features,): sums of squared errors
@@ -58,7 +59,7 @@ class FeatureErrors:
 
     @classmethod
     def of(cls, outcome: Outcome) -> FeatureErrors:
-        """Sum up the errors of each feature there is."""
+        """Sum the squared errors of each feature."""
         squared = (outcome.predictive.mean - outcome.truth) ** 2
         features, owner = torch.unique(outcome.feature, return_inverse=True)
         return cls(features, torch.bincount(owner, weights=squared.double()), torch.bincount(owner))
@@ -70,23 +71,23 @@ class FeatureErrors:
 
     @property
     def standard_error(self) -> float:
-        """That of the mean, as of a ratio of two sums over features."""
-        apart = self.squared - self.mean * self.counts
-        return float((apart**2).sum().sqrt() / self.counts.sum())
+        """The standard error of ``mean``, as a ratio of two sums over features."""
+        residuals = self.squared - self.mean * self.counts
+        return float((residuals**2).sum().sqrt() / self.counts.sum())
 
 
 @dataclass(frozen=True)
 class Judged:
-    """Outcomes of one candidate by shots, all folds together."""
+    """The outcomes of one candidate in all folds, by shots."""
 
     outcomes: dict[int, Outcome]
 
     def errors(self) -> dict[int, FeatureErrors]:
-        """By shots, the errors of the features that have so many."""
+        """Return the errors of features, by shots."""
         return {shots: FeatureErrors.of(outcome) for shots, outcome in self.outcomes.items()}
 
     def verdict(self) -> Verdict:
-        """The mean error by shots with its standard error over features."""
+        """Return the mean error and its standard error over features, by shots."""
         errors = self.errors().values()
         return Verdict(
             error=tuple(each.mean for each in errors),
@@ -95,10 +96,10 @@ class Judged:
 
 
 def folds(features: NDArray[np.int64], seed: int) -> list[NDArray[np.int64]]:
-    """Features to hold out, fold by fold: one fold of many features, or several of few."""
+    """Draw the features to hold out in each fold: one fold of many features, or several of few."""
     order = np.random.default_rng(seed + 1).permutation(features)
     size = int(min(_MAX_HELD_OUT, max(2, round(_FOLD_SHARE * len(order)))))
-    count = int(min(_MAX_FOLDS, max(1, round(_WANTED / size)), len(order) // size))
+    count = int(min(_MAX_FOLDS, max(1, round(_TARGET_HELD_OUT / size)), len(order) // size))
     return [np.sort(order[i * size : (i + 1) * size]) for i in range(count)]
 
 
@@ -108,13 +109,12 @@ def outcomes_of(
 ) -> dict[int, Outcome]:
     """Predict the targets of held-out features at several numbers of shots.
 
-    A feature is identified by its position in ``tasks``, whatever the shots. ``all_binary`` says that
-    values are 0 or 1 though they are modelled as numbers. Outcomes are in main memory, whatever device has
-    the tasks.
+    Return outcomes by shots, in main memory whatever the device of ``tasks``. Features are named by their
+    position in ``tasks``. ``all_binary`` marks all values as binary although they may be modelled as numbers.
     """
     with compute_on(tasks.batch.kinds.device):
         outcomes = _outcomes(adapter, likelihood, tasks, seed, all_binary)
-    return {shots: move(each, CPU) for shots, each in outcomes.items()}
+    return {shots: move(outcome, CPU) for shots, outcome in outcomes.items()}
 
 
 def _outcomes(
@@ -124,119 +124,109 @@ def _outcomes(
     parts: dict[int, list[Outcome]] = {shots: [] for shots in episodes}
     for fold in torch.unique(tasks.fold).tolist():
         refined = adapter.refine_in_blocks(tasks.states[fold])  # once for all numbers of shots
-        for shots, same in episodes.items():
+        for shots, fold_episodes in episodes.items():
             features = torch.nonzero((tasks.batch.shots > shots) & (tasks.fold == fold))[:, 0]
             if len(features) == 0:
                 continue
-            episode = next(each for each in same if each.states is tasks.states[fold])
+            episode = next(each for each in fold_episodes if each.states is tasks.states[fold])
             heads, targets = adapter.adapt(episode.context, refined), episode.targets
             predictive = predict_cells(heads, refined, targets, episode.context.kinds, likelihood)
             binary = torch.full((len(targets.index),), all_binary) | (predictive.kinds == KindType.BINARY)
             parts[shots].append(Outcome(predictive, targets.values, features[targets.lines], binary))
-    return {shots: join_judged(each) for shots, each in parts.items()}
+    return {shots: join_judged(outcomes) for shots, outcomes in parts.items()}
 
 
 def join_judged(parts: list[Outcome]) -> Outcome:
-    """Put outcomes of different features together."""
+    """Concatenate outcomes of different features."""
     if len(parts) == 1:
         return parts[0]
     predictives = [part.predictive for part in parts]
     names = ("logits", "variance", "noise", "kinds")
     tensors = {name: torch.cat([getattr(each, name) for each in predictives]) for name in names}
-    whole = Predictive(**tensors, likelihood=predictives[0].likelihood)
-    rest = ("truth", "feature", "binary")
-    return Outcome(whole, *(torch.cat([getattr(part, name) for part in parts]) for name in rest))
+    predictive = Predictive(**tensors, likelihood=predictives[0].likelihood)
+    others = ("truth", "feature", "binary")
+    return Outcome(predictive, *(torch.cat([getattr(part, name) for part in parts]) for name in others))
 
 
 def better(candidate: Judged, other: Judged, standard_errors: float) -> bool:
-    """Whether a candidate's error is lower by more than so many standard errors of the difference.
+    """Return whether a candidate's error is lower by more than ``standard_errors`` of the difference.
 
-    Every observation counts alike, relative to the total error at the same number of shots. The error of
-    the difference is found from its spread over features, because those of one feature err together.
+    All observations have the same weight, relative to the total error at the same number of shots. The
+    standard error of the difference is computed over features: errors of one feature are correlated.
     """
-    ours, theirs = candidate.errors(), other.errors()
-    count = max(int(each.features.max()) for each in ours.values()) + 1
-    gains = torch.zeros(count, dtype=torch.float64)
-    seen = torch.zeros(count, dtype=torch.bool)
-    for shots in ours.keys() & theirs.keys():
-        mine, yours = ours[shots], theirs[shots]
-        gains[mine.features] += (yours.squared - mine.squared) / yours.squared.sum().clamp(min=1e-12)
-        seen[mine.features] = True
-    gains = gains[seen]
-    spread = float(gains.std(correction=0)) * len(gains) ** 0.5
-    return bool(float(gains.sum()) > standard_errors * spread)
-
-
-# Few features say little of shares: so many count as much as the equal share.
-_FEATURES_TO_BELIEVE = 10
+    errors, other_errors = candidate.errors(), other.errors()
+    count = max(int(each.features.max()) for each in errors.values()) + 1
+    gains = torch.zeros(count, dtype=torch.float64)  # by feature, summed over numbers of shots
+    present = torch.zeros(count, dtype=torch.bool)
+    for shots in errors.keys() & other_errors.keys():
+        error, other_error = errors[shots], other_errors[shots]
+        total = other_error.squared.sum().clamp(min=1e-12)
+        gains[error.features] += (other_error.squared - error.squared) / total
+        present[error.features] = True
+    gains = gains[present]
+    standard_error = float(gains.std(correction=0)) * len(gains) ** 0.5
+    return bool(float(gains.sum()) > standard_errors * standard_error)
 
 
 @torch.no_grad()
 def blend_outcomes(
-    adapter: CHNBayes, likelihood: Likelihood, tasks: Tasks, *, seed: int, all_binary: bool
+    adapter: Adapter, likelihood: Likelihood, tasks: Tasks, *, seed: int, all_binary: bool
 ) -> tuple[dict[int, Outcome], dict[int, Outcome]]:
-    """Set the shares of an adapter's blend; returns how the blend predicts, and how the closed form does.
+    """Set the shares of the networks in an adapter's blend; return the outcomes of blend and closed form.
 
-    At each number of shots the share is that with the least squared error. It falls with the number of shots,
-    as what networks know beyond the shots is worth less and less: so shares are made not to rise.
+    At each number of shots the share minimises the squared error. With more shots the networks add less to
+    the closed form, so shares must not increase (isotonic regression).
     """
-    alone = {}
+    by_share = {}
     for share in (0.0, 1.0):
-        adapter.shares.fill_(share)
-        alone[share] = outcomes_of(adapter, likelihood, tasks, seed=seed, all_binary=all_binary)
-    closed, networks = alone[0.0], alone[1.0]
+        adapter.set_blend_shares(share)
+        by_share[share] = outcomes_of(adapter, likelihood, tasks, seed=seed, all_binary=all_binary)
+    closed, networks = by_share[0.0], by_share[1.0]
     if not closed:  # no feature has a target
         return networks, closed
-    found = [_best_share(networks[shots], closed[shots]) for shots in closed]
-    shares = isotonic_decreasing(*(torch.stack(each) for each in zip(*found, strict=True))).clamp(0, 1)
+    best = [_best_share(networks[shots], closed[shots]) for shots in closed]
+    shares = isotonic_decreasing(*(torch.stack(part) for part in zip(*best, strict=True))).clamp(0, 1)
     measured = torch.tensor(list(closed))
-    place = torch.bucketize(torch.tensor(VALIDATION_SHOTS), measured, right=True) - 1
-    adapter.shares.copy_(shares[place.clamp(min=0)])
+    position = torch.bucketize(torch.tensor(VALIDATION_SHOTS), measured, right=True) - 1
+    adapter.set_blend_shares(shares[position.clamp(min=0)])
     blend = {
-        shots: _blended(networks[shots], closed[shots], float(share))
+        shots: _blend(networks[shots], closed[shots], float(share))
         for shots, share in zip(closed, shares, strict=True)
     }
     return blend, closed
 
 
 def _best_share(networks: Outcome, closed: Outcome) -> tuple[Tensor, Tensor]:
-    """The share of networks with the least squared error, drawn to a half, and how much it is worth."""
-    apart = (networks.predictive.mean - closed.predictive.mean).double()
+    """Return the share of the networks with the least squared error, shrunk to a half, and its weight."""
+    difference = (networks.predictive.mean - closed.predictive.mean).double()
     error = (closed.truth - closed.predictive.mean).double()
-    weight = (apart**2).sum()
-    own = (apart * error).sum() / weight.clamp(min=1e-12)
-    believed = closed.features / (closed.features + _FEATURES_TO_BELIEVE)
-    return believed * own + (1 - believed) * 0.5, weight.clamp(min=1e-12)
+    weight = (difference**2).sum().clamp(min=1e-12)
+    share = (difference * error).sum() / weight
+    confidence = closed.features / (closed.features + _FEATURES_FOR_HALF)
+    return confidence * share + (1 - confidence) * 0.5, weight
 
 
 def isotonic_decreasing(values: Tensor, weights: Tensor) -> Tensor:
-    """The nearest numbers that nowhere rise, by weighted squares: isotonic regression of a few numbers.
+    """Return the nearest non-increasing numbers by weighted least squares (isotonic regression).
 
-    Each is the least, over where a stretch that ends at or after it begins, of the largest mean of such
-    stretches.
-
-    >>> falling(torch.tensor([1.0, 0.2, 0.4]), torch.ones(3))
+    >>> isotonic_decreasing(torch.tensor([1.0, 0.2, 0.4]), torch.ones(3))
     tensor([1.0000, 0.3000, 0.3000])
     """
-    totals = torch.cat([weights.new_zeros(1), weights.cumsum(0)])
-    sums = torch.cat([weights.new_zeros(1), (weights * values).cumsum(0)])
-    means = (sums[1:] - sums[:-1, None]) / (totals[1:] - totals[:-1, None])  # from a beginning, up to an end
-    every = torch.arange(len(values))
-    ends = torch.where(every[None] >= every[:, None], means, -torch.inf)
-    # The largest mean of a stretch that begins here and ends at or after each place.
-    largest = ends.flip(1).cummax(1).values.flip(1)
-    return torch.where(every[:, None] <= every[None], largest, torch.inf).amin(0)
+    from scipy.optimize import isotonic_regression  # slow to import, and only networks need it
+
+    fit = isotonic_regression(values.double().numpy(), weights=weights.double().numpy(), increasing=False)
+    return torch.from_numpy(fit.x.copy()).to(values.dtype)  # a reversed view, which torch does not take
 
 
-def _blended(networks: Outcome, closed: Outcome, share: float) -> Outcome:
-    """The outcome of the blend, as ``adapters.blending.blended`` would make it of the heads."""
-    ours, theirs = networks.predictive, closed.predictive
-    apart = share * (1 - share) * (ours.logits - theirs.logits) ** 2
+def _blend(networks: Outcome, closed: Outcome, share: float) -> Outcome:
+    """Return the outcome of the blend, equal to that of the blended heads."""
+    first, second = networks.predictive, closed.predictive
+    disagreement = share * (1 - share) * (first.logits - second.logits) ** 2
     predictive = Predictive(
-        torch.lerp(theirs.logits, ours.logits, share),
-        torch.lerp(theirs.variance, ours.variance, share) + apart,
-        torch.lerp(theirs.noise, ours.noise, share),
-        ours.kinds,
-        ours.likelihood,
+        torch.lerp(second.logits, first.logits, share),
+        torch.lerp(second.variance, first.variance, share) + disagreement,
+        torch.lerp(second.noise, first.noise, share),
+        first.kinds,
+        first.likelihood,
     )
     return Outcome(predictive, networks.truth, networks.feature, networks.binary)

@@ -1,4 +1,4 @@
-"""Meta-training: an adapter learns to make heads from features treated as new."""
+"""Meta-train an adapter: features treated as new teach it to make heads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headstart.training.loop import Loop, LoopConfig
 
 
 class MetaTrainingConfig(LoopConfig):
-    """How to meta-train. An adapter may have defaults of its own (``Adapter.meta_defaults``)."""
+    """Settings of meta-training. An adapter may have its own defaults (``Adapter.meta_defaults``)."""
 
     epochs: int = Field(300, ge=0)
     batch_size: int = Field(64, ge=1)
@@ -26,17 +26,20 @@ class MetaTrainingConfig(LoopConfig):
     learning_rate: float = Field(5e-4, gt=0)
     weight_decay: float = Field(1e-4, ge=0)
     patience: int | None = Field(50, ge=1)
-    shots: Literal["uniform", "log"] = "uniform"  # how the number of shots is drawn
+    shots: Literal["uniform", "log"] = "uniform"  # the distribution of the number of shots
     max_shots: int = Field(32, ge=0)
     max_targets: int | None = Field(None, ge=1)  # of a feature in one episode; None: all
-    weighting: float | None = Field(None, ge=0, le=1)  # see EpisodeDrawer; None: every target alike
-    epoch_features: int | None = Field(None, ge=1)  # how many features an epoch draws at most; None: all
-    validation_share: float = Field(0.1, gt=0, lt=1)  # share of features kept back to stop in time
+    weighting: float | None = Field(None, ge=0, le=1)  # see EpisodeDrawer; None: all targets weigh the same
+    epoch_features: int | None = Field(None, ge=1)  # the most features that an epoch draws; None: all
+    validation_share: float = Field(0.1, gt=0, lt=1)  # of features held out for early stopping
 
     def filled(self, adapter: Adapter) -> MetaTrainingConfig:
-        """What is part of the adapter's method, then what is set here, then what suits the adapter."""
-        chosen = {**adapter.meta_defaults, **self.model_dump(exclude_unset=True), **adapter.meta_settings}
-        return MetaTrainingConfig(**chosen)
+        """Return these settings completed for an adapter.
+
+        The adapter's fixed settings (``meta_settings``) come first, then those set here, then its defaults.
+        """
+        settings = {**adapter.meta_defaults, **self.model_dump(exclude_unset=True), **adapter.meta_settings}
+        return MetaTrainingConfig(**settings)
 
 
 def meta_train(
@@ -50,36 +53,39 @@ def meta_train(
     reporter: Reporter,
     checkpoint: Path | None = None,
 ) -> None:
-    """Train the adapter's parameters on ``tasks``; the backbone's states were computed once and stay."""
+    """Train the adapter's parameters on ``tasks`` and freeze them; ``validation`` tasks stop it early.
+
+    The backbone is frozen and its row states are part of the tasks.
+    """
     loop = Loop(adapter, config, seed=seed, title=f"Meta-training {adapter.config.name}", reporter=reporter,
                 checkpoint=checkpoint)  # fmt: skip
     drawer = EpisodeDrawer(tasks, config, seed=seed)
 
     def losses(generator: torch.Generator) -> Iterator[Tensor]:
         for episode in drawer.epoch(generator):
-            seed = int(torch.randint(2**62, (), device="cpu"))  # all processes draw the same
-            yield shared_loss(adapter, knowledge.likelihood, episode, seed)
+            dropout_seed = int(torch.randint(2**62, (), device="cpu"))  # all processes draw the same
+            yield shared_loss(adapter, knowledge.likelihood, episode, dropout_seed)
 
-    stops = config.patience is not None
-    episodes = validation_episodes(validation, config.max_shots, seed) if stops else {}
+    validates = config.patience is not None
+    episodes = validation_episodes(validation, config.max_shots, seed) if validates else {}
 
     def validate() -> float:
-        scores = [_pooled(adapter, knowledge, same) for same in episodes.values()]
+        scores = [_mean_loss(adapter, knowledge, by_fold) for by_fold in episodes.values()]
         return sum(scores) / len(scores)
 
     loop.run(losses, validate if episodes else None)
     adapter.requires_grad_(False)
 
 
-def _pooled(adapter: Adapter, knowledge: Knowledge, episodes: list[Episode]) -> float:
-    """The mean loss over the targets of several episodes."""
+def _mean_loss(adapter: Adapter, knowledge: Knowledge, episodes: list[Episode]) -> float:
+    """Return the mean loss over the targets of several episodes."""
     counts = [len(episode.targets.index) for episode in episodes]
     losses = [float(episode_loss(adapter, knowledge.likelihood, episode)) for episode in episodes]
     return sum(loss * count for loss, count in zip(losses, counts, strict=True)) / sum(counts)
 
 
 def validation_episodes(tasks: Tasks, max_shots: int, seed: int) -> dict[int, list[Episode]]:
-    """Fixed episodes for a few numbers of shots, one a fold, over the features that have enough left."""
+    """Draw fixed episodes for a few numbers of shots: one a fold, of all features with a target left."""
     generator = torch.Generator().manual_seed(seed)
     episodes: dict[int, list[Episode]] = {}
     for shots in VALIDATION_SHOTS:

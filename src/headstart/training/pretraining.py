@@ -1,4 +1,4 @@
-"""Pretraining: a backbone learns its features, judged on observations kept back."""
+"""Pretrain a backbone on the observed cells of a table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headstart.training.loop import Loop, LoopConfig
 
 
 class PretrainingConfig(LoopConfig):
-    """How to train a backbone; ``validation_share`` of the observations is kept back to stop in time."""
+    """Settings of pretraining; ``validation_share`` of the observations is held out for early stopping."""
 
     epochs: int = Field(200, ge=0)
     batch_size: int = Field(256, ge=1)
@@ -40,17 +40,31 @@ def pretrain(
     reporter: Reporter,
     checkpoint: Path | None = None,
 ) -> None:
-    """Train the backbone on rows × its features, then freeze it; some read the features' metadata."""
+    """Train the backbone on ``cells`` and freeze it.
+
+    Parameters
+    ----------
+    backbone : Backbone
+        Its ``trained_by`` says how it is fitted: by closed-form sweeps or by gradient descent.
+    cells : Cells
+        The observations, one line per row.
+    description : Description
+        The encoded metadata of the features, for backbones that use it.
+    config : PretrainingConfig
+        The settings.
+    seed, reporter, checkpoint
+        As for ``Loop``.
+    """
     if backbone.trained_by == "sweeps":
-        # By itself a process sweeps in little time; of several, one may well be lost before they end.
-        kept = checkpoint if process_group().launched else None
-        _sweep(backbone, cells, description, config, seed, reporter, kept)
+        # Sweeps in one process take little time; of several processes one may fail before they end.
+        sweep_checkpoint = checkpoint if process_group().launched else None
+        _fit_by_sweeps(backbone, cells, description, config, seed, reporter, sweep_checkpoint)
     else:
-        _descend(backbone, cells, config, seed, reporter, checkpoint)
+        _fit_by_gradients(backbone, cells, config, seed, reporter, checkpoint)
     backbone.eval().requires_grad_(False)
 
 
-def _sweep(
+def _fit_by_sweeps(
     backbone: Backbone,
     cells: Cells,
     description: Description,
@@ -59,18 +73,20 @@ def _sweep(
     reporter: Reporter,
     checkpoint: Path | None,
 ) -> None:
-    """Closed forms need no validation: they do not overfit."""
-    given = cells, description, torch.Generator().manual_seed(seed)
+    """Run the sweeps; closed forms do not overfit, so there is no validation."""
+    generator = torch.Generator().manual_seed(seed)
+    if checkpoint is None:
+        errors = backbone.train_by_sweeps(cells, description, generator)
+    else:
+        errors = backbone.train_resumably(
+            cells, description, generator, checkpoint, config.checkpoint_seconds
+        )
     with reporter.bar("Training the backbone", backbone.sweeps) as bar:
-        for error in (
-            backbone.train_by_sweeps(*given)
-            if checkpoint is None
-            else backbone.train_resumably(*given, checkpoint, config.checkpoint_seconds)
-        ):
+        for error in errors:
             bar.step(f"error {error:.4f}" if error else "")
 
 
-def _descend(
+def _fit_by_gradients(
     backbone: Backbone,
     cells: Cells,
     config: PretrainingConfig,
@@ -80,27 +96,27 @@ def _descend(
 ) -> None:
     loop = Loop(backbone, config, seed=seed, title="Training the backbone", reporter=reporter,
                 checkpoint=checkpoint)  # fmt: skip
-    held = (
+    is_held_out = (
         torch.rand(len(cells.index), generator=torch.Generator().manual_seed(seed)) < config.validation_share
     )
-    kept, held_out = cells.keep(~held), cells.keep(held)
-    filled = torch.nonzero(kept.counts)[:, 0]  # a row without observations has nothing to teach
+    training, held_out = cells.keep(~is_held_out), cells.keep(is_held_out)
+    observed_rows = torch.nonzero(training.counts)[:, 0]
 
     def losses(generator: torch.Generator) -> Iterator[Tensor]:
-        order = filled[torch.randperm(len(filled), generator=generator)]
+        order = observed_rows[torch.randperm(len(observed_rows), generator=generator)]
         for rows in config.batches(order):
-            yield backbone.loss(kept.take(rows), generator)
+            yield backbone.loss(training.take(rows), generator)
 
     def validate() -> float:
-        return held_out_nll(backbone, kept, held_out)
+        return held_out_nll(backbone, training, held_out)
 
-    watched = config.patience is not None and len(held_out.index) > 0
-    loop.run(losses, validate if watched else None)
+    validates = config.patience is not None and len(held_out.index) > 0
+    loop.run(losses, validate if validates else None)
 
 
 @torch.no_grad()
 def held_out_nll(backbone: Backbone, observed: Cells, held_out: Cells, batch: int = 1024) -> float:
-    """Mean negative log-likelihood of ``held_out``, predicted from what is ``observed`` of the same rows."""
+    """Return the mean negative log-likelihood of ``held_out``, given the rows' ``observed`` cells."""
     total = torch.zeros(())
     for rows in torch.split(torch.arange(len(observed)), batch):
         activation = backbone.states(observed.take(rows)).activation

@@ -1,4 +1,14 @@
-"""Train a backbone and an adapter in one order, for a fit as for a benchmark."""
+"""Train a backbone and adapters on a table, for ``fit`` and for benchmarks.
+
+``train`` trains given adapters; ``train_best`` also chooses the adapter. Both go the same way:
+
+1. ``train_backbone`` trains the backbone and computes the state of every row once.
+2. ``prepare`` builds the tasks: features treated as new, each with row states computed without it.
+3. ``train_adapter`` meta-trains an adapter on some of the tasks.
+4. ``Calibration.fit`` calibrates it on the others, which were held out.
+
+To choose, the ``Judge`` trains candidates without some features and compares their predictions of these.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +21,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from torch import nn
 
 from headstart.adapters.base import (
     ADAPTERS,
@@ -21,12 +30,13 @@ from headstart.adapters.base import (
     build_adapter,
     new_adapter,
 )
-from headstart.adapters.chn_bayes import BLEND, CHNBayes
+from headstart.adapters.chn_bayes import BLEND
 from headstart.backbones.base import AnyBackbone, Backbone, BackboneConfig, build_backbone, value_grid
 from headstart.config import Config
 from headstart.core.devices import CPU, compute_on, move
 from headstart.core.types import VALIDATION_SHOTS, Description, FeatureBatch, Knowledge, Scales
-from headstart.distributed import process_group
+from headstart.distributed import copy_from_main_process, process_group
+from headstart.linalg.row_sharded import global_count
 from headstart.progress import Reporter
 from headstart.table import Kind, Kinds, Table
 from headstart.table.cells import Cells
@@ -55,29 +65,263 @@ from headstart.training.judge import (
 from headstart.training.meta_training import MetaTrainingConfig, meta_train
 from headstart.training.pretraining import PretrainingConfig, pretrain
 
+AUTO: Literal["auto"] = "auto"  # in place of an adapter: the judge chooses one
 
-def hide_scales(table: Table, known_features: NDArray[np.int64]) -> Table:
-    """Return the table with the centers and scales of real features computed from train features only.
+CLOSED_FORM, TRAINED = "bayes", "chn-bayes"  # the candidates
 
-    When a table is read, they are computed from all values. The center of a new feature would then
-    reveal its mean at zero shots. So all other real features get the scale that the train features
-    have in common or, if each of them has its own, their median scale.
+MIN_FEATURES_TO_META_TRAIN = 1000  # with fewer, networks were never better than the closed form
+
+# From this size on the networks are judged during the final training: a separate one would cost too much.
+MIN_OBSERVATIONS_AT_ONCE = 500_000
+
+_MARGIN = 1.0  # standard errors by which networks must beat the closed form
+
+
+class Recipe(Config):
+    """Settings of the training of a backbone and its adapters.
+
+    Without ``meta_share`` every feature trains the backbone and also, with the row states of a backbone that
+    has not seen it, the adapters. With it, that share of the features trains the adapters only, as in the
+    paper.
     """
-    real = table.kinds.types == KindType.REAL
-    if not real.any():
-        return table
-    trained = np.zeros(len(real), dtype=bool)
-    trained[known_features] = True
-    train = table.with_features(real & trained)
-    kinds = np.array(table.kinds, dtype=object)
-    if process_group().sum_number(len(train)):
-        resolved, _ = resolve_kinds("real", train.features, train.feature_index, train.values)
-        kinds[real & trained] = resolved
-        common = Kind.real(float(np.median(resolved.offsets)), float(np.median(resolved.spans)))
+
+    backbone: AnyBackbone = Field("factorisation", validate_default=True)
+    pretraining: PretrainingConfig = PretrainingConfig()
+    metatraining: MetaTrainingConfig = MetaTrainingConfig()
+    meta_share: float | None = Field(None, gt=0, lt=1)
+    binary_link: Literal["logistic", "identity"] = "logistic"  # identity: 0 and 1 are modelled as numbers
+    random_state: int = Field(0, ge=0, lt=2**63)
+    half_life: float | None = Field(None, gt=0)  # of observations, in the unit of their times
+
+
+@dataclass(frozen=True)
+class TrainedAdapter:
+    """An adapter with its calibration and the settings with which it was trained."""
+
+    adapter: Adapter
+    calibration: Calibration
+    metatraining: MetaTrainingConfig | None  # None for an adapter without parameters
+    judged: dict[str, Judged]  # predictions of held-out features, of the adapter and of its closed form
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained backbone, its knowledge of the table, and trained adapters by name."""
+
+    backbone: Backbone
+    knowledge: Knowledge
+    adapters: dict[str, TrainedAdapter]
+
+    def home(self) -> Trained:
+        """Move everything to main memory, where a model is stored whatever device trained it."""
+        if self.knowledge.device == CPU:
+            return self
+        backbone = self.backbone.to(CPU)
+        kinds, heads, likelihood = backbone.kinds, backbone.heads.detach(), backbone.likelihood
+        knowledge = replace(self.knowledge, kinds=kinds, heads=heads, likelihood=likelihood)
+        knowledge = move(knowledge, CPU)
+        adapters = {
+            name: replace(trained, adapter=to_cpu(trained.adapter, knowledge))
+            for name, trained in self.adapters.items()
+        }
+        return Trained(backbone, knowledge, adapters)
+
+
+def train(
+    table: Table,
+    train_features: NDArray[np.int64],
+    meta_features: NDArray[np.int64],
+    recipe: Recipe,
+    adapters: Mapping[str, AdapterConfig],
+    *,
+    reporter: Reporter,
+    checkpoint: Callable[[str], Path | None],
+    device: torch.device = CPU,
+) -> Trained:
+    """Train a backbone, then meta-train and calibrate adapters.
+
+    Parameters
+    ----------
+    table : Table
+        The observations.
+    train_features, meta_features : ndarray of int
+        The positions of the features that train the backbone and of those that train the adapters; without a
+        ``meta_share`` they are the same.
+    recipe : Recipe
+        The settings.
+    adapters : dict
+        The adapters to train, by name.
+    reporter : Reporter
+        Shows the progress.
+    checkpoint : callable
+        Returns the checkpoint file of the backbone or of an adapter, by name.
+    device : torch.device
+        Trains, and has the result (see ``Trained.home``).
+    """
+    cross_fit = any(ADAPTERS.part_of(config).gives_uncertainty for config in adapters.values())
+    prepared = prepare(
+        table,
+        train_features,
+        meta_features,
+        recipe,
+        cross_fit,
+        reporter=reporter,
+        checkpoint=checkpoint,
+        device=device,
+    )
+    memory: dict[str, Adapter] = {}
+    trained = {name: prepared.train(config, name, memory) for name, config in adapters.items()}
+    return Trained(prepared.backbone, prepared.knowledge, trained)
+
+
+def train_best(
+    table: Table,
+    features: NDArray[np.int64],
+    recipe: Recipe,
+    *,
+    reporter: Reporter,
+    checkpoint: Callable[[str], Path | None],
+    device: torch.device = CPU,
+) -> tuple[Trained, Recipe, Judgement]:
+    """Choose the adapter and, for binary tables, the link that suit a table, and train them on all features.
+
+    The candidates are the closed form and, for tables of many features, networks blended with it. On a large
+    table the networks are judged during the final training, on features held out from their meta-training
+    only. A table with real features is always judged before: a new real feature must estimate its scale, as
+    only features held out from everything do.
+
+    Returns
+    -------
+    trained : Trained
+        The chosen adapter, named "adapter", with its backbone.
+    recipe : Recipe
+        The recipe with the chosen link.
+    judgement : Judgement
+        The comparison of the candidates.
+    """
+    judge = Judge(table, features, reporter, checkpoint, device)
+    many = len(features) >= MIN_FEATURES_TO_META_TRAIN
+    large = global_count(len(table)) >= MIN_OBSERVATIONS_AT_ONCE
+    judge_in_training = many and large and not bool((table.kinds.types[features] == KindType.REAL).any())
+    if judge_in_training:
+        recipe = judge.choose(recipe).recipe if judge.all_binary else recipe
+        choice = None
     else:
-        common = Kind.real()
-    kinds[real & ~trained] = common
-    return replace(table, kinds=Kinds(kinds))
+        choice = judge.choose(recipe, networks=many)
+        recipe = choice.recipe
+    prepared = prepare(
+        table,
+        features,
+        features,
+        recipe,
+        cross_fit=True,
+        reporter=reporter,
+        checkpoint=checkpoint,
+        device=device,
+    )
+    if choice is None:
+        trained, judgement = _train_and_choose(prepared)
+    else:
+        trained, judgement = prepared.train(choice.adapter, "adapter", {}), choice.judgement
+        if choice.calibration is not None:
+            trained = replace(trained, calibration=choice.calibration)
+    return Trained(prepared.backbone, prepared.knowledge, {"adapter": trained}), recipe, judgement
+
+
+def _train_and_choose(prepared: Prepared) -> tuple[TrainedAdapter, Judgement]:
+    """Train networks blended with the closed form; train the closed form alone if it is not worse."""
+    trained = prepared.train(adapter_config(BLEND), "adapter", {})
+    judged, chosen = trained.judged, TRAINED
+    if not better(judged[TRAINED], judged[CLOSED_FORM], _MARGIN):
+        chosen, trained = CLOSED_FORM, prepared.train(adapter_config(CLOSED_FORM), "closed form", {})
+        judged = {**judged, **trained.judged}
+    return trained, judgement_of(judged, chosen, len(prepared.validation))
+
+
+def prepare(
+    table: Table,
+    train_features: NDArray[np.int64],
+    meta_features: NDArray[np.int64],
+    recipe: Recipe,
+    cross_fit: bool,
+    *,
+    reporter: Reporter,
+    checkpoint: Callable[[str], Path | None],
+    device: torch.device = CPU,
+) -> Prepared:
+    """Train a backbone and build the tasks that train and validate adapters.
+
+    ``cross_fit`` adds cross-fitted heads of the backbone's features to the knowledge, for adapters that learn
+    a prior from them.
+    """
+    seed, all_binary = recipe.random_state, is_all_binary(table)
+    table = modelled_table(table, recipe.binary_link)
+    backbone, knowledge = train_backbone(
+        table.with_features(train_features),
+        recipe.backbone,
+        recipe.pretraining,
+        seed=seed,
+        reporter=reporter,
+        checkpoint=checkpoint("backbone"),
+        device=device,
+    )
+    sample = sample_features(knowledge, seed=seed) if recipe.meta_share is None else None
+    batch = feature_batch(table.with_features(meta_features if sample is None else meta_features[sample]))
+    batch = move(replace(batch, positions=sample), device)
+    with compute_on(device):
+        if recipe.meta_share is None:
+            tasks = cross_fitted_tasks(batch, backbone, knowledge, seed=seed)
+            if cross_fit:
+                knowledge = cross_fit_heads(knowledge, tasks)
+        else:
+            tasks = disjoint_tasks(batch, knowledge)
+        training, validation = tasks.hold_out(recipe.metatraining.validation_share, seed)
+    return Prepared(backbone, knowledge, training, validation, recipe, all_binary, reporter, checkpoint)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A trained backbone, with tasks that train adapters and tasks that validate them."""
+
+    backbone: Backbone
+    knowledge: Knowledge
+    training: Tasks
+    validation: Tasks
+    recipe: Recipe
+    all_binary: bool
+    reporter: Reporter
+    checkpoint: Callable[[str], Path | None]
+
+    def train(self, config: AdapterConfig, name: str, memory: dict[str, Adapter]) -> TrainedAdapter:
+        """Train an adapter and calibrate it on the validation tasks.
+
+        ``name`` is the name of its checkpoint; for ``memory`` see ``train_adapter``.
+        """
+        seed, likelihood = self.recipe.random_state, self.knowledge.likelihood
+        adapter, settings = train_adapter(
+            config,
+            self.knowledge,
+            self.training,
+            self.validation,
+            self.recipe.metatraining,
+            seed=seed,
+            reporter=self.reporter,
+            checkpoint=self.checkpoint(name),
+            memory=memory,
+        )
+        judged = {}
+        if adapter.blend_partner is not None:
+            outcomes, closed_form = blend_outcomes(
+                adapter, likelihood, self.validation, seed=seed, all_binary=self.all_binary
+            )
+            judged[adapter.blend_partner.config.name] = Judged(closed_form)
+        else:
+            outcomes = outcomes_of(
+                adapter, likelihood, self.validation, seed=seed, all_binary=self.all_binary
+            )
+        judged[config.name] = Judged(outcomes)
+        calibration = Calibration.fit(outcomes, VALIDATION_SHOTS, by_level=adapter.gives_uncertainty)
+        return TrainedAdapter(adapter, calibration, settings, judged)
 
 
 def train_backbone(
@@ -90,23 +334,26 @@ def train_backbone(
     checkpoint: Path | None = None,
     device: torch.device = CPU,
 ) -> tuple[Backbone, Knowledge]:
-    """Train a backbone on all features of ``table`` and compute once what it knows of every row.
+    """Train a backbone on all features of ``table`` and compute the states of all rows.
 
-    Both are returned on the ``device`` that computed them.
+    Both results are on ``device``.
     """
     cells = winsorise_cells(table)
     with seeded(seed):
-        model = build_backbone(backbone, torch.from_numpy(table.kinds.types), value_grid(cells)).to(device)
+        module = build_backbone(backbone, torch.from_numpy(table.kinds.types), value_grid(cells)).to(device)
     description = Description.of(torch.from_numpy(table.encoded_metadata()), metadata_widths(table))
     cells, description = move(cells, device), move(description, device)
     with compute_on(device):
-        pretrain(model, cells, description, pretraining, seed=seed, reporter=reporter, checkpoint=checkpoint)
-    _made_equal(model)
-    return model, knowledge_of(model, table, cells)
+        pretrain(module, cells, description, pretraining, seed=seed, reporter=reporter, checkpoint=checkpoint)
+    copy_from_main_process(module)
+    return module, knowledge_of(module, table, cells)
 
 
 def knowledge_of(backbone: Backbone, table: Table, cells: Cells | None = None) -> Knowledge:
-    """What adapters may know once the backbone is frozen; ``cells`` are the table's own, if at hand."""
+    """Return what adapters read of a frozen backbone: row states, heads, and the table it was trained on.
+
+    ``cells`` are the winsorised observations of ``table``; None: they are computed.
+    """
     device = backbone.kinds.device
     cells = move(winsorise_cells(table), device) if cells is None else cells
     metadata = torch.from_numpy(table.encoded_metadata()).to(device)
@@ -124,59 +371,10 @@ def knowledge_of(backbone: Backbone, table: Table, cells: Cells | None = None) -
     )
 
 
-def winsorise_cells(table: Table) -> Cells:
-    """A table's observations, without outliers of real features."""
-    real = torch.from_numpy(table.kinds.types == KindType.REAL)
-    cells = table.cells()
-    if not bool(real.any()):
-        return cells
-    least = torch.full((cells.width,), LEAST_DEVIATION)
-    if not process_group().is_single:
-        return replace(
-            cells,
-            values=winsorise_by_feature(
-                cells.index, cells.values, real, global_row_scales(cells, real), least
-            ),
-        )
-    by_feature = cells.transpose()
-    return winsorise(by_feature, real, row_scales(by_feature, real), least).transpose()
-
-
-def metadata_widths(table: Table) -> tuple[int, ...]:
-    """How many columns of the encoded metadata each metadata column has."""
-    return tuple(column.width for column in table.schema.columns) if table.schema else ()
-
-
-def scales_of(kinds: Kinds) -> Scales | None:
-    """Centres and scales of real features, in units of the usual one; None where they do not differ."""
-    middle, real = kinds.middle_real(), kinds.types == KindType.REAL
-    if middle is None:
-        return None
-    centre, scale = (kinds.offsets[real] - middle.offset) / middle.span, kinds.spans[real] / middle.span
-    return Scales(torch.from_numpy(centre), torch.from_numpy(scale))
-
-
-def feature_batch(table: Table, middle: Kind | None = None) -> FeatureBatch:
-    """All features of a table, treated as new.
-
-    ``middle`` is the real kind of features whose own center and scale are yet to be found.
-    """
-    units = None
-    if middle is not None:
-        lengths = torch.tensor([float(kind == middle) for kind in table.kinds], dtype=torch.float64)
-        units = torch.stack([torch.zeros_like(lengths), lengths], dim=1)
-    return FeatureBatch(
-        table.cells().transpose(),
-        torch.from_numpy(table.encoded_metadata()),
-        torch.from_numpy(table.kinds.types),
-        units,
-    )
-
-
 def train_adapter(
     config: AdapterConfig,
     knowledge: Knowledge,
-    teaching: Tasks,
+    training: Tasks,
     validation: Tasks,
     metatraining: MetaTrainingConfig,
     *,
@@ -185,10 +383,11 @@ def train_adapter(
     checkpoint: Path | None = None,
     memory: dict[str, Adapter] | None = None,
 ) -> tuple[Adapter, MetaTrainingConfig | None]:
-    """Build an adapter and, if it learns, meta-train it; also returns the settings that really ran.
+    """Build an adapter and meta-train it if it has something to learn.
 
-    ``memory`` holds what was meta-trained before, so that adapters which differ only in how they
-    fine-tune afterwards (``maml-0`` and ``maml-10``, ``chn`` and ``chn-train-5``) share one training.
+    Return the adapter and the settings of its meta-training, None for an adapter without parameters.
+    ``memory`` holds adapters that were meta-trained before: adapters that differ only in their fine-tuning
+    (``maml-0`` and ``maml-10``, ``chn`` and ``chn-train-5``) share one meta-training.
     """
     memory = {} if memory is None else memory
     shared = ADAPTERS.part_of(config).trained_as(config)
@@ -198,7 +397,7 @@ def train_adapter(
             memory[key] = build_adapter(shared, knowledge)
         if memory[key].learns:
             with compute_on(knowledge.device):
-                meta_train(memory[key], knowledge, teaching, validation, metatraining.filled(memory[key]),
+                meta_train(memory[key], knowledge, training, validation, metatraining.filled(memory[key]),
                            seed=seed, reporter=reporter, checkpoint=checkpoint)  # fmt: skip
                 memory[key].finish()
     adapter = trained = memory[key]
@@ -206,294 +405,13 @@ def train_adapter(
     if shared != config:
         adapter = build_adapter(config, knowledge)
         adapter.take_training(trained)
-    _made_equal(adapter)
+    copy_from_main_process(adapter)
     return adapter.eval().requires_grad_(False), settings
-
-
-def to_cpu(adapter: Adapter, knowledge: Knowledge) -> Adapter:
-    """The same adapter over the same knowledge in main memory, as a saved one is loaded.
-
-    It is made anew: an adapter may keep what it computed on another device.
-    """
-    with seeded(0):
-        own = new_adapter(adapter.config, knowledge)
-    own.load_state_dict(adapter.state_dict())
-    return own.eval().requires_grad_(False)
-
-
-def _made_equal(part: nn.Module) -> None:
-    """Let all processes have one and the same part: machines that are unlike may round otherwise."""
-    process_group().broadcast(*(each for each in part.state_dict().values() if each.is_floating_point()))
-
-
-class seeded:
-    """Run a block that draws initial weights from a seed of its own, leaving the global one as it was."""
-
-    def __init__(self, seed: int) -> None:
-        self._fork = torch.random.fork_rng(devices=[])
-        self._seed = seed
-
-    def __enter__(self) -> None:
-        self._fork.__enter__()
-        torch.manual_seed(self._seed)
-
-    def __exit__(self, *details: object) -> None:
-        self._fork.__exit__(*details)  # type: ignore[arg-type]
-
-
-class Recipe(Config):
-    """How a backbone and its adapters are trained.
-
-    Without ``meta_share`` every feature teaches the backbone and, hidden from it in turn, the adapters
-    too. With it, that share of the features teaches only the adapters, as in the paper.
-    """
-
-    backbone: AnyBackbone = Field("factorisation", validate_default=True)
-    pretraining: PretrainingConfig = PretrainingConfig()
-    metatraining: MetaTrainingConfig = MetaTrainingConfig()
-    meta_share: float | None = Field(None, gt=0, lt=1)
-    binary_link: Literal["logistic", "identity"] = "logistic"  # identity: 0 and 1 taken as numbers
-    random_state: int = Field(0, ge=0, lt=2**63)
-    half_life: float | None = Field(None, gt=0)  # of observations, in the unit of their times
-
-
-@dataclass(frozen=True)
-class TrainedAdapter:
-    """An adapter with its calibration and the settings that really ran."""
-
-    adapter: Adapter
-    calibration: Calibration
-    metatraining: MetaTrainingConfig | None  # None for an adapter that has nothing to learn
-    judged: dict[str, Judged]  # how it predicts features held back from it, and what it was blended with
-
-
-@dataclass(frozen=True)
-class Trained:
-    """What the recipe makes of a table."""
-
-    backbone: Backbone
-    knowledge: Knowledge
-    adapters: dict[str, TrainedAdapter]
-
-    def home(self) -> Trained:
-        """The same in main memory, where a model is kept whatever device trained it."""
-        if self.knowledge.device == CPU:
-            return self
-        backbone = self.backbone.to(CPU)
-        kinds, heads, likelihood = backbone.kinds, backbone.heads.detach(), backbone.likelihood
-        knowledge = replace(self.knowledge, kinds=kinds, heads=heads, likelihood=likelihood)
-        knowledge = move(knowledge, CPU)
-        adapters = {
-            name: replace(own, adapter=to_cpu(own.adapter, knowledge)) for name, own in self.adapters.items()
-        }
-        return Trained(backbone, knowledge, adapters)
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A trained backbone, with features for adapters to learn from and to be measured on."""
-
-    backbone: Backbone
-    knowledge: Knowledge
-    teaching: Tasks
-    validation: Tasks
-    recipe: Recipe
-    all_binary: bool
-    reporter: Reporter
-    checkpoint: Callable[[str], Path | None]
-
-    def train(self, config: AdapterConfig, name: str, memory: dict[str, Adapter]) -> TrainedAdapter:
-        """Train an adapter and calibrate it; ``name`` is that of its checkpoint."""
-        seed, likelihood = self.recipe.random_state, self.knowledge.likelihood
-        adapter, settings = train_adapter(
-            config,
-            self.knowledge,
-            self.teaching,
-            self.validation,
-            self.recipe.metatraining,
-            seed=seed,
-            reporter=self.reporter,
-            checkpoint=self.checkpoint(name),
-            memory=memory,
-        )
-        judged = {}
-        if isinstance(adapter, CHNBayes) and adapter.anchor is not None:
-            outcomes, closed = blend_outcomes(
-                adapter, likelihood, self.validation, seed=seed, all_binary=self.all_binary
-            )
-            judged[adapter.anchor.config.name] = Judged(closed)
-        else:
-            outcomes = outcomes_of(
-                adapter, likelihood, self.validation, seed=seed, all_binary=self.all_binary
-            )
-        judged[config.name] = Judged(outcomes)
-        calibration = Calibration.fit(outcomes, VALIDATION_SHOTS, by_level=adapter.gives_uncertainty)
-        return TrainedAdapter(adapter, calibration, settings, judged)
-
-
-def train(
-    table: Table,
-    train_features: NDArray[np.int64],
-    meta_features: NDArray[np.int64],
-    recipe: Recipe,
-    adapters: Mapping[str, AdapterConfig],
-    *,
-    reporter: Reporter,
-    checkpoint: Callable[[str], Path | None],
-    device: torch.device = CPU,
-) -> Trained:
-    """Train a backbone on some features of a table, then adapters on others or the same, and calibrate.
-
-    ``checkpoint`` gives the file for the checkpoint of the backbone or of an adapter, by name. What is
-    trained stays on the ``device`` (see ``Trained.home``).
-    """
-    exact = any(ADAPTERS.part_of(config).gives_uncertainty for config in adapters.values())
-    prepared = prepare(
-        table,
-        train_features,
-        meta_features,
-        recipe,
-        exact,
-        reporter=reporter,
-        checkpoint=checkpoint,
-        device=device,
-    )
-    memory: dict[str, Adapter] = {}
-    trained = {name: prepared.train(config, name, memory) for name, config in adapters.items()}
-    return Trained(prepared.backbone, prepared.knowledge, trained)
-
-
-def prepare(
-    table: Table,
-    train_features: NDArray[np.int64],
-    meta_features: NDArray[np.int64],
-    recipe: Recipe,
-    new_heads: bool,
-    *,
-    reporter: Reporter,
-    checkpoint: Callable[[str], Path | None],
-    device: torch.device = CPU,
-) -> Prepared:
-    """Train a backbone, and make the tasks of adapters; ``new_heads`` are for those that learn from them."""
-    seed, all_binary = recipe.random_state, is_all_binary(table)
-    table = modelled_table(table, recipe.binary_link)
-    backbone, knowledge = train_backbone(
-        table.with_features(train_features),
-        recipe.backbone,
-        recipe.pretraining,
-        seed=seed,
-        reporter=reporter,
-        checkpoint=checkpoint("backbone"),
-        device=device,
-    )
-    some = sample_features(knowledge, seed=seed) if recipe.meta_share is None else None
-    batch = feature_batch(table.with_features(meta_features if some is None else meta_features[some]))
-    batch = move(replace(batch, positions=some), device)
-    with compute_on(device):
-        if recipe.meta_share is None:
-            tasks = cross_fitted_tasks(batch, backbone, knowledge, seed=seed)
-            if new_heads:
-                knowledge = cross_fit_heads(knowledge, tasks)
-        else:
-            tasks = disjoint_tasks(batch, knowledge)
-        teaching, validation = tasks.hold_out(recipe.metatraining.validation_share, seed)
-    return Prepared(backbone, knowledge, teaching, validation, recipe, all_binary, reporter, checkpoint)
-
-
-def is_all_binary(table: Table) -> bool:
-    """Whether every feature of a table is binary."""
-    return bool((table.kinds.types == KindType.BINARY).all())
-
-
-def modelled_table(table: Table, binary_link: str) -> Table:
-    """The table as the model sees it: with an identity link, 0 and 1 are the ends of a rating.
-
-    Only a table of nothing but binary features is modelled so: ratings have a noise of their own.
-    """
-    if binary_link == "logistic" or not is_all_binary(table):
-        return table
-    return replace(table, kinds=Kinds([Kind.rating(0, 1)] * len(table.features)))
-
-
-AUTO: Literal["auto"] = "auto"  # in place of an adapter: leaves the choice to the judge
-
-CLOSED_FORM, TRAINED = "bayes", "chn-bayes"
-
-MIN_FEATURES_TO_META_TRAIN = 1000  # with fewer, networks learned nothing that the closed form did not have
-
-MIN_OBSERVATIONS_AT_ONCE = 500_000  # from which a second training, without features to judge on, costs much
-
-_MARGIN = 1.0  # standard errors by which networks must beat the closed form
-
-
-def train_best(
-    table: Table,
-    features: NDArray[np.int64],
-    recipe: Recipe,
-    *,
-    reporter: Reporter,
-    checkpoint: Callable[[str], Path | None],
-    device: torch.device = CPU,
-) -> tuple[Trained, Recipe, Judgement]:
-    """Train what suits a table best on all its features; also says what that was and how it was chosen.
-
-    With few features it is the closed form. With many, networks are trained beside it and blended with it.
-    Of large tables one training does both, and features held back from the networks measure them. A new
-    real feature has to find its scale first, as only features do that the judge holds out of everything.
-    """
-    judge = Judge(table, features, reporter, checkpoint, device)
-    many = len(features) >= MIN_FEATURES_TO_META_TRAIN
-    large = process_group().sum_number(len(table)) >= MIN_OBSERVATIONS_AT_ONCE
-    at_once = many and large and not bool((table.kinds.types[features] == KindType.REAL).any())
-    if at_once:
-        recipe = judge.choose(recipe).recipe if judge.all_binary else recipe
-        choice = None
-    else:
-        choice = judge.choose(recipe, networks=many)
-        recipe = choice.recipe
-    prepared = prepare(
-        table,
-        features,
-        features,
-        recipe,
-        new_heads=True,
-        reporter=reporter,
-        checkpoint=checkpoint,
-        device=device,
-    )
-    if choice is None:
-        own, judgement = _chosen_at_once(prepared)
-    else:
-        own, judgement = prepared.train(choice.adapter, "adapter", {}), choice.judgement
-        if choice.calibration is not None:
-            own = replace(own, calibration=choice.calibration)
-    return Trained(prepared.backbone, prepared.knowledge, {"adapter": own}), recipe, judgement
-
-
-def _chosen_at_once(prepared: Prepared) -> tuple[TrainedAdapter, Judgement]:
-    """Networks blended with the closed form, or the closed form alone if they add nothing to it."""
-    own = prepared.train(_networks(), "adapter", {})
-    judged, chosen = own.judged, TRAINED
-    if not better(judged[TRAINED], judged[CLOSED_FORM], _MARGIN):
-        chosen, own = CLOSED_FORM, prepared.train(adapter_config(CLOSED_FORM), "closed form", {})
-        judged = {**judged, **own.judged}
-    return own, judgement_of(judged, chosen, len(prepared.validation))
-
-
-def _networks() -> AdapterConfig:
-    return adapter_config(BLEND)
-
-
-def judgement_of(judged: Mapping[str, Judged], chosen: str, features: int) -> Judgement:
-    """What was compared on so many features, and what was chosen."""
-    verdicts = {name: each.verdict() for name, each in judged.items()}
-    shots = tuple(judged[chosen].outcomes)
-    return Judgement(shots=shots, features=features, chosen=chosen, candidates=verdicts)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What the judge chose."""
+    """The adapter and link that the judge chose, with the comparison and the calibration of the chosen."""
 
     recipe: Recipe
     adapter: AdapterConfig
@@ -502,9 +420,18 @@ class Choice:
 
 
 class Judge:
-    """Trains candidates without some features and compares how well they predict these.
+    """Train candidates without some features and compare their predictions of these features.
 
-    Whatever is held out is new to backbone, signature, prior and adapter.
+    A held-out feature is new to everything: backbone, row states, prior and adapter.
+
+    Parameters
+    ----------
+    table : Table
+        The observations.
+    features : ndarray of int
+        The positions of the features that may be used.
+    reporter, checkpoint, device
+        As for ``train``.
     """
 
     def __init__(
@@ -521,73 +448,190 @@ class Judge:
         self.all_binary = is_all_binary(table)
 
     def choose(self, recipe: Recipe, *, networks: bool = False) -> Choice:
-        """Compare the closed form with networks, or under both links if all features are binary."""
-        closed, chosen = adapter_config(CLOSED_FORM), CLOSED_FORM
+        """Choose among the closed form, networks (if ``networks``), and both links of a binary table."""
+        adapter, chosen = adapter_config(CLOSED_FORM), CLOSED_FORM
         if len(self.features) < MIN_FEATURES:
-            nothing = Judgement(shots=(), features=0, chosen=CLOSED_FORM, candidates={})
-            return Choice(recipe, closed, nothing)
-        judged = self._judged(recipe, closed, *([_networks()] if networks else []))
-        adapter = closed
+            no_comparison = Judgement(shots=(), features=0, chosen=CLOSED_FORM, candidates={})
+            return Choice(recipe, adapter, no_comparison)
+        judged = self._judge(recipe, adapter, *([adapter_config(BLEND)] if networks else []))
         if self.all_binary:
-            name, numbers = f"{CLOSED_FORM}, 0 and 1 as numbers", recipe.revised(binary_link="identity")
-            judged[name] = self._judged(numbers, closed)[CLOSED_FORM]
+            name, identity = f"{CLOSED_FORM}, 0 and 1 as numbers", recipe.revised(binary_link="identity")
+            judged[name] = self._judge(identity, adapter)[CLOSED_FORM]
             if better(judged[name], judged[chosen], 0.0):
-                chosen, recipe = name, numbers
+                chosen, recipe = name, identity
         if networks and better(judged[TRAINED], judged[chosen], _MARGIN):
-            chosen, adapter = TRAINED, _networks()
+            chosen, adapter = TRAINED, adapter_config(BLEND)
         judgement = judgement_of(judged, chosen, sum(len(fold) for fold in self.folds))
-        outcomes = judged[chosen].outcomes
-        calibration = Calibration.fit(outcomes, VALIDATION_SHOTS, by_level=True)
+        calibration = Calibration.fit(judged[chosen].outcomes, VALIDATION_SHOTS, by_level=True)
         return Choice(recipe, adapter, judgement, calibration)
 
-    def _judged(self, recipe: Recipe, *adapters: AdapterConfig) -> dict[str, Judged]:
-        """The outcomes of candidates on all folds, by name."""
+    def _judge(self, recipe: Recipe, *adapters: AdapterConfig) -> dict[str, Judged]:
+        """Return the outcomes of candidates on all folds, by name."""
         link = f" ({recipe.binary_link} link)" if self.all_binary else ""
         names = " and ".join(adapter.name for adapter in adapters)
         self.reporter.say(f"Judging {names}{link} on features held out")
-        folds = [self._fold(recipe, adapters, number) for number in range(len(self.folds))]
-        found = {}
+        by_fold = [self._judge_fold(recipe, adapters, number) for number in range(len(self.folds))]
+        judged = {}
         for adapter in adapters:
-            parts = [fold[adapter.name] for fold in folds]
+            parts = [outcomes[adapter.name] for outcomes in by_fold]
             shots = [k for k in VALIDATION_SHOTS if any(k in part for part in parts)]
-            found[adapter.name] = Judged(
+            judged[adapter.name] = Judged(
                 {k: join_judged([part[k] for part in parts if k in part]) for k in shots}
             )
-        return found
+        return judged
 
-    def _fold(
+    def _judge_fold(
         self, recipe: Recipe, adapters: tuple[AdapterConfig, ...], number: int
     ) -> dict[str, dict[int, Outcome]]:
-        held = self.folds[number]
-        rest = np.setdiff1d(self.features, held)
-        table = hide_scales(self.table, rest)
+        """Train adapters without the features of a fold and predict these: outcomes by name and shots."""
+        held_out = self.folds[number]
+        others = np.setdiff1d(self.features, held_out)
+        table = hide_scales(self.table, others)
         part = "-".join(["judge", *(adapter.name for adapter in adapters), recipe.binary_link, str(number)])
         trained = train(
             table,
-            rest,
-            rest,
+            others,
+            others,
             recipe,
             {adapter.name: adapter for adapter in adapters},
             reporter=self.reporter,
             checkpoint=lambda name: self.checkpoint(f"{part}-{name}"),
             device=self.device,
         )
-        middle = table.kinds.take(rest).middle_real()
-        held_out = modelled_table(table, recipe.binary_link).with_features(held)
-        batch = move(feature_batch(held_out, middle), self.device)
+        middle = table.kinds.take(others).middle_real()
+        new_features = modelled_table(table, recipe.binary_link).with_features(held_out)
+        batch = move(feature_batch(new_features, middle), self.device)
         with compute_on(self.device):
             tasks = disjoint_tasks(batch, trained.knowledge)
-        places = torch.from_numpy(held)  # a feature is identified by its position in the table
-        found = {}
-        for name, own in trained.adapters.items():
+        positions = torch.from_numpy(held_out)  # outcomes of all folds name features by table position
+        by_name = {}
+        for name, candidate in trained.adapters.items():
             outcomes = outcomes_of(
-                own.adapter,
+                candidate.adapter,
                 trained.knowledge.likelihood,
                 tasks,
                 seed=recipe.random_state,
                 all_binary=self.all_binary,
             )
-            found[name] = {
-                shots: replace(each, feature=places[each.feature]) for shots, each in outcomes.items()
+            by_name[name] = {
+                shots: replace(outcome, feature=positions[outcome.feature])
+                for shots, outcome in outcomes.items()
             }
-        return found
+        return by_name
+
+
+def judgement_of(judged: Mapping[str, Judged], chosen: str, features: int) -> Judgement:
+    """Summarise the comparison of candidates on ``features`` held-out features."""
+    verdicts = {name: candidate.verdict() for name, candidate in judged.items()}
+    shots = tuple(judged[chosen].outcomes)
+    return Judgement(shots=shots, features=features, chosen=chosen, candidates=verdicts)
+
+
+def hide_scales(table: Table, known_features: NDArray[np.int64]) -> Table:
+    """Return the table with the centers and scales of real features computed from train features only.
+
+    When a table is read, they are computed from all values. The center of a new feature would then
+    reveal its mean at zero shots. So all other real features get the scale that the train features
+    have in common or, if each of them has its own, their median scale.
+    """
+    real = table.kinds.types == KindType.REAL
+    if not real.any():
+        return table
+    trained = np.zeros(len(real), dtype=bool)
+    trained[known_features] = True
+    train = table.with_features(real & trained)
+    kinds = np.array(table.kinds, dtype=object)
+    if global_count(len(train)):
+        resolved, _ = resolve_kinds("real", train.features, train.feature_index, train.values)
+        kinds[real & trained] = resolved
+        common = Kind.real(float(np.median(resolved.offsets)), float(np.median(resolved.spans)))
+    else:
+        common = Kind.real()
+    kinds[real & ~trained] = common
+    return replace(table, kinds=Kinds(kinds))
+
+
+def is_all_binary(table: Table) -> bool:
+    """Return whether every feature of a table is binary."""
+    return bool((table.kinds.types == KindType.BINARY).all())
+
+
+def modelled_table(table: Table, binary_link: str) -> Table:
+    """Return the table with the kinds that are modelled: with an identity link, binary becomes a rating 0..1.
+
+    Only if all features are binary: a rating has its own noise, which binary features must not share.
+    """
+    if binary_link == "logistic" or not is_all_binary(table):
+        return table
+    return replace(table, kinds=Kinds([Kind.rating(0, 1)] * len(table.features)))
+
+
+def winsorise_cells(table: Table) -> Cells:
+    """Return a table's observations with the outliers of real features winsorised."""
+    real = torch.from_numpy(table.kinds.types == KindType.REAL)
+    cells = table.cells()
+    if not bool(real.any()):
+        return cells
+    least = torch.full((cells.width,), LEAST_DEVIATION)
+    if not process_group().is_single:
+        scales = global_row_scales(cells, real)
+        return replace(cells, values=winsorise_by_feature(cells.index, cells.values, real, scales, least))
+    by_feature = cells.transpose()
+    return winsorise(by_feature, real, row_scales(by_feature, real), least).transpose()
+
+
+def metadata_widths(table: Table) -> tuple[int, ...]:
+    """Return the number of encoded columns of each metadata column."""
+    return tuple(column.width for column in table.schema.columns) if table.schema else ()
+
+
+def scales_of(kinds: Kinds) -> Scales | None:
+    """Return centers and scales of real features relative to the usual one; None if all are equal."""
+    middle, real = kinds.middle_real(), kinds.types == KindType.REAL
+    if middle is None:
+        return None
+    centre, scale = (kinds.offsets[real] - middle.offset) / middle.span, kinds.spans[real] / middle.span
+    return Scales(torch.from_numpy(centre), torch.from_numpy(scale))
+
+
+def feature_batch(table: Table, middle: Kind | None = None) -> FeatureBatch:
+    """Return all features of a table as a batch of new features.
+
+    Features of the real kind ``middle`` have no center and scale of their own yet.
+    """
+    units = None
+    if middle is not None:
+        lengths = torch.tensor([float(kind == middle) for kind in table.kinds], dtype=torch.float64)
+        units = torch.stack([torch.zeros_like(lengths), lengths], dim=1)
+    return FeatureBatch(
+        table.cells().transpose(),
+        torch.from_numpy(table.encoded_metadata()),
+        torch.from_numpy(table.kinds.types),
+        units,
+    )
+
+
+def to_cpu(adapter: Adapter, knowledge: Knowledge) -> Adapter:
+    """Build the same adapter over ``knowledge`` in main memory, as loading a saved one does.
+
+    Moving it would not do: an adapter may cache results on its device.
+    """
+    with seeded(0):
+        copy = new_adapter(adapter.config, knowledge)
+    copy.load_state_dict(adapter.state_dict())
+    return copy.eval().requires_grad_(False)
+
+
+class seeded:
+    """Seed the global random generator inside a block and restore it afterwards."""
+
+    def __init__(self, seed: int) -> None:
+        self._fork = torch.random.fork_rng(devices=[])
+        self._seed = seed
+
+    def __enter__(self) -> None:
+        self._fork.__enter__()
+        torch.manual_seed(self._seed)
+
+    def __exit__(self, *details: object) -> None:
+        self._fork.__exit__(*details)  # type: ignore[arg-type]

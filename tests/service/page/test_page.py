@@ -93,7 +93,7 @@ def test_a_feature_is_added_observed_and_removed(open_page: Open, api: httpx.Cli
     assert api.get("/v1/features/Dune%203").status_code == 404
 
 
-def test_a_row_is_explained_and_forgotten(open_page: Open, api: httpx.Client) -> None:
+def test_a_row_is_explained_and_removed(open_page: Open, api: httpx.Client) -> None:
     given = {"name": "someone", "observations": {"f1": 5, "f2": 1, "f3": 4}}
     assert api.post("/v1/rows", json=given).status_code == 201
     page = open_page("#/rows")
@@ -111,8 +111,8 @@ def test_a_row_is_explained_and_forgotten(open_page: Open, api: httpx.Client) ->
     parts = sum(each["value"] for each in found["contributions"])
     assert found["baseline"] + parts == pytest.approx(found["output"], abs=1e-3)
 
-    for answer, status in (("Cancel", 200), ("Forget", 404)):
-        page.get_by_role("button", name="Forget this row").click()
+    for answer, status in (("Cancel", 200), ("Remove", 404)):
+        page.get_by_role("button", name="Remove this row").click()
         page.get_by_role("dialog").get_by_role("button", name=answer).click()
         if status == 404:
             page.get_by_role("heading", name="Rows", level=1).wait_for()
@@ -130,7 +130,7 @@ def test_names_are_shown_as_text(open_page: Open, api: httpx.Client) -> None:
         assert page.locator("h1").text_content() == name
         assert page.get_by_text(name, exact=True).count() > 2  # its metadata too
         page.locator("tbody").get_by_role("link", name=name, exact=True).first.click()  # the row that saw it
-        page.get_by_role("button", name="Forget this row").wait_for()
+        page.get_by_role("button", name="Remove this row").wait_for()
         settle(page)
         assert page.locator("h1").text_content() == name
         assert page.locator("main img, main script, main [onload], main [onerror]").count() == 0

@@ -1,4 +1,4 @@
-"""Put a model together from its facts and tensors."""
+"""Assemble a model from its facts and tensors."""
 
 from __future__ import annotations
 
@@ -14,13 +14,19 @@ from headstart.model.features import Feature, FeatureStore
 from headstart.model.rows import RowMetadata, RowStore
 from headstart.model.saving.format import (
     ModelFacts,
-    clock_from,
-    feature_times,
-    roster_from,
-    row_metadata_from,
-    weights_of_table,
+    build_row_store,
+    read_clock,
+    read_feature_times,
+    read_row_metadata,
+    table_weights,
 )
-from headstart.model.saving.validation import Groups, check_counts, check_sums, check_tensors, made
+from headstart.model.saving.validation import (
+    Groups,
+    build_module,
+    check_counts,
+    check_evidence,
+    check_tensors,
+)
 from headstart.model.state import Clock, ModelState
 from headstart.table import Cells, Kind, Names
 from headstart.table.cells import index_dtype
@@ -29,7 +35,7 @@ from headstart.training.calibration import Calibration
 
 
 @dataclass(frozen=True)
-class Holdings:
+class StoredNames:
     """The features and rows of a saved model."""
 
     catalogue: FeatureStore
@@ -38,32 +44,29 @@ class Holdings:
     row_metadata: RowMetadata | None
 
 
-def fitted_from(facts: ModelFacts, tensors: dict[str, Tensor], *, prepare: bool = False) -> ModelState:
-    """Put a model together, and check that it makes sense as a whole.
-
-    ``prepare`` lets the adapter compute what formats before 3 did not hold.
-    """
-    groups = grouped(tensors)
+def assemble(facts: ModelFacts, tensors: dict[str, Tensor]) -> ModelState:
+    """Assemble a model, and check that its facts and tensors agree."""
+    groups = group_tensors(tensors)
     check_tensors(groups)
-    clock = clock_from(facts, groups)
-    backbone, knowledge = trained_from(facts, groups, len(facts.backbone_features), clock)
+    clock = read_clock(facts, groups)
+    backbone, knowledge = build_backbone(facts, groups, len(facts.backbone_features), clock)
     states = RowStates(**groups["states"])
     check_counts(facts, knowledge, states, groups)
-    adapter = adapter_from(facts, groups, knowledge, prepare=prepare)
-    catalogue = _catalogue(facts, groups, tensors, knowledge)
-    holdings = Holdings(
+    adapter = build_adapter(facts, groups, knowledge)
+    catalogue = _build_feature_store(facts, groups, tensors)
+    stored = StoredNames(
         catalogue,
-        roster_from(facts, states, groups.get("row_observations"), catalogue),
+        build_row_store(facts, states, groups.get("row_observations"), catalogue),
         Names(facts.backbone_features, "feature"),
-        row_metadata_from(facts, groups, backbone.activation_size, len(facts.rows)),
+        read_row_metadata(facts, groups, backbone.activation_size, len(facts.rows)),
     )
-    fitted = whole(facts, groups, backbone, knowledge, adapter, clock, holdings)
-    check_sums(fitted)
+    fitted = build_state(facts, groups, backbone, knowledge, adapter, clock, stored)
+    check_evidence(fitted)
     return fitted
 
 
-def grouped(tensors: dict[str, Tensor]) -> Groups:
-    """Tensors by the part of the model that they belong to."""
+def group_tensors(tensors: dict[str, Tensor]) -> Groups:
+    """Group tensors by the part of the model that they belong to: the name up to the last or first slash."""
     groups: Groups = {}
     for name, value in tensors.items():
         group, _, rest = name.rpartition("/") if name.startswith("knowledge/") else name.partition("/")
@@ -71,27 +74,27 @@ def grouped(tensors: dict[str, Tensor]) -> Groups:
     return groups
 
 
-def trained_from(
+def build_backbone(
     facts: ModelFacts, groups: Groups, features: int, clock: Clock | None
 ) -> tuple[Backbone, Knowledge]:
-    """The backbone, which reads so many features, and what it was trained on."""
-    settings, own = facts.settings, groups["knowledge"]
-    backbone = made(
+    """Build the backbone, which reads ``features`` features, and the knowledge it was trained on."""
+    settings, tensors = facts.settings, groups["knowledge"]
+    backbone = build_module(
         lambda: BACKBONES.part_of(settings.backbone)(
-            settings.backbone, own["kinds"], groups["backbone_grid"][""]
+            settings.backbone, tensors["kinds"], groups["backbone_grid"][""]
         ),
         groups["backbone"],
-        _size(groups),
+        _count_numbers(groups),
     )
     backbone.load_state_dict(groups["backbone"], assign=True)  # without a copy
     backbone.eval().requires_grad_(False)
-    index = own["index"].to(index_dtype(features))  # in 4 bytes already, unless the model is old
+    index = tensors["index"].to(index_dtype(features))
     knowledge = Knowledge(
         RowStates(**groups["knowledge/states"]),
-        Cells(own["indptr"], index, own["values"], features, weights_of_table(clock)),
+        Cells(tensors["indptr"], index, tensors["values"], features, table_weights(clock)),
         Heads(**groups["knowledge/heads"]),
-        own["metadata"],
-        own["kinds"],
+        tensors["metadata"],
+        tensors["kinds"],
         backbone.likelihood,
         tuple(column.width for column in facts.metadata.columns) if facts.metadata else (),
         Scales(**groups["knowledge/scales"]) if "knowledge/scales" in groups else None,
@@ -99,83 +102,66 @@ def trained_from(
     return backbone, knowledge
 
 
-def adapter_from(
-    facts: ModelFacts, groups: Groups, knowledge: Knowledge, *, prepare: bool = False
-) -> Adapter:
-    """The adapter, with what it has learned."""
+def build_adapter(facts: ModelFacts, groups: Groups, knowledge: Knowledge) -> Adapter:
+    """Build the adapter with its learned parameters."""
     learned = groups.get("adapter", {})
-    adapter = made(lambda: new_adapter(facts.settings.chosen_adapter, knowledge), learned, _size(groups))
-    if prepare:
-        adapter.prepare()
-    adapter.load_state_dict(learned, strict=not prepare, assign=True)
+    adapter = build_module(
+        lambda: new_adapter(facts.settings.chosen_adapter, knowledge), learned, _count_numbers(groups)
+    )
+    adapter.load_state_dict(learned, assign=True)
     return adapter.eval().requires_grad_(False)
 
 
-def whole(
+def build_state(
     facts: ModelFacts,
     groups: Groups,
     backbone: Backbone,
     knowledge: Knowledge,
     adapter: Adapter,
     clock: Clock | None,
-    holdings: Holdings,
+    stored: StoredNames,
 ) -> ModelState:
-    """The model that has these parts."""
+    """Build the model state from these parts."""
     return ModelState(
         settings=facts.settings,
-        roster=holdings.roster,
+        roster=stored.roster,
         schema=facts.metadata,
         kinds=tuple(Kind.parse(kind) for kind in facts.kinds),
         backbone=backbone,
         knowledge=knowledge,
         adapter=adapter,
         calibration=Calibration(**groups["calibration"]),
-        catalogue=holdings.catalogue,
-        backbone_features=holdings.backbone_features,
+        catalogue=stored.catalogue,
+        backbone_features=stored.backbone_features,
         judgement=facts.judgement,
         middle=None if facts.middle is None else Kind.parse(facts.middle),
-        row_metadata=holdings.row_metadata,
+        row_metadata=stored.row_metadata,
         arrived=facts.arrived,
         clock=clock,
     )
 
 
-def _size(groups: Groups) -> int:
+def _count_numbers(groups: Groups) -> int:
     return sum(tensor.numel() for tensors in groups.values() for tensor in tensors.values())
 
 
-def _catalogue(
-    facts: ModelFacts, parts: Groups, tensors: dict[str, Tensor], knowledge: Knowledge
-) -> FeatureStore:
-    own, contexts = parts["features"], parts["contexts"]
-    metadata = own.pop("metadata").numpy()
+def _build_feature_store(facts: ModelFacts, groups: Groups, tensors: dict[str, Tensor]) -> FeatureStore:
+    head_tensors, contexts = groups["features"], groups["contexts"]
+    metadata = head_tensors.pop("metadata").numpy()
     counts = contexts["counts"].tolist()
     rows = [part.numpy() for part in torch.split(contexts["rows"], counts)]
     values = [part.numpy() for part in torch.split(contexts["values"], counts)]
     kinds = [Kind.parse(kind) for kind in facts.features.kinds]
-    every = zip(
+    fields = zip(
         facts.features.names, kinds, facts.features.in_backbone, facts.features.shots, metadata, rows, values,
         facts.features.finds_scale, records_from(tensors.get("records"), len(counts)),
-        _observed_since(facts, knowledge), *feature_times(parts, counts), strict=True,
+        facts.features.observed_since, *read_feature_times(groups, counts), strict=True,
     )  # fmt: skip
-    heads = Heads(**own)
+    heads = Heads(**head_tensors)
     catalogue = FeatureStore(heads, Names(facts.backbone_features, "feature")).put(
-        [Feature(*each) for each in every], heads
+        [Feature(*values) for values in fields], heads
     )
     if not facts.streams:
         return catalogue
     streamed, heads = catalogue.take(facts.streams)
     return catalogue.put(streamed, heads, list(torch.split(tensors["streams"], 1)))
-
-
-def _observed_since(facts: ModelFacts, knowledge: Knowledge) -> list[bool]:
-    """Which features of the backbone were observed after fit; of older models, as far as that is known."""
-    features = facts.features
-    if features.observed_since is not None:
-        return list(features.observed_since)
-    counts = torch.bincount(knowledge.cells.index, minlength=len(facts.backbone_features)).tolist()
-    fitted_on, streamed = dict(zip(facts.backbone_features, counts, strict=True)), set(facts.streams)
-    every = zip(features.names, features.in_backbone, features.shots, strict=True)
-    return [
-        inside and (name in streamed or shots != fitted_on.get(name, shots)) for name, inside, shots in every
-    ]

@@ -1,12 +1,12 @@
-"""Save a model to a folder and load it.
+"""Save a model to a folder.
 
-``model.json`` names the weights file, which carries the hash of its content in its name, and holds a
-checksum of itself. Saving writes the new weights beside the old, then replaces ``model.json`` in one step,
-then removes the old weights: at any moment the folder holds one whole model.
+``model.json`` names the file of weights, whose name contains the hash of its content, and holds a checksum of
+itself. Saving writes the new weights beside the old, then replaces ``model.json`` in one step, then removes
+the old weights: at any moment the folder holds one whole model.
 
-Beside the weights of a large model lies a file by which it is opened quickly (``quick``).
-A change of a saved model is a line in its journal, which carries the checksum of ``model.json`` in its name.
-When the journal has become long, the whole model is saved, without one.
+A large model has one more file, with which it is opened lazily (``lazy.py``).
+A change of a saved model is a line in its journal, whose name contains the checksum of ``model.json``.
+When the journal has become long, the whole model is saved again and the journal removed.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from headstart.files import (
     write_json,
     write_tensors,
 )
-from headstart.model.fitting import with_whole_shots
-from headstart.model.saving.export import table_of
-from headstart.model.saving.format import checksum, facts_of, tensors_of
+from headstart.model.fitting import with_global_shots
+from headstart.model.saving.export import export_table
+from headstart.model.saving.format import checksum, model_facts, model_tensors
 from headstart.model.saving.journal import Call, append, journal_name, line_of
-from headstart.model.saving.lazy import QUICK, write_quick
+from headstart.model.saving.lazy import QUICK, write_lazy_file
 from headstart.model.saving.loading import (
     INDEX,
     WEIGHTS,
@@ -56,151 +56,37 @@ from headstart.model.saving.loading import (
 from headstart.model.state import ModelState
 from headstart.table import Table
 
-_UNNAMED = f"weights-{'0' * 16}.safetensors"  # until the hash of its content is known
+_JOURNAL = re.compile(r"journal-[0-9a-f]{16}\.jsonl")
 
+_MODEL_FILES = re.compile(rf"{re.escape(INDEX)}|{WEIGHTS.pattern}|{_JOURNAL.pattern}|{QUICK.pattern}")
 
-def write_weights(
-    folder: Path, layouts: Mapping[str, Layout], pieces: Iterable[Tensor]
-) -> tuple[str, str, int]:
-    """Write tensors of these layouts, given in pieces in their order; returns name, digest and size."""
-    digest, size = write_tensors(folder / _UNNAMED, layouts, pieces)
-    name = f"weights-{digest[:16]}.safetensors"
-    with explain_storage_error(folder / name):
-        os.replace(folder / _UNNAMED, folder / name)
-        sync_folder(folder)
-    return name, digest, size
+_UNNAMED_WEIGHTS = f"weights-{'0' * 16}.safetensors"  # until the hash of the content is known
 
+_LAZY_FROM = 2**24  # bytes of weights from which on a model is opened lazily
 
-def identity_of(path: Path) -> str:
-    """A short text that differs between models, also after a change of one; the same for copies."""
-    try:
-        content = b"".join(each.read_bytes() for each in changing_files(path))
-    except OSError:
-        raise ModelFileError(f"{path} is not a saved model: {INDEX} cannot be read") from None
-    return hashlib.sha256(content).hexdigest()[:12]
+_MAX_CHANGES = 128  # in a journal: each is replayed whenever the model is loaded
 
+_MAX_JOURNAL_BYTES, _MAX_JOURNAL_SHARE = 2**22, 4  # the larger of 4 MiB and a quarter of the weights
 
-def file_stamp(path: Path) -> tuple[tuple[int, int, int], ...] | None:
-    """What changes when a model is replaced or changed; None if there is none."""
-    try:
-        found = [each.stat() for each in changing_files(path)]
-    except OSError:
-        return None
-    return tuple((each.st_mtime_ns, each.st_ino, each.st_size) for each in found)
+_SLOW_VERBS = {"remove_row", "rename_feature"}  # slow to replay on a large model, which is saved instead
 
+_OBSERVATIONS_AT_ONCE = 2**22  # of features, gathered from all processes at a time
 
-_AT_ONCE = 2**22  # observations of features that are brought together at a time
-
-_BY_ROW = ("states/", "knowledge/states/", "knowledge/indptr", "knowledge/index", "knowledge/values")
+_SHARDED_BY_ROW = ("states/", "knowledge/states/", "knowledge/indptr", "knowledge/index", "knowledge/values")
 
 _CONTEXTS = ("contexts/rows", "contexts/values")
 
 
-def write_shared_weights(fitted: ModelState, folder: Path) -> tuple[str, str, int]:
-    """Write the weights of all processes, which all call this; returns the file's name, digest and size.
-
-    In no process there is more of the others' rows than a block. Only the first one knows the answer.
-    """
-    tensors = _placed(tensors_of(fitted), len(fitted.rows))
-    counts = tensors["contexts/counts"]
-    tensors["contexts/counts"] = process_group().all_reduce_sum(counts)
-    layouts = {
-        name: Layout(
-            each.dtype,
-            (process_group().span(len(each))[1], *each.shape[1:]) if _is_shared(name) else each.shape,
-        )
-        for name, each in tensors.items()
-    }
-    blocks = (block for name in order_tensors(layouts) for block in _blocks(name, tensors[name], counts))
-    if not process_group().is_main:
-        for _ in blocks:  # sends what this process has
-            pass
-        return "", "", 0
-    return write_weights(folder, layouts, blocks)
-
-
-def _is_shared(name: str) -> bool:
-    return name.startswith(_BY_ROW) or name in _CONTEXTS
-
-
-def _placed(tensors: dict[str, Tensor], rows: int) -> dict[str, Tensor]:
-    """The tensors of this process, with rows and observations numbered as in the whole model."""
-    start, _ = process_group().span(rows)
-    before, _ = process_group().span(len(tensors["knowledge/index"]))
-    indptr = tensors["knowledge/indptr"] + before
-    return tensors | {
-        "contexts/rows": tensors["contexts/rows"] + start,
-        "knowledge/indptr": indptr if process_group().is_main else indptr[1:],
-    }
-
-
-def _blocks(name: str, part: Tensor, counts: Tensor) -> Iterator[Tensor]:
-    """A tensor of the whole model in blocks, in the first process; the others send their parts."""
-    if name in _CONTEXTS:
-        yield from _contexts(part, counts)
-    elif _is_shared(name):
-        yield from process_group().gather_blocks(part)
-    elif process_group().is_main:
-        yield part
-
-
-def _contexts(part: Tensor, counts: Tensor) -> Iterator[Tensor]:
-    """What there is of the contexts of all features, one after the other, rows in their order."""
-    ends = counts.cumsum(0)
-    marks = torch.div(process_group().all_reduce_sum(counts).cumsum(0), _AT_ONCE, rounding_mode="floor")
-    cuts = [0, *(torch.nonzero(marks.diff())[:, 0] + 1).tolist(), len(counts)]
-    for first, last in pairwise(cuts):
-        begin, end = (int(ends[at - 1]) if at else 0 for at in (first, last))
-        lines = torch.repeat_interleave(counts[first:last])
-        every = (
-            list(process_group().gather_blocks(part[begin:end])),
-            list(process_group().gather_blocks(lines)),
-        )
-        if process_group().is_main and every[0]:
-            yield torch.cat(every[0])[torch.argsort(torch.cat(every[1]), stable=True)]
-
-
-_JOURNAL = re.compile(r"journal-[0-9a-f]{16}\.jsonl")
-
-_OURS = re.compile(rf"{re.escape(INDEX)}|{WEIGHTS.pattern}|{_JOURNAL.pattern}|{QUICK.pattern}")
-
-_QUICK_FROM = 2**24  # bytes of weights from which on a model is opened without reading all of it
-
-_MOST_CHANGES = 128  # in a journal: each is made again whenever the model is loaded
-
-_WHOLE = {
-    "remove_row",
-    "rename_feature",
-}  # of large models: slow whenever they are replayed
-
-_MOST_BYTES, _MOST_SHARE = 2**22, 4  # a journal may have so many, or that share of the weights
-
-
-def check_place(path: Path) -> None:
-    """Refuse a place that holds anything but a model, or what is left of one whose first save was killed."""
-    if path.exists() and not path.is_dir():
-        raise InputError(f"{path} is a file; a model is saved as a folder")
-    if not path.is_dir() or (path / INDEX).exists():
-        return
-    # They are listed once: others may save a model here at the same time.
-    names = sorted(each.name for each in path.iterdir())
-    others = [name for name in names if not _OURS.fullmatch(name) and not is_partial(name, _OURS)]
-    if others:
-        raise InputError(
-            f"{path} holds other things ({join_names(others, 3)}) and no model; name another folder"
-        )
-
-
 def save(fitted: Callable[[], ModelState], path: Path, owner: object = None) -> None:
-    """Write a model to a folder, in the place of an older one if there is one.
+    """Write a model to a folder, replacing an older one.
 
-    The model is asked for once the folder is locked: of two threads that save, the later has the newer one.
-    Where several processes have a part of the model each, all of them call this, and the first one writes.
+    ``fitted`` is called once the folder is locked: of two threads that save, the later writes the newer one.
+    If several processes have the rows of a model among them, all of them call this and the first one writes.
     """
     if process_group().launched:
         process_group().all_or_none(lambda: check_place(path) if process_group().is_main else None)
         with lock_folder(path, owner, create=True) if process_group().is_main else nullcontext():
-            _write_together(with_whole_shots(fitted()), path)
+            _write_sharded(with_global_shots(fitted()), path)
             process_group().barrier()
         return
     check_place(path)
@@ -211,80 +97,194 @@ def save(fitted: Callable[[], ModelState], path: Path, owner: object = None) -> 
 
 @contextmanager
 def open_for_changes(path: Path) -> Iterator[tuple[OpenModel, FolderLock]]:
-    """Read a model and keep the folder locked while the block changes it; other writers wait until then."""
+    """Open a model and lock its folder while the block changes it; other writers wait."""
     require_model(path)  # before it is locked
     with lock_folder(path) as lock:
         yield open_model(path, verify=False), lock
 
 
 def append_changes(before: OpenModel, calls: list[Call]) -> bool:
-    """Write to the journal which calls have changed a model whose folder is locked.
+    """Append the calls that changed a model to its journal; its folder must be locked.
 
-    False if nothing was written, because all of the model is to be saved: its journal would be too long, or
-    slow to replay.
+    Return False if nothing was written, because the journal would become too long or slow to replay: then the
+    whole model must be saved.
     """
     journal = before.journal
-    if journal is None or (before.size >= _QUICK_FROM and any(call["verb"] in _WHOLE for call in calls)):
+    if before.size >= _LAZY_FROM and any(call["verb"] in _SLOW_VERBS for call in calls):
         return False
     if not calls:
         return True
     line = line_of(journal.digest, calls)
-    most = max(_MOST_BYTES, before.size // _MOST_SHARE)
-    if len(journal.changes) >= _MOST_CHANGES or journal.size + len(line) > most:
+    limit = max(_MAX_JOURNAL_BYTES, before.size // _MAX_JOURNAL_SHARE)
+    if len(journal.changes) >= _MAX_CHANGES or journal.size + len(line) > limit:
         return False
     append(journal, line)
     return True
 
 
+def check_place(path: Path) -> None:
+    """Refuse a path that holds anything but a model or the remains of a first save that was killed."""
+    if path.exists() and not path.is_dir():
+        raise InputError(f"{path} is a file; a model is saved as a folder")
+    if not path.is_dir() or (path / INDEX).exists():
+        return
+    # The files are listed once: another process may save a model here at the same time.
+    names = sorted(file.name for file in path.iterdir())
+    others = [
+        name for name in names if not _MODEL_FILES.fullmatch(name) and not is_partial(name, _MODEL_FILES)
+    ]
+    if others:
+        raise InputError(
+            f"{path} holds other things ({join_names(others, 3)}) and no model; name another folder"
+        )
+
+
 def _write(fitted: ModelState, path: Path) -> None:
-    """Write a model to a folder that is locked, and remove what older or killed saves have left there."""
-    tensors = tensors_of(fitted)
-    layouts = {name: Layout(each.dtype, tuple(each.shape)) for name, each in tensors.items()}
+    """Write a model to a locked folder."""
+    tensors = model_tensors(fitted)
+    layouts = {name: Layout(tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
     pieces = (tensors[name] for name in order_tensors(layouts))  # a large model is never copied to be written
-    weights, digest, size = write_weights(path, layouts, pieces)
-    _finish(fitted, path, facts_of(fitted, weights, digest).model_dump(mode="json"), size)
+    weights, digest, size = _write_weights(path, layouts, pieces)
+    _write_index(fitted, path, model_facts(fitted, weights, digest).model_dump(mode="json"), size)
 
 
-def _write_together(fitted: ModelState, path: Path) -> None:
-    """The same of a model that several processes have a part of each; only the names of rows are gathered."""
-    weights, digest, size = write_shared_weights(fitted, path)
+def _write_sharded(fitted: ModelState, path: Path) -> None:
+    """Write a model whose rows are sharded over the processes; the first process writes."""
+    weights, digest, size = _write_sharded_weights(fitted, path)
     rows = [name for names in process_group().all_gather_texts(list(fitted.rows)) for name in names]
     if process_group().is_main:
-        facts = facts_of(fitted, weights, digest).model_dump(mode="json")
-        _finish(fitted, path, {**facts, "rows": rows}, size)
+        facts = model_facts(fitted, weights, digest).model_dump(mode="json")
+        _write_index(fitted, path, {**facts, "rows": rows}, size)
 
 
-def _finish(fitted: ModelState, path: Path, facts: dict[str, Any], size: int) -> None:
-    """Write all but the weights, which are there and have this size, and remove what is not needed."""
+def _write_weights(
+    folder: Path, layouts: Mapping[str, Layout], pieces: Iterable[Tensor]
+) -> tuple[str, str, int]:
+    """Write tensors of these layouts from consecutive pieces; return the file's name, digest and size."""
+    digest, size = write_tensors(folder / _UNNAMED_WEIGHTS, layouts, pieces)
+    name = f"weights-{digest[:16]}.safetensors"
+    with explain_storage_error(folder / name):
+        os.replace(folder / _UNNAMED_WEIGHTS, folder / name)
+        sync_folder(folder)
+    return name, digest, size
+
+
+def _write_index(fitted: ModelState, path: Path, facts: dict[str, Any], size: int) -> None:
+    """Write all files but the weights, which exist and have ``size`` bytes; remove superseded files."""
     base = checksum(facts)
     index = {**facts, "checksum": base}
-    kept = {str(facts["weights"])}
-    if CAN_LOCK and size >= _QUICK_FROM:
-        kept.add(write_quick(fitted, facts, json_bytes(index), base, path).name)
-    # A journal of the same model would be taken for one of its changes as soon as the index is there.
-    _removed(path / journal_name(base))
+    current = {str(facts["weights"])}
+    if CAN_LOCK and size >= _LAZY_FROM:
+        current.add(write_lazy_file(fitted, facts, json_bytes(index), base, path).name)
+    # An older journal of the same model would count as its changes as soon as the index is written.
+    _remove(path / journal_name(base))
     write_json(path / INDEX, index)
-    ours = (each for each in path.iterdir() if _OURS.fullmatch(each.name) and each.name != INDEX)
-    old = [each for each in ours if each.name not in kept]
-    for each in old + (left_over(path, _OURS) if CAN_LOCK else []):
-        each.unlink(missing_ok=True)
+    files = (file for file in path.iterdir() if _MODEL_FILES.fullmatch(file.name) and file.name != INDEX)
+    superseded = [file for file in files if file.name not in current]
+    for file in superseded + (left_over(path, _MODEL_FILES) if CAN_LOCK else []):
+        file.unlink(missing_ok=True)
 
 
-def _removed(path: Path) -> None:
+def _remove(path: Path) -> None:
     if path.exists():
         with explain_storage_error(path):
             path.unlink()
             sync_folder(path.parent)
 
 
+def _write_sharded_weights(fitted: ModelState, folder: Path) -> tuple[str, str, int]:
+    """Write the weights of all processes; return the file's name, digest and size in the first process.
+
+    No process ever has more than a block of the others' rows in memory.
+    """
+    tensors = _with_global_indices(model_tensors(fitted), len(fitted.rows))
+    local_counts = tensors["contexts/counts"]
+    tensors["contexts/counts"] = process_group().all_reduce_sum(local_counts)
+    layouts = {
+        name: Layout(
+            tensor.dtype,
+            (process_group().span(len(tensor))[1], *tensor.shape[1:]) if _is_sharded(name) else tensor.shape,
+        )
+        for name, tensor in tensors.items()
+    }
+    blocks = (
+        block
+        for name in order_tensors(layouts)
+        for block in _gather_blocks(name, tensors[name], local_counts)
+    )
+    if not process_group().is_main:
+        for _ in blocks:  # sends the rows of this process
+            pass
+        return "", "", 0
+    return _write_weights(folder, layouts, blocks)
+
+
+def _is_sharded(name: str) -> bool:
+    return name.startswith(_SHARDED_BY_ROW) or name in _CONTEXTS
+
+
+def _with_global_indices(tensors: dict[str, Tensor], rows: int) -> dict[str, Tensor]:
+    """Return the tensors of this process with rows and observations numbered as in the whole model."""
+    first_row, _ = process_group().span(rows)
+    first_observation, _ = process_group().span(len(tensors["knowledge/index"]))
+    indptr = tensors["knowledge/indptr"] + first_observation
+    return tensors | {
+        "contexts/rows": tensors["contexts/rows"] + first_row,
+        "knowledge/indptr": indptr if process_group().is_main else indptr[1:],
+    }
+
+
+def _gather_blocks(name: str, part: Tensor, local_counts: Tensor) -> Iterator[Tensor]:
+    """Yield a tensor of the whole model in blocks, in the first process; the others send their parts."""
+    if name in _CONTEXTS:
+        yield from _gather_contexts(part, local_counts)
+    elif _is_sharded(name):
+        yield from process_group().gather_blocks(part)
+    elif process_group().is_main:
+        yield part
+
+
+def _gather_contexts(part: Tensor, local_counts: Tensor) -> Iterator[Tensor]:
+    """Yield the contexts of all features, feature by feature, each in the order of rows."""
+    ends = local_counts.cumsum(0)
+    global_ends = process_group().all_reduce_sum(local_counts).cumsum(0)
+    blocks = torch.div(global_ends, _OBSERVATIONS_AT_ONCE, rounding_mode="floor")
+    cuts = [0, *(torch.nonzero(blocks.diff())[:, 0] + 1).tolist(), len(local_counts)]
+    for first, last in pairwise(cuts):
+        begin, end = (int(ends[cut - 1]) if cut else 0 for cut in (first, last))
+        lines = torch.repeat_interleave(local_counts[first:last])
+        numbers = list(process_group().gather_blocks(part[begin:end]))
+        features = list(process_group().gather_blocks(lines))
+        if process_group().is_main and numbers:
+            yield torch.cat(numbers)[torch.argsort(torch.cat(features), stable=True)]
+
+
+def model_digest(path: Path) -> str:
+    """Return a short digest of a saved model: changed by every change, equal for copies."""
+    try:
+        content = b"".join(file.read_bytes() for file in changing_files(path))
+    except OSError:
+        raise ModelFileError(f"{path} is not a saved model: {INDEX} cannot be read") from None
+    return hashlib.sha256(content).hexdigest()[:12]
+
+
+def file_stamp(path: Path) -> tuple[tuple[int, int, int], ...] | None:
+    """Return time, inode and size of the files that change with a model; None if there is no model."""
+    try:
+        stats = [file.stat() for file in changing_files(path)]
+    except OSError:
+        return None
+    return tuple((stat.st_mtime_ns, stat.st_ino, stat.st_size) for stat in stats)
+
+
 def require_no_loss(path: Path, table: Table) -> None:
-    """Refuse to replace a saved model that has been given more since its fit than ``table`` has.
+    """Refuse to replace a saved model that has received more since its fit than ``table`` contains.
 
     Raises
     ------
     InputError
-        If features, rows or observations would be lost, or if the model there cannot be read; the message
-        says which.
+        If features, rows or observations would be lost, or if the saved model cannot be read; the message
+        names them.
     """
     if not (path / INDEX).exists():
         return
@@ -303,25 +303,27 @@ def require_no_loss(path: Path, table: Table) -> None:
 
 
 def list_losses(path: Path, table: Table) -> list[str]:
-    """What a saved model has been given since its fit that is not in a table, in words."""
+    """List the features, rows and observations added to a saved model since its fit and not in ``table``."""
     fitted = load(path)
-    known, lost = set(fitted.backbone_features), []
-    features = [name for name in fitted.catalogue if name not in known and name not in table.features]
+    backbone_features, losses = set(fitted.backbone_features), []
+    features = [
+        name for name in fitted.catalogue if name not in backbone_features and name not in table.features
+    ]
     if features:
-        lost.append(f"{len(features)} features ({join_names(features, 3)})")
-    added = list(fitted.rows)[len(fitted.knowledge.cells) :]
-    rows = [name for name in added if name not in table.rows]
+        losses.append(f"{len(features)} features ({join_names(features, 3)})")
+    added_rows = list(fitted.rows)[len(fitted.knowledge.cells) :]
+    rows = [name for name in added_rows if name not in table.rows]
     if rows:
-        lost.append(f"{len(rows)} rows ({join_names(rows, 3)})")
-    fitted_on = torch.bincount(fitted.knowledge.cells.index, minlength=len(known)).tolist()
-    held = table_of(fitted, metadata=False)  # what rows observed, too
-    held_counts, counts = held.counts, table.counts
+        losses.append(f"{len(rows)} rows ({join_names(rows, 3)})")
+    counts_at_fit = torch.bincount(fitted.knowledge.cells.index, minlength=len(backbone_features)).tolist()
+    exported = export_table(fitted, metadata=False)  # includes the observations of rows
+    exported_counts, table_counts = exported.counts, table.counts
     observations = 0
-    for name, count in zip(fitted.backbone_features, fitted_on, strict=True):
+    for name, at_fit in zip(fitted.backbone_features, counts_at_fit, strict=True):
         if name in fitted.catalogue:
-            has = int(held_counts[held.features.position(name)])
-            there = int(counts[table.features.position(name)]) if name in table.features else 0
-            observations += max(0, has - max(count, there))
+            now = int(exported_counts[exported.features.position(name)])
+            in_table = int(table_counts[table.features.position(name)]) if name in table.features else 0
+            observations += max(0, now - max(at_fit, in_table))
     if observations:
-        lost.append(f"{observations} observations")
-    return lost
+        losses.append(f"{observations} observations")
+    return losses

@@ -27,189 +27,7 @@ from headstart.training.judge import Judgement
 
 Groups = dict[str, dict[str, Tensor]]
 
-
-def time_tensors(fitted: ModelState) -> dict[str, Tensor]:
-    """The times of the table and of the features; none if observations do not age."""
-    if fitted.clock is None:
-        return {}
-    features = list(fitted.catalogue.values())
-    times = [np.zeros(0), *(feature.times for feature in features if feature.times is not None)]
-    now = [fitted.clock.fitted_at if feature.now is None else feature.now for feature in features]
-    return {
-        "times/table": torch.from_numpy(fitted.clock.table),
-        "times/contexts": torch.from_numpy(np.concatenate(times)),
-        "times/heads": torch.tensor(now, dtype=torch.float64),
-    }
-
-
-def clock_from(facts: ModelFacts, parts: Groups) -> Clock | None:
-    """The clock of a saved model; its times must be there if it has a half-life, and only then."""
-    half_life, held = facts.settings.half_life, parts.get("times")
-    if half_life is None and facts.times is None and held is None:
-        return None
-    if half_life is None or facts.times is None or held is None:
-        raise InputError("it does not say all of how its observations age")
-    sizes = {
-        "table": len(parts["knowledge"]["values"]),
-        "contexts": len(parts["contexts"]["values"]),
-        "heads": len(facts.features.names),
-    }
-    if any(len(held[name]) != size for name, size in sizes.items()):
-        raise InputError("its times do not agree with its observations")
-    observations = parts.get("row_observations")
-    if observations is not None and not {"times", "now"} <= set(observations):
-        raise InputError("it does not say when its rows observed")
-    return Clock(half_life, facts.times[1], facts.times[0], held["table"].numpy())
-
-
-def weights_of_table(clock: Clock | None) -> Tensor | None:
-    """How much the observations of the table counted at fit, if they age: (n,)."""
-    return None if clock is None else torch.from_numpy(clock.weights(clock.table, clock.fitted_at)).float()
-
-
-def feature_times(
-    parts: Groups, counts: list[int]
-) -> tuple[list[NDArray[np.float64]] | list[None], list[float] | list[None]]:
-    """The times of each feature's observations, and those at which heads were computed."""
-    held = parts.get("times")
-    if held is None:
-        return [None] * len(counts), [None] * len(counts)
-    return [part.numpy() for part in torch.split(held["contexts"], counts)], held["heads"].tolist()
-
-
-def record_tensors(fitted: ModelState) -> dict[str, Tensor]:
-    """The metadata of all features, if it was kept; none if there is no metadata."""
-    records = [feature.record for feature in fitted.catalogue.values()]
-    if fitted.schema is None or any(record is None for record in records):
-        return {}
-    columns = [column.name for column in fitted.schema.columns]
-    return {"records": as_bytes([record or {} for record in records], columns)}
-
-
-def row_metadata_tensors(fitted: ModelState) -> dict[str, Tensor]:
-    """The metadata of rows and what it says of them, if there is any."""
-    held = fitted.row_metadata
-    if held is None:
-        return {}
-    columns = [column.name for column in held.schema.columns]
-    tensors = {
-        "rows/metadata": torch.from_numpy(held.encoded),
-        "rows/records": as_bytes(held.lines.to_pylist(), columns),
-    }
-    prior = {} if held.prior is None else vars(held.prior)
-    return tensors | {f"row_prior/{name}": part for name, part in prior.items()}
-
-
-def row_metadata_from(
-    facts: ModelFacts, parts: dict[str, dict[str, Tensor]], width: int, rows: int
-) -> RowMetadata | None:
-    """The metadata of the rows of a saved model, which has so many."""
-    own, schema = parts.get("rows"), facts.row_metadata
-    if own is None or schema is None:
-        if own is not None or schema is not None or "row_prior" in parts:
-            raise InputError("its metadata of rows is not complete")
-        return None
-    columns = [column.name for column in schema.columns]
-    records = [record or {} for record in records_from(own["records"], rows)]
-    lines = pa.table({name: as_array([record.get(name) for record in records]) for name in columns})
-    prior = RowPrior(**parts["row_prior"]) if "row_prior" in parts else None
-    fits = own["metadata"].shape == (rows, schema.width)
-    if prior is not None:
-        fits = fits and (
-            prior.matrix.shape == (3 * schema.width, width)
-            and prior.constant.shape == (width,)
-            and prior.covariance.shape == (width, width)
-            and prior.bends.shape == (schema.width,)
-            and prior.gains.shape == (len(schema.columns),)
-        )
-    if not fits:
-        raise InputError("its metadata of rows does not agree with its rows")
-    return RowMetadata(schema, own["metadata"].numpy(), lines, prior)
-
-
-def row_observation_tensors(fitted: ModelState) -> dict[str, Tensor]:
-    """The observations of rows whose states rest on others than the table's; none if there are no such."""
-    rows = fitted.roster.observed_rows
-    if not rows:
-        return {}
-    observations = [fitted.roster.observations(row) for row in rows]
-    cells = RowCells.of([each for each in observations if each is not None])
-    position = np.full(len(fitted.catalogue.slots_by_number(slice(None))), -1)
-    position[[fitted.catalogue.number(name) for name in fitted.catalogue]] = np.arange(len(fitted.catalogue))
-    features = position[cells.numbers]
-    kept = features >= 0  # of features that are no longer there nothing is left
-    lines = np.repeat(np.arange(len(rows)), cells.counts)[kept]
-    order = np.lexsort((features[kept], lines))
-    aging = {}
-    if cells.times is not None:
-        now = [each.now for each in observations if each is not None and each.now is not None]
-        aging = {
-            "row_observations/times": torch.from_numpy(cells.times[kept][order]),
-            "row_observations/now": torch.tensor(now, dtype=torch.float64),
-        }
-    return {
-        **aging,
-        "row_observations/rows": torch.tensor(rows, dtype=torch.int64),
-        "row_observations/counts": torch.from_numpy(np.bincount(lines, minlength=len(rows))),
-        "row_observations/features": torch.from_numpy(features[kept][order]),
-        "row_observations/values": torch.from_numpy(cells.values[kept][order]),
-    }
-
-
-def roster_from(
-    facts: ModelFacts, states: RowStates, observations: dict[str, Tensor] | None, catalogue: FeatureStore
-) -> RowStore:
-    """The rows of a saved model."""
-    roster = RowStore(Names(facts.rows, "row"), states)
-    if observations is None:
-        return roster
-    numbers = np.array([catalogue.number(name) for name in facts.features.names], dtype=np.int64)
-    return roster.with_observations(held_observations(observations, numbers))
-
-
-def held_observations(
-    observations: dict[str, Tensor], numbers: NDArray[np.int64]
-) -> dict[int, RowObservations]:
-    """What rows' states rest on, by row, given the numbers of the features."""
-    counts, features = (
-        observations["counts"].tolist(),
-        torch.split(observations["features"], observations["counts"].tolist()),
-    )
-    values = torch.split(observations["values"], counts)
-    times = torch.split(observations["times"], counts) if "times" in observations else [None] * len(counts)
-    now = observations["now"].tolist() if "now" in observations else [None] * len(counts)
-    held = {}
-    every = zip(observations["rows"].tolist(), features, values, times, now, strict=True)
-    for row, own, given, when, at in every:
-        mine = numbers[own.numpy()]
-        order = np.argsort(mine)
-        held[row] = RowObservations(
-            mine[order], given.numpy()[order], None if when is None else when.numpy()[order], at
-        )
-    return held
-
-
-def are_consistent(observations: dict[str, Tensor], rows: int, features: int) -> bool:
-    """Whether rows observed known features, each row and each of its features once, in order."""
-    if len(observations["counts"]) != len(observations["rows"]) or bool((observations["counts"] < 0).any()):
-        return False
-    lines = torch.repeat_interleave(observations["rows"], observations["counts"])
-    within = all(
-        bool(((observations[name] >= 0) & (observations[name] < limit)).all())
-        for name, limit in (("rows", rows), ("features", features))
-    )
-    if not within or not len(lines) == len(observations["features"]) == len(observations["values"]):
-        return False
-    if "times" in observations and (
-        len(observations["times"]) != len(lines)
-        or len(observations.get("now", ())) != len(observations["rows"])
-    ):
-        return False
-    keys = lines * max(1, features) + observations["features"]
-    return all(bool((numbers.diff() > 0).all()) for numbers in (observations["rows"], keys))
-
-
-FORMAT = 3  # 2 did not hold all that defines a model; 1 had no heads with a covariance
+FORMAT = 1
 
 Name = Annotated[str, Field(min_length=1)]
 
@@ -222,40 +40,39 @@ class FeatureFacts(Config):
     in_backbone: tuple[bool, ...]
     shots: tuple[Annotated[int, Field(ge=0)], ...]
     finds_scale: tuple[bool, ...]
-    # Those of the backbone that were observed after fit. None in a model saved before this was kept.
-    observed_since: tuple[bool, ...] | None = None
+    observed_since: tuple[bool, ...]  # whether a feature of the backbone was observed after fit
 
 
 class ModelFacts(Config):
-    """All of ``model.json`` but its checksum."""
+    """The content of ``model.json`` except its checksum."""
 
-    format: Literal[3] = 3
-    weights: str = Field(pattern=r"^weights-[0-9a-f]{16}\.safetensors$")  # so it lies inside the folder
+    format: Literal[1] = 1
+    weights: str = Field(pattern=r"^weights-[0-9a-f]{16}\.safetensors$")  # so it is inside the folder
     weights_sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    packages: dict[Literal["backbone", "adapter", "base"], str]  # where these parts come from
+    packages: dict[Literal["backbone", "adapter", "base"], str]  # which install these parts
     settings: Settings
     kinds: tuple[str, ...]
     metadata: MetadataSchema | None
     features: FeatureFacts
     backbone_features: tuple[Name, ...]
-    judgement: Judgement | None  # how it was chosen
-    middle: str | None  # the kind of new reals whose own center and scale are yet to be found
-    streams: tuple[Name, ...]  # the features whose sums are kept
+    judgement: Judgement | None  # how the adapter was chosen
+    middle: str | None  # the kind of new real features whose own center and scale are not known yet
+    streams: tuple[Name, ...]  # the features whose sufficient statistics are stored
     rows: tuple[Name, ...]
     row_metadata: MetadataSchema | None = None
-    arrived: Arrived = NOTHING  # how well was foreseen what was observed since fit
-    # The newest time there was at fit and the newest now, of a model whose observations age.
+    arrived: Arrived = NOTHING  # errors of the predictions of observations made since fit
+    # The newest time at fit and the newest time now, of a model whose observations age.
     times: tuple[FiniteFloat, FiniteFloat] | None = None
 
 
 def checksum(facts: dict[str, Any]) -> str:
-    """A digest of facts as read from JSON, whatever their order and layout."""
+    """Return a digest of facts as read from JSON, independent of their order and layout."""
     text = json.dumps(facts, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def facts_of(fitted: ModelState, weights: str, digest: str) -> ModelFacts:
-    """The facts of a model whose weights file has this name and digest."""
+def model_facts(fitted: ModelState, weights: str, digest: str) -> ModelFacts:
+    """Return the facts of a model whose file of weights has the name ``weights`` and this digest."""
     features, settings = list(fitted.catalogue.values()), fitted.settings
     return ModelFacts(
         weights=weights,
@@ -284,7 +101,7 @@ def facts_of(fitted: ModelState, weights: str, digest: str) -> ModelFacts:
 
 
 def _packages(settings: Settings) -> dict[str, str]:
-    """The installed packages that the parts come from."""
+    """Return the names of the packages that install the backbone, the adapter and its base."""
     packages = {
         "backbone": BACKBONES.origin(settings.backbone),
         "adapter": ADAPTERS.origin(settings.chosen_adapter),
@@ -293,16 +110,16 @@ def _packages(settings: Settings) -> dict[str, str]:
     return packages if base is None else {**packages, "base": ADAPTERS.origin(base)}
 
 
-def tensors_of(fitted: ModelState) -> dict[str, Tensor]:
-    """The tensors of a model, by name."""
+def model_tensors(fitted: ModelState) -> dict[str, Tensor]:
+    """Return the tensors of a model, by name."""
     features, heads = fitted.catalogue.take(list(fitted.catalogue))
     knowledge = fitted.knowledge
     width = knowledge.metadata.shape[1]
     tensors = {
-        "features/metadata": _stacked([feature.metadata for feature in features], width),
+        "features/metadata": _stack([feature.metadata for feature in features], width),
         "contexts/counts": torch.tensor([len(feature.rows) for feature in features], dtype=torch.int64),
-        "contexts/rows": _joined([feature.rows for feature in features], np.int64),
-        "contexts/values": _joined([feature.values for feature in features], np.float64),
+        "contexts/rows": _concatenate([feature.rows for feature in features], np.int64),
+        "contexts/values": _concatenate([feature.values for feature in features], np.float64),
         "knowledge/metadata": knowledge.metadata,
         "knowledge/indptr": knowledge.cells.indptr,
         "knowledge/index": knowledge.cells.index.int(),
@@ -321,8 +138,8 @@ def tensors_of(fitted: ModelState) -> dict[str, Tensor]:
         parts["knowledge/scales"] = knowledge.scales
     for prefix, part in parts.items():
         tensors |= {f"{prefix}/{name}": value for name, value in vars(part).items() if value is not None}
-    if sums := fitted.catalogue.evidence_at(fitted.roster.epoch):
-        tensors["streams"] = torch.cat(list(sums.values()))
+    if statistics := fitted.catalogue.evidence_at(fitted.roster.epoch):
+        tensors["streams"] = torch.cat(list(statistics.values()))
     tensors |= row_observation_tensors(fitted) | record_tensors(fitted) | row_metadata_tensors(fitted)
     tensors |= time_tensors(fitted)
     tensors |= {f"backbone/{name}": value for name, value in fitted.backbone.state_dict().items()}
@@ -330,9 +147,189 @@ def tensors_of(fitted: ModelState) -> dict[str, Tensor]:
     return tensors
 
 
-def _stacked(lines: list[NDArray[np.float32]], width: int) -> Tensor:
-    return torch.from_numpy(np.stack(lines) if lines else np.zeros((0, width), dtype=np.float32))
+def _stack(vectors: list[NDArray[np.float32]], width: int) -> Tensor:
+    return torch.from_numpy(np.stack(vectors) if vectors else np.zeros((0, width), dtype=np.float32))
 
 
-def _joined(parts: list[NDArray[Any]], kind: type) -> Tensor:
-    return torch.from_numpy(np.concatenate([*parts, np.zeros(0, dtype=kind)]))
+def _concatenate(parts: list[NDArray[Any]], dtype: type) -> Tensor:
+    return torch.from_numpy(np.concatenate([*parts, np.zeros(0, dtype=dtype)]))
+
+
+def time_tensors(fitted: ModelState) -> dict[str, Tensor]:
+    """Return the times of the table's and the features' observations; none if observations do not age."""
+    if fitted.clock is None:
+        return {}
+    features = list(fitted.catalogue.values())
+    times = [np.zeros(0), *(feature.times for feature in features if feature.times is not None)]
+    now = [fitted.clock.fitted_at if feature.now is None else feature.now for feature in features]
+    return {
+        "times/table": torch.from_numpy(fitted.clock.table),
+        "times/contexts": torch.from_numpy(np.concatenate(times)),
+        "times/heads": torch.tensor(now, dtype=torch.float64),
+    }
+
+
+def read_clock(facts: ModelFacts, groups: Groups) -> Clock | None:
+    """Return the clock of a saved model; the model must have times if it has a half-life, and only then."""
+    half_life, times = facts.settings.half_life, groups.get("times")
+    if half_life is None and facts.times is None and times is None:
+        return None
+    if half_life is None or facts.times is None or times is None:
+        raise InputError("it does not say all of how its observations age")
+    sizes = {
+        "table": len(groups["knowledge"]["values"]),
+        "contexts": len(groups["contexts"]["values"]),
+        "heads": len(facts.features.names),
+    }
+    if any(len(times[name]) != size for name, size in sizes.items()):
+        raise InputError("its times do not agree with its observations")
+    observations = groups.get("row_observations")
+    if observations is not None and not {"times", "now"} <= set(observations):
+        raise InputError("it does not say when its rows observed")
+    return Clock(half_life, facts.times[1], facts.times[0], times["table"].numpy())
+
+
+def table_weights(clock: Clock | None) -> Tensor | None:
+    """Return the weights of the table's observations at fit, (n,); None if they do not age."""
+    return None if clock is None else torch.from_numpy(clock.weights(clock.table, clock.fitted_at)).float()
+
+
+def read_feature_times(
+    groups: Groups, counts: list[int]
+) -> tuple[list[NDArray[np.float64]] | list[None], list[float] | list[None]]:
+    """Return the times of each feature's observations, and the times at which heads were computed."""
+    times = groups.get("times")
+    if times is None:
+        return [None] * len(counts), [None] * len(counts)
+    return [part.numpy() for part in torch.split(times["contexts"], counts)], times["heads"].tolist()
+
+
+def record_tensors(fitted: ModelState) -> dict[str, Tensor]:
+    """Return the metadata of all features as the user passed it; none if the model has no metadata."""
+    if fitted.schema is None:
+        return {}
+    records = [feature.record or {} for feature in fitted.catalogue.values()]
+    return {"records": as_bytes(records, [column.name for column in fitted.schema.columns])}
+
+
+def row_metadata_tensors(fitted: ModelState) -> dict[str, Tensor]:
+    """Return the metadata of rows and the prior of rows given it; none if the model has no row metadata."""
+    metadata = fitted.row_metadata
+    if metadata is None:
+        return {}
+    columns = [column.name for column in metadata.schema.columns]
+    tensors = {
+        "rows/metadata": torch.from_numpy(metadata.encoded),
+        "rows/records": as_bytes(metadata.lines.to_pylist(), columns),
+    }
+    prior = {} if metadata.prior is None else vars(metadata.prior)
+    return tensors | {f"row_prior/{name}": part for name, part in prior.items()}
+
+
+def read_row_metadata(facts: ModelFacts, groups: Groups, width: int, rows: int) -> RowMetadata | None:
+    """Return the metadata of the ``rows`` rows of a saved model whose activations have ``width`` numbers."""
+    tensors, schema = groups.get("rows"), facts.row_metadata
+    if tensors is None or schema is None:
+        if tensors is not None or schema is not None or "row_prior" in groups:
+            raise InputError("its metadata of rows is not complete")
+        return None
+    columns = [column.name for column in schema.columns]
+    records = [record or {} for record in records_from(tensors["records"], rows)]
+    lines = pa.table({name: as_array([record.get(name) for record in records]) for name in columns})
+    prior = RowPrior(**groups["row_prior"]) if "row_prior" in groups else None
+    consistent = tensors["metadata"].shape == (rows, schema.width)
+    if prior is not None:
+        consistent = consistent and (
+            prior.matrix.shape == (3 * schema.width, width)
+            and prior.constant.shape == (width,)
+            and prior.covariance.shape == (width, width)
+            and prior.bends.shape == (schema.width,)
+            and prior.gains.shape == (len(schema.columns),)
+        )
+    if not consistent:
+        raise InputError("its metadata of rows does not agree with its rows")
+    return RowMetadata(schema, tensors["metadata"].numpy(), lines, prior)
+
+
+def row_observation_tensors(fitted: ModelState) -> dict[str, Tensor]:
+    """Return the observations of rows observed since fit; none if there are no such rows."""
+    rows = fitted.roster.observed_rows
+    if not rows:
+        return {}
+    observations = [fitted.roster.observations(row) for row in rows]
+    cells = RowCells.of([each for each in observations if each is not None])
+    position = np.full(len(fitted.catalogue.slots_by_number(slice(None))), -1)
+    position[[fitted.catalogue.number(name) for name in fitted.catalogue]] = np.arange(len(fitted.catalogue))
+    features = position[cells.numbers]
+    present = features >= 0  # observations of removed features are dropped
+    lines = np.repeat(np.arange(len(rows)), cells.counts)[present]
+    order = np.lexsort((features[present], lines))
+    time_tensors = {}
+    if cells.times is not None:
+        now = [each.now for each in observations if each is not None and each.now is not None]
+        time_tensors = {
+            "row_observations/times": torch.from_numpy(cells.times[present][order]),
+            "row_observations/now": torch.tensor(now, dtype=torch.float64),
+        }
+    return {
+        **time_tensors,
+        "row_observations/rows": torch.tensor(rows, dtype=torch.int64),
+        "row_observations/counts": torch.from_numpy(np.bincount(lines, minlength=len(rows))),
+        "row_observations/features": torch.from_numpy(features[present][order]),
+        "row_observations/values": torch.from_numpy(cells.values[present][order]),
+    }
+
+
+def build_row_store(
+    facts: ModelFacts, states: RowStates, observations: dict[str, Tensor] | None, catalogue: FeatureStore
+) -> RowStore:
+    """Build the rows of a saved model."""
+    row_store = RowStore(Names(facts.rows, "row"), states)
+    if observations is None:
+        return row_store
+    numbers = np.array([catalogue.number(name) for name in facts.features.names], dtype=np.int64)
+    return row_store.with_observations(read_row_observations(observations, numbers))
+
+
+def read_row_observations(
+    observations: dict[str, Tensor], numbers: NDArray[np.int64]
+) -> dict[int, RowObservations]:
+    """Return the observations of rows observed since fit, by row; ``numbers`` are those of the features."""
+    counts = observations["counts"].tolist()
+    features = torch.split(observations["features"], counts)
+    values = torch.split(observations["values"], counts)
+    times = torch.split(observations["times"], counts) if "times" in observations else [None] * len(counts)
+    now = observations["now"].tolist() if "now" in observations else [None] * len(counts)
+    by_row = {}
+    for row, row_features, row_values, row_times, row_now in zip(
+        observations["rows"].tolist(), features, values, times, now, strict=True
+    ):
+        feature_numbers = numbers[row_features.numpy()]
+        order = np.argsort(feature_numbers)
+        by_row[row] = RowObservations(
+            feature_numbers[order],
+            row_values.numpy()[order],
+            None if row_times is None else row_times.numpy()[order],
+            row_now,
+        )
+    return by_row
+
+
+def are_consistent(observations: dict[str, Tensor], rows: int, features: int) -> bool:
+    """Return whether all rows and features exist, each row and each of its features occurs once, in order."""
+    if len(observations["counts"]) != len(observations["rows"]) or bool((observations["counts"] < 0).any()):
+        return False
+    lines = torch.repeat_interleave(observations["rows"], observations["counts"])
+    within = all(
+        bool(((observations[name] >= 0) & (observations[name] < limit)).all())
+        for name, limit in (("rows", rows), ("features", features))
+    )
+    if not within or not len(lines) == len(observations["features"]) == len(observations["values"]):
+        return False
+    if "times" in observations and (
+        len(observations["times"]) != len(lines)
+        or len(observations.get("now", ())) != len(observations["rows"])
+    ):
+        return False
+    keys = lines * max(1, features) + observations["features"]
+    return all(bool((numbers.diff() > 0).all()) for numbers in (observations["rows"], keys))

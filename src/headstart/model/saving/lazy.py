@@ -1,8 +1,8 @@
 """Open a large saved model without reading all of it.
 
-Beside a large model lies a file with the facts of ``model.json`` as arrays, in which names are found by their
-hashes. It and the weights are mapped into memory, and what is asked for is read from there. The file says
-nothing new: without it, or where anything is wrong with it, a model is read from ``model.json``.
+A second file (``quick-….safetensors``) holds the facts of ``model.json`` as arrays, with names indexed by
+their hashes. This file and the weights are mapped into memory, and features and rows are read on demand. The
+file is redundant: if it is missing or damaged, the model is read from ``model.json``.
 """
 
 from __future__ import annotations
@@ -27,22 +27,28 @@ from headstart.files import MappedFile, open_regular_file, pack_tensors, read_re
 from headstart.model.features import Entry, Feature, FeatureStore
 from headstart.model.persistent import Arena, PersistentArray
 from headstart.model.rows import RowStore
-from headstart.model.saving.assembly import Holdings, adapter_from, grouped, trained_from, whole
-from headstart.model.saving.format import ModelFacts, held_observations, row_metadata_from
+from headstart.model.saving.assembly import (
+    StoredNames,
+    build_adapter,
+    build_backbone,
+    build_state,
+    group_tensors,
+)
+from headstart.model.saving.format import ModelFacts, read_row_metadata, read_row_observations
 from headstart.model.saving.validation import Groups
 from headstart.model.state import Clock, ModelState
 from headstart.table import Kind, Names
 from headstart.table.kinds import KindType
 
-_LOOKUPS = 1000  # after so many it pays to hold all names in a dictionary
+_LOOKUPS = 1000  # the number of lookups from which a dictionary of all names is cheaper
 
 
 def name_tensors(names: Iterable[str]) -> dict[str, Tensor]:
-    """Names as tensors: their bytes, where each ends, and their hashes in order with their positions."""
+    """Return names as tensors: their bytes, the end of each, and their sorted hashes with their positions."""
     encoded = [name.encode() for name in names]
-    hashes = np.array([_hash(each) for each in encoded], dtype=np.uint64).view(np.int64)
+    hashes = np.array([_hash(name) for name in encoded], dtype=np.uint64).view(np.int64)
     order = np.argsort(hashes, kind="stable")
-    ends = np.cumsum([0, *(len(each) for each in encoded)], dtype=np.int64)
+    ends = np.cumsum([0, *(len(name) for name in encoded)], dtype=np.int64)
     return {
         "bytes": torch.from_numpy(np.frombuffer(b"".join(encoded), np.uint8).copy()),
         "ends": torch.from_numpy(ends),
@@ -52,7 +58,7 @@ def name_tensors(names: Iterable[str]) -> dict[str, Tensor]:
 
 
 class SavedNames(Names):
-    """Names as ``name_tensors`` made them; each is read when it is asked for."""
+    """Names stored as ``name_tensors``, each read on demand."""
 
     def __init__(self, tensors: dict[str, Tensor], noun: str) -> None:
         self.noun = noun
@@ -62,17 +68,17 @@ class SavedNames(Names):
 
     @cached_property
     def _names(self) -> tuple[str, ...]:  # type: ignore[override]
-        every, ends = self._bytes.tobytes(), self._ends.tolist()
-        return tuple(every[start:end].decode() for start, end in itertools.pairwise(ends))
+        content, ends = self._bytes.tobytes(), self._ends.tolist()
+        return tuple(content[start:end].decode() for start, end in itertools.pairwise(ends))
 
     @property
     def _index(self) -> dict[str, int]:
-        if self._lookup.count > _LOOKUPS and self._every is not None:
-            return self._every
-        return self._lookup  # type: ignore[return-value]  # it does what is asked of the dictionary
+        if self._lookup.count > _LOOKUPS:
+            return self._all_positions
+        return self._lookup  # type: ignore[return-value]  # it has the methods of a dictionary that Names uses
 
     @cached_property
-    def _every(self) -> dict[str, int]:
+    def _all_positions(self) -> dict[str, int]:
         return {name: i for i, name in enumerate(self._names)}
 
     def __len__(self) -> int:
@@ -89,7 +95,7 @@ class SavedNames(Names):
     __hash__ = Names.__hash__
 
     def at(self, position: int) -> str:
-        """The name at a position."""
+        """Return the name at a position."""
         return self._bytes[self._ends[position] : self._ends[position + 1]].tobytes().decode()
 
 
@@ -131,12 +137,14 @@ def _hash(name: bytes) -> int:
 
 
 def entry_tensors(fitted: ModelState) -> dict[str, Tensor]:
-    """What ``SavedEntries`` reads beside the weights of a model, by name."""
+    """Return the tensors that ``SavedEntries`` needs besides the weights, by name."""
     features = list(fitted.catalogue.values())
-    own = {name: i for i, name in enumerate(fitted.backbone_features)}
-    later = len(own) + np.cumsum([not feature.in_backbone for feature in features]) - 1
-    every = zip(features, later.tolist(), strict=True)
-    numbers = [own[feature.name] if feature.in_backbone else number for feature, number in every]
+    positions = {name: i for i, name in enumerate(fitted.backbone_features)}
+    later_numbers = len(positions) + np.cumsum([not feature.in_backbone for feature in features]) - 1
+    numbers = [
+        positions[feature.name] if feature.in_backbone else number
+        for feature, number in zip(features, later_numbers.tolist(), strict=True)
+    ]
     streams = {name: i for i, name in enumerate(fitted.catalogue.evidence_at(fitted.roster.epoch))}
     kinds = [(float(each.kind.type), each.kind.first, each.kind.second) for each in features]
     flags = [(each.in_backbone, each.finds_scale, each.observed_since) for each in features]
@@ -150,25 +158,25 @@ def entry_tensors(fitted: ModelState) -> dict[str, Tensor]:
 
 
 class SavedEntries(Mapping[str, Entry]):
-    """Entries by name, in the order of a saved model; each is made when it is asked for.
+    """Feature entries by name, in the order of a saved model, each built on demand.
 
     Parameters
     ----------
     names : SavedNames
         The names of the features.
-    held : dict
-        What ``entry_tensors`` gave.
+    tensors : dict
+        The tensors returned by ``entry_tensors``.
     groups : dict
         The tensors of the weights, by part.
     """
 
-    def __init__(self, names: SavedNames, held: dict[str, Tensor], groups: Groups) -> None:
+    def __init__(self, names: SavedNames, tensors: dict[str, Tensor], groups: Groups) -> None:
         self._names, self._groups = names, groups
-        self._held = {name: tensor.numpy() for name, tensor in held.items()}
+        self._arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
         self._contexts = {name: tensor.numpy() for name, tensor in groups["contexts"].items()}
         self._metadata = groups["features"]["metadata"].numpy()
         self._ends = np.append(0, np.cumsum(self._contexts["counts"]))
-        self._made: dict[int, Entry] = {}
+        self._entries: dict[int, Entry] = {}
 
     def __len__(self) -> int:
         return len(self._names)
@@ -180,48 +188,49 @@ class SavedEntries(Mapping[str, Entry]):
         return name in self._names
 
     def __getitem__(self, name: str) -> Entry:
-        place = self._names._index[name]
-        entry = self._made.get(place)
-        # Of two threads that ask for the same, both must get one and the same.
-        return self._made.setdefault(place, self._entry(name, place)) if entry is None else entry
+        position = self._names._index[name]
+        entry = self._entries.get(position)
+        # Two threads that look up the same name must get the same object.
+        return self._entries.setdefault(position, self._build(name, position)) if entry is None else entry
 
-    def _entry(self, name: str, place: int) -> Entry:
-        held, context = self._held, slice(self._ends[place], self._ends[place + 1])
-        kind, first, second = held["kinds"][place].tolist()
-        in_backbone, finds_scale, observed_since = held["flags"][place].tolist()
-        times, stream = self._groups.get("times"), int(held["streams"][place])
+    def _build(self, name: str, position: int) -> Entry:
+        arrays, context = self._arrays, slice(self._ends[position], self._ends[position + 1])
+        kind, first, second = arrays["kinds"][position].tolist()
+        in_backbone, finds_scale, observed_since = arrays["flags"][position].tolist()
+        times, stream = self._groups.get("times"), int(arrays["streams"][position])
         feature = Feature(
             name,
             Kind(KindType(int(kind)), first, second),
             in_backbone,
-            int(held["shots"][place]),
-            self._metadata[place],
+            int(arrays["shots"][position]),
+            self._metadata[position],
             self._contexts["rows"][context],
             self._contexts["values"][context],
             finds_scale,
-            self._record(place),
+            self._record(position),
             observed_since,
             None if times is None else times["contexts"].numpy()[context],
-            None if times is None else float(times["heads"][place]),
+            None if times is None else float(times["heads"][position]),
         )
         evidence = None if stream < 0 else self._groups["streams"][""][stream : stream + 1]
-        return Entry(feature, place, evidence, 0, int(held["numbers"][place]))
+        return Entry(feature, position, evidence, 0, int(arrays["numbers"][position]))
 
     @cached_property
     def _records(self) -> pa.Table | None:
         content = self._groups.get("records")
-        return None if content is None else table_in(content[""])
+        return None if content is None else _map_table(content[""])
 
-    def _record(self, place: int) -> dict[str, object] | None:
+    def _record(self, position: int) -> dict[str, object] | None:
         if self._records is None:
             return None
-        line = {name: self._records[name][place].as_py() for name in self._records.column_names}
-        return {name: value for name, value in line.items() if value is not None}
+        record = {name: self._records[name][position].as_py() for name in self._records.column_names}
+        return {name: value for name, value in record.items() if value is not None}
 
-    def catalogue(self, heads: Heads, own: Names) -> FeatureStore:
-        """The catalogue of these features, whose heads come first in ``heads``; the others are room."""
-        catalogue = FeatureStore(heads.take(slice(0, 0)), own)
-        numbers, count = self._held["numbers"], max(len(own), int(self._held["numbers"].max(initial=-1)) + 1)
+    def feature_store(self, heads: Heads, backbone_features: Names) -> FeatureStore:
+        """Return the store of these features; ``heads`` are theirs, followed by room for new ones."""
+        catalogue = FeatureStore(heads.take(slice(0, 0)), backbone_features)
+        numbers = self._arrays["numbers"]
+        count = max(len(backbone_features), int(numbers.max(initial=-1)) + 1)
         slots, facts = np.full(count, -1), np.zeros((count, 4))
         slots[numbers] = np.arange(len(self))
         facts[numbers] = self._facts()
@@ -230,15 +239,15 @@ class SavedEntries(Mapping[str, Entry]):
         return catalogue
 
     def _facts(self) -> NDArray[np.float64]:
-        """``Entry.facts`` of all features."""
-        kind, first, second = self._held["kinds"].T
-        in_backbone, _, observed_since = self._held["flags"].T
+        """Return ``Entry.facts`` of all features: (features, 4)."""
+        kind, first, second = self._arrays["kinds"].T
+        in_backbone, _, observed_since = self._arrays["flags"].T
         span = np.where(kind == KindType.REAL, second, second - first)
         return np.stack([kind, first, span, in_backbone & ~observed_since], axis=1)
 
 
-def table_in(content: Tensor) -> pa.Table:
-    """The table of metadata in these bytes, which are not copied."""
+def _map_table(content: Tensor) -> pa.Table:
+    """Return the table of metadata in these bytes without copying them."""
     with pa.ipc.open_stream(pa.py_buffer(content.numpy())) as reader:
         return reader.read_all()
 
@@ -249,48 +258,60 @@ _LISTS = ("names", "kinds", "in_backbone", "shots", "finds_scale", "observed_sin
 
 _ROOM = 1024  # heads and states that can be added before all of them are copied
 
-_END = re.compile(rb'"checksum": "([0-9a-f]{64})"\s*}\s*$')
+_CHECKSUM = re.compile(rb'"checksum": "([0-9a-f]{64})"\s*}\s*$')
 
-_WRONG = (HeadstartError, KeyError, TypeError, ValueError, RuntimeError, IndexError, AttributeError)
+_DAMAGE_ERRORS = (HeadstartError, KeyError, TypeError, ValueError, RuntimeError, IndexError, AttributeError)
 
 
-def write_quick(fitted: ModelState, facts: dict[str, Any], index: bytes, base: str, folder: Path) -> Path:
-    """Write the file for the model of these facts, whose ``model.json`` has this content and checksum."""
-    small = {
+def write_lazy_file(fitted: ModelState, facts: dict[str, Any], index: bytes, base: str, folder: Path) -> Path:
+    """Write the file by which a large model is opened lazily.
+
+    Parameters
+    ----------
+    fitted : ModelState
+        The model.
+    facts : dict
+        Its facts.
+    index, base : bytes, str
+        The content and the checksum of its ``model.json``.
+    folder : Path
+        The folder of the model.
+    """
+    facts_without_lists = {
         **facts,
         "features": dict.fromkeys(_LISTS, ()),
         "backbone_features": (),
         "streams": (),
         "rows": (),
     }
-    tensors: dict[str, Tensor] = {f"features/{name}": each for name, each in entry_tensors(fitted).items()}
+    tensors: dict[str, Tensor] = {f"features/{name}": part for name, part in entry_tensors(fitted).items()}
     for what, names in (
         ("features", facts["features"]["names"]),
         ("backbone", facts["backbone_features"]),
         ("rows", facts["rows"]),
     ):
-        tensors |= {f"names_of_{what}/{name}": each for name, each in name_tensors(names).items()}
+        tensors |= {f"names_of_{what}/{name}": part for name, part in name_tensors(names).items()}
     content = pack_tensors(
-        tensors, {"facts": small, "base": base, "index": hashlib.sha256(index).hexdigest()}
+        tensors, {"facts": facts_without_lists, "base": base, "index": hashlib.sha256(index).hexdigest()}
     )
     path = folder / f"quick-{base[:16]}-{hashlib.sha256(content).hexdigest()[:16]}.safetensors"
     write_bytes(path, content)
     return path
 
 
-def checksum_in(index: Path) -> str | None:
-    """The checksum that ends ``model.json``, without reading the rest; None if it does not end with one."""
+def find_checksum(index: Path) -> str | None:
+    """Return the checksum at the end of ``model.json`` without reading the rest; None if it has none."""
     with open_regular_file(index) as file:
         file.seek(0, 2)
         file.seek(max(0, file.tell() - 128))
-        found = _END.search(file.read())
-    return None if found is None else found[1].decode()
+        match = _CHECKSUM.search(file.read())
+    return None if match is None else match[1].decode()
 
 
-def read_quickly(folder: Path, index: str, base: str, *, verify: bool) -> tuple[ModelState, int] | None:
-    """The model of this checksum and the size of its weights, mapped into memory.
+def open_lazily(folder: Path, index: str, base: str, *, verify: bool) -> tuple[ModelState, int] | None:
+    """Map a model into memory; return it and the size of its weights.
 
-    None if it has to be read as a whole: it has no such file, or something is wrong.
+    Return None if the model must be read as a whole: it has no lazy file, or something is wrong with it.
 
     Parameters
     ----------
@@ -299,11 +320,11 @@ def read_quickly(folder: Path, index: str, base: str, *, verify: bool) -> tuple[
     index : str
         The name of its index.
     base : str
-        The checksum that the index has.
+        The checksum of the index.
     verify : bool
-        Whether to read everything once, to see that nothing is damaged.
+        Whether to read everything once and compare checksums.
     """
-    path = next((each for each in folder.glob(f"quick-{base[:16]}-*") if QUICK.fullmatch(each.name)), None)
+    path = next((file for file in folder.glob(f"quick-{base[:16]}-*") if QUICK.fullmatch(file.name)), None)
     if path is None:
         return None
     try:
@@ -318,36 +339,38 @@ def read_quickly(folder: Path, index: str, base: str, *, verify: bool) -> tuple[
             and _digest(folder / facts.weights) == facts.weights_sha256
         ):
             return None
-        return _fitted(facts, grouped(file.tensors()), weights), weights.size
-    except (FileNotFoundError, *_WRONG):
-        return None  # reading it as a whole says what is wrong
+        return _assemble(facts, group_tensors(file.tensors()), weights), weights.size
+    except (FileNotFoundError, *_DAMAGE_ERRORS):
+        return None  # reading it as a whole raises the error that explains
 
 
 def _digest(path: Path) -> str:
     return hashlib.sha256(read_regular_file(path)).hexdigest()
 
 
-def _fitted(facts: ModelFacts, held: Groups, weights: MappedFile) -> ModelState:
-    groups = grouped(weights.tensors())
-    own = SavedNames(held["names_of_backbone"], "feature")
+def _assemble(facts: ModelFacts, lazy: Groups, weights: MappedFile) -> ModelState:
+    groups = group_tensors(weights.tensors())
+    backbone_features = SavedNames(lazy["names_of_backbone"], "feature")
     times, half_life = facts.times, facts.settings.half_life
     clock = None
     if times is not None and half_life is not None:
         clock = Clock(half_life, times[1], times[0], groups["times"]["table"].numpy())
-    backbone, knowledge = trained_from(facts, groups, len(own), clock)
-    adapter = adapter_from(facts, groups, knowledge)
-    entries = SavedEntries(SavedNames(held["names_of_features"], "feature"), held["features"], groups)
+    backbone, knowledge = build_backbone(facts, groups, len(backbone_features), clock)
+    adapter = build_adapter(facts, groups, knowledge)
+    entries = SavedEntries(SavedNames(lazy["names_of_features"], "feature"), lazy["features"], groups)
     heads = Heads(
         **{n: weights.with_room(f"features/{n}", _ROOM) for n in groups["features"] if n != "metadata"}
     )
-    roster = _roster(SavedNames(held["names_of_rows"], "row"), groups, weights)
+    row_store = _build_row_store(SavedNames(lazy["names_of_rows"], "row"), groups, weights)
     if (observations := groups.get("row_observations")) is not None:
-        roster._base = held_observations(observations, held["features"]["numbers"].numpy())
-    row_metadata = row_metadata_from(facts, groups, backbone.activation_size, len(roster))
-    holdings = Holdings(entries.catalogue(heads, own), roster, own, row_metadata)
-    return whole(facts, groups, backbone, knowledge, adapter, clock, holdings)
+        row_store._base = read_row_observations(observations, lazy["features"]["numbers"].numpy())
+    row_metadata = read_row_metadata(facts, groups, backbone.activation_size, len(row_store))
+    stored = StoredNames(
+        entries.feature_store(heads, backbone_features), row_store, backbone_features, row_metadata
+    )
+    return build_state(facts, groups, backbone, knowledge, adapter, clock, stored)
 
 
-def _roster(names: SavedNames, groups: Groups, weights: MappedFile) -> RowStore:
+def _build_row_store(names: SavedNames, groups: Groups, weights: MappedFile) -> RowStore:
     states = RowStates(**{name: weights.with_room(f"states/{name}", _ROOM) for name in groups["states"]})
     return RowStore.over(names, Arena.over(states, len(names)))

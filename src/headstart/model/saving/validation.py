@@ -1,4 +1,4 @@
-"""Checks of a saved model before it is put together: whoever wrote it, it must make sense as a whole."""
+"""Check a saved model before it is assembled: its facts and tensors must agree, whoever wrote them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from headstart.adapters.base import StreamingAdapter
 from headstart.core.networks import loading
 from headstart.errors import InputError, join_names
 from headstart.model.saving.format import are_consistent
@@ -37,7 +36,7 @@ _STATES = {"code": (_SINGLE, 2), "code_std": (_SINGLE, 2), "activation": (_SINGL
 
 _HEADS = {"weight": (_SINGLE, 2), "bias": (_SINGLE, 1), "covariance": (_SINGLE, 2), "noise": (_SINGLE, 1)}
 
-# The precision and the number of dimensions of each tensor; those of backbone and adapter are their own.
+# The type and the number of dimensions of each tensor; backbone and adapter define those of their own.
 _FORMS = {
     "features": {**_HEADS, "metadata": (_SINGLE, 2)},
     "contexts": {"counts": (_INT, 1), "rows": (_INT, 1), "values": (_DOUBLE, 1)},
@@ -72,7 +71,7 @@ _NOT_NEGATIVE = ("code_std", "noise", "variance")
 
 
 def check_tensors(groups: Groups) -> None:
-    """Refuse tensors that are missing, too many, of another form, or not finite."""
+    """Refuse tensors that are missing, unknown, of a wrong type or dimension, or not finite."""
     for group, tensors in groups.items():
         if group not in _FORMS and group not in _OF_PARTS:
             raise InputError(f"it has tensors of no known part: {group!r}")
@@ -84,12 +83,12 @@ def check_tensors(groups: Groups) -> None:
                 raise InputError(f"its tensor {full!r} has numbers that are not finite")
             if name in _NOT_NEGATIVE and group not in _OF_PARTS and bool((tensor < 0).any()):
                 raise InputError(f"its tensor {full!r} has negative numbers")
-    for name, twin in (
+    for name, copy in (
         ("kinds", groups["knowledge"].get("kinds")),
         ("grid", groups["backbone_grid"].get("")),
     ):
-        own = groups["backbone"].get(name)
-        if own is not None and (twin is None or not torch.equal(own, twin)):
+        original = groups["backbone"].get(name)
+        if original is not None and (copy is None or not torch.equal(original, copy)):
             raise InputError(f"its {name} are not those of its backbone")
     for group, forms in _FORMS.items():
         if group in groups or group not in _OPTIONAL_GROUPS:
@@ -102,29 +101,33 @@ def _check_form(name: str, tensor: Tensor, form: tuple[torch.dtype, int] | None)
     if form is None:
         raise InputError(f"it has a tensor {name!r} of no known part")
     if (tensor.dtype, tensor.ndim) != form:
-        there = f"{tensor.dtype} of {tensor.ndim} dimensions"
-        raise InputError(f"its tensor {name!r} is {there}, not {form[0]} of {form[1]}")
+        actual = f"{tensor.dtype} of {tensor.ndim} dimensions"
+        raise InputError(f"its tensor {name!r} is {actual}, not {form[0]} of {form[1]}")
 
 
 def check_counts(facts: ModelFacts, knowledge: Knowledge, states: RowStates, groups: Groups) -> None:
     """Refuse a model whose names, counts and tensors do not agree."""
     _check_names(facts)
-    cells, own = knowledge.cells, groups["features"]
+    cells, heads = knowledge.cells, groups["features"]
     features, rows = len(facts.features.names), len(facts.rows)
     width = sum(column.width for column in facts.metadata.columns) if facts.metadata else 0
     agree = {
         "rows": all(len(part) == rows for part in states.parts())
         and all(len(part) == len(cells) for part in knowledge.states.parts())
         and len(cells) <= rows,
-        "features": all(len(part) == features for part in own.values()),
+        "features": all(len(part) == features for part in heads.values()),
         "features of the backbone": all(
             len(each) == len(facts.backbone_features)
             for each in (*knowledge.heads.parts(), knowledge.metadata, knowledge.kinds)
         )
         and bool(((knowledge.kinds >= 0) & (knowledge.kinds < len(KindType))).all()),
-        "activations": _width(own["weight"]) == _width(states.activation)
-        and ("covariance" not in own or _width(own["covariance"]) == _triangle(_width(own["weight"]) + 1)),
-        "metadata": _width(own["metadata"]) == _width(knowledge.metadata) == width,
+        "activations": _width(heads["weight"]) == _width(states.activation)
+        and (
+            "covariance" not in heads
+            or _width(heads["covariance"]) == _packed_size(_width(heads["weight"]) + 1)
+        ),
+        "metadata": _width(heads["metadata"]) == _width(knowledge.metadata) == width
+        and ("records" in groups) == (facts.metadata is not None),
         "observations": _within(cells.index, cells.width)
         and _ascends(cells.indptr)
         and int(cells.indptr[-1]) == len(cells.values) == len(cells.index),
@@ -134,7 +137,7 @@ def check_counts(facts: ModelFacts, knowledge: Knowledge, states: RowStates, gro
         "calibration": _calibrates(groups["calibration"]),
         "judgement": facts.judgement is None or _judges(facts.judgement),
     }
-    wrong = [what for what, right in agree.items() if not right]
+    wrong = [what for what, agrees in agree.items() if not agrees]
     wrong += [] if _contexts_agree(facts, groups["contexts"], rows) else ["contexts"]
     if wrong:
         raise InputError(f"its {join_names(wrong)} do not agree with the weights")
@@ -154,20 +157,20 @@ def _check_names(facts: ModelFacts) -> None:
 
 
 @torch.no_grad()
-def check_sums(fitted: ModelState) -> None:
-    """Refuse sums that are not the adapter's."""
-    for name, sums in fitted.catalogue.evidence.items():
-        nothing = fitted.batch_of([fitted.catalogue[name].among(np.zeros(0, dtype=np.int64))])
+def check_evidence(fitted: ModelState) -> None:
+    """Refuse sufficient statistics of features that do not have the adapter's shape."""
+    for name, statistics in fitted.catalogue.evidence.items():
+        empty = fitted.batch_of([fitted.catalogue[name].among(np.zeros(0, dtype=np.int64))])
         adapter = fitted.adapter
-        if not isinstance(adapter, StreamingAdapter) or not bool(adapter.streams(nothing.kinds)):
+        if not bool(adapter.streams(empty.kinds)):
             raise InputError(f"it has sums of feature {name!r}, whose adapter keeps none")
-        if sums.shape != adapter.evidence(nothing, fitted.states).shape:
+        if statistics.shape != adapter.evidence(empty, fitted.states).shape:
             raise InputError(f"its sums of feature {name!r} are not those of its adapter")
         return  # all have the same shape: they come from one tensor
 
 
 def _contexts_agree(facts: ModelFacts, contexts: dict[str, Tensor], rows: int) -> bool:
-    """Whether contexts have possible values of known rows, each once, and as many as the features say."""
+    """Return whether contexts have valid values, known rows, each once, and the features' shots."""
     counts, index = contexts["counts"], contexts["rows"]
     shots = torch.tensor(facts.features.shots, dtype=torch.int64)
     if (
@@ -191,21 +194,23 @@ def _contexts_agree(facts: ModelFacts, contexts: dict[str, Tensor], rows: int) -
         )
     ):
         return False
-    small = np.abs(kinds.scale(values, line.numpy())) <= LARGEST
-    return bool(small.all()) and not bool(kinds.impossible(values, line.numpy()).any())
+    in_range = np.abs(kinds.scale(values, line.numpy())) <= LARGEST
+    return bool(in_range.all()) and not bool(kinds.impossible(values, line.numpy()).any())
 
 
 def _calibrates(tensors: dict[str, Tensor]) -> bool:
     marks, factors = tensors["marks"], tensors["factors"]
     sizes = {len(marks), factors.shape[1], len(tensors["slopes"]), len(tensors["shifts"])}
-    shape = len(sizes) == 1 and factors.shape[::2] == (len(KindType), len(LEVELS)) and len(marks) > 0
-    return shape and _ascends(marks - marks[0]) and bool((marks >= 0).all()) and bool((factors > 0).all())
+    shapes_agree = len(sizes) == 1 and factors.shape[::2] == (len(KindType), len(LEVELS)) and len(marks) > 0
+    return (
+        shapes_agree and _ascends(marks - marks[0]) and bool((marks >= 0).all()) and bool((factors > 0).all())
+    )
 
 
 def _judges(judgement: Any) -> bool:
     verdict, shots = judgement.candidates.get(judgement.chosen), len(judgement.shots)
-    fits = verdict is not None and len(verdict.error) == len(verdict.standard_error) == shots
-    return fits or not judgement.candidates
+    complete = verdict is not None and len(verdict.error) == len(verdict.standard_error) == shots
+    return complete or not judgement.candidates
 
 
 def _within(index: Tensor, limit: int) -> bool:
@@ -213,7 +218,7 @@ def _within(index: Tensor, limit: int) -> bool:
 
 
 def _ascends(numbers: Tensor) -> bool:
-    """Whether numbers begin with 0 and never fall."""
+    """Return whether numbers begin with 0 and never decrease."""
     return len(numbers) > 0 and int(numbers[0]) == 0 and bool((numbers.diff() >= 0).all())
 
 
@@ -221,49 +226,51 @@ def _width(tensor: Tensor) -> int:
     return int(tensor.shape[1])
 
 
-def _triangle(size: int) -> int:
+def _packed_size(size: int) -> int:
+    """Return the number of entries of a packed symmetric matrix."""
     return size * (size + 1) // 2
 
 
-def made(make: Callable[[], Module], tensors: dict[str, Tensor], size: int) -> Module:
-    """Make a backbone or an adapter for these tensors, which must be of its own precisions.
+def build_module(build: Callable[[], Module], tensors: dict[str, Tensor], size: int) -> Module:
+    """Build a backbone or an adapter for these tensors, whose types must be those of its state.
 
-    All that it allocates is filled from a file of ``size`` numbers, so it may not ask for much more.
+    A file of ``size`` numbers fills all that it allocates, so it may not allocate much more.
     """
-    with _Bounded(max(_ALWAYS_POSSIBLE, 4 * size)), loading():
-        part = make()
-    own = part.state_dict()
-    for name in tensors.keys() & own.keys():
-        there, wanted = tensors[name].dtype, own[name].dtype
-        if there != wanted:
-            raise InputError(f"its tensor {name!r} is {there}, not {wanted}")
-    return part
+    with _BoundedAllocation(max(_ALWAYS_ALLOWED, 4 * size)), loading():
+        module = build()
+    state = module.state_dict()
+    for name in tensors.keys() & state.keys():
+        actual, expected = tensors[name].dtype, state[name].dtype
+        if actual != expected:
+            raise InputError(f"its tensor {name!r} is {actual}, not {expected}")
+    return module
 
 
-class _Bounded(TorchFunctionMode):
-    """Refuses to allocate more numbers at a time than a limit: settings may ask for any amount."""
+class _BoundedAllocation(TorchFunctionMode):
+    """Refuses to allocate a tensor of more than ``limit`` numbers: settings may demand any size."""
 
     def __init__(self, limit: int) -> None:
         super().__init__()
         self.limit = limit
 
     def __torch_function__(self, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
-        named = kwargs or {}
+        keywords = kwargs or {}
         if func in _ALLOCATING:
-            sizes = _whole_numbers([args, named.get("size", ())])
+            sizes = _integers([args, keywords.get("size", ())])
             square = func is torch.eye and len(sizes) == 1
             if math.prod(sizes) ** (2 if square else 1) > self.limit:
                 raise InputError(f"its settings ask for a tensor of the sizes {join_names(sizes)}")
-        return func(*args, **named)
+        return func(*args, **keywords)
 
 
 _ALLOCATING = {torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn, torch.eye,
                torch.arange, torch.tril_indices}  # fmt: skip
 
-_ALWAYS_POSSIBLE = 2**24  # numbers
+_ALWAYS_ALLOWED = 2**24  # numbers
 
 
-def _whole_numbers(given: Any) -> list[int]:
-    if isinstance(given, int):
-        return [given]
-    return [n for each in given for n in _whole_numbers(each)] if isinstance(given, (tuple, list)) else []
+def _integers(arguments: Any) -> list[int]:
+    """Return all integers in nested tuples and lists."""
+    if isinstance(arguments, int):
+        return [arguments]
+    return [n for item in arguments for n in _integers(item)] if isinstance(arguments, (tuple, list)) else []

@@ -57,7 +57,7 @@ def upgrade() -> None:
         sa.Column("number", _NUMBER, nullable=False),
     )
     op.create_table(
-        "forgotten_rows",
+        "removed_rows",
         sa.Column("digest", sa.String(64), primary_key=True),
         sa.Column("number", _NUMBER, nullable=False),
     )

@@ -21,8 +21,8 @@ export async function feature(content, name) {
     "aria-labelledby": null,
     "aria-label": "How the prediction moved",
   });
-  const asking = panel("Whom to ask next", () => suggested(name, (row) => form.start(row)));
-  const showing = panel("Whom to show it to", () => audience(known));
+  const asking = panel("Suggested rows to observe next", () => suggested(name, (row) => form.start(row)));
+  const showing = panel("Audience", () => audience(known));
   const seen = panel("Observations", () => observations(state.known));
   const alike = panel("Most similar features", () => similar(name));
 

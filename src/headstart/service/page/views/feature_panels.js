@@ -66,7 +66,7 @@ const wholes = (shots) => (shots.length <= 10 ? shots : undefined);
 export async function suggested(name, choose) {
   const { rows } = await post("v1/suggest", { feature: name, n: 6 });
   return [
-    h("p", { class: "muted" }, "Their observations would tell most about this feature."),
+    h("p", { class: "muted" }, "Their observations would inform most about this feature."),
     h(
       "ul",
       { class: "names" },
@@ -117,7 +117,7 @@ export async function audience(known) {
 export async function similar(name) {
   const found = await post("v1/similar", { feature: name, n: 6 });
   return table({
-    caption: "Features whose predictions go together with it",
+    caption: "Features whose predictions correlate most with its own",
     columns: ["Feature", "Similarity"],
     lines: found.similar.map((each) => [
       link("feature", each.feature),

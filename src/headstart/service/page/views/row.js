@@ -33,8 +33,8 @@ export async function row(content, name) {
       h("h1", { dir: "auto" }, name),
       h(
         "button",
-        { class: "danger quiet", onclick: () => forget(name, address, content) },
-        "Forget this row",
+        { class: "danger quiet", onclick: () => drop(name, address, content) },
+        "Remove this row",
       ),
     ),
     h("p", { class: "lead" }, `Observed ${count(observed, "feature")}.${since}`),
@@ -44,13 +44,13 @@ export async function row(content, name) {
       h(
         "div",
         null,
-        panel("What it would like or know", () => recommended(name, why), { class: "card tall" }),
+        panel("Recommended features", () => recommended(name, why), { class: "card tall" }),
       ),
       h(
         "div",
         null,
         why,
-        panel("What it observed", () => observations(known)),
+        panel("Observations", () => observations(known)),
         facts,
       ),
     ),
@@ -146,18 +146,18 @@ function observations(known) {
   ].filter(Boolean);
 }
 
-async function forget(name, address, content) {
+async function drop(name, address, content) {
   if (
     !(await confirmed(
-      "Forget this row?",
-      `Everything that “${name}” observed leaves every feature and the store. This cannot be undone.`,
-      "Forget",
+      "Remove this row?",
+      `All observations of “${name}” leave every feature and the store. This cannot be undone.`,
+      "Remove",
     ))
   )
     return;
   try {
     await remove(address);
-    say(`Forgot ${name}.`);
+    say(`Removed ${name}.`);
     location.hash = "#/rows";
   } catch (error) {
     content.prepend(problem(error));

@@ -25,7 +25,7 @@ export async function rows(content, _, query) {
     h(
       "p",
       { class: "lead" },
-      "Everyone or everything that the features are observed of. Open one to see what it would like or know, and why.",
+      "The people or things that the features are observed of. Open one to see its recommended features, and why.",
     ),
     h(
       "form",

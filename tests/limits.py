@@ -1,0 +1,72 @@
+"""Sizes and thresholds of the package that tests set, by readable names.
+
+This table is the only place of the tests that knows where the package keeps them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from unittest.mock import patch
+
+Limits = Callable[..., None]  # the fixture ``limits``, which sets limits until the test ends
+
+# Each limit with the constants that hold it, as "module:constant", several separated by blanks.
+_PLACES = {
+    # table
+    "csv_block_bytes": "table.sources:BLOCK",
+    "records_per_batch": "table.sources:BATCH",
+    "observations_sorted_by_comparison": "table.reading:_FEW",
+    "observations_per_block": "table.cells:AT_ONCE",
+    "categories_kept": "table.columns:MAX_CATEGORIES",
+    "labels_kept": "table.columns:MAX_LABELS",
+    "text_vectors_in_memory": "table.text_encoders:MEMORY",
+    # linalg
+    "block_bytes": "linalg.ragged:BUDGET",
+    "dense_from_density": "linalg.ragged:DENSE_FROM",
+    "padded_numbers_per_block": "linalg.ragged:_BLOCK_SIZE",
+    "padding_factor": "linalg.gaussian:_MAX_PADDING",
+    "ridge_strengths": "linalg.ridge:_STRENGTHS",
+    "ridge_lines": "linalg.ridge:_LINES_TO_CHOOSE",
+    "numbers_drawn_per_block": "linalg.row_sharded:_DRAW_SIZE",
+    "bytes_sent_per_block": "distributed:_BLOCK_BYTES",
+    # core, backbones, adapters
+    "predicted_cells_per_block": "core.predictive:_CELLS_AT_ONCE",
+    "grid_cost": "backbones.pvae:GRID_COST",
+    "row_posterior_block": "backbones.factorisation:_NUMBERS_AT_ONCE",
+    "signature_quantile_rows": "backbones.signature:_QUANTILE_ROWS",
+    "signature_shrinkage_rows": "backbones.signature:_SHRINKAGE_ROWS",
+    "noise_observations": "adapters.head_prior:_NOISE_OBSERVATIONS",
+    # training
+    "judge_folds": "training.judge:_MAX_FOLDS",
+    "blend_prior_features": "training.judge:_FEATURES_FOR_HALF",
+    "calibration_prior_features": "training.calibration:_FEATURES_FOR_HALF",
+    "cross_fit_rounds": "training.cross_fitted_heads:_ROUNDS",
+    "cross_fit_folds": "training.episodes:MOST_FOLDS",
+    "cross_fit_numbers": "training.episodes:MOST_STATES",
+    "cross_fit_observations": "training.episodes:_LEAST_OBSERVATIONS",
+    "meta_training_features": "training.recipe:MIN_FEATURES_TO_META_TRAIN",
+    "one_training_observations": "training.recipe:MIN_OBSERVATIONS_AT_ONCE",
+    "network_margin": "training.recipe:_MARGIN",
+    # model
+    "predicted_heads_per_block": "model.prediction:_HEADS_AT_ONCE",
+    "journal_changes": "model.saving.folder:_MAX_CHANGES",
+    "journal_bytes": "model.saving.folder:_MAX_JOURNAL_BYTES",
+    "journal_share": "model.saving.folder:_MAX_JOURNAL_SHARE",
+    "mapped_from_bytes": "model.saving.folder:_LAZY_FROM",
+    "gathered_observations_per_block": "model.saving.folder:_OBSERVATIONS_AT_ONCE",
+    "mapped_spare_lines": "model.saving.lazy:_ROOM",
+    "name_lookups_before_dictionary": "model.saving.lazy:_LOOKUPS",
+    # scoring
+    "scored_features_per_block": "scoring:_FEATURES_AT_ONCE",
+}
+
+
+@contextmanager
+def limits(**values: object) -> Iterator[None]:
+    """Set limits of the package, by name, within the ``with`` block."""
+    with ExitStack() as patches:
+        for name, value in values.items():
+            for place in _PLACES[name].split():
+                patches.enter_context(patch(f"headstart.{place.replace(':', '.')}", value))
+        yield

@@ -1,0 +1,1 @@
+"""Slow, obvious versions of what the package computes in clever ways, one file per concept."""
