@@ -1,4 +1,4 @@
-"""Backbones: base models that give a row its code and activation. Every module here is found by itself."""
+"""Backbones: base models that compute a row's code and activation. The registry imports every module here."""
 
 from headstart.backbones.base import (
     BACKBONES,

@@ -1,4 +1,4 @@
-"""A plain feed-forward predictive model: the hypernetwork is not tied to autoencoders."""
+"""Predict rows by a feed-forward network, as an alternative to autoencoders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headstart.table.cells import Cells
 
 
 class FeedForwardConfig(BackboneConfig):
-    """Sizes of the feed-forward backbone."""
+    """Settings of the feed-forward backbone."""
 
     name: Literal["feedforward"] = "feedforward"
     first_layer: int = Field(128, ge=1)
@@ -55,7 +55,7 @@ class FeedForward(TrainedBackbone):
         return self.config.code
 
     def batch_states(self, cells: Cells) -> RowStates:
-        """One pass; the model is deterministic, so it claims no spread of the code."""
+        """Compute states in one forward pass; the code of a deterministic model has no variance."""
         slope, shift = self.input.chunk(2)
         total = segment_weighted_sum(slope, cells, cells.values) + segment_weighted_sum(shift, cells)
         scale = cells.counts.to(total.dtype).clamp(min=1).rsqrt()[:, None]
@@ -63,7 +63,7 @@ class FeedForward(TrainedBackbone):
         return RowStates(code, torch.zeros_like(code), self.from_code(code))
 
     def loss(self, cells: Cells, generator: torch.Generator) -> Tensor:
-        """Negative log-likelihood of the entries hidden from the input, a row."""
+        """Return the negative log-likelihood per row of the entries hidden from the input."""
         rate = torch.rand(len(cells), generator=generator) * self.config.max_drop_rate
         kept = torch.rand(len(cells.index), generator=generator) >= rate[cells.lines]
         activation = self.batch_states(cells.keep(kept)).activation

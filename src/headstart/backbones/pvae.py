@@ -23,7 +23,7 @@ class SetEncoder(nn.Module):
 
     ``e_j`` (``embedding`` wide) and ``bias_j`` are learned per feature. The layer is linear before its
     ReLU, so it folds into two vectors a feature, ``relu(x·A_j + B_j)``, exactly. Where the values lie
-    on a small ``grid``, every ``relu(...)`` there can be is tabled once a batch and only summed.
+    on a small ``grid``, every possible ``relu(...)`` is computed once per batch and only summed.
 
     ``pooling="root"`` divides the sum by √n and appends log(1 + n), which keeps rows of very different
     numbers of observations on one scale.
@@ -42,7 +42,7 @@ class SetEncoder(nn.Module):
         self.output_size = size + (pooling == "root")
 
     def fold(self) -> tuple[Tensor, Tensor]:
-        """The layer folded into a slope and a shift for every feature: two of (features, size)."""
+        """Fold the layer into a slope and a shift for every feature: two of (features, size)."""
         of_value, of_embedding, of_bias = torch.split(self.layer.weight.T, [1, self.embedding.shape[1], 1])
         slope = torch.addmm(of_value, self.embedding, of_embedding)
         shift = torch.addmm(self.layer.bias, self.bias, of_bias)
@@ -63,7 +63,7 @@ class SetEncoder(nn.Module):
         return torch.cat([total / n.clamp(min=1).sqrt(), n.log1p()], dim=1)
 
     def _on_grid(self, cells: Cells) -> Cells | None:
-        """The same lines pointing at (feature, value) pairs, if that is possible and cheaper."""
+        """Return cells that index (feature, value) pairs, or None if that is impossible or slower."""
         points = len(self.grid)
         width = cells.width * points
         if points == 0 or width * GRID_COST > len(cells.index):
@@ -75,7 +75,7 @@ class SetEncoder(nn.Module):
 
 
 class PVAEConfig(BackboneConfig):
-    """Sizes and loss of a P-VAE. The defaults are not the paper's: see ``docs/methods.md``."""
+    """Settings of a P-VAE. The defaults are not the paper's: see ``docs/methods.md``."""
 
     name: Literal["pvae"] = "pvae"
     embedding: int = Field(50, ge=1)
@@ -114,7 +114,7 @@ class PVAE(TrainedBackbone):
         return self.config.latent
 
     def loss(self, cells: Cells, generator: torch.Generator) -> Tensor:
-        """The negative ELBO of the observed entries, a row; some are dropped from the encoder's input."""
+        """Return the negative ELBO per row; a random share of inputs is dropped."""
         rate = torch.rand(len(cells), generator=generator) * self.config.max_drop_rate
         kept = cells.keep(torch.rand(len(cells.index), generator=generator) >= rate[cells.lines])
         mean, log_variance = self.posterior(kept)
@@ -122,7 +122,7 @@ class PVAE(TrainedBackbone):
         return self.negative_elbo(cells, mean, log_variance, noise)
 
     def negative_elbo(self, cells: Cells, mean: Tensor, log_variance: Tensor, noise: Tensor) -> Tensor:
-        """One-sample estimate at z = mean + std·noise, averaged over the rows."""
+        """Estimate the negative ELBO by one sample z = mean + std·noise, averaged over rows."""
         activation = self.decoder(mean + torch.exp(0.5 * log_variance) * noise)
         logits = sampled_products(activation, self.weight, cells) + self.bias[cells.index]
         nll = self.likelihood.nll(logits, cells.values, self.kinds[cells.index]).sum()
@@ -130,11 +130,11 @@ class PVAE(TrainedBackbone):
         return (nll + self.config.kl_weight * kl) / len(cells)
 
     def posterior(self, cells: Cells) -> tuple[Tensor, Tensor]:
-        """Mean and log-variance of q(z | observations): two of (rows, latent)."""
+        """Return mean and log-variance of q(z | observations): two of (rows, latent)."""
         mean, log_variance = self.encoder(self.set_encoder(cells)).chunk(2, dim=1)
         return mean, log_variance.clamp(-12, 6)
 
     def batch_states(self, cells: Cells) -> RowStates:
-        """The code is the posterior mean; the activation is decoded from it."""
+        """Return the posterior mean as the code, and the activation decoded from it."""
         mean, log_variance = self.posterior(cells)
         return RowStates(mean, torch.exp(0.5 * log_variance), self.decoder(mean))

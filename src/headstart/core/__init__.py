@@ -1,4 +1,4 @@
-"""What passes between the parts: row states, heads, feature batches, knowledge, the likelihood."""
+"""Data exchanged between the parts: row states, heads, feature batches, knowledge, the likelihood."""
 
 from headstart.core.likelihood import Likelihood, LikelihoodConfig
 from headstart.core.predictive import Predictive, predict_cells, predict_grid

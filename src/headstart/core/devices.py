@@ -1,4 +1,4 @@
-"""Devices that compute: where training and predictions take place."""
+"""Choose the device that trains and predicts, and move data to it."""
 
 from __future__ import annotations
 
@@ -22,30 +22,29 @@ _DRAWING = (torch.rand, torch.randn, torch.randint, torch.randperm)
 
 
 def move(thing: Thing, device: torch.device) -> Thing:
-    """Return tensors, lists of them or dataclasses that hold them on this device; networks stay.
+    """Return tensors, or lists or dataclasses of them, on ``device``; networks are not moved.
 
-    What is there already is returned as it is.
+    An object that is already there is returned unchanged.
     """
     if isinstance(thing, Tensor):
         return cast(Thing, thing.to(device))
     if isinstance(thing, list | tuple):
-        every = [move(each, device) for each in thing]
-        same = all(new is old for new, old in zip(every, thing, strict=True))
-        return thing if same else cast(Thing, type(thing)(every))
+        moved = [move(item, device) for item in thing]
+        same = all(new is old for new, old in zip(moved, thing, strict=True))
+        return thing if same else cast(Thing, type(thing)(moved))
     if is_dataclass(thing) and not isinstance(thing, type):
-        own = {each.name: getattr(thing, each.name) for each in fields(thing)}
-        there = {name: move(part, device) for name, part in own.items()}
-        changed = {name: part for name, part in there.items() if part is not own[name]}
+        parts = {field.name: getattr(thing, field.name) for field in fields(thing)}
+        moved_parts = {name: move(part, device) for name, part in parts.items()}
+        changed = {name: part for name, part in moved_parts.items() if part is not parts[name]}
         return cast(Thing, replace(thing, **changed)) if changed else thing
     return thing
 
 
 @contextmanager
 def compute_on(device: torch.device) -> Iterator[None]:
-    """Make new tensors on this device for the time of the block, unless a device is named.
+    """Create new tensors of the ``with`` block on ``device``, unless the call names a device.
 
-    So what computes with tensors of a device need not say at every new one where it belongs. On the
-    processor nothing changes.
+    Code that computes on a device then need not name it at every new tensor. On the CPU nothing changes.
     """
     if device.type == "cpu":
         yield
@@ -55,7 +54,7 @@ def compute_on(device: torch.device) -> Iterator[None]:
 
 
 class _Drawing(TorchFunctionMode):
-    """Lets the processor draw random numbers, which are then moved: a seed gives the same on any device."""
+    """Draw random numbers on the CPU and move them, so that a seed gives the same numbers on any device."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()
@@ -68,15 +67,15 @@ class _Drawing(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Run a function of PyTorch."""
-        named = dict(kwargs or {})
-        if func in _DRAWING and named.get("device") is None:
-            return func(*args, **{**named, "device": CPU}).to(self.device)
-        return func(*args, **named)
+        """Call a function of PyTorch, with random numbers from the CPU."""
+        options = dict(kwargs or {})
+        if func in _DRAWING and options.get("device") is None:
+            return func(*args, **{**options, "device": CPU}).to(self.device)
+        return func(*args, **options)
 
 
 def device_of(name: object) -> torch.device:
-    """Return the device of this name, if it is there; the processor for None.
+    """Return the available device with this ``name``; the CPU for None.
 
     >>> device_of("cpu")
     device(type='cpu')
@@ -104,7 +103,7 @@ def device_of(name: object) -> torch.device:
 
 
 def training_device(name: object) -> torch.device:
-    """``device_of`` for training: of several processes each computes on a card of its own."""
+    """Return the device for training; each of several processes must have its own GPU."""
     device = device_of(name)
     if device.index is not None and device.type == "cuda" and not process_group().is_single:
         raise InputError(

@@ -25,15 +25,15 @@ def loading() -> Iterator[None]:
 
 
 def initial_tensor(make: Callable[[], Tensor], *sizes: int) -> Tensor:
-    """The tensor of these sizes that ``make`` gives, or, while loading, memory that was not touched.
+    """Return ``make()``, a tensor of these ``sizes``; while loading, an uninitialised one.
 
-    It is for parameters and saved buffers that grow with the features: to open a model must not cost what
-    it costs to write as many numbers as it has.
+    It is for parameters and saved buffers that grow with the features: opening a model should not cost the
+    time to write as many numbers as it has.
 
-    >>> initial(lambda: torch.ones(2, 3), 2, 3).sum()
+    >>> initial_tensor(lambda: torch.ones(2, 3), 2, 3).sum()
     tensor(6.)
     >>> with loading():
-    ...     initial(lambda: torch.ones(2, 3), 2, 3).shape
+    ...     initial_tensor(lambda: torch.ones(2, 3), 2, 3).shape
     torch.Size([2, 3])
     """
     return torch.empty(sizes) if _LOADING.get() else make()
@@ -51,9 +51,9 @@ _share: ContextVar[_Share | None] = ContextVar("share", default=None)
 
 @contextmanager
 def batch_share(start: int, whole: int, seed: int) -> Iterator[None]:
-    """Say that what passes through networks are the lines from ``start`` on of a batch of so many.
+    """Declare the inputs of networks in this block as the lines from ``start`` of a batch of ``whole`` lines.
 
-    Whoever has a share of the batch, in another thread or process, gives the same seed.
+    Threads and processes with other shares of the batch pass the same ``seed``.
     """
     generator = torch.Generator("cpu").manual_seed(seed)
     token = _share.set(_Share(start, whole, generator))
@@ -64,22 +64,22 @@ def batch_share(start: int, whole: int, seed: int) -> Iterator[None]:
 
 
 class SharedDropout(nn.Dropout):
-    """Drops what would be dropped of the whole batch (``batch_share``)."""
+    """Dropout with the same mask whether a batch is computed whole or in shares (``batch_share``)."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """Drop some of the numbers (lines, width) in training."""
+        """Drop some of the inputs (lines, width) in training."""
         share = _share.get()
         if not self.training or share is None:
             dropped: Tensor = super().forward(input)
             return dropped
-        # The processor draws, whatever the device: the same seed drops the same.
+        # The CPU draws for every device: the same seed gives the same mask.
         drawn = torch.rand(share.whole, *input.shape[1:], generator=share.generator, device="cpu")
         kept = (drawn >= self.p)[share.start : share.start + len(input)].to(input)
         return input * kept / (1 - self.p)
 
 
 def mlp(sizes: list[int], *, last: bool = False) -> nn.Sequential:
-    """Linear layers of these sizes with ReLU between them; also after the last one if ``last``."""
+    """Build linear layers of these ``sizes`` with ReLU between them, and after the last one if ``last``."""
     layers: list[nn.Module] = []
     for size, following in pairwise(sizes):
         layers += [nn.Linear(size, following), nn.ReLU()]

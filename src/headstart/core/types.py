@@ -23,11 +23,11 @@ VALIDATION_SHOTS = (0, 1, 2, 4, 8, 16, 32, 64, 128)
 
 
 def interpolate(marks: Tensor, shots: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """For each number of shots the mark at its left, that at its right, and how near it is to the right one.
+    """Return for each number of shots the marks at its left and right, and the weight of the right one.
 
-    Distances are those of log(1 + shots). Past the last mark, what holds there still holds.
+    Interpolation is linear in log(1 + shots), and constant past the last mark.
 
-    >>> left, right, share = between(torch.tensor([0, 1, 3]), torch.tensor([0, 3, 50]))
+    >>> left, right, share = interpolate(torch.tensor([0, 1, 3]), torch.tensor([0, 3, 50]))
     >>> torch.lerp(left.float(), right.float(), share)
     tensor([0., 2., 2.])
     """
@@ -41,21 +41,21 @@ def interpolate(marks: Tensor, shots: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class Description:
-    """Encoded metadata, and which of its columns came from one metadata column: a group."""
+    """Encoded metadata; the columns that encode one metadata column are a group."""
 
     numbers: Tensor  # (features, columns)
     groups: list[Tensor]  # positions of columns
 
     @classmethod
     def of(cls, numbers: Tensor, widths: Sequence[int]) -> Description:
-        """Metadata columns side by side, each as many columns wide as ``widths`` says; one if it is empty."""
+        """Build from encoded metadata columns of these ``widths``; if there are none, of one column."""
         widths = widths or (numbers.shape[1],)
         return cls(numbers, list(torch.split(torch.arange(numbers.shape[1]), list(widths))))
 
     def nonlinear_columns(self) -> Tensor:
-        """A mask of the columns that may matter other than by a straight line: numbers, not labels.
+        """Return the mask of columns that may have a nonlinear effect: numbers, not labels.
 
-        A metadata column of one or two columns is a number (the second says that it is missing).
+        A metadata column encoded by one or two columns is a number (the second marks missing values).
         """
         mask = torch.zeros(self.numbers.shape[1], dtype=torch.bool)
         for group in self.groups:
@@ -65,7 +65,7 @@ class Description:
         return mask
 
     def with_cubic_terms(self, bends: Tensor) -> Description:
-        """Return the description with the bends of the columns in this mask, each pair a group of its own."""
+        """Return the description with cubic terms of the columns in the mask ``bends``, each pair a group."""
         width = self.numbers.shape[1]
         pairs = [torch.tensor([width + i, 2 * width + i]) for i in torch.nonzero(bends)[:, 0].tolist()]
         return Description(add_cubic_terms(self.numbers, bends), [*self.groups, *pairs])
@@ -80,9 +80,9 @@ class Description:
 def add_cubic_terms(numbers: Tensor, bends: Tensor) -> Tensor:
     """Append m·(1 − m) and m·(1 − m)·(1 − 2m) of columns, zero outside the mask: (features, 3 × columns).
 
-    A number from 0 to 1, such as a scaled year, may matter other than by a straight line.
+    A number from 0 to 1, such as a scaled year, may have a nonlinear effect.
 
-    >>> bent(torch.tensor([[0.5, 0.2]]), torch.tensor([False, True]))
+    >>> add_cubic_terms(torch.tensor([[0.5, 0.2]]), torch.tensor([False, True]))
     tensor([[0.5000, 0.2000, 0.0000, 0.1600, 0.0000, 0.0960]])
     """
     bend = torch.where(bends, numbers * (1 - numbers), 0.0)
@@ -91,13 +91,13 @@ def add_cubic_terms(numbers: Tensor, bends: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class RowBelief:
-    """What is believed of some rows beside what their backbone believes of every row."""
+    """A prior of some rows from their metadata, in addition to the backbone's prior of every row."""
 
     shift: Tensor  # (rows, width): added to the prior mean of a row's activation
     covariance: Tensor  # (width, width): of activations around that
 
     def take(self, rows: Tensor) -> RowBelief:
-        """Return what is believed of these rows."""
+        """Return the prior of these rows."""
         return RowBelief(self.shift[rows], self.covariance)
 
     def double(self) -> RowBelief:
@@ -107,16 +107,16 @@ class RowBelief:
 
 @dataclass(frozen=True)
 class RowPrior:
-    """A regression of rows' activations on the columns of their metadata that tell something."""
+    """A regression of rows' activations on the informative columns of their metadata."""
 
     matrix: Tensor  # (columns with bends, width)
     constant: Tensor  # (width,)
     covariance: Tensor  # (width, width)
-    bends: Tensor  # (columns,): mask of the columns that may matter other than by a straight line
+    bends: Tensor  # (columns,): mask of the columns with cubic terms
     gains: Tensor  # (metadata columns,): the share of the error that each removes; 0 if it is not used
 
     def belief(self, encoded: Tensor) -> RowBelief:
-        """What the metadata (rows, columns) says of rows."""
+        """Return the prior of rows with this encoded metadata (rows, columns)."""
         return RowBelief(add_cubic_terms(encoded, self.bends) @ self.matrix + self.constant, self.covariance)
 
 
@@ -144,9 +144,8 @@ def _diagonal_positions(size: int) -> NDArray[np.int64]:
 class Heads:
     """A batch of heads θ = (w, b): the prediction for a row is its kind's link of w·d + b.
 
-    Where an adapter knows how sure it is of a head, ``covariance`` is that of (w, b), its lower
-    triangle packed (``algebra.symmetric``), and ``noise`` the variance of the feature's observations
-    at a row of usual noise.
+    If an adapter gives uncertainty, ``covariance`` is that of (w, b), packed (``linalg.packed``), and
+    ``noise`` the variance of the feature's observations at a row of usual noise.
     """
 
     weight: Tensor  # (features, width)
@@ -188,7 +187,7 @@ class Heads:
         return unpack(self.packed_covariance, size)
 
     def mean_squares(self) -> Tensor:
-        """E[w²]: by what an uncertain activation enters the variance of the output: (features, width)."""
+        """Return E[w²], the factor of an activation's variance in that of the output: (features, width)."""
         return self.weight**2 + diagonals(self.packed_covariance, self.weight.shape[1] + 1)[:, :-1]
 
     def plain(self, width: int) -> Heads:
@@ -197,19 +196,19 @@ class Heads:
         return Heads(torch.cat([self.weight, more], dim=1), self.bias)
 
     def parts(self) -> list[Tensor]:
-        """All that there is of the heads, as tensors of one entry a feature."""
-        every = (self.weight, self.bias, self.covariance, self.noise)
-        return [part for part in every if part is not None]
+        """Return the tensors of the heads, without those that are None."""
+        parts = (self.weight, self.bias, self.covariance, self.noise)
+        return [part for part in parts if part is not None]
 
     def replaced(self, features: Tensor, heads: Heads) -> Heads:
         """Return the heads with others, of the same parts, at these positions."""
         after = self._each(torch.clone)
-        for own, given in zip(after.parts(), heads.parts(), strict=True):
-            own[features] = given.to(own.dtype)
+        for part, other in zip(after.parts(), heads.parts(), strict=True):
+            part[features] = other.to(part.dtype)
         return after
 
     def grown(self, more: int) -> Heads:
-        """Return the heads with so many empty ones after them."""
+        """Return the heads followed by ``more`` heads of zeros."""
         if more == 0:  # nothing needs to be copied
             return self
         return self._each(lambda part: torch.cat([part, part.new_zeros(more, *part.shape[1:])]))
@@ -220,7 +219,7 @@ class Heads:
 
     @classmethod
     def concatenate(cls, parts: list[Heads]) -> Heads:
-        """Join batches of heads into one; what only some of them know is dropped."""
+        """Join batches of heads; covariance and noise are dropped unless all have them."""
         covariances = [part.covariance for part in parts if part.covariance is not None]
         noises = [part.noise for part in parts if part.noise is not None]
         return cls(
@@ -232,7 +231,7 @@ class Heads:
 
 
 class OneState(NamedTuple):
-    """What is known of one row, in numpy: the parts of ``RowStates`` without their first dimension."""
+    """The state of one row, in numpy: the parts of ``RowStates`` without their first dimension."""
 
     code: NDArray[Any]
     code_std: NDArray[Any]
@@ -241,7 +240,7 @@ class OneState(NamedTuple):
     variance: NDArray[Any] | None = None
 
     def parts(self) -> list[Any]:
-        """All that there is of the state, in the order of ``RowStates.parts``."""
+        """Return the parts that are not None, in the order of ``RowStates.parts``."""
         return [part for part in self if part is not None]
 
 
@@ -273,13 +272,13 @@ class RowParts:
 
 @dataclass(frozen=True)
 class RowStates:
-    """What a backbone knows of some rows."""
+    """The states of some rows, computed by a backbone."""
 
-    code: Tensor  # (rows, latent): what the hypernetwork reads
-    code_std: Tensor  # (rows, latent): how sure the backbone is of the code
-    activation: Tensor  # (rows, width): what heads read
-    noise: Tensor | None = None  # (rows,): how noisy a row's observations are, relative to the usual
-    variance: Tensor | None = None  # (rows, width): how uncertain each part of the activation is
+    code: Tensor  # (rows, latent): the input of the hypernetwork
+    code_std: Tensor  # (rows, latent): standard deviation of the code
+    activation: Tensor  # (rows, width): the input of heads
+    noise: Tensor | None = None  # (rows,): noise of a row's observations, relative to the usual
+    variance: Tensor | None = None  # (rows, width): of the activation
 
     def __len__(self) -> int:
         return len(self.code)
@@ -291,18 +290,18 @@ class RowStates:
         return self.each(lambda part: part[rows])
 
     def parts(self) -> list[Tensor]:
-        """All that there is of the states, as tensors of one entry a row."""
-        every = (self.code, self.code_std, self.activation, self.noise, self.variance)
-        return [part for part in every if part is not None]
+        """Return the tensors of the states, without those that are None."""
+        parts = (self.code, self.code_std, self.activation, self.noise, self.variance)
+        return [part for part in parts if part is not None]
 
     def room_for(self, rows: int) -> RowStates:
-        """Return states of the same parts for so many rows, to be filled."""
+        """Return uninitialised states of the same parts for ``rows`` rows."""
         return self.each(lambda part: part.new_empty(rows, *part.shape[1:]))
 
     def put(self, start: int, states: RowStates) -> None:
-        """Write states of rows over those from ``start`` on, before anyone reads them."""
-        for own, given in zip(self.parts(), states.parts(), strict=True):
-            own[start : start + len(states)] = given
+        """Overwrite the states from ``start`` on in place; only for states that nothing has read yet."""
+        for part, other in zip(self.parts(), states.parts(), strict=True):
+            part[start : start + len(states)] = other
 
     def to(self, dtype: torch.dtype) -> RowStates:
         """Return the states in this precision."""
@@ -313,19 +312,19 @@ class RowStates:
         return self.each(lambda part: part.detach())
 
     def grown(self, more: int) -> RowStates:
-        """Return the states with so many empty ones after them."""
+        """Return the states followed by ``more`` states of zeros."""
         if more == 0:  # nothing needs to be copied
             return self
         return self.each(lambda part: torch.cat([part, part.new_zeros(more, *part.shape[1:])]))
 
     def each(self, change: Callable[[Tensor], Tensor]) -> RowStates:
-        """Return states of which every part is changed so."""
+        """Return states with ``change`` applied to every part."""
         noise, variance = (None if part is None else change(part) for part in (self.noise, self.variance))
         return RowStates(change(self.code), change(self.code_std), change(self.activation), noise, variance)
 
     @classmethod
     def of_one(cls, state: OneState, dtype: torch.dtype) -> RowStates:
-        """A batch of one row."""
+        """Build a batch of one row."""
         code, code_std, activation = (torch.tensor(part, dtype=dtype)[None] for part in state[:3])
         noise = None if state.noise is None else torch.tensor([state.noise], dtype=dtype)
         variance = None if state.variance is None else torch.tensor(state.variance, dtype=dtype)[None]
@@ -353,14 +352,14 @@ _REMEMBERING = threading.Lock()
 
 
 def second_moment(states: RowStates) -> Tensor:
-    """E[a·aᵀ] of the rows' activations with a 1, in double precision: (width + 1, width + 1).
+    """Return E[a·aᵀ] of the rows' activations with a 1, in double precision: (width + 1, width + 1).
 
-    It is kept for the states that were asked for last, because states seldom change between two questions.
+    The result for the last states is cached: states seldom change between two calls.
     """
     with _REMEMBERING:
-        for held, known in _LAST:
-            if held() is states:
-                return known
+        for reference, moment in _LAST:
+            if reference() is states:
+                return moment
     size = states.activation.shape[1] + 1
     total = torch.zeros(size, size, dtype=torch.float64)
     for start in range(0, len(states), _AT_ONCE):
@@ -373,11 +372,10 @@ def second_moment(states: RowStates) -> Tensor:
 
 
 def mix_heads(heads: Heads, other: Heads, share: Tensor) -> Heads:
-    """The mean and covariance of a mixture: ``share`` (features,) of the first heads, the rest of the other.
+    """Return mean and covariance of a mixture: ``share`` (features,) of ``heads``, the rest of ``other``.
 
     The other heads may read fewer activations, the first ones of those that ``heads`` read. The covariance
-    holds what both say of themselves and how far they are apart, so that a blend of predictions is the
-    prediction of the blend.
+    includes the difference of the means, so that the mixture's predictions are a mixture of predictions.
     """
     other, part = pad_heads(other, heads.weight.shape[1]), share[:, None]
     apart = torch.cat([heads.weight - other.weight, (heads.bias - other.bias)[:, None]], dim=1)
@@ -391,7 +389,7 @@ def mix_heads(heads: Heads, other: Heads, share: Tensor) -> Heads:
 
 
 def pad_heads(heads: Heads, width: int) -> Heads:
-    """The same heads over ``width`` activations, of which they read the first ones."""
+    """Return the heads over ``width`` activations, with zeros for those they do not read."""
     plain = heads.plain(width)
     covariance = plain.weight.new_zeros(len(plain), (width + 1) * (width + 2) // 2)
     covariance[:, _places(heads.weight.shape[1], width)] = heads.packed_covariance
@@ -399,15 +397,15 @@ def pad_heads(heads: Heads, width: int) -> Heads:
 
 
 def crop_heads(packed: Tensor, fewer: int, width: int) -> Tensor:
-    """Of packed matrices over ``width`` activations and a bias, those over ``fewer`` of them and the bias."""
+    """Crop packed matrices over ``width`` activations and a bias to the first ``fewer`` and the bias."""
     return packed.index_select(-1, _places(fewer, width))
 
 
 def _places(fewer: int, width: int) -> Tensor:
-    """Where the entries of a smaller packed matrix lie in a larger one, whose last line is the bias too."""
-    every = unpack(torch.arange((width + 1) * (width + 2) // 2), width + 1)
-    kept = torch.cat([torch.arange(fewer), torch.tensor([width])])
-    return pack(every[kept][:, kept])
+    """Return the positions of a smaller packed matrix's entries in a larger one; both end with the bias."""
+    positions = unpack(torch.arange((width + 1) * (width + 2) // 2), width + 1)
+    columns = torch.cat([torch.arange(fewer), torch.tensor([width])])
+    return pack(positions[columns][:, columns])
 
 
 @dataclass(frozen=True)
@@ -421,29 +419,27 @@ class FeatureBatch:
     cells: Cells
     metadata: Tensor  # (features, metadata width); width 0 where there is none
     kinds: Tensor  # (features,): the kind of each
-    # (features, 2): where a feature's zero lies, and how long its one is, in units that all real features
-    # share, if its own centre and scale are yet to be found; 0 and 0 if they are known. None: all known.
+    # (features, 2): offset and span of a feature whose own centre and scale are unknown, in units that all
+    # real features share; 0 and 0 if they are known. None: all known.
     units: Tensor | None = None
     positions: Tensor | None = None  # (features,): of the backbone's own features, when treated as new
-    known: Tensor | None = (
-        None  # (features,): of the backbone's own, taken as such; −1 for new. None: all new
-    )
+    known: Tensor | None = None  # (features,): positions in the backbone, −1 for new. None: all new
 
     def __len__(self) -> int:
         return len(self.kinds)
 
     @property
     def unscaled(self) -> Tensor:
-        """Whether each feature's own centre and scale are yet to be found: (features,)."""
+        """Whether each feature's own centre and scale are unknown: (features,)."""
         return torch.zeros_like(self.kinds, dtype=torch.bool) if self.units is None else self.units[:, 1] > 0
 
     @property
     def shots(self) -> Tensor:
-        """How many observations each feature has: (features,)."""
+        """Number of observations of each feature: (features,)."""
         return self.cells.counts
 
     def take(self, features: Tensor, cells: Cells | None = None) -> FeatureBatch:
-        """Return these features, in this order, with all that is observed of them or with ``cells``."""
+        """Return these features, in this order, with their observations or with ``cells``."""
         optional = (self.units, self.positions, self.known)
         return FeatureBatch(
             self.cells.take(features) if cells is None else cells,
@@ -467,9 +463,9 @@ class Scales:
 
 @dataclass(frozen=True)
 class Knowledge:
-    """All that an adapter may learn from before it sees a new feature.
+    """The data that an adapter may learn from before it sees a new feature.
 
-    If several processes train together, each of them has the states and cells of its own rows only.
+    If several processes train together, each has the states and cells of its own rows only.
     """
 
     states: RowStates  # of every row of the table
@@ -478,10 +474,10 @@ class Knowledge:
     metadata: Tensor  # (features, metadata width) of the backbone's features
     kinds: Tensor  # (features,): their kinds
     likelihood: Likelihood
-    widths: tuple[int, ...] = ()  # how many columns of the encoded metadata each metadata column has
+    widths: tuple[int, ...] = ()  # number of encoded columns of each metadata column
     scales: Scales | None = None  # of the backbone's real features, where each has its own
     new_heads: Heads | None = None  # of the same features as if they were new, for priors to learn from
-    # (taught,): the positions of the features that have such heads, where they were sampled. None: all.
+    # (sampled,): the positions of the features that have such heads. None: all.
     trained_on: Tensor | None = None
 
     def __post_init__(self) -> None:
@@ -490,11 +486,11 @@ class Knowledge:
 
     @property
     def device(self) -> torch.device:
-        """Where it is, and where adapters compute with it."""
+        """The device of the tensors, on which adapters compute."""
         return self.kinds.device
 
     @cached_property
     def table_shots(self) -> Tensor:
-        """How many observations each feature has: (features,)."""
+        """Number of observations of each feature: (features,)."""
         counts = torch.bincount(self.cells.index, minlength=len(self.kinds))
         return process_group().all_reduce_sum(counts).to(torch.float32)

@@ -160,7 +160,7 @@ def interval(
 
 @dataclass(frozen=True, repr=False)
 class Prediction:
-    """Predicted values of some rows (down) at some features (across), in the data's own units.
+    """Predictions of some rows (down) at some features (across), in the data's own units.
 
     For a binary feature ``mean`` is the probability of 1.
     """
@@ -173,21 +173,21 @@ class Prediction:
     reach: NDArray[np.float64] | None = None  # (features, levels): of intervals, relative to the normal's
 
     def __getitem__(self, cell: tuple[object, object]) -> tuple[float, float]:
-        """Mean and standard deviation of one cell, by name: ``prediction["u1", "Dune 3"]``."""
+        """Return mean and standard deviation of one cell by name: ``prediction["u1", "Dune 3"]``."""
         row, feature = self.rows.position(cell[0]), self.features.position(cell[1])
         return float(self.mean[row, feature]), float(self.std[row, feature])
 
     def interval(self, level: float = 0.9) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Low and high ends that hold the value with this probability: two of (rows, features).
+        """Return the ends of intervals of probability ``level``: two of (rows, features).
 
-        Symmetric around the mean, as wide as calibration found that it must be, cut off at a rating's ends;
-        for a binary feature the quantiles, 0 or 1.
+        An interval is symmetric around the mean, calibrated, and cut off at a rating's ends; for a binary
+        feature its ends are the quantiles, 0 or 1.
         """
-        every = np.arange(len(self.features))
-        return interval(self.mean, self.std, self.kinds, self.reach, level, every)
+        which = np.arange(len(self.features))
+        return interval(self.mean, self.std, self.kinds, self.reach, level, which)
 
     def quantile(self, quantile: float) -> NDArray[np.float64]:
-        """The value that each cell lies below with this probability: (rows, features).
+        """Return the value that each cell is below with probability ``quantile``: (rows, features).
 
         Calibrated as intervals are: ``interval(0.9)`` reaches from ``quantile(0.05)`` to ``quantile(0.95)``.
         For a binary feature it is 0 or 1.
@@ -201,24 +201,24 @@ class Prediction:
         return self.interval(abs(2 * quantile - 1))[int(quantile > 0.5)]
 
     def probability_above(self, value: float) -> NDArray[np.float64]:
-        """The probability that each cell's value is greater than ``value``: (rows, features).
+        """Return the probability that each cell's value is greater than ``value``: (rows, features).
 
-        For ratings and reals it is that of the distribution whose quantiles ``quantile`` gives. At or beyond
-        a rating's ends it is 0 or 1.
+        For ratings and reals it follows from the distribution with the quantiles of ``quantile``. At or
+        beyond a rating's ends it is 0 or 1.
         """
         if isinstance(value, bool) or not isinstance(value, (int, float, np.number)) or value != value:
             raise InputError(f"probability_above() takes a number; got {value!r}")
         from scipy.special import ndtr, ndtri
 
-        # Half the probability of each level lies on either side of the mean; between levels the distance
-        # from the mean is interpolated as intervals do it, and beyond the last one its factor stays.
+        # Half the probability of each level is on either side of the mean. Between levels the distance from
+        # the mean is interpolated as in intervals; beyond the last level its factor is constant.
         distance = (value - self.mean) / np.maximum(self.std, np.finfo(float).tiny)
         factors = np.ones((len(self.features), len(LEVELS))) if self.reach is None else self.reach
         levels = np.concatenate([np.linspace(0, 0.999, 400), 1 - np.logspace(-3, -12, 100)])
         normal = ndtri(0.5 + levels / 2)
         inside = np.empty_like(distance)
-        for column, own in enumerate(factors):
-            reach = np.maximum.accumulate(normal * np.interp(levels, LEVELS, own))
+        for column, widths in enumerate(factors):
+            reach = np.maximum.accumulate(normal * np.interp(levels, LEVELS, widths))
             z = np.interp(np.abs(distance[:, column]), reach, normal)
             inside[:, column] = np.where(distance[:, column] < 0, 1 - ndtr(-z), 1 - ndtr(z))
         lows, highs = ends_of(self.kinds)
@@ -227,11 +227,11 @@ class Prediction:
         return np.where(self.kinds.types == KindType.BINARY, chance, inside)
 
     def to_pandas(self, level: float = 0.9) -> Any:
-        """The long form as a pandas frame; pandas must be installed."""
+        """Return the long form as a pandas frame; pandas must be installed."""
         return self.to_arrow(level).to_pandas()
 
     def to_polars(self, level: float = 0.9) -> Any:
-        """The long form as a polars frame; polars must be installed."""
+        """Return the long form as a polars frame; polars must be installed."""
         try:
             import polars  # type: ignore[import-not-found, unused-ignore]
         except ImportError:
@@ -257,7 +257,7 @@ class Prediction:
         return plot_prediction(self, level, ax)
 
     def to_arrow(self, level: float = 0.9) -> pa.Table:
-        """Long form, one line per cell: row, feature, mean, std, low, high."""
+        """Return the long form, one line per cell: row, feature, mean, std, low, high."""
         low, high = self.interval(level)
         rows, features = len(self.rows), len(self.features)
         return pa.table(
@@ -299,7 +299,7 @@ class Prediction:
 
 
 def coded(names: Sequence[str], which: NDArray[np.integer]) -> pa.DictionaryArray:
-    """The names at these positions, as a column whose dictionary holds each name once.
+    """Return the names at positions ``which`` as a dictionary-encoded column without repeated names.
 
     Repeated names would leave random bytes in Parquet files.
 
@@ -389,22 +389,22 @@ _SHOWN_FEATURES = 6  # columns of a printed prediction
 
 _ROWS_AT_ONCE = 1024
 
-_HEADS_AT_ONCE = 128  # whose cells are computed together, so that memory stays small
+_HEADS_AT_ONCE = 128  # heads whose cells are computed together, which bounds the memory
 
 
 @torch.no_grad()
 def predict_features(
     fitted: ModelState, rows: Names, states: RowStates, names: Sequence[Any], device: torch.device = CPU
 ) -> Prediction:
-    """Predict the features of these names at rows of these states; the device computes."""
+    """Predict the features ``names`` at rows with these ``states``, on ``device``."""
     features, heads = fitted.catalogue.take(names)
     units, types = Units.of(fitted, features), fitted.kinds_of(features).to(device)
     which, heads = np.arange(len(features)), move(heads, device)
     mean, std = np.empty((2, len(rows), len(features)))
     for start in range(0, len(rows), _ROWS_AT_ONCE):
         part = slice(start, start + _ROWS_AT_ONCE)
-        some = move(states.take(part), device)
-        predictive = predict_grid(heads, some, types, fitted.knowledge.likelihood)
+        block = move(states.take(part), device)
+        predictive = predict_grid(heads, block, types, fitted.knowledge.likelihood)
         mean[part], std[part] = units.apply(predictive.mean, predictive.std, which)
     columns = Names([feature.name for feature in features], "feature")
     return Prediction(rows, columns, units.kinds, mean, std, units.reach)
@@ -419,10 +419,10 @@ def predict_pairs(
     level: float,
     device: torch.device = CPU,
 ) -> tuple[Numbers, Numbers, Numbers, Numbers]:
-    """Predict single cells, as ``predict_features`` does, without the other cells of their rows.
+    """Predict pairs of a row and a feature, as ``predict_features`` does, without the rest of the grid.
 
-    Cell i is that of the row at the position ``rows[i]`` and of the feature ``names[which[i]]``. Returned
-    are the mean, the standard deviation, and the low and high end of the interval: four of (n,).
+    Pair i is the row at position ``rows[i]`` and the feature ``names[which[i]]``. Returned are the mean, the
+    standard deviation, and the low and high end of the interval: four of (n,).
     """
     mean, std, low, high = found = np.empty((4, len(rows)))
     order = np.argsort(which, kind="stable")
@@ -444,7 +444,7 @@ def predict_pairs(
     return found[0], found[1], found[2], found[3]
 
 
-_MOST = 60  # lines of a picture
+_MOST = 60  # cells of a plot
 
 _UP, _DOWN, _INK = "#0072B2", "#D55E00", "#222222"
 
@@ -465,7 +465,7 @@ def plot_prediction(prediction: Prediction, level: float, ax: Any) -> Any:
 
 
 def plot_explanation(explanation: Explanation, most: int, ax: Any) -> Any:
-    """Draw what each part adds, from the baseline to the prediction."""
+    """Draw the contribution of each part, from the baseline to the prediction."""
     parts = explanation.largest(most)
     ax = _axes(ax, len(parts) + 2)
     at, value = 1, explanation.baseline
@@ -473,7 +473,7 @@ def plot_explanation(explanation: Explanation, most: int, ax: Any) -> Any:
     for part in parts:
         ax.barh(at, part.value, left=value, color=_UP if part.value >= 0 else _DOWN)
         value, at = value + part.value, at + 1
-    ax.use_sticky_edges = False  # or the first and last bar would lie on the frame
+    ax.use_sticky_edges = False  # keeps the first and last bar off the frame
     ax.margins(x=0.08)
     ends = (0, explanation.baseline), (at, explanation.output)
     for place, end in ends:
@@ -504,5 +504,5 @@ def _label(ax: Any, texts: list[str]) -> None:
 
 
 def _text(text: str) -> str:
-    """A dollar sign in a name is no formula."""
+    """Escape dollar signs, which matplotlib would read as formulas."""
     return text.replace("$", r"\$")
