@@ -25,7 +25,8 @@ from headstart.core.types import Heads, RowStates
 from headstart.datasets import synthetic_ratings
 from headstart.linalg.packed import squares, unpack
 from headstart.model.features import Feature, FeatureStore
-from headstart.model.rows import RowObservations, RowStore
+from headstart.model.observations import ObservationList
+from headstart.model.rows import RowStore
 from headstart.table import Kind, Names
 
 Question = Callable[[], object]
@@ -132,7 +133,7 @@ def over_rows(model: Headstart) -> dict[str, tuple[Question, Question]]:
     def after_a_change() -> object:
         """One row has another state since the last question, which must not move the states of all others."""
         roster, row = model.fitted_.roster, np.array([int(changed.integers(len(rows)))])
-        nothing = RowObservations(np.zeros(0, np.int64), np.zeros(0))
+        nothing = ObservationList.none()
         model.fitted_ = replace(model.fitted_, roster=roster.put(row, roster.take(row), [nothing]))
         return model.audience("f7", 10)
 

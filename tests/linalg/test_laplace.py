@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from tests.algebra.test_gaussian import SIZE, Moments, priors, tensors, world
+from tests.linalg.test_gaussian import SIZE, Moments, priors, tensors, world
 from torch import Tensor
 
 from headstart.linalg.laplace import classify, probit_scale
