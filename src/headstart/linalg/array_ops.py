@@ -26,6 +26,15 @@ Numbers: TypeAlias = Any
 LinAlgError: type[RuntimeError] = torch.linalg.LinAlgError  # type: ignore[attr-defined]
 """The error of torch for a matrix that has no factorisation; both backends raise it."""
 
+
+@cache
+def _lapack() -> Any:
+    """Return SciPy's LAPACK, imported at its first use: few uses of the package need it."""
+    from scipy.linalg import lapack
+
+    return lapack
+
+
 _JITTER = 1e-7  # added to a diagonal, relative to its largest entry, where rounding made it indefinite
 
 
@@ -52,8 +61,7 @@ def cholesky(matrices: A) -> A:
 
 
 def _cholesky_one(matrix: Array) -> Array:
-    from scipy.linalg.lapack import dpotrf  # imported here: few uses of the package need SciPy
-
+    dpotrf = _lapack().dpotrf
     lower, info = dpotrf(matrix, lower=1)
     if info:
         raised = matrix.copy()
@@ -67,8 +75,7 @@ def _cholesky_one(matrix: Array) -> Array:
 def solve_lower(lower: A, right: A) -> A:
     """Return L⁻¹·B of lower triangular L (…, n, n) and B (…, n, k)."""
     if isinstance(lower, np.ndarray):
-        from scipy.linalg.lapack import dtrtrs
-
+        dtrtrs = _lapack().dtrtrs
         return _each(lambda root, columns: dtrtrs(root, columns, lower=1)[0], lower, right)
     return cast(Tensor, torch.linalg.solve_triangular(lower, right, upper=False))
 
@@ -76,8 +83,7 @@ def solve_lower(lower: A, right: A) -> A:
 def cholesky_solve(lower: A, right: A) -> A:
     """Return (L·Lᵀ)⁻¹·b of lower triangular L (…, n, n) and vectors b (…, n)."""
     if isinstance(lower, np.ndarray):
-        from scipy.linalg.lapack import dpotrs
-
+        dpotrs = _lapack().dpotrs
         return _each(lambda root, vector: dpotrs(root, vector, lower=1)[0], lower, right)
     return torch.cholesky_solve(right[..., None], lower)[..., 0]
 
@@ -90,9 +96,7 @@ def cholesky_inverse(lower: A) -> A:
 
 
 def _cholesky_inverse_one(lower: Array) -> Array:
-    from scipy.linalg.lapack import dpotri
-
-    triangle = dpotri(lower, lower=1)[0]
+    triangle = _lapack().dpotri(lower, lower=1)[0]
     return cast(Array, triangle.ravel(order="F").take(_mirror(len(triangle))))
 
 
@@ -216,5 +220,7 @@ def _each(function: Any, *stacks: Array) -> Array:
         return stacks[-1].copy()
     if stacks[0].ndim == 2:
         return cast(Array, function(*stacks))
-    results = [function(*items) for items in zip(*stacks, strict=True)]
-    return np.stack(results) if len(results) > 1 else cast(Array, results[0][None])
+    results = np.empty(stacks[-1].shape)
+    for number, items in enumerate(zip(*stacks, strict=True)):
+        results[number] = function(*items)
+    return results
