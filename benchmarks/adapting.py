@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headstart.adapters import StreamingAdapter, adapter_config, build_adapter
+from headstart.adapters import Adapter, adapter_config, build_adapter
 from headstart.adapters.bayes import ClosedFormAdapter
 from headstart.core.likelihood import Likelihood, LikelihoodConfig
 from headstart.core.types import FeatureBatch, Heads, Knowledge, RowStates
@@ -110,7 +110,7 @@ def main() -> None:
         stream(adapters["chn-bayes"], states["chn-bayes"])
 
 
-def stream(adapter: StreamingAdapter, states: RowStates) -> None:
+def stream(adapter: Adapter, states: RowStates) -> None:
     print("\n| observations before | ms for one more |")
     one = new_features(1, 1)
     for before in (1, 100, 10_000):

@@ -24,6 +24,7 @@ _PLACES = {
     # linalg
     "block_bytes": "linalg.ragged:BUDGET",
     "dense_from_density": "linalg.ragged:DENSE_FROM",
+    "padded_numbers_per_block": "linalg.ragged:_BLOCK_SIZE",
     "padding_factor": "linalg.gaussian:_MAX_PADDING",
     "ridge_strengths": "linalg.ridge:_STRENGTHS",
     "ridge_lines": "linalg.ridge:_LINES_TO_CHOOSE",

@@ -24,7 +24,7 @@ class UnknownNameError(InputError):
 
 
 class UnsupportedError(InputError):
-    """The chosen backbone or adapter cannot do what was asked."""
+    """The chosen backbone or adapter does not support the operation."""
 
 
 class ModelFileError(HeadstartError):

@@ -18,7 +18,6 @@ from torch import Tensor
 from headstart.adapters.base import (
     Adapter,
     AdapterConfig,
-    StreamingAdapter,
     adapter_config,
     new_adapter,
     register_adapter,
@@ -243,7 +242,7 @@ def check_adapter_loading(world: World) -> None:
 def check_streaming(world: World) -> None:
     """Check that the sufficient statistics of two halves of a context add up to those of the whole."""
     adapter = world.adapter
-    if not isinstance(adapter, StreamingAdapter):
+    if not adapter.streaming:
         return
     streamed = torch.nonzero(adapter.streams(world.new.kinds))[:, 0]
     batch, states = world.new.take(streamed), adapter.refine(world.knowledge.states)

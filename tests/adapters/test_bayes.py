@@ -14,7 +14,7 @@ from headstart.adapters import adapter_config, build_adapter
 from headstart.adapters.bayes import ClosedFormAdapter
 from headstart.adapters.chn_bayes import CHNBayes
 from headstart.core.types import FeatureBatch, Heads
-from headstart.linalg.gaussian import mixed
+from headstart.linalg.gaussian import condition_on_sums, mix
 from headstart.linalg.packed import unpack
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
@@ -91,13 +91,14 @@ def test_a_context_may_show_that_metadata_misleads(shots: tuple[int, ...], tiny:
         [adapter.prior.mean(world.batch).double(), adapter.prior.plain_mean.double().expand(6, -1)], dim=1
     )
     roots = torch.stack([root, adapter.prior.plain_root.double()])
-    mean, covariance = mixed(sums, means, roots, torch.tensor([0.7, 0.3], dtype=torch.float64))
+    shares = torch.tensor([0.7, 0.3], dtype=torch.float64)
+    mean, covariance = mix(condition_on_sums(sums, means, roots), shares, sums.counts)
     found = torch.cat([heads.weight, heads.bias[:, None]], dim=1).double()
     torch.testing.assert_close(found, mean, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(heads.covariances(6).double(), covariance, rtol=1e-4, atol=1e-5)
     # Where metadata says nothing, there is nothing to doubt.
     adapter.prior.base[:-1] = 0
-    assert not adapter.scales_prior_by_code_variance
+    assert not adapter.mixes_priors
 
 
 def joined(one: Cells, other: Cells) -> Cells:

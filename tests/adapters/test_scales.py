@@ -8,7 +8,13 @@ import torch
 from scipy.stats import invgamma
 from tests.oracles.integration import posterior_of_scale
 
-from headstart.adapters.unknown_scale import ScalePrior, _matching_freedom, _weighted_median, shrinkage_scale
+from headstart.adapters.unknown_scale import (
+    ScalePrior,
+    _matching_freedom,
+    _weighted_median,
+    basis_from_sums,
+    shrinkage_scale,
+)
 from headstart.core.types import Scales
 from headstart.linalg.gaussian import ContextSums
 
@@ -49,7 +55,7 @@ def sums_of(made: list[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> ContextSum
 
 
 def answers(prior: ScalePrior, sums: ContextSums, means: torch.Tensor) -> list[torch.Tensor]:
-    return list(prior.posterior(sums, means, COVARIANCE))
+    return list(prior.posterior(basis_from_sums(sums, means, COVARIANCE), means, COVARIANCE))
 
 
 def test_features_do_not_hang_on_each_other() -> None:
@@ -101,18 +107,27 @@ def test_a_part_is_what_numerical_integration_finds(shots: int) -> None:
     freedoms = torch.linspace(5, 9, len(prior.reach)).double()
     prior.freedom.copy_(freedoms)  # enough for E[s²] to exist
     made = contexts([shots], seed=shots)
-    parts = prior._given(sums_of(made), torch.zeros(1, SIZE - 1, dtype=torch.float64), COVARIANCE)
-    found, chosen = [], [0, 1, len(prior.reach) // 2, len(prior.reach) - 2]
+    sums, means = sums_of(made), torch.zeros(1, SIZE - 1, dtype=torch.float64)
+    found, noises, chosen = [], [], [0, 1, len(prior.reach) // 2, len(prior.reach) - 2]
     for part in chosen:
         numbers = (float(each[part]) for each in (prior.reach, prior.freedom, prior.square))
         evidence, expected, mean, covariance = posterior_of_scale(made[0], COVARIANCE.numpy(), *numbers)
-        found.append(evidence + float(prior.share[part].log()))
-        np.testing.assert_allclose(float(parts.expected_square[0, part]), expected, rtol=1e-3)
-        np.testing.assert_allclose(parts.mean[0, part].numpy(), mean, rtol=1e-6, atol=1e-8)
-        spread = parts.covariance[0, part] * parts.expected_square[0, part]
-        np.testing.assert_allclose(spread.numpy(), covariance, rtol=1e-3, atol=1e-9)
-    difference = np.array(found) - parts.evidence[0, chosen].numpy()
-    np.testing.assert_allclose(difference, difference[0], atol=1e-3)  # all but a constant of all parts
+        alone = prepared(known())
+        for name in ("reach", "freedom", "square"):
+            getattr(alone, name).fill_(getattr(prior, name)[part])
+        mine, spread, noise = answers(alone, sums, means)
+        np.testing.assert_allclose(float(noise[0]), expected, rtol=1e-3)
+        np.testing.assert_allclose(mine[0].numpy(), mean, rtol=1e-6, atol=1e-8)
+        np.testing.assert_allclose(spread[0].numpy(), covariance, rtol=1e-3, atol=1e-9)
+        found.append(evidence)
+        noises.append(float(noise[0]))
+    # Two parts share the noise by their tempered evidence.
+    for one, other in ((0, 1), (0, 2), (2, 3)) if shots else ():
+        prior.share.zero_()
+        prior.share[[chosen[one], chosen[other]]] = 0.5
+        odds = np.exp(shots / (shots + 2) * (found[one] - found[other]))
+        expected = (odds * noises[one] + noises[other]) / (odds + 1)
+        assert float(answers(prior, sums, means)[2][0]) == pytest.approx(expected, rel=1e-3)
 
 
 def test_a_predicted_pattern_is_taken_as_large_as_costs_least() -> None:

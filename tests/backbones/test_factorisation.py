@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from tests.limits import Limits
 
 from headstart.backbones import factorisation_fit as row_sweep
 from headstart.backbones import factorisation_fit as sweeping_module
@@ -16,7 +17,6 @@ from headstart.backbones.factorisation import Factorisation, FactorisationConfig
 from headstart.backbones.factorisation_fit import FactorisationTraining, to_logistic, whiten
 from headstart.backbones.row_posterior import MORE_PASSES, PASSES, RowPosterior
 from headstart.core.types import Description
-from headstart.linalg import ragged as blocks
 from headstart.linalg.packed import unpack
 from headstart.linalg.ragged import TransposedSum
 from headstart.table.cells import Cells
@@ -317,10 +317,10 @@ def same(found: torch.Tensor | Array, expected: Array) -> None:
 @pytest.mark.parametrize("sweep", [0, 3, 4])
 @pytest.mark.parametrize("given", [None, 0.3], ids=["strengths as chosen", "every column used"])
 def test_a_sweep_updates_everything_as_the_formulas_read(
-    kinds: list[int], sweep: int, given: float | None, monkeypatch: pytest.MonkeyPatch
+    kinds: list[int], sweep: int, given: float | None, limits: Limits
 ) -> None:
     """The fifth sweep also chooses what is worth regressing on. Blocks are of few rows and features."""
-    monkeypatch.setattr(blocks, "BUDGET", 20_000)
+    limits(block_bytes=20_000)
     cells, every_kind = made_up(kinds)
     training = watched(untrained(every_kind), cells, given)
     told = list(islice(training.sweeps(), sweep + 1))
@@ -349,13 +349,11 @@ def test_a_sweep_updates_everything_as_the_formulas_read(
 
 @every_mix
 @pytest.mark.parametrize("budget", [1, 7 * 64 * 20, 2**40], ids=["one row", "few rows", "all rows"])
-def test_the_size_of_blocks_does_not_matter(
-    kinds: list[int], budget: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_size_of_blocks_does_not_matter(kinds: list[int], budget: int, limits: Limits) -> None:
     cells, every_kind = made_up(kinds)
     usual = untrained(every_kind, sweeps=6)
     errors = list(sweeping(usual, cells))
-    monkeypatch.setattr(blocks, "BUDGET", budget)
+    limits(block_bytes=budget)
     model = untrained(every_kind, sweeps=6)
     np.testing.assert_allclose(list(sweeping(model, cells)), errors, rtol=1e-9)
     for (name, one), other in zip(usual.state_dict().items(), model.state_dict().values(), strict=True):
@@ -365,10 +363,10 @@ def test_the_size_of_blocks_does_not_matter(
 
 @every_mix
 def test_observations_are_ordered_by_feature_once_for_all_sweeps(
-    kinds: list[int], monkeypatch: pytest.MonkeyPatch
+    kinds: list[int], monkeypatch: pytest.MonkeyPatch, limits: Limits
 ) -> None:
     """What is kept gives, in every sweep, the sums that observations ordered anew would give."""
-    monkeypatch.setattr(blocks, "BUDGET", 20_000)
+    limits(block_bytes=20_000)
     cells, every_kind = made_up(kinds)
     made: list[Cells] = []
 

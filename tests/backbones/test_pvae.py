@@ -6,12 +6,12 @@ import math
 
 import pytest
 import torch
-from tests.algebra.test_sparse import lines_of
 from tests.backbones.conftest import random_cells
+from tests.limits import Limits
+from tests.linalg.test_sparse import lines_of
 from tests.oracles.set_encoder import encode_sets
 from torch.distributions import Bernoulli, Normal, kl_divergence
 
-from headstart.backbones import pvae as set_encoder
 from headstart.backbones.pvae import PVAE, PVAEConfig, SetEncoder
 from headstart.core import LikelihoodConfig
 from headstart.table.cells import Cells
@@ -20,10 +20,8 @@ from headstart.table.kinds import KindType
 
 @pytest.mark.parametrize("pooling", ["sum", "root"])
 @pytest.mark.parametrize("path", ["tabled", "folded", "off the grid"])
-def test_set_encoder_paths_equal_the_slow_one(
-    pooling: str, path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(set_encoder, "GRID_COST", 1e9 if path == "folded" else 0.0)
+def test_set_encoder_paths_equal_the_slow_one(pooling: str, path: str, limits: Limits) -> None:
+    limits(grid_cost=1e9 if path == "folded" else 0.0)
     cells = random_cells(6, 5, 0.6, seed=1, grid=None if path == "off the grid" else 5)
     encoder = SetEncoder(5, 4, 7, torch.linspace(0, 1, 5), pooling)  # type: ignore[arg-type]
     torch.nn.init.normal_(encoder.bias)
@@ -32,12 +30,12 @@ def test_set_encoder_paths_equal_the_slow_one(
     torch.testing.assert_close(encoder(cells), encode_sets(encoder, cells))
 
 
-def test_paths_give_the_same_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_give_the_same_gradients(limits: Limits) -> None:
     cells = random_cells(8, 5, 0.6, seed=2)
     encoder = SetEncoder(5, 4, 7, torch.linspace(0, 1, 5), "root")
     found = []
     for cost in (0.0, 1e9):
-        monkeypatch.setattr(set_encoder, "GRID_COST", cost)
+        limits(grid_cost=cost)
         found.append(torch.autograd.grad(encoder(cells).sin().sum(), list(encoder.parameters())))
     for tabled, folded in zip(*found, strict=True):
         torch.testing.assert_close(tabled, folded)

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.limits import Limits
 
-from headstart.backbones import factorisation as reading
 from headstart.backbones.factorisation import Factorisation, FactorisationConfig
 from headstart.backbones.row_posterior import HeadMoments, PaddedRows, RowBatch, RowPosterior
 from headstart.core.types import Heads, RowStates
@@ -51,11 +51,9 @@ COUNTS = [2, 5, 0, 3, 9, 12, 1]
 
 @pytest.mark.parametrize("kinds", MIXES, ids=str)
 @pytest.mark.parametrize("budget", [1, 1 << 20])
-def test_a_row_is_the_same_alone_and_in_company(
-    kinds: list[KindType], budget: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_row_is_the_same_alone_and_in_company(kinds: list[KindType], budget: int, limits: Limits) -> None:
     """Also a row of ratings beside rows of other kinds, which take more passes."""
-    monkeypatch.setattr(reading, "_NUMBERS_AT_ONCE", budget)
+    limits(row_posterior_block=budget)
     cells, known_heads, every = world(kinds, COUNTS)
     own = torch.full((FEATURES,), -1)
     model = backbone(every)

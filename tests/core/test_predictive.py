@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import norm
+from tests.limits import Limits
 
-from headstart.core import predictive as predictive_module
 from headstart.core.likelihood import Likelihood, LikelihoodConfig
 from headstart.core.predictive import Predictive, predict_cells, predict_grid
 from headstart.core.types import Heads, RowStates
@@ -214,10 +214,10 @@ def test_a_cell_of_a_grid_does_not_hang_on_the_others(sure: bool) -> None:
 
 
 @with_and_without_covariance
-def test_parts_that_bound_memory_change_nothing(sure: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_that_bound_memory_change_nothing(sure: bool, limits: Limits) -> None:
     world, cells = made_up("identity", sure, noisy=True, vague=True), some_cells(KINDS)
     whole = predict_cells(world.heads, world.states, cells, KINDS, world.likelihood)
-    monkeypatch.setattr(predictive_module, "_CELLS_AT_ONCE", 2 * ROWS)
+    limits(predicted_cells_per_block=2 * ROWS)
     parts = predict_cells(world.heads, world.states, cells, KINDS, world.likelihood)
     torch.testing.assert_close(parts.logits, whole.logits)
     torch.testing.assert_close(parts.std, whole.std)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import ClassVar, Literal
 
 import pytest
+from tests.stand_ins import registered
 
 from headstart import registry as registry_module
 from headstart.adapters import ADAPTERS, Adapter, AdapterConfig, adapter_config, adapter_names
@@ -180,9 +181,9 @@ def test_the_projects_own_parts_are_found_without_being_imported() -> None:
 
 
 @pytest.fixture
-def plain_registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ADAPTERS, "_parts", dict(ADAPTERS.parts()))
-    ADAPTERS.register(Plain)
+def plain_registered() -> Iterator[None]:
+    with registered(ADAPTERS, Plain):
+        yield
 
 
 @pytest.mark.usefixtures("plain_registered")

@@ -12,11 +12,10 @@ import torch
 from headstart import Headstart, Table
 from headstart.distributed import SINGLE_PROCESS, join_processes, process_group, use_group
 from headstart.errors import InputError
-from headstart.linalg.row_sharded import draw_normal_rows, draw_uniform_at, tall_qr
+from headstart.linalg.row_sharded import draw_normal_rows, draw_uniform_at, gather_cells, tall_qr
 from headstart.table.kind_inference import resolve_kinds, sample_values
 from headstart.table.names import Names
 from headstart.table.sharding import FeatureExchange
-from headstart.training.episodes import gather_cells
 from tests.distributed.cases import CASES, as_large
 from tests.pretended import Pretending, device_named
 

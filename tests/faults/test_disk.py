@@ -50,7 +50,7 @@ def test_a_save_that_the_disk_refuses_keeps_the_old_model(
     place, old, new = tmp_path / "m", fresh(), fresh()
     old.save(place)
     new.add_feature("new", observations={"u1": 3})
-    monkeypatch.setattr(storage.os, call, failing(number, times))
+    monkeypatch.setattr(os, call, failing(number, times))
     with pytest.raises(StorageError) as refusal:
         new.save(place)
     monkeypatch.undo()
@@ -70,7 +70,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "file").write_text("")
     with pytest.raises(HeadstartError, match="file"):
         fresh().save(tmp_path / "file" / "m")
-    monkeypatch.setattr(storage.os, "mkdir", failing(errno.EROFS))
+    monkeypatch.setattr(os, "mkdir", failing(errno.EROFS))
     with pytest.raises(StorageError, match="the disk is read-only"):
         fresh().save(tmp_path / "new")
     with pytest.raises(StorageError, match="the disk is read-only"):
@@ -88,7 +88,7 @@ def test_a_read_only_folder_is_named(tmp_path: Path) -> None:
 def test_a_full_disk_during_training_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = tmp_path / "c"
     model = Headstart(adapter="chn", quiet=True, metatraining={"epochs": 2})
-    monkeypatch.setattr(storage.os, "fsync", failing(errno.ENOSPC, 4))
+    monkeypatch.setattr(os, "fsync", failing(errno.ENOSPC, 4))
     with pytest.raises(StorageError, match=r"safetensors cannot be written .*the disk is full"):
         model.fit(table("rating"), checkpoint=place)
     monkeypatch.undo()
@@ -129,7 +129,7 @@ def test_predictions_are_written_whole_or_not_at_all(
     place = tmp_path / f"p.{suffix}"
     place.write_text("old")
     lines = fresh().predict().to_arrow()
-    monkeypatch.setattr(storage.os, "fsync", failing(errno.ENOSPC))
+    monkeypatch.setattr(os, "fsync", failing(errno.ENOSPC))
     with pytest.raises(StorageError, match="the disk is full"):
         destination(str(place), None, True).write(lines)
     assert place.read_text() == "old"
@@ -138,7 +138,7 @@ def test_predictions_are_written_whole_or_not_at_all(
     def halfway(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(storage.os, "replace", halfway)
+    monkeypatch.setattr(os, "replace", halfway)
     with pytest.raises(KeyboardInterrupt):
         destination(str(place), None, True).write(lines)
     monkeypatch.undo()

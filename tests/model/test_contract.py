@@ -11,7 +11,7 @@ import pytest
 import torch
 from tests.model.conftest import ratings_table
 
-from headstart.adapters import ADAPTERS, Adapter, StreamingAdapter, adapter_config
+from headstart.adapters import ADAPTERS, Adapter, adapter_config
 from headstart.adapters.head_prior import HeadPrior
 from headstart.backbones import BACKBONES, Backbone
 from headstart.model import Headstart
@@ -48,7 +48,7 @@ def test_every_part_is_here() -> None:
     assert {adapter_config(adapter).name for _, adapter in tested} == set(ADAPTERS.parts())
     assert {backbone for backbone, _ in tested} == set(BACKBONES.parts())
     by_name = {adapter_config(adapter).name for _, adapter in streaming.args[1]}
-    assert by_name == {name for name, part in ADAPTERS.parts().items() if issubclass(part, StreamingAdapter)}
+    assert by_name == {name for name, part in ADAPTERS.parts().items() if part.streaming}
 
 
 @pairs
@@ -122,7 +122,7 @@ def is_streamed(model: Headstart) -> bool:
     """Whether observations are added up, which holds to rounding only."""
     adapter = model.fitted_.adapter
     kind = torch.tensor([model.feature("f0").kind.type])
-    return isinstance(adapter, StreamingAdapter) and bool(adapter.streams(kind))
+    return bool(adapter.streams(kind))
 
 
 @pairs

@@ -132,7 +132,7 @@ def test_weights_are_those_of_a_weighted_regression(kind: str) -> None:
     weights = 2.0 ** ((feature.times - 1500) / HALF)
     rows = np.concatenate([states.activation.numpy(), np.ones((len(scaled), 1))], axis=1).astype(np.float64)
     root = prior.root(torch.float64).detach().numpy()
-    assert not held.adapter.scales_prior_by_code_variance  # the prior has one part
+    assert not held.adapter.mixes_priors  # the prior has one part
     mean = prior.known_means[held.catalogue.number("f1"), 0].double().numpy()
     precision = np.linalg.inv(root @ root.T)
     linear = precision @ mean

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,10 +15,11 @@ import pyarrow as pa
 import pytest
 import torch
 from tests.faults.models import fresh
+from tests.limits import Limits
 
 from headstart.errors import InputError, ModelFileError, StorageError, SurpriseWarning
 from headstart.model import Headstart
-from headstart.model.saving import folder, journal
+from headstart.model.saving import journal
 from headstart.model.saving.format import model_tensors
 from headstart.table import Table
 
@@ -203,16 +205,16 @@ def test_a_copy_inside_updating_is_not_journaled(tmp_path: Path) -> None:
     assert Headstart.load(place).features[-1] == "new"
 
 
-def test_a_long_journal_becomes_a_whole_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_journal_becomes_a_whole_model(tmp_path: Path, limits: Limits) -> None:
     place = plain(tmp_path / "m")
-    monkeypatch.setattr(folder, "_MAX_CHANGES", 3)
+    limits(journal_changes=3)
     for i in range(5):
         live = changed(place, lambda m, i=i: m.add_feature(f"new{i}", observations={f"u{i}": 3}))
     assert len(journals(place)) == 1
     assert journals(place)[0].read_text().count("\n") == 1  # three, then all four were saved, then one
     assert_same(Headstart.load(place), live)
-    monkeypatch.setattr(folder, "_MAX_JOURNAL_BYTES", 10)
-    monkeypatch.setattr(folder, "_MAX_JOURNAL_SHARE", 10**9)
+    limits(journal_bytes=10)
+    limits(journal_share=10**9)
     live = changed(place, lambda m: m.add_feature("large"))
     assert not journals(place)
     assert_same(Headstart.load(place), live)
@@ -298,7 +300,7 @@ def test_a_full_disk_adds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             return real(handle, rest[:50])
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(journal.os, "write", half)
+    monkeypatch.setattr(os, "write", half)
     with pytest.raises(StorageError, match="the disk is full"):
         changed(place, lambda m: m.add_feature("too much"))
     monkeypatch.undo()
@@ -313,12 +315,10 @@ def _write(place: Path, name: str, count: int) -> None:
             model.add_feature(f"{name}{i}", observations={f"u{i}": 3})
 
 
-def test_processes_that_write_and_read_at_the_same_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_processes_that_write_and_read_at_the_same_time(tmp_path: Path, limits: Limits) -> None:
     """No change is lost, and a reader sees all that was there when it started, also while all is saved."""
     place = plain(tmp_path / "m")
-    monkeypatch.setattr(folder, "_MAX_CHANGES", 4)
+    limits(journal_changes=4)
     context = multiprocessing.get_context("fork")
     writers = [context.Process(target=_write, args=(place, name, 10)) for name in "ab"]
     for writer in writers:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from headstart.backbones.pvae import SetEncoder
 from headstart.table.cells import Cells
-from tests.algebra.test_sparse import lines_of
+from tests.linalg.test_sparse import lines_of
 
 
 def encode_sets(encoder: SetEncoder, cells: Cells) -> Tensor:

@@ -179,7 +179,7 @@ def one_by_one(store: Store, model: Path) -> LiveState:
             kind, name = connection.execute(
                 select(CHANGES.c.kind, CHANGES.c.name).where(CHANGES.c.number == number)
             ).one()
-            new = {name: features[name]} if kind == "feature" else {}
+            new = {name: features[name]} if kind == "add_feature" else {}
             rows = {added[number]: None} if number in added else {}
             state = apply(state, Delta(features=new, rows=rows, cells=cells))
         assert not read_since(connection, numbers[-1] if numbers else 0, state.model.rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -10,11 +11,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.limits import limits
 
 from headstart.datasets import synthetic_ratings
 from headstart.errors import InputError
 from headstart.table import Cells, Kind, Kinds, Names, Table
-from headstart.table import reading as sorting_module
 from headstart.table.cells import (
     count_positions,
     is_sorted,
@@ -182,9 +183,7 @@ def test_observations_are_sorted_as_by_comparing(count):
 @settings(max_examples=60, deadline=None)
 def test_sorting_is_a_plain_sort(pairs, counted):
     rows, features, values = (np.array([each[i] for each in pairs], dtype=np.int64) for i in range(3))
-    with pytest.MonkeyPatch.context() as patch:
-        if counted:
-            patch.setattr(sorting_module, "_FEW", 0)
+    with limits(observations_sorted_by_comparison=0) if counted else nullcontext():
         found = sort_observations(rows, features, values.astype(np.float32), (5, 4))
     expected = sorted(pairs, key=lambda each: each[:2])
     assert list(zip(*(part.tolist() for part in found[:3]), strict=True)) == expected

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.adapters.conftest import Tiny
 from tests.adapters.conftest import some_cells as cells_of_kinds
-from tests.algebra.test_sparse import lines_of
 from tests.backbones.conftest import random_cells
 from tests.limits import Limits
+from tests.linalg.test_sparse import lines_of
 from torch.distributions import Bernoulli, Normal
 
 from headstart.adapters import adapter_config, build_adapter

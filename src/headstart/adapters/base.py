@@ -16,7 +16,7 @@ from headstart.config import Config
 from headstart.core.devices import compute_on
 from headstart.core.types import FeatureBatch, Heads, Knowledge, OneHead, OneState, RowStates
 from headstart.errors import InputError, UnknownNameError, UnsupportedError, did_you_mean
-from headstart.linalg.packed import Array
+from headstart.linalg.array_ops import Array
 from headstart.registry import Registry
 
 Reduce = Callable[[Tensor], Tensor]
@@ -233,24 +233,6 @@ class Adapter(nn.Module, ABC):
 
     def _cannot(self, what: str) -> NoReturn:
         raise UnsupportedError(f"the adapter {self.config.name!r} cannot {what}")
-
-
-class StreamingAdapter(Adapter):
-    """An adapter whose heads follow from sums over observations for some kinds."""
-
-    streaming: ClassVar[bool] = True
-
-    @abstractmethod
-    def streams(self, kinds: Tensor) -> Tensor:
-        """Return a mask like ``kinds``: of which kinds heads follow from sums over observations."""
-
-    @abstractmethod
-    def evidence(self, batch: FeatureBatch, states: RowStates) -> Tensor:
-        """Compute the sums of each feature: (features, numbers) in double precision."""
-
-    @abstractmethod
-    def solve(self, evidence: Tensor, batch: FeatureBatch) -> Heads:
-        """Compute heads from sums; of ``batch`` only metadata and kinds are read."""
 
 
 ADAPTERS: Registry[Adapter] = Registry("adapter", "headstart.adapters")

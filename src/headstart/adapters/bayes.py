@@ -8,71 +8,48 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import ClassVar, Literal, NamedTuple, cast
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headstart.adapters.base import AdapterConfig, Reduce, StreamingAdapter, register_adapter
-from headstart.adapters.base import OneContext as OneContext
+from headstart.adapters.base import Adapter, AdapterConfig, OneContext, Reduce, register_adapter
 from headstart.adapters.head_prior import HeadPrior, ReferenceFeatures, mean_squared_weights
-from headstart.adapters.unknown_scale import ScalePrior, found_scales
+from headstart.adapters.unknown_scale import ScalePrior, infer_scales
 from headstart.core.networks import mlp
-from headstart.core.types import FeatureBatch, Heads, Knowledge, OneHead, OneState, RowStates, Scales
+from headstart.core.types import FeatureBatch, Heads, Knowledge, OneHead, OneState, RowStates
+from headstart.linalg.array_ops import Array
 from headstart.linalg.gaussian import (
-    TEMPER,
     ContextSums,
-    mixed,
-    mixed_few,
-    posterior_of,
-    regress,
-    sums_of,
-    sums_over,
+    condition_on_rows,
+    condition_on_sums,
+    mix,
+    packed_length,
+    sum_contexts,
+    unpack_sums,
 )
-from headstart.linalg.laplace import FEWEST_WEIGHT, classify, probit_scale
-from headstart.linalg.packed import (
-    Array,
-    cholesky_one,
-    pack,
-    pack_one,
-    positive,
-    robust_cholesky_one,
-    solve_lower_one,
-    solve_upper_one,
-)
+from headstart.linalg.laplace import classify, probit_scale
+from headstart.linalg.packed import pack, positive
 from headstart.linalg.ragged import all_equal, blocks, pad, pad_rows
 from headstart.table.kinds import KindType
-from headstart.table.outliers import LEAST_DEVIATION, winsorise, winsorise_one
+from headstart.table.outliers import LEAST_DEVIATION, winsorise, winsorise_by_feature, winsorise_one
 
-
-def winsorise_context(
-    batch: FeatureBatch, states: RowStates, landmarks: ReferenceFeatures, scales: Scales | None
-) -> FeatureBatch:
-    """Bring back reals that are far off, unless their row is as far off in most known features."""
-    rows, place = torch.unique(batch.cells.index, return_inverse=True)
-    extent = landmarks.extents(states.activation.index_select(0, rows))[place]
-    least = torch.full((len(batch),), LEAST_DEVIATION, dtype=torch.float64)
-    if batch.units is not None and scales is not None:  # scales that are yet to be found
-        smallest = scales.scale.min() / batch.units[:, 1].clamp(min=1e-300)
-        least = torch.where(batch.unscaled, LEAST_DEVIATION * smallest, least)
-    return batch.observing(winsorise(batch.cells, batch.kinds == KindType.REAL, extent, least))
-
-
-_MANY = 1000  # features from which networks are trained longer, in larger batches
+_MANY_FEATURES = 1000  # from which networks are trained longer, in larger batches
+_MAX_LOG_NOISE = 3.0  # |log| of a row's noise relative to the usual
+_SHARDED_BUDGET = 1 << 22  # numbers in one block of several processes, which wait for each other at each one
 
 
 def default_meta_training(features: int) -> Mapping[str, object]:
-    """The settings for a table of so many features: few epochs at a high rate.
+    """Return settings of meta-training for a table of ``features``: few epochs at a high rate.
 
-    >>> usual_training(100)["epochs"], usual_training(5000)["epochs"]
+    >>> default_meta_training(100)["epochs"], default_meta_training(5000)["epochs"]
     (15, 24)
     """
-    many = features >= _MANY
+    many = features >= _MANY_FEATURES
     return {
         "epochs": 24 if many else 15,
         "epoch_features": 2000,  # more of them cost time and change little
-        # Of many features a large batch, with little of each, teaches more in the same time than a small one.
+        # With many features, large batches with few observations of each learn more in the same time.
         "batch_size": 192 if many else 48,
         "max_shots": 32 if many else 128,
         "max_targets": 32 if many else 256,
@@ -81,30 +58,28 @@ def default_meta_training(features: int) -> Mapping[str, object]:
         "weight_decay": 0.0,
         "decoupled_weight_decay": 0.05 if many else 0.1,
         "max_grad_norm": 1.0,
-        # Of many features the last state is as good as the best validated, and less of an accident.
+        # With many features the last state is as good as the best validated one, and less accidental.
         "patience": None if many else 15,
         "shots": "log",
         "weighting": 0.5,
     }
 
 
-WIDEST_NOISE = 3.0  # |log| of a row's noise relative to the usual
-
-
-class ClosedFormAdapter(StreamingAdapter):
+class ClosedFormAdapter(Adapter):
     """θ ~ N(prior mean, C) given x_i = θ·[d_i; 1] + noise_i: exact for ratings and reals.
 
-    The prior and the noise, which depends on the row, start from the backbone's own heads and are
+    The prior and the noise, which depends on the row, are initialised from the backbone's heads and
     meta-trained through the closed form. Values behind a logistic link get Laplace's approximation.
-    Subclasses say what the prior mean is.
+    Subclasses define the prior mean.
     """
 
     refines: ClassVar[bool] = True
-    context_free_prior: ClassVar[bool] = False  # whether the prior mean does not depend on the context
     gives_uncertainty: ClassVar[bool] = True
+    streaming: ClassVar[bool] = True
     sharded: ClassVar[bool] = True
     explainable: ClassVar[bool] = True
     weighs: ClassVar[bool] = True
+    context_free_prior: ClassVar[bool] = False  # whether the prior mean does not depend on the context
 
     def __init__(self, config: AdapterConfig, knowledge: Knowledge, learned: int = 0) -> None:
         """``learned`` is the number of learned activations beside the backbone's."""
@@ -112,8 +87,8 @@ class ClosedFormAdapter(StreamingAdapter):
         width = knowledge.states.code.shape[1]
         self.prior = HeadPrior(knowledge, learned)
         self.log_trust = nn.Parameter(torch.ones(()))  # of a squashed rating, relative to a binary value
-        # What an uncertain row adds to the noise of an observation: the variance of its activation weighted
-        # by the mean squares of heads' weights; of a backbone that gives none, that of its code.
+        # An uncertain row adds to the noise of an observation: the variance of its activation weighted
+        # by the mean squares of heads' weights; if the backbone gives none, the variance of its code.
         self.mean_squares = nn.Parameter(torch.zeros(self.prior.size - 1))
         self.doubt = nn.Parameter(torch.zeros(width))
         self.row_noise = mlp([width + 1, 32, 1])
@@ -122,14 +97,14 @@ class ClosedFormAdapter(StreamingAdapter):
 
     @torch.no_grad()
     def prepare(self) -> None:
-        """Start from what the backbone's heads say."""
+        """Initialise the prior and the noise from the backbone's heads."""
         self.prior.prepare(self.knowledge)
         heads = (self.knowledge.new_heads or self.knowledge.heads).detach()
         mean_squares = mean_squared_weights(self.knowledge, heads)
         self.mean_squares[: len(mean_squares)] = mean_squares
         last = cast(nn.Linear, self.row_noise[-1])
         nn.init.zeros_(last.bias)
-        nn.init.zeros_(last.weight)  # so that it begins with what the backbone says of a row
+        nn.init.zeros_(last.weight)  # at first a row has the noise that the backbone gives it
         if self.scale_prior is not None and self.knowledge.scales is not None:
             usual = self.prior.noise(self.knowledge.kinds)
             noise = None if heads.noise is None else heads.noise / usual
@@ -139,153 +114,152 @@ class ClosedFormAdapter(StreamingAdapter):
 
     @property
     def meta_defaults(self) -> Mapping[str, object]:
-        """Few epochs at a high rate: it begins close to where it ends."""
+        """Few epochs at a high rate: training ends close to where it begins."""
         return default_meta_training(len(self.knowledge.heads))
 
     @property
     def dtype(self) -> torch.dtype:
         """The precision of solving: single in training, for speed; otherwise double.
 
-        In double precision neither the order nor the batching of observations shows in the result.
+        In double precision the order and the batching of observations do not change the result.
         """
         return torch.float32 if self.training else torch.float64
 
-    # -- what heads read --------------------------------------------------------------------------
-
     def refine(self, states: RowStates) -> RowStates:
-        """Say how noisy each row is, from how much and how surely it is known."""
+        """Estimate the noise of each row from its code and the uncertainty of it."""
         inputs = torch.cat([states.code, states.code_std.mean(1, keepdim=True)], dim=1)
-        noise = self.row_noise(inputs)[:, 0].clamp(-WIDEST_NOISE, WIDEST_NOISE).exp()
+        noise = self.row_noise(inputs)[:, 0].clamp(-_MAX_LOG_NOISE, _MAX_LOG_NOISE).exp()
         noise = noise * (1 + states.code_std**2 @ self.doubt.clamp(min=0))
         return replace(states, noise=noise if states.noise is None else noise * states.noise)
+
+    # -- the prior --------------------------------------------------------------------------------
+
+    @abstractmethod
+    def prior_mean(self, batch: FeatureBatch, sums: Tensor) -> Tensor:
+        """Return the prior mean of each head, from metadata and ``context_sums``: (features, size)."""
+
+    def context_sums(self, batch: FeatureBatch, states: RowStates) -> Tensor:
+        """Return the sums over contexts that the prior mean reads: here none, (features, 0)."""
+        return states.code.new_zeros(len(batch), 0)
+
+    @property
+    def mixes_priors(self) -> bool:
+        """Whether a prior without metadata is an alternative, which the context may favour.
+
+        Learned activations have no such prior, and training does without it.
+        """
+        possible = not self.training and self.prior.learned == 0 and bool(self.prior.misleading > 0)
+        return possible and self.prior.uses_metadata
+
+    def _priors(
+        self, prior_mean: Tensor, batch: FeatureBatch, root: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return means (features, P, size), roots (P, size, size) and shares (P,) of the P priors."""
+        if self.mixes_priors:
+            return self.prior.parts(prior_mean, batch)
+        return prior_mean[:, None], root[None], None
 
     # -- heads from contexts ----------------------------------------------------------------------
 
     def adapt(self, batch: FeatureBatch, states: RowStates) -> Heads:
-        """Give each feature the posterior of its head, features of similar shots together."""
-        batch = self._without_outliers(batch, states)
-        prior_mean = self.prior_mean(batch, self.context_sums(batch, states)).to(self.dtype)
+        """Compute the posterior of each feature's head."""
+        return self._adapt(batch, states, None)
+
+    @torch.no_grad()
+    def adapt_sharded(self, batch: FeatureBatch, states: RowStates, reduce: Reduce) -> Heads:
+        """Compute the heads that ``adapt`` gives, where each process has the cells of its own rows."""
+        return self._adapt(batch, states, reduce)
+
+    def _adapt(self, batch: FeatureBatch, states: RowStates, reduce: Reduce | None) -> Heads:
+        """Compute the posteriors of heads, those of similar shots together.
+
+        ``reduce`` adds up over processes; with None, this process has all observations.
+        """
+        batch = self._winsorise(batch, states, sharded=reduce is not None)
+        sums, shots, unscaled = self.context_sums(batch, states), batch.shots, batch.unscaled
+        if reduce is not None:
+            sums = reduce(sums) if sums.shape[1] else sums
+            shots, unscaled = reduce(shots.clone()), torch.zeros_like(unscaled)
+        prior_mean = self.prior_mean(batch, sums).to(self.dtype)
         root, none = self.prior.root(self.dtype), batch.kinds[:0]
-        heads, order = [self.heads_of(prior_mean[:0], root.expand(0, -1, -1), none)], [none]  # may be empty
-        apart = self.knowledge.likelihood.squashes(batch.kinds) + 2 * (batch.kinds == KindType.BINARY)
-        unscaled = batch.unscaled
-        apart = apart + 4 * unscaled
-        for group in blocks(batch.shots, self.prior.size, apart):
+        heads, order = [self._heads(prior_mean[:0], root.expand(0, -1, -1), none)], [none]  # for no features
+        squashed = self.knowledge.likelihood.squashes(batch.kinds)
+        forms = squashed + 2 * (batch.kinds == KindType.BINARY) + 4 * unscaled
+        for group in blocks(shots, self.prior.size, forms, None if reduce is None else _SHARDED_BUDGET):
+            part = batch.take(group)
             order.append(group)
-            if bool(unscaled[group[0]]):
-                heads.append(self._unscaled_heads(batch.take(group), states, prior_mean[group], root))
+            if bool(unscaled[group[0]]) and self.scale_prior is not None and part.units is not None:
+                heads.append(self._unscaled_heads(part, states, prior_mean[group], root))
                 continue
-            mean, covariance = self._posterior(batch.take(group), states, prior_mean[group], root)
-            heads.append(self.heads_of(mean, covariance, batch.kinds[group]))
+            posterior = self._classify if bool(squashed[group[0]]) else self._regress
+            mean, covariance = posterior(part, states, prior_mean[group], root, reduce)
+            heads.append(self._heads(mean, covariance, part.kinds))
         return Heads.concatenate(heads).take(torch.argsort(torch.cat(order)))
 
-    @cached_property
-    def landmarks(self) -> ReferenceFeatures:
-        """Known features that tell how extreme rows are."""
-        return ReferenceFeatures.of(self.knowledge)
-
-    def _without_outliers(self, batch: FeatureBatch, states: RowStates) -> FeatureBatch:
-        """Bring back reals that are far off, unless their row is as far off in most known features."""
-        if not bool((batch.kinds == KindType.REAL).any() and (self.knowledge.kinds == KindType.REAL).any()):
-            return batch
-        return winsorise_context(batch, states, self.landmarks, self.knowledge.scales)
-
-    def _posterior(
-        self, batch: FeatureBatch, states: RowStates, prior_mean: Tensor, root: Tensor
+    def _regress(
+        self, batch: FeatureBatch, states: RowStates, prior_mean: Tensor, root: Tensor, reduce: Reduce | None
     ) -> tuple[Tensor, Tensor]:
-        """Condition the prior on contexts of one kind of link."""
-        cells, kind = batch.cells, batch.kinds[:1]
-        identity = not bool(self.knowledge.likelihood.squashes(kind))
-        doubting = identity and self.scales_prior_by_code_variance
-        if doubting and (len(batch) == 1 or int(batch.shots.max()) >= self.prior.size):
-            return mixed(self._sums(batch, states), *self.prior.parts(prior_mean, batch))
+        """Condition the prior on contexts behind an identity link."""
+        means, roots, shares = self._priors(prior_mean, batch, root)
+        many = len(batch) == 1 or int(batch.shots.max()) >= self.prior.size
+        if reduce is not None or (many and not self.training):
+            sums = self._sums(batch, states)
+            if reduce is not None:
+                sums = unpack_sums(reduce(sums.pack()), self.prior.size)
+            return mix(condition_on_sums(sums, means, roots), shares, sums.counts)
+        cells = batch.cells
         rows = pad_rows(states.activation, cells).to(root.dtype)
         values = pad(cells.values.to(root.dtype), cells)
-        noise = self._noise(states, batch).to(root.dtype)
-        if doubting:
-            weights, counts = pad(cells.weighted(1 / noise), cells), cells.weighted_counts.double()
-            return mixed_few(rows, values, weights, counts, *self.prior.parts(prior_mean, batch))
-        if identity:
-            return regress(rows, values, pad(cells.weighted(1 / noise), cells), prior_mean, root)
-        trust, squeeze = (pad(each, cells) for each in self.observation_weights(batch, states, root.dtype))
-        return classify(rows, values, trust, squeeze, prior_mean, root)
+        weights = pad(cells.weighted(1 / self._noise(states, batch).to(root.dtype)), cells)
+        posterior = condition_on_rows(rows, values, weights, means, roots)
+        return mix(posterior, shares, cells.weighted_counts.to(root.dtype))
 
-    def observation_weights(
-        self, batch: FeatureBatch, states: RowStates, dtype: torch.dtype
+    def _classify(
+        self, batch: FeatureBatch, states: RowStates, prior_mean: Tensor, root: Tensor, reduce: Reduce | None
     ) -> tuple[Tensor, Tensor]:
-        """How much each observation behind a logistic link counts, and what squeezes its link: two of (n,).
-
-        The features are of one kind.
-        """
-        cells, noise = batch.cells, self._noise(states, batch).to(dtype)
+        """Condition the prior on contexts of one kind behind a logistic link."""
+        cells, noise = batch.cells, self._noise(states, batch).to(root.dtype)
+        rows = pad_rows(states.activation, cells).to(root.dtype)
+        values = pad(cells.values.to(root.dtype), cells)
         if int(batch.kinds[0]) == KindType.BINARY:
-            return cells.weighted(torch.ones_like(noise)), probit_scale(noise)
-        # A rating behind the logistic link says more than a binary value: how much more is learned.
-        return cells.weighted(self.log_trust.exp() / noise), torch.ones_like(noise)
+            weights = cells.weighted(torch.ones_like(noise))
+            rows = rows * pad(probit_scale(noise), cells)[:, :, None]
+        else:  # a rating is more informative than a binary value: how much more is learned
+            weights = cells.weighted(self.log_trust.exp() / noise)
+        return classify(rows, values, pad(weights, cells), prior_mean, root, reduce=reduce)
 
     def _unscaled_heads(
         self, batch: FeatureBatch, states: RowStates, prior_mean: Tensor, root: Tensor
     ) -> Heads:
-        """Heads of reals whose centre and scale are found from their contexts, in units that all share."""
-        if self.scale_prior is None or batch.units is None:
-            mean, covariance = self._posterior(batch, states, prior_mean, root)
-            return self.heads_of(mean, covariance, batch.kinds)
-        zero, one = batch.units[:, :1], batch.units[:, 1:]
-        lines, centre = batch.cells.lines, self.scale_prior.centre
-        shared = zero[lines, 0] + one[lines, 0] * batch.cells.values.double() - centre
+        """Compute heads of reals together with their centre and scale, in units that all reals share."""
+        scale_prior, units = cast(ScalePrior, self.scale_prior), cast(Tensor, batch.units)
+        zero, one = units[:, :1], units[:, 1:]
+        lines, centre = batch.cells.lines, scale_prior.centre
+        values = zero[lines, 0] + one[lines, 0] * batch.cells.values.double() - centre
         covariance = positive((root @ root.T).double()[:-1, :-1])
-        cells, means = replace(batch.cells, values=shared), prior_mean[:, :-1].double()
+        cells, means = replace(batch.cells, values=values), prior_mean[:, :-1].double()
         weights = cells.weighted(1 / self._noise(states, batch).double())
-        found = found_scales(self.scale_prior, cells, states.activation, weights, means, covariance)
-        mean, covariance, noise = found
+        mean, covariance, noise = infer_scales(
+            scale_prior, cells, states.activation, weights, means, covariance
+        )
         mean[:, -1] += centre - zero[:, 0]
-        # Numbers drawn from a continuum are never equal: where all are, that value is all that they say.
-        alike, first = all_equal(batch.cells)
-        mean[alike, :-1] = 0.0
-        mean[alike, -1] = one[alike, 0] * first[alike].double()
-        heads = self.heads_of(mean / one, covariance / one[:, :, None] ** 2, batch.kinds)
-        own_noise = self.prior.noise(batch.kinds) * (noise / one[:, 0] ** 2).to(heads.bias.dtype)
-        return replace(heads, noise=own_noise)
+        # Draws from a continuous distribution are never equal: a feature whose values are all equal is
+        # constant.
+        constant, first = all_equal(batch.cells)
+        mean[constant, :-1] = 0.0
+        mean[constant, -1] = one[constant, 0] * first[constant].double()
+        heads = self._heads(mean / one, covariance / one[:, :, None] ** 2, batch.kinds)
+        relative = (noise / one[:, 0] ** 2).to(heads.bias.dtype)
+        return replace(heads, noise=self.prior.noise(batch.kinds) * relative)
 
-    @property
-    def scales_prior_by_code_variance(self) -> bool:
-        """Whether a context may show that metadata misleads: only where metadata is all there is to doubt."""
-        possible = not self.training and self.prior.learned == 0 and bool(self.prior.misleading > 0)
-        return possible and self.prior.uses_metadata
-
-    def _sums(self, batch: FeatureBatch, states: RowStates) -> ContextSums:
-        """The sums over each context, in double precision."""
-        weights = batch.cells.weighted(1 / self._noise(states, batch).double())
-        return sums_over(batch.cells, states.activation, weights)
-
-    def heads_of(self, mean: Tensor, covariance: Tensor, kinds: Tensor) -> Heads:
-        """Heads with this mean (features, size) and covariance (features, size, size)."""
+    def _heads(self, mean: Tensor, covariance: Tensor, kinds: Tensor) -> Heads:
+        """Return heads of this mean (features, size) and covariance (features, size, size)."""
         noise = self.prior.noise(kinds)
         mean = mean.to(noise.dtype)
         return Heads(mean[:, :-1], mean[:, -1], pack(covariance).to(noise.dtype), noise)
 
-    # -- the prior mean ---------------------------------------------------------------------------
-
-    @abstractmethod
-    def prior_mean(self, batch: FeatureBatch, sums: Tensor) -> Tensor:
-        """The prior mean of each head, from metadata and ``context_sums``: (features, size)."""
-
-    def metadata_map(self, *, squashed: bool) -> Tensor:
-        """How a head without observations depends on a feature's description: (columns, size).
-
-        What is read of all columns together comes on top. ``squashed`` heads are behind a logistic link.
-        """
-        share = (
-            1.0 if squashed or not self.scales_prior_by_code_variance else 1 - float(self.prior.misleading)
-        )
-        return share * self.prior.base[:-1].double()
-
-    def context_sums(self, batch: FeatureBatch, states: RowStates) -> Tensor:
-        """What the prior mean reads of a context, as a sum over it: (features, 0) here."""
-        return states.code.new_zeros(len(batch), 0)
-
     def _noise(self, states: RowStates, batch: FeatureBatch) -> Tensor:
-        """The variance of each observation of the contexts: (n,)."""
+        """Return the variance of each observation of the contexts: (n,)."""
         index = batch.cells.index
         noise = self.prior.noise(batch.kinds)[batch.cells.lines]
         if states.noise is not None:
@@ -293,60 +267,115 @@ class ClosedFormAdapter(StreamingAdapter):
         if states.variance is None:
             return noise
         mean_squares = self.mean_squares.clamp(min=0)
-        if len(index) < len(states):  # a few observations must not cost what all rows cost
+        if len(index) < len(states):  # a few observations must not cost as much as all rows
             return noise + states.variance.index_select(0, index) @ mean_squares
         return noise + (states.variance @ mean_squares).index_select(0, index)
+
+    # -- outliers ---------------------------------------------------------------------------------
+
+    @cached_property
+    def reference_features(self) -> ReferenceFeatures:
+        """Known real features, by which the adapter measures how extreme rows are."""
+        return ReferenceFeatures.of(self.knowledge)
+
+    def _winsorise(self, batch: FeatureBatch, states: RowStates, *, sharded: bool) -> FeatureBatch:
+        """Bring outliers of reals back, unless their row is as extreme in most known features."""
+        real = batch.kinds == KindType.REAL
+        if not bool(real.any() and (self.knowledge.kinds == KindType.REAL).any()):
+            return batch
+        cells = batch.cells
+        rows, positions = torch.unique(cells.index, return_inverse=True)
+        extent = self.reference_features.extents(states.activation.index_select(0, rows))[positions]
+        least = torch.full((len(batch),), LEAST_DEVIATION, dtype=torch.float64)
+        if sharded:
+            values = winsorise_by_feature(cells.lines, cells.values, real, extent, least)
+            return batch.observing(replace(cells, values=values))
+        if batch.units is not None and self.knowledge.scales is not None:  # their scale is yet unknown
+            smallest = self.knowledge.scales.scale.min() / batch.units[:, 1].clamp(min=1e-300)
+            least = torch.where(batch.unscaled, LEAST_DEVIATION * smallest, least)
+        return batch.observing(winsorise(cells, real, extent, least))
 
     # -- heads from sufficient statistics ---------------------------------------------------------
 
     def streams(self, kinds: Tensor) -> Tensor:
-        """Ratings of an identity link.
+        """Return a mask of ratings with an identity link.
 
-        The logistic link has no sufficient statistics, and which reals are outliers depends on all others.
+        The logistic link has no sufficient statistics, and whether a real is an outlier depends on all
+        observations of its feature.
         """
         return ~self.knowledge.likelihood.squashes(kinds) & (kinds != KindType.REAL)
 
     def evidence(self, batch: FeatureBatch, states: RowStates) -> Tensor:
-        """The number of shots, Σ w·d·dᵀ (packed), Σ w·x·d, Σ w·x² and the context sums of each feature."""
-        sums = self._sums(batch, states)
-        further = self.context_sums(batch, states).double()
-        parts = [sums.counts[:, None], pack(sums.total), sums.linear, sums.squares[:, None], further]
-        return torch.cat(parts, dim=1)
+        """Compute the packed ``ContextSums`` and the context sums of each feature: (features, numbers)."""
+        sums, further = self._sums(batch, states), self.context_sums(batch, states)
+        return torch.cat([sums.pack(), further.double()], dim=1)
 
     def solve(self, evidence: Tensor, batch: FeatureBatch) -> Heads:
-        """The heads that these sums imply; of the batch only metadata and kinds are read."""
+        """Compute heads from sums; of ``batch`` only metadata and kinds are read."""
         size = self.prior.size
-        count, kept, further = evidence.tensor_split([1, size * (size + 1) // 2 + size + 2], dim=1)
-        sums = sums_of(kept, count[:, 0], size)
+        packed, further = evidence.tensor_split([packed_length(size)], dim=1)
+        sums = unpack_sums(packed, size)
         prior_mean = self.prior_mean(batch, further).to(evidence.dtype)
-        if self.scales_prior_by_code_variance:
-            mean, covariance = mixed(sums, *self.prior.parts(prior_mean, batch))
-            return self.heads_of(mean, covariance, batch.kinds)
-        root = self.prior.root(evidence.dtype)
-        residual = sums.linear - (sums.total @ prior_mean[:, :, None])[:, :, 0]
-        mean, covariance = posterior_of(root.T @ sums.total @ root, residual @ root, prior_mean, root)
-        return self.heads_of(mean, covariance, batch.kinds)
+        means, roots, shares = self._priors(prior_mean, batch, self.prior.root(evidence.dtype))
+        mean, covariance = mix(condition_on_sums(sums, means, roots), shares, sums.counts)
+        return self._heads(mean, covariance, batch.kinds)
+
+    def _sums(self, batch: FeatureBatch, states: RowStates) -> ContextSums:
+        """Compute the sums over each context in double precision."""
+        weights = batch.cells.weighted(1 / self._noise(states, batch).double())
+        return sum_contexts(batch.cells, states.activation, weights)
 
     # -- one feature or one row -------------------------------------------------------------------
 
     @property
     def adapts_one(self) -> bool:
-        """Whether there is nothing but the closed form to compute."""
+        """Whether the head of one feature needs no network: only then it is computed in numpy."""
         return self.context_free_prior and not self.training
+
+    @cached_property
+    def _constants(self) -> _Constants:
+        """The trained parameters in numpy; they do not change any more."""
+        return _Constants.of(self)
 
     def adapt_one(
         self, context: OneContext, prior_means: Array, start: Array | None = None
     ) -> tuple[OneHead, Tensor | None]:
         """Compute the head of one feature as ``adapt`` does, and its ``evidence`` if its kind streams."""
-        head, sums = one_head(self, context, prior_means, start)
-        if sums is None or context.kind == KindType.REAL:
-            return head, None
-        numbers = np.concatenate([[sums.shots], pack_one(sums.total), sums.linear, [sums.squares]])
-        return head, torch.from_numpy(numbers)[None]
+        constants, values = self._constants, context.values
+        if context.kind == KindType.REAL:
+            extent = self.reference_features.extents(torch.from_numpy(context.activation)).numpy()
+            values = winsorise_one(values, extent, LEAST_DEVIATION)
+        usual, evidence = constants.noise[context.kind], None
+        noise = np.full(len(values), usual) if context.noise is None else usual * context.noise
+        if context.variance is not None:
+            noise = noise + context.variance @ constants.mean_squares
+        if context.kind == KindType.BINARY:
+            rows = _scaled_rows(context.activation, probit_scale(noise))
+            weights = np.ones(len(values)) if context.weights is None else context.weights
+            mean, covariance = classify(
+                rows, values, weights, prior_means[0], constants.roots[0], start=start
+            )
+        else:
+            scale, shots = 1 / np.sqrt(noise), np.float64(len(values))
+            if context.weights is not None:
+                scale, shots = scale * np.sqrt(context.weights), context.weights.sum()
+            rows, scaled = _scaled_rows(context.activation, scale), scale * values
+            sums = ContextSums(shots, rows.T @ rows, scaled @ rows, scaled @ scaled)
+            posterior = condition_on_sums(sums, prior_means[: len(constants.roots)], constants.roots)
+            mean, covariance = mix(posterior, constants.shares, shots)
+            if context.kind != KindType.REAL:
+                evidence = torch.from_numpy(sums.pack())[None]
+        return OneHead(mean[:-1], float(mean[-1]), pack(covariance), usual), evidence
 
     def refine_one(self, state: OneState) -> OneState:
-        """Refine the state of one row as ``refine`` does."""
-        return refine_one(self, state)
+        """Estimate the noise of one row as ``refine`` does."""
+        constants = self._constants
+        hidden = np.append(state.code, state.code_std.mean())
+        for number, (weight, bias) in enumerate(constants.layers):
+            hidden = weight @ (np.maximum(hidden, 0) if number else hidden) + bias
+        noise = math.exp(min(max(float(hidden[0]), -_MAX_LOG_NOISE), _MAX_LOG_NOISE))
+        noise *= 1 + float(state.code_std**2 @ constants.code_variance_weight)
+        return state._replace(noise=noise if state.noise is None else noise * state.noise)
 
     @torch.no_grad()
     def one_prior_means(self, feature: int | FeatureBatch) -> Array:
@@ -356,23 +385,26 @@ class ClosedFormAdapter(StreamingAdapter):
         means = torch.cat([self.prior.mean(feature), self.prior.mean_without_metadata(feature)])
         return means.double().numpy()
 
-    def adapt_sharded(self, batch: FeatureBatch, states: RowStates, reduce: Reduce) -> Heads:
-        """Compute the heads that ``adapt`` gives, where each process has the cells of its own rows."""
-        from headstart.adapters.chn_bayes import adapt_together
-
-        return adapt_together(self, batch, states, reduce(batch.shots.clone()))
-
     # -- explaining -------------------------------------------------------------------------------
+
+    def metadata_slopes(self, *, squashed: bool) -> Tensor:
+        """Return the derivative of a head without shots by its described metadata: (columns, size).
+
+        A network that reads all columns together is not part of it. ``squashed`` heads are behind a
+        logistic link, where priors are not mixed.
+        """
+        share = 1.0 if squashed or not self.mixes_priors else 1 - float(self.prior.misleading)
+        return share * self.prior.base[:-1].double()
 
     def metadata_effects(self, batch: FeatureBatch, reference: FeatureBatch) -> Tensor:
         """Return the change of a head without shots due to each number of its metadata: (numbers, size)."""
         described = (
             self.prior.describe(each.metadata, each.kinds)[0, :-1].double() for each in (batch, reference)
         )
-        slopes = self.metadata_map(squashed=bool(self.knowledge.likelihood.squashes(batch.kinds)))
+        slopes = self.metadata_slopes(squashed=bool(self.knowledge.likelihood.squashes(batch.kinds)))
         effects = torch.sub(*described)[:, None] * slopes
         numbers = batch.metadata.shape[1]
-        return effects[: 3 * numbers].view(3, numbers, -1).sum(0)  # linear and two cubic terms
+        return effects[: 3 * numbers].view(3, numbers, -1).sum(0)  # linear, and two cubic terms
 
     @property
     def metadata_gains(self) -> Tensor:
@@ -380,189 +412,42 @@ class ClosedFormAdapter(StreamingAdapter):
         return self.prior.gains
 
 
-_BOUNDED_STEPS, _MOST_STEPS = 4, 30
+class _Constants(NamedTuple):
+    """The parameters that the head of one feature needs, in numpy."""
 
-_CLOSE = 1e-11  # steps, in standard deviations of the prior, at which Newton's method has arrived
-
-
-class OneSums(NamedTuple):
-    """``posterior.ContextSums`` of one feature."""
-
-    shots: float
-    total: Array  # (size, size)
-    linear: Array  # (size,)
-    squares: float
-
-
-class OnePrior(NamedTuple):
-    """What the closed form of one head needs of a frozen adapter, brought to numpy once."""
-
-    roots: Array  # (2, size, size): of the prior's covariance, and of the one without metadata
-    shares: Array | None  # (2,): of the two, if the context may doubt metadata
+    roots: Array  # (P, size, size): of the priors' covariances: with metadata, and without it if P is 2
+    shares: Array | None  # (P,): the probabilities of the priors; None: there is only one
     noise: tuple[float, ...]  # by kind
     mean_squares: Array  # (width,)
-    layers: tuple[tuple[Array, Array], ...]  # of the network that tells the noise of a row
-    doubt: Array  # (code,)
-
-    @classmethod
-    def of(cls, adapter: ClosedFormAdapter) -> OnePrior:
-        """That of an adapter whose training has ended; it is kept as long as the adapter."""
-        if (known := _KNOWN.get(adapter)) is None:
-            known = _KNOWN[adapter] = cls._read(adapter)
-        return known
+    layers: tuple[tuple[Array, Array], ...]  # weights and biases of the network for the noise of a row
+    code_variance_weight: Array  # (code,)
 
     @classmethod
     @torch.no_grad()
-    def _read(cls, adapter: ClosedFormAdapter) -> OnePrior:
-        prior = adapter.prior
-        share = float(prior.misleading)
+    def of(cls, adapter: ClosedFormAdapter) -> _Constants:
+        """Copy the parameters of a trained adapter."""
+        prior, shares = adapter.prior, None
+        roots = prior.root(torch.float64)[None]
+        if adapter.mixes_priors:
+            roots = torch.cat([roots, prior.plain_root.double()[None]])
+            shares = np.array([1 - float(prior.misleading), float(prior.misleading)])
+        layers = [layer for layer in adapter.row_noise if isinstance(layer, nn.Linear)]
         return cls(
-            torch.stack([prior.root(torch.float64), prior.plain_root.double()]).numpy(),
-            np.array([1 - share, share]) if adapter.scales_prior_by_code_variance else None,
+            roots.numpy(),
+            shares,
             tuple(prior.log_noise.exp().tolist()),
             adapter.mean_squares.clamp(min=0).double().numpy(),
-            tuple((each.weight.double().numpy(), each.bias.double().numpy())
-                  for each in adapter.row_noise if isinstance(each, nn.Linear)),
+            tuple((layer.weight.double().numpy(), layer.bias.double().numpy()) for layer in layers),
             adapter.doubt.clamp(min=0).double().numpy(),
-        )  # fmt: skip
+        )
 
 
-_KNOWN: WeakKeyDictionary[ClosedFormAdapter, OnePrior] = WeakKeyDictionary()
-
-
-def refine_one(adapter: ClosedFormAdapter, state: OneState) -> OneState:
-    """``ClosedFormAdapter.refine`` of one row."""
-    prior = OnePrior.of(adapter)
-    hidden = np.append(state.code, state.code_std.mean())
-    for place, (weight, bias) in enumerate(prior.layers):
-        hidden = weight @ (np.maximum(hidden, 0) if place else hidden) + bias
-    noise = math.exp(min(max(float(hidden[0]), -WIDEST_NOISE), WIDEST_NOISE))
-    noise *= 1 + float(state.code_std**2 @ prior.doubt)
-    return state._replace(noise=noise if state.noise is None else noise * state.noise)
-
-
-def one_head(
-    adapter: ClosedFormAdapter, context: OneContext, means: Array, start: Array | None
-) -> tuple[OneHead, OneSums | None]:
-    """The head that ``ClosedFormAdapter.adapt`` would give, and the sums it rests on, if there are such.
-
-    ``means`` (2, size) are the prior means with and without metadata; ``start`` (size,) is a head that is
-    near, from which Newton's method starts.
-    """
-    prior, values = OnePrior.of(adapter), context.values
-    if context.kind == KindType.REAL:
-        extent = adapter.landmarks.extents(torch.from_numpy(context.activation)).numpy()
-        values = winsorise_one(values, extent, LEAST_DEVIATION)
-    usual, root = prior.noise[context.kind], prior.roots[0]
-    noise = usual if context.noise is None else usual * context.noise
-    if context.variance is not None:
-        noise = noise + context.variance @ prior.mean_squares
-    sums = None
-    if context.kind == KindType.BINARY:
-        squeezed = _scaled(context.activation, 1 / np.sqrt(1 + math.pi / 8 * noise))
-        mean, covariance = classify_one(squeezed, values, means[0], root, start, context.weights)
-    else:
-        scale, shots = 1 / np.sqrt(np.broadcast_to(noise, values.shape)), float(len(values))
-        if context.weights is not None:
-            scale, shots = scale * np.sqrt(context.weights), float(context.weights.sum())
-        rows, scaled = _scaled(context.activation, scale), scale * values
-        sums = OneSums(shots, rows.T @ rows, scaled @ rows, float(scaled @ scaled))
-        if prior.shares is None:
-            mean, covariance, _ = _conditioned(sums, means[0], root)
-        else:
-            mean, covariance = mixed_one(sums, means, prior.roots, prior.shares)
-    return OneHead(mean[:-1], float(mean[-1]), pack_one(covariance), usual), sums
-
-
-def _scaled(activation: Array, scale: Array) -> Array:
-    """[d; 1] of each row, times its scale: (n, size)."""
+def _scaled_rows(activation: Array, scale: Array) -> Array:
+    """Return [d; 1] of each row, times its scale: (n, size)."""
     rows = np.empty((len(activation), activation.shape[1] + 1))
     np.multiply(activation, scale[:, None], out=rows[:, :-1])
     rows[:, -1] = scale
     return rows
-
-
-def _conditioned(sums: OneSums, mean: Array, root: Array) -> tuple[Array, Array, float]:
-    """Mean and covariance given sums, as ``posterior.posterior_of``, and the logarithm of the evidence."""
-    fitted = sums.total @ mean
-    white = root.T @ sums.total @ root
-    white.flat[:: len(white) + 1] += 1
-    lower = robust_cholesky_one(white)
-    gain = solve_lower_one(lower, root.T)  # the posterior covariance is gainᵀ·gain
-    half = solve_lower_one(lower, root.T @ (sums.linear - fitted))
-    squared = sums.squares - 2 * (sums.linear @ mean) + mean @ fitted
-    evidence = -0.5 * float(squared - half @ half) - float(np.log(lower.diagonal()).sum())
-    return mean + gain.T @ half, gain.T @ gain, evidence
-
-
-def mixed_one(sums: OneSums, means: Array, roots: Array, shares: Array) -> tuple[Array, Array]:
-    """``posterior.mixed`` of one feature: ``means`` (parts, size), ``roots`` (parts, size, size)."""
-    parts = [_conditioned(sums, mean, root) for mean, root in zip(means, roots, strict=True)]
-    tempered = np.array([part[2] for part in parts]) * (sums.shots / (sums.shots + TEMPER))
-    scores = np.log(shares) + tempered
-    weights = np.exp(scores - scores.max())
-    weights /= weights.sum()
-    middle = sum(weight * part[0] for weight, part in zip(weights, parts, strict=True))
-    covariance = np.zeros_like(sums.total)
-    for weight, (mean, own, _) in zip(weights, parts, strict=True):
-        apart = mean - middle
-        covariance += weight * (own + apart[:, None] * apart)
-    return np.asarray(middle), covariance
-
-
-def classify_one(
-    squeezed: Array,
-    values: Array,
-    prior: Array,
-    root: Array,
-    start: Array | None,
-    weights: Array | None = None,
-) -> tuple[Array, Array]:
-    """``logistic.classify`` of one feature, until it no longer moves.
-
-    The mode is the only one, so a near ``start`` changes nothing but the number of steps. If Newton's method
-    does not arrive from there, it starts anew from the prior, with steps that cannot go too far.
-    """
-    white, prior_output = squeezed @ root, squeezed @ prior
-    begin = np.zeros(len(prior)) if start is None else solve_lower_one(root, start - prior)
-    for bounded, first in ((0, begin), (_BOUNDED_STEPS, np.zeros(len(prior)))):
-        found = _mode(white, values, prior_output, first, bounded, 1.0 if weights is None else weights)
-        if found is not None:
-            break
-    else:
-        raise ArithmeticError("Newton's method does not arrive")
-    mean, lower = found
-    gain = solve_lower_one(lower, root.T)
-    return prior + root @ mean, gain.T @ gain
-
-
-def _mode(
-    white: Array, values: Array, prior_output: Array, mean: Array, bounded: int, weights: Array | float
-) -> tuple[Array, Array] | None:
-    """The mode and the root of the precision there; None if it is not found."""
-    last = np.inf
-    for turn in range(_MOST_STEPS):
-        output = prior_output + white @ mean
-        chance = 0.5 * (1 + np.tanh(output / 2))
-        if turn < bounded:
-            size = np.maximum(np.abs(output), 1e-3)
-            slope = np.tanh(size / 2) / (2 * size)
-        else:
-            slope = chance * (1 - chance)
-        scaled = white * np.sqrt(weights * np.maximum(slope, FEWEST_WEIGHT))[:, None]
-        precision = scaled.T @ scaled
-        precision.flat[:: len(precision) + 1] += 1
-        lower = cholesky_one(precision)
-        half = solve_lower_one(lower, (weights * (values - chance)) @ white - mean)
-        step = solve_upper_one(lower, half)
-        mean = mean + step
-        length = float(np.abs(step).max(initial=0.0))
-        if length <= _CLOSE * (1 + float(np.abs(mean).max(initial=0.0))):
-            return mean, lower
-        if turn > bounded and not length < last:  # it goes back and forth, or nowhere
-            return None
-        last = length
-    return None
 
 
 class BayesConfig(AdapterConfig):
@@ -573,15 +458,15 @@ class BayesConfig(AdapterConfig):
 
 @register_adapter
 class BayesHead(ClosedFormAdapter):
-    """Bayesian regression from the prior that metadata gives."""
+    """Bayesian regression with the prior mean that metadata predicts."""
 
     config_type: ClassVar[type[AdapterConfig]] = BayesConfig
     context_free_prior: ClassVar[bool] = True
 
     def __init__(self, config: BayesConfig, knowledge: Knowledge) -> None:
         super().__init__(config, knowledge)
-        self.requires_grad_(False)  # what the known heads say is all it learns; chn-bayes learns further
+        self.requires_grad_(False)  # all it learns, it learns from known heads; chn-bayes learns further
 
     def prior_mean(self, batch: FeatureBatch, sums: Tensor) -> Tensor:  # noqa: ARG002
-        """What metadata predicts: (features, size)."""
+        """Return the heads that metadata predicts: (features, size)."""
         return self.prior.mean(batch)

@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from headstart.adapters.base import AdapterConfig, register_adapter
+from headstart.adapters.base import AdapterConfig, Reduce, register_adapter
 from headstart.adapters.bayes import BayesConfig, BayesHead, ClosedFormAdapter
 from headstart.core.networks import SharedDropout, mlp
 from headstart.core.types import (
@@ -18,26 +18,22 @@ from headstart.core.types import (
     Heads,
     Knowledge,
     RowStates,
-    crop_heads,
     interpolate,
     mix_heads,
     pad_heads,
 )
-from headstart.distributed import process_group
-from headstart.linalg.laplace import classify
-from headstart.linalg.ragged import blocks, pad, pad_rows, segment_sum
-from headstart.table.kinds import KindType
-from headstart.table.outliers import LEAST_DEVIATION, winsorise_by_feature
+from headstart.linalg.gaussian import ContextSums, packed_length, unpack_sums
+from headstart.linalg.ragged import segment_sum
 
 BLEND = "chn-bayes-blend"  # the name of the blend with the closed form, which "auto" uses
 
-_SHRINK = 4.0  # the mean over a context is taken as if it had so many more observations of zero
+_SHRINK = 4.0  # observations of zero that the mean over a context includes
 
-_RESIDUAL_SCALE = 3.0  # brings what metadata did not predict of a rating to about ±1
+_RESIDUAL_SCALE = 3.0  # brings residuals of ratings to about ±1
 
 
 class CHNBayesConfig(AdapterConfig):
-    """Sizes of the parts; a width of ``None`` is chosen by how many features there are to learn from."""
+    """Sizes of the networks; ``None`` is replaced by a number that depends on the number of features."""
 
     name: Literal["chn-bayes"] = "chn-bayes"
     activations: int | None = Field(None, ge=0)  # learned ones, beside the backbone's
@@ -56,15 +52,15 @@ class CHNBayesConfig(AdapterConfig):
 
 @register_adapter
 class CHNBayes(ClosedFormAdapter):
-    """The closed-form head whose prior mean a hypernetwork reads from context and metadata.
+    """The closed-form head with a prior mean that a hypernetwork computes from context and metadata.
 
     θ ~ N(description·base + s·net([g(Σ f / (k + 4), log k); h(description)]), C), then conditioned on the
-    context; f reads a row's code, its value, and the residual of the value from what metadata predicts.
+    context; f reads a row's code, its value, and the residual of the value from the prediction by metadata.
     Heads read the backbone's activation and further ones φ(code), learned with the rest. The context
-    enters by a mean, so that any number of shots looks like those it was trained on.
+    enters by a mean, so that any number of shots looks like the numbers that it was trained on.
 
-    With ``blend``, a feature gets the moments of a mixture of this head and that of ``BayesHead``. The share
-    of this one depends on the number of shots: the fewer there are, the more networks know beyond them.
+    With ``blend``, a feature gets the moments of a mixture of this head and that of ``BayesHead``. The
+    share of this one depends on the number of shots: the fewer there are, the more the networks add.
     """
 
     config_type: ClassVar[type[AdapterConfig]] = CHNBayesConfig
@@ -82,21 +78,21 @@ class CHNBayes(ClosedFormAdapter):
         joined = config.encoding + (config.metadata_encoding if columns else 0)
         self.net = mlp([joined, 2 * config.hidden, self.prior.size])
         self.dropout = SharedDropout(config.dropout)
-        self.reach: Tensor  # how far the hypernetwork moves each parameter: its prior standard deviation
+        self.reach: Tensor  # (size,): the unit of the hypernetwork's outputs, a prior standard deviation
         self.register_buffer("reach", torch.ones(self.prior.size))
         self.anchor = BayesHead(BayesConfig(), knowledge) if config.blend else None
-        self.shares: Tensor  # of the head that networks make, in the blend, at VALIDATION_SHOTS
+        self.shares: Tensor  # of the hypernetwork's head in the blend, at VALIDATION_SHOTS
         if config.blend:
             self.register_buffer("shares", torch.full((len(VALIDATION_SHOTS),), 0.5))
 
     @classmethod
     def named(cls, name: str) -> dict[str, Any] | None:
-        """The settings of the name by itself or of the blend."""
+        """Return the settings of the plain name or of the blend."""
         return {"name": "chn-bayes", "blend": True} if name == BLEND else super().named(name)
 
     @torch.no_grad()
     def prepare(self) -> None:
-        """Start close to the prior that metadata alone gives."""
+        """Initialise the networks such that the prior is close to that of metadata alone."""
         super().prepare()
         last = cast(nn.Linear, self.net[-1])
         nn.init.zeros_(last.bias)
@@ -107,7 +103,7 @@ class CHNBayes(ClosedFormAdapter):
 
     @torch.no_grad()
     def finish(self) -> None:
-        """Let the closed form take observations for as noisy as was learned: both rest on the same sums."""
+        """Use the learned observation noise in the closed form: both are computed from the same sums."""
         if self.anchor is not None:
             self.anchor.prior.log_noise.copy_(self.prior.log_noise)
             self.anchor.mean_squares.copy_(self.mean_squares[: len(self.anchor.mean_squares)])
@@ -121,12 +117,12 @@ class CHNBayes(ClosedFormAdapter):
         learned = torch.tanh(self.phi(states.code))
         activation = torch.cat([states.activation, learned], dim=1)
         variance = states.variance
-        if variance is not None:  # what the code's uncertainty does to learned activations is not known
+        if variance is not None:  # that of learned activations is not known
             variance = torch.cat([variance, torch.zeros_like(learned)], dim=1)
         return replace(states, activation=activation, variance=variance)
 
     def prior_mean(self, batch: FeatureBatch, sums: Tensor) -> Tensor:
-        """What metadata predicts, moved by what the hypernetwork reads: (features, size)."""
+        """Return the prediction by metadata plus the output of the hypernetwork: (features, size)."""
         sums = sums.to(self.reach.dtype)
         shots, total = sums[:, :1], sums[:, 1:]
         inputs = torch.cat([total / (shots + _SHRINK), shots.log1p() / 3], dim=1)
@@ -134,11 +130,11 @@ class CHNBayes(ClosedFormAdapter):
         if self.h is not None:
             description = self.prior.describe(batch.metadata, batch.kinds)[:, :-1]
             encoded.append(self.dropout(self.h(description)))
-        moved: Tensor = self.reach * self.net(torch.cat(encoded, dim=1))
-        return self.prior.mean(batch) + moved
+        correction: Tensor = self.reach * self.net(torch.cat(encoded, dim=1))
+        return self.prior.mean(batch) + correction
 
     def context_sums(self, batch: FeatureBatch, states: RowStates) -> Tensor:
-        """The number of shots and Σ f([code, x, residual]): (features, 1 + encoding)."""
+        """Return the number of shots and Σ f([code, x, residual]): (features, 1 + encoding)."""
         cells = batch.cells
         prior_mean = self.prior.mean(batch)[cells.lines]
         activation = states.activation.index_select(0, cells.index)
@@ -153,40 +149,41 @@ class CHNBayes(ClosedFormAdapter):
 
     # -- the blend --------------------------------------------------------------------------------
 
-    def adapt(self, batch: FeatureBatch, states: RowStates) -> Heads:
-        """Give each feature the posterior of its head, or its blend with that of the closed form."""
-        anchor = self.blended_with
-        if anchor is None:
-            return super().adapt(batch, states)
-        closed = anchor.adapt(batch, self.narrowed(states))
-        if not bool(self.shares.any()):  # networks have no share at all
+    def _adapt(self, batch: FeatureBatch, states: RowStates, reduce: Reduce | None) -> Heads:
+        """Compute the posterior of each feature's head, or its blend with the closed form's."""
+        partner = self._active_partner
+        if partner is None:
+            return super()._adapt(batch, states, reduce)
+        closed = partner._adapt(batch, self._without_learned(states), reduce)
+        if not bool(self.shares.any()):  # the hypernetwork has no share at all
             return pad_heads(closed, self.prior.size - 1)
-        return mix_heads(super().adapt(batch, states), closed, self.share(batch.cells.weighted_counts))
+        shots = batch.cells.weighted_counts
+        shots = shots if reduce is None else reduce(shots.clone())
+        return mix_heads(super()._adapt(batch, states, reduce), closed, self.share(shots))
 
     def solve(self, evidence: Tensor, batch: FeatureBatch) -> Heads:
-        """The heads that these sums imply; those of the closed form rest on a part of them."""
-        heads, anchor = super().solve(evidence, batch), self.blended_with
-        if anchor is None:
+        """Compute heads from sums; those of the closed form follow from a part of them."""
+        heads, partner = super().solve(evidence, batch), self._active_partner
+        if partner is None:
             return heads
-        size, width = self.prior.size, len(anchor.mean_squares)
-        parts = evidence.tensor_split([1, 1 + size * (size + 1) // 2, 1 + size * (size + 3) // 2], dim=1)
-        count, total, linear, rest = parts
-        linear = torch.cat([linear[:, :width], linear[:, -1:]], dim=1)
-        sums = torch.cat([count, crop_heads(total, width, size - 1), linear, rest[:, :1]], dim=1)
-        return mix_heads(heads, anchor.solve(sums, batch), self.share(count[:, 0]))
+        size, width = self.prior.size, len(partner.mean_squares)
+        counts, total, linear, squares = unpack_sums(evidence[:, : packed_length(size)], size)
+        shared = [*range(width), size - 1]  # the parameters that both heads have
+        sums = ContextSums(counts, total[:, shared][:, :, shared], linear[:, shared], squares)
+        return mix_heads(heads, partner.solve(sums.pack(), batch), self.share(counts))
 
-    def metadata_map(self, *, squashed: bool) -> Tensor:
-        """How a blend without observations depends on a feature's description: (columns, size)."""
-        own, anchor = super().metadata_map(squashed=squashed), self.blended_with
-        if anchor is None:
-            return own
-        other, learned = anchor.metadata_map(squashed=squashed), self.prior.learned
+    def metadata_slopes(self, *, squashed: bool) -> Tensor:
+        """Return the derivative of a blend without shots by its described metadata: (columns, size)."""
+        slopes, partner = super().metadata_slopes(squashed=squashed), self._active_partner
+        if partner is None:
+            return slopes
+        other, learned = partner.metadata_slopes(squashed=squashed), self.prior.learned
         wide = torch.cat([other[:, :-1], other.new_zeros(len(other), learned), other[:, -1:]], dim=1)
-        return torch.lerp(wide, own, float(self.shares[0]))
+        return torch.lerp(wide, slopes, float(self.shares[0]))
 
     @property
     def blend_partner(self) -> BayesHead | None:
-        """The closed form with the prior of metadata, if heads are blended with it."""
+        """The closed form without a hypernetwork, if heads are blended with it."""
         return self.anchor
 
     def set_blend_shares(self, shares: Tensor | float) -> None:
@@ -194,14 +191,14 @@ class CHNBayes(ClosedFormAdapter):
         self.shares.copy_(torch.as_tensor(shares))
 
     @property
-    def blended_with(self) -> BayesHead | None:
+    def _active_partner(self) -> BayesHead | None:
         """The closed form if it has a share: it has none while networks are trained."""
         if self.anchor is None or self.training or not bool((self.shares < 1).any()):
             return None
         return self.anchor
 
-    def narrowed(self, states: RowStates) -> RowStates:
-        """The states as the closed form reads them: without the learned activations."""
+    def _without_learned(self, states: RowStates) -> RowStates:
+        """Return the states as the closed form reads them: without the learned activations."""
         width, variance = self.prior.size - 1 - self.prior.learned, states.variance
         return replace(
             states,
@@ -210,68 +207,6 @@ class CHNBayes(ClosedFormAdapter):
         )
 
     def share(self, shots: Tensor) -> Tensor:
-        """The share of networks after so many shots: (features,)."""
+        """Return the share of the hypernetwork's heads after ``shots`` (features,)."""
         left, right, near = interpolate(torch.tensor(VALIDATION_SHOTS), shots)
         return torch.lerp(self.shares[left], self.shares[right], near)
-
-
-_BUDGET = 1 << 22  # numbers in one block: each costs the processes a wait for each other
-
-
-@torch.no_grad()
-def adapt_together(
-    adapter: ClosedFormAdapter, batch: FeatureBatch, states: RowStates, shots: Tensor
-) -> Heads:
-    """``adapter.adapt`` where each process has the ``batch`` and ``states`` of its own rows.
-
-    ``shots`` (features,) are those of all processes. Behind an identity link the sums of ``evidence`` add
-    up; behind a logistic one each step of Newton's method adds up its gradients and curvatures.
-    """
-    batch = _without_outliers(adapter, batch, states)
-    squashed = adapter.knowledge.likelihood.squashes(batch.kinds)
-    heads, order = [], []
-    apart = squashed + 2 * (batch.kinds == KindType.BINARY)
-    for group in blocks(shots, adapter.prior.size, apart, _BUDGET):
-        part = batch.take(group)
-        order.append(group)
-        if bool(squashed[group[0]]):
-            heads.append(_classified(adapter, part, states, shots[group]))
-        else:
-            heads.append(adapter.solve(process_group().all_reduce_sum(adapter.evidence(part, states)), part))
-    return Heads.concatenate(heads).take(torch.argsort(torch.cat(order)))
-
-
-def _without_outliers(adapter: ClosedFormAdapter, batch: FeatureBatch, states: RowStates) -> FeatureBatch:
-    real = batch.kinds == KindType.REAL
-    if not bool(real.any() and (adapter.knowledge.kinds == KindType.REAL).any()):
-        return batch
-    cells = batch.cells
-    rows, place = torch.unique(cells.index, return_inverse=True)
-    extent = adapter.landmarks.extents(states.activation.index_select(0, rows))[place]
-    least = torch.full((len(batch),), LEAST_DEVIATION, dtype=torch.float64)
-    return batch.observing(
-        replace(cells, values=winsorise_by_feature(cells.lines, cells.values, real, extent, least))
-    )
-
-
-def _classified(adapter: ClosedFormAdapter, batch: FeatureBatch, states: RowStates, shots: Tensor) -> Heads:
-    """Heads of features of one kind behind a logistic link."""
-    own = _classified_by(adapter, batch, states)
-    if not isinstance(adapter, CHNBayes) or adapter.blended_with is None:
-        return own
-    closed = _classified_by(adapter.blended_with, batch, adapter.narrowed(states))
-    return mix_heads(own, closed, adapter.share(shots))
-
-
-def _classified_by(adapter: ClosedFormAdapter, batch: FeatureBatch, states: RowStates) -> Heads:
-    """The same by one adapter, which is blended with none."""
-    cells, root = batch.cells, adapter.prior.root(adapter.dtype)
-    sums = process_group().all_reduce_sum(adapter.context_sums(batch, states))
-    prior_mean = adapter.prior_mean(batch, sums).to(root.dtype)
-    rows = pad_rows(states.activation, cells).to(root.dtype)
-    values = pad(cells.values.to(root.dtype), cells)
-    counted, flat = adapter.observation_weights(batch, states, root.dtype)
-    mean, covariance = classify(
-        rows, values, pad(counted, cells), pad(flat, cells), prior_mean, root, process_group().all_reduce_sum
-    )
-    return adapter.heads_of(mean, covariance, batch.kinds)

@@ -18,7 +18,7 @@ from headstart.core.likelihood import Likelihood, LikelihoodConfig
 from headstart.core.types import Description, Heads, OneRow, OneState, RowBelief, RowParts, RowStates
 from headstart.distributed import process_group
 from headstart.errors import UnsupportedError
-from headstart.linalg.packed import Array
+from headstart.linalg.array_ops import Array
 from headstart.linalg.ragged import PER_NUMBER
 from headstart.parallel import parallel_map
 from headstart.registry import Registry

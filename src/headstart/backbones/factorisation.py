@@ -20,7 +20,6 @@ from headstart.backbones.row_posterior import (
     RowBatch,
     RowPosterior,
     SingleRow,
-    diagonal_of,
     namespace,
     row_contributions,
     row_posterior,
@@ -30,7 +29,8 @@ from headstart.core.likelihood import LikelihoodConfig
 from headstart.core.networks import initial_tensor
 from headstart.core.types import Description, Heads, OneState, RowBelief, RowParts, RowStates
 from headstart.core.types import OneRow as OneRow
-from headstart.linalg.packed import Array, inverse, pack, squares
+from headstart.linalg.array_ops import Array
+from headstart.linalg.packed import inverse, pack, squares
 from headstart.linalg.ragged import blocks
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
@@ -229,7 +229,7 @@ class Factorisation(SweptBackbone, OpenBackbone):
         return OneState(*self._state_parts(posterior, signature))
 
     def _numpy_prior(self) -> tuple[Array, Array]:
-        """Return packed covariance and precision of the rows' prior in numpy, computed once."""
+        """Return covariance and precision of the rows' prior in numpy, computed once."""
         covariance, cached = self.row_covariance, self._cached_prior
         if cached is None or cached[0] is not covariance or cached[1] != covariance._version:
             self._cached_prior = cached = (covariance, covariance._version, _numpy_prior(covariance))
@@ -242,7 +242,7 @@ class Factorisation(SweptBackbone, OpenBackbone):
     def _state_parts(self, posterior: RowPosterior, signature: AnyArray) -> list[AnyArray]:
         """Return code, its standard deviation, activation and, if they are wanted, noise and variance."""
         xp, mean, relative = namespace(posterior.mean), posterior.mean, posterior.relative_precision
-        variance = diagonal_of(posterior.spread, self.latent)
+        variance = posterior.variance
         std = xp.sqrt(variance)
         certainty = xp.stack([xp.log(relative), 1 - 2 * std.mean(-1)], -1)
         code = xp.concatenate([mean, certainty, signature[..., 1:]], -1)
@@ -302,9 +302,9 @@ class Factorisation(SweptBackbone, OpenBackbone):
 
 
 def _numpy_prior(covariance: Tensor) -> tuple[Array, Array]:
-    """Return a covariance, packed, and its inverse, in double precision."""
+    """Return a covariance and its inverse in double precision."""
     exact = covariance.double()
-    return pack(exact).numpy(), inverse(exact).numpy()
+    return exact.numpy(), inverse(exact).numpy()
 
 
 def one_state(

@@ -40,20 +40,19 @@ from headstart.parallel import parallel_map
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 
-_CHANCES = 0.02, 0.98  # outputs that are taken for chances of a 1, at the least and at the most
+_CHANCES = 0.02, 0.98  # limits of outputs taken as probabilities
 
 
 def head_metric(backbone: Factorisation) -> Tensor:
-    """What a difference of a row's factors does to predictions, squared: (latent, latent)."""
+    """Return the metric of rows' factors in which distances are those of predictions: (latent, latent)."""
     moments = unpack(backbone.head_moments().second.mean(0), backbone.latent + 1)
     return moments[:-1, :-1].double()
 
 
 def whiten(backbone: Factorisation) -> None:
-    """Change the basis of the factors so that variances alone say how well a row is known.
+    """Change the basis of the factors: prior mean 0 and covariance the identity.
 
-    Then an average row is 0, the rows' prior covariance is the identity, and the heads' mean second
-    moment is diagonal.
+    The heads' mean second moment becomes diagonal, so that variances of factors are comparable.
     """
     size = backbone.latent + 1
     centre = backbone.row_map[0].double().clone()
@@ -67,14 +66,14 @@ def whiten(backbone: Factorisation) -> None:
         backbone.spread[part] = pack(spread).to(backbone.spread.dtype)
     backbone.weight.copy_(heads[:, :-1])
     backbone.bias.copy_(heads[:, -1])
-    move = backbone.row_map.double()
-    move[0] = 0.0
-    backbone.row_map.copy_(torch.linalg.solve(root, move.T).T)
+    row_map = backbone.row_map.double()
+    row_map[0] = 0.0
+    backbone.row_map.copy_(torch.linalg.solve(root, row_map.T).T)
     backbone.row_covariance.copy_(torch.eye(backbone.latent))
 
 
 def to_logistic(backbone: Factorisation) -> None:
-    """Turn heads of numbers into heads behind the link, to first order alike at an average row."""
+    """Convert heads of 0 and 1 as numbers to logistic heads that agree to first order at an average row."""
     backbone.kinds = torch.full_like(backbone.kinds, KindType.BINARY)
     output = backbone.weight @ backbone.row_map[0] + backbone.bias
     chance = output.clamp(*_CHANCES)
@@ -85,16 +84,16 @@ def to_logistic(backbone: Factorisation) -> None:
     backbone.relative_precision.fill_(1.0)
 
 
-_PARTS = 4  # of a block, in which its rows are updated
+_PARTS = 4  # parts of a block that threads update
 
-Errors = dict[int, tuple[float, float]]  # by kind: the sum of squared errors, and how much it counts
+Errors = dict[int, tuple[float, float]]  # by kind: the sum of squared errors, and the weight of its terms
 
 
 @dataclass(frozen=True)
 class FeatureSums:
     """Sums over the observations of each feature.
 
-    Ratings count by how exact their rows are, others by the weights that their rows give them.
+    A rating is weighted by the relative precision of its row, others by their ``gaussian_terms``.
     """
 
     total: Tensor  # (features, packed): second moments of rows' factors
@@ -104,51 +103,48 @@ class FeatureSums:
 
 @dataclass(frozen=True)
 class RowBlock:
-    """Some rows that follow each other, with their observations, as every sweep takes them."""
+    """A range of rows with their observations, the same in every sweep."""
 
-    place: slice
-    whole: Cells  # of all rows
+    rows: slice
+    all_cells: Cells
 
     @property
     def cells(self) -> Cells:
-        """The observations of these rows, not copied.
+        """The observations of these rows, as views.
 
-        Made anew each time: what cells remember of themselves would add up over the blocks.
+        They are made anew each time: the caches of kept cells would add up over the blocks.
         """
-        return self.whole.block(self.place.start, self.place.stop)
+        return self.all_cells.block(self.rows.start, self.rows.stop)
 
     def parts(self) -> list[RowBlock]:
-        """The same rows in smaller blocks, of which several are taken at a time."""
-        held = int(self.whole.indptr[self.place.stop] - self.whole.indptr[self.place.start])
-        # Each reads all features once: it should have several times as many observations.
-        parts = max(1, min(_PARTS, held // (4 * self.whole.width)))
-        step = -(-(self.place.stop - self.place.start) // parts)
-        starts = range(self.place.start, self.place.stop, max(1, step))
-        return [RowBlock(slice(start, min(self.place.stop, start + step)), self.whole) for start in starts]
+        """Split the block into smaller ones for several threads."""
+        observations = int(self.all_cells.indptr[self.rows.stop] - self.all_cells.indptr[self.rows.start])
+        # Each part reads all features once: it should have several times as many observations.
+        parts = max(1, min(_PARTS, observations // (4 * self.all_cells.width)))
+        step = -(-(self.rows.stop - self.rows.start) // parts)
+        starts = range(self.rows.start, self.rows.stop, max(1, step))
+        return [RowBlock(slice(start, min(self.rows.stop, start + step)), self.all_cells) for start in starts]
 
     @cached_property
     def back(self) -> TransposedSum:
-        """The observations in the order of features.
-
-        They are put into it once for all sweeps and kept, in 8 bytes for each.
-        """
+        """The observations in the order of features: sorted once for all sweeps, 8 bytes each."""
         return TransposedSum(self.cells)
 
 
 def row_blocks(backbone: Factorisation, cells: Cells) -> list[RowBlock]:
-    """Cut rows into blocks, the same for every sweep as long as kinds and cells stay what they are."""
-    # Where weights depend on rows, a dense product of their rows and all features may be the cheapest.
+    """Split rows into blocks, for all sweeps in which kinds and cells stay the same."""
+    # Where weights depend on rows, a dense product of rows and all features may be the cheapest.
     per_cell = PER_CELL + (int(8 / DENSE_FROM) if backbone.head_moments().weighs else 0)
     blocks = line_blocks(cells, PER_NUMBER * (backbone.latent + 1) ** 2, per_cell=per_cell)
-    return [RowBlock(place, cells) for place, _ in blocks]
+    return [RowBlock(rows, cells) for rows, _ in blocks]
 
 
 def sweep_rows(
     backbone: Factorisation, blocks: list[RowBlock], signatures: Tensor, rows: RowPosterior
 ) -> Errors:
-    """Update the posteriors of all rows once, and return how far their observations are off.
+    """Update the posteriors ``rows`` of all rows once, in place, and return the errors of their observations.
 
-    ``rows`` is changed. What is of the size of rows × latent² is held for one block at a time.
+    Arrays of size rows × latent² exist for one block at a time.
     """
     moments = backbone.head_moments()
 
@@ -156,17 +152,17 @@ def sweep_rows(
         batch = RowBatch(block.cells, moments)
         now = row_posterior(
             batch,
-            backbone.row_prior(signatures[block.place]),
-            rows.at(block.place),
+            backbone.row_prior(signatures[block.rows]),
+            rows.at(block.rows),
             passes=1,
             noisy=backbone.noisy_rows,
         )
-        rows.put(block.place, now)
+        rows.put(block.rows, now)
         return list(_errors(batch, now))
 
     errors: Errors = {}
-    for found in parallel_map(update, [part for each in blocks for part in each.parts()]):
-        for kind, squared, count in found:
+    for block_errors in parallel_map(update, [part for block in blocks for part in block.parts()]):
+        for kind, squared, count in block_errors:
             before = errors.get(kind, (0.0, 0.0))
             errors[kind] = (before[0] + squared, before[1] + count)
     if not process_group().is_single:
@@ -178,14 +174,14 @@ def sweep_rows(
 
 
 def _total_errors(errors: Errors) -> Errors:
-    """The errors of the rows that all processes have."""
-    every = torch.tensor([errors.get(kind, (0.0, 0.0)) for kind in KindType], dtype=torch.float64)
-    found = process_group().all_reduce_sum(every).tolist()
-    return {int(kind): (each[0], each[1]) for kind, each in zip(KindType, found, strict=True) if each[1] > 0}
+    """Sum the errors over all processes."""
+    local = torch.tensor([errors.get(kind, (0.0, 0.0)) for kind in KindType], dtype=torch.float64)
+    totals = zip(KindType, process_group().all_reduce_sum(local).tolist(), strict=True)
+    return {int(kind): (squared, count) for kind, (squared, count) in totals if count > 0}
 
 
 def _errors(batch: RowBatch, rows: RowPosterior) -> Iterator[tuple[int, float, float]]:
-    """By kind, the expected squared errors of a block's ratings and reals, and how much they count."""
+    """Yield by kind the expected squared errors of a batch's ratings and reals, and their weight."""
     if batch.ratings is not None:
         squared = batch.ratings.squared_errors(rows).double().sum()
         yield KindType.RATING, float(squared), float(batch.ratings.counts.double().sum())
@@ -201,13 +197,13 @@ def _errors(batch: RowBatch, rows: RowPosterior) -> Iterator[tuple[int, float, f
 
 
 def feature_sums(backbone: Factorisation, blocks: list[RowBlock], rows: RowPosterior) -> FeatureSums:
-    """Add up what the update of features needs of all rows, block by block."""
+    """Compute the sums over all rows that the update of features needs, block by block."""
     moments, size = backbone.head_moments(), backbone.latent + 1
     total = torch.zeros(backbone.features, size * (size + 1) // 2)
     linear = torch.zeros(backbone.features, size)
     squares = torch.zeros(backbone.features, dtype=torch.float64)
     for block in blocks:
-        now, batch = rows.at(block.place), RowBatch(block.cells, moments)
+        now, batch = rows.at(block.rows), RowBatch(block.cells, moments)
         # The precision of a feature's ratings is applied to its sums.
         weights, values = batch.terms(now, now.relative_precision[batch.cells.lines])
         block.back.add(total, now.moments(), weights)
@@ -221,17 +217,17 @@ _ROWS = ("mean", "spread", "relative_precision")
 
 
 class SweepProgress:
-    """A file with all that is of the size of features, beside it one per process with its rows.
+    """Checkpoints of a training: a file with the state of features, and one per process with its rows.
 
-    The rows' files are written first and removed last, and the one that names them is replaced in one step:
-    at any moment it and the files that it names are whole.
+    The rows' files are written first and removed last, and the file that names them is replaced atomically:
+    it and the files that it names are complete at any moment.
 
     Parameters
     ----------
     path : Path
         The file, in a folder that all processes see.
     seconds : float
-        How often it is written, at most.
+        The least time between two checkpoints.
     """
 
     def __init__(self, path: Path, seconds: float) -> None:
@@ -241,7 +237,7 @@ class SweepProgress:
     # -- writing ----------------------------------------------------------------------------------
 
     def keep(self, training: FactorisationTraining, turn: int) -> None:
-        """Write what has been reached after so many sweeps, if it is time to; after the last one always."""
+        """Write a checkpoint after sweep ``turn`` if it is due; always after the last one."""
         last = turn == training.backbone.sweeps
         due = process_group().is_main and (last or time.monotonic() - self._saved >= self.seconds)
         if not process_group().sum_number(due):
@@ -253,9 +249,8 @@ class SweepProgress:
         tensors |= {"generator": training.generator.get_state()}
         tensors |= {"prior_means": training.prior_means, "prior_covariance": training.prior_covariance}
         for name in ("head", "row"):
-            held, said = _state_of(getattr(training, f"{name}_regression"))
-            tensors |= {f"{name}/{key}": each for key, each in held.items()}
-            facts["regressions"][name] = said
+            parts, facts["regressions"][name] = _state_of(getattr(training, f"{name}_regression"))
+            tensors |= {f"{name}/{key}": tensor for key, tensor in parts.items()}
         if process_group().is_main:
             write_bytes(
                 self.path, pack_tensors({name: each.clone() for name, each in tensors.items()}, facts)
@@ -264,7 +259,7 @@ class SweepProgress:
         self._saved = time.monotonic()
 
     def _write_rows(self, rows: RowPosterior, turn: int) -> list[tuple[int, int, str]]:
-        """Each process writes those that it has; returned are the beginning, number and file of each."""
+        """Write this process's rows; return first row, number of rows and file of each process."""
         start, _ = process_group().span(len(rows.mean))
         name = f"{self.path.stem}.rows-{turn}-{start}-of-{process_group().size}.safetensors"
         write_bytes(self.path.with_name(name), pack_tensors({each: getattr(rows, each) for each in _ROWS}))
@@ -273,19 +268,19 @@ class SweepProgress:
             process_group().sizes(len(rows.mean)),
         )  # these wait for all
         starts = [sum(counts[:i]) for i in range(len(counts))]
-        return [(at, count, own[0]) for at, count, own in zip(starts, counts, names, strict=True)]
+        return [(at, count, files[0]) for at, count, files in zip(starts, counts, names, strict=True)]
 
-    def _remove_other_rows(self, kept: set[str]) -> None:
-        ours = re.compile(rf"{re.escape(self.path.stem)}\.rows-\d+-\d+-of-\d+\.safetensors")
+    def _remove_other_rows(self, current: set[str]) -> None:
+        pattern = re.compile(rf"{re.escape(self.path.stem)}\.rows-\d+-\d+-of-\d+\.safetensors")
         with explain_storage_error(self.path):
-            for each in self.path.parent.iterdir():
-                if ours.fullmatch(each.name) and each.name not in kept:
-                    each.unlink(missing_ok=True)
+            for path in self.path.parent.iterdir():
+                if pattern.fullmatch(path.name) and path.name not in current:
+                    path.unlink(missing_ok=True)
 
     # -- reading ----------------------------------------------------------------------------------
 
     def restore(self, training: FactorisationTraining) -> int:
-        """Continue with what the file holds; returns after how many sweeps, 0 if there is no file."""
+        """Restore a training from the file; return the number of its sweeps, 0 if there is no file."""
         if not process_group().sum_number(process_group().is_main and self.path.exists()):
             return 0
         tensors, facts = process_group().all_or_none(lambda: read_tensors(self.path))
@@ -295,7 +290,7 @@ class SweepProgress:
         for name, each in tensors.items():
             head, _, rest = name.partition("/")
             parts.setdefault(head, {})[rest] = each
-        # Not copied into the tensors that are there: the kinds are those of the table, too.
+        # Assigned, not copied: the tensor of kinds is shared with the table.
         training.backbone.load_state_dict(parts["backbone"], assign=True)
         training.generator.set_state(generator)
         training.prior_means, training.prior_covariance = tensors["prior_means"], tensors["prior_covariance"]
@@ -311,7 +306,7 @@ class SweepProgress:
         return int(facts["turn"])
 
     def _read_rows(self, files: list[tuple[int, int, str]], begin: int, end: int) -> RowPosterior:
-        """The rows from ``begin`` up to ``end``, out of the files that have some of them."""
+        """Read the rows from ``begin`` up to ``end`` from the files that contain them."""
         found: dict[str, list[Tensor]] = {name: [] for name in _ROWS}
         for start, count, name in files:
             low, high = max(begin, start) - start, min(end, start + count) - start
@@ -331,7 +326,7 @@ class SweepProgress:
 
 
 def _state_of(regression: LooRidge) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """All that a regression has chosen, as tensors and as facts."""
+    """Return the choices of a regression as tensors and as JSON."""
     tensors = {"strengths": regression.strengths, "gains": regression.gains}
     for place, group in enumerate(regression.groups):
         tensors |= {f"{place}/{name}": each for name, each in vars(group).items()}
@@ -343,6 +338,7 @@ def _state_of(regression: LooRidge) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def _regression(tensors: dict[str, Tensor], facts: dict[str, Any], *, shared: bool) -> LooRidge:
+    """Restore a regression from ``_state_of``."""
     groups = [
         Group(*(tensors[f"{place}/{name}"] for name in ("columns", "centre", "basis")))
         for place in range(facts["groups"])
@@ -353,34 +349,34 @@ def _regression(tensors: dict[str, Tensor], facts: dict[str, Any], *, shared: bo
     return regression
 
 
-_CHOOSING = 5  # sweeps between two choices of what is worth regressing on
+_CHOOSING = 5  # sweeps between two choices of the groups to regress on
 
-_MAX_EXACTNESS = 1e4  # of a feature, relative to the usual
+_MAX_RELATIVE_PRECISION = 1e4  # of a feature
 
-_LEAST_VARIANCE = 1e-6  # of an observation, on the models' scale: no table is taken for more exact
+_LEAST_VARIANCE = 1e-6  # of an observation, on the models' scale: a lower limit for every table
 
 
 class FactorisationTraining:
-    """One training of a factorisation, with all that only training needs.
+    """One training of a factorisation, with the state that only training needs.
 
-    The prior mean of a feature's head is what metadata predicts of it from all *other* features, and
-    that of a row's factors what its signature predicts from all other rows: so no regression is
-    confirmed by what it made itself.
+    The prior mean of a feature's head is predicted from its metadata by a regression on all *other* features,
+    and that of a row's factors from its signature by a regression on all other rows: otherwise a regression
+    would be confirmed by its own predictions.
     """
 
     def __init__(
         self, backbone: Factorisation, cells: Cells, description: Description, generator: torch.Generator
     ) -> None:
-        # Rows without observations tell nothing, and would only make the sweeps slower to arrive.
+        # Rows without observations are uninformative and would slow down convergence.
         filled = torch.nonzero(cells.counts)[:, 0]
         if 0 < len(filled) < len(cells) or not process_group().is_single:
             cells = cells.take(filled)
         self.backbone, self.generator, self.weights = backbone, generator, cells.weights
-        # Factors are found from all observations alike: from what little old ones count some would die out.
+        # The first sweeps weight all observations equally: with small weights factors would shrink to zero.
         self.cells = replace(cells, weights=None)
         counts = process_group().all_reduce_sum(torch.bincount(cells.index, minlength=cells.width))
         self.counts = self.weighted_counts = counts
-        # Much observed features are other than rarely observed ones.
+        # Popular features differ from rarely observed ones.
         popularity = self.counts.to(description.numbers.dtype).log1p()[:, None]
         self.description = description.with_cubic_terms(description.nonlinear_columns()).with_more(popularity)
         self.latent, self.size = backbone.latent, backbone.latent + 1
@@ -389,21 +385,21 @@ class FactorisationTraining:
         self.row_regression: LooRidge
         self.prior_means: Tensor  # (features, size): of heads
         self.prior_covariance: Tensor  # (size, size): around these
-        # The bound for the logistic link is loose: under it, factors that predict well die out. So where all
-        # is binary, factors are found from 0 and 1 as numbers, and only the last sweep knows of the link.
+        # The bound for the logistic link is loose and shrinks useful factors to zero. If all features are
+        # binary, 0 and 1 are modelled as numbers, and only the last sweep uses the link.
         self.as_numbers = backbone.sweeps > 1 and bool((backbone.kinds == KindType.BINARY).all())
 
     @torch.no_grad()
     def sweeps(self, progress: SweepProgress | None = None) -> Iterator[float]:
-        """Update everything once per sweep; yields how far predictions are off, as a standard deviation.
+        """Update everything once per sweep, and yield the standard deviation of the errors.
 
-        With ``progress`` they continue with what was kept there, and keep what they reach.
+        With ``progress`` the sweeps continue from its checkpoint and write new ones.
         """
         backbone, cells = self.backbone, self.cells
         done = 0 if progress is None else progress.restore(self)
         if done == backbone.sweeps:
             return
-        # These stay, only how far they count changes.
+        # The differences do not change, only their shrinkage.
         differences = backbone.signature.differences(cells) if done else self._begin()
         signatures = backbone.signature.shrink(differences, cells.counts)
         blocks = row_blocks(backbone, cells)
@@ -434,7 +430,7 @@ class FactorisationTraining:
             yield error
 
     def _begin(self) -> Tensor:
-        """Find the signature, and where everything starts; returns what ``Signature.differences`` does."""
+        """Fit the signature and initialise everything; return ``Signature.differences``."""
         backbone, cells = self.backbone, self.cells
         backbone.signature.fit(cells, self.generator)
         if self.as_numbers:
@@ -452,11 +448,12 @@ class FactorisationTraining:
         return differences
 
     def _update_head_prior(self, *, choosing: bool) -> None:
-        given = self.rows, self.prior_covariance
-        self.prior_means, self.prior_covariance = self._head_prior(*given, choosing=choosing)
+        self.prior_means, self.prior_covariance = self._head_prior(
+            self.rows, self.prior_covariance, choosing=choosing
+        )
 
     def _start(self) -> RowPosterior:
-        """Start from the means of rows and features, and small random factors."""
+        """Initialise heads and rows by the means of rows and features, and small random factors."""
         backbone, cells = self.backbone, self.cells
         binary = backbone.kinds == KindType.BINARY
         sums = process_group().all_reduce_sum(
@@ -468,20 +465,20 @@ class FactorisationTraining:
         middle = usual + shrunk * (middle - usual)
         rows = _row_means(cells, middle, 5.0)
         scale = global_std(rows) + 1e-3
-        # Outputs before a logistic link are larger than ratings, and factors too small at first die out.
+        # Outputs of a logistic link are larger than ratings, and factors that start too small stay zero.
         size = torch.where(binary, 1.0, 0.1)[:, None]
         backbone.weight.copy_(size * torch.randn(backbone.weight.shape, generator=self.generator))
-        backbone.weight[:, 0] = torch.where(binary, 4 * scale, scale)  # the first factor is a row's own mean
+        backbone.weight[:, 0] = torch.where(binary, 4 * scale, scale)  # the first factor is the row's mean
         backbone.bias.copy_(torch.where(binary, torch.logit(middle.clamp(0.02, 0.98)), middle))
-        further = 0.1 * draw_normal_rows(len(rows), self.latent - 1, self.generator)
+        others = 0.1 * draw_normal_rows(len(rows), self.latent - 1, self.generator)
         spread = pack(0.1 * torch.eye(self.latent)).repeat(len(rows), 1)
-        mean = torch.cat([rows[:, None] / scale, further], 1)
+        mean = torch.cat([rows[:, None] / scale, others], 1)
         return RowPosterior(mean, spread, torch.ones(len(rows)))
 
-    # -- one part after the other -----------------------------------------------------------------
+    # -- the updates of a sweep -------------------------------------------------------------------
 
     def _update_row_prior(self, rows: RowPosterior, signatures: Tensor, *, choosing: bool) -> None:
-        """What the signature predicts of a row's factors, each row predicted from the others."""
+        """Regress rows' factors on signatures, each row predicted from the others."""
         backbone, cells, regression = self.backbone, self.cells, self.row_regression
         weights = torch.ones(len(cells))
         if choosing:
@@ -502,7 +499,7 @@ class FactorisationTraining:
     def _head_prior(
         self, rows: RowPosterior, prior_covariance: Tensor, *, choosing: bool
     ) -> tuple[Tensor, Tensor]:
-        """What metadata predicts of each head from the other features, and the covariance around it."""
+        """Predict each head from metadata and the other heads; return means and the residuals' covariance."""
         backbone, numbers, regression = self.backbone, self.description.numbers, self.head_regression
         heads = backbone.stacked_heads()
         metric = rows.mean_moment()
@@ -515,7 +512,7 @@ class FactorisationTraining:
         return means, loo_covariance(heads - means, within, weights)
 
     def _update_precision(self, errors: Errors) -> float:
-        """How exact ratings and reals usually are; returns the error as a standard deviation."""
+        """Update the precision of each kind; return the standard deviation of the errors."""
         error = 0.0
         for kind, (squared, count) in errors.items():
             variance = squared / count
@@ -524,6 +521,7 @@ class FactorisationTraining:
         return error
 
     def _update_heads(self, sums: FeatureSums, prior_means: Tensor, prior_covariance: Tensor) -> None:
+        """Update the posteriors of the features' heads, and their relative precisions."""
         backbone = self.backbone
         plain = backbone.precision[backbone.kinds] * backbone.relative_precision
         factors = torch.where(backbone.kinds == KindType.RATING, plain, 1.0)
@@ -537,13 +535,15 @@ class FactorisationTraining:
             backbone.bias[part] = heads[:, -1]
             backbone.spread[part] = pack(covariance)
             if backbone.noisy_rows:
-                self._update_exactness(part, total, weighted, factors[part] * sums.squares[part])
+                self._update_relative_precision(part, total, weighted, factors[part] * sums.squares[part])
 
         for _ in parallel_map(update, row_slices(len(factors), PER_NUMBER * self.size**2, BUDGET // 4)):
             pass
 
-    def _update_exactness(self, part: slice, total: Tensor, weighted: Tensor, values: Tensor) -> None:
-        """How exact each feature's observations are, shrunk to the usual; for ratings only.
+    def _update_relative_precision(
+        self, part: slice, total: Tensor, weighted: Tensor, values: Tensor
+    ) -> None:
+        """Estimate the relative precision of each feature's ratings, shrunk to the usual; 1 for other kinds.
 
         ``values`` (features,) are the sums of weighted squares of values.
         """
@@ -556,15 +556,17 @@ class FactorisationTraining:
         relative_precision = (NOISE_SHOTS + counts) / (NOISE_SHOTS + squared)
         rating = backbone.kinds[part] == KindType.RATING
         backbone.relative_precision[part] = torch.where(
-            rating, relative_precision.clamp(max=_MAX_EXACTNESS).to(backbone.relative_precision.dtype), 1.0
+            rating,
+            relative_precision.clamp(max=_MAX_RELATIVE_PRECISION).to(backbone.relative_precision.dtype),
+            1.0,
         )
 
 
 def _row_means(cells: Cells, middle: Tensor, shrink: float) -> Tensor:
-    """The mean of each row's values less ``middle`` (features,), shrunk to 0 as by further observations."""
+    """Return the mean of each row's values less ``middle`` (features,), and of ``shrink`` zeros: (rows,)."""
     means = torch.zeros(len(cells))
-    for place, block in line_blocks(cells, 64):
+    for rows, block in line_blocks(cells, 64):
         values = block.values - middle[block.index]
         sums = segment_sum(values[:, None], block.indptr)[:, 0]
-        means[place] = sums / (block.counts + shrink).clamp(min=1e-9)
+        means[rows] = sums / (block.counts + shrink).clamp(min=1e-9)
     return means

@@ -33,7 +33,8 @@ from torch import Tensor
 from headstart.core.types import Heads, OneRow
 from headstart.distributed import process_group
 from headstart.linalg import packed
-from headstart.linalg.packed import Array, append_one, squares, triangle_indices, unpack
+from headstart.linalg.array_ops import Array, cholesky, cholesky_inverse
+from headstart.linalg.packed import append_one, squares, triangle_indices, unpack
 from headstart.linalg.ragged import (
     column_sums,
     gram,
@@ -59,6 +60,8 @@ WINSORISED = 25.0  # squared standard deviations beyond which a real observation
 
 
 # -- arrays of either library -----------------------------------------------------------------------
+#
+# Symmetric matrices of a batch are packed, for memory and for sparse products; that of a single row is whole.
 
 
 def namespace(array: AnyArray) -> ModuleType:
@@ -66,48 +69,38 @@ def namespace(array: AnyArray) -> ModuleType:
     return torch if isinstance(array, Tensor) else np
 
 
+def at_least(numbers: AnyArray, least: float) -> AnyArray:
+    """Raise numbers to ``least``."""
+    return numbers.clamp(min=least) if isinstance(numbers, Tensor) else np.maximum(numbers, least)
+
+
+def _traces(left: AnyArray, right: AnyArray) -> AnyArray:
+    """Compute tr(M·N) of symmetric matrices: (…)."""
+    return packed.traces(left, right) if isinstance(left, Tensor) else np.vdot(left, right)
+
+
+def _inner_and_cross(matrices: AnyArray, latent: int) -> tuple[AnyArray, AnyArray]:
+    """Split matrices over (v, b) into those over v, and the vectors (…, latent) between v and b."""
+    if isinstance(matrices, Tensor):
+        bias = latent * (latent + 1) // 2  # where its entries begin in a packed matrix
+        return matrices[..., :bias], matrices[..., bias:-1]
+    return matrices[:-1, :-1], matrices[:-1, -1]
+
+
+def _solve(precision: AnyArray, linear: AnyArray) -> tuple[AnyArray, AnyArray]:
+    """Return means and covariances of Gaussians with this precision, and precision · mean."""
+    if isinstance(precision, Tensor):
+        means, covariances = packed.solve(unpack(precision, linear.shape[-1]), linear)
+        return means, packed.pack(covariances)
+    covariance = cholesky_inverse(cholesky(precision))
+    return covariance @ linear, covariance
+
+
 @cache
 def _off_diagonal_twice(size: int, device: torch.device, dtype: torch.dtype) -> Tensor:
     """Return factors of packed entries that make a dot product of two packed matrices a trace."""
     down, across = triangle_indices(size, device)
     return torch.where(down == across, 1.0, 2.0).to(dtype)
-
-
-@cache
-def _numpy_triangle(size: int) -> tuple[Array, Array, Array, Array]:
-    """Return rows and columns of the packed entries, the factors of traces, and where the diagonal is."""
-    down, across = np.tril_indices(size)
-    return down, across, np.where(down == across, 1.0, 2.0), np.flatnonzero(down == across)
-
-
-def _traces(left: AnyArray, right: AnyArray, size: int) -> AnyArray:
-    """Compute tr(M·N) of packed matrices (…, packed): (…)."""
-    if isinstance(left, Tensor):
-        return packed.traces(left, right)
-    return left @ (_numpy_triangle(size)[2] * right)
-
-
-def _doubled(moments: AnyArray, size: int) -> AnyArray:
-    """Double the entries off the diagonal of packed matrices, so that a product with another is a trace."""
-    if isinstance(moments, Tensor):
-        return moments * _off_diagonal_twice(size, moments.device, moments.dtype)
-    return moments * _numpy_triangle(size)[2]
-
-
-def diagonal_of(spread: AnyArray, size: int) -> AnyArray:
-    """Return the diagonals of packed matrices (…, packed): (…, size)."""
-    if isinstance(spread, Tensor):
-        return packed.diagonals(spread, size)
-    return spread.take(_numpy_triangle(size)[3])
-
-
-def _solve(precision: AnyArray, linear: AnyArray, size: int) -> tuple[AnyArray, AnyArray]:
-    """Return means and packed covariances of Gaussians with a packed precision, and precision · mean."""
-    if isinstance(precision, Tensor):
-        means, covariances = packed.solve(unpack(precision, size), linear)
-        return means, packed.pack(covariances)
-    covariance = packed.invert_one(packed.robust_cholesky_one(packed.unpack_one(precision)))
-    return covariance @ linear, packed.pack_one(covariance)
 
 
 # -- priors and posteriors --------------------------------------------------------------------------
@@ -118,24 +111,32 @@ class RowPosterior:
     """Gaussian posteriors of rows' factors, and the precision of the rows' observations."""
 
     mean: AnyArray  # (…, latent)
-    spread: AnyArray  # (…, packed): the covariance, packed
+    spread: AnyArray  # the covariance: (rows, packed) of a batch, (latent, latent) of a single row
     relative_precision: AnyArray  # (…): precision of a row's observations relative to the usual one
 
     @property
-    def covariance(self) -> Tensor:
-        """The covariances of a batch of rows as matrices: (rows, latent, latent)."""
-        return unpack(self.spread, self.mean.shape[-1])
+    def covariance(self) -> AnyArray:
+        """The covariances as matrices: (…, latent, latent)."""
+        return unpack(self.spread, self.mean.shape[1]) if isinstance(self.spread, Tensor) else self.spread
+
+    @property
+    def variance(self) -> AnyArray:
+        """The variances of the factors: (…, latent)."""
+        if isinstance(self.spread, Tensor):
+            return packed.diagonals(self.spread, self.mean.shape[1])
+        return self.spread.diagonal()
 
     def moments(self) -> AnyArray:
-        """Return E[(u, 1)(u, 1)ᵀ] of each row, packed: (…, packed)."""
+        """Return E[(u, 1)(u, 1)ᵀ] of each row, packed as ``spread`` is."""
         if isinstance(self.mean, Tensor):
             moments = squares(append_one(self.mean))
-        else:
-            vector = np.append(self.mean, 1.0)
-            down, across, *_ = _numpy_triangle(len(vector))
-            moments = vector.take(down) * vector.take(across)
-        moments[..., : self.spread.shape[-1]] += self.spread  # the bias comes last
-        return moments
+            moments[:, : self.spread.shape[-1]] += self.spread  # the bias comes last
+            return moments
+        whole = np.empty((len(self.mean) + 1, len(self.mean) + 1))
+        whole[:-1, :-1] = self.mean[:, None] * self.mean + self.spread
+        whole[:-1, -1] = whole[-1, :-1] = self.mean
+        whole[-1, -1] = 1.0
+        return whole
 
     def at(self, rows: slice) -> RowPosterior:
         """Return the posteriors of some rows as views."""
@@ -161,15 +162,8 @@ class FactorPrior(NamedTuple):
     """The Gaussian prior of rows' factors: a mean for each row, and one covariance."""
 
     mean: AnyArray  # (…, latent)
-    spread: AnyArray  # (packed,): the covariance, packed
+    spread: AnyArray  # the covariance: (packed,) for a batch, (latent, latent) for a single row
     precision: AnyArray  # (latent, latent)
-
-    @property
-    def packed_precision(self) -> AnyArray:
-        """The precision, packed: (packed,)."""
-        return (
-            packed.pack(self.precision) if isinstance(self.mean, Tensor) else packed.pack_one(self.precision)
-        )
 
     def as_posterior(self) -> RowPosterior:
         """Return the prior as the posterior of rows without observations."""
@@ -182,17 +176,19 @@ class RatingSums(NamedTuple):
     counts: AnyArray  # (…): the number of ratings, or the sum of their weights by age
     squares: AnyArray  # (…): Σ ω·x²
     linear: AnyArray  # (…, latent + 1): Σ ω·x·(v, b)
-    total: AnyArray  # (…, packed): Σ ω·E[(v, b)(v, b)ᵀ]
+    total: AnyArray  # Σ ω·E[(v, b)(v, b)ᵀ]: (rows, packed), or (latent + 1, latent + 1)
 
     def squared_errors(self, now: RowPosterior) -> AnyArray:
         """Compute the expected squared errors of the row's own predictions: (…)."""
-        size = self.linear.shape[-1]
-        explained = (self.linear[..., :-1] * now.mean).sum(-1) + self.linear[..., -1]
-        return self.squares - 2 * explained + _traces(self.total, now.moments(), size)
+        if isinstance(now.mean, Tensor):
+            explained = (self.linear * append_one(now.mean)).sum(1)
+        else:
+            explained = self.linear[:-1] @ now.mean + self.linear[-1]
+        return self.squares - 2 * explained + _traces(self.total, now.moments())
 
     def relative_precision(self, now: RowPosterior) -> AnyArray:
         """Estimate the precision of each row's ratings, shrunk to the usual: (…)."""
-        return (NOISE_SHOTS + self.counts) / (NOISE_SHOTS + self.squared_errors(now).clip(0))
+        return (NOISE_SHOTS + self.counts) / (NOISE_SHOTS + at_least(self.squared_errors(now), 0.0))
 
 
 # -- observations -----------------------------------------------------------------------------------
@@ -238,15 +234,15 @@ class ObservedRows(ABC):
 
     @abstractmethod
     def sums(self, weights: AnyArray, values: AnyArray) -> tuple[AnyArray, AnyArray]:
-        """Return Σ weight · E[(v, b)(v, b)ᵀ] (…, packed) and Σ value · (v, b) (…, latent + 1) of each row."""
+        """Return Σ weight · E[(v, b)(v, b)ᵀ], and Σ value · (v, b) (…, latent + 1), of each row."""
 
     @abstractmethod
     def outputs(self, now: RowPosterior) -> tuple[AnyArray, AnyArray]:
         """Return E[u·v + b] and E[(u·v + b)²] of each observation: two of (n,)."""
 
     @abstractmethod
-    def by_row(self, numbers: AnyArray) -> AnyArray:
-        """Sum numbers of the observations (n,) over each row: (…)."""
+    def by_row(self, *numbers: AnyArray) -> tuple[AnyArray, ...]:
+        """Sum numbers of the observations, each (n,), over each row: as many of (…)."""
 
     def aged(self, numbers: AnyArray) -> AnyArray:
         """Multiply numbers of the observations (n,) by the observations' weights."""
@@ -255,14 +251,19 @@ class ObservedRows(ABC):
     @cached_property
     def ratings(self) -> RatingSums | None:
         """The sums over each row's ratings; None if there are other kinds only."""
-        rated = self.kinds == KindType.RATING
-        if self.weighs and not bool(rated.any()):
-            return None
+        if self.weighs:
+            rated = self.kinds == KindType.RATING
+            if not bool(rated.any()):
+                return None
         xp = namespace(self.values)
-        counted = self.aged(xp.where(rated, xp.ones_like(self.precision), 0.0))
+        counted = xp.ones_like(self.precision)
+        if self.weighs:
+            counted = xp.where(rated, counted, 0.0)
+        counted = self.aged(counted)
         weights = self.precision * counted
         total, linear = self.sums(weights, weights * self.values)
-        return RatingSums(self.by_row(counted), self.by_row(weights * self.values**2), linear, total)
+        squared, counts = self.by_row(weights * self.values**2, counted)
+        return RatingSums(counts, squared, linear, total)
 
     def relative_precision(self, now: RowPosterior, *, noisy: bool) -> AnyArray:
         """Estimate the precision of each row's ratings, relative to the usual, if it is ``noisy``: (…).
@@ -277,7 +278,7 @@ class ObservedRows(ABC):
         """Return ``sums`` over all observations, with the relative precision of each row's ratings."""
         total, linear = None, None
         if self.ratings is not None:
-            scale = relative[..., None]
+            scale = relative[..., None]  # a single row's broadcasts to its matrix, too
             total, linear = scale * self.ratings.total, scale * self.ratings.linear
         if self.weighs:
             others = self.sums(*self.gaussian_terms(now, new=new))
@@ -295,15 +296,15 @@ class ObservedRows(ABC):
         xp = namespace(self.values)
         binary, real = self.kinds == KindType.BINARY, self.kinds == KindType.REAL
         mean, second = self.outputs(now)
-        bound = xp.sqrt(second.clip(1e-6))  # the bound is tightest at the root of E[(u·v + b)²]
-        uncertainty, squared = (second - mean**2).clip(0), (self.values - mean) ** 2
+        bound = xp.sqrt(at_least(second, 1e-6))  # the bound is tightest at the root of E[(u·v + b)²]
+        uncertainty, squared = at_least(second - mean**2, 0.0), (self.values - mean) ** 2
         if new:
             squared = squared / (1 / self.precision + uncertainty)
         else:
             squared = (squared + uncertainty) * self.precision
-        winsorised = self.precision * (WINSORISED / squared.clip(WINSORISED))
-        weights = xp.where(real, winsorised, xp.where(binary, xp.tanh(bound / 2) / (2 * bound), 0.0))
-        values = xp.where(real, winsorised * self.values, xp.where(binary, self.values - 0.5, 0.0))
+        winsorised = self.precision * (WINSORISED / at_least(squared, WINSORISED))
+        weights = xp.where(real, winsorised, binary * xp.tanh(bound / 2) / (2 * bound))
+        values = xp.where(real, winsorised * self.values, binary * (self.values - 0.5))
         return self.aged(weights), self.aged(values)
 
     def terms(self, now: RowPosterior, rating_weights: AnyArray) -> tuple[AnyArray, AnyArray]:
@@ -344,15 +345,14 @@ class RowBatch(ObservedRows):
 
     def outputs(self, now: RowPosterior) -> tuple[Tensor, Tensor]:
         """Compute outputs by a dense or a sampled product, whichever costs less."""
-        near, doubled = append_one(now.mean), _doubled(now.moments(), now.mean.shape[1] + 1)
         return (
-            sampled_products(near, self.moments.heads, self.cells),
-            sampled_products(doubled, self.moments.second, self.cells),
+            sampled_products(append_one(now.mean), self.moments.heads, self.cells),
+            sampled_products(_doubled_moments(now), self.moments.second, self.cells),
         )
 
-    def by_row(self, numbers: Tensor) -> Tensor:
-        """Sum numbers of the observations (n,) over each row: (rows,)."""
-        return segment_sum(numbers[:, None], self.cells.indptr)[:, 0]
+    def by_row(self, *numbers: Tensor) -> tuple[Tensor, ...]:
+        """Sum numbers of the observations, each (n,), over each row: as many of (rows,)."""
+        return segment_sum(torch.stack(numbers, dim=1), self.cells.indptr).unbind(1)
 
 
 class PaddedRows(ObservedRows):
@@ -386,13 +386,13 @@ class PaddedRows(ObservedRows):
 
         A vector from the left takes a sixth of the time of the same from the right.
         """
-        doubled = _doubled(now.moments(), now.mean.shape[1] + 1)
-        mean, second = append_one(now.mean)[:, None] @ self.heads.mT, doubled[:, None] @ self.second.mT
+        mean = append_one(now.mean)[:, None] @ self.heads.mT
+        second = _doubled_moments(now)[:, None] @ self.second.mT
         return mean[self.lines, 0, self.positions], second[self.lines, 0, self.positions]
 
-    def by_row(self, numbers: Tensor) -> Tensor:
-        """Sum numbers of the observations (n,) over each row: (rows,)."""
-        return segment_sum(numbers[:, None], self.cells.indptr)[:, 0]
+    def by_row(self, *numbers: Tensor) -> tuple[Tensor, ...]:
+        """Sum numbers of the observations, each (n,), over each row: as many of (rows,)."""
+        return segment_sum(torch.stack(numbers, dim=1), self.cells.indptr).unbind(1)
 
 
 class SingleRow(ObservedRows):
@@ -401,25 +401,31 @@ class SingleRow(ObservedRows):
     def __init__(self, row: OneRow) -> None:
         self.values, self.weights, self.kinds = row.values, row.weights, row.kinds
         self.heads, self.covariance = row.heads, row.covariance
-        self.precision = 1 / row.noise
+        self.precision = 1 / row.noise.astype(np.float64)
         self.weighs = bool((row.kinds != KindType.RATING).any())
 
     def sums(self, weights: Array, values: Array) -> tuple[Array, Array]:
         """Sum moments by a Gram matrix of the heads and a product with their covariances."""
         scaled = self.heads * np.sqrt(weights)[:, None]
-        spread = weights.astype(self.covariance.dtype) @ self.covariance
-        return packed.pack_one(scaled.T @ scaled) + spread, values @ self.heads
+        spread = packed.unpack(weights.astype(self.covariance.dtype) @ self.covariance)
+        return scaled.T @ scaled + spread, values @ self.heads
 
     def outputs(self, now: RowPosterior) -> tuple[Array, Array]:
         """Compute outputs by products of the heads with the row's moments."""
-        moments, size = now.moments(), self.heads.shape[1]
-        doubled = _doubled(moments, size).astype(self.covariance.dtype)
-        second = ((self.heads @ packed.unpack_one(moments)) * self.heads).sum(1) + self.covariance @ doubled
+        moments = now.moments()
+        doubled = packed.pack(moments + np.tril(moments, -1)).astype(self.covariance.dtype)
+        second = ((self.heads @ moments) * self.heads).sum(1) + self.covariance @ doubled
         return self.heads[:, :-1] @ now.mean + self.heads[:, -1], second
 
-    def by_row(self, numbers: Array) -> Array:
-        """Sum numbers of the observations (n,): ()."""
-        return numbers.sum()  # type: ignore[no-any-return]
+    def by_row(self, *numbers: Array) -> tuple[Array, ...]:
+        """Sum numbers of the observations, each (n,): as many of ()."""
+        return tuple(part.sum() for part in numbers)
+
+
+def _doubled_moments(now: RowPosterior) -> Tensor:
+    """Return packed moments whose product with another packed matrix is a trace: (rows, packed)."""
+    moments: Tensor = now.moments()
+    return moments * _off_diagonal_twice(now.mean.shape[1] + 1, moments.device, moments.dtype)
 
 
 # -- the posterior ----------------------------------------------------------------------------------
@@ -452,17 +458,16 @@ def row_posterior(
     if passes is None:  # without a precision to estimate, the first pass over ratings is exact
         passes = MORE_PASSES if rows.weighs else PASSES if noisy else 1
     latent = now.mean.shape[-1]
-    bias = latent * (latent + 1) // 2  # where the entries of the bias begin in a packed matrix
-    prior_precision, prior_linear = prior.packed_precision, prior.mean @ prior.precision
+    prior_linear = prior.mean @ prior.precision
+    prior_precision = prior.precision
+    if isinstance(prior_linear, Tensor):
+        prior_precision = packed.pack(prior_precision)
     for turn in range(passes):
         new = turn == 0 and start is None
         relative = now.relative_precision if new else rows.relative_precision(now, noisy=noisy)
         total, linear = rows.total_terms(now, relative, new=new)
-        mean, spread = _solve(
-            prior_precision + total[..., :bias],
-            prior_linear + (linear[..., :-1] - total[..., bias:-1]),
-            latent,
-        )
+        inner, cross = _inner_and_cross(total, latent)
+        mean, spread = _solve(prior_precision + inner, prior_linear + (linear[..., :-1] - cross))
         now = RowPosterior(mean, spread, relative)
     return now
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headstart.backbones.row_posterior import AnyArray, namespace
 from headstart.core.networks import initial_tensor
 from headstart.distributed import process_group
-from headstart.linalg.packed import Array
+from headstart.linalg.array_ops import Array
 from headstart.linalg.ragged import TransposedSum, line_blocks, segment_weighted_sum
 from headstart.linalg.row_sharded import draw_uniform_at, select_local, tall_qr
 from headstart.table.cells import Cells, offsets, ranges
@@ -23,6 +24,8 @@ _MAX_SHRINKAGE = 100.0  # observations
 _QUANTILE_ROWS = 1_000_000  # rows sampled to find the ends of the counts, at most
 
 _SHRINKAGE_ROWS = 200_000  # rows sampled to choose the shrinkage, at most
+
+_ONE = np.ones(1)
 
 
 class Signature(nn.Module):
@@ -59,11 +62,12 @@ class Signature(nn.Module):
 
     def of_one(self, features: Array) -> Array:
         """Compute the signature of one row that observed the ``features``, in numpy: (2 + length,)."""
-        count = np.float64(len(features))
+        count, (low, high) = len(features), self.ends.tolist()
         sums = self.table.numpy().take(features, axis=0).sum(0, dtype=np.float64)
-        differences = (_raw(count, sums, self.ends.tolist()) - self.centre.numpy()) / self.scale.numpy()
-        signature: Array = _shrunk(differences, count, self.patience.item())
-        return signature
+        logarithm = np.array([min(max(math.log1p(count), low), high)])
+        raw = np.concatenate([logarithm, sums / max(1, count) ** 0.5])
+        share = count / (count + self.patience.item())
+        return np.concatenate([_ONE, (raw - self.centre.numpy()) / self.scale.numpy() * share])
 
     def differences(self, cells: Cells) -> Tensor:
         """Compute standardised differences from the mean row, without shrinkage: (rows, 1 + length)."""
@@ -71,12 +75,15 @@ class Signature(nn.Module):
 
     def shrink(self, differences: Tensor, counts: Tensor) -> Tensor:
         """Return the signatures of rows with these ``differences`` and ``counts`` (rows,) of observations."""
-        signatures: Tensor = _shrunk(differences, counts.to(self.table.dtype), self.patience)
-        return signatures
+        number = counts.to(self.table.dtype)[:, None]
+        return torch.cat([torch.ones_like(number), differences * (number / (number + self.patience))], dim=1)
 
     def _raw(self, cells: Cells) -> Tensor:
-        raw: Tensor = _raw(cells.counts.to(self.table.dtype), _sums_by_row(self.table, cells), self.ends)
-        return raw
+        """Return log(1 + count) between the ends, and Σ y / √count: (rows, 1 + length)."""
+        counts = cells.counts.to(self.table.dtype)
+        logarithms = counts.log1p().clamp(self.ends[0], self.ends[1])
+        sums = _sums_by_row(self.table, cells) / counts.clamp(min=1).sqrt()[:, None]
+        return torch.cat([logarithms[:, None], sums], dim=1)
 
     # -- fitting ----------------------------------------------------------------------------------
 
@@ -170,19 +177,6 @@ class Signature(nn.Module):
         best = float(choices[int(errors.argmin())])
         # The largest finite number makes every signature that of the mean row and, unlike inf, can be saved.
         self.patience.fill_(best if best <= _MAX_SHRINKAGE else torch.finfo(self.patience.dtype).max)
-
-
-def _raw(counts: AnyArray, sums: AnyArray, ends: AnyArray) -> AnyArray:
-    """Return log(1 + count) between the ``ends``, and Σ y / √count: (…, 1 + length)."""
-    xp = namespace(sums)
-    logarithms = xp.log1p(counts).clip(ends[0], ends[1])
-    return xp.concatenate([logarithms[..., None], sums / xp.sqrt(counts.clip(1))[..., None]], -1)
-
-
-def _shrunk(differences: AnyArray, counts: AnyArray, patience: AnyArray) -> AnyArray:
-    """Return a 1, and the differences times count / (count + patience): (…, 2 + length)."""
-    xp, share = namespace(differences), (counts / (counts + patience))[..., None]
-    return xp.concatenate([xp.ones_like(share), differences * share], -1)
 
 
 def _sample_rows(

@@ -21,17 +21,13 @@ import torch
 from torch import Tensor
 
 from headstart.core.likelihood import Likelihood, predictive_moments
-from headstart.core.types import Heads, OneHead, OneState, RowStates
-from headstart.linalg.packed import (
-    Array,
-    affine_form,
-    append_one,
-    quadratic_forms,
-    unpack,
-    unpack_one,
-)
+from headstart.core.types import Heads, OneHead, RowStates
+from headstart.linalg.array_ops import Array
+from headstart.linalg.packed import affine_form, append_one, quadratic_forms, unpack
 from headstart.linalg.ragged import outputs_at, sampled_products
 from headstart.table.cells import Cells
+
+_ONE = np.ones(1)
 
 _CELLS_AT_ONCE = 2**24  # bounds the memory of a dense product of heads and rows
 
@@ -69,6 +65,22 @@ class Predictive:
         chance = torch.sigmoid(self.logits)
         logistic = 1 / (chance * (1 - chance)).clamp(min=1e-4)
         return torch.where(self.likelihood.squashes(self.kinds), logistic, self.noise)
+
+
+class SingleState(Protocol):
+    """The numbers of one row that a head reads, in numpy."""
+
+    @property
+    def activation(self) -> Array:
+        """The activation: (width,)."""
+
+    @property
+    def noise(self) -> float | None:
+        """The noise of the row's observations, relative to the usual."""
+
+    @property
+    def variance(self) -> Array | None:
+        """The variances of the activation: (width,)."""
 
 
 # -- layouts ----------------------------------------------------------------------------------------
@@ -179,8 +191,8 @@ class SingleLayout(Layout):
 
     def outputs(self, heads: OneHead, activation: Array) -> tuple[Any, Any]:
         """Compute the output's mean, and its variance because of the head."""
-        vector = np.append(activation, 1.0)
-        variance = vector @ unpack_one(heads.covariance.astype(np.float64)) @ vector
+        vector = np.concatenate([activation, _ONE])
+        variance = vector @ unpack(heads.covariance.astype(np.float64)) @ vector
         return heads.weight.astype(np.float64) @ vector[:-1] + heads.bias, max(0.0, variance)
 
 
@@ -237,7 +249,7 @@ def predict_grid(
     return _predict(GRID, heads.to(dtype), _converted(states, dtype), kinds, likelihood)
 
 
-def predict_cell(head: OneHead, state: OneState, kind: int, likelihood: Likelihood) -> tuple[float, float]:
+def predict_cell(head: OneHead, state: SingleState, kind: int, likelihood: Likelihood) -> tuple[float, float]:
     """Return mean and standard deviation of a single cell, as ``predict_grid`` does."""
     mean, variance = moments(SINGLE, head, state)
     noise = observation_noise(SINGLE, head.noise, state)
@@ -245,7 +257,7 @@ def predict_cell(head: OneHead, state: OneState, kind: int, likelihood: Likeliho
     return float(mean), math.sqrt(total)
 
 
-def predict_one(head: OneHead, state: OneState, *, binary: bool) -> tuple[float, float]:
+def predict_one(head: OneHead, state: SingleState, *, binary: bool) -> tuple[float, float]:
     """Return mean and standard deviation of a single cell that is binary or has an identity link."""
     mean, variance = moments(SINGLE, head, state)
     noise = observation_noise(SINGLE, head.noise, state)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headstart.adapters.base import Adapter, StreamingAdapter
+from headstart.adapters.base import Adapter
 from headstart.core.likelihood import Likelihood
 from headstart.core.predictive import Predictive
 from headstart.core.types import FeatureBatch, Heads, Knowledge, RowStates
@@ -183,7 +183,7 @@ def known_heads(adapter: Adapter, knowledge: Knowledge, known: FeatureBatch, sta
     A streaming adapter makes them from all observations of a feature; with any other adapter a model keeps
     the backbone's heads. ``states`` are those of the training rows, refined.
     """
-    if isinstance(adapter, StreamingAdapter):
+    if adapter.streaming:
         return heads_of(adapter, known, states)
     if known.known is None:
         raise InputError("the features must say which of the backbone's own they are")

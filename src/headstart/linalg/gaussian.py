@@ -1,140 +1,181 @@
-"""Compute Gaussian posteriors of linear models from their contexts."""
+"""Compute Gaussian posteriors of heads from their contexts.
+
+A head θ = (w, b) has P ≥ 1 alternative priors N(mean, root·rootᵀ), and an observation x of a row with the
+activation d has the likelihood N(θ·[d; 1], 1/weight). The posterior under each prior and its evidence come
+in closed form; ``mix`` joins them. Tensors are batches, ``(features, …)``; numpy arrays are one feature
+and have no such axis: see ``array_ops``.
+"""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from headstart.linalg.packed import append_one, squares, unpack
+from headstart.linalg.array_ops import (
+    Numbers,
+    add_identity,
+    append_column,
+    cholesky,
+    half_log_determinant,
+    logarithm,
+    multiply_each,
+    multiply_vectors,
+    softmax,
+    solve_lower,
+    square_root,
+    to_double,
+    to_precision_of,
+    weighted_gram,
+)
+from headstart.linalg.packed import append_one, pack, squares, unpack
 from headstart.linalg.ragged import pad, row_slices, segment_sum
 from headstart.table.cells import Cells
 
-TEMPER = 2.0  # observations from which the evidence for a part of a prior is half believed
+TEMPER = 2.0  # shots at which the logarithm of the evidence counts half
+
+_MAX_PADDING = 4  # entries of a padded block per observation, at most
 
 
 class ContextSums(NamedTuple):
-    """Sums over the contexts of features, of values x and weights w."""
+    """Sufficient statistics of contexts: sums over observations x with weights w."""
 
-    counts: Tensor  # (features,)
-    total: Tensor  # (features, size, size): Σ w·[d; 1][d; 1]ᵀ
-    linear: Tensor  # (features, size): Σ w·x·[d; 1]
-    squares: Tensor  # (features,): Σ w·x²
+    counts: Numbers  # (features,): the sum of what observations count
+    total: Numbers  # (features, size, size): Σ w·[d; 1][d; 1]ᵀ
+    linear: Numbers  # (features, size): Σ w·x·[d; 1]
+    squares: Numbers  # (features,): Σ w·x²
+
+    def pack(self) -> Numbers:
+        """Join the sums into one vector for each feature, which ``unpack_sums`` splits."""
+        packed = pack(self.total)
+        if isinstance(packed, np.ndarray):
+            return np.concatenate([[self.counts], packed, self.linear, [self.squares]])
+        return torch.cat([self.counts[:, None], packed, self.linear, self.squares[:, None]], dim=1)
 
 
-def regress(
-    rows: Tensor, values: Tensor, weights: Tensor, prior: Tensor, root: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Mean and covariance of heads given padded contexts, in closed form.
+def packed_length(size: int) -> int:
+    """Return the number of sums of a head of ``size`` parameters."""
+    return size * (size + 1) // 2 + size + 2
+
+
+def unpack_sums(packed: Tensor, size: int) -> ContextSums:
+    """Split the vectors of ``ContextSums.pack`` (features, numbers) into their parts."""
+    counts, total, linear, square = packed.tensor_split(
+        [1, 1 + size * (size + 1) // 2, packed_length(size) - 1], dim=1
+    )
+    return ContextSums(counts[:, 0], unpack(total, size), linear, square[:, 0])
+
+
+class Posterior(NamedTuple):
+    """The posteriors of heads under each of P priors."""
+
+    mean: Numbers  # (features, P, size)
+    gain: Numbers  # (features, P, n, size): the covariance is gainᵀ·gain, or what this takes from the prior's
+    prior_covariances: Numbers | None  # (P, size, size): of the priors, if gainᵀ·gain is to be subtracted
+    unexplained: Numbers  # (features, P): rᵀ·V⁻¹·r of the residuals r, whose covariance under the prior is V
+    half_log_determinant: Numbers  # (features, P): ½·log |V| without the terms that all priors have in common
+
+    @property
+    def log_evidence(self) -> Numbers:
+        """The log marginal likelihood under each prior, up to a constant: (features, P)."""
+        return -0.5 * self.unexplained - self.half_log_determinant
+
+    @property
+    def covariance(self) -> Numbers:
+        """The covariance under each prior: (features, P, size, size)."""
+        known = self.gain.mT @ self.gain
+        return known if self.prior_covariances is None else self.prior_covariances - known
+
+
+def condition_on_sums(sums: ContextSums, means: Numbers, roots: Numbers) -> Posterior:
+    """Condition P priors on the sums of contexts.
+
+    The priors have the means ``means`` (features, P, size) and the covariances root·rootᵀ of ``roots``
+    (P, size, size).
+    """
+    linear = sums.linear[..., None, :]
+    fitted = multiply_vectors(means, sums.total[..., None, :, :])
+    squared = sums.squares[..., None] - ((2 * linear - fitted) * means).sum(-1)
+    return _condition(sums.total, linear - fitted, squared, means, roots)
+
+
+def condition_on_rows(
+    rows: Numbers, values: Numbers, weights: Numbers, means: Numbers, roots: Numbers
+) -> Posterior:
+    """Condition P priors on padded contexts.
 
     ``rows`` (features, shots, size) are the activations with a 1, ``values`` and ``weights``
-    (features, shots) the observations and their precisions, 0 where padded. The prior has the mean
-    ``prior`` (features, size) and the covariance root·rootᵀ (size, size). Of the two equal forms,
-    solving for the shots or for the head, the smaller system is solved.
+    (features, shots) the observations and their precisions, 0 where padded; ``means`` and ``roots`` are as
+    in ``condition_on_sums``. With fewer shots than parameters the systems are shots × shots (Woodbury's
+    identity), which is another algorithm: it costs less the fewer shots there are.
     """
-    residual = values - (rows @ prior[:, :, None])[:, :, 0]
-    shots, size = rows.shape[1:]
-    if shots >= size:  # whitening the sums costs less than whitening the rows
-        weighted = rows * weights[:, :, None]
-        linear = (residual[:, None, :] @ weighted)[:, 0] @ root
-        return posterior_of(root.T @ (weighted.mT @ rows) @ root, linear, prior, root)
-    scale = weights.sqrt()
-    white = (rows @ root) * scale[:, :, None]
-    lower = torch.linalg.cholesky(white @ white.mT + torch.eye(shots, dtype=rows.dtype))
-    right = torch.cat([white @ root.T, (scale * residual)[:, :, None]], dim=2)
-    both = torch.linalg.solve_triangular(lower, right, upper=False)
-    gain, half = both[..., :-1], both[..., -1:]
-    return prior + (gain.mT @ half)[:, :, 0], root @ root.T - gain.mT @ gain
+    residuals = values[..., None, :] - means @ rows.mT  # (features, P, shots)
+    if rows.shape[-2] >= rows.shape[-1]:
+        weighted = residuals * weights[..., None, :]
+        squared = (weighted * residuals).sum(-1)
+        return _condition(weighted_gram(rows, weights), weighted @ rows, squared, means, roots)
+    scale = square_root(weights)
+    scaled, covariances = rows * scale[..., None], roots @ roots.mT
+    cross = multiply_each(scaled, covariances)  # (features, P, shots, size)
+    lower = cholesky(add_identity(cross @ scaled[..., None, :, :].mT))
+    solved = solve_lower(lower, append_column(cross, residuals * scale[..., None, :]))
+    gain, half = solved[..., :-1], solved[..., -1]
+    return Posterior(
+        means + multiply_vectors(half, gain),
+        gain,
+        covariances,
+        (half**2).sum(-1),
+        half_log_determinant(lower),
+    )
 
 
-def posterior_of(precision: Tensor, linear: Tensor, prior: Tensor, root: Tensor) -> tuple[Tensor, Tensor]:
-    """The posterior of observations that sum up to these two terms in whitened coordinates.
+def _condition(
+    total: Numbers, linear: Numbers, squared: Numbers, means: Numbers, roots: Numbers
+) -> Posterior:
+    """Condition on sums over residuals from the prior means, in coordinates that whiten the priors.
 
-    ``precision`` is (features, size, size), ``linear`` (features, size).
+    ``total`` is (features, size, size), ``linear`` (features, P, size) and ``squared`` (features, P).
     """
-    # Double precision: the precisions of many observations span more than single holds.
-    lower = torch.linalg.cholesky(torch.eye(len(root), dtype=torch.float64) + precision.double())
-    right = torch.cat([root.T.expand(len(prior), -1, -1), linear[:, :, None]], dim=2).double()
-    both = torch.linalg.solve_triangular(lower, right, upper=False).to(root.dtype)
-    gain, half = both[..., :-1], both[..., -1:]
-    return prior + (gain.mT @ half)[:, :, 0], gain.mT @ gain
+    white = add_identity(roots.mT @ multiply_each(total, roots))
+    # Double precision: the precisions of many observations span more than single precision holds.
+    lower = cholesky(to_double(white))
+    right = append_column(to_double(roots.mT), multiply_vectors(linear, roots))
+    solved = to_precision_of(solve_lower(lower, right), roots)
+    gain, half = solved[..., :-1], solved[..., -1]
+    mean = means + multiply_vectors(half, gain)
+    return Posterior(mean, gain, None, squared - (half**2).sum(-1), half_log_determinant(lower))
 
 
-def mixed(sums: ContextSums, means: Tensor, roots: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and covariance of heads under a prior of several parts, each weighed by its evidence.
+def mix(posterior: Posterior, shares: Numbers | None, counts: Numbers) -> tuple[Numbers, Numbers]:
+    """Return mean (features, size) and covariance (features, size, size) of a mixture of posteriors.
 
-    Part p has the mean ``means`` (features, parts, size), the covariance root·rootᵀ of ``roots`` (parts,
-    size, size), and the share ``shares`` (parts,) before anything is observed.
+    ``shares`` (P,) are the prior probabilities of the priors, None if there is only one. Their posterior
+    probabilities follow from the evidence, tempered by the ``counts`` (features,) of shots.
     """
-    total, linear = sums.total[:, None], sums.linear[:, None]
-    white = roots.mT @ total @ roots + torch.eye(total.shape[-1], dtype=total.dtype)
-    fitted = (total @ means[..., None])[..., 0]
-    pulled = (roots.mT @ (linear - fitted)[..., None])[..., 0]
-    lower = torch.linalg.cholesky(white)
-    half = torch.linalg.solve_triangular(lower, pulled[..., None], upper=False)
-    squared = sums.squares[:, None] - 2 * (linear * means).sum(-1) + (means * fitted).sum(-1)
-    log_evidence = -0.5 * (squared - (half[..., 0] ** 2).sum(-1)) - lower.diagonal(
-        dim1=-2, dim2=-1
-    ).log().sum(-1)
-    tempered = log_evidence * tempering(sums.counts)[:, None]
-    weights = torch.softmax(shares.log() + tempered, dim=1)
-    step = torch.linalg.solve_triangular(lower.mT, half, upper=True)[..., 0]
-    mean = means + (roots @ step[..., None])[..., 0]
-    middle = (weights[..., None] * mean).sum(1)
-    apart = mean - middle[:, None]
-    spread = roots @ torch.cholesky_inverse(lower) @ roots.mT + apart[..., :, None] * apart[..., None, :]
-    return middle, (weights[..., None, None] * spread).sum(1)
+    mean, gain, covariances = posterior.mean, posterior.gain, posterior.prior_covariances
+    if shares is None:
+        return mean[..., 0, :], posterior.covariance[..., 0, :, :]
+    weights = softmax(logarithm(shares) + posterior.log_evidence * temper(counts)[..., None])
+    mixed_mean = multiply_vectors(weights, mean)
+    scale = square_root(weights)[..., None]
+    between = scale * (mean - mixed_mean[..., None, :])
+    within = (scale[..., None] * gain).reshape(*gain.shape[:-3], -1, gain.shape[-1])
+    if covariances is None:
+        return mixed_mean, within.mT @ within + between.mT @ between
+    size = gain.shape[-1]
+    prior = (weights @ covariances.reshape(-1, size * size)).reshape(*weights.shape[:-1], size, size)
+    return mixed_mean, prior - within.mT @ within + between.mT @ between
 
 
-def mixed_few(
-    rows: Tensor,
-    values: Tensor,
-    weights: Tensor,
-    counts: Tensor,
-    means: Tensor,
-    roots: Tensor,
-    shares: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """The same as ``mixed``, for padded contexts of fewer shots than a head has parameters.
-
-    ``rows`` (features, shots, size), ``values`` and ``weights`` (features, shots) are as in ``regress``,
-    ``counts`` (features,) as in ``ContextSums``. The systems are shots × shots here, by Woodbury's
-    identity, instead of size × size.
-    """
-    scale, covariances = weights.sqrt(), roots @ roots.mT
-    residual = (values[:, None] - means @ rows.mT) * scale[:, None]
-    scaled = rows * scale[..., None]
-    flat = scaled.reshape(
-        -1, rows.shape[2]
-    )  # as products of large matrices, which are faster than many small
-    cross = torch.stack([(flat @ each).view_as(rows) for each in covariances], dim=1)
-    lower = torch.linalg.cholesky(cross @ scaled.mT[:, None] + torch.eye(rows.shape[1], dtype=rows.dtype))
-    both = torch.cat([cross, residual[..., None]], dim=-1)
-    solved_both = torch.linalg.solve_triangular(lower, both, upper=False)
-    gain, half = solved_both[..., :-1], solved_both[..., -1]
-    log_evidence = -0.5 * (half**2).sum(-1) - lower.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    tempered = log_evidence * tempering(counts)[:, None]
-    share = torch.softmax(shares.log() + tempered, dim=1)
-    mean = means + (half[..., None, :] @ gain)[..., 0, :]
-    middle = (share[..., None] * mean).sum(1)
-    root_share = share.sqrt()
-    known = (root_share[..., None, None] * gain).flatten(1, 2)
-    apart = root_share[..., None] * (mean - middle[:, None])
-    before = (share @ covariances.flatten(1)).view(len(rows), *roots.shape[1:])
-    return middle, before - known.mT @ known + apart.mT @ apart
-
-
-def tempering(counts: Tensor) -> Tensor:
-    """How much the evidence of so many observations is believed: one or two fit any part by chance."""
+def temper(counts: Numbers) -> Numbers:
+    """Return the exponent of the evidence of ``counts`` shots: one or two fit any prior by chance."""
     return counts / (counts + TEMPER)
 
 
-_MAX_PADDING = 4  # times as many places as observations, at most
-
-
-def sums_over(cells: Cells, activation: Tensor, weights: Tensor) -> ContextSums:
-    """The sums over the contexts of features, in double precision.
+def sum_contexts(cells: Cells, activation: Tensor, weights: Tensor) -> ContextSums:
+    """Compute the sums over the contexts of features in double precision.
 
     ``cells`` has one line per feature and points at rows of ``activation`` (rows, size − 1); ``weights``
     (n,) are those of the observations. Products of matrices are faster than many of vectors: one for a
@@ -142,7 +183,7 @@ def sums_over(cells: Cells, activation: Tensor, weights: Tensor) -> ContextSums:
     """
     values, counts = cells.values.double(), cells.weighted_counts.double()
     if len(cells) == 1:
-        total, linear = _one_feature(cells, activation, weights)
+        total, linear = _sum_one_context(cells, activation, weights)
         return ContextSums(counts, total[None], linear[None], (weights * values**2).sum()[None])
     rows = append_one(activation.index_select(0, cells.index)).double()
     if len(cells) and int(cells.counts.max()) * len(cells) <= _MAX_PADDING * len(weights):
@@ -152,11 +193,11 @@ def sums_over(cells: Cells, activation: Tensor, weights: Tensor) -> ContextSums:
         square = segment_sum((weights * values**2)[:, None], cells.indptr)[:, 0]
         return ContextSums(counts, weighted.mT @ block, linear, square)
     linear = rows * (weights * values)[:, None]
-    each = torch.cat([squares(rows) * weights[:, None], linear, (weights * values**2)[:, None]], dim=1)
-    return sums_of(segment_sum(each, cells.indptr), counts, rows.shape[1])
+    terms = torch.cat([squares(rows) * weights[:, None], linear, (weights * values**2)[:, None]], dim=1)
+    return unpack_sums(torch.cat([counts[:, None], segment_sum(terms, cells.indptr)], 1), rows.shape[1])
 
 
-def _one_feature(cells: Cells, activation: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+def _sum_one_context(cells: Cells, activation: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     size = activation.shape[1] + 1
     total, linear = weights.new_zeros(size, size), weights.new_zeros(size)
     for part in row_slices(len(weights), 32 * size):
@@ -164,9 +205,3 @@ def _one_feature(cells: Cells, activation: Tensor, weights: Tensor) -> tuple[Ten
         weighted = weights[part, None] * rows
         total, linear = total + weighted.T @ rows, linear + cells.values[part].double() @ weighted
     return total, linear
-
-
-def sums_of(kept: Tensor, counts: Tensor, size: int) -> ContextSums:
-    """Part what is kept of contexts of so many observations into their sums: see ``evidence``."""
-    packed, linear, square = kept.tensor_split([kept.shape[1] - size - 1, kept.shape[1] - 1], dim=1)
-    return ContextSums(counts.double(), unpack(packed, size), linear, square[:, 0])

@@ -45,7 +45,7 @@ def evaluate(
     seen = places[part.row_index] >= 0
     if not seen.any():
         raise InputError(
-            f"{what}: the model knows none of the rows that were observed (they are {join_names(part.rows, 3)}); "
+            f"{what}: the model knows none of the observed rows ({join_names(part.rows, 3)}); "
             "rows must have the names that the model was fitted with"
         )
     rows, columns = places[part.row_index[seen]], part.feature_index[seen].astype(np.int64)

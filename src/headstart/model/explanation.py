@@ -11,7 +11,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from headstart.adapters.bayes import ClosedFormAdapter
+from headstart.adapters.base import Adapter
 from headstart.backbones.base import Backbone
 from headstart.core.types import FeatureBatch, RowStates
 from headstart.display import table_html
@@ -232,9 +232,9 @@ def explain(fitted: ModelState, row: Any, feature: object) -> Explanation:
     return _in_units(fitted, asked, own, baseline, kept)
 
 
-def _closed_forms(fitted: ModelState) -> tuple[Backbone, ClosedFormAdapter]:
+def _closed_forms(fitted: ModelState) -> tuple[Backbone, Adapter]:
     backbone, adapter = fitted.backbone, fitted.adapter
-    if backbone.explainable and isinstance(adapter, ClosedFormAdapter):
+    if backbone.explainable and adapter.explainable:
         return backbone, adapter
     raise InputError(
         f"{for_user('explain()', 'headstart explain')} needs closed forms, whose predictions are sums: the "
@@ -279,7 +279,7 @@ def _observed(fitted: ModelState, read: RowInputs, values: Tensor) -> list[Contr
 
 
 def _prior_heads(
-    fitted: ModelState, adapter: ClosedFormAdapter, own: Feature
+    fitted: ModelState, adapter: Adapter, own: Feature
 ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     """Heads without observations, of average and of the feature's own metadata, and what columns change.
 
@@ -295,24 +295,15 @@ def _prior_heads(
 
 
 def _columns(
-    fitted: ModelState, adapter: ClosedFormAdapter, own: FeatureBatch, average: FeatureBatch
+    fitted: ModelState, adapter: Adapter, own: FeatureBatch, average: FeatureBatch
 ) -> dict[str, Tensor]:
     """How the prior mean changes because of each metadata column; empty where there is no such sum."""
     if fitted.schema is None or bool(own.unscaled.any()):  # units of its own are found from all at once
         return {}
-    prior = adapter.prior
-    compute_row_states = (prior.describe(each.metadata, each.kinds)[0].double() for each in (own, average))
-    change = torch.sub(*compute_row_states)
-    squashed = bool(fitted.knowledge.likelihood.squashes(own.kinds))
-    slopes = adapter.metadata_map(squashed=squashed)
-    widths, total = [column.width for column in fitted.schema.columns], own.metadata.shape[1]
-    columns, start = {}, 0
-    for column, width in zip(fitted.schema.columns, widths, strict=True):
-        # A column is there three times: as it is, and its two bends.
-        places = torch.cat([torch.arange(start, start + width) + turn * total for turn in range(3)])
-        columns[column.name] = change[places] @ slopes[places]
-        start += width
-    return columns
+    columns = fitted.schema.columns
+    widths = [column.width for column in columns]
+    effects = torch.split(adapter.metadata_effects(own, average), widths)
+    return {column.name: effect.sum(0) for column, effect in zip(columns, effects, strict=True)}
 
 
 def _in_units(

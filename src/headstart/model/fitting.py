@@ -23,9 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from headstart.adapters.base import ADAPTERS, StreamingAdapter
-from headstart.adapters.bayes import ClosedFormAdapter
-from headstart.adapters.chn_bayes import adapt_together
+from headstart.adapters.base import ADAPTERS
 from headstart.backbones.base import BACKBONES, Backbone
 from headstart.core.devices import CPU
 from headstart.core.types import Knowledge, RowStates
@@ -39,7 +37,7 @@ from headstart.errors import (
     option_name,
 )
 from headstart.files import CAN_LOCK, explain_storage_error, left_over, lock_folder, read_json, write_json
-from headstart.linalg.packed import LinAlgError
+from headstart.linalg.array_ops import LinAlgError
 from headstart.linalg.row_sharded import global_sum
 from headstart.model.features import Feature, FeatureStore
 from headstart.model.rows import RowMetadata, RowStore
@@ -159,8 +157,7 @@ def split_features(
 
 def _require_row_prior(table: Table, settings: Settings) -> None:
     """Refuse row metadata for a backbone whose rows have no prior."""
-    backbone = BACKBONES.part_of(settings.backbone)
-    if table.row_metadata is not None and not backbone.reads_any_head:
+    if table.row_metadata is not None and not BACKBONES.part_of(settings.backbone).reads_any_head:
         raise InputError(
             f"the backbone {settings.backbone.name!r} has no prior of rows that metadata could move; "
             "fit without row metadata, or with the factorisation"
@@ -172,8 +169,8 @@ def weight_by_age(table: Table, settings: Settings) -> Table:
     half_life = settings.half_life
     if half_life is None:
         return table
-    adapter = settings.adapter if isinstance(settings.adapter, str) else ADAPTERS.part_of(settings.adapter)
-    takes_weights = adapter == AUTO or (isinstance(adapter, type) and issubclass(adapter, StreamingAdapter))
+    adapter = settings.adapter
+    takes_weights = adapter == AUTO if isinstance(adapter, str) else ADAPTERS.part_of(adapter).weighs
     if not takes_weights or not BACKBONES.part_of(settings.backbone).weighs:
         raise InputError(
             f"{option_name('half_life')} needs parts whose observations can count less: "
@@ -230,7 +227,7 @@ def _build_state(
     adapter, backbone_features = trained_adapter.adapter, table.features.take(train_features)
     # A streaming adapter makes all heads, so that later observations can refine them. With any other the
     # features of the backbone keep the heads that the backbone learned.
-    fixed = not isinstance(adapter, StreamingAdapter)
+    fixed = not adapter.streaming
     features = _build_features(table, set(train_features.tolist()), fixed=fixed)
     row_metadata = _fit_row_metadata(table, backbone, knowledge)
     with torch.no_grad():
@@ -419,7 +416,7 @@ def require_shareable(settings: Settings) -> None:
             f"{option_name('backbone', 'factorisation')}"
         )
     adapter = settings.adapter
-    if not isinstance(adapter, str) and not issubclass(ADAPTERS.part_of(adapter), ClosedFormAdapter):
+    if not isinstance(adapter, str) and not ADAPTERS.part_of(adapter).sharded:
         raise InputError(
             f"the adapter {adapter.name!r} is trained by one process; under torchrun take "
             f"{option_name('adapter', 'bayes')}, chn-bayes or auto"
@@ -453,10 +450,8 @@ def require_part(table: Table) -> None:
 def _make_sharded_heads(fitted: ModelState, features: list[Feature]) -> ModelState:
     """Add features with their heads, where each process has the observations of its own rows."""
     adapter, batch = fitted.adapter, fitted.batch_of(features)
-    if not isinstance(adapter, ClosedFormAdapter):
-        raise TypeError(f"the heads of {adapter.config.name} are not made from sums over observations")
     shots = global_sum(batch.shots.clone())
-    heads = adapt_together(adapter, batch, fitted.states, shots)
+    heads = adapter.adapt_sharded(batch, fitted.states, global_sum)
     for feature, finite in zip(features, are_finite(heads), strict=True):
         if not finite:
             raise too_extreme(feature)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -13,8 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.core.devices import move
-from headstart.core.predictive import predict_cells, predict_grid
-from headstart.core.types import RowStates
+from headstart.core.predictive import predict_cell, predict_cells, predict_grid
+from headstart.core.types import OneHead, OneState, RowStates
 from headstart.display import MAX_LINES, table_html, text_table
 from headstart.errors import InputError
 from headstart.evaluate.plots import MissingMatplotlibError
@@ -30,49 +31,106 @@ if TYPE_CHECKING:
 
 Numbers = NDArray[np.float64]
 
+_LEAST_CHANCE = 1e-4  # probabilities are kept this far from 0 and 1 before they are calibrated
+
+
+# -- calibration and units, elementwise: for arrays of cells and for the numbers of a single cell -----
+
+
+def _to_units(mean: Any, std: Any, factor: Any, kind: Any) -> tuple[Any, Any]:
+    """Convert a Gaussian prediction to the data's own units; ``kind`` has offset, span, low and high."""
+    std = _rounded(factor * _rounded(std)) * kind.span
+    return np.minimum(np.maximum(_rounded(mean) * kind.span + kind.offset, kind.low), kind.high), std
+
+
+def _calibrate_probability(chance: Any, slope: Any, shift: Any) -> tuple[Any, Any]:
+    """Return the calibrated probability of 1, and its standard deviation."""
+    chance = np.minimum(np.maximum(_rounded(chance), _LEAST_CHANCE), 1 - _LEAST_CHANCE)
+    logit = np.log(chance / (1 - chance)) * slope + shift
+    mean = 1 / (1 + np.exp(-logit))
+    return mean, np.sqrt(mean * (1 - mean))
+
+
+def _interval_ends(mean: Any, half: Any, kind: Any) -> tuple[Any, Any]:
+    """Return the ends of an interval around the mean, cut off at the ends of the kind."""
+    low = np.minimum(np.maximum(mean - half, kind.low), kind.high)
+    return low, np.minimum(np.maximum(mean + half, kind.low), kind.high)
+
+
+def _binary_ends(chance: Any, level: float) -> tuple[Any, Any]:
+    """Return the quantiles of a binary value, 0 or 1."""
+    tail = 0.5 - level / 2
+    return chance > 1 - tail, chance >= tail
+
+
+def _rounded(numbers: Any) -> Any:
+    """Round to single precision, so that rounding errors of the computation do not show."""
+    return np.float32(numbers).astype(np.float64)
+
+
+def _normal_half_width(level: float) -> float:
+    """Return the half width of the normal distribution's interval of this level."""
+    from scipy.special import ndtri  # imported here: few uses of a model need SciPy
+
+    return float(ndtri(0.5 + level / 2))
+
+
+class _KindArrays(NamedTuple):
+    """Offsets, spans and ends of kinds, at each cell."""
+
+    offset: Numbers
+    span: Numbers
+    low: Numbers
+    high: Numbers
+
 
 @dataclass(frozen=True)
 class Units:
-    """What predictions of some features are brought to the data's own units by.
+    """The data's own units of some features, and the calibration of their predictions.
 
     The methods take cells of any shape (…, n); ``which`` (n,) are the positions of their features.
     """
 
     kinds: Kinds
-    shots: Tensor  # (features,)
-    factors: Tensor  # (features, levels): by what calibration multiplies intervals
-    calibration: Calibration
+    factors: Numbers  # (features, levels): of the widths of intervals
+    slopes: Numbers  # (features,): of the logits of probabilities
+    shifts: Numbers  # (features,)
 
     @classmethod
     def of(cls, fitted: ModelState, features: list[Feature]) -> Units:
-        """The units of these features."""
+        """Return the units of ``features``."""
         shots = torch.tensor([feature.shots for feature in features], dtype=torch.int64)
-        factors = fitted.calibration.factor(shots, fitted.kinds_of(features)).double()
-        return cls(Kinds([feature.kind for feature in features]), shots, factors, fitted.calibration)
+        factors = fitted.calibration.factor(shots, fitted.kinds_of(features))
+        slopes, shifts = fitted.calibration.logit_terms(shots)
+        kinds = Kinds([feature.kind for feature in features])
+        return cls(kinds, *(part.double().numpy() for part in (factors, slopes, shifts)))
 
     @property
     def reach(self) -> Numbers:
-        """Of intervals of each level, relative to that of the usual level: (features, levels)."""
-        return (self.factors / self.factors[:, USUAL_LEVEL, None]).numpy()
+        """Widths of intervals of each level, relative to that of the usual level: (features, levels)."""
+        return self.factors / self.factors[:, USUAL_LEVEL, None]
 
-    def applied(self, mean: Tensor, std: Tensor, which: NDArray[np.int64]) -> tuple[Numbers, Numbers]:
-        """Calibrated means and standard deviations, from those on the models' scale."""
-        factor = self.factors[torch.from_numpy(which), USUAL_LEVEL]
-        means: Numbers = mean.float().cpu().double().numpy()
-        stds: Numbers = (factor * std.float().cpu()).float().double().numpy() * self.kinds.spans[which]
+    def apply(self, mean: Tensor, std: Tensor, which: NDArray[np.int64]) -> tuple[Numbers, Numbers]:
+        """Calibrate means and standard deviations on the models' scale, and convert them to units."""
+        scaled_mean, scaled_std = (part.float().cpu().numpy() for part in (mean, std))
+        factor = self.factors[which, USUAL_LEVEL]
+        means, stds = _to_units(scaled_mean, scaled_std, factor, _arrays_of(self.kinds, which))
         binary = self.kinds.types[which] == KindType.BINARY
         if binary.any():
-            shots = self.shots[torch.from_numpy(which[binary])]
-            chances = self.calibration.probability(torch.from_numpy(means[..., binary]), shots).numpy()
-            means[..., binary] = chances
-            stds[..., binary] = np.sqrt(chances * (1 - chances))
-        means = self.kinds.unscale(means, which)
-        lows, highs = ends_of(self.kinds)
-        return np.clip(means, lows[which], highs[which], out=means), stds
+            at = which[binary]
+            means[..., binary], stds[..., binary] = _calibrate_probability(
+                scaled_mean[..., binary], self.slopes[at], self.shifts[at]
+            )
+        return means, stds
+
+
+def _arrays_of(kinds: Kinds, which: NDArray[np.int64]) -> _KindArrays:
+    low, high = ends_of(kinds)
+    return _KindArrays(kinds.offsets[which], kinds.spans[which], low[which], high[which])
 
 
 def ends_of(kinds: Kinds) -> tuple[Numbers, Numbers]:
-    """The least and the largest value of each kind: two of (features,)."""
+    """Return the smallest and the largest value of each kind: two of (features,)."""
     return np.array([kind.low for kind in kinds]), np.array([kind.high for kind in kinds])
 
 
@@ -84,23 +142,19 @@ def interval(
     level: float,
     which: NDArray[np.int64],
 ) -> tuple[Numbers, Numbers]:
-    """Low and high ends that hold the value with this probability: two of the shape of ``mean``.
+    """Return the ends of intervals that contain the value with probability ``level``: two like ``mean``.
 
-    ``reach`` (features, levels) says how much wider intervals are than the normal's. The other parameters
-    are as in ``Units``.
+    ``reach`` (features, levels) is the width of intervals relative to the normal distribution's. The other
+    parameters are as in ``Units``.
     """
     if not isinstance(level, (int, float)) or not 0 < level < 1:
         raise InputError(f"an interval's level must lie between 0 and 1; got {level!r}")
-    from scipy.special import ndtri  # imported here: few uses of a model need SciPy
-
-    half = ndtri(0.5 + level / 2) * std
-    if reach is not None:  # by which intervals of other levels are wider or narrower than the normal's
-        half = half * np.array([np.interp(level, LEVELS, own) for own in reach])[which]
-    lows, highs = (ends[which] for ends in ends_of(kinds))
-    low, high = np.clip(mean - half, lows, highs), np.clip(mean + half, lows, highs)
-    binary, tail = kinds.types[which] == KindType.BINARY, 0.5 - level / 2
-    low[..., binary] = mean[..., binary] > 1 - tail
-    high[..., binary] = mean[..., binary] >= tail
+    half = _normal_half_width(level) * std
+    if reach is not None:
+        half = half * np.array([np.interp(level, LEVELS, widths) for widths in reach])[which]
+    low, high = _interval_ends(mean, half, _arrays_of(kinds, which))
+    binary = kinds.types[which] == KindType.BINARY
+    low[..., binary], high[..., binary] = _binary_ends(mean[..., binary], level)
     return low, high
 
 
@@ -256,6 +310,79 @@ def coded(names: Sequence[str], which: NDArray[np.integer]) -> pa.DictionaryArra
     return pa.DictionaryArray.from_arrays(every.indices.to_numpy()[which], every.dictionary)
 
 
+class CellPrediction(NamedTuple):
+    """The prediction of one cell, in the data's own units."""
+
+    mean: float
+    std: float
+    low: float
+    high: float
+
+
+def predict_one_cell(fitted: ModelState, row: str, name: str, level: float) -> CellPrediction:
+    """Predict one cell in numpy; equal to ``predict_features`` up to rounding.
+
+    Parameters
+    ----------
+    fitted : ModelState
+        The model.
+    row, name : str
+        A row and a feature of the model.
+    level : float
+        The probability that the interval contains the value.
+    """
+    feature, likelihood = fitted.catalogue[name], fitted.knowledge.likelihood
+    kind = fitted.kind_of(feature)
+    activation, *rest = fitted.roster.head_inputs(np.array([fitted.rows.position(row)]), "current")
+    state = OneState(activation[:0], activation[:0], activation[0], *(part[0] for part in rest))
+    mean, std = predict_cell(_head_of(fitted, name, kind), state, kind, likelihood)
+    factors, slope, shift = _calibration_at(_Identity(fitted.calibration), feature.shots, kind)
+    if feature.kind.type == KindType.BINARY:
+        mean, std = _calibrate_probability(mean, slope, shift)
+        low, high = _binary_ends(mean, level)
+    else:
+        mean, std = _to_units(mean, std, factors[USUAL_LEVEL], feature.kind)
+        width = float(np.interp(level, LEVELS, factors)) / factors[USUAL_LEVEL]
+        low, high = _interval_ends(mean, _cached_half_width(level) * std * width, feature.kind)
+    return CellPrediction(float(mean), float(std), float(low), float(high))
+
+
+def _head_of(fitted: ModelState, name: str, kind: int) -> OneHead:
+    """Return the head of a feature; without a covariance it is certain, and its noise is the usual one."""
+    (slot,) = fitted.catalogue.slots([name])
+    parts = [part[slot] for part in fitted.catalogue.stored_arrays]
+    if len(parts) == 4:
+        return OneHead(*parts)
+    size = len(parts[0]) + 1
+    covariance = parts[2] if len(parts) > 2 else np.zeros(size * (size + 1) // 2)
+    noise = fitted.knowledge.likelihood.noise(torch.tensor(kind)).detach()
+    return OneHead(parts[0], parts[1], covariance, float(noise))
+
+
+class _Identity:
+    """A calibration as the key of a cache: the same for all states of one fitted model."""
+
+    def __init__(self, calibration: Calibration) -> None:
+        self.calibration = calibration
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Identity) and other.calibration is self.calibration
+
+    def __hash__(self) -> int:
+        return id(self.calibration)
+
+
+@lru_cache(maxsize=4096)
+def _calibration_at(key: _Identity, shots: int, kind: int) -> tuple[list[float], float, float]:
+    """Return the factors of all levels, slope and shift, for one feature."""
+    each = torch.tensor([shots])
+    factors = key.calibration.factor(each, torch.tensor([kind]))[0].double().tolist()
+    slope, shift = (float(part) for part in key.calibration.logit_terms(each))
+    return factors, slope, shift
+
+
+_cached_half_width = lru_cache(maxsize=64)(_normal_half_width)
+
 CPU = torch.device("cpu")
 
 _SHOWN_FEATURES = 6  # columns of a printed prediction
@@ -278,7 +405,7 @@ def predict_features(
         part = slice(start, start + _ROWS_AT_ONCE)
         some = move(states.take(part), device)
         predictive = predict_grid(heads, some, types, fitted.knowledge.likelihood)
-        mean[part], std[part] = units.applied(predictive.mean, predictive.std, which)
+        mean[part], std[part] = units.apply(predictive.mean, predictive.std, which)
     columns = Names([feature.name for feature in features], "feature")
     return Prediction(rows, columns, units.kinds, mean, std, units.reach)
 
@@ -312,7 +439,7 @@ def predict_pairs(
         types, likelihood = fitted.kinds_of(features).to(device), fitted.knowledge.likelihood
         predictive = predict_cells(heads, states, cells, types, likelihood)
         units, column = Units.of(fitted, features), which[here] - first
-        mean[here], std[here] = units.applied(predictive.mean, predictive.std, column)
+        mean[here], std[here] = units.apply(predictive.mean, predictive.std, column)
         low[here], high[here] = interval(mean[here], std[here], units.kinds, units.reach, level, column)
     return found[0], found[1], found[2], found[3]
 

@@ -5,19 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.adapters.bayes import ClosedFormAdapter, refine_one
-from headstart.backbones.base import OpenBackbone
-from headstart.backbones.factorisation import Factorisation, OneRow, one_state
-from headstart.core.types import Heads, OneState, RowBelief, RowStates
+from headstart.core.types import Heads, OneRow, OneState, RowBelief, RowStates
 from headstart.errors import NumericalError
-from headstart.linalg.packed import Array, LinAlgError, pack, unpack
+from headstart.linalg.array_ops import Array, LinAlgError
+from headstart.linalg.packed import pack, unpack
 from headstart.model.observations import ObservationList, ObservationLists
 from headstart.model.state import ModelState, Reads
 from headstart.table import Cells
@@ -51,7 +49,7 @@ def fitted_observations(fitted: ModelState, row: int) -> ObservationList:
 
 def reads_any_feature(fitted: ModelState) -> bool:
     """Return whether states of rows can depend on features added after fit, too."""
-    return isinstance(fitted.backbone, OpenBackbone) and fitted.adapter.gives_uncertainty
+    return fitted.backbone.reads_any_head and fitted.adapter.gives_uncertainty
 
 
 @torch.no_grad()
@@ -101,14 +99,8 @@ def row_too_extreme(name: str) -> NumericalError:
 def has_short_ways(fitted: ModelState) -> bool:
     """Return whether the parts of a model have forms for a single row or feature."""
     adapter, backbone = fitted.adapter, fitted.backbone
-    return (
-        isinstance(adapter, ClosedFormAdapter)
-        and adapter.context_free_prior
-        and isinstance(backbone, Factorisation)
-        and backbone.config.uncertain_rows
-        and backbone.config.likelihood.rating_link == "identity"
-        and not adapter.training
-    )
+    identity = backbone.config.likelihood.rating_link == "identity"
+    return adapter.adapts_one and backbone.reads_single_rows and identity
 
 
 def compute_row_state(
@@ -117,8 +109,8 @@ def compute_row_state(
     """``compute_row_states`` of one known row, where ``has_short_ways``."""
     try:
         one, known = _one_row(fitted, observations, which)
-        state = one_state(cast(Factorisation, fitted.backbone), one, known, row_prior_of(fitted, row))
-        state = refine_one(cast(ClosedFormAdapter, fitted.adapter), state)
+        state = fitted.backbone.state_of_one(one, known, row_prior_of(fitted, row))
+        state = fitted.adapter.refine_one(state)
         finite = math.isfinite(sum(float(np.sum(part)) for part in state.parts()))
     except LinAlgError:
         finite = False
@@ -246,7 +238,7 @@ def _by_heads(
 ) -> RowStates:
     """Return the states of rows whose observations are read by references of features."""
     backbone = fitted.backbone
-    if not isinstance(backbone, OpenBackbone):
+    if not backbone.reads_any_head:
         raise TypeError(f"{backbone.config.name} describes rows by its own features only")
     latent, numbers = backbone.activation_size, cells.index.numpy()
     kinds = _kinds(fitted, facts)

@@ -20,7 +20,7 @@ from headstart.core.predictive import predict_cells
 from headstart.core.types import FeatureBatch, Heads, Knowledge, RowStates
 from headstart.distributed import process_group
 from headstart.errors import InputError, NumericalError, for_user, option_name
-from headstart.linalg.packed import LinAlgError
+from headstart.linalg.array_ops import LinAlgError
 from headstart.model.features import Feature, FeatureStore
 from headstart.model.rows import RowMetadata, RowStore
 from headstart.table import Cells, Kind, MetadataSchema, Names
@@ -439,6 +439,11 @@ class ModelState:
         """Return the kinds of features as the model takes them: (features,)."""
         return self.modelled(torch.tensor([feature.kind.type for feature in features], dtype=torch.int64))
 
+    def kind_of(self, feature: Feature) -> int:
+        """Return the kind that one feature is modelled as."""
+        kind = int(feature.kind.type)
+        return int(KindType.RATING) if kind == KindType.BINARY and self.binary_as_numbers else kind
+
     def modelled(self, types: Tensor) -> Tensor:
         """Return types of kinds as the model takes them: like ``types``."""
         if not self.binary_as_numbers:
@@ -447,7 +452,7 @@ class ModelState:
 
     @property
     def binary_as_numbers(self) -> bool:
-        """Whether 0 and 1 are taken as numbers."""
+        """Whether 0 and 1 are modelled as numbers: with an identity link, if all features are binary."""
         return self.settings.binary_link == "identity" and KindType.BINARY not in self.knowledge.kinds
 
     def with_own_units(self, feature: Feature) -> Feature:

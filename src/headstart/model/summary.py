@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headstart.adapters.bayes import ClosedFormAdapter
 from headstart.display import facts_html
 from headstart.model.row_states import observations_of_row
 from headstart.model.state import ModelState
@@ -130,10 +129,10 @@ def expected_errors(fitted: ModelState, judgement: Judgement) -> list[ExpectedEr
 
 
 def _contributions(fitted: ModelState) -> dict[str, float]:
-    if fitted.schema is None or not isinstance(fitted.adapter, ClosedFormAdapter):
+    if fitted.schema is None or not fitted.adapter.explainable:
         return {}
     names = [column.name for column in fitted.schema.columns]
-    return dict(zip(names, fitted.adapter.prior.gains.tolist(), strict=True))
+    return dict(zip(names, fitted.adapter.metadata_gains.tolist(), strict=True))
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -35,17 +35,17 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple, cast
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from headstart.adapters.bayes import ClosedFormAdapter, OneContext, one_head
-from headstart.core.predictive import predict_cells, predict_one
+from headstart.adapters.base import OneContext
+from headstart.core.predictive import predict_cell, predict_cells
 from headstart.core.types import Heads, OneHead, OneState, RowStates
 from headstart.errors import InputError, for_user, join_names, option_name
-from headstart.linalg.packed import Array, LinAlgError
+from headstart.linalg.array_ops import Array, LinAlgError
 from headstart.model.features import Feature
 from headstart.model.inputs import NewRows, Triples, rows_of
 from headstart.model.observations import (
@@ -286,7 +286,7 @@ def compute_head(fitted: ModelState, feature: Feature, which: Reads = "reference
     """
     if feature.finds_scale:
         return None
-    kind = modelled_kind(fitted, feature)
+    kind = fitted.kind_of(feature)
     activation, *rest = fitted.roster.head_inputs(feature.rows, which)
     noise, variance = (*rest, None, None)[:2]
     scaled = (
@@ -299,8 +299,7 @@ def compute_head(fitted: ModelState, feature: Feature, which: Reads = "reference
         before = head_of(fitted, feature)
         start = np.append(before.weight, before.bias).astype(np.float64)
     try:
-        adapter = cast(ClosedFormAdapter, fitted.adapter)  # as ``has_short_ways`` says
-        head, _ = one_head(adapter, context, _prior_means(fitted, feature), start)
+        head, _ = fitted.adapter.adapt_one(context, _prior_means(fitted, feature), start)
         finite = math.isfinite(sum(float(np.sum(part)) for part in head))
     except (LinAlgError, ArithmeticError):
         finite = False
@@ -312,12 +311,10 @@ def compute_head(fitted: ModelState, feature: Feature, which: Reads = "reference
 
 def _prior_means(fitted: ModelState, feature: Feature) -> Array:
     """Return the prior means of a feature's head with and without metadata: (2, size)."""
-    prior = cast(ClosedFormAdapter, fitted.adapter).prior
     if feature.in_backbone:
         number = fitted.catalogue.number(feature.name)  # its position in the backbone
-        return prior.known_means.numpy()[number].astype(np.float64)  # type: ignore[no-any-return]
-    batch = fitted.batch_of([feature.among(feature.rows[:0])])
-    return torch.cat([prior.mean(batch), prior.mean_without_metadata(batch)]).detach().double().numpy()
+        return fitted.adapter.one_prior_means(int(number))
+    return fitted.adapter.one_prior_means(fitted.batch_of([feature.among(feature.rows[:0])]))
 
 
 def _surprises(fitted: ModelState, head: OneHead, context: OneContext, shots: int) -> bool:
@@ -326,12 +323,6 @@ def _surprises(fitted: ModelState, head: OneHead, context: OneContext, shots: in
     distance = context.values - (context.activation @ head.weight + head.bias)
     noise = head.noise if context.noise is None else head.noise * context.noise
     return bool((distance**2 > (SURPRISING * factor) ** 2 * 0.999 * noise).any())  # rounding may differ
-
-
-def modelled_kind(fitted: ModelState, feature: Feature) -> int:
-    """Return the kind of a feature as the model takes it."""
-    kind = int(feature.kind.type)
-    return int(KindType.RATING) if kind == KindType.BINARY and fitted.binary_as_numbers else kind
 
 
 def head_of(fitted: ModelState, feature: Feature) -> OneHead:
@@ -650,11 +641,11 @@ def _expected(fitted: ModelState, given: Triples) -> Expected:
 
 def _one_expected(fitted: ModelState, given: Triples) -> Expected:
     """``_expected`` of a single observation, where ``has_short_ways``."""
-    feature, kind = given.features[0], modelled_kind(fitted, given.features[0])
+    feature, kind = given.features[0], fitted.kind_of(given.features[0])
     activation, *rest = fitted.roster.head_inputs(given.rows, "current")
     noise, variance = (*(part[0] for part in rest), None, None)[:2]
     state = OneState(activation[:0], activation[:0], activation[0], noise, variance)
     binary = kind == KindType.BINARY
-    mean, std = predict_one(head_of(fitted, feature), state, binary=binary)
+    mean, std = predict_cell(head_of(fitted, feature), state, kind, fitted.knowledge.likelihood)
     factor = fitted.calibration.one_factor(feature.shots, kind)
     return Expected(np.array([mean]), np.array([factor * std]), np.array([binary]), np.zeros(1, np.int64))

@@ -20,13 +20,12 @@ from starlette.convertors import Convertor, register_url_convertor
 from starlette.responses import PlainTextResponse, Response
 
 from headstart.errors import StorageError
-from headstart.model.prediction import Prediction
+from headstart.model.prediction import Prediction, predict_one_cell
 from headstart.model.ranking import Ranking
 from headstart.model.row_states import observations_of_row
 from headstart.service.changes import AddFeature, AddRow, Change, Observe, Receipt, RemoveFeature, RemoveRow
 from headstart.service.errors import Problem, error_at, not_found, of_validation
 from headstart.service.live_model import Snapshot
-from headstart.service.quick import quick_cell
 from headstart.service.schemas import (
     Audience,
     Explain,
@@ -402,7 +401,7 @@ def _cells(snapshot: Snapshot, rows: list[str], body: Predict) -> dict[str, Any]
         with error_at("/rows"):
             snapshot.shown.rows.position(row)
         for feature in body.features:
-            mean, std, low, high = quick_cell(snapshot.shown, row, feature, body.level)
+            mean, std, low, high = predict_one_cell(snapshot.shown, row, feature, body.level)
             lines.append({"row": row, "feature": feature, "mean": mean, "std": std, "low": low, "high": high})
     return {"level": body.level, "predictions": lines}
 

@@ -121,9 +121,14 @@ class Calibration:
 
     def probability(self, chance: Tensor, shots: Tensor) -> Tensor:
         """Return corrected probabilities (…, features) of binary features with these shots (features,)."""
+        slope, shift = self.logit_terms(shots)
+        return torch.sigmoid(torch.logit(chance, eps=1e-4) * slope + shift)
+
+    def logit_terms(self, shots: Tensor) -> tuple[Tensor, Tensor]:
+        """Return slope and shift of the logits of binary features of these shots: two of (features,)."""
         left, right, share = interpolate(self.marks, shots)
         slope, shift = (torch.lerp(part[left], part[right], share) for part in (self.slopes, self.shifts))
-        return torch.sigmoid(torch.logit(chance, eps=1e-4) * slope + shift)
+        return slope, shift
 
 
 def _interval_factors(ratios: Tensor, share: float) -> Tensor:

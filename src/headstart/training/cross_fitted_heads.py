@@ -1,8 +1,8 @@
-"""Heads of known features as if they were new: from rows that know nothing of them.
+"""Compute the heads of known features as if they were new, by cross-fitting.
 
-A backbone's own heads come from rows whose factors were fitted to the very observations that the heads
-explain: noise measured there is too small for a new feature, and heads reach too far. So the features of
-each fold get heads anew on states computed with them hidden, and priors are learned from these.
+A backbone's own heads come from rows whose factors were fitted to the same observations: the noise
+measured there is too small for a new feature, and the heads are too large. So the features of each fold
+get new heads on states that were computed with these features hidden, and priors are learned from them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from headstart.adapters.head_prior import (
 )
 from headstart.core.types import Description, Heads, Knowledge, RowStates
 from headstart.distributed import process_group
-from headstart.linalg.packed import append_one, inverse, pack, solve
+from headstart.linalg.gaussian import condition_on_rows, mix
+from headstart.linalg.packed import append_one, pack, positive
 from headstart.linalg.ragged import blocks, pad
 from headstart.linalg.row_sharded import gather_cells
 from headstart.parallel import parallel_map
@@ -32,16 +33,15 @@ from headstart.training.episodes import Tasks
 
 _ROUNDS = 4
 
-_BLOCK = 1 << 18  # numbers whose heads are made at a time
-
-_NOISE_SHOTS = 5.0  # a feature's own noise is believed as if so many observations had shown the usual one
+_BLOCK = 1 << 18  # numbers in one padded block
+_NOISE_SHOTS = 5.0  # observations with the usual noise that shrink the noise of a feature
 
 
 @torch.no_grad()
 def cross_fit_heads(knowledge: Knowledge, tasks: Tasks) -> Knowledge:
-    """Return the knowledge with the heads and noise that rows of cross-fitted tasks give.
+    """Return the knowledge with heads and noise that are computed from cross-fitted tasks.
 
-    Heads behind a logistic link stay as the backbone has them.
+    Heads behind a logistic link remain those of the backbone.
     """
     squashed = knowledge.likelihood.squashes(knowledge.kinds)
     if bool(squashed.all()) or len(tasks.states) < 2:
@@ -55,7 +55,8 @@ def cross_fit_heads(knowledge: Knowledge, tasks: Tasks) -> Knowledge:
     sampled = len(some) < len(every)
     if sampled:
         description = Description(description.numbers[some], description.groups)
-    own, kinds, squashed = knowledge.heads.detach().take(some), knowledge.kinds[some], squashed[some]
+    backbone_heads = knowledge.heads.detach().take(some)
+    kinds, squashed = knowledge.kinds[some], squashed[some]
     _, rows = process_group().span(len(knowledge.states))
     if any(len(states) != rows for states in tasks.states):  # each fold numbers its rows
         cells = winsorise(tasks.batch.cells, kinds == KindType.REAL)
@@ -65,18 +66,17 @@ def cross_fit_heads(knowledge: Knowledge, tasks: Tasks) -> Knowledge:
     counts = cells.counts.double()
     usual = empirical_noise(knowledge)[kinds].double()
     one_kind = len(torch.unique(knowledge.kinds)) == 1
-    noise, heads = usual.clone(), own
+    noise, heads = usual.clone(), backbone_heads
     for _ in range(_ROUNDS):
         prior = empirical_prior(knowledge, heads, description)
         mean_squares = mean_squared_weights(knowledge, heads, some).double()
-        means, covariances, variance = _round(tasks, own, prior, noise, mean_squares)
+        means, covariances, variance = _round(tasks, backbone_heads, prior, noise, mean_squares)
         overall = (variance * counts).sum() / counts.sum() if one_kind else usual
         noise = ((_NOISE_SHOTS * overall + counts * variance) / (_NOISE_SHOTS + counts)).clamp(min=1e-8)
-        kept = squashed[:, None]
         heads = Heads(
-            torch.where(kept, own.weight, means[:, :-1]),
-            torch.where(squashed, own.bias, means[:, -1]),
-            torch.where(kept, own.packed_covariance, covariances),
+            torch.where(squashed[:, None], backbone_heads.weight, means[:, :-1]),
+            torch.where(squashed, backbone_heads.bias, means[:, -1]),
+            torch.where(squashed[:, None], backbone_heads.packed_covariance, covariances),
             noise.to(means.dtype),
         )
     if not sampled:
@@ -88,41 +88,42 @@ def cross_fit_heads(knowledge: Knowledge, tasks: Tasks) -> Knowledge:
 
 
 def _round(
-    tasks: Tasks, own: Heads, prior: EmpiricalPrior, noise: Tensor, mean_squares: Tensor
+    tasks: Tasks, backbone_heads: Heads, prior: EmpiricalPrior, noise: Tensor, mean_squares: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The heads of all tasks given a prior: means, packed covariances, and the noise that they leave."""
-    precision = inverse(prior.covariance.double())
-    means = torch.cat([own.weight, own.bias[:, None]], dim=1)
+    """Return means, packed covariances and residual variances of the heads of all tasks under a prior."""
+    root = torch.linalg.cholesky(positive(prior.covariance.double()))
+    means = torch.cat([backbone_heads.weight, backbone_heads.bias[:, None]], dim=1)
     size = means.shape[1]
     covariances = means.new_zeros(len(means), size * (size + 1) // 2)
     variance = torch.zeros_like(noise)
 
-    def make(fold: int) -> None:
+    def update_fold(fold: int) -> None:
         features = torch.nonzero(tasks.fold == fold)[:, 0]
         rows = _Rows.of(tasks.states[fold], mean_squares)
         cells = tasks.batch.cells.take(features)
         for group in blocks(cells.counts, size, budget=_BLOCK):
-            here = features[group]
-            mean, covariance, variance[here] = _group_heads(
-                cells.take(group), rows, prior.loo_means[here].double(), precision, noise[here]
+            part = features[group]
+            mean, covariance, variance[part] = _group_heads(
+                cells.take(group), rows, prior.loo_means[part].double(), root, noise[part]
             )
-            means[here] = mean.to(means.dtype)
-            covariances[here] = pack(covariance).to(means.dtype)
+            means[part] = mean.to(means.dtype)
+            covariances[part] = pack(covariance).to(means.dtype)
 
-    for _ in parallel_map(make, range(len(tasks.states)), each_takes=2**28):
+    for _ in parallel_map(update_fold, range(len(tasks.states)), each_takes=2**28):
         pass
     return means, covariances, variance
 
 
 class _Rows(NamedTuple):
-    """Rows as heads are made from them."""
+    """The states of rows, as far as the heads of known features depend on them."""
 
     factors: Tensor  # (rows, size): activations and a 1
     noise: Tensor  # (rows,): relative to the usual
-    variance: Tensor  # (rows,): what their uncertainty adds to that of an observation
+    variance: Tensor  # (rows,): added to that of an observation by the row's uncertainty
 
     @classmethod
     def of(cls, states: RowStates, mean_squares: Tensor) -> _Rows:
+        """Read states; ``mean_squares`` (width,) are E[w²] of the usual head."""
         factors = append_one(states.activation).double()
         noise = factors.new_ones(len(factors)) if states.noise is None else states.noise.double()
         if states.variance is None:
@@ -131,20 +132,23 @@ class _Rows(NamedTuple):
 
 
 def _group_heads(
-    cells: Cells, rows: _Rows, prior_means: Tensor, precision: Tensor, noise: Tensor
+    cells: Cells, rows: _Rows, prior_means: Tensor, root: Tensor, noise: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Heads of features of similar shots, and their noise by one step of expectation maximisation."""
+    """Return mean, covariance and noise of heads, the noise by one step of expectation maximisation.
+
+    ``cells`` are of features of similar shots, ``prior_means`` (features, size) and ``root`` (size, size)
+    are of their prior, ``noise`` (features,) is their present estimate.
+    """
     index, row_noise = cells.index, rows.noise[cells.index]
-    own, other = noise[cells.lines] * row_noise, rows.variance[index]
-    whole = own + other
-    each = torch.stack([1 / whole, cells.values.double(), own / whole, other, 1 / row_noise], dim=1)
-    # All are 0 where there is no observation.
-    weights, values, kept, doubt, exact = pad(each, cells).unbind(2)
-    near = pad(rows.factors.index_select(0, index), cells)
-    weighted = weights[:, :, None] * near
-    linear = (values[:, None] @ weighted)[:, 0] + prior_means @ precision
-    mean, covariance = solve(weighted.mT @ near + precision, linear)
-    residual = values - (near @ mean[:, :, None])[:, :, 0]
-    squared = residual**2 + ((near @ covariance) * near).sum(2)
-    expected = (kept * doubt + kept**2 * squared) * exact
+    value_variance, row_variance = noise[cells.lines] * row_noise, rows.variance[index]
+    variance = value_variance + row_variance
+    share = value_variance / variance  # of a squared residual that is due to the value
+    columns = torch.stack([1 / variance, cells.values.double(), share, row_variance, 1 / row_noise], dim=1)
+    weights, values, share, row_variance, precision = pad(columns, cells).unbind(2)  # 0 where padded
+    factors = pad(rows.factors.index_select(0, index), cells)
+    posterior = condition_on_rows(factors, values, weights, prior_means[:, None], root[None])
+    mean, covariance = mix(posterior, None, cells.counts)
+    residuals = values - (factors @ mean[:, :, None])[:, :, 0]
+    squared = residuals**2 + ((factors @ covariance) * factors).sum(2)
+    expected = (share * row_variance + share**2 * squared) * precision
     return mean, covariance, expected.sum(1) / cells.counts.clamp(min=1)

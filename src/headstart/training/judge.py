@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.adapters.base import Adapter
-from headstart.adapters.chn_bayes import CHNBayes
 from headstart.config import Config
 from headstart.core.devices import CPU, compute_on, move
 from headstart.core.likelihood import Likelihood
@@ -171,7 +170,7 @@ def better(candidate: Judged, other: Judged, standard_errors: float) -> bool:
 
 @torch.no_grad()
 def blend_outcomes(
-    adapter: CHNBayes, likelihood: Likelihood, tasks: Tasks, *, seed: int, all_binary: bool
+    adapter: Adapter, likelihood: Likelihood, tasks: Tasks, *, seed: int, all_binary: bool
 ) -> tuple[dict[int, Outcome], dict[int, Outcome]]:
     """Set the shares of the networks in an adapter's blend; return the outcomes of blend and closed form.
 
@@ -180,7 +179,7 @@ def blend_outcomes(
     """
     by_share = {}
     for share in (0.0, 1.0):
-        adapter.shares.fill_(share)
+        adapter.set_blend_shares(share)
         by_share[share] = outcomes_of(adapter, likelihood, tasks, seed=seed, all_binary=all_binary)
     closed, networks = by_share[0.0], by_share[1.0]
     if not closed:  # no feature has a target
@@ -189,7 +188,7 @@ def blend_outcomes(
     shares = isotonic_decreasing(*(torch.stack(part) for part in zip(*best, strict=True))).clamp(0, 1)
     measured = torch.tensor(list(closed))
     position = torch.bucketize(torch.tensor(VALIDATION_SHOTS), measured, right=True) - 1
-    adapter.shares.copy_(shares[position.clamp(min=0)])
+    adapter.set_blend_shares(shares[position.clamp(min=0)])
     blend = {
         shots: _blend(networks[shots], closed[shots], float(share))
         for shots, share in zip(closed, shares, strict=True)

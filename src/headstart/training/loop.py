@@ -19,7 +19,7 @@ from headstart.config import Config
 from headstart.distributed import is_main_process, main_process_decides, process_group, sum_gradients
 from headstart.errors import NumericalError
 from headstart.files import pack_tensors, read_tensors, write_bytes
-from headstart.linalg.packed import LinAlgError
+from headstart.linalg.array_ops import LinAlgError
 from headstart.progress import Reporter
 
 Losses = Callable[[torch.Generator], Iterator[Tensor]]

@@ -30,7 +30,7 @@ from headstart.adapters.base import (
     build_adapter,
     new_adapter,
 )
-from headstart.adapters.chn_bayes import BLEND, CHNBayes
+from headstart.adapters.chn_bayes import BLEND
 from headstart.backbones.base import AnyBackbone, Backbone, BackboneConfig, build_backbone, value_grid
 from headstart.config import Config
 from headstart.core.devices import CPU, compute_on, move
@@ -310,11 +310,11 @@ class Prepared:
             memory=memory,
         )
         judged = {}
-        if isinstance(adapter, CHNBayes) and adapter.anchor is not None:
+        if adapter.blend_partner is not None:
             outcomes, closed_form = blend_outcomes(
                 adapter, likelihood, self.validation, seed=seed, all_binary=self.all_binary
             )
-            judged[adapter.anchor.config.name] = Judged(closed_form)
+            judged[adapter.blend_partner.config.name] = Judged(closed_form)
         else:
             outcomes = outcomes_of(
                 adapter, likelihood, self.validation, seed=seed, all_binary=self.all_binary

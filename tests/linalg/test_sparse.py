@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.backbones.conftest import random_cells
+from tests.limits import Limits, limits
 from torch.nn import functional as F
 
 from headstart.linalg import ragged as sparse
@@ -74,8 +75,7 @@ def test_products_at_is_a_loop_of_dots(
     cells = random_cells(rows, features, density, seed)
     left = torch.randn(rows, 5, dtype=torch.float64, requires_grad=True)
     right = torch.randn(features, 5, dtype=torch.float64, requires_grad=True)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sparse, "DENSE_FROM", dense_from)
+    with limits(dense_from_density=dense_from):
         fast = sparse.sampled_products(left, right, cells)
     dots = [left[i] @ right[j] for i, line in enumerate(lines_of(cells)) for j, _ in line]
     slow = torch.stack(dots) if dots else torch.zeros(0).double()
@@ -129,13 +129,13 @@ def test_products_do_not_depend_on_how_an_index_is_held(kind: torch.dtype) -> No
     )
 
 
-def test_places_in_a_dense_product_are_counted_in_eight_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_places_in_a_dense_product_are_counted_in_eight_bytes(limits: Limits) -> None:
     """Of 100,000 rows and 50,000 features a place is beyond 2³¹; the product itself is not made here."""
     lines, index = torch.tensor([0, 42_950, 99_999]), torch.tensor([7, 49_999, 49_999])
     cells = Cells.from_pairs(lines, index, torch.ones(3), 100_000, 50_000)
     assert (cells.lines * cells.width + cells.index).tolist() == [7, 42_950 * 50_000 + 49_999, 4_999_999_999]
     left, right = torch.randn(100_000, 2), torch.randn(50_000, 2)
-    monkeypatch.setattr(sparse, "DENSE_FROM", 1.0)
+    limits(dense_from_density=1.0)
     expected = (left[lines] * right[index]).sum(1)
     torch.testing.assert_close(sparse.sampled_products(left, right, cells), expected)
     found = sparse.segment_weighted_sum(right, cells)

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.backbones.conftest import random_cells
+from tests.limits import Limits
 
 from headstart.linalg.ragged import (
     TransposedSum,
@@ -62,8 +63,8 @@ def test_stretches_cover_all_lines(budget: int) -> None:
 
 
 @pytest.mark.parametrize("budget", [1, 7 * 64, 2**40])
-def test_sums_do_not_depend_on_blocks(budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headstart.linalg.ragged.BUDGET", budget)
+def test_sums_do_not_depend_on_blocks(budget: int, limits: Limits) -> None:
+    limits(block_bytes=budget)
     left, right, weights = torch.rand(50, 3), torch.rand(50, 2), torch.rand(50)
     expected = sum(
         w * torch.outer(a, b) for a, b, w in zip(left.double(), right.double(), weights.double(), strict=True)

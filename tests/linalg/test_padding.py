@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.algebra.test_symmetric import symmetric
 from tests.backbones.conftest import random_cells
+from tests.limits import limits
+from tests.linalg.test_symmetric import symmetric
 
 from headstart.linalg import ragged as padding
 from headstart.linalg.packed import pack
@@ -29,8 +29,7 @@ some_cells = given(
 def test_every_line_is_in_one_small_block_of_its_like(
     counts: list[int], apart: int, size: int, budget: int
 ) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(padding, "_BLOCK_SIZE", budget)
+    with limits(padded_numbers_per_block=budget):
         kinds = torch.arange(len(counts)) % apart
         groups = list(blocks(torch.tensor(counts, dtype=torch.int64), size, kinds))
     assert sorted(line for group in groups for line in group.tolist()) == list(range(len(counts)))

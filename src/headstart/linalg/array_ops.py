@@ -1,0 +1,220 @@
+"""Linear algebra for batches (torch) and single items (numpy with LAPACK).
+
+Formulas in ``gaussian`` and ``laplace`` are written once with these primitives. A batch of features is a
+torch tensor with a leading axis, so that it can be differentiated and moved to a device. A single feature
+is a numpy array without that axis: its matrices are so small that the overhead of several hundred torch
+calls would exceed the arithmetic. Both have ``@``, ``.mT``, indexing and arithmetic in common; everything
+else that the formulas need is here.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, TypeAlias, TypeVar, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Array = NDArray[Any]
+
+A = TypeVar("A", Tensor, Array)
+Numbers: TypeAlias = Any
+"""A torch tensor with a leading batch axis, or a numpy array of one item."""
+
+LinAlgError: type[RuntimeError] = torch.linalg.LinAlgError  # type: ignore[attr-defined]
+"""The error of torch for a matrix that has no factorisation; both backends raise it."""
+
+_JITTER = 1e-7  # added to a diagonal, relative to its largest entry, where rounding made it indefinite
+
+
+def cholesky(matrices: A) -> A:
+    """Return the lower triangular root of each positive definite matrix (…, n, n).
+
+    Precisions are sums of positive semi-definite terms. Where rounding made one indefinite, its diagonal
+    is raised a little.
+
+    Raises
+    ------
+    LinAlgError
+        If a matrix is not positive definite even then, or is not finite.
+    """
+    if isinstance(matrices, np.ndarray):
+        return _each(_cholesky_one, matrices)
+    lower, info = torch.linalg.cholesky_ex(matrices)
+    failed = info > 0
+    if bool(failed.any()):
+        largest = matrices.diagonal(dim1=-2, dim2=-1).abs().amax(-1, keepdim=True)
+        raised = torch.where(failed[..., None], _JITTER * largest, 0.0).expand(matrices.shape[:-1])
+        lower = torch.linalg.cholesky(matrices + torch.diag_embed(raised))
+    return cast(Tensor, lower)
+
+
+def _cholesky_one(matrix: Array) -> Array:
+    from scipy.linalg.lapack import dpotrf  # imported here: few uses of the package need SciPy
+
+    lower, info = dpotrf(matrix, lower=1)
+    if info:
+        raised = matrix.copy()
+        raised.flat[:: len(matrix) + 1] += _JITTER * np.abs(matrix.diagonal()).max()
+        lower, info = dpotrf(raised, lower=1)
+    if info or not lower[-1, -1] > 0:  # LAPACK does not report NaN
+        raise LinAlgError("a matrix cannot be factorised")
+    return cast(Array, lower)
+
+
+def solve_lower(lower: A, right: A) -> A:
+    """Return L⁻¹·B of lower triangular L (…, n, n) and B (…, n, k)."""
+    if isinstance(lower, np.ndarray):
+        from scipy.linalg.lapack import dtrtrs
+
+        return _each(lambda root, columns: dtrtrs(root, columns, lower=1)[0], lower, right)
+    return cast(Tensor, torch.linalg.solve_triangular(lower, right, upper=False))
+
+
+def cholesky_solve(lower: A, right: A) -> A:
+    """Return (L·Lᵀ)⁻¹·b of lower triangular L (…, n, n) and vectors b (…, n)."""
+    if isinstance(lower, np.ndarray):
+        from scipy.linalg.lapack import dpotrs
+
+        return _each(lambda root, vector: dpotrs(root, vector, lower=1)[0], lower, right)
+    return torch.cholesky_solve(right[..., None], lower)[..., 0]
+
+
+def cholesky_inverse(lower: A) -> A:
+    """Return (L·Lᵀ)⁻¹ of lower triangular L (…, n, n)."""
+    if isinstance(lower, np.ndarray):
+        return _each(_cholesky_inverse_one, lower)
+    return torch.cholesky_inverse(lower)
+
+
+def _cholesky_inverse_one(lower: Array) -> Array:
+    from scipy.linalg.lapack import dpotri
+
+    triangle = dpotri(lower, lower=1)[0]
+    return cast(Array, triangle.ravel(order="F").take(_mirror(len(triangle))))
+
+
+@cache
+def _mirror(size: int) -> Array:
+    """Return where each entry of a symmetric matrix is in its lower triangle, column by column."""
+    down, across = np.indices((size, size))
+    positions: Array = np.minimum(down, across) * size + np.maximum(down, across)
+    return positions
+
+
+def add_identity(matrices: A) -> A:
+    """Return 1 + M of each matrix (…, n, n); a numpy argument is changed in place."""
+    size = matrices.shape[-1]
+    if isinstance(matrices, np.ndarray):
+        matrices.reshape(*matrices.shape[:-2], size * size)[..., :: size + 1] += 1.0
+        return matrices
+    return matrices + torch.eye(size, dtype=matrices.dtype, device=matrices.device)
+
+
+def half_log_determinant(lower: A) -> A:
+    """Return ½·log |L·Lᵀ| of lower triangular L (…, n, n)."""
+    if isinstance(lower, np.ndarray):
+        return np.log(lower.diagonal(axis1=-2, axis2=-1)).sum(-1)  # type: ignore[no-any-return]
+    return lower.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+
+def weighted_gram(rows: A, weights: A) -> A:
+    """Return Σ w·a·aᵀ over the rows a of each item: (…, n, size) and (…, n) to (…, size, size)."""
+    if isinstance(rows, np.ndarray):
+        scaled = rows * np.sqrt(weights)[..., None]
+        return cast(Array, scaled.T @ scaled)  # BLAS computes half of a symmetric product
+    return (rows * weights[..., None]).mT @ rows
+
+
+def multiply_each(items: A, matrices: A) -> A:
+    """Return the products of all items (…, n, size) with all matrices (P, size, k): (…, P, n, k)."""
+    if isinstance(items, np.ndarray):
+        return items @ matrices
+    # One product of large matrices is faster than many products of small ones.
+    flat = items.reshape(-1, items.shape[-1])
+    products = [(flat @ matrix).view(*items.shape[:-1], matrix.shape[-1]) for matrix in matrices]
+    return torch.stack(products, dim=-3) if len(products) > 1 else products[0].unsqueeze(-3)
+
+
+def multiply_vectors(vectors: A, matrices: A) -> A:
+    """Return vᵀ·M of vectors (…, n) and matrices (…, n, k): (…, k)."""
+    return (vectors[..., None, :] @ matrices)[..., 0, :]  # from the left: far faster in torch
+
+
+def append_column(matrices: A, vectors: A) -> A:
+    """Append vectors (…, n) to matrices (…, n, k) or (n, k) as a last column: (…, n, k + 1)."""
+    if isinstance(matrices, np.ndarray):
+        shape = (*vectors.shape, matrices.shape[-1] + 1)
+        joined = np.empty(shape)
+        joined[..., :-1], joined[..., -1] = matrices, vectors
+        return joined
+    expanded = matrices.expand(*vectors.shape, matrices.shape[-1])
+    return torch.cat([expanded, vectors[..., None].to(matrices.dtype)], dim=-1)
+
+
+def softmax(scores: A) -> A:
+    """Return the softmax over the last axis."""
+    if isinstance(scores, np.ndarray):
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        return cast(Array, weights / weights.sum(-1, keepdims=True))
+    return torch.softmax(scores, dim=-1)
+
+
+def logistic(outputs: A) -> A:
+    """Return 1 / (1 + exp(−x)) of each number."""
+    if isinstance(outputs, np.ndarray):
+        return cast(Array, 0.5 * (1 + np.tanh(outputs / 2)))
+    return torch.sigmoid(outputs)
+
+
+def jaakkola_slope(outputs: A) -> A:
+    """Return tanh(x/2) / 2x: the curvature of Jaakkola and Jordan's bound of the logistic log-likelihood.
+
+    The bound is a quadratic function that touches the log-likelihood at ±x and lies below it elsewhere.
+    """
+    if isinstance(outputs, np.ndarray):
+        distance = np.maximum(np.abs(outputs), 1e-3)
+        return cast(Array, np.tanh(distance / 2) / (2 * distance))
+    distances = outputs.abs().clamp(min=1e-3)
+    return torch.tanh(distances / 2) / (2 * distances)
+
+
+def at_least(numbers: A, least: float) -> A:
+    """Return the numbers, and ``least`` in place of those below it."""
+    if isinstance(numbers, np.ndarray):
+        return np.maximum(numbers, least)
+    return numbers.clamp(min=least)
+
+
+def square_root(numbers: A) -> A:
+    """Return the square root of each number."""
+    return np.sqrt(numbers) if isinstance(numbers, np.ndarray) else numbers.sqrt()
+
+
+def logarithm(numbers: A) -> A:
+    """Return the natural logarithm of each number."""
+    return np.log(numbers) if isinstance(numbers, np.ndarray) else numbers.log()
+
+
+def to_double(numbers: A) -> A:
+    """Return the numbers in double precision, in which single items always are."""
+    return numbers if isinstance(numbers, np.ndarray) else numbers.double()
+
+
+def to_precision_of(numbers: A, other: A) -> A:
+    """Return the numbers in the precision of ``other``."""
+    if isinstance(numbers, np.ndarray):
+        return numbers
+    return numbers.to(other.dtype)
+
+
+def _each(function: Any, *stacks: Array) -> Array:
+    """Call a function of matrices for each item of stacks (…, n, k) of a single leading axis, if any."""
+    if not stacks[0].size:  # LAPACK refuses empty matrices
+        return stacks[-1].copy()
+    if stacks[0].ndim == 2:
+        return cast(Array, function(*stacks))
+    results = [function(*items) for items in zip(*stacks, strict=True)]
+    return np.stack(results) if len(results) > 1 else cast(Array, results[0][None])
