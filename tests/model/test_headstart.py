@@ -280,14 +280,15 @@ def test_an_interrupted_fit_resumes_to_the_same_model(
     with training_steps() as every:
         whole = Headstart(**settings).fit(table).predict()
     start, stop = (0, first[0]) if stage == "backbone" else (first[0], every[0])
-    kept = start + 3 * (stop - start) // 6  # the steps of whole epochs
+    kept = start + 3 * (stop - start) // 6
     with training_steps(stop_before=kept), pytest.raises(Interruption):
         Headstart(**settings).fit(table, checkpoint=tmp_path / "c")
     with pytest.raises(InputError, match="other data or settings"):
         Headstart(**{**settings, "random_state": 9}).fit(table, checkpoint=tmp_path / "c", resume=True)
     with training_steps() as left:
         resumed = Headstart(**settings).fit(table, checkpoint=tmp_path / "c", resume=True).predict()
-    assert left[0] == every[0] - kept  # no finished stage or epoch was trained again
+    again = left[0] - (every[0] - kept)  # steps of the epoch that was interrupted: of no finished one
+    assert 0 <= again <= (stop - start) / 6 + 1
     assert np.array_equal(whole.mean, resumed.mean)
     assert np.array_equal(whole.std, resumed.std)
 

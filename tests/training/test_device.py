@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from headstart import Headstart, InputError, Table
 from headstart.adapters.base import ADAPTERS, adapter_config, adapter_names
-from headstart.backbones.base import BACKBONES
+from headstart.backbones.base import BACKBONES, backbone_config
 from headstart.core.devices import compute_on, move, training_device
 from headstart.core.networks import SharedDropout, batch_share
 from headstart.datasets import synthetic_mixed, synthetic_ratings, synthetic_responses
@@ -33,7 +33,9 @@ from headstart.linalg.ragged import (
     segment_sum,
     segment_weighted_sum,
 )
+from headstart.progress import Reporter
 from headstart.table.cells import Cells
+from headstart.training.recipe import Recipe, train_best
 
 SMALL = {"name": "factorisation", "latent": 3, "signature": 2, "sweeps": 5}
 BACKBONE: dict[str, dict[str, Any]] = {
@@ -206,10 +208,14 @@ def test_nothing_is_left_on_the_device() -> None:
 def test_every_stage_computes_there(networks: bool, limits: Limits) -> None:
     """Sweeps, priors, heads as if new, the judge and networks: no matrix product is left behind."""
     limits(meta_training_features=12 if networks else 100, one_training_observations=0)
-    with Pretending() as device:
-        Headstart(SMALL, metatraining=QUICK, quiet=True, device="card").fit(ratings())
-    assert device.products[True] > 100
-    assert device.products[False] == 0
+    recipe = Recipe(backbone=backbone_config(SMALL), metatraining=QUICK)
+    with Pretending() as card:
+        train_best(
+            ratings(), np.arange(12), recipe, reporter=Reporter(quiet=True), checkpoint=lambda _: None,
+            device=DEVICE,
+        )  # fmt: skip
+    assert card.products[True] > 100
+    assert card.products[False] == 0
 
 
 @pytest.mark.parametrize("backbone", ["factorisation", "pvae"])
