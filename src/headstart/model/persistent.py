@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from copy import copy
+from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -88,8 +89,7 @@ _CLAIMING = threading.Lock()  # one for all arenas, because a lock of their own 
 class Arena(Generic[Part]):
     """Heads or states in arrays with room for more. A slot is written once, before anyone reads it.
 
-    The tensors own the memory; ``arrays`` are views of them, made anew each time. So copies and pickles of an
-    arena have memory of their own.
+    The tensors own the memory; ``arrays`` are views of them, which copies and pickles of an arena make anew.
     """
 
     def __init__(self, parts: Part, room: int) -> None:
@@ -103,7 +103,11 @@ class Arena(Generic[Part]):
         arena.parts, arena.used = parts, used
         return arena
 
-    @property
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the views: a copy of them would not share memory with the copied tensors."""
+        return {name: value for name, value in vars(self).items() if name != "arrays"}
+
+    @cached_property
     def arrays(self) -> list[NDArray[Any]]:
         """All parts as numpy arrays, one entry per slot."""
         return [part.numpy() for part in self.parts.parts()]
