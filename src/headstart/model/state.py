@@ -425,14 +425,17 @@ class ModelState:
     def _adapter_inputs(self, features: list[Feature], which: Reads) -> tuple[FeatureBatch, RowStates]:
         """Return features as adapters read them, and the states to which their contexts point.
 
-        Only the states of those rows are gathered, unless all of them lie in order anyway, as after ``fit``.
+        An adapter that makes heads from sums needs only the states of those rows; they are gathered, unless
+        all lie in order anyway, as after ``fit``. Any other adapter gets the states of all rows.
         """
         batch = self.batch_of(features)
-        if self.roster.unchanged and len(features) > 1:
+        if self.roster.unchanged and (len(features) > 1 or not self.adapter.streaming):
             return batch, self.roster.states
+        take = self.roster.take_fitted if which == "fitted" else self.roster.take_references
+        if not self.adapter.streaming:
+            return batch, take(np.arange(len(self.rows)))
         rows, index = np.unique(batch.cells.index.numpy(), return_inverse=True)
         cells = replace(batch.cells, index=torch.from_numpy(index), width=len(rows))
-        take = self.roster.take_fitted if which == "fitted" else self.roster.take_references
         return batch.observing(cells), take(rows)
 
     def kinds_of(self, features: list[Feature]) -> Tensor:
