@@ -146,7 +146,7 @@ def test_much_observed_features_count_more_for_new_ones(described: bool) -> None
     prior = prepared(
         knowledge if described else replace(knowledge, metadata=knowledge.metadata[:, :0], widths=())
     )
-    weights = torch.from_numpy(metadata_weights(knowledge)[0]) * knowledge.table_shots
+    weights = torch.from_numpy(metadata_weights(knowledge)[0]) * knowledge.count_shots()
     theta = stacked_heads(knowledge.heads).double()
     plain = sum(w * head for w, head in zip(weights, theta, strict=True)) / weights.sum()
     torch.testing.assert_close(prior.plain_mean.double(), plain, rtol=1e-4, atol=1e-5)
@@ -155,7 +155,7 @@ def test_much_observed_features_count_more_for_new_ones(described: bool) -> None
     )
     if description is not None:
         regression = empirical_prior(
-            knowledge, knowledge.heads, description, knowledge.table_shots
+            knowledge, knowledge.heads, description, knowledge.count_shots()
         ).regression
         expected = loo_predictions(regression, description.numbers, theta, weights).float()
         found = prior.mean(batch_of(knowledge, torch.arange(FEATURES)))
@@ -165,7 +165,7 @@ def test_much_observed_features_count_more_for_new_ones(described: bool) -> None
 def test_of_known_features_it_is_known_how_much_observed_they_are() -> None:
     """The bias of heads rises with the number of observations: a regression with that column finds it."""
     knowledge = unevenly_observed(world())
-    popularity = knowledge.table_shots.log1p()[:, None]
+    popularity = knowledge.count_shots().log1p()[:, None]
     heads = replace(knowledge.heads, bias=knowledge.heads.bias + 4 * popularity[:, 0])
     knowledge = replace(knowledge, heads=heads)
     prior = prepared(knowledge)

@@ -36,12 +36,12 @@ def test_sampled_features_alone_get_new_heads(limits: Limits) -> None:
     others = np.setdiff1d(np.arange(FEATURES), some.numpy())
     assert torch.equal(found.new_heads.weight[others], knowledge.heads.weight[others])
     # The usual noise of the others is that of the sampled ones, each counting by its observations.
-    counts = knowledge.table_shots[some]
+    counts = knowledge.count_shots()[some]
     usual = float((counts * expected.noise).sum() / counts.sum())
     np.testing.assert_allclose(found.new_heads.noise[others], usual, rtol=1e-3)
     # A prior is learned from the sampled ones alone, and predicts all.
     nothing = Description(torch.zeros(FEATURES, 0), [])
-    prior = empirical_prior(found, found.new_heads, nothing, knowledge.table_shots)
+    prior = empirical_prior(found, found.new_heads, nothing, knowledge.count_shots())
     part = Description(torch.zeros(len(some), 0), [])
     alone = empirical_prior(found, found.new_heads.take(some), part, counts)
     torch.testing.assert_close(prior.loo_means[some], alone.loo_means)

@@ -120,7 +120,7 @@ def empirical_noise(knowledge: Knowledge) -> Tensor:
     counts = squared = torch.zeros(len(kinds), dtype=torch.float64)
     if new is not None and new.noise is not None:
         trained_on: Tensor | slice = slice(None) if knowledge.trained_on is None else knowledge.trained_on
-        kinds, counts = kinds[trained_on], knowledge.table_shots[trained_on].double()
+        kinds, counts = kinds[trained_on], knowledge.count_shots()[trained_on].double()
         squared = counts * (new.noise if len(new) == len(kinds) else new.noise[trained_on]).double()
     else:
         for errors, features in _squared_errors(knowledge):
@@ -169,7 +169,7 @@ def mean_squared_weights(knowledge: Knowledge, heads: Heads, features: Tensor | 
 
     ``heads`` are those of the backbone's ``features`` at these positions; None: of all.
     """
-    counts = knowledge.table_shots if features is None else knowledge.table_shots[features]
+    counts = knowledge.count_shots() if features is None else knowledge.count_shots()[features]
     counts = counts.to(heads.weight.dtype) + 1e-3
     return (counts / counts.sum()) @ heads.mean_squares()
 
@@ -195,7 +195,7 @@ class ReferenceFeatures:
     def of(cls, knowledge: Knowledge) -> ReferenceFeatures:
         """The most observed real features of the backbone."""
         real = torch.nonzero(knowledge.kinds == KindType.REAL)[:, 0]
-        order = torch.argsort(knowledge.table_shots[real], descending=True, stable=True)
+        order = torch.argsort(knowledge.count_shots()[real], descending=True, stable=True)
         heads = knowledge.heads.take(real[order[:_FEATURES]])
         weight, bias = heads.weight.detach().double(), heads.bias.detach().double()
         start, _ = process_group().span(len(knowledge.states))
@@ -268,7 +268,7 @@ class HeadPrior(nn.Module):
         if self.tells_kind:
             one_hot = nn.functional.one_hot(knowledge.kinds, len(KindType))
             description = description.with_more(one_hot.to(description.numbers.dtype))
-        counts = knowledge.table_shots
+        counts = knowledge.count_shots()
         prior = empirical_prior(knowledge, heads, description, counts)
         self.base.copy_(self._widened(torch.cat([prior.matrix, prior.constant[None]])))
         fitted = self.describe(knowledge.metadata, knowledge.kinds) @ self.base

@@ -6,7 +6,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -489,8 +489,10 @@ class Knowledge:
         """The device of the tensors, on which adapters compute."""
         return self.kinds.device
 
-    @cached_property
-    def table_shots(self) -> Tensor:
-        """Number of observations of each feature: (features,)."""
-        counts = torch.bincount(self.cells.index, minlength=len(self.kinds))
-        return process_group().all_reduce_sum(counts).to(torch.float32)
+    def count_shots(self) -> Tensor:
+        """Count the observations of each feature in all processes, each of which must call it: (features,)."""
+        if "_shots" not in vars(self):  # a cache beside the fields
+            counts = torch.bincount(self.cells.index, minlength=len(self.kinds))
+            vars(self)["_shots"] = process_group().all_reduce_sum(counts).to(torch.float32)
+        shots: Tensor = vars(self)["_shots"]
+        return shots

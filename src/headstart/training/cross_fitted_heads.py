@@ -48,7 +48,7 @@ def cross_fit_heads(knowledge: Knowledge, tasks: Tasks) -> Knowledge:
         return knowledge
     plain = Description.of(knowledge.metadata, knowledge.widths)
     description = plain.with_cubic_terms(plain.nonlinear_columns()).with_more(
-        knowledge.table_shots.log1p()[:, None]
+        knowledge.count_shots().log1p()[:, None]
     )
     every = torch.arange(len(knowledge.kinds))
     some = every if tasks.batch.positions is None else tasks.batch.positions

@@ -148,7 +148,7 @@ def sample_features(knowledge: Knowledge, *, seed: int) -> Tensor | None:
     """
     if MOST_FOLDS * global_count(len(knowledge.states)) <= _most_rows(knowledge):
         return None
-    counts = knowledge.table_shots.clamp(max=_most_observations(knowledge))
+    counts = knowledge.count_shots().clamp(max=_most_observations(knowledge))
     order = torch.randperm(len(counts), generator=torch.Generator().manual_seed(seed))
     fitting = int((counts[order].double().cumsum(0) <= _most_rows(knowledge)).sum())
     return order[: max(MOST_FOLDS, fitting)].sort().values
