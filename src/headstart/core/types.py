@@ -490,7 +490,7 @@ class Knowledge:
         return self.kinds.device
 
     def count_shots(self) -> Tensor:
-        """Count the observations of each feature in all processes, each of which must call it: (features,)."""
+        """Count each feature's observations in all processes, each of which must call it: (features,)."""
         if "_shots" not in vars(self):  # a cache beside the fields
             counts = torch.bincount(self.cells.index, minlength=len(self.kinds))
             vars(self)["_shots"] = process_group().all_reduce_sum(counts).to(torch.float32)
