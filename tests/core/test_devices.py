@@ -40,7 +40,7 @@ def test_the_pretended_device_finds_what_was_left_behind() -> None:
 @pytest.mark.parametrize(("backbone", "adapter"), [("factorisation", "bayes"), ("pvae", "mean-head")])
 def test_cells_of_all_kinds_are_computed_there(backbone: str, adapter: str) -> None:
     quick = {"epochs": 1}
-    model = Headstart(backbone, adapter, quick, quick, quiet=True).fit(mixed_table())
+    model = Headstart(backbone, adapter, quick, quick, quiet=True).fit(mixed_table("mixed"))
     fitted, names = model.fitted_, list(model.features)
     random = np.random.default_rng(1)
     rows, which = random.integers(0, len(model.rows), 300), random.integers(0, len(names), 300)

@@ -70,7 +70,7 @@ def unknown_names() -> Iterator[Case]:
 
 
 TAKEN: list[Case] = [
-    ("taken", lambda m: m.add_feature("f1"), "feature 'f1' is already in the model; use observe()"),
+    ("taken", lambda m: m.add_feature("f1"), "feature 'f1' is already in the model; use observe_feature()"),
     ("taken with spaces", lambda m: m.add_feature(" f1 "), "feature 'f1' is already in the model"),
     (
         "taken in a batch",
@@ -232,7 +232,11 @@ ARGUMENTS: list[Case] = [
         for x in (0, 1, -0.5, 90, NAN, "0.9", None)
     ],
     ("cell", lambda m: m.predict(["u1"], ["f1"])["u1", "f2"], "unknown feature 'f2'"),
-    ("fit on a list", lambda m: m.fit([1, 2]), "fit() takes a Table (see Table.read); got list"),
+    (
+        "fit on a list",
+        lambda m: m.fit([1, 2]),
+        "fit() takes a Table, a frame or the path of a file (see Table.read); got list",
+    ),
     ("unknown parameter", lambda m: m.set_params(adaptor="bayes"), "has no parameter 'adaptor'"),
     ("not fitted", lambda m: Headstart().predict(), "this model is not fitted yet"),
     ("load nothing", lambda m: Headstart.load("/nowhere/at all"), "/nowhere/at all is not a saved model"),

@@ -6,6 +6,7 @@ import contextlib
 import re
 import warnings
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +14,7 @@ import pytest
 import torch
 
 from headstart.adapters.bayes import BayesHead
-from headstart.core.types import FeatureBatch, Heads, RowStates
+from headstart.core.types import FeatureBatch, Heads, OneHead, RowStates
 from headstart.errors import InputError, NumericalError, SurpriseWarning
 from headstart.model import Headstart
 from headstart.table import Table
@@ -251,7 +252,14 @@ def test_a_head_that_is_not_finite_is_refused(monkeypatch: pytest.MonkeyPatch) -
         heads = adapt(self, batch, states)
         return Heads(heads.weight * torch.nan, heads.bias, heads.covariance, heads.noise)
 
+    adapt_one = BayesHead.adapt_one
+
+    def broken_one(self: BayesHead, *arguments: Any) -> tuple[OneHead, torch.Tensor | None]:
+        head, evidence = adapt_one(self, *arguments)
+        return head._replace(weight=head.weight * np.nan), evidence
+
     monkeypatch.setattr(BayesHead, "adapt", broken)
+    monkeypatch.setattr(BayesHead, "adapt_one", broken_one)
     with pytest.raises(NumericalError, match="feature 'new'"):
         model.add_feature("new", observations={"u1": 3})
     assert model.fitted_ is before

@@ -226,7 +226,6 @@ WRONG: dict[str, tuple[Callable[[Facts, Tensors], object], str]] = {
         lambda facts, _: facts["backbone_features"].pop(),
         disagree("features of the backbone", "observations", "contexts"),
     ),
-    "a feature's sums too many": (lambda facts, _: facts["streams"].append("f1"), "model.json is damaged"),
     "a context's row unknown": (out_of_range("contexts/rows"), disagree("contexts")),
     "a context's row below none": (negative("contexts/rows"), disagree("contexts")),
     "a context too long": (out_of_range("contexts/counts"), disagree("contexts")),

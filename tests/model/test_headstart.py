@@ -159,7 +159,7 @@ def test_a_spread_where_heads_claim_none_is_the_likelihoods_times_the_calibratio
 
 
 REFUSED = {
-    "a name that exists": ({"name": "f1"}, "feature 'f1' is already in the model"),
+    "a name that exists": ({"feature": "f1"}, "feature 'f1' is already in the model"),
     "a series": ({"observations": np.ones(3)}, "must map names to values.*got ndarray"),
     "nothing of use": ({"observations": 0}, "must map names to values"),
     "metadata that is a list": ({"metadata": []}, "must map names to values"),
@@ -175,9 +175,9 @@ REFUSED = {
     "unknown metadata": ({"metadata": {"yaer": 1999}}, "did you mean 'year'"),
     "an unknown kind": ({"kind": "ratng"}, "did you mean 'rating'"),
     "a kind not trained on": ({"kind": "binary"}, "not among those the model was fitted on"),
-    "an empty name": ({"name": ""}, "cannot be a feature"),
-    "no name": ({"name": None}, "cannot be a feature"),
-    "a truth value": ({"name": True}, "cannot be a feature"),
+    "an empty name": ({"feature": ""}, "cannot be a feature"),
+    "no name": ({"feature": None}, "cannot be a feature"),
+    "a truth value": ({"feature": True}, "cannot be a feature"),
 }
 
 
@@ -187,10 +187,10 @@ def test_bad_features_are_refused_and_nothing_changes(fresh: Fresh, case: str) -
     before, names = model.predict(), model.features
     given, message = REFUSED[case]
     with pytest.raises(InputError, match=message):
-        model.add_feature(**{"name": "new", **given})
-    parts = {key: value for key, value in given.items() if key != "name"}
+        model.add_feature(**{"feature": "new", **given})
+    parts = {key: value for key, value in given.items() if key != "feature"}
     with pytest.raises(InputError, match=message):  # a batch is refused whole
-        model.add_features({"fine": {}, given.get("name", "new"): parts})
+        model.add_features({"fine": {}, given.get("feature", "new"): parts})
     assert model.features == names
     assert np.array_equal(model.predict().mean, before.mean)
 
@@ -246,7 +246,7 @@ def test_settings_are_checked_before_any_work() -> None:
         with pytest.raises(InputError, match=message):
             Headstart(**wrong).fit(table)
     with pytest.raises(InputError, match="takes a Table"):
-        Headstart().fit("ratings.csv")  # type: ignore[arg-type]
+        Headstart().fit([1, 2])
     with pytest.raises(InputError, match="at least 4 are needed"):
         Headstart().fit(table.with_features(["f1", "f2"]))
 

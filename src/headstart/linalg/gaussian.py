@@ -161,10 +161,10 @@ def mix(posterior: Posterior, shares: Numbers | None, counts: Numbers) -> tuple[
     mixed_mean = multiply_vectors(weights, mean)
     scale = square_root(weights)[..., None]
     between = scale * (mean - mixed_mean[..., None, :])
-    within = (scale[..., None] * gain).reshape(*gain.shape[:-3], -1, gain.shape[-1])
+    priors, rank, size = gain.shape[-3:]
+    within = (scale[..., None] * gain).reshape(*gain.shape[:-3], priors * rank, size)
     if covariances is None:
         return mixed_mean, within.mT @ within + between.mT @ between
-    size = gain.shape[-1]
     prior = (weights @ covariances.reshape(-1, size * size)).reshape(*weights.shape[:-1], size, size)
     return mixed_mean, prior - within.mT @ within + between.mT @ between
 
