@@ -133,9 +133,9 @@ def _check(server: Server, model: Path, url: str, writers: list[Writing]) -> Non
     with Store(url) as store:
         with store.reading() as connection:
             lines = connection.execute(
-                select(OBSERVATIONS.c.row, OBSERVATIONS.c.feature, OBSERVATIONS.c.value).order_by(
-                    OBSERVATIONS.c.id
-                )
+                select(
+                    OBSERVATIONS.c.row, OBSERVATIONS.c.feature, OBSERVATIONS.c.value, OBSERVATIONS.c.time
+                ).order_by(OBSERVATIONS.c.id)
             )
             held = {(cell.row, cell.feature): cell.value for cell in read_latest(lines)}
         for writer in writers:
@@ -174,7 +174,8 @@ def one_by_one(store: Store, model: Path) -> LiveState:
         }
         for number in numbers:
             line = OBSERVATIONS.c
-            query = select(line.row, line.feature, line.value).where(line.number == number).order_by(line.id)
+            query = select(line.row, line.feature, line.value, line.time)
+            query = query.where(line.number == number).order_by(line.id)
             cells = read_latest(connection.execute(query))
             kind, name = connection.execute(
                 select(CHANGES.c.kind, CHANGES.c.name).where(CHANGES.c.number == number)

@@ -206,11 +206,10 @@ class Headstart:
         Examples
         --------
         >>> import pyarrow as pa
-        >>> stars = pa.table({"user": ["ann", "bob", "ann"], "film": ["Alien", "Alien", "Up"],
-        ...                   "stars": [5, 3, 1]})
-        >>> model = Headstart(adapter="bayes", quiet=True)
-        >>> model.fit(stars, row="user", feature="film", value="stars").features
-        ['Alien', 'Up']
+        >>> stars = pa.table({"user": ["ann", "bob"], "Alien": [5, 3], "Brazil": [4, 1], "Cube": [1, 2],
+        ...                   "Dune": [4, 4]})
+        >>> Headstart(adapter="bayes", quiet=True).fit(stars, row="user").features
+        ['Alien', 'Brazil', 'Cube', 'Dune']
         """
         device = training_device(self.device)
         table = as_table(table, "fit()", options, quiet=self.quiet)
