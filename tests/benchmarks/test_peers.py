@@ -12,6 +12,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "peers"))
 
 import run as command
+from algebra import dots, replaced, ridge, weighted_sums
 from methods.als import ALS
 from methods.biases import Biases
 from methods.headstart_methods import HeadstartPeer, HeadstartRetrained, joined
@@ -25,7 +26,6 @@ from methods.vbmf import VBMF
 from problem import Problem
 from tuning import trial, tune
 
-from algebra import dots, replaced, ridge, weighted_sums
 from headstart.datasets import synthetic_diagnoses, synthetic_ratings, synthetic_responses
 from headstart.errors import InputError
 from headstart.evaluate.kshot import KShotTest

@@ -9,14 +9,13 @@ import copy
 from typing import Any
 
 import numpy as np
+from algebra import lines_of, replaced
 from methods.als import ALS
 from methods.biases import Biases
 from methods.protocol import Peer
 from methods.vbmf import VBMF, Beliefs, _moment
 from problem import Problem
 from scipy.sparse import csr_matrix
-
-from algebra import lines_of, replaced
 
 FOLDABLE = (Biases, ALS, VBMF)
 

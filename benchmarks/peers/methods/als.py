@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from algebra import dots, outer, predicted, replaced, ridge, solve, weighted_sums, with_one
 from problem import Context, Floats, Ints, Problem
 from scipy.sparse import csr_matrix
 
-from algebra import dots, outer, predicted, replaced, ridge, solve, weighted_sums, with_one
 from methods.protocol import Peer
 
 

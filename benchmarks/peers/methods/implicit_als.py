@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+from algebra import dots, lines_of, logit, replaced
 from problem import Context, Floats, Ints, Problem
 from sklearn.linear_model import LinearRegression, LogisticRegression
 
-from algebra import dots, lines_of, logit, replaced
 from methods.biases import Biases
 from methods.protocol import Peer
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from algebra import lines_of, replaced
 from problem import Context, Floats, Ints, Problem
 from scipy.special import expit
 
-from algebra import lines_of, replaced
 from methods.biases import Biases
 from methods.protocol import Peer
 

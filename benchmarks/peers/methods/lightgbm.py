@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+from algebra import lines_of, replaced
 from numpy.typing import NDArray
 from problem import Context, Floats, Ints, Problem
 
-from algebra import lines_of, replaced
 from methods.als import ALS
 from methods.biases import Biases
 from methods.item_knn import similar_metadata

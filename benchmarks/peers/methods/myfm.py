@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+from algebra import replaced
 from problem import Context, Floats, Ints, Problem
 from scipy.sparse import csr_matrix, diags, hstack, identity
 
-from algebra import replaced
 from methods.protocol import Peer
 
 

@@ -6,9 +6,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from problem import Context, Floats, Ints, Problem
-from scipy.sparse import csr_matrix
-
 from algebra import (
     dots,
     lines_of,
@@ -21,6 +18,9 @@ from algebra import (
     weighted_sums,
     with_one,
 )
+from problem import Context, Floats, Ints, Problem
+from scipy.sparse import csr_matrix
+
 from methods.protocol import Peer
 
 
