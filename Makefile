@@ -33,7 +33,7 @@ test: check ## everything that CI runs: linters, types, layers, tests, doctests,
 	$(BIN)/pytest -n 2 -m 'not package' --cov --cov-report= --cov-fail-under=$(COVERAGE)
 
 check: $(STAMP) ## ruff, mypy (strict), the import contract and the English of the documentation
-	$(BIN)/ruff check .
+	$(BIN)/ruff check --no-cache .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
