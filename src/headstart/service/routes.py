@@ -200,24 +200,24 @@ def show_feature(request: Request, name: str) -> Response:
     service = service_of(request)
     snapshot = service.snapshot
     with not_found():
-        known = snapshot.model.feature(name)
+        feature = snapshot.model.feature(name)
     index: FeatureIndex = request.app.state.indices.of(snapshot.fitted)
-    position = np.array([index.position(known.name)])
+    position = np.array([index.position(feature.name)])
     stored = None
     with suppress(StorageError):
-        stored = service.store.feature(known.name)
+        stored = service.store.feature(feature.name)
     content = {
-        "name": known.name,
-        "kind": str(known.kind),
-        "low": known.kind.low,
-        "high": known.kind.high,
-        "metadata": known.metadata,
-        "shots": known.shots,
+        "name": feature.name,
+        "kind": str(feature.kind),
+        "low": feature.kind.low,
+        "high": feature.kind.high,
+        "metadata": feature.metadata,
+        "shots": feature.shots,
         "uncertainty": float(index.uncertainty_of(position)[0]),
         "fitted": stored is None,
-        "fixed": known.fixed,
+        "fixed": feature.fixed,
         "added": format_time(stored.at if stored else None),
-        "observations": dict(list(known.observations.items())[:_MAX_OBSERVATIONS]),
+        "observations": dict(list(feature.observations.items())[:_MAX_OBSERVATIONS]),
     }
     return answer(snapshot, content)
 

@@ -106,7 +106,8 @@ export function table({ caption, columns, lines, shown = false }) {
   );
   // A table that scrolls must be reachable with the keyboard; others must not be further tab stops.
   const observer = new ResizeObserver(() => {
-    const scrolls = container.scrollHeight > container.clientHeight + 1 || container.scrollWidth > container.clientWidth + 1;
+    const { scrollHeight, clientHeight, scrollWidth, clientWidth } = container;
+    const scrolls = scrollHeight > clientHeight + 1 || scrollWidth > clientWidth + 1;
     for (const [name, value] of Object.entries({ tabindex: "0", role: "group", "aria-label": caption })) {
       if (scrolls) container.setAttribute(name, value);
       else container.removeAttribute(name);

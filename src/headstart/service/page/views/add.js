@@ -114,7 +114,7 @@ function metadataField(column) {
   const list = column.values?.length ? h("datalist", { id: uniqueId("values") }) : null;
   if (list) {
     input.setAttribute("list", list.id);
-    // The list completes the last of several labels. Its entries are whole texts, so they change with the input.
+    // Complete the last of several labels: the entries are whole texts, so they change with the input.
     const updateList = () => {
       const parts = input.value.split(",");
       const prefix =
