@@ -40,8 +40,8 @@ from headstart.model.inputs import (
     as_rows,
     as_table,
     context_of,
+    encode_row_metadata,
     encode_rows,
-    encoded_rows,
     new_features,
     read_triples,
     require_mapping,
@@ -989,8 +989,8 @@ class Headstart:
             existing = [name for name in names if name in fitted.rows]
             if existing:
                 raise InputError(f"row {existing[0]!r} is already in the model")
-            records, encoded = encoded_rows(fitted.row_metadata, names, metadata)
-            new = NewRows(names, given, records, encoded, teach=update == "both")
+            records, encoded = encode_row_metadata(fitted.row_metadata, names, metadata)
+            new = NewRows(names, given, records, encoded, update_features=update == "both")
             self._change(add_rows(fitted, new), lambda: add_rows_call(fitted, new))
             LOG.info("added %d rows", len(names))
 

@@ -477,18 +477,18 @@ def add_features(fitted: ModelState, features: Sequence[Feature]) -> ModelState:
 
 
 def add_rows(fitted: ModelState, new: NewRows) -> ModelState:
-    """Return the model with new rows; their features hold the observations, too, if ``new.teach``."""
-    lists, order = rows_of(fitted, new.given)
+    """Return the model with new rows; update their features too if ``new.update_features``."""
+    lists, order = rows_of(fitted, new.observations)
     times = None if fitted.clock is None else fitted.clock.times_now(len(lists.values))
     numbers, places = np.unique(lists.keys, return_inverse=True)
-    by_number = fitted.catalogue.by_number() if new.teach else {}
-    features = [by_number[number] for number in numbers.tolist()] if new.teach else []
-    if new.teach:
+    by_number = fitted.catalogue.by_number() if new.update_features else {}
+    features = [by_number[number] for number in numbers.tolist()] if new.update_features else []
+    if new.update_features:
         require_possible(fitted, features, "both")
     rows = len(fitted.rows) + lists.lines
     given = Triples(rows, features, places, lists.keys, lists.values, times, order)
     fitted = with_row_metadata(fitted, new)
-    return add_observations(fitted, given, "both" if new.teach else "rows", new.names)
+    return add_observations(fitted, given, "both" if new.update_features else "rows", new.names)
 
 
 def with_row_metadata(fitted: ModelState, new: NewRows) -> ModelState:

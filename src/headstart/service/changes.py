@@ -15,7 +15,7 @@ import numpy as np
 from sqlalchemy import Connection
 
 from headstart.errors import HeadstartError, InputError
-from headstart.model.inputs import encoded_rows, new_features, read_triples, require_clock, rows_of
+from headstart.model.inputs import encode_row_metadata, new_features, read_triples, require_clock, rows_of
 from headstart.model.state import NOTHING as NOT_JUDGED
 from headstart.model.state import Arrived, ModelState
 from headstart.model.updates import describe_surprises
@@ -119,7 +119,7 @@ class AddRow(Change):
         if name in shown.rows:
             raise Problem(409, f"row {name!r} is already in the model", "/name")
         with error_at("/metadata"):
-            encoded_rows(shown.row_metadata, [name], {name: self.metadata} if self.metadata else None)
+            encode_row_metadata(shown.row_metadata, [name], {name: self.metadata} if self.metadata else None)
         with error_at("/observations"):
             rows_of(shown, {name: self.observations})
         time = _time_of(shown, self.time)

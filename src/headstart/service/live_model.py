@@ -22,7 +22,7 @@ from sqlalchemy import Connection
 from headstart.errors import InputError
 from headstart.model import Headstart
 from headstart.model.features import Feature
-from headstart.model.inputs import NewRows, Triples, encoded_rows, new_features
+from headstart.model.inputs import NewRows, Triples, encode_row_metadata, new_features
 from headstart.model.observations import ObservationList
 from headstart.model.saving.folder import model_digest
 from headstart.model.state import ModelState
@@ -85,8 +85,10 @@ def apply(state: LiveState, delta: Delta) -> LiveState:
     given, left_out = resolve_cells(model, list(delta.rows), new, delta.cells)
     if delta.rows:
         metadata = {name: each for name, each in delta.rows.items() if each}
-        records, encoded = encoded_rows(model.row_metadata, list(delta.rows), metadata or None)
-        model = with_row_metadata(model, NewRows(list(delta.rows), {}, records, encoded, teach=True))
+        records, encoded = encode_row_metadata(model.row_metadata, list(delta.rows), metadata or None)
+        model = with_row_metadata(
+            model, NewRows(list(delta.rows), {}, records, encoded, update_features=True)
+        )
     fixed = np.array([feature.fixed for feature in given.features], dtype=bool)
     of_rows = np.ones(len(given.values), dtype=bool)
     of_features = ~fixed[given.places] if len(fixed) else of_rows  # fixed heads hold no observations

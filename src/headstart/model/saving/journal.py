@@ -232,7 +232,7 @@ def observe_call(fitted: ModelState, after: ModelState, given: Triples, update: 
 
 def add_rows_call(fitted: ModelState, new: NewRows) -> Call:
     """Return the call that adds these rows."""
-    lists = [numbers(observations, "row") for observations in new.given.values()]
+    lists = [numbers(observations, "row") for observations in new.observations.values()]
     rows = {
         name: dict(zip(features, values.tolist(), strict=True))
         for name, (features, values) in zip(new.names, lists, strict=True)
@@ -243,7 +243,7 @@ def add_rows_call(fitted: ModelState, new: NewRows) -> Call:
         "rows": rows,
         "metadata": new.encoded.tolist(),
         "records": _packed(new.records, schema),
-        "teach": new.teach,
+        "teach": new.update_features,
     }
 
 
