@@ -527,7 +527,7 @@ class Scorer:
         slots = np.concatenate([*(slots for slots, _ in best), np.zeros(0, np.int64)])
         score = np.concatenate([*(score for _, score in best), np.zeros(0)])
         distinct_slots, which = np.unique(slots, return_inverse=True)
-        features = [fitted.catalogue.listing.features[slot].name for slot in distinct_slots]
+        features = [fitted.catalogue.columns.features[slot].name for slot in distinct_slots]
         numbers = self._predict_cells(positions[rows], features, which)
         table = _prediction_table(coded(names, rows), coded(features, which), numbers)
         return table.add_column(1, "place", pa.array(places)).add_column(3, "score", pa.array(score))
@@ -596,12 +596,12 @@ class Question(Config):
         slots = np.array(fitted.catalogue.slots(self.features or ()), dtype=np.int64)  # all must be known
         if self.top is None:
             return
-        listing = fitted.catalogue.listing
-        slots = listing.present if self.features is None else slots
+        columns = fitted.catalogue.columns
+        slots = columns.used_slots if self.features is None else slots
         if self.by != "information" and not self.mixed_kinds and len(slots):
-            require_same_units(listing, slots, option_name("top"))
+            require_same_units(columns, slots, option_name("top"))
         if self.exclude_observed:
-            require_contexts(listing, slots)
+            require_contexts(columns, slots)
 
 
 class ScoringFolder:

@@ -253,7 +253,7 @@ def explain(fitted: ModelState, row: Any, feature: object) -> Explanation:
         Contribution("row metadata", "", None, float(parts.metadata @ weight)),
         Contribution("row", "", None, float(unexplained @ mean_weight)),
     ]
-    metadata = known.readable(fitted.schema)
+    metadata = known.readable_metadata(fitted.schema)
     contributions += [
         Contribution("metadata", name, metadata.get(name), float(effect @ mean_activation))
         for name, effect in prior.columns.items()
@@ -328,7 +328,7 @@ def _prior_heads(fitted: ModelState, adapter: Adapter, feature: Feature) -> _Pri
     The effects of columns add up to the difference of the two heads for ``bayes``. A hypernetwork has a joint
     effect of all columns besides.
     """
-    batch = fitted.batch_of([feature.among(feature.rows[:0])])
+    batch = fitted.batch_of([feature.restrict_to(feature.rows[:0])])
     average_metadata = fitted.knowledge.metadata.mean(0, keepdim=True)
     average_batch = FeatureBatch(batch.cells, average_metadata, batch.kinds, batch.units)
     average, own = (adapter.adapt(part, fitted.states) for part in (average_batch, batch))

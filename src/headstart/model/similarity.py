@@ -71,14 +71,14 @@ def similar(fitted: ModelState, name: object, n: int) -> Similar:
     With S the covariance of the rows' activations, the outputs of two heads have the covariance wᵀ·S·w', so
     that no row has to be predicted. A feature with the same output at all rows has the similarity 0.
     """
-    listing, catalogue = fitted.catalogue.listing, fitted.catalogue
+    columns, catalogue = fitted.catalogue.columns, fitted.catalogue
     (slot,) = catalogue.slots([name])
     moment = second_moment(fitted.states)
     row_covariance = moment[:-1, :-1] - torch.outer(moment[:-1, -1], moment[-1, :-1])
     reference = catalogue.stored(torch.tensor([slot])).weight[0].double()
     side = row_covariance @ reference
     reference_variance = max(float(side @ reference), 0)
-    excluded = torch.from_numpy(listing.places < 0)
+    excluded = torch.from_numpy(columns.positions < 0)
     excluded[slot] = True
 
     def correlation(slots: slice | torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -92,8 +92,8 @@ def similar(fitted: ModelState, name: object, n: int) -> Similar:
 
     (near,) = top_candidates(score, 1, len(excluded), n, _AT_ONCE)
     exact = correlation(near, torch.float64).clamp(-1, 1).numpy()
-    order = np.lexsort((listing.places[near.numpy()], -exact))[:n]
-    names = [listing.features[i].name for i in near.numpy()[order]]
+    order = np.lexsort((columns.positions[near.numpy()], -exact))[:n]
+    names = [columns.features[i].name for i in near.numpy()[order]]
     return Similar(catalogue[name].name, tuple(names), exact[order])
 
 

@@ -220,7 +220,7 @@ def known_feature(fitted: ModelState, name: object) -> KnownFeature:
         name=feature.name,
         kind=feature.kind,
         shots=feature.shots,
-        metadata=feature.readable(fitted.schema),
+        metadata=feature.readable_metadata(fitted.schema),
         in_backbone=feature.in_backbone,
         fixed=feature.fixed,
         values=feature.values,
@@ -240,11 +240,11 @@ def known_row(fitted: ModelState, row: object) -> KnownRow:
     observations = {
         feature: value for feature, value in zip(names, values, strict=True) if feature is not None
     }
-    columns = fitted.catalogue.listing
+    columns = fitted.catalogue.columns
     for slot in columns.observed_by(position):
         feature = columns.features[slot]
         observations[feature.name] = feature.value_at(position)
-    order = np.argsort(columns.places[fitted.catalogue.slots(observations)], kind="stable")
+    order = np.argsort(columns.positions[fitted.catalogue.slots(observations)], kind="stable")
     names = list(observations)
     record: dict[str, object] = {}
     if fitted.row_metadata is not None:

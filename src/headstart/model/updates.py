@@ -193,9 +193,9 @@ def _since_fit_at(fitted: ModelState, rows: Iterable[int]) -> list[Feature]:
     """Return the features observed since fit whose contexts hold any of these rows."""
     found: dict[int, Feature] = {}
     for row in rows:
-        listing = fitted.catalogue.listing
-        for slot in listing.observed_by(row).tolist():
-            feature = listing.features[slot]
+        columns = fitted.catalogue.columns
+        for slot in columns.observed_by(row).tolist():
+            feature = columns.features[slot]
             if feature is not None and feature.observed_since:
                 found[slot] = feature
     return list(found.values())
@@ -314,7 +314,7 @@ def _prior_means(fitted: ModelState, feature: Feature) -> Array:
     if feature.in_backbone:
         number = fitted.catalogue.number(feature.name)  # its position in the backbone
         return fitted.adapter.one_prior_means(int(number))
-    return fitted.adapter.one_prior_means(fitted.batch_of([feature.among(feature.rows[:0])]))
+    return fitted.adapter.one_prior_means(fitted.batch_of([feature.restrict_to(feature.rows[:0])]))
 
 
 def _surprises(fitted: ModelState, head: OneHead, context: OneContext, shots: int) -> bool:
@@ -522,7 +522,7 @@ def remove_row(fitted: ModelState, row: int) -> ModelState:
         )
     changes, features = Changes(), {}
     for name, feature in fitted.catalogue.items():
-        if feature.holds(row):
+        if feature.is_observed_by(row):
             changes.set_feature(fitted, feature, feature := feature.without_row(row))
         features[name] = replace(feature, rows=feature.rows - (feature.rows > row))
         if name in changes.features:
