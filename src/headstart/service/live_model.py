@@ -212,7 +212,7 @@ class Snapshot:
     @classmethod
     def of(cls, state: LiveState, identity: str, path: Path) -> Snapshot:
         """Return the snapshot of a state."""
-        return cls(state, Headstart._holding(state.model), identity, path)
+        return cls(state, Headstart._from_state(state.model), identity, path)
 
 
 class LiveModel:
