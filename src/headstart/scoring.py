@@ -28,7 +28,7 @@ from headstart.errors import HeadstartError, InputError, ModelFileError, did_you
 from headstart.files import left_over, lock_folder, partial_file, read_json, write_json
 from headstart.model import Headstart
 from headstart.model.inputs import as_list, whole_number
-from headstart.model.prediction import Prediction, coded, predict_features, predict_pairs
+from headstart.model.prediction import Prediction, dictionary_column, predict_features, predict_pairs
 from headstart.model.ranking import (
     By,
     Criterion,
@@ -473,7 +473,9 @@ class Scorer:
         if "feature" in records.column_names and self.question.top is None:
             features, which = self._number_names(records, "feature", place)
             numbers = self._predict_cells(positions[rows], features, which.astype(np.int64))
-            return _prediction_table(coded(names, rows), coded(features, which), numbers)
+            return _prediction_table(
+                dictionary_column(names, rows), dictionary_column(features, which), numbers
+            )
         return self._predict_rows([names[i] for i in rows], positions[rows])
 
     def answer_own(self, start: int, stop: int) -> pa.Table:
@@ -529,7 +531,7 @@ class Scorer:
         distinct_slots, which = np.unique(slots, return_inverse=True)
         features = [fitted.catalogue.columns.features[slot].name for slot in distinct_slots]
         numbers = self._predict_cells(positions[rows], features, which)
-        table = _prediction_table(coded(names, rows), coded(features, which), numbers)
+        table = _prediction_table(dictionary_column(names, rows), dictionary_column(features, which), numbers)
         return table.add_column(1, "place", pa.array(places)).add_column(3, "score", pa.array(score))
 
 

@@ -20,7 +20,7 @@ from headstart.core.types import FeatureBatch, RowStates
 from headstart.display import table_html
 from headstart.errors import InputError, for_user, option_name
 from headstart.model.features import Feature
-from headstart.model.inputs import NEW_ROW, is_observations, rows_of
+from headstart.model.inputs import NEW_ROW, check_rows, is_observations
 from headstart.model.observations import ObservationList
 from headstart.model.prediction import plot_explanation, predict_features
 from headstart.model.row_states import RowInputs, compute_row_states, fitted_observations, row_inputs
@@ -285,7 +285,7 @@ def _explainable_parts(fitted: ModelState) -> tuple[Backbone, Adapter]:
 def _explained_row(fitted: ModelState, row: Any) -> _Row:
     """Return a row given by its name or its observations, with its state."""
     if is_observations(row):
-        lists, _ = rows_of(fitted, {NEW_ROW: row})
+        lists, _ = check_rows(fitted, {NEW_ROW: row})
         state = compute_row_states(fitted, lists, [NEW_ROW])
         return _Row(NEW_ROW, state, row_inputs(fitted, ObservationList(lists.keys, lists.values)))
     name = as_name(row, "row")

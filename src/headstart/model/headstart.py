@@ -41,16 +41,16 @@ from headstart.model.inputs import (
     ReadOptions,
     Triples,
     as_list,
-    as_rows,
+    as_row_mapping,
     as_table,
-    context_of,
+    check_context,
+    check_new_features,
     encode_row_metadata,
     encode_rows,
-    new_features,
+    feature_triples,
     read_triples,
     require_mapping,
-    triples_of,
-    triples_of_row,
+    row_triples,
     unique_names,
     whole_number,
 )
@@ -509,7 +509,7 @@ class Headstart:
         'new row'
         """
         fitted = self._fitted
-        rows = as_rows(rows, "predict()")
+        rows = as_row_mapping(rows, "predict()")
         if isinstance(rows, Mapping):
             names = Names(unique_names(rows, "predict()", "row"), "row")
             states = encode_rows(fitted, rows)
@@ -875,7 +875,7 @@ class Headstart:
         unique_names(by_name, "add_features()", "feature")
         with self._lock:
             fitted = self._fitted
-            if new := new_features(fitted, by_name):
+            if new := check_new_features(fitted, by_name):
                 self._change(add_features(fitted, new), lambda: add_features_call(fitted, new))
                 LOG.info("added %d features", len(new))
                 LOG.debug("added %s", [feature.name for feature in new])
@@ -1018,8 +1018,8 @@ class Headstart:
             fitted = self._fitted
             known = fitted.catalogue[feature]
             require_possible(fitted, [known], update)
-            context = context_of(known.name, observations, known.kind, fitted.rows)
-            return self._observe(triples_of(fitted, known, *context, time), update)
+            context = check_context(known.name, observations, known.kind, fitted.rows)
+            return self._observe(feature_triples(fitted, known, *context, time), update)
 
     def observe_row(
         self,
@@ -1053,7 +1053,7 @@ class Headstart:
             As in ``observe``.
         """
         with self._lock:
-            return self._observe(triples_of_row(self._fitted, row, observations, time), update)
+            return self._observe(row_triples(self._fitted, row, observations, time), update)
 
     def _observe(self, triples: Triples, update: Update) -> Observed:
         """Add checked observations; the caller holds the lock."""
@@ -1127,7 +1127,7 @@ class Headstart:
             Whether the observations determine only the states of the new rows, or also update the heads of
             their features. With "rows" no other prediction changes.
         """
-        by_name = require_mapping(as_rows(rows, "add_rows()"), "add_rows()", "{'u99': {'Alien': 5}}")
+        by_name = require_mapping(as_row_mapping(rows, "add_rows()"), "add_rows()", "{'u99': {'Alien': 5}}")
         names = unique_names(by_name, "add_rows()", "row")
         if update not in ("rows", "both"):
             raise InputError(f"add_rows(): update must be 'rows' or 'both'; got {update!r}")

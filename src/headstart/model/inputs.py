@@ -35,7 +35,7 @@ NUMBERS = (bool, int, float, np.bool_, np.integer, np.floating)  # the types of 
 
 NEW_ROW = "this row"  # the name of a row that is given by its observations alone
 
-PARTS = ("metadata", "observations", "kind")  # the keys of a new feature in add_features()
+FEATURE_PARTS = ("metadata", "observations", "kind")  # the keys of a new feature in add_features()
 
 ObservationsLike = Any  # Mapping[Any, float], or a Series or frame (``as_mapping``)
 
@@ -172,7 +172,7 @@ def as_mapping(data: object, what: str) -> object:
     return _to_dict(frame[names].to_list(), frame[values].to_list(), what)
 
 
-def as_rows(data: object, what: str) -> object:
+def as_row_mapping(data: object, what: str) -> object:
     """Convert a frame with the columns row, feature and value to ``{row: {feature: value}}``.
 
     Other ``data`` is returned unchanged.
@@ -231,7 +231,7 @@ def _to_dict(names: Iterable[object], values: Iterable[object], what: str) -> di
     return observations
 
 
-def numbers(observations: object, what: str) -> tuple[list[str], NDArray[np.float64]]:
+def split_observations(observations: object, what: str) -> tuple[list[str], NDArray[np.float64]]:
     """Split the observations of one row or feature into names and finite values."""
     by_name = require_mapping(as_mapping(observations, what), f"{what}: observations", "{'u17': 5}")
     names = unique_names(by_name, what)
@@ -250,7 +250,7 @@ def numbers(observations: object, what: str) -> tuple[list[str], NDArray[np.floa
     return names, values
 
 
-def context_of(
+def check_context(
     feature: str, observations: object, kind: Kind, rows: Names, advice: str = ""
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
     """Check the context of a feature.
@@ -278,7 +278,7 @@ def context_of(
         The index of each in ``observations``.
     """
     what = f"feature {feature!r}"
-    names, values = numbers(observations, what)
+    names, values = split_observations(observations, what)
     _check_values(values, names, Kinds([kind] * len(names)), what, advice)
     try:
         positions = rows.positions(names)
@@ -306,7 +306,7 @@ def _check_values(
     require_representable(values, scaled, lambda i: f"{what} at {names[i]!r}")
 
 
-def new_features(fitted: ModelState, features: Mapping[Any, object]) -> list[Feature]:
+def check_new_features(fitted: ModelState, features: Mapping[Any, object]) -> list[Feature]:
     """Check new features, ``{name: {"metadata": …, …}}``, and return them without heads."""
     checked = [_new_feature(fitted, name, parts) for name, parts in features.items()]
     records = {
@@ -337,12 +337,14 @@ def _new_feature(fitted: ModelState, key: object, parts: object) -> Feature:
         raise InputError(f"feature {name!r} is already in the model; {advice}")
     by_part = require_mapping(parts, f"feature {name!r}", "{'metadata': …, 'observations': …}")
     for part in by_part:
-        if part not in PARTS:
-            raise InputError(f"feature {name!r}: unknown part {part!r}{did_you_mean(str(part), PARTS)}")
+        if part not in FEATURE_PARTS:
+            raise InputError(
+                f"feature {name!r}: unknown part {part!r}{did_you_mean(str(part), FEATURE_PARTS)}"
+            )
     observations = {} if by_part.get("observations") is None else by_part["observations"]
     kind = _feature_kind(fitted, name, by_part.get("kind"))
     advice = f"; {option_name('kind')} gives the feature another kind" if by_part.get("kind") is None else ""
-    rows, values, order = context_of(name, observations, kind, fitted.rows, advice)
+    rows, values, order = check_context(name, observations, kind, fitted.rows, advice)
     finds_scale = fitted.middle is not None and kind == fitted.middle
     no_metadata = np.zeros(0, dtype=np.float32)
     times = None if fitted.clock is None else fitted.clock.times_now(len(rows))
@@ -411,7 +413,7 @@ def _not_among_kinds(fitted: ModelState) -> str:
     return f"not among those the model was fitted on ({names}){advice}"
 
 
-def rows_of(fitted: ModelState, rows: Mapping[Any, object]) -> tuple[ObservationLists, NDArray[np.int64]]:
+def check_rows(fitted: ModelState, rows: Mapping[Any, object]) -> tuple[ObservationLists, NDArray[np.int64]]:
     """Check the observations of rows, ``{row: {feature: value}}``.
 
     Returns
@@ -424,7 +426,7 @@ def rows_of(fitted: ModelState, rows: Mapping[Any, object]) -> tuple[Observation
     checked, orders, first = [], [np.zeros(0, np.int64)], 0
     for row, observations in rows.items():
         what = f"row {row!r}"
-        names, values = numbers(observations, what)
+        names, values = split_observations(observations, what)
         features = [fitted.catalogue[name] for name in names]
         _check_values(values, names, Kinds([feature.kind for feature in features]), what)
         feature_numbers = np.array([fitted.catalogue.number(name) for name in names], dtype=np.int64)
@@ -437,7 +439,7 @@ def rows_of(fitted: ModelState, rows: Mapping[Any, object]) -> tuple[Observation
 
 def encode_rows(fitted: ModelState, rows: Mapping[Any, object]) -> RowStates:
     """Compute the states of rows that are not in the model, ``{row: {feature: value}}``."""
-    return compute_row_states(fitted, rows_of(fitted, rows)[0], [str(row) for row in rows])
+    return compute_row_states(fitted, check_rows(fitted, rows)[0], [str(row) for row in rows])
 
 
 class NewRows(NamedTuple):
@@ -554,7 +556,7 @@ def read_triples(
     return _check_triples(fitted, names, known, row_index, feature_index[feature_numbers], values, times)
 
 
-def triples_of(
+def feature_triples(
     fitted: ModelState,
     feature: Feature,
     rows: NDArray[np.int64],
@@ -562,19 +564,19 @@ def triples_of(
     order: NDArray[np.int64],
     time: object = None,
 ) -> Triples:
-    """Return observations of one feature, checked by ``context_of``, as triples of one time."""
+    """Return observations of one feature, checked by ``check_context``, as triples of one time."""
     require_clock(fitted, time)
     numbers = np.full(len(rows), fitted.catalogue.number(feature.name))
     times = None if fitted.clock is None else np.full(len(rows), time_of(_require_time(time), "time"))
     return Triples(rows, [feature], np.zeros(len(rows), np.int64), numbers, values, times, order)
 
 
-def triples_of_row(
+def row_triples(
     fitted: ModelState, row: object, observations: ObservationsLike, time: object = None
 ) -> Triples:
     """Check the observations ``{feature: value}`` of one row and return them as triples."""
     name = as_name(row, "row")
-    features, values = numbers(observations, f"row {name!r}")
+    features, values = split_observations(observations, f"row {name!r}")
     triples = [(name, feature, value) for feature, value in zip(features, values.tolist(), strict=True)]
     return read_triples(fitted, triples, Columns(), time=time)
 
@@ -639,7 +641,9 @@ def _single_triple(fitted: ModelState, entry: Any, time: object) -> Triples | No
     if not possible:
         return None
     position = np.array([fitted.rows.position(row)])
-    return triples_of(fitted, known, position, np.array([value], np.float64), np.zeros(1, np.int64), time)
+    return feature_triples(
+        fitted, known, position, np.array([value], np.float64), np.zeros(1, np.int64), time
+    )
 
 
 def _split_triples(triples: Sequence[Any]) -> tuple[list[Any], list[Any], NDArray[np.float64]]:

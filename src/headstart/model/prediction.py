@@ -311,8 +311,8 @@ class Prediction:
         rows, features = len(self.rows), len(self.features)
         return pa.table(
             {
-                "row": coded(self.rows, np.repeat(np.arange(rows), features)),
-                "feature": coded(self.features, np.tile(np.arange(features), rows)),
+                "row": dictionary_column(self.rows, np.repeat(np.arange(rows), features)),
+                "feature": dictionary_column(self.features, np.tile(np.arange(features), rows)),
                 "mean": self.mean.ravel(),
                 "std": self.std.ravel(),
                 "low": low.ravel(),
@@ -347,12 +347,12 @@ class Prediction:
         return table_html(*self._lines(), self._title, total=len(self.rows))
 
 
-def coded(names: Sequence[str], which: NDArray[np.integer]) -> pa.DictionaryArray:
+def dictionary_column(names: Sequence[str], which: NDArray[np.integer]) -> pa.DictionaryArray:
     """Return the names at positions ``which`` as a dictionary-encoded column.
 
     The dictionary has no repeated names, because they would leave random bytes in Parquet files.
 
-    >>> coded(["a", "b", "a"], np.array([2, 1])).to_pylist()
+    >>> dictionary_column(["a", "b", "a"], np.array([2, 1])).to_pylist()
     ['a', 'b']
     """
     encoded = pa.array(list(names), pa.string()).dictionary_encode()

@@ -26,14 +26,14 @@ from headstart.model.inputs import (
     NEW_ROW,
     as_list,
     as_mapping,
-    as_rows,
+    as_row_mapping,
     encode_rows,
     is_observations,
     unique_names,
 )
 from headstart.model.prediction import predict_features
 from headstart.model.state import ModelState
-from headstart.model.suggestion import Weights, greedy_design, information
+from headstart.model.suggestion import Weights, choose_rows, greedy_design
 from headstart.table import Names
 from headstart.table.kinds import KindType
 from headstart.table.names import as_name
@@ -345,7 +345,7 @@ def one_target_row(fitted: ModelState, row: object) -> TargetRows:
 
 def target_rows(fitted: ModelState, rows: Any) -> TargetRows:
     """Return rows given by their names, or as ``{row: {feature: value}}`` or a frame, with their states."""
-    rows = as_rows(rows, "recommend_many()")
+    rows = as_row_mapping(rows, "recommend_many()")
     if isinstance(rows, Mapping):
         unique_names(rows, "recommend_many()", "row")
         return _new_rows(fitted, {row: as_mapping(rows[row], f"row {row!r}") for row in rows})
@@ -681,5 +681,5 @@ def _most_informative_rows(
             f"{what} needs an adapter that knows how sure it is; fit with {option_name('adapter', 'bayes')}"
         )
     kind, likelihood = int(fitted.kinds_of([feature])), fitted.knowledge.likelihood
-    chosen, gains = information(heads, fitted.states, torch.from_numpy(candidates), kind, n, likelihood)
+    chosen, gains = choose_rows(heads, fitted.states, torch.from_numpy(candidates), kind, n, likelihood)
     return candidates[chosen], np.array(gains)

@@ -1,7 +1,7 @@
 """Choose the observations that would inform most about a feature or a row (A-optimal design).
 
-``ranking`` uses ``information`` to choose rows for a feature and ``greedy_design`` to choose features for a
-row.
+``ranking`` chooses rows for a feature by ``choose_rows``, and features for a row by
+``greedy_design``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _REFRESH = 64  # choices after which the quadratic forms are computed again
 
 
 @torch.no_grad()
-def information(
+def choose_rows(
     heads: Heads, states: RowStates, candidates: Tensor, kind: int, n: int, likelihood: Likelihood
 ) -> tuple[list[int], list[float]]:
     """Choose up to ``n`` of the rows ``candidates`` that inform most about one head.

@@ -47,7 +47,7 @@ from headstart.core.types import Heads, OneHead, OneState, RowStates
 from headstart.errors import InputError, for_user, join_names, option_name
 from headstart.linalg.array_ops import Array, LinAlgError
 from headstart.model.features import Feature
-from headstart.model.inputs import NewRows, Triples, rows_of
+from headstart.model.inputs import NewRows, Triples, check_rows
 from headstart.model.observations import (
     ObservationList,
     ObservationLists,
@@ -478,7 +478,7 @@ def add_features(fitted: ModelState, features: Sequence[Feature]) -> ModelState:
 
 def add_rows(fitted: ModelState, new: NewRows) -> ModelState:
     """Return the model with new rows; update their features too if ``new.update_features``."""
-    lists, order = rows_of(fitted, new.observations)
+    lists, order = check_rows(fitted, new.observations)
     times = None if fitted.clock is None else fitted.clock.times_now(len(lists.values))
     numbers, places = np.unique(lists.keys, return_inverse=True)
     by_number = fitted.catalogue.by_number() if new.update_features else {}

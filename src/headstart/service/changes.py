@@ -15,7 +15,13 @@ import numpy as np
 from sqlalchemy import Connection
 
 from headstart.errors import HeadstartError, InputError
-from headstart.model.inputs import encode_row_metadata, new_features, read_triples, require_clock, rows_of
+from headstart.model.inputs import (
+    check_new_features,
+    check_rows,
+    encode_row_metadata,
+    read_triples,
+    require_clock,
+)
 from headstart.model.state import NOTHING as NOT_JUDGED
 from headstart.model.state import Arrived, ModelState
 from headstart.model.updates import describe_surprises
@@ -84,12 +90,12 @@ class AddFeature(Change):
         if name in shown.catalogue:
             raise Problem(409, f"feature {name!r} is already in the model", "/name")
         with error_at("/metadata"):
-            new_features(shown, {name: {"metadata": self.metadata}})
+            check_new_features(shown, {name: {"metadata": self.metadata}})
         with error_at("/kind"):
-            new_features(shown, {name: {"kind": self.kind}})
+            check_new_features(shown, {name: {"kind": self.kind}})
         with error_at("/observations"):
             given = {"metadata": self.metadata, "observations": self.observations, "kind": self.kind}
-            (feature,) = new_features(shown, {name: given})
+            (feature,) = check_new_features(shown, {name: given})
         kind = self.kind if feature.finds_scale else str(feature.kind)
         time = _time_of(shown, self.time)
         cells = [
@@ -121,7 +127,7 @@ class AddRow(Change):
         with error_at("/metadata"):
             encode_row_metadata(shown.row_metadata, [name], {name: self.metadata} if self.metadata else None)
         with error_at("/observations"):
-            rows_of(shown, {name: self.observations})
+            check_rows(shown, {name: self.observations})
         time = _time_of(shown, self.time)
         cells = [
             Cell(name, shown.catalogue[feature].name, float(value), time)

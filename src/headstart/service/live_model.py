@@ -22,7 +22,7 @@ from sqlalchemy import Connection
 from headstart.errors import InputError
 from headstart.model import Headstart
 from headstart.model.features import Feature
-from headstart.model.inputs import NewRows, Triples, encode_row_metadata, new_features
+from headstart.model.inputs import NewRows, Triples, check_new_features, encode_row_metadata
 from headstart.model.observations import ObservationList
 from headstart.model.saving.folder import model_digest
 from headstart.model.state import ModelState
@@ -178,9 +178,9 @@ def features_without_heads(fitted: ModelState, given: Mapping[str, Mapping[str, 
 def _sample(fitted: ModelState, kind: str | None) -> Feature:
     """Return a feature of this kind, or of the usual one if the model does not have it."""
     try:
-        return new_features(fitted, {"sample of a kind": {"kind": kind}})[0]
+        return check_new_features(fitted, {"sample of a kind": {"kind": kind}})[0]
     except InputError:
-        return new_features(fitted, {"sample of a kind": {}})[0]
+        return check_new_features(fitted, {"sample of a kind": {}})[0]
 
 
 @dataclass(frozen=True)
