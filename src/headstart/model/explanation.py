@@ -203,8 +203,8 @@ class _PriorHeads(NamedTuple):
     """Heads of features without observations, each (size,): the weights, then the bias."""
 
     average: Tensor  # with average metadata
-    own: Tensor  # with the metadata of the explained feature
-    columns: dict[str, Tensor]  # the part of own − average that is due to each metadata column, if known
+    feature: Tensor  # with the metadata of the explained feature
+    columns: dict[str, Tensor]  # the part of feature − average that is due to each metadata column, if known
 
 
 @torch.no_grad()
@@ -258,11 +258,11 @@ def explain(fitted: ModelState, row: Any, feature: object) -> Explanation:
         Contribution("metadata", name, metadata.get(name), float(effect @ mean_activation))
         for name, effect in prior.columns.items()
     ]
-    joint = (prior.own - prior.average) - sum(prior.columns.values(), torch.zeros_like(head))
+    joint = (prior.feature - prior.average) - sum(prior.columns.values(), torch.zeros_like(head))
     context = f"{known.name}: {known.shots} observation{'s' * (known.shots != 1)}"
     contributions += [
         Contribution("metadata", "all columns together", None, float(joint @ mean_activation)),
-        Contribution("context", context, None, float((head - prior.own) @ mean_activation)),
+        Contribution("context", context, None, float((head - prior.feature) @ mean_activation)),
     ]
     baseline = float(prior.average[:-1] @ baseline_activation + prior.average[-1])
     relevant = [part for part in contributions if part.source == "observation" or abs(part.value) > _ROUNDING]
@@ -331,26 +331,26 @@ def _prior_heads(fitted: ModelState, adapter: Adapter, feature: Feature) -> _Pri
     batch = fitted.batch_of([feature.restrict_to(feature.rows[:0])])
     average_metadata = fitted.knowledge.metadata.mean(0, keepdim=True)
     average_batch = FeatureBatch(batch.cells, average_metadata, batch.kinds, batch.units)
-    average, own = (adapter.adapt(part, fitted.states) for part in (average_batch, batch))
+    average, head = (adapter.adapt(part, fitted.states) for part in (average_batch, batch))
     return _PriorHeads(
         _with_bias(average.weight[0], average.bias[0]),
-        _with_bias(own.weight[0], own.bias[0]),
+        _with_bias(head.weight[0], head.bias[0]),
         _column_effects(fitted, adapter, batch, average_batch),
     )
 
 
 def _column_effects(
-    fitted: ModelState, adapter: Adapter, own: FeatureBatch, average: FeatureBatch
+    fitted: ModelState, adapter: Adapter, batch: FeatureBatch, average: FeatureBatch
 ) -> dict[str, Tensor]:
     """Return the effect of each metadata column on the prior head; empty if there is no such sum.
 
     There is none for a feature whose scale the model finds, because the scale depends on all columns jointly.
     """
-    if fitted.schema is None or bool(own.unscaled.any()):
+    if fitted.schema is None or bool(batch.unscaled.any()):
         return {}
     columns = fitted.schema.columns
     widths = [column.width for column in columns]
-    effects = torch.split(adapter.metadata_effects(own, average), widths)
+    effects = torch.split(adapter.metadata_effects(batch, average), widths)
     return {column.name: effect.sum(0) for column, effect in zip(columns, effects, strict=True)}
 
 

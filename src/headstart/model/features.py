@@ -215,9 +215,10 @@ class FeatureColumns:
         """The slots of the features that each row observed: the start of each row's slots, and all slots."""
         from scipy.sparse import csr_array  # transposes in linear time, without sorting
 
-        contexts = [np.zeros(0, np.int64) if each is None else each.rows for each in self.features]
+        no_rows = np.zeros(0, np.int64)
+        contexts = [no_rows if feature is None else feature.rows for feature in self.features]
         starts = np.append(0, np.cumsum([len(rows) for rows in contexts], dtype=np.int64))
-        rows = np.concatenate([*contexts, np.zeros(0, np.int64)])
+        rows = np.concatenate([*contexts, no_rows])
         shape = (len(contexts), int(rows.max(initial=-1)) + 1)
         by_row = csr_array((np.ones(len(rows), np.int8), rows, starts), shape=shape).tocsc()
         return by_row.indptr, by_row.indices
