@@ -28,7 +28,7 @@ from headstart.errors import HeadstartError, InputError, ModelFileError, did_you
 from headstart.files import left_over, lock_folder, partial_file, read_json, write_json
 from headstart.model import Headstart
 from headstart.model.inputs import as_list, whole_number
-from headstart.model.prediction import Prediction, coded, predict_features, predict_pairs
+from headstart.model.prediction import Prediction, dictionary_column, predict_features, predict_pairs
 from headstart.model.ranking import (
     By,
     Criterion,
@@ -470,7 +470,9 @@ class Scorer:
         if "feature" in records.column_names and self.question.top is None:
             features, feature_numbers = self._number_names(records, "feature", describe)
             predictions = self._predict_cells(positions[rows], features, feature_numbers.astype(np.int64))
-            return _prediction_table(coded(names, rows), coded(features, feature_numbers), predictions)
+            return _prediction_table(
+                dictionary_column(names, rows), dictionary_column(features, feature_numbers), predictions
+            )
         return self._predict_rows([names[i] for i in rows], positions[rows])
 
     def predict_own_rows(self, start: int, stop: int) -> pa.Table:
@@ -525,9 +527,11 @@ class Scorer:
         slots = np.concatenate([*(slots for slots, _ in best), np.zeros(0, np.int64)])
         score = np.concatenate([*(score for _, score in best), np.zeros(0)])
         distinct_slots, feature_numbers = np.unique(slots, return_inverse=True)
-        features = [fitted.catalogue.listing.features[slot].name for slot in distinct_slots]
+        features = [fitted.catalogue.columns.features[slot].name for slot in distinct_slots]
         predictions = self._predict_cells(positions[rows], features, feature_numbers)
-        table = _prediction_table(coded(names, rows), coded(features, feature_numbers), predictions)
+        table = _prediction_table(
+            dictionary_column(names, rows), dictionary_column(features, feature_numbers), predictions
+        )
         return table.add_column(1, "place", pa.array(places)).add_column(3, "score", pa.array(score))
 
 
@@ -598,12 +602,12 @@ class Question(Config):
         )  # raises for unknown names
         if self.top is None:
             return
-        listing = fitted.catalogue.listing
-        slots = listing.present if self.features is None else slots
+        columns = fitted.catalogue.columns
+        slots = columns.used_slots if self.features is None else slots
         if self.by != "information" and not self.mixed_kinds and len(slots):
-            require_same_units(listing, slots, option_name("top"))
+            require_same_units(columns, slots, option_name("top"))
         if self.exclude_observed:
-            require_contexts(listing, slots)
+            require_contexts(columns, slots)
 
 
 class ScoringFolder:

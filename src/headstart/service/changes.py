@@ -19,7 +19,13 @@ import numpy as np
 from sqlalchemy import Connection
 
 from headstart.errors import HeadstartError, InputError
-from headstart.model.inputs import encoded_rows, new_features, read_triples, require_clock, rows_of
+from headstart.model.inputs import (
+    check_new_features,
+    check_rows,
+    encode_row_metadata,
+    read_triples,
+    require_clock,
+)
 from headstart.model.state import NOTHING as NOT_JUDGED
 from headstart.model.state import Arrived, ModelState
 from headstart.model.updates import describe_surprises
@@ -88,12 +94,12 @@ class AddFeature(Change):
         if name in model.catalogue:
             raise Problem(409, f"feature {name!r} is already in the model", "/name")
         with error_at("/metadata"):
-            new_features(model, {name: {"metadata": self.metadata}})
+            check_new_features(model, {name: {"metadata": self.metadata}})
         with error_at("/kind"):
-            new_features(model, {name: {"kind": self.kind}})
+            check_new_features(model, {name: {"kind": self.kind}})
         with error_at("/observations"):
             parts = {"metadata": self.metadata, "observations": self.observations, "kind": self.kind}
-            (feature,) = new_features(model, {name: parts})
+            (feature,) = check_new_features(model, {name: parts})
         kind = self.kind if feature.finds_scale else str(feature.kind)
         time = _read_time(model, self.time)
         cells = [
@@ -123,9 +129,9 @@ class AddRow(Change):
         if name in model.rows:
             raise Problem(409, f"row {name!r} is already in the model", "/name")
         with error_at("/metadata"):
-            encoded_rows(model.row_metadata, [name], {name: self.metadata} if self.metadata else None)
+            encode_row_metadata(model.row_metadata, [name], {name: self.metadata} if self.metadata else None)
         with error_at("/observations"):
-            rows_of(model, {name: self.observations})
+            check_rows(model, {name: self.observations})
         time = _read_time(model, self.time)
         cells = [
             Cell(name, model.catalogue[feature].name, float(value), time)

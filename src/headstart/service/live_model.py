@@ -22,7 +22,7 @@ from sqlalchemy import Connection
 from headstart.errors import InputError
 from headstart.model import Headstart
 from headstart.model.features import Feature
-from headstart.model.inputs import NewRows, Triples, encoded_rows, new_features
+from headstart.model.inputs import NewRows, Triples, check_new_features, encode_row_metadata
 from headstart.model.observations import ObservationList
 from headstart.model.saving.folder import model_digest
 from headstart.model.state import ModelState
@@ -85,8 +85,10 @@ def apply(state: LiveState, delta: Delta) -> LiveState:
     triples, left_out = resolve_cells(model, list(delta.rows), new, delta.cells)
     if delta.rows:
         metadata = {name: record for name, record in delta.rows.items() if record}
-        records, encoded = encoded_rows(model.row_metadata, list(delta.rows), metadata or None)
-        model = with_row_metadata(model, NewRows(list(delta.rows), {}, records, encoded, teach=True))
+        records, encoded = encode_row_metadata(model.row_metadata, list(delta.rows), metadata or None)
+        model = with_row_metadata(
+            model, NewRows(list(delta.rows), {}, records, encoded, update_features=True)
+        )
     fixed = np.array([feature.fixed for feature in triples.features], dtype=bool)
     for_rows = np.ones(len(triples.values), dtype=bool)
     for_features = ~fixed[triples.places] if len(fixed) else for_rows  # fixed heads have no observations
@@ -180,9 +182,9 @@ def features_without_heads(
 def _sample(model: ModelState, kind: str | None) -> Feature:
     """Return a feature of this kind, or of the default kind if the model cannot have it."""
     try:
-        return new_features(model, {"sample of a kind": {"kind": kind}})[0]
+        return check_new_features(model, {"sample of a kind": {"kind": kind}})[0]
     except InputError:
-        return new_features(model, {"sample of a kind": {}})[0]
+        return check_new_features(model, {"sample of a kind": {}})[0]
 
 
 @dataclass(frozen=True)
@@ -214,7 +216,7 @@ class Snapshot:
     @classmethod
     def of(cls, state: LiveState, identity: str, path: Path) -> Snapshot:
         """Return the snapshot of a state."""
-        return cls(state, Headstart._holding(state.model), identity, path)
+        return cls(state, Headstart._from_state(state.model), identity, path)
 
 
 class LiveModel:

@@ -55,13 +55,13 @@ class FeatureIndex:
 
     @cached_property
     def _slots(self) -> NDArray[np.int64]:
-        listing = self.fitted.catalogue.listing
-        return listing.present[np.argsort(listing.places[listing.present], kind="stable")]
+        columns = self.fitted.catalogue.columns
+        return columns.used_slots[np.argsort(columns.positions[columns.used_slots], kind="stable")]
 
     @cached_property
     def shots(self) -> NDArray[np.int64]:
         """The number of observations in the context of each feature."""
-        return self.fitted.catalogue.listing.shots[self._slots]
+        return self.fitted.catalogue.columns.shots[self._slots]
 
     @cached_property
     def uncertainty(self) -> NDArray[np.float64]:
@@ -110,9 +110,9 @@ class FeatureIndex:
             packed = fitted.catalogue.stored(torch.from_numpy(slots[part])).packed_covariance
             # The mean of [d; 1]ᵀ·C·[d; 1] over rows is the trace of C with the rows' second moment.
             result[part] = weighted_traces(packed, moment.double()).clamp(min=0).sqrt().numpy()
-        listing = fitted.catalogue.listing
-        types = fitted.modelled(torch.from_numpy(listing.types[slots])).numpy()
-        return result * np.where(types == KindType.BINARY, 1.0, listing.spans[slots])
+        columns = fitted.catalogue.columns
+        types = fitted.modelled(torch.from_numpy(columns.types[slots])).numpy()
+        return result * np.where(types == KindType.BINARY, 1.0, columns.spans[slots])
 
 
 class IndexCache:
@@ -202,11 +202,11 @@ def history(state: LiveState, name: str, arrived: Sequence[str]) -> list[dict[st
     if feature.fixed:
         raise InputError(f"feature {name!r} has a fixed head, whose observations are not kept")
     positions = dict.fromkeys(base.rows.position(row) for row in arrived if row in base.rows)
-    later = [row for row in positions if feature.holds(row)]
+    later = [row for row in positions if feature.is_observed_by(row)]
     first = feature.rows[~np.isin(feature.rows, np.array(later, dtype=np.int64))]
     counts = _spaced_counts(len(later), _MAX_POINTS_IN_BACKBONE if feature.in_backbone else _MAX_POINTS)
     steps = [
-        base.with_own_units(feature.among(np.union1d(first, np.array(later[:count], dtype=np.int64))))
+        base.with_own_units(feature.restrict_to(np.union1d(first, np.array(later[:count], dtype=np.int64))))
         for count in counts
     ]
     if feature.in_backbone:  # its head depends on its position in the backbone: one pass makes one head
