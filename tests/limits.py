@@ -56,7 +56,7 @@ _PLACES = {
     "mapped_from_bytes": "model.saving.folder:_LAZY_FROM",
     "gathered_observations_per_block": "linalg.row_sharded:_BLOCK_ITEMS",
     "mapped_spare_lines": "model.saving.lazy:_ROOM",
-    "name_lookups_before_dictionary": "model.saving.lazy:_LOOKUPS",
+    "name_lookups_before_dictionary": "model.saving.lazy:_MAX_LOOKUPS",
     # scoring
     "scored_features_per_block": "scoring:_FEATURES_AT_ONCE",
 }

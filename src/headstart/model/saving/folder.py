@@ -1,8 +1,8 @@
 """Save a model to a folder.
 
-``model.json`` names the file of weights, whose name contains the hash of its content, and holds a checksum of
-itself. Saving writes the new weights beside the old, then replaces ``model.json`` in one step, then removes
-the old weights: at any moment the folder holds one whole model.
+``model.json`` contains a checksum of itself and the name of the file of weights, which includes the hash of
+its content. Saving writes the new weights beside the old ones, then replaces ``model.json`` atomically, then
+removes the old weights, so that the folder contains a complete model at any time.
 
 A large model has one more file, with which it is opened lazily (``lazy.py``).
 A change of a saved model is a line in its journal, whose name contains the checksum of ``model.json``.
@@ -76,7 +76,7 @@ _MODEL_FILES = re.compile(rf"{re.escape(INDEX)}|{WEIGHTS.pattern}|{_JOURNAL.patt
 
 _UNNAMED_WEIGHTS = f"weights-{'0' * 16}.safetensors"  # until the hash of the content is known
 
-_LAZY_FROM = 2**24  # bytes of weights from which on a model is opened lazily
+_LAZY_FROM = 2**24  # bytes of weights from which a model is opened lazily
 
 _MAX_CHANGES, _MAX_OBSERVATIONS = 128, 2048  # in a journal: all are replayed whenever the model is loaded
 
@@ -113,7 +113,7 @@ def open_for_changes(path: Path) -> Iterator[tuple[OpenModel, FolderLock]]:
 def append_changes(before: OpenModel, calls: list[Call]) -> bool:
     """Append the calls that changed a model to its journal; its folder must be locked.
 
-    Return False if nothing was written, because the journal would become too long or slow to replay: then the
+    Return False, and write nothing, if the journal would become too long or too slow to replay. Then the
     whole model must be saved.
     """
     journal = before.journal
@@ -125,15 +125,15 @@ def append_changes(before: OpenModel, calls: list[Call]) -> bool:
     limit = max(_MAX_JOURNAL_BYTES, before.size // _MAX_JOURNAL_SHARE)
     if len(journal.changes) >= _MAX_CHANGES or journal.size + len(line) > limit:
         return False
-    every = [call for change in journal.changes for call in change] + calls
-    if sum(len(call.get("values", ())) for call in every) > _MAX_OBSERVATIONS:
+    all_calls = [call for change in journal.changes for call in change] + calls
+    if sum(len(call.get("values", ())) for call in all_calls) > _MAX_OBSERVATIONS:
         return False
     append(journal, line)
     return True
 
 
 def check_place(path: Path) -> None:
-    """Refuse a path that holds anything but a model or the remains of a first save that was killed."""
+    """Refuse a path that contains anything but a model or the remains of an interrupted first save."""
     if path.exists() and not path.is_dir():
         raise InputError(f"{path} is a file; a model is saved as a folder")
     if not path.is_dir() or (path / INDEX).exists():
@@ -220,13 +220,13 @@ def _write_weights(
 
 
 def _write_index(fitted: ModelState, path: Path, facts: dict[str, Any], size: int) -> None:
-    """Write all files but the weights, which exist and have ``size`` bytes; remove superseded files."""
+    """Write all files except the weights, which exist and have ``size`` bytes; remove superseded files."""
     base = checksum(facts)
     index = {**facts, "checksum": base}
     current = {str(facts["weights"])}
     if CAN_LOCK and size >= _LAZY_FROM:
         current.add(write_lazy_file(fitted, facts, json_bytes(index), base, path).name)
-    # An older journal of the same model would count as its changes as soon as the index is written.
+    # Otherwise an older journal of the same model would be replayed as soon as the index is written.
     _remove(path / journal_name(base))
     write_json(path / INDEX, index)
     files = (file for file in path.iterdir() if _MODEL_FILES.fullmatch(file.name) and file.name != INDEX)
@@ -243,7 +243,7 @@ def _remove(path: Path) -> None:
 
 
 def model_digest(path: Path) -> str:
-    """Return a short digest of a saved model: changed by every change, equal for copies."""
+    """Return a short digest of a saved model, which every change alters and copies share."""
     try:
         content = b"".join(file.read_bytes() for file in changing_files(path))
     except OSError:
@@ -252,7 +252,7 @@ def model_digest(path: Path) -> str:
 
 
 def file_stamp(path: Path) -> tuple[tuple[int, int, int], ...] | None:
-    """Return time, inode and size of the files that change with a model; None if there is no model."""
+    """Return the time, inode and size of the files that changes of a model alter; None without a model."""
     try:
         stats = [file.stat() for file in changing_files(path)]
     except OSError:
