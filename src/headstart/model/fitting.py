@@ -325,7 +325,8 @@ def _start_clock(table: Table, train_features: NDArray[np.int64], half_life: flo
     times = table.with_features(train_features).times
     if half_life is None or times is None or table.times is None:
         return None
-    return Clock.starting(half_life, times, float(table.times.max()))
+    now = float(table.times.max())
+    return Clock(half_life, now, now, times)
 
 
 def _make_heads(fitted: ModelState, features: list[Feature]) -> ModelState:

@@ -181,10 +181,6 @@ class RowStore:
             after.__dict__["states"] = states
         return after
 
-    def saved(self, rows: NDArray[np.int64]) -> tuple[RowStates, RowStates]:
-        """Return the references and the states of the fit of ``rows``, for ``with_saved``."""
-        return self.take_references(rows), self.take_fitted(rows)
-
     def added(
         self,
         names: Sequence[str],

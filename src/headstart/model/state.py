@@ -75,11 +75,6 @@ class Clock:
     fitted_at: float  # the newest time in the fitted table
     table: NDArray[np.float64]  # (n,): the times of the observations that the backbone was fitted to
 
-    @classmethod
-    def starting(cls, half_life: float, times: NDArray[np.float64], now: float) -> Clock:
-        """Return the clock of a model fitted at the time ``now`` to observations at ``times`` (n,)."""
-        return cls(half_life, now, now, times)
-
     def moved(self, times: NDArray[np.float64] | None) -> Clock:
         """Return the clock after observations at ``times``; ``now`` never decreases."""
         if times is None or not len(times):

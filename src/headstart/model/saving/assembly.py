@@ -13,6 +13,7 @@ from headstart.core.types import Heads, Knowledge, RowStates, Scales
 from headstart.model.features import Feature, FeatureStore
 from headstart.model.rows import RowMetadata, RowStore
 from headstart.model.saving.format import (
+    Groups,
     ModelFacts,
     build_row_store,
     read_clock,
@@ -23,7 +24,6 @@ from headstart.model.saving.format import (
     with_references,
 )
 from headstart.model.saving.validation import (
-    Groups,
     build_module,
     check_counts,
     check_tensors,

@@ -32,7 +32,7 @@ from headstart.table import MetadataSchema, Names
 from headstart.table.metadata import as_array, as_bytes, records_from
 from headstart.training.judge import Judgement
 
-Groups = dict[str, dict[str, Tensor]]
+Groups = dict[str, dict[str, Tensor]]  # tensors by name, by part of the model
 
 FORMAT = 1
 
@@ -291,8 +291,11 @@ def row_observation_tensors(fitted: ModelState) -> dict[str, Tensor]:
     }
     if cells.times is not None:
         tensors["row_observations/times"] = torch.from_numpy(cells.times[present][order])
-    saved = fitted.roster.saved(np.array(rows, dtype=np.int64))
-    for prefix, states in zip(("row_references", "row_fitted_states"), saved, strict=True):
+    positions = np.array(rows, dtype=np.int64)
+    for prefix, states in (
+        ("row_references", fitted.roster.take_references(positions)),
+        ("row_fitted_states", fitted.roster.take_fitted(positions)),
+    ):
         parts = vars(states).items()
         tensors |= {f"{prefix}/{name}": value for name, value in parts if value is not None}
     return tensors
@@ -367,23 +370,3 @@ def with_observed_rows(roster: RowStore, groups: Groups, numbers: NDArray[np.int
         )
     references, fitted = (RowStates(**groups[name]) for name in ("row_references", "row_fitted_states"))
     return roster.with_saved(observations["rows"].numpy(), references, fitted, lists)
-
-
-def are_consistent(observations: dict[str, Tensor], rows: int, features: int) -> bool:
-    """Return whether saved observations of rows are valid.
-
-    All rows and features must exist; rows, and the features of each row, must be distinct and ascending.
-    """
-    if len(observations["counts"]) != len(observations["rows"]) or bool((observations["counts"] < 0).any()):
-        return False
-    lines = torch.repeat_interleave(observations["rows"], observations["counts"])
-    within = all(
-        bool(((observations[name] >= 0) & (observations[name] < limit)).all())
-        for name, limit in (("rows", rows), ("features", features))
-    )
-    if not within or not len(lines) == len(observations["features"]) == len(observations["values"]):
-        return False
-    if any(len(observations.get(name, lines)) != len(lines) for name in ("arrivals", "times")):
-        return False
-    keys = lines * max(1, features) + observations["features"]
-    return all(bool((numbers.diff() > 0).all()) for numbers in (observations["rows"], keys))

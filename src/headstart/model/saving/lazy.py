@@ -34,8 +34,7 @@ from headstart.model.saving.assembly import (
     build_state,
     group_tensors,
 )
-from headstart.model.saving.format import ModelFacts, read_row_metadata, with_observed_rows
-from headstart.model.saving.validation import Groups
+from headstart.model.saving.format import Groups, ModelFacts, read_row_metadata, with_observed_rows
 from headstart.model.state import Clock, ModelState
 from headstart.table import Kind, Names
 from headstart.table.kinds import KindType

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from headstart.core.networks import loading
 from headstart.errors import InputError, join_names
-from headstart.model.saving.format import are_consistent
+from headstart.model.saving.format import Groups
 from headstart.table import Kind, Kinds
 from headstart.table.kinds import LARGEST, KindType
 from headstart.training.calibration import LEVELS
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from headstart.core.types import Knowledge, RowStates
     from headstart.model.saving.format import ModelFacts
 
-
-Groups = dict[str, dict[str, Tensor]]
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -138,7 +136,7 @@ def check_counts(facts: ModelFacts, knowledge: Knowledge, states: RowStates, gro
         and int(cells.indptr[-1]) == len(cells.values) == len(cells.index),
         "references": _references_agree(groups, features, heads),
         "observations of rows": "row_observations" not in groups
-        or are_consistent(groups["row_observations"], rows, features),
+        or _row_observations_agree(groups["row_observations"], rows, features),
         "calibration": _calibrates(groups["calibration"]),
         "judgement": facts.judgement is None or _judges(facts.judgement),
     }
@@ -160,6 +158,26 @@ def _check_names(facts: ModelFacts) -> None:
         name, count = next(iter(Counter(names).most_common(1)), ("", 0))
         if count > 1:
             raise InputError(f"{noun} {name!r} is there twice")
+
+
+def _row_observations_agree(observations: dict[str, Tensor], rows: int, features: int) -> bool:
+    """Return whether saved observations of rows are valid.
+
+    All rows and features must exist; rows, and the features of each row, must be distinct and ascending.
+    """
+    if len(observations["counts"]) != len(observations["rows"]) or bool((observations["counts"] < 0).any()):
+        return False
+    lines = torch.repeat_interleave(observations["rows"], observations["counts"])
+    within = all(
+        bool(((observations[name] >= 0) & (observations[name] < limit)).all())
+        for name, limit in (("rows", rows), ("features", features))
+    )
+    if not within or not len(lines) == len(observations["features"]) == len(observations["values"]):
+        return False
+    if any(len(observations.get(name, lines)) != len(lines) for name in ("arrivals", "times")):
+        return False
+    keys = lines * max(1, features) + observations["features"]
+    return all(bool((numbers.diff() > 0).all()) for numbers in (observations["rows"], keys))
 
 
 def _references_agree(groups: Groups, features: int, heads: dict[str, Tensor]) -> bool:
