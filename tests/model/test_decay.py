@@ -151,7 +151,7 @@ def test_one_is_as_among_many(kind: str, monkeypatch: pytest.MonkeyPatch) -> Non
     stream = [("u1", "f0", 1, 1100), ("u5", "f3", 1, 900), ("u1", "f0", 1, 1200), ("u7", "f9", 1, 2000.5)]
     for each in stream:
         one.observe([each])
-    monkeypatch.setattr("headstart.model.updates.has_short_ways", lambda *_: False)
+    monkeypatch.setattr("headstart.model.updates.has_single_forms", lambda *_: False)
     for each in stream:
         many.observe([each])
     np.testing.assert_allclose(one.predict().mean, many.predict().mean, rtol=2e-5)

@@ -59,8 +59,7 @@ def test_one_triple_is_as_among_many(kind: str, update: str, monkeypatch: pytest
     stream = [("u1", "f0", high), ("u5", "f3", low), ("u5", "new", low), ("u1", "f0", low), ("u5", "f2", 1)]
     for triple in stream:
         one.observe([triple], update=update)
-    monkeypatch.setattr("headstart.model.updates.has_short_ways", lambda *_: False)
-    monkeypatch.setattr("headstart.model.updates.has_short_ways", lambda *_: False)
+    monkeypatch.setattr("headstart.model.updates.has_single_forms", lambda *_: False)
     for triple in stream:
         many.observe([triple], update=update)
     mine, theirs = one.predict(), many.predict()
@@ -132,7 +131,7 @@ def test_layers_are_an_array() -> None:
         plain = plain.copy()
         plain[places], layered = values, layered.put(places, values)
         if turn % 100 == 50:
-            plain, layered = np.append(plain, [7, 8]), layered.extended(np.array([7, 8]))
+            plain, layered = np.append(plain, [7, 8]), layered.extend(np.array([7, 8]))
         some = random.integers(0, len(plain), 9)
         np.testing.assert_array_equal(layered.take(some), plain[some])
     for before, expected in held[::17]:

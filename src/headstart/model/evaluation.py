@@ -85,7 +85,7 @@ def _on_features(
     types = torch.from_numpy(kinds.types)
     finds = torch.tensor([float(fitted.middle is not None and kind == fitted.middle) for kind in kinds])
     units = torch.stack([torch.zeros_like(finds), finds], dim=1).double()
-    batch = FeatureBatch(cells, _metadata_of(fitted, table), fitted.modelled(types), units)
+    batch = FeatureBatch(cells, _metadata_of(fitted, table), fitted.modelled_kinds(types), units)
     test = KShotTest(batch, kinds, shots, seed)
     name = fitted.settings.chosen_adapter.name
 
@@ -93,7 +93,10 @@ def _on_features(
     def heads(context: FeatureBatch) -> Heads:
         parts = [context.take(part) for part in torch.split(torch.arange(len(context)), _FEATURES_AT_ONCE)]
         return Heads.concatenate(
-            [fitted.honest(fitted.adapter.adapt(part, fitted.states), part, fitted.states) for part in parts]
+            [
+                fitted.widen_heads(fitted.adapter.adapt(part, fitted.states), part, fitted.states)
+                for part in parts
+            ]
         )
 
     likelihood = fitted.knowledge.likelihood

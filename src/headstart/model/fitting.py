@@ -53,9 +53,9 @@ from headstart.model.state import (
     Clock,
     ModelState,
     Settings,
-    are_finite,
     batches,
-    too_extreme,
+    extreme_feature_error,
+    heads_are_finite,
     widen_surprised,
 )
 from headstart.parallel import parallel_map, thread_pool
@@ -105,8 +105,8 @@ def fit_table(
         The device to train on. The fitted model is in main memory.
     """
     if rows_are_sharded():
-        require_shareable(settings)
-        require_part(table)
+        require_shardable(settings)
+        require_consecutive_rows(table)
     train_features, meta_features = split_features(table, settings.meta_share, settings.random_state)
     run_in_each_process(table.cells)  # raises an error if a value is too large to compute with
     _require_row_prior(table, settings)
@@ -115,7 +115,7 @@ def fit_table(
         reporter.say(f"metadata: {table.schema.describe()}")
     with _explain_failures(table, device), thread_pool(), ExitStack() as stack:
         if checkpoint is not None:
-            stack.enter_context(working_in(checkpoint))
+            stack.enter_context(lock_checkpoint(checkpoint))
             open_checkpoint(checkpoint, table, settings, resume)
         judgement = None
         if settings.adapter == AUTO:
@@ -338,7 +338,7 @@ def _make_heads(fitted: ModelState, features: list[Feature]) -> ModelState:
         lambda batch: (batch, start.heads_for(batch)), batches(features), each_takes=BYTES_AT_ONCE
     )
     for batch, heads in batches_with_heads:
-        fitted = fitted.holding(batch, heads)
+        fitted = fitted.with_heads(batch, heads)
     return fitted
 
 
@@ -346,7 +346,7 @@ def _make_heads(fitted: ModelState, features: list[Feature]) -> ModelState:
 
 
 @contextmanager
-def working_in(folder: Path) -> Iterator[None]:
+def lock_checkpoint(folder: Path) -> Iterator[None]:
     """Lock the folder of a checkpoint during the block; remove the folder at the end if it is empty."""
     if not is_main_process():
         yield
@@ -384,7 +384,7 @@ def _open_checkpoint(folder: Path, facts: dict[str, Any], resume: bool) -> None:
         raise InputError(
             f"{folder} is not empty ({join_names(others, 3)}) and holds no checkpoint; name another folder"
         )
-    discard(folder)
+    discard_checkpoint(folder)
     write_json(facts_file, facts)
 
 
@@ -399,7 +399,7 @@ def is_resumable(folder: Path) -> bool:
     return (folder / CHECKPOINT_FACTS).exists() and has_progress
 
 
-def discard(folder: Path) -> None:
+def discard_checkpoint(folder: Path) -> None:
     """Remove a checkpoint from its locked folder."""
     with explain_storage_error(folder):
         for file in [
@@ -413,7 +413,7 @@ def discard(folder: Path) -> None:
 # -- several processes --------------------------------------------------------------------------------
 
 
-def require_shareable(settings: Settings) -> None:
+def require_shardable(settings: Settings) -> None:
     """Refuse a backbone, adapter or setting that needs all rows in one process.
 
     Raises
@@ -438,7 +438,7 @@ def require_shareable(settings: Settings) -> None:
             raise InputError(f"{option_name(name)} is not supported under torchrun; leave it out")
 
 
-def require_part(table: Table) -> None:
+def require_consecutive_rows(table: Table) -> None:
     """Refuse a table if the tables of the processes are not consecutive parts of the rows.
 
     Raises
@@ -464,12 +464,12 @@ def _make_sharded_heads(fitted: ModelState, features: list[Feature]) -> ModelSta
     adapter, batch = fitted.adapter, fitted.batch_of(features)
     shots = global_sum(batch.shots.clone())
     heads = adapter.adapt_sharded(batch, fitted.states, global_sum)
-    for feature, finite in zip(features, are_finite(heads), strict=True):
+    for feature, finite in zip(features, heads_are_finite(heads), strict=True):
         if not finite:
-            raise too_extreme(feature)
+            raise extreme_feature_error(feature)
     factors = fitted.calibration.factor(shots, batch.kinds)[:, USUAL_LEVEL]
     heads = widen_surprised(heads, batch, fitted.states, factors, fitted.knowledge.likelihood)
-    return fitted.holding(features, heads)
+    return fitted.with_heads(features, heads)
 
 
 def with_global_shots(fitted: ModelState) -> ModelState:

@@ -44,7 +44,7 @@ class ObservationList(NamedTuple):
             None if self.times is None else self.times[chosen],
         )
 
-    def joined(self, other: ObservationList) -> ObservationList:
+    def merge(self, other: ObservationList) -> ObservationList:
         """Merge these observations with ``other``, whose values replace those of the same keys.
 
         A replaced value does not change the position of its cell in the order of arrival.

@@ -80,7 +80,7 @@ class PersistentArray:
         after._values = np.concatenate([self._values[others], values])[order]
         return after
 
-    def extended(self, more: NDArray[Any]) -> PersistentArray:
+    def extend(self, more: NDArray[Any]) -> PersistentArray:
         """Return the array with ``more`` entries appended."""
         return PersistentArray(np.concatenate([self.whole(), more])) if len(more) else self
 
@@ -106,7 +106,7 @@ class Arena(Generic[Part]):
         self.used = len(parts)
 
     @classmethod
-    def over(cls, parts: Part, used: int) -> Arena[Part]:
+    def wrap(cls, parts: Part, used: int) -> Arena[Part]:
         """Return an arena that shares the memory of ``parts``, whose first ``used`` slots are in use."""
         arena = cls.__new__(cls)
         arena.parts, arena.used = parts, used
@@ -121,7 +121,7 @@ class Arena(Generic[Part]):
         """Views of all parts as numpy arrays, with one entry per slot."""
         return [part.numpy() for part in self.parts.parts()]
 
-    def claimed(self, count: int) -> range | None:
+    def reserve(self, count: int) -> range | None:
         """Reserve ``count`` slots for the caller; return None if there is not enough room."""
         with _RESERVING:
             if self.used + count > len(self.parts):

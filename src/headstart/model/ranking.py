@@ -72,7 +72,7 @@ class Candidates:
         types = torch.from_numpy(listing.types)[slots]
         shots = torch.from_numpy(listing.shots)[slots]
         kinds = torch.from_numpy(listing.kinds)
-        return cls(fitted.catalogue.stored(slots), types, fitted.modelled(types), shots, kinds)
+        return cls(fitted.catalogue.stored(slots), types, fitted.modelled_kinds(types), shots, kinds)
 
 
 def scores(
@@ -89,7 +89,9 @@ def scores(
     probability under the uncertainty of head and row.
     """
     likelihood, modelled = fitted.knowledge.likelihood, candidates.modelled
-    if criterion.by == "mean" and not bool(likelihood.squashes(fitted.modelled(candidates.kinds)).any()):
+    if criterion.by == "mean" and not bool(
+        likelihood.squashes(fitted.modelled_kinds(candidates.kinds)).any()
+    ):
         scored = grid_logits(candidates.heads, states, dtype)
     else:
         predictive = predict_grid(candidates.heads, states, modelled, likelihood, dtype)
@@ -616,7 +618,7 @@ def _highest_rows(
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return the positions of the rows with the highest scores, and the scores in the data's units."""
     kinds = torch.tensor([feature.kind.type])
-    candidate = Candidates(heads, kinds, fitted.modelled(kinds), torch.tensor([feature.shots]), kinds)
+    candidate = Candidates(heads, kinds, fitted.modelled_kinds(kinds), torch.tensor([feature.shots]), kinds)
     roster, positions, excluded = fitted.roster, candidates, np.zeros(len(candidates), dtype=bool)
     read_all = 3 * len(candidates) > len(fitted.rows)
     if read_all:  # in the order of storage, which does not copy the states after a change

@@ -79,7 +79,7 @@ def compute_row_states(
         facts[:, 3] = 1.0
     try:
         if by_any:
-            states = _by_heads(fitted, cells, slots, facts, _belief(fitted, len(names), metadata))
+            states = _states_by_heads(fitted, cells, slots, facts, _row_priors(fitted, len(names), metadata))
         else:
             states = fitted.backbone.states(cells)
         states = fitted.adapter.refine(states)
@@ -88,11 +88,11 @@ def compute_row_states(
         finite = torch.zeros(len(names), dtype=torch.bool)
     if not bool(finite.all()):
         sizes = torch.zeros(len(names)).index_add_(0, cells.lines, cells.values.abs())
-        raise row_too_extreme(names[int(torch.where(finite, -1.0, sizes).argmax())])
+        raise extreme_row_error(names[int(torch.where(finite, -1.0, sizes).argmax())])
     return states
 
 
-def row_too_extreme(name: str) -> NumericalError:
+def extreme_row_error(name: str) -> NumericalError:
     """Return the error for a row whose numbers are too large to compute with."""
     return NumericalError(
         f"row {name!r}: its observations are so extreme that nothing can be computed from them; "
@@ -100,7 +100,7 @@ def row_too_extreme(name: str) -> NumericalError:
     )
 
 
-def has_short_ways(fitted: ModelState) -> bool:
+def has_single_forms(fitted: ModelState) -> bool:
     """Return whether backbone and adapter have faster forms for a single row or feature."""
     adapter, backbone = fitted.adapter, fitted.backbone
     identity = backbone.config.likelihood.rating_link == "identity"
@@ -110,7 +110,7 @@ def has_short_ways(fitted: ModelState) -> bool:
 def compute_row_state(
     fitted: ModelState, row: int, observations: ObservationList, which: Reads = "references"
 ) -> OneState:
-    """Compute the state of one known row as ``compute_row_states`` does, if ``has_short_ways``."""
+    """Compute the state of one known row as ``compute_row_states`` does, if ``has_single_forms``."""
     try:
         one, known = _one_row(fitted, observations, which)
         state = fitted.backbone.state_of_one(one, known, row_prior_of(fitted, row))
@@ -119,7 +119,7 @@ def compute_row_state(
     except LinAlgError:
         finite = False
     if not finite:
-        raise row_too_extreme(fitted.rows[row])
+        raise extreme_row_error(fitted.rows[row])
     return state
 
 
@@ -140,7 +140,7 @@ def _one_row(fitted: ModelState, observations: ObservationList, which: Reads) ->
     order = np.concatenate([unchanged, changed])
     fitted_heads = [part.numpy() for part in fitted.knowledge.heads.detach().parts()]
     weight, bias, covariance, noise = (
-        _gathered(first, numbers[unchanged], second, slots[changed])
+        _gather_two(first, numbers[unchanged], second, slots[changed])
         for first, second in zip(fitted_heads, fitted.catalogue.stored_arrays, strict=True)
     )
     heads = np.concatenate([weight, bias[:, None]], axis=1, dtype=np.float64)
@@ -154,7 +154,7 @@ def _one_row(fitted: ModelState, observations: ObservationList, which: Reads) ->
     return one, numbers[numbers < len(fitted.backbone_features)]
 
 
-def _gathered(first: Array, at_first: Array, second: Array, at_second: Array) -> Array:
+def _gather_two(first: Array, at_first: Array, second: Array, at_second: Array) -> Array:
     """Concatenate ``first[at_first]`` and ``second[at_second]`` without intermediate copies."""
     both = np.empty((len(at_first) + len(at_second), *first.shape[1:]), dtype=first.dtype)
     np.take(first, at_first, axis=0, out=both[: len(at_first)], mode="clip")
@@ -192,14 +192,14 @@ def row_inputs(
         heads = fitted.catalogue.stored(torch.from_numpy(slots))
         latent = fitted.backbone.activation_size
         if fitted.roster.width > latent:
-            heads = _folded(heads, _learned(fitted, cells)[cells.lines], latent)
-        heads = _mixed(fitted, cells.index.numpy(), heads, facts[:, 3] > 0)
+            heads = _reduce_heads(heads, _learned_activations(fitted, cells)[cells.lines], latent)
+        heads = _use_backbone_heads(fitted, cells.index.numpy(), heads, facts[:, 3] > 0)
     numbers = cells.index.numpy()
     known = cells.keep(cells.index < len(fitted.backbone_features))
     by_head = replace(cells, index=torch.arange(len(numbers)), width=len(numbers))
     values = facts[:, 1] + facts[:, 2] * cells.values.numpy().astype(np.float64)
     kinds = _kinds(fitted, facts)
-    return RowInputs(numbers, values, by_head, known, heads, kinds, _belief(fitted, 1, metadata))
+    return RowInputs(numbers, values, by_head, known, heads, kinds, _row_priors(fitted, 1, metadata))
 
 
 def _scaled_cells(
@@ -224,10 +224,10 @@ def _scaled_cells(
 
 
 def _kinds(fitted: ModelState, facts: NDArray[np.float64]) -> Tensor:
-    return fitted.modelled(torch.from_numpy(facts[:, 0].astype(np.int64)))
+    return fitted.modelled_kinds(torch.from_numpy(facts[:, 0].astype(np.int64)))
 
 
-def _learned(fitted: ModelState, cells: Cells) -> Tensor:
+def _learned_activations(fitted: ModelState, cells: Cells) -> Tensor:
     """Return the activations that the adapter adds to those of the backbone: (rows, learned).
 
     They are functions of the code that the backbone computes from a row's observations of its features.
@@ -237,7 +237,7 @@ def _learned(fitted: ModelState, cells: Cells) -> Tensor:
     return states.activation[:, fitted.backbone.activation_size :]
 
 
-def _by_heads(
+def _states_by_heads(
     fitted: ModelState,
     cells: Cells,
     slots: NDArray[np.int64],
@@ -252,27 +252,29 @@ def _by_heads(
     kinds = _kinds(fitted, facts)
     if fitted.roster.width == latent:
         unique, first, inverse = np.unique(numbers, return_index=True, return_inverse=True)
-        heads = _mixed(
+        heads = _use_backbone_heads(
             fitted, unique, fitted.catalogue.stored(torch.from_numpy(slots[first])), facts[first, 3] > 0
         )
         by_head = replace(cells, index=torch.from_numpy(inverse), width=len(unique))
         kinds = kinds[torch.from_numpy(first)]
-        return backbone.states_by(by_head, heads, kinds, _own(fitted, unique), belief)
-    learned, parts = _learned(fitted, cells), []
+        return backbone.states_by(by_head, heads, kinds, _backbone_positions(fitted, unique), belief)
+    learned, parts = _learned_activations(fitted, cells), []
     for start, stop in _blocks(cells.indptr):
         block = cells.take(torch.arange(start, stop))
         span = slice(int(cells.indptr[start]), int(cells.indptr[stop]))
-        heads = _folded(
+        heads = _reduce_heads(
             fitted.catalogue.stored(torch.from_numpy(slots[span])), learned[start:stop][block.lines], latent
         )
-        heads = _mixed(fitted, numbers[span], heads, facts[span, 3] > 0)
+        heads = _use_backbone_heads(fitted, numbers[span], heads, facts[span, 3] > 0)
         by_head = replace(block, index=torch.arange(len(block.index)), width=len(block.index))
         prior = None if belief is None else belief.take(torch.arange(start, stop))
-        parts.append(backbone.states_by(by_head, heads, kinds[span], _own(fitted, numbers[span]), prior))
+        parts.append(
+            backbone.states_by(by_head, heads, kinds[span], _backbone_positions(fitted, numbers[span]), prior)
+        )
     return RowStates.concatenate(parts)
 
 
-def _belief(fitted: ModelState, rows: int, metadata: NDArray[np.float32] | None) -> RowBelief | None:
+def _row_priors(fitted: ModelState, rows: int, metadata: NDArray[np.float32] | None) -> RowBelief | None:
     """Return the prior of rows given their encoded ``metadata``, which is missing if None."""
     model_metadata = fitted.row_metadata
     if model_metadata is None or model_metadata.prior is None:
@@ -296,7 +298,7 @@ def _blocks(indptr: Tensor) -> list[tuple[int, int]]:
     return list(zip([0, *ends[:-1]], ends, strict=True))
 
 
-def _mixed(
+def _use_backbone_heads(
     fitted: ModelState, numbers: NDArray[np.int64], heads: Heads, as_fitted: NDArray[np.bool_]
 ) -> Heads:
     """Return ``heads``, replaced by the heads of the backbone where ``as_fitted``."""
@@ -314,12 +316,12 @@ def _mixed(
     return Heads(*parts)
 
 
-def _own(fitted: ModelState, numbers: NDArray[np.int64]) -> Tensor:
+def _backbone_positions(fitted: ModelState, numbers: NDArray[np.int64]) -> Tensor:
     """Return the positions of features in the backbone, which are their numbers; -1 for other features."""
     return torch.from_numpy(np.where(numbers < len(fitted.backbone_features), numbers, -1))
 
 
-def _folded(heads: Heads, learned: Tensor, latent: int) -> Heads:
+def _reduce_heads(heads: Heads, learned: Tensor, latent: int) -> Heads:
     """Reduce heads to the first ``latent`` activations, given the values of the others (heads, learned).
 
     With φ the values of the others, w₂·φ becomes a part of the bias: the reduced head is

@@ -44,7 +44,7 @@ class RowStore:
         )
 
     @classmethod
-    def over(cls, names: Names, arena: Arena[RowStates]) -> RowStore:
+    def from_arena(cls, names: Names, arena: Arena[RowStates]) -> RowStore:
         """Return a store of rows whose states are in ``arena``, in the order of ``names``."""
         store = cls(names, arena.take(slice(0, 0)))
         store._arena = arena
@@ -135,16 +135,16 @@ class RowStore:
         observations: Sequence[ObservationList],
     ) -> RowStore:
         """Return a store with these current states and observations of ``rows``."""
-        after = self._copied()
-        slots = after._written(states)
+        after = self._copy()
+        slots = after._write(states)
         after._slots = after._slots.put(rows, slots)
-        after._keep(dict(zip(rows.tolist(), observations, strict=True)))
+        after._store(dict(zip(rows.tolist(), observations, strict=True)))
         return after
 
     def put_references(self, rows: NDArray[np.int64], states: RowStates | Sequence[OneState]) -> RowStore:
         """Return a store with these references of ``rows``."""
-        after = self._copied()
-        slots = after._written(states)
+        after = self._copy()
+        slots = after._write(states)
         after._references = after._references.put(rows, slots)
         return after
 
@@ -154,7 +154,7 @@ class RowStore:
         If ``current``, their current states are also those of the fit, and their observations since fit are
         removed.
         """
-        after = self._copied()
+        after = self._copy()
         slots = self._fitted.take(rows)
         after._references = after._references.put(rows, slots)
         if current:
@@ -173,33 +173,33 @@ class RowStore:
         observations: dict[int, ObservationList],
     ) -> RowStore:
         """Return a store with these references, states of the fit and observations of ``rows``."""
-        after, states = self._copied(), self.__dict__.get("states")
-        after._references = after._references.put(rows, after._written(references))
-        after._fitted = after._fitted.put(rows, after._written(fitted))
-        after._keep(observations)
+        after, states = self._copy(), self.__dict__.get("states")
+        after._references = after._references.put(rows, after._write(references))
+        after._fitted = after._fitted.put(rows, after._write(fitted))
+        after._store(observations)
         if states is not None:
             after.__dict__["states"] = states
         return after
 
-    def added(
+    def add(
         self,
         names: Sequence[str],
         states: RowStates | Sequence[OneState],
         observations: Sequence[ObservationList],
     ) -> RowStore:
         """Return a store with more rows, whose references and current states are ``states``."""
-        after = self._copied()
-        slots = after._written(states)
-        after._keep(dict(zip(range(len(self), len(self) + len(names)), observations, strict=True)))
-        after._slots = after._slots.extended(slots)
-        after._references = after._references.extended(slots)
-        after._fitted = after._fitted.extended(slots)
+        after = self._copy()
+        slots = after._write(states)
+        after._store(dict(zip(range(len(self), len(self) + len(names)), observations, strict=True)))
+        after._slots = after._slots.extend(slots)
+        after._references = after._references.extend(slots)
+        after._fitted = after._fitted.extend(slots)
         after.names = Names([*self.names, *names], "row")
         return after
 
-    def without(self, row: int) -> RowStore:
+    def remove(self, row: int) -> RowStore:
         """Return a store without a row; the positions of later rows decrease by one."""
-        after = self._copied()
+        after = self._copy()
         after.names = Names([name for position, name in enumerate(self.names) if position != row], "row")
         for attribute in ("_slots", "_references", "_fitted"):
             setattr(after, attribute, PersistentArray(np.delete(getattr(self, attribute).whole(), row)))
@@ -209,28 +209,28 @@ class RowStore:
         after._recent = {}
         return after
 
-    def renamed(self, row: int, name: str) -> RowStore:
+    def rename(self, row: int, name: str) -> RowStore:
         """Return a store in which a row has the new name ``name``."""
-        after = self._copied()
+        after = self._copy()
         names = list(self.names)
         names[row] = name
         after.names = Names(names, "row")
         return after
 
-    def _copied(self) -> RowStore:
+    def _copy(self) -> RowStore:
         after = copy(self)
         after.__dict__.pop("states", None)
         return after
 
-    def _written(self, states: RowStates | Sequence[OneState]) -> NDArray[np.int64]:
+    def _write(self, states: RowStates | Sequence[OneState]) -> NDArray[np.int64]:
         """Write states to new slots, in a larger arena if this one is full; return the slots.
 
         This modifies the store, so it may be called only on a copy that is not yet in use.
         """
-        slots = self._arena.claimed(len(states))
+        slots = self._arena.reserve(len(states))
         if slots is None:
             self._move(max(_MIN_ROOM, len(self) // _ROOM_SHARE, len(states)))
-            slots = self._arena.claimed(len(states))
+            slots = self._arena.reserve(len(states))
             if slots is None:
                 raise RuntimeError("a new arena has no room")
         self._arena.write(slots, states)
@@ -244,7 +244,7 @@ class RowStore:
         parts = np.split(slots, len(arrays))
         self._slots, self._references, self._fitted = (PersistentArray(part) for part in parts)
 
-    def _keep(self, observations: dict[int, ObservationList]) -> None:
+    def _store(self, observations: dict[int, ObservationList]) -> None:
         """Store observations in ``_recent``; merge it into the base once it is long.
 
         So a change copies about the square root of all entries.
@@ -267,14 +267,14 @@ class RowMetadata:
         """Return the prior of rows given their encoded metadata (rows, width)."""
         return None if self.prior is None else self.prior.belief(torch.from_numpy(encoded))
 
-    def added(self, records: Sequence[Mapping[str, object]], encoded: NDArray[np.float32]) -> RowMetadata:
+    def add(self, records: Sequence[Mapping[str, object]], encoded: NDArray[np.float32]) -> RowMetadata:
         """Return the metadata with ``records`` and ``encoded`` of more rows appended."""
         columns = [column.name for column in self.schema.columns]
         all_records = [*self.lines.to_pylist(), *records]
         lines = pa.table({name: as_array([record.get(name) for record in all_records]) for name in columns})
         return replace(self, encoded=np.concatenate([self.encoded, encoded]), lines=lines)
 
-    def without(self, row: int) -> RowMetadata:
+    def remove(self, row: int) -> RowMetadata:
         """Return the metadata without the row at this position."""
         others = np.delete(np.arange(len(self.encoded)), row)
         return replace(self, encoded=self.encoded[others], lines=self.lines.take(pa.array(others)))

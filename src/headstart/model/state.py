@@ -75,7 +75,7 @@ class Clock:
     fitted_at: float  # the newest time in the fitted table
     table: NDArray[np.float64]  # (n,): the times of the observations that the backbone was fitted to
 
-    def moved(self, times: NDArray[np.float64] | None) -> Clock:
+    def advance(self, times: NDArray[np.float64] | None) -> Clock:
         """Return the clock after observations at ``times``; ``now`` never decreases."""
         if times is None or not len(times):
             return self
@@ -110,20 +110,20 @@ _MAX_EXCESS = 50.0  # nats of one observation, so that a single impossible value
 _MIN_GROWTH = 1.0  # observations since fit, relative to those of the fit, that make a refit worthwhile
 
 
-class Arrived(NamedTuple):
+class ErrorSums(NamedTuple):
     """Sums of prediction errors over the observations since fit, each predicted before it was added."""
 
     observations: int = 0
     excess: float = 0.0  # of the negative log-likelihood over its expectation under the model
     squares: float = 0.0  # of the excess
 
-    def joined(self, excess: NDArray[np.float64]) -> Arrived:
+    def add(self, excess: NDArray[np.float64]) -> ErrorSums:
         """Return the sums with the ``excess`` (n,) of more observations."""
         count, total = self.observations + len(excess), self.excess + float(excess.sum())
-        return Arrived(count, total, self.squares + float((excess**2).sum()))
+        return ErrorSums(count, total, self.squares + float((excess**2).sum()))
 
 
-NOTHING = Arrived()
+NO_ERRORS = ErrorSums()
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ class Staleness:
         )
 
 
-def staleness_of(arrived: Arrived, fitted_on: int) -> Staleness:
+def staleness_of(arrived: ErrorSums, fitted_on: int) -> Staleness:
     """Summarise the errors of a model that was fitted to ``fitted_on`` observations."""
     count = max(1, arrived.observations)
     mean = arrived.excess / count
@@ -218,7 +218,7 @@ def batches(features: list[Feature]) -> Iterator[list[Feature]]:
         yield batch
 
 
-def too_extreme(feature: Feature) -> NumericalError:
+def extreme_feature_error(feature: Feature) -> NumericalError:
     """Return the error for a feature whose numbers are too large to compute with."""
     return NumericalError(
         f"feature {feature.name!r}: its observations or metadata are so extreme that nothing can be computed "
@@ -226,7 +226,7 @@ def too_extreme(feature: Feature) -> NumericalError:
     )
 
 
-def are_finite(heads: Heads) -> list[bool]:
+def heads_are_finite(heads: Heads) -> list[bool]:
     """Return whether all numbers of each head are finite."""
     parts = [part.view(len(heads), -1).isfinite().all(1) for part in heads.parts()]
     return stack(parts).all(0).tolist()
@@ -369,7 +369,7 @@ class ModelState:
     middle: Kind | None  # the usual kind of real features, for new ones with an unknown scale
     encoders: dict[str, EncoderLike] = field(default_factory=dict)  # of metadata columns; never saved
     row_metadata: RowMetadata | None = None
-    arrived: Arrived = NOTHING  # prediction errors of observations since fit
+    arrived: ErrorSums = NO_ERRORS  # prediction errors of observations since fit
     clock: Clock | None = None  # None if observations do not age
     arrivals: int = 0  # the arrival of the next observation
 
@@ -399,9 +399,9 @@ class ModelState:
             feature.rows, self.roster.observers(np.array([self.catalogue.number(feature.name)]))
         )
 
-    def adapted(self, features: list[Feature]) -> ModelState:
+    def adapt(self, features: list[Feature]) -> ModelState:
         """Return the model with these features, whose current heads are computed."""
-        return self.holding(features, self.heads_for(features))
+        return self.with_heads(features, self.heads_for(features))
 
     @torch.no_grad()
     def heads_for(self, features: list[Feature], which: Reads = "references") -> Heads:
@@ -411,18 +411,18 @@ class ModelState:
             heads = self.adapter.adapt(batch, states)
         except LinAlgError:
             sizes = [float(np.abs(feature.values).max(initial=0)) for feature in features]
-            raise too_extreme(features[int(np.argmax(sizes))]) from None
-        for feature, finite in zip(features, are_finite(heads), strict=True):
+            raise extreme_feature_error(features[int(np.argmax(sizes))]) from None
+        for feature, finite in zip(features, heads_are_finite(heads), strict=True):
             if not finite:
-                raise too_extreme(feature)
-        return self.honest(heads, batch, states)
+                raise extreme_feature_error(feature)
+        return self.widen_heads(heads, batch, states)
 
-    def honest(self, heads: Heads, batch: FeatureBatch, states: RowStates) -> Heads:
+    def widen_heads(self, heads: Heads, batch: FeatureBatch, states: RowStates) -> Heads:
         """Return ``heads`` with larger variances where observations are surprising."""
         factors = self.calibration.factor(batch.shots, batch.kinds)[:, USUAL_LEVEL]
         return widen_surprised(heads, batch, states, factors, self.knowledge.likelihood)
 
-    def holding(self, features: list[Feature], heads: Heads) -> ModelState:
+    def with_heads(self, features: list[Feature], heads: Heads) -> ModelState:
         """Return the model with these features and current heads."""
         return replace(self, catalogue=self.catalogue.put(features, heads))
 
@@ -430,7 +430,7 @@ class ModelState:
         """Return the model with other rows."""
         return replace(self, roster=roster)
 
-    def renamed(self, feature: Feature, name: str) -> ModelState:
+    def rename_feature(self, feature: Feature, name: str) -> ModelState:
         """Return the model in which a feature has the new name ``name``."""
         names = self.backbone_features
         if feature.in_backbone:
@@ -456,14 +456,16 @@ class ModelState:
 
     def kinds_of(self, features: list[Feature]) -> Tensor:
         """Return the types of kinds as which the model treats features: (features,)."""
-        return self.modelled(torch.tensor([feature.kind.type for feature in features], dtype=torch.int64))
+        return self.modelled_kinds(
+            torch.tensor([feature.kind.type for feature in features], dtype=torch.int64)
+        )
 
     def kind_of(self, feature: Feature) -> int:
         """Return the type of kind as which the model treats one feature."""
         kind = int(feature.kind.type)
         return int(KindType.RATING) if kind == KindType.BINARY and self.binary_as_numbers else kind
 
-    def modelled(self, types: Tensor) -> Tensor:
+    def modelled_kinds(self, types: Tensor) -> Tensor:
         """Return the types of kinds as which the model treats features of ``types``, of the same shape."""
         if not self.binary_as_numbers:
             return types

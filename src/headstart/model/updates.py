@@ -58,19 +58,19 @@ from headstart.model.observations import (
 from headstart.model.row_states import (
     compute_row_state,
     compute_row_states,
-    has_short_ways,
+    has_single_forms,
     observations_of_row,
     reads_any_feature,
 )
 from headstart.model.state import (
     SURPRISING,
-    Arrived,
+    ErrorSums,
     ModelState,
     Reads,
     batches,
     excess_of,
+    extreme_feature_error,
     find_units,
-    too_extreme,
 )
 from headstart.table import Cells
 from headstart.table.kinds import KindType
@@ -157,7 +157,7 @@ def renew(fitted: ModelState, changes: Changes, new_rows: Sequence[str] = ()) ->
     fitted = _renew_row_references(fitted, changes, new_rows)
     renewed = [row for row in changes.row_references if row < first]
     features = dict(changes.features)
-    for feature in _since_fit_at(fitted, renewed):
+    for feature in _features_observed_at(fitted, renewed):
         features.setdefault(feature.name, feature)
     fitted = _compute_heads(fitted, features, changes.numbers)
     fitted = _renew_feature_references(fitted, changes)
@@ -186,12 +186,12 @@ def _renew_row_references(fitted: ModelState, changes: Changes, new_rows: Sequen
     if new_rows:
         new = {row: part for row, part in parts.items() if part is not None and row >= first}
         states = _states(fitted, new, new_rows, "fitted")
-        roster = fitted.roster.added(new_rows, states, [changes.rows[row] for row in new])
+        roster = fitted.roster.add(new_rows, states, [changes.rows[row] for row in new])
         fitted = fitted.with_roster(roster)
     return fitted
 
 
-def _since_fit_at(fitted: ModelState, rows: Iterable[int]) -> list[Feature]:
+def _features_observed_at(fitted: ModelState, rows: Iterable[int]) -> list[Feature]:
     """Return the features observed since fit whose contexts contain any of these rows."""
     features: dict[int, Feature] = {}
     for row in rows:
@@ -264,7 +264,7 @@ def _states(
 ) -> RowStates | list[OneState]:
     """Compute the states of rows from their observations: one by one if there are few."""
     row_metadata = fitted.row_metadata
-    if len(rows) <= _FEW and has_short_ways(fitted):
+    if len(rows) <= _FEW and has_single_forms(fitted):
         return [compute_row_state(fitted, row, observations, which) for row, observations in rows.items()]
     metadata = None if row_metadata is None else row_metadata.encoded[_positions(rows)]
     return compute_row_states(fitted, ObservationLists.of(list(rows.values())), names, metadata, which)
@@ -274,7 +274,7 @@ def _heads(
     fitted: ModelState, features: list[Feature], which: Reads
 ) -> Iterable[tuple[list[Feature], Heads | list[OneHead]]]:
     """Yield batches of features with their heads, which are computed one by one if there are few."""
-    if 0 < len(features) <= _FEW and has_short_ways(fitted):
+    if 0 < len(features) <= _FEW and has_single_forms(fitted):
         singles = [(feature, compute_head(fitted, feature, which)) for feature in features]
         computed = [(feature, head) for feature, head in singles if head is not None]
         if computed:
@@ -286,7 +286,7 @@ def _heads(
 
 
 def compute_head(fitted: ModelState, feature: Feature, which: Reads = "references") -> OneHead | None:
-    """Compute the head of one feature if ``has_short_ways``; return None if it needs the batched form.
+    """Compute the head of one feature if ``has_single_forms``; return None if it needs the batched form.
 
     The batched form is needed if the center and scale of the feature are estimated, or if an observation is
     so surprising that the head may have to be widened.
@@ -311,7 +311,7 @@ def compute_head(fitted: ModelState, feature: Feature, which: Reads = "reference
     except (LinAlgError, ArithmeticError):
         finite = False
     if not finite:
-        raise too_extreme(feature)
+        raise extreme_feature_error(feature)
     surprising = kind != KindType.BINARY and _surprises(fitted, head, context, feature.shots)
     return None if surprising else head
 
@@ -364,7 +364,7 @@ class Observed:
         )
 
 
-def require_possible(fitted: ModelState, features: list[Feature], update: str) -> None:
+def require_supported(fitted: ModelState, features: list[Feature], update: str) -> None:
     """Raise an InputError if the backbone or the adapter does not support this update."""
     if update not in UPDATES:
         raise InputError(f"update must be one of {', '.join(UPDATES)}; got {update!r}")
@@ -426,16 +426,16 @@ def add_observations(
         changes.set_row(fitted, row, None, ObservationList.none(timed=fitted.clock is not None))
     for row, more in _split(given.rows, given.numbers, given, arrivals, of_rows).items():
         before = None if row >= first else observations_of_row(fitted, row)
-        changes.set_row(fitted, row, before, more if before is None else before.joined(more))
+        changes.set_row(fitted, row, before, more if before is None else before.merge(more))
     for feature in new.values():
         changes.set_feature(fitted, None, feature)
     for place, more in _split(given.places, given.rows, given, arrivals, of_features).items():
         feature = given.features[place]
         old = None if feature.name in new else feature
-        changes.set_feature(fitted, old, feature.with_observations(feature.observations.joined(more)))
+        changes.set_feature(fitted, old, feature.with_observations(feature.observations.merge(more)))
     fitted = replace(fitted, arrivals=fitted.arrivals + int(given.order.max(initial=-1)) + 1)
     if fitted.clock is not None:
-        fitted = replace(fitted, clock=fitted.clock.moved(given.times))
+        fitted = replace(fitted, clock=fitted.clock.advance(given.times))
     return renew(fitted, changes, new_rows)
 
 
@@ -453,7 +453,7 @@ def _split(
     return split_by_line(lines[mask], keys[mask], given.values[mask], arrivals[mask], times)
 
 
-class Taken(NamedTuple):
+class ObserveResult(NamedTuple):
     """The model after ``observe``, a summary of the change, and a warning if an observation is surprising."""
 
     fitted: ModelState
@@ -461,7 +461,7 @@ class Taken(NamedTuple):
     surprising: str | None
 
 
-def take_observations(fitted: ModelState, given: Triples, update: Update) -> Taken:
+def observe_triples(fitted: ModelState, given: Triples, update: Update) -> ObserveResult:
     """Add checked observations to the model, and compare them with its predictions."""
     after = add_observations(fitted, given, update)
     rows = np.unique(given.rows) if update != "features" else given.rows[:0]
@@ -472,7 +472,7 @@ def take_observations(fitted: ModelState, given: Triples, update: Update) -> Tak
         tuple(fitted.rows[row] for row in rows),
     )
     surprising, arrived = describe_surprises(fitted, given)
-    return Taken(replace(after, arrived=arrived), observed, surprising)
+    return ObserveResult(replace(after, arrived=arrived), observed, surprising)
 
 
 def add_features(fitted: ModelState, features: Sequence[Feature]) -> ModelState:
@@ -492,7 +492,7 @@ def add_rows(fitted: ModelState, new: NewRows) -> ModelState:
     by_number = fitted.catalogue.by_number() if new.teach else {}
     features = [by_number[number] for number in numbers.tolist()] if new.teach else []
     if new.teach:
-        require_possible(fitted, features, "both")
+        require_supported(fitted, features, "both")
     rows = len(fitted.rows) + lists.lines
     given = Triples(rows, features, places, lists.keys, lists.values, times, order)
     fitted = with_row_metadata(fitted, new)
@@ -504,7 +504,7 @@ def with_row_metadata(fitted: ModelState, new: NewRows) -> ModelState:
     metadata = fitted.row_metadata
     if metadata is None:
         return fitted
-    return replace(fitted, row_metadata=metadata.added(new.records, new.encoded))
+    return replace(fitted, row_metadata=metadata.add(new.records, new.encoded))
 
 
 def remove_feature(fitted: ModelState, name: object) -> ModelState:
@@ -549,12 +549,12 @@ def remove_row(fitted: ModelState, row: int) -> ModelState:
     row_metadata = fitted.row_metadata
     after = replace(
         fitted,
-        roster=fitted.roster.without(row),
+        roster=fitted.roster.remove(row),
         catalogue=fitted.catalogue.with_contexts(features),
         knowledge=knowledge,
         adapter=adapter,
         clock=clock,
-        row_metadata=None if row_metadata is None else row_metadata.without(row),
+        row_metadata=None if row_metadata is None else row_metadata.remove(row),
     )
     return renew(after, changes)
 
@@ -565,7 +565,7 @@ def remove_row(fitted: ModelState, row: int) -> ModelState:
 _SMALL_SAMPLE = 8.0  # the limit of a feature with an estimated scale is larger by the factor 1 + 8 / shots
 
 
-class Expected(NamedTuple):
+class Forecast(NamedTuple):
     """Predictions of observations before these are added to the model, on the scale of the model."""
 
     mean: NDArray[np.float64]  # (n,)
@@ -574,18 +574,18 @@ class Expected(NamedTuple):
     order: NDArray[np.int64]  # (n,): the position of the observation that each prediction belongs to
 
 
-def describe_surprises(fitted: ModelState, given: Triples) -> tuple[str | None, Arrived]:
+def describe_surprises(fitted: ModelState, given: Triples) -> tuple[str | None, ErrorSums]:
     """Return a warning if any observation is surprising, and the sums of the model's errors with these."""
     if not len(given.values):
         return None, fitted.arrived
-    one = len(given.values) == 1 and not given.features[0].finds_scale and has_short_ways(fitted)
-    expected = _one_expected(fitted, given) if one else _expected(fitted, given)
+    one = len(given.values) == 1 and not given.features[0].finds_scale and has_single_forms(fitted)
+    expected = _forecast_one(fitted, given) if one else _forecast(fitted, given)
     lines = given.places[expected.order]
     kinds = [feature.kind for feature in given.features]
     offset, span = (np.array([getattr(kind, part) for kind in kinds])[lines] for part in ("offset", "span"))
     scaled = (given.values[expected.order] - offset) / span
     excess = excess_of(scaled, expected.mean, expected.std, expected.binary)
-    arrived = fitted.arrived.joined(excess)
+    arrived = fitted.arrived.add(excess)
     if not (np.abs(scaled - expected.mean) > 0.99 * SURPRISING * expected.std).any():
         return None, arrived
     binary = np.array([kind.type == KindType.BINARY for kind in kinds], dtype=bool)
@@ -598,7 +598,7 @@ def describe_surprises(fitted: ModelState, given: Triples) -> tuple[str | None, 
 def _surprise_message(
     fitted: ModelState,
     given: Triples,
-    expected: Expected,
+    expected: Forecast,
     offset: NDArray[np.float64],
     span: NDArray[np.float64],
     binary: NDArray[np.bool_],
@@ -627,7 +627,7 @@ def _surprise_message(
 
 
 @torch.no_grad()
-def _expected(fitted: ModelState, given: Triples) -> Expected:
+def _forecast(fitted: ModelState, given: Triples) -> Forecast:
     """Predict observations before they are added to the model."""
     features, heads = fitted.catalogue.take([feature.name for feature in given.features])
     kinds = fitted.kinds_of(features)
@@ -644,11 +644,11 @@ def _expected(fitted: ModelState, given: Triples) -> Expected:
     shots = torch.tensor([feature.shots for feature in features], dtype=torch.int64)
     factor = fitted.calibration.factor(shots, kinds)[:, USUAL_LEVEL][cells.lines]
     mean, std = predictive.mean.double().numpy(), (factor * predictive.std).double().numpy()
-    return Expected(mean, std, (predictive.kinds == KindType.BINARY).numpy(), order)
+    return Forecast(mean, std, (predictive.kinds == KindType.BINARY).numpy(), order)
 
 
-def _one_expected(fitted: ModelState, given: Triples) -> Expected:
-    """Predict a single observation as ``_expected`` does, if ``has_short_ways``."""
+def _forecast_one(fitted: ModelState, given: Triples) -> Forecast:
+    """Predict a single observation as ``_forecast`` does, if ``has_single_forms``."""
     feature, kind = given.features[0], fitted.kind_of(given.features[0])
     activation, *rest = fitted.roster.head_inputs(given.rows, "current")
     noise, variance = (*(part[0] for part in rest), None, None)[:2]
@@ -656,4 +656,4 @@ def _one_expected(fitted: ModelState, given: Triples) -> Expected:
     binary = kind == KindType.BINARY
     mean, std = predict_cell(head_of(fitted, feature), state, kind, fitted.knowledge.likelihood)
     factor = fitted.calibration.one_factor(feature.shots, kind)
-    return Expected(np.array([mean]), np.array([factor * std]), np.array([binary]), np.zeros(1, np.int64))
+    return Forecast(np.array([mean]), np.array([factor * std]), np.array([binary]), np.zeros(1, np.int64))

@@ -16,8 +16,8 @@ from sqlalchemy import Connection
 
 from headstart.errors import HeadstartError, InputError
 from headstart.model.inputs import encoded_rows, new_features, read_triples, require_clock, rows_of
-from headstart.model.state import NOTHING as NOT_JUDGED
-from headstart.model.state import Arrived, ModelState
+from headstart.model.state import NO_ERRORS as NOT_JUDGED
+from headstart.model.state import ErrorSums, ModelState
 from headstart.model.updates import describe_surprises
 from headstart.service.errors import Problem, error_at
 from headstart.service.live_model import LiveModel, LiveState, apply
@@ -42,7 +42,7 @@ class Planned:
     """A change that was checked: what it does, and what to say of it."""
 
     delta: Delta
-    arrived: Arrived = NOT_JUDGED  # how well its observations were foreseen
+    arrived: ErrorSums = NOT_JUDGED  # how well its observations were foreseen
     said: dict[str, Any] = field(default_factory=dict)  # part of the answer; it has no names of rows
     warning: str | None = None
 
@@ -156,7 +156,7 @@ class Observe(Change):
         cells = [every[line] for line in np.argsort(given.order)]
         warning, arrived = describe_surprises(shown, given)
         before = shown.arrived
-        judged = Arrived(
+        judged = ErrorSums(
             arrived.observations - before.observations,
             arrived.excess - before.excess,
             arrived.squares - before.squares,

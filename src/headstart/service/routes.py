@@ -654,7 +654,7 @@ def _surprise(part: dict[str, Any]) -> dict[str, Any]:
 
 def _staleness(snapshot: Snapshot, parts: list[dict[str, Any]]) -> dict[str, Any]:
     """All parts together, as ``Headstart.staleness`` says it."""
-    from headstart.model.state import Arrived, staleness_of
+    from headstart.model.state import ErrorSums, staleness_of
 
     count = sum(each["observations"] for each in parts)
     total = sum(each["observations"] * each["excess"] for each in parts)
@@ -662,7 +662,7 @@ def _staleness(snapshot: Snapshot, parts: list[dict[str, Any]]) -> dict[str, Any
         each["observations"] * (each["excess"] ** 2 + each["observations"] * each["standard_error"] ** 2)
         for each in parts
     )
-    said = staleness_of(Arrived(count, total, squares), len(snapshot.shown.knowledge.cells.index))
+    said = staleness_of(ErrorSums(count, total, squares), len(snapshot.shown.knowledge.cells.index))
     return {
         "observations": said.observations,
         "growth": said.growth,

@@ -36,7 +36,7 @@ from headstart.training.calibration import Calibration
 
 
 @dataclass(frozen=True)
-class StoredNames:
+class StoredItems:
     """The features and rows of a saved model."""
 
     catalogue: FeatureStore
@@ -56,7 +56,7 @@ def assemble(facts: ModelFacts, tensors: dict[str, Tensor]) -> ModelState:
     adapter = build_adapter(facts, groups, knowledge)
     catalogue = _build_feature_store(facts, groups, tensors)
     catalogue = with_references(catalogue, facts.features.names, groups)
-    stored = StoredNames(
+    stored = StoredItems(
         catalogue,
         build_row_store(facts, states, groups, catalogue),
         Names(facts.backbone_features, "feature"),
@@ -122,7 +122,7 @@ def build_state(
     knowledge: Knowledge,
     adapter: Adapter,
     clock: Clock | None,
-    stored: StoredNames,
+    stored: StoredItems,
 ) -> ModelState:
     """Build the model state from these parts."""
     return ModelState(

@@ -56,7 +56,7 @@ from headstart.linalg.row_sharded import (
 from headstart.model.fitting import with_global_shots
 from headstart.model.saving.export import export_table
 from headstart.model.saving.format import checksum, model_facts, model_tensors
-from headstart.model.saving.journal import Call, append, journal_name, line_of
+from headstart.model.saving.journal import Call, append_line, encode_line, journal_name
 from headstart.model.saving.lazy import QUICK, write_lazy_file
 from headstart.model.saving.loading import (
     INDEX,
@@ -121,14 +121,14 @@ def append_changes(before: OpenModel, calls: list[Call]) -> bool:
         return False
     if not calls:
         return True
-    line = line_of(journal.digest, calls)
+    line = encode_line(journal.digest, calls)
     limit = max(_MAX_JOURNAL_BYTES, before.size // _MAX_JOURNAL_SHARE)
     if len(journal.changes) >= _MAX_CHANGES or journal.size + len(line) > limit:
         return False
     all_calls = [call for change in journal.changes for call in change] + calls
     if sum(len(call.get("values", ())) for call in all_calls) > _MAX_OBSERVATIONS:
         return False
-    append(journal, line)
+    append_line(journal, line)
     return True
 
 

@@ -27,7 +27,7 @@ from headstart.errors import InputError
 from headstart.model.features import FeatureStore
 from headstart.model.observations import ObservationList, ObservationLists
 from headstart.model.rows import RowMetadata, RowStore
-from headstart.model.state import NOTHING, Arrived, Clock, ModelState, Settings
+from headstart.model.state import NO_ERRORS, Clock, ErrorSums, ModelState, Settings
 from headstart.table import MetadataSchema, Names
 from headstart.table.metadata import as_array, as_bytes, records_from
 from headstart.training.judge import Judgement
@@ -66,7 +66,7 @@ class ModelFacts(Config):
     middle: str | None  # the usual kind of real features, for new ones with an unknown scale
     rows: tuple[Name, ...]
     row_metadata: MetadataSchema | None = None
-    arrived: Arrived = NOTHING  # prediction errors of observations since fit
+    arrived: ErrorSums = NO_ERRORS  # prediction errors of observations since fit
     # The newest time at fit and the newest time of all; None if observations do not age.
     times: tuple[FiniteFloat, FiniteFloat] | None = None
     arrivals: Annotated[int, Field(ge=0)] = 0  # the arrival of the next observation

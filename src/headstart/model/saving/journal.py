@@ -25,7 +25,7 @@ from headstart.errors import ModelFileError
 from headstart.files import explain_storage_error, read_regular_file, sync_folder
 from headstart.model.features import Feature
 from headstart.model.inputs import NewRows, Triples, numbers
-from headstart.model.state import Arrived, ModelState
+from headstart.model.state import ErrorSums, ModelState
 from headstart.model.updates import (
     Update,
     add_features,
@@ -101,13 +101,13 @@ def read_journal(path: Path, base: str) -> Journal:
         start += len(line)
 
 
-def line_of(digest: str, calls: Sequence[Call]) -> bytes:
+def encode_line(digest: str, calls: Sequence[Call]) -> bytes:
     """Return the line of a change that follows the line with this digest."""
     text = json.dumps(calls, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
     return _line(_digest(digest, text), text)
 
 
-def append(journal: Journal, line: bytes) -> None:
+def append_line(journal: Journal, line: bytes) -> None:
     """Append a line durably; if writing fails, the journal is unchanged."""
     new = not journal.path.exists()
     flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
@@ -165,7 +165,7 @@ def _damage_error(path: Path, number: int) -> ModelFileError:
     )
 
 
-class Notes:
+class CallLog:
     """The calls that changed a model since its state was ``fitted``.
 
     A model can also change without a call, such as by another ``fit``. Then ``calls`` returns None.
@@ -175,18 +175,18 @@ class Notes:
         self._calls: list[Call] = []
         self._latest: ModelState | None = fitted  # the state to which the calls lead
 
-    def note(self, before: ModelState, after: ModelState, call: Call) -> None:
+    def record(self, before: ModelState, after: ModelState, call: Call) -> None:
         """Record a call that changed the model from the state ``before`` to ``after``."""
         if self._latest is before:
             self._calls.append(call)
             self._latest = after
 
-    def follow(self, before: ModelState, after: ModelState) -> None:
+    def record_unsaved(self, before: ModelState, after: ModelState) -> None:
         """Record a change of parts that are never saved."""
         if self._latest is before:
             self._latest = after
 
-    def forget(self) -> None:
+    def discard(self) -> None:
         """Discard the calls: the folder contains another model than the one they started from."""
         self._latest = None
 
@@ -294,7 +294,7 @@ def _observe(fitted: ModelState, call: Call) -> ModelState:
     times = _to_array(call["times"])
     observations = Triples(rows, features, places, feature_numbers[places], values, times, order)
     after = add_observations(fitted, observations, call["update"])
-    return replace(after, arrived=Arrived(*call["arrived"]))
+    return replace(after, arrived=ErrorSums(*call["arrived"]))
 
 
 def _add_rows(fitted: ModelState, call: Call) -> ModelState:
@@ -305,11 +305,11 @@ def _add_rows(fitted: ModelState, call: Call) -> ModelState:
 
 
 def _rename_feature(fitted: ModelState, call: Call) -> ModelState:
-    return fitted.renamed(fitted.catalogue[call["name"]], call["to"])
+    return fitted.rename_feature(fitted.catalogue[call["name"]], call["to"])
 
 
 def _rename_row(fitted: ModelState, call: Call) -> ModelState:
-    return fitted.with_roster(fitted.roster.renamed(fitted.rows.position(call["name"]), call["to"]))
+    return fitted.with_roster(fitted.roster.rename(fitted.rows.position(call["name"]), call["to"]))
 
 
 _VERBS: dict[str, Callable[[ModelState, Call], ModelState]] = {

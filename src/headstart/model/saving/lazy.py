@@ -28,7 +28,7 @@ from headstart.model.features import Entry, Feature, FeatureStore
 from headstart.model.persistent import Arena, PersistentArray
 from headstart.model.rows import RowStore
 from headstart.model.saving.assembly import (
-    StoredNames,
+    StoredItems,
     build_adapter,
     build_backbone,
     build_state,
@@ -244,11 +244,11 @@ class SavedEntries(Mapping[str, Entry]):
         slots[numbers, 0] = current = np.arange(len(self))
         slots[numbers, 1] = np.where(self._references < 0, current, self._references)
         facts[numbers] = self._facts()
-        catalogue._base, catalogue._arena = self, Arena.over(heads, len(self))
+        catalogue._base, catalogue._arena = self, Arena.wrap(heads, len(self))
         if self.references:
             names = ("weight", "bias", "covariance", "noise")
             references = Heads(**{name: self.references.get(name) for name in names})  # type: ignore[arg-type]
-            claimed = catalogue._arena.claimed(len(references))
+            claimed = catalogue._arena.reserve(len(references))
             if claimed is None:
                 raise ValueError("there is no room for its references")
             catalogue._arena.write(claimed, references)
@@ -381,7 +381,7 @@ def _assemble(facts: ModelFacts, lazy: Groups, weights: MappedFile) -> ModelStat
     names = SavedNames(lazy["names_of_rows"], "row")
     row_store = _build_row_store(names, groups, weights, lazy["features"]["numbers"].numpy())
     row_metadata = read_row_metadata(facts, groups, backbone.activation_size, len(row_store))
-    stored = StoredNames(
+    stored = StoredItems(
         entries.feature_store(heads, backbone_features), row_store, backbone_features, row_metadata
     )
     return build_state(facts, groups, backbone, knowledge, adapter, clock, stored)
@@ -393,5 +393,5 @@ def _build_row_store(
     """Build the rows, with room for the references and states of the fit of observed rows."""
     room = _ROOM + 2 * len(groups.get("row_observations", {}).get("rows", ()))
     states = RowStates(**{name: weights.with_room(f"states/{name}", room) for name in groups["states"]})
-    row_store = RowStore.over(names, Arena.over(states, len(names)))
+    row_store = RowStore.from_arena(names, Arena.wrap(states, len(names)))
     return with_observed_rows(row_store, groups, numbers) if "row_observations" in groups else row_store
