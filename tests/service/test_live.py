@@ -23,8 +23,8 @@ class Log:
         self.cells: list[Cell] = []
         self.features: dict[str, dict] = {}
         self.rows: dict[str, None] = {}
-        self.lost_features: list[str] = []
-        self.lost_rows: list[str] = []
+        self.removed_features: list[str] = []
+        self.removed_rows: list[str] = []
 
     def latest(self) -> list[Cell]:
         """Each cell once, in the order of first arrivals."""
@@ -47,16 +47,16 @@ class Log:
             delta = Delta(rows={name: None}, cells=seen)
         elif what < 0.27:
             name, seen = chance.choice(features), []
-            self.lost_features.append(name)
+            self.removed_features.append(name)
             self.features.pop(name, None)
             self.cells = [cell for cell in self.cells if cell.feature != name]
-            delta = Delta(lost_features=[name])
+            delta = Delta(removed_features=[name])
         elif what < 0.32:
             name, seen = chance.choice(rows), []
-            self.lost_rows.append(name)
+            self.removed_rows.append(name)
             self.rows.pop(name, None)
             self.cells = [cell for cell in self.cells if cell.row != name]
-            delta = Delta(lost_rows=[name])
+            delta = Delta(removed_rows=[name])
         else:
             some_rows = [*self.rows] * 3 or rows
             some = [*self.features] * 3 or features
@@ -73,7 +73,7 @@ class Log:
         self.state = apply(self.state, delta)
 
     def at_once(self) -> LiveState:
-        lost = Delta(lost_features=self.lost_features, lost_rows=self.lost_rows)
+        lost = Delta(removed_features=self.removed_features, removed_rows=self.removed_rows)
         state = apply(LiveState.of(self.fitted), lost)
         whole = Delta(features=self.features, rows=self.rows, cells=self.latest())
         return apply(state, whole)
