@@ -54,9 +54,9 @@ _PLACES = {
     "journal_bytes": "model.saving.folder:_MAX_JOURNAL_BYTES",
     "journal_share": "model.saving.folder:_MAX_JOURNAL_SHARE",
     "mapped_from_bytes": "model.saving.folder:_LAZY_FROM",
-    "gathered_observations_per_block": "model.saving.folder:_OBSERVATIONS_AT_ONCE",
+    "gathered_observations_per_block": "linalg.row_sharded:_BLOCK_ITEMS",
     "mapped_spare_lines": "model.saving.lazy:_ROOM",
-    "name_lookups_before_dictionary": "model.saving.lazy:_LOOKUPS",
+    "name_lookups_before_dictionary": "model.saving.lazy:_MAX_LOOKUPS",
     "computed_one_by_one": "model.updates:_FEW",
     # scoring
     "scored_features_per_block": "scoring:_FEATURES_AT_ONCE",

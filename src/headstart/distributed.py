@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
@@ -324,6 +324,47 @@ def join_processes() -> Iterator[ProcessGroup]:
 def is_main_process() -> bool:
     """Return whether this is the main process of the current group, which writes files and shows progress."""
     return process_group().is_main
+
+
+def is_single_process() -> bool:
+    """Return whether this process trains the model alone."""
+    return process_group().is_single
+
+
+def rows_are_sharded() -> bool:
+    """Return whether tables and models have only the rows of this process: inside ``join_processes``."""
+    return process_group().launched
+
+
+def only_in_main_process(
+    context: AbstractContextManager[object],
+) -> AbstractContextManager[object]:
+    """Return ``context`` in the main process, and a context that does nothing in the others."""
+    return context if is_main_process() else nullcontext()
+
+
+def wait_for_all_processes() -> None:
+    """Wait until all processes have called this function."""
+    process_group().barrier()
+
+
+def gather_texts(texts: Sequence[str]) -> list[list[str]]:
+    """Return the texts of every process, in the order of the processes."""
+    return process_group().all_gather_texts(texts)
+
+
+def consume_in_main_process(
+    pieces: Iterable[Tensor], consume: Callable[[Iterable[Tensor]], Result]
+) -> Result | None:
+    """Return ``consume(pieces)`` in the main process, and None in the others.
+
+    The other processes exhaust ``pieces``, which sends their parts to the main process.
+    """
+    if is_main_process():
+        return consume(pieces)
+    for _ in pieces:
+        pass
+    return None
 
 
 def main_process_decides(condition: bool) -> bool:

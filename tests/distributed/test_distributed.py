@@ -18,7 +18,7 @@ import torch
 from headstart import Headstart, InputError, Table
 from headstart.distributed import process_group
 from headstart.files import Layout, order_tensors, read_tensors, write_tensors
-from headstart.model.fitting import require_shareable
+from headstart.model.fitting import require_shardable
 from headstart.table.sources import Source, open_source
 from tests.distributed.cases import CASES, as_large, make_folder, make_metadata
 
@@ -184,7 +184,7 @@ def test_what_cannot_be_shared_is_refused_once(tables: Path, tmp_path: Path) -> 
 )
 def test_parts_that_need_all_rows_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        require_shareable(Headstart(**settings).checked_settings())
+        require_shardable(Headstart(**settings).checked_settings())
 
 
 def test_only_parquet_is_read_in_parts(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from headstart import files as storage
 from headstart.cli.main import app
 from headstart.errors import BusyError, HeadstartError
 from headstart.model import Headstart
-from headstart.model.fitting import part_file, working_in
+from headstart.model.fitting import lock_checkpoint, part_file
 from headstart.table import Table
 from tests.faults.models import fresh, table
 
@@ -100,7 +100,7 @@ def test_what_is_added_while_a_fit_trains_is_not_dropped(
 def test_a_second_fit_to_the_same_place_is_refused(observations: Path, tmp_path: Path) -> None:
     """The first is another process in test_kills; here its lock is held by another thread."""
     out = tmp_path / "m"
-    with ThreadPoolExecutor(1) as pool, working_in(tmp_path / "m.checkpoint"):
+    with ThreadPoolExecutor(1) as pool, lock_checkpoint(tmp_path / "m.checkpoint"):
         second = pool.submit(fit, observations, out)
         with pytest.raises(BusyError, match=r"m\.checkpoint is in use by another fit"):
             second.result()
@@ -115,7 +115,7 @@ def test_an_interrupted_fit_says_truly_whether_it_can_be_resumed(
     """A second Ctrl-C comes while the first is being answered, perhaps before any progress was kept."""
 
     def interrupted(self: Headstart, data: Table, *, checkpoint: Path, resume: bool) -> None:
-        with working_in(checkpoint):
+        with lock_checkpoint(checkpoint):
             storage.write_json(checkpoint / "fit.json", {})
             if progress:
                 storage.write_bytes(part_file(checkpoint, "adapter"), b"progress")

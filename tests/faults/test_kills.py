@@ -17,7 +17,7 @@ import pytest
 
 from headstart import files as storage
 from headstart.model import Headstart
-from headstart.model.fitting import CHECKPOINT_FACTS, open_checkpoint, part_file, working_in
+from headstart.model.fitting import CHECKPOINT_FACTS, lock_checkpoint, open_checkpoint, part_file
 from headstart.model.state import Settings
 from tests.faults.killing import killed_at
 from tests.faults.models import fresh, table
@@ -138,12 +138,12 @@ def test_a_checkpoint_whose_start_is_killed_can_be_started_again(tmp_path: Path)
     place, data, settings = tmp_path / "c", table("rating"), Settings()
 
     def work() -> None:
-        with working_in(place):
+        with lock_checkpoint(place):
             open_checkpoint(place, data, settings, resume=False)
 
     for seed, resume in ((3, False), (4, True)):
         for _ in kills(work, lambda: cleared(place), seed=seed):
-            with working_in(place):
+            with lock_checkpoint(place):
                 open_checkpoint(place, data, settings, resume=resume)
                 assert [path.name for path in place.iterdir()] == [CHECKPOINT_FACTS]
 
@@ -154,13 +154,13 @@ def test_a_checkpoint_whose_restart_is_killed_can_be_started_again(tmp_path: Pat
 
     def prepare() -> None:
         cleared(place)
-        with working_in(place):
+        with lock_checkpoint(place):
             open_checkpoint(place, data, others, resume=False)
             for part in ("backbone", "adapter"):
                 storage.write_bytes(part_file(place, part), b"progress")
 
     def work() -> None:
-        with working_in(place):
+        with lock_checkpoint(place):
             open_checkpoint(place, data, settings, resume=False)
 
     for _ in kills(work, prepare, seed=5):

@@ -263,7 +263,7 @@ def test_a_journal_that_is_not_the_models_is_said(how: str, tmp_path: Path) -> N
         content = journals(tmp_path / "real")[0].read_bytes()
     elif how == "a verb of tomorrow":
         base = json.loads((place / "model.json").read_text())["checksum"]
-        content = journal.line_of(base, [{"verb": "dream"}])
+        content = journal.encode_line(base, [{"verb": "dream"}])
     else:
         content = {"left out": first + third, "moved": second + first + third, "twice": first + first}.get(
             how, content

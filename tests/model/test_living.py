@@ -212,7 +212,7 @@ def test_a_row_of_the_table_can_be_removed(fresh: Fresh, tmp_path: Path) -> None
     rows = list(model.rows)
     if others:
         assert same(before, model.predict(), rows, others)
-    again = model.fitted_.adapted([model.fitted_.catalogue[name] for name in held])
+    again = model.fitted_.adapt([model.fitted_.catalogue[name] for name in held])
     fresh_heads, heads = again.catalogue.take(held)[1], model.fitted_.catalogue.take(held)[1]
     torch.testing.assert_close(fresh_heads.weight, heads.weight)
     assert all("u7" not in model_rows(model, name) for name in model.features)

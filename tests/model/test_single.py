@@ -132,7 +132,7 @@ def test_layers_are_an_array() -> None:
         plain = plain.copy()
         plain[places], layered = values, layered.put(places, values)
         if turn % 100 == 50:
-            plain, layered = np.append(plain, [7, 8]), layered.extended(np.array([7, 8]))
+            plain, layered = np.append(plain, [7, 8]), layered.extend(np.array([7, 8]))
         some = random.integers(0, len(plain), 9)
         np.testing.assert_array_equal(layered.take(some), plain[some])
     for before, expected in held[::17]:

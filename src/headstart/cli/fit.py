@@ -253,11 +253,11 @@ def _join_if_launched() -> Iterator[ProcessGroup]:
 
 def _require_free(out: Path, model: Headstart, *, force: bool) -> None:
     """Refuse a model that several processes cannot train, and a folder that they would overwrite."""
-    from headstart.model.fitting import require_shareable
+    from headstart.model.fitting import require_shardable
     from headstart.model.saving.loading import INDEX
 
     if is_launched():
-        require_shareable(model.checked_settings())
+        require_shardable(model.checked_settings())
         if (out / INDEX).exists() and not force:
             raise InputError(
                 f"{out} holds a model already, and under torchrun it is not known what would be lost; name "
@@ -267,7 +267,7 @@ def _require_free(out: Path, model: Headstart, *, force: bool) -> None:
 
 def _fit_and_save(model: Headstart, table: Table, out: Path, *, resume: bool, force: bool) -> None:
     """Train with a checkpoint beside the model's folder, save, and remove the checkpoint."""
-    from headstart.model.fitting import discard, working_in
+    from headstart.model.fitting import discard_checkpoint, lock_checkpoint
     from headstart.model.saving.folder import require_no_loss
 
     resume = resume or is_restarted()
@@ -276,7 +276,7 @@ def _fit_and_save(model: Headstart, table: Table, out: Path, *, resume: bool, fo
         require_no_loss(out, table)
     folder = out.resolve()  # gives "." a name
     checkpoint = folder.with_name(folder.name + ".checkpoint")
-    with _resumable(checkpoint), working_in(checkpoint):
+    with _resumable(checkpoint), lock_checkpoint(checkpoint):
         if process_group().is_main:
             _note_checkpoint(checkpoint, resume)
         model.fit(table, checkpoint=checkpoint, resume=resume)
@@ -284,7 +284,7 @@ def _fit_and_save(model: Headstart, table: Table, out: Path, *, resume: bool, fo
             require_no_loss(out, table)  # others may have changed it in the meantime
         model.save(out)
         if process_group().is_main:
-            discard(checkpoint)
+            discard_checkpoint(checkpoint)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headstart.core.likelihood import Likelihood, predictive_moments
+from headstart.core.likelihood import Likelihood
 from headstart.core.types import Heads, OneHead, RowStates
 from headstart.linalg.array_ops import Array
 from headstart.linalg.packed import affine_form, append_one, quadratic_forms, unpack
@@ -254,14 +254,6 @@ def predict_cell(head: OneHead, state: SingleState, kind: int, likelihood: Likel
     mean, variance = moments(SINGLE, head, state)
     noise = observation_noise(SINGLE, head.noise, state)
     mean, total = likelihood.predictive_of_kind(mean, variance, noise, kind)
-    return float(mean), math.sqrt(total)
-
-
-def predict_one(head: OneHead, state: SingleState, *, binary: bool) -> tuple[float, float]:
-    """Return mean and standard deviation of a single cell that is binary or has an identity link."""
-    mean, variance = moments(SINGLE, head, state)
-    noise = observation_noise(SINGLE, head.noise, state)
-    mean, total = predictive_moments(mean, variance, noise, logistic=binary, binary=binary)
     return float(mean), math.sqrt(total)
 
 

@@ -396,11 +396,6 @@ def pad_heads(heads: Heads, width: int) -> Heads:
     return Heads(plain.weight, plain.bias, covariance, heads.noise)
 
 
-def crop_heads(packed: Tensor, fewer: int, width: int) -> Tensor:
-    """Crop packed matrices over ``width`` activations and a bias to the first ``fewer`` and the bias."""
-    return packed.index_select(-1, _places(fewer, width))
-
-
 def _places(fewer: int, width: int) -> Tensor:
     """Return the positions of a smaller packed matrix's entries in a larger one; both end with the bias."""
     positions = unpack(torch.arange((width + 1) * (width + 2) // 2), width + 1)

@@ -7,6 +7,9 @@ order. In a single process every function is the plain PyTorch computation.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import pairwise
+
 import torch
 from torch import Tensor
 
@@ -15,6 +18,8 @@ from headstart.linalg.ragged import column_sums, gram, places
 from headstart.table.cells import Cells, index_dtype, offsets, ranges
 
 _DRAW_SIZE = 2**22  # numbers drawn at a time; a multiple of 16, see ``draw_normal_rows``
+
+_BLOCK_ITEMS = 2**22  # items of lines gathered at a time
 
 # -- sums, counts and moments -------------------------------------------------------------------------
 
@@ -142,6 +147,32 @@ def gather_rows(part: Tensor) -> Tensor:
 def gather_first_rows(part: Tensor, most: int) -> Tensor:
     """Return the first ``most`` global rows."""
     return gather_rows(part[: max(0, most - global_start(len(part)))])
+
+
+def gather_row_blocks(part: Tensor) -> Iterator[Tensor]:
+    """Yield the global rows in blocks of bounded size in the main process; the others send theirs."""
+    yield from process_group().gather_blocks(part)
+
+
+def gather_line_blocks(part: Tensor, counts: Tensor) -> Iterator[Tensor]:
+    """Yield the items of all processes, line by line, in blocks in the main process; the others send theirs.
+
+    ``part`` (n,) has the local items of each line, ``counts`` (lines,) their numbers. The items of a line
+    are in the order of the processes.
+    """
+    if process_group().is_single:
+        yield part
+        return
+    ends, global_ends = counts.cumsum(0), global_sum(counts).cumsum(0)
+    blocks = torch.div(global_ends, _BLOCK_ITEMS, rounding_mode="floor")
+    cuts = [0, *(torch.nonzero(blocks.diff())[:, 0] + 1).tolist(), len(counts)]
+    for first, last in pairwise(cuts):
+        begin, end = (int(ends[cut - 1]) if cut else 0 for cut in (first, last))
+        lines = torch.repeat_interleave(counts[first:last])
+        items = list(gather_row_blocks(part[begin:end]))
+        item_lines = list(gather_row_blocks(lines))
+        if process_group().is_main and items:
+            yield torch.cat(items)[torch.argsort(torch.cat(item_lines), stable=True)]
 
 
 def gather_sample(most: int, *parts: Tensor, group: ProcessGroup | None = None) -> list[Tensor]:

@@ -109,7 +109,7 @@ def _evaluate_new_features(
     types = torch.from_numpy(kinds.types)
     finds_scale = torch.tensor([float(fitted.middle is not None and kind == fitted.middle) for kind in kinds])
     units = torch.stack([torch.zeros_like(finds_scale), finds_scale], dim=1).double()
-    batch = FeatureBatch(cells, _encoded_metadata(fitted, table), fitted.modelled(types), units)
+    batch = FeatureBatch(cells, _encoded_metadata(fitted, table), fitted.modelled_kinds(types), units)
     test = KShotTest(batch, kinds, shots, seed)
     name = fitted.settings.chosen_adapter.name
 
@@ -118,7 +118,10 @@ def _evaluate_new_features(
         blocks = torch.split(torch.arange(len(features)), _FEATURES_AT_ONCE)
         parts = [features.take(block) for block in blocks]
         return Heads.concatenate(
-            [fitted.honest(fitted.adapter.adapt(part, fitted.states), part, fitted.states) for part in parts]
+            [
+                fitted.widen_heads(fitted.adapter.adapt(part, fitted.states), part, fitted.states)
+                for part in parts
+            ]
         )
 
     likelihood = fitted.knowledge.likelihood

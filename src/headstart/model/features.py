@@ -468,10 +468,10 @@ class FeatureStore(Mapping[str, Feature]):
 
     def _write(self, heads: Heads | Sequence[OneHead]) -> tuple[FeatureStore, range]:
         """Write heads to free slots, of a larger arena if necessary; return a copy and the slots."""
-        after, slots = copy(self), self._arena.claimed(len(heads))
+        after, slots = copy(self), self._arena.reserve(len(heads))
         if slots is None:
             after._grow_arena(len(heads))
-            slots = after._arena.claimed(len(heads))
+            slots = after._arena.reserve(len(heads))
             if slots is None:
                 raise RuntimeError("a new arena has no room")
         after._arena.write(slots, heads)
@@ -482,10 +482,10 @@ class FeatureStore(Mapping[str, Feature]):
         numbers = np.array([entry.number for entry in entries], dtype=np.int64)
         more = max(0, int(numbers.max(initial=-1)) + 1 - len(self._slots))
         slots = np.array([entry.slots for entry in entries]).reshape(-1, 2)
-        self._slots = self._slots.extended(np.full((more, 2), -1)).put(numbers, slots)
+        self._slots = self._slots.extend(np.full((more, 2), -1)).put(numbers, slots)
         facts = np.array([entry.facts for entry in entries]).reshape(-1, 4)
         if more or not np.array_equal(self._facts.take(numbers), facts):  # most changes keep them
-            self._facts = self._facts.extended(np.zeros((more, 4))).put(numbers, facts)
+            self._facts = self._facts.extend(np.zeros((more, 4))).put(numbers, facts)
         self._recent = {**self._recent, **{entry.feature.name: entry for entry in entries}}
         if len(self._recent) ** 2 > len(self._base):
             self._base, self._recent = {**self._base, **self._recent}, {}

@@ -1,8 +1,8 @@
-"""Fit a model to a table.
+"""Fit a model to a table, for ``Headstart.fit``.
 
-``fit_table`` reads from top to bottom: choose which features train, weight observations by their age, train
-backbone and adapter (``training.recipe``), fit the prior of rows given their metadata, compute the states of
-rows, and make a head for every feature. Below it are the checkpoints of a fit, and fits by several processes.
+``fit_table`` chooses which features train, weights observations by their age, trains backbone and adapter
+(``training.recipe``), fits the prior of rows given their metadata, computes the states of rows, and makes a
+head for every feature. Below it are the checkpoints of a fit, and fits by several processes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,14 @@ from headstart.adapters.base import ADAPTERS
 from headstart.backbones.base import BACKBONES, Backbone
 from headstart.core.devices import CPU
 from headstart.core.types import Knowledge, RowStates
-from headstart.distributed import is_main_process, process_group, run_in_each_process, run_in_main_process
+from headstart.distributed import (
+    gather_texts,
+    is_main_process,
+    is_single_process,
+    rows_are_sharded,
+    run_in_each_process,
+    run_in_main_process,
+)
 from headstart.errors import (
     InputError,
     NumericalError,
@@ -46,9 +53,9 @@ from headstart.model.state import (
     Clock,
     ModelState,
     Settings,
-    are_finite,
     batches,
-    too_extreme,
+    extreme_feature_error,
+    heads_are_finite,
     widen_surprised,
 )
 from headstart.parallel import parallel_map, thread_pool
@@ -69,7 +76,7 @@ _PROGRESS_FILE = re.compile(r"[\w.-]+\.safetensors")
 
 _CHECKPOINT_FILES = re.compile(rf"{re.escape(CHECKPOINT_FACTS)}|{_PROGRESS_FILE.pattern}")
 
-_FIT = object()  # the owner of the lock of a checkpoint's folder: the command and the fit that it calls
+_FIT = object()  # owns the lock of a checkpoint's folder, for the command and for the fit that it calls
 
 
 def fit_table(
@@ -95,20 +102,20 @@ def fit_table(
     resume : bool
         Whether to continue an interrupted fit from its checkpoint.
     device : torch.device
-        Trains; the fitted model is in main memory.
+        The device to train on. The fitted model is in main memory.
     """
-    if process_group().launched:
-        require_shareable(settings)
-        require_part(table)
+    if rows_are_sharded():
+        require_shardable(settings)
+        require_consecutive_rows(table)
     train_features, meta_features = split_features(table, settings.meta_share, settings.random_state)
-    run_in_each_process(table.cells)  # raises now, not later, if a value is too large to compute with
+    run_in_each_process(table.cells)  # raises an error if a value is too large to compute with
     _require_row_prior(table, settings)
     table = weight_by_age(table, settings)
     if table.schema is not None:
         reporter.say(f"metadata: {table.schema.describe()}")
     with _explain_failures(table, device), thread_pool(), ExitStack() as stack:
         if checkpoint is not None:
-            stack.enter_context(working_in(checkpoint))
+            stack.enter_context(lock_checkpoint(checkpoint))
             open_checkpoint(checkpoint, table, settings, resume)
         judgement = None
         if settings.adapter == AUTO:
@@ -138,9 +145,9 @@ def fit_table(
 def split_features(
     table: Table, meta_share: float | None, seed: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Draw which features train the backbone and which meta-train the adapter.
+    """Draw the features that train the backbone and the features that meta-train the adapter.
 
-    Features without observations do neither. Without ``meta_share`` all others do both.
+    Features without observations are in neither part. If ``meta_share`` is None, all others are in both.
     """
     observed = np.flatnonzero(global_sum(torch.from_numpy(table.counts)))
     if len(observed) < MIN_FEATURES:
@@ -156,7 +163,7 @@ def split_features(
 
 
 def _require_row_prior(table: Table, settings: Settings) -> None:
-    """Refuse row metadata for a backbone whose rows have no prior."""
+    """Refuse row metadata if the backbone has no prior of rows."""
     if table.row_metadata is not None and not BACKBONES.part_of(settings.backbone).reads_any_head:
         raise InputError(
             f"the backbone {settings.backbone.name!r} has no prior of rows that metadata could move; "
@@ -188,7 +195,7 @@ def weight_by_age(table: Table, settings: Settings) -> Table:
 
 @contextmanager
 def _explain_failures(table: Table, device: torch.device) -> Iterator[None]:
-    """Turn lack of memory and numerical failures into errors that say what to do."""
+    """Turn memory errors and numerical failures of the block into errors that say what to do."""
     try:
         with explain_memory_error(lambda: _too_large(table, device)):
             yield
@@ -225,15 +232,15 @@ def _build_state(
     """Compute the row states and the heads of all features from the trained parts."""
     backbone, knowledge, trained_adapter = trained.backbone, trained.knowledge, trained.adapters["adapter"]
     adapter, backbone_features = trained_adapter.adapter, table.features.take(train_features)
-    # A streaming adapter makes all heads, so that later observations can refine them. With any other the
-    # features of the backbone keep the heads that the backbone learned.
+    # A streaming adapter makes all heads, so that later observations can refine them. With any other adapter
+    # the features of the backbone have the heads that the backbone learned.
     fixed = not adapter.streaming
     features = _build_features(table, set(train_features.tolist()), fixed=fixed)
     row_metadata = _fit_row_metadata(table, backbone, knowledge)
     with torch.no_grad():
         states = adapter.refine_in_blocks(_row_states(knowledge, backbone, row_metadata))
         first_feature = modelled_table(table, settings.binary_link).with_features(train_features[:1])
-        empty_heads = adapter.adapt(feature_batch(first_feature), states)  # of the right shapes
+        example_heads = adapter.adapt(feature_batch(first_feature), states)  # gives the shapes of heads
     fitted = ModelState(
         settings=settings.revised(
             backbone=backbone.config,
@@ -247,7 +254,7 @@ def _build_state(
         knowledge=knowledge,
         adapter=adapter,
         calibration=trained_adapter.calibration,
-        catalogue=FeatureStore(empty_heads, backbone_features),
+        catalogue=FeatureStore(example_heads, backbone_features),
         backbone_features=backbone_features,
         judgement=judgement,
         middle=table.kinds.take(train_features).middle_real(),
@@ -268,7 +275,7 @@ def _build_features(table: Table, in_backbone: set[int], *, fixed: bool) -> list
     If the heads of the backbone's features are ``fixed``, these features have no contexts.
     """
     rows, single_precision = table.by_feature(table.values)
-    values = single_precision.astype(np.float64)  # later values are exact, and must not differ by rounding
+    values = single_precision.astype(np.float64)  # later values have double precision, too
     del single_precision
     ends = np.cumsum(table.counts)
     times = None if table.times is None or table.weights is None else table.by_feature(table.times)[1]
@@ -314,22 +321,24 @@ def _row_states(knowledge: Knowledge, backbone: Backbone, row_metadata: RowMetad
 
 
 def _start_clock(table: Table, train_features: NDArray[np.int64], half_life: float | None) -> Clock | None:
+    """Return the clock of a model with the times of its table; None if observations do not age."""
     times = table.with_features(train_features).times
     if half_life is None or times is None or table.times is None:
         return None
-    return Clock.starting(half_life, times, float(table.times.max()))
+    now = float(table.times.max())
+    return Clock(half_life, now, now, times)
 
 
 def _make_heads(fitted: ModelState, features: list[Feature]) -> ModelState:
-    """Add ``features`` with the heads that the adapter makes of their contexts."""
-    if not process_group().is_single:
+    """Return the model with ``features`` and the heads that the adapter makes from their contexts."""
+    if not is_single_process():
         return reduce(_make_sharded_heads, batches(features), fitted)
     start = fitted  # no head depends on another
-    made = parallel_map(
+    batches_with_heads = parallel_map(
         lambda batch: (batch, start.heads_for(batch)), batches(features), each_takes=BYTES_AT_ONCE
     )
-    for batch, heads in made:
-        fitted = fitted.holding(batch, heads)
+    for batch, heads in batches_with_heads:
+        fitted = fitted.with_heads(batch, heads)
     return fitted
 
 
@@ -337,8 +346,8 @@ def _make_heads(fitted: ModelState, features: list[Feature]) -> ModelState:
 
 
 @contextmanager
-def working_in(folder: Path) -> Iterator[None]:
-    """Lock the folder of a checkpoint against other fits; remove it at the end if it is empty."""
+def lock_checkpoint(folder: Path) -> Iterator[None]:
+    """Lock the folder of a checkpoint during the block; remove the folder at the end if it is empty."""
     if not is_main_process():
         yield
         return
@@ -352,7 +361,10 @@ def working_in(folder: Path) -> Iterator[None]:
 
 
 def open_checkpoint(folder: Path, table: Table, settings: Settings, resume: bool) -> None:
-    """Prepare the locked folder of a checkpoint: check that a resumed fit is the same, or clear it."""
+    """Prepare the locked folder of a checkpoint.
+
+    If ``resume``, check that its fit had the same table and settings; otherwise clear the folder.
+    """
     facts = {"table": table.fingerprint(), "settings": json.loads(settings.model_dump_json())}
     run_in_main_process(lambda: _open_checkpoint(folder, facts, resume))
 
@@ -372,7 +384,7 @@ def _open_checkpoint(folder: Path, facts: dict[str, Any], resume: bool) -> None:
         raise InputError(
             f"{folder} is not empty ({join_names(others, 3)}) and holds no checkpoint; name another folder"
         )
-    discard(folder)
+    discard_checkpoint(folder)
     write_json(facts_file, facts)
 
 
@@ -387,7 +399,7 @@ def is_resumable(folder: Path) -> bool:
     return (folder / CHECKPOINT_FACTS).exists() and has_progress
 
 
-def discard(folder: Path) -> None:
+def discard_checkpoint(folder: Path) -> None:
     """Remove a checkpoint from its locked folder."""
     with explain_storage_error(folder):
         for file in [
@@ -401,8 +413,8 @@ def discard(folder: Path) -> None:
 # -- several processes --------------------------------------------------------------------------------
 
 
-def require_shareable(settings: Settings) -> None:
-    """Refuse settings of parts that need all rows in one process.
+def require_shardable(settings: Settings) -> None:
+    """Refuse a backbone, adapter or setting that needs all rows in one process.
 
     Raises
     ------
@@ -426,19 +438,19 @@ def require_shareable(settings: Settings) -> None:
             raise InputError(f"{option_name(name)} is not supported under torchrun; leave it out")
 
 
-def require_part(table: Table) -> None:
-    """Refuse a table that is not one of consecutive parts of the rows, one in each process.
+def require_consecutive_rows(table: Table) -> None:
+    """Refuse a table if the tables of the processes are not consecutive parts of the rows.
 
     Raises
     ------
     InputError
         If the rows of the processes are not consecutive, or their features differ.
     """
-    ends = process_group().all_gather_texts([table.rows[0], table.rows[-1]] if len(table.rows) else [])
+    ends = gather_texts([table.rows[0], table.rows[-1]] if len(table.rows) else [])
     names = [sort_key(name) for pair in ends for name in pair]
     in_order = all(last < first for last, first in zip(names[1:-1:2], names[2::2], strict=True))
     digest = hashlib.sha256(repr(list(table.features)).encode()).hexdigest()
-    digests = {text for texts in process_group().all_gather_texts([digest]) for text in texts}
+    digests = {text for texts in gather_texts([digest]) for text in texts}
     if len(digests) > 1 or not in_order:
         raise InputError(
             "processes that train together must have a part of the rows each; read the table by Table.read "
@@ -448,20 +460,22 @@ def require_part(table: Table) -> None:
 
 @torch.no_grad()
 def _make_sharded_heads(fitted: ModelState, features: list[Feature]) -> ModelState:
-    """Add features with their heads, where each process has the observations of its own rows."""
+    """Return the model with features and their heads, where each process has the observations of its rows."""
     adapter, batch = fitted.adapter, fitted.batch_of(features)
     shots = global_sum(batch.shots.clone())
     heads = adapter.adapt_sharded(batch, fitted.states, global_sum)
-    for feature, finite in zip(features, are_finite(heads), strict=True):
+    for feature, finite in zip(features, heads_are_finite(heads), strict=True):
         if not finite:
-            raise too_extreme(feature)
+            raise extreme_feature_error(feature)
     factors = fitted.calibration.factor(shots, batch.kinds)[:, USUAL_LEVEL]
     heads = widen_surprised(heads, batch, fitted.states, factors, fitted.knowledge.likelihood)
-    return fitted.holding(features, heads)
+    return fitted.with_heads(features, heads)
 
 
 def with_global_shots(fitted: ModelState) -> ModelState:
     """Return the model with the shots of each feature summed over all processes."""
+    if is_single_process():
+        return fitted
     features = list(fitted.catalogue.values())
     shots = global_sum(torch.tensor([feature.shots for feature in features], dtype=torch.int64)).tolist()
     changed = {

@@ -67,7 +67,7 @@ from headstart.model.ranking import (
 )
 from headstart.model.saving.export import export_table
 from headstart.model.saving.folder import append_changes, open_for_changes, save
-from headstart.model.saving.journal import Call, Notes, add_features_call, add_rows_call, observe_call
+from headstart.model.saving.journal import Call, CallLog, add_features_call, add_rows_call, observe_call
 from headstart.model.saving.loading import load
 from headstart.model.similarity import Similar, similar
 from headstart.model.state import ModelState, Settings, Staleness, staleness_of
@@ -84,10 +84,10 @@ from headstart.model.updates import (
     Update,
     add_features,
     add_rows,
+    observe_triples,
     remove_feature,
     remove_row,
-    require_possible,
-    take_observations,
+    require_supported,
 )
 from headstart.progress import Reporter
 from headstart.table import Kind, Names, Table
@@ -162,7 +162,7 @@ class Headstart:
 
     fitted_: ModelState
     _lock: threading.RLock  # held by every change
-    _notes: Notes | None = None  # the changes to write to the folder, inside ``updating``
+    _notes: CallLog | None = None  # the changes to write to the folder, inside ``updating``
 
     def __init__(
         self,
@@ -327,7 +327,7 @@ class Headstart:
         self._fitted  # noqa: B018 (raises an error before the folder is made)
         save(lambda: self._fitted, Path(path), owner=self)
         if self._notes is not None:
-            self._notes.forget()  # ``path`` may be the folder of ``updating``
+            self._notes.discard()  # ``path`` may be the folder of ``updating``
         LOG.info("saved %s", path)
 
     @classmethod
@@ -371,7 +371,7 @@ class Headstart:
         with open_for_changes(Path(path)) as (before, lock):
             model = cls._from_state(before.fitted)
             lock.owner = model
-            model._notes = notes = Notes(before.fitted)
+            model._notes = notes = CallLog(before.fitted)
             try:
                 model.set_encoders(encoders or {})
                 yield model
@@ -409,7 +409,7 @@ class Headstart:
                 fitted.schema.check_encoders(by_column)
             after = replace(fitted, encoders={**fitted.encoders, **by_column})
             if self._notes is not None:
-                self._notes.follow(fitted, after)
+                self._notes.record_unsaved(fitted, after)
             self.fitted_ = after
 
     @property
@@ -912,7 +912,7 @@ class Headstart:
             if exists and name != known.name:
                 raise InputError(f"feature {name!r} is already in the model, or was in the table of its fit")
             self._change(
-                fitted.renamed(known, name),
+                fitted.rename_feature(known, name),
                 lambda: {"verb": "rename_feature", "name": known.name, "to": name},
             )
             LOG.info("renamed feature %r to %r", known.name, name)
@@ -1017,7 +1017,7 @@ class Headstart:
         with self._lock:
             fitted = self._fitted
             known = fitted.catalogue[feature]
-            require_possible(fitted, [known], update)
+            require_supported(fitted, [known], update)
             context = check_context(known.name, observations, known.kind, fitted.rows)
             return self._observe(feature_triples(fitted, known, *context, time), update)
 
@@ -1058,8 +1058,8 @@ class Headstart:
     def _observe(self, triples: Triples, update: Update) -> Observed:
         """Add checked observations; the caller holds the lock."""
         fitted = self._fitted
-        require_possible(fitted, triples.features, update)
-        after, observed, surprise = take_observations(fitted, triples, update)
+        require_supported(fitted, triples.features, update)
+        after, observed, surprise = observe_triples(fitted, triples, update)
         if surprise is not None:  # before the change: a filter may turn the warning into an error
             warnings.warn(surprise, SurpriseWarning, stacklevel=3)
         self._change(after, lambda: observe_call(fitted, after, triples, update))
@@ -1177,7 +1177,7 @@ class Headstart:
             if name in fitted.rows and fitted.rows.position(name) != position:
                 raise InputError(f"row {name!r} is already in the model")
             self._change(
-                fitted.with_roster(fitted.roster.renamed(position, name)),
+                fitted.with_roster(fitted.roster.rename(position, name)),
                 lambda: {"verb": "rename_row", "name": known, "to": name},
             )
             LOG.info("renamed row %r to %r", known, name)
@@ -1235,7 +1235,7 @@ class Headstart:
     def _change(self, after: ModelState, call: Callable[[], Call]) -> None:
         """Replace the state, and note the call for the journal inside ``updating``."""
         if self._notes is not None:
-            self._notes.note(self.fitted_, after, call())
+            self._notes.record(self.fitted_, after, call())
         self.fitted_ = after
 
     def _adapter_settings(self) -> AdapterConfig | Literal["auto"]:

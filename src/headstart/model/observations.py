@@ -1,7 +1,7 @@
-"""Hold the observations of rows and features in their order of arrival, and choose those of references.
+"""Lists of observations of rows and features, with their order of arrival.
 
-Rows and features hold their observations alike: a row by the numbers of features, a feature by the positions
-of rows. ``updates`` says what a reference is; which observations it rests on is decided here.
+Rows and features store their observations in the same form: a row by the numbers of features, a feature by
+the positions of rows. ``reference_part`` chooses the observations of a reference, which ``updates`` explains.
 """
 
 from __future__ import annotations
@@ -12,31 +12,31 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-FITTED, CORRECTED = -2, -1  # arrivals of observations of the table: unchanged, and with another value
+FITTED, CORRECTED = -2, -1  # arrivals of observations of the fitted table: unchanged, and corrected since
 
 
 class ObservationList(NamedTuple):
-    """ObservationList of one row or one feature, each cell once, in ascending order of ``keys``."""
+    """Observations of one row or one feature, each cell once, in ascending order of ``keys``."""
 
     keys: NDArray[Any]  # (n,): numbers of features (of a row), or positions of rows (of a feature)
-    values: NDArray[np.float64]  # (n,): in the data's own units
-    # (n,): the order in which cells arrived first, negative for those of the table. None: all are FITTED.
+    values: NDArray[np.float64]  # (n,): in the units of the data
+    # (n,): the order in which cells first arrived, negative for cells of the table. None: all are FITTED.
     arrivals: NDArray[np.int64] | None = None
-    times: NDArray[np.float64] | None = None  # (n,): in a model whose observations age
+    times: NDArray[np.float64] | None = None  # (n,): None if observations do not age
 
     @classmethod
     def none(cls, *, timed: bool = False) -> ObservationList:
-        """Return an empty list of observations that did not come with the table."""
-        nothing = np.zeros(0, np.int64)
-        return cls(nothing, np.zeros(0), nothing, np.zeros(0) if timed else None)
+        """Return an empty list of observations, of a row or feature that is not in the table."""
+        empty = np.zeros(0, np.int64)
+        return cls(empty, np.zeros(0), empty, np.zeros(0) if timed else None)
 
     @property
     def since_fit(self) -> bool:
-        """Whether any of them arrived, or was corrected, after ``fit``."""
+        """Whether any observation arrived or was corrected after ``fit``."""
         return self.arrivals is not None and bool((self.arrivals > FITTED).any())
 
     def take(self, chosen: NDArray[Any] | slice) -> ObservationList:
-        """Return the observations at these positions or in this mask."""
+        """Return the observations at the positions or in the mask ``chosen``."""
         return ObservationList(
             self.keys[chosen],
             self.values[chosen],
@@ -44,13 +44,13 @@ class ObservationList(NamedTuple):
             None if self.times is None else self.times[chosen],
         )
 
-    def joined(self, other: ObservationList) -> ObservationList:
-        """Return them with ``other``, whose keys ascend; a key in both gets the value of ``other``.
+    def merge(self, other: ObservationList) -> ObservationList:
+        """Merge these observations with ``other``, whose values replace those of the same keys.
 
-        A corrected cell keeps its place in the order of arrival.
+        A replaced value does not change the position of its cell in the order of arrival.
         """
         arrivals = np.full(len(self.keys), FITTED) if self.arrivals is None else self.arrivals
-        fresh = np.full(len(other.keys), FITTED) if other.arrivals is None else other.arrivals
+        other_arrivals = np.full(len(other.keys), FITTED) if other.arrivals is None else other.arrivals
         at = self.keys.searchsorted(other.keys.astype(self.keys.dtype, copy=False))
         inside = at < len(self.keys)
         known = np.zeros(len(at), dtype=bool)
@@ -72,12 +72,12 @@ class ObservationList(NamedTuple):
         return ObservationList(
             _insert(self.keys, at, other.keys[new]),
             _insert(values, at, other.values[new]),
-            _insert(arrivals, at, fresh[new]),
+            _insert(arrivals, at, other_arrivals[new]),
             None if times is None or other.times is None else _insert(times, at, other.times[new]),
         )
 
     def same_as(self, other: ObservationList) -> bool:
-        """Return whether both hold the same values of the same cells, made at the same times."""
+        """Return whether both have the same cells, values and times."""
         return (
             np.array_equal(self.keys, other.keys)
             and np.array_equal(self.values, other.values)
@@ -86,18 +86,18 @@ class ObservationList(NamedTuple):
 
 
 def _insert(array: NDArray[Any], at: NDArray[np.int64], new: NDArray[Any]) -> NDArray[Any]:
-    """Return the array with ``new`` before the positions ``at``."""
-    if len(at) == 1:  # several times as fast
+    """Return the array with the entries ``new`` inserted before the positions ``at``."""
+    if len(at) == 1:  # several times as fast as np.insert
         return np.concatenate([array[: at[0]], new, array[at[0] :]])
     return np.insert(array, at, new)
 
 
 def reference_size(count: int) -> int:
-    """Return the number of observations that the reference of ``count`` observations rests on.
+    """Return the number of observations that a reference uses if there are ``count``.
 
-    It is the largest of 0, 1, 2, 3, 4, 6, 8, 12, 16, … (2ᵏ and 3·2ᵏ) that is at most ``count``. So a
-    reference is computed a number of times that grows with the logarithm of ``count``, which costs a constant
-    time for each observation, and it rests on at least two thirds of the observations.
+    It is the largest of 0, 1, 2, 3, 4, 6, 8, 12, 16, … (2ᵏ and 3·2ᵏ) that is at most ``count``. So the number
+    of times that a reference is computed grows with the logarithm of ``count``, at a constant cost per
+    observation, and a reference uses at least two thirds of the observations.
 
     >>> [reference_size(count) for count in range(10)]
     [0, 1, 2, 3, 4, 4, 6, 6, 8, 8]
@@ -109,22 +109,23 @@ def reference_size(count: int) -> int:
 
 
 def reference_part(observations: ObservationList, *, fitted: bool) -> ObservationList | None:
-    """Return the observations that a reference rests on: the first to arrive, those of the table before all.
+    """Return the observations that a reference uses: those of the table, then the first that arrived.
+
+    Returns None if the reference is that of the fit.
 
     Parameters
     ----------
     observations : ObservationList
-        Those that the reference may read.
+        The observations that the reference may use.
     fitted : bool
-        Whether there is a reference of the fit. It is used as long as the others would not rest on more
-        than the observations of the table, and the result is None then.
+        Whether there is a reference of the fit. It is used until another one would use more observations.
     """
     arrivals = observations.arrivals
     if arrivals is None:
         return None if fitted else observations
-    count, old = len(arrivals), int((arrivals < 0).sum())
-    size = max(reference_size(count), old)
-    if fitted and size == old:
+    count, in_table = len(arrivals), int((arrivals < 0).sum())
+    size = max(reference_size(count), in_table)
+    if fitted and size == in_table:
         return None
     if size == count:
         return observations
@@ -133,29 +134,29 @@ def reference_part(observations: ObservationList, *, fitted: bool) -> Observatio
 
 
 def references_differ(before: ObservationList | None, after: ObservationList | None) -> bool:
-    """Return whether references that rest on ``before`` and ``after`` differ; None is that of the fit."""
+    """Return whether the references of ``before`` and ``after`` differ; None is the reference of the fit."""
     if before is None or after is None:
         return before is not after
     return not before.same_as(after)
 
 
 class ObservationLists(NamedTuple):
-    """ObservationList of several rows or features, one line after the other."""
+    """Observations of several rows or features, line by line."""
 
     counts: NDArray[np.int64]  # (lines,)
     keys: NDArray[np.int64]  # (n,): ascending within a line
-    values: NDArray[np.float64]  # (n,): in the data's own units
-    times: NDArray[np.float64] | None = None  # (n,): in a model whose observations age
+    values: NDArray[np.float64]  # (n,): in the units of the data
+    times: NDArray[np.float64] | None = None  # (n,): None if observations do not age
 
     @classmethod
     def of(cls, lists: Sequence[ObservationList]) -> ObservationLists:
-        """Join lists of observations; with times if all of them have some."""
-        counts = np.array([len(each.keys) for each in lists], dtype=np.int64)
-        keys = np.concatenate([np.zeros(0, np.int64), *(each.keys for each in lists)])
-        values = np.concatenate([np.zeros(0), *(each.values for each in lists)])
-        times = [each.times for each in lists if each.times is not None]
-        known = bool(times) and len(times) == len(lists)
-        return cls(counts, keys, values, np.concatenate(times) if known else None)
+        """Concatenate lists of observations, with their times if all lists have times."""
+        counts = np.array([len(line.keys) for line in lists], dtype=np.int64)
+        keys = np.concatenate([np.zeros(0, np.int64), *(line.keys for line in lists)])
+        values = np.concatenate([np.zeros(0), *(line.values for line in lists)])
+        times = [line.times for line in lists if line.times is not None]
+        timed = bool(times) and len(times) == len(lists)
+        return cls(counts, keys, values, np.concatenate(times) if timed else None)
 
     @property
     def lines(self) -> NDArray[np.int64]:
@@ -170,7 +171,7 @@ def split_by_line(
     arrivals: NDArray[np.int64],
     times: NDArray[np.float64] | None,
 ) -> dict[int, ObservationList]:
-    """Split observations in any order into lists, by line; a line has each key once."""
+    """Split unordered observations into one list per line; a line must not have a key twice."""
     if not len(lines):
         return {}
     if len(lines) == 1:

@@ -1,4 +1,8 @@
-"""Share arrays between versions of a model: a change copies only the changed entries."""
+"""Arrays that versions of a model share: a change copies only a few entries.
+
+``FeatureStore`` and ``RowStore`` keep heads and states in an ``Arena``, and their slots in a
+``PersistentArray``.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +20,10 @@ from headstart.core.types import Heads, OneHead, OneState, RowStates
 
 
 class PersistentArray:
-    """An array that never changes; changes return another one that shares the rest with it.
+    """An immutable array; methods that change it return another one that shares unchanged entries.
 
-    Recent changes lie over a base. Only when there are more of them than the root of the base's length, all
-    of it is copied: so a change costs little, however long the array is.
+    Changes are stored beside a base array. The base is copied only when the number of changes exceeds the
+    square root of its length, so the average cost of a change grows with this root.
 
     >>> one = PersistentArray(np.zeros(5))
     >>> other = one.put(np.array([3]), np.array([7.0]))
@@ -37,30 +41,30 @@ class PersistentArray:
 
     def take(self, positions: NDArray[np.int64]) -> NDArray[Any]:
         """Return the entries at these positions."""
-        found = self._base.take(positions, axis=0)
+        entries = self._base.take(positions, axis=0)
         if len(self._positions):
             at = self._positions.searchsorted(positions)
             at[at == len(self._positions)] = 0
             changed = self._positions.take(at) == positions
             if changed.any():
-                found[changed] = self._values[at[changed]]
-        return found
+                entries[changed] = self._values[at[changed]]
+        return entries
 
     def whole(self) -> NDArray[Any]:
-        """Return all entries, not to be written to."""
+        """Return all entries; the caller must not write to them."""
         if not len(self._positions):
             return self._base
-        every = self._base.copy()
-        every[self._positions] = self._values
-        return every
+        entries = self._base.copy()
+        entries[self._positions] = self._values
+        return entries
 
     def put(self, positions: NDArray[np.int64], values: NDArray[Any]) -> PersistentArray:
-        """Return an array with other values at these positions, which differ."""
+        """Return an array with ``values`` at ``positions``, which must be distinct."""
         if (len(positions) + len(self._positions)) ** 2 > len(self._base):
-            every = self._base.copy()
-            every[self._positions] = self._values
-            every[positions] = values
-            return PersistentArray(every)
+            entries = self._base.copy()
+            entries[self._positions] = self._values
+            entries[positions] = values
+            return PersistentArray(entries)
         after = copy(self)
         if len(positions) == 1:
             at = int(self._positions.searchsorted(positions[0]))
@@ -69,27 +73,32 @@ class PersistentArray:
             after._positions = np.concatenate([self._positions[:at], positions, self._positions[tail:]])
             after._values = np.concatenate([self._values[:at], values, self._values[tail:]])
             return after
-        kept = ~np.isin(self._positions, positions)
-        every = np.concatenate([self._positions[kept], positions])
-        order = every.argsort()
-        after._positions = every[order]
-        after._values = np.concatenate([self._values[kept], values])[order]
+        others = ~np.isin(self._positions, positions)
+        merged = np.concatenate([self._positions[others], positions])
+        order = merged.argsort()
+        after._positions = merged[order]
+        after._values = np.concatenate([self._values[others], values])[order]
         return after
 
-    def extended(self, more: NDArray[Any]) -> PersistentArray:
-        """Return a longer array."""
+    def extend(self, more: NDArray[Any]) -> PersistentArray:
+        """Return the array with ``more`` entries appended."""
         return PersistentArray(np.concatenate([self.whole(), more])) if len(more) else self
 
 
 Part = TypeVar("Part", Heads, RowStates)
 
-_CLAIMING = threading.Lock()  # one for all arenas, because a lock of their own could not be copied
+_RESERVING = threading.Lock()  # shared by all arenas, because an arena with a lock could not be copied
 
 
 class Arena(Generic[Part]):
-    """Heads or states in arrays with room for more. A slot is written once, before anyone reads it.
+    """Heads or states in tensors with room for more. A slot is written once, before it is read.
 
-    The tensors own the memory; ``arrays`` are views of them, which copies and pickles of an arena make anew.
+    Parameters
+    ----------
+    parts : Heads or RowStates
+        The items of the first slots.
+    room : int
+        The number of free slots after them.
     """
 
     def __init__(self, parts: Part, room: int) -> None:
@@ -97,41 +106,41 @@ class Arena(Generic[Part]):
         self.used = len(parts)
 
     @classmethod
-    def over(cls, parts: Part, used: int) -> Arena[Part]:
-        """Return an arena in these very arrays, of which the first ``used`` slots are in use."""
+    def wrap(cls, parts: Part, used: int) -> Arena[Part]:
+        """Return an arena that shares the memory of ``parts``, whose first ``used`` slots are in use."""
         arena = cls.__new__(cls)
         arena.parts, arena.used = parts, used
         return arena
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the views: a copy of them would not share memory with the copied tensors."""
+        """Leave out ``arrays``: copies of these views would not share memory with the copied tensors."""
         return {name: value for name, value in vars(self).items() if name != "arrays"}
 
     @cached_property
     def arrays(self) -> list[NDArray[Any]]:
-        """All parts as numpy arrays, one entry per slot."""
+        """Views of all parts as numpy arrays, with one entry per slot."""
         return [part.numpy() for part in self.parts.parts()]
 
-    def claimed(self, count: int) -> range | None:
-        """Reserve ``count`` slots for the caller alone; None if there is no room left."""
-        with _CLAIMING:
+    def reserve(self, count: int) -> range | None:
+        """Reserve ``count`` slots for the caller; return None if there is not enough room."""
+        with _RESERVING:
             if self.used + count > len(self.parts):
                 return None
             self.used += count
             return range(self.used - count, self.used)
 
     def write(self, slots: range, parts: Part | Sequence[OneHead] | Sequence[OneState]) -> None:
-        """Fill reserved slots with a batch, or with single items one by one."""
+        """Write a batch, or a sequence of single items, to reserved slots."""
         if isinstance(parts, (Heads, RowStates)):
-            for own, given in zip(self.parts.parts(), parts.detach().parts(), strict=True):
-                own[slots.start : slots.stop] = given
+            for target, source in zip(self.parts.parts(), parts.detach().parts(), strict=True):
+                target[slots.start : slots.stop] = source
             return
         arrays = self.arrays
         for slot, item in zip(slots, parts, strict=True):
-            numbers = (each for each in item if each is not None)
+            numbers = (part for part in item if part is not None)
             for array, number in zip(arrays, numbers, strict=True):
                 array[slot] = number
 
     def take(self, slots: Tensor | slice) -> Part:
-        """Return the items in these slots; those of a slice are not copied."""
+        """Return the items in these slots, without a copy if ``slots`` is a slice."""
         return self.parts.take(slots)

@@ -85,7 +85,7 @@ class Candidates:
         types = torch.from_numpy(columns.types)[slots]
         shots = torch.from_numpy(columns.shots)[slots]
         all_types = torch.from_numpy(columns.kinds)
-        return cls(fitted.catalogue.stored(slots), types, fitted.modelled(types), shots, all_types)
+        return cls(fitted.catalogue.stored(slots), types, fitted.modelled_kinds(types), shots, all_types)
 
 
 def scores(
@@ -102,7 +102,9 @@ def scores(
     the quantile of the probability, given the uncertainty of head and row.
     """
     likelihood, modelled = fitted.knowledge.likelihood, candidates.modelled
-    if criterion.by == "mean" and not bool(likelihood.squashes(fitted.modelled(candidates.all_types)).any()):
+    if criterion.by == "mean" and not bool(
+        likelihood.squashes(fitted.modelled_kinds(candidates.all_types)).any()
+    ):
         scored = grid_logits(candidates.heads, states, dtype)
     else:
         predictive = predict_grid(candidates.heads, states, modelled, likelihood, dtype)
@@ -650,7 +652,7 @@ def _highest_rows(
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return the positions of the rows with the highest scores, and the scores in the data's units."""
     types = torch.tensor([feature.kind.type])
-    candidate = Candidates(heads, types, fitted.modelled(types), torch.tensor([feature.shots]), types)
+    candidate = Candidates(heads, types, fitted.modelled_kinds(types), torch.tensor([feature.shots]), types)
     roster, positions, excluded = fitted.roster, candidates, np.zeros(len(candidates), dtype=bool)
     read_all = 3 * len(candidates) > len(fitted.rows)
     if read_all:  # in the order of storage, so that the states are not copied

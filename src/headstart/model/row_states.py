@@ -1,4 +1,8 @@
-"""Compute the states of rows from their observations."""
+"""Compute the states of rows from their observations: many at once, or one row without the cost of batching.
+
+``updates`` calls these functions for rows of the model, ``inputs`` for rows that are passed to a prediction,
+and ``explanation`` reads the inputs of one state.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ from headstart.table import Cells
 from headstart.table.cells import offsets
 from headstart.table.kinds import KindType
 
-_AT_ONCE = 2**16  # observations whose heads are brought to a row's own form at a time
+_AT_ONCE = 2**16  # observations whose heads are reduced to the backbone's activations at a time
 
 
 def observations_of_row(fitted: ModelState, row: int) -> ObservationList:
@@ -38,7 +42,7 @@ def observations_of_row(fitted: ModelState, row: int) -> ObservationList:
 
 
 def fitted_observations(fitted: ModelState, row: int) -> ObservationList:
-    """Return the observations of a row in the table of the fit, also those of features removed since."""
+    """Return the observations of a row in the fitted table, including features that were removed since."""
     cells = fitted.knowledge.cells
     begin, end = cells.indptr.numpy()[row : row + 2]
     numbers, values = cells.index.numpy()[begin:end].astype(np.int64), cells.values.numpy()[begin:end]
@@ -48,7 +52,7 @@ def fitted_observations(fitted: ModelState, row: int) -> ObservationList:
 
 
 def reads_any_feature(fitted: ModelState) -> bool:
-    """Return whether states of rows can depend on features added after fit, too."""
+    """Return whether states of rows can also depend on features added after fit."""
     return fitted.backbone.reads_any_head and fitted.adapter.gives_uncertainty
 
 
@@ -60,11 +64,11 @@ def compute_row_states(
     metadata: NDArray[np.float32] | None = None,
     which: Reads = "references",
 ) -> RowStates:
-    """Compute the states of rows from their observations and encoded ``metadata`` (rows, width).
+    """Compute the states of rows from their observations and their encoded ``metadata`` (rows, width).
 
-    Each observation is read by the reference of its feature, or by the backbone's own heads if ``which`` is
-    "fitted". ObservationList of features that were removed, or that the backbone does not know and cannot
-    read, are left out. ``names`` are for messages.
+    Each observation is read by the reference of its feature, or by the head of the backbone if ``which`` is
+    "fitted". Observations of removed features, and of features that the backbone cannot read, are left out.
+    ``names`` are used in error messages.
     """
     by_any = reads_any_feature(fitted)
     read = fitted.catalogue.slots_by_number(lists.keys) >= 0
@@ -75,7 +79,7 @@ def compute_row_states(
         facts[:, 3] = 1.0
     try:
         if by_any:
-            states = _by_heads(fitted, cells, slots, facts, _belief(fitted, len(names), metadata))
+            states = _states_by_heads(fitted, cells, slots, facts, _row_priors(fitted, len(names), metadata))
         else:
             states = fitted.backbone.states(cells)
         states = fitted.adapter.refine(states)
@@ -84,20 +88,20 @@ def compute_row_states(
         finite = torch.zeros(len(names), dtype=torch.bool)
     if not bool(finite.all()):
         sizes = torch.zeros(len(names)).index_add_(0, cells.lines, cells.values.abs())
-        raise row_too_extreme(names[int(torch.where(finite, -1.0, sizes).argmax())])
+        raise extreme_row_error(names[int(torch.where(finite, -1.0, sizes).argmax())])
     return states
 
 
-def row_too_extreme(name: str) -> NumericalError:
-    """Return the error of a row whose numbers are too large to compute with."""
+def extreme_row_error(name: str) -> NumericalError:
+    """Return the error for a row whose numbers are too large to compute with."""
     return NumericalError(
         f"row {name!r}: its observations are so extreme that nothing can be computed from them; "
         "correct them or leave them out"
     )
 
 
-def has_short_ways(fitted: ModelState) -> bool:
-    """Return whether the parts of a model have forms for a single row or feature."""
+def has_single_forms(fitted: ModelState) -> bool:
+    """Return whether backbone and adapter have faster forms for a single row or feature."""
     adapter, backbone = fitted.adapter, fitted.backbone
     identity = backbone.config.likelihood.rating_link == "identity"
     return adapter.adapts_one and backbone.reads_single_rows and identity
@@ -106,7 +110,7 @@ def has_short_ways(fitted: ModelState) -> bool:
 def compute_row_state(
     fitted: ModelState, row: int, observations: ObservationList, which: Reads = "references"
 ) -> OneState:
-    """``compute_row_states`` of one known row, where ``has_short_ways``."""
+    """Compute the state of one known row as ``compute_row_states`` does, if ``has_single_forms``."""
     try:
         one, known = _one_row(fitted, observations, which)
         state = fitted.backbone.state_of_one(one, known, row_prior_of(fitted, row))
@@ -115,12 +119,12 @@ def compute_row_state(
     except LinAlgError:
         finite = False
     if not finite:
-        raise row_too_extreme(fitted.rows[row])
+        raise extreme_row_error(fitted.rows[row])
     return state
 
 
 def _one_row(fitted: ModelState, observations: ObservationList, which: Reads) -> tuple[OneRow, Array]:
-    """Return a row's observations with the heads that read them, and the positions of the backbone's own."""
+    """Return a row's observations with the heads that read them, and its features in the backbone."""
     numbers, values, times = observations.keys, observations.values, observations.times
     slots, facts = fitted.catalogue.reference_slots(numbers), fitted.catalogue.facts(numbers)
     read = slots >= 0
@@ -132,12 +136,12 @@ def _one_row(fitted: ModelState, observations: ObservationList, which: Reads) ->
         times = None if times is None else times[read]
     scaled = ((values - facts[:, 1]) / facts[:, 2]).astype(np.float32).astype(np.float64)
     as_fitted = facts[:, 3] > 0
-    own, others = np.flatnonzero(as_fitted), np.flatnonzero(~as_fitted)
-    order = np.concatenate([own, others])
+    unchanged, changed = np.flatnonzero(as_fitted), np.flatnonzero(~as_fitted)
+    order = np.concatenate([unchanged, changed])
     fitted_heads = [part.numpy() for part in fitted.knowledge.heads.detach().parts()]
     weight, bias, covariance, noise = (
-        _gathered(one, numbers[own], other, slots[others])
-        for one, other in zip(fitted_heads, fitted.catalogue.stored_arrays, strict=True)
+        _gather_two(first, numbers[unchanged], second, slots[changed])
+        for first, second in zip(fitted_heads, fitted.catalogue.stored_arrays, strict=True)
     )
     heads = np.concatenate([weight, bias[:, None]], axis=1, dtype=np.float64)
     kinds = facts[order, 0].astype(np.int64)
@@ -150,24 +154,24 @@ def _one_row(fitted: ModelState, observations: ObservationList, which: Reads) ->
     return one, numbers[numbers < len(fitted.backbone_features)]
 
 
-def _gathered(one: Array, at: Array, other: Array, others_at: Array) -> Array:
-    """Return entries of two arrays, one after the other, without a copy in between."""
-    both = np.empty((len(at) + len(others_at), *one.shape[1:]), dtype=one.dtype)
-    np.take(one, at, axis=0, out=both[: len(at)], mode="clip")
-    np.take(other, others_at, axis=0, out=both[len(at) :], mode="clip")
+def _gather_two(first: Array, at_first: Array, second: Array, at_second: Array) -> Array:
+    """Concatenate ``first[at_first]`` and ``second[at_second]`` without intermediate copies."""
+    both = np.empty((len(at_first) + len(at_second), *first.shape[1:]), dtype=first.dtype)
+    np.take(first, at_first, axis=0, out=both[: len(at_first)], mode="clip")
+    np.take(second, at_second, axis=0, out=both[len(at_first) :], mode="clip")
     return both
 
 
 class RowInputs(NamedTuple):
-    """The inputs of one row's state: its observations, and the heads that read them, one each."""
+    """The inputs of one row's state: its observations, and one head per observation that reads it."""
 
-    numbers: NDArray[np.int64]  # (n,): of features
-    values: NDArray[np.float64]  # (n,): in the data's own units
-    cells: Cells  # one line that points at the heads
-    known: Cells  # those that the backbone's own features observed, by position there
+    numbers: NDArray[np.int64]  # (n,): the numbers of the features
+    values: NDArray[np.float64]  # (n,): in the units of the data
+    cells: Cells  # one line, whose indices are positions in ``heads``
+    known: Cells  # one line with the observations of the backbone's features, by position in the backbone
     heads: Heads
     kinds: Tensor
-    belief: RowBelief | None
+    belief: RowBelief | None  # the prior of the row given its metadata
 
 
 @torch.no_grad()
@@ -178,9 +182,9 @@ def row_inputs(
     *,
     as_fitted: bool = False,
 ) -> RowInputs:
-    """Return the inputs of ``compute_row_states`` for a row; those of ``fit`` if ``as_fitted``."""
+    """Return the inputs of ``compute_row_states`` for one row; the inputs of ``fit`` if ``as_fitted``."""
     lists = ObservationLists.of([observations])
-    read = (fitted.catalogue.slots_by_number(lists.keys) >= 0) | as_fitted  # features may have been removed
+    read = (fitted.catalogue.slots_by_number(lists.keys) >= 0) | as_fitted  # not features removed since
     cells, slots, facts = _scaled_cells(fitted, lists, read)
     if as_fitted:
         heads = fitted.knowledge.heads.take(cells.index)
@@ -188,20 +192,24 @@ def row_inputs(
         heads = fitted.catalogue.stored(torch.from_numpy(slots))
         latent = fitted.backbone.activation_size
         if fitted.roster.width > latent:
-            heads = _folded(heads, _learned(fitted, cells)[cells.lines], latent)
-        heads = _mixed(fitted, cells.index.numpy(), heads, facts[:, 3] > 0)
+            heads = _reduce_heads(heads, _learned_activations(fitted, cells)[cells.lines], latent)
+        heads = _use_backbone_heads(fitted, cells.index.numpy(), heads, facts[:, 3] > 0)
     numbers = cells.index.numpy()
     known = cells.keep(cells.index < len(fitted.backbone_features))
-    each = replace(cells, index=torch.arange(len(numbers)), width=len(numbers))
+    by_head = replace(cells, index=torch.arange(len(numbers)), width=len(numbers))
     values = facts[:, 1] + facts[:, 2] * cells.values.numpy().astype(np.float64)
     kinds = _kinds(fitted, facts)
-    return RowInputs(numbers, values, each, known, heads, kinds, _belief(fitted, 1, metadata))
+    return RowInputs(numbers, values, by_head, known, heads, kinds, _row_priors(fitted, 1, metadata))
 
 
 def _scaled_cells(
     fitted: ModelState, lists: ObservationLists, read: NDArray[np.bool_]
 ) -> tuple[Cells, NDArray[np.int64], NDArray[np.float64]]:
-    """Return the observations in a mask: cells by number, the slots of references, and facts of features."""
+    """Return the observations in the mask ``read`` as scaled cells, whose indices are numbers of features.
+
+    Also returns, for each observation, the slot of its feature's reference (n,) and the feature's facts
+    (n, 4).
+    """
     lines, numbers = lists.lines[read], lists.keys[read]
     facts = fitted.catalogue.facts(numbers)
     counts = np.bincount(lines, minlength=len(lists.counts))
@@ -216,27 +224,27 @@ def _scaled_cells(
 
 
 def _kinds(fitted: ModelState, facts: NDArray[np.float64]) -> Tensor:
-    return fitted.modelled(torch.from_numpy(facts[:, 0].astype(np.int64)))
+    return fitted.modelled_kinds(torch.from_numpy(facts[:, 0].astype(np.int64)))
 
 
-def _learned(fitted: ModelState, cells: Cells) -> Tensor:
-    """Return the activations that the adapter learned, given the rows' fitted features: (rows, learned).
+def _learned_activations(fitted: ModelState, cells: Cells) -> Tensor:
+    """Return the activations that the adapter adds to those of the backbone: (rows, learned).
 
-    They are functions of a row's code; their product with a head is a constant of each row.
+    They are functions of the code that the backbone computes from a row's observations of its features.
     """
-    own = cells.keep(cells.index < fitted.backbone.features)
-    states = fitted.adapter.refine(fitted.backbone.states(own))
+    known = cells.keep(cells.index < fitted.backbone.features)
+    states = fitted.adapter.refine(fitted.backbone.states(known))
     return states.activation[:, fitted.backbone.activation_size :]
 
 
-def _by_heads(
+def _states_by_heads(
     fitted: ModelState,
     cells: Cells,
     slots: NDArray[np.int64],
     facts: NDArray[np.float64],
     belief: RowBelief | None,
 ) -> RowStates:
-    """Return the states of rows whose observations are read by references of features."""
+    """Compute the states of rows whose observations are read by references of features."""
     backbone = fitted.backbone
     if not backbone.reads_any_head:
         raise TypeError(f"{backbone.config.name} describes rows by its own features only")
@@ -244,78 +252,80 @@ def _by_heads(
     kinds = _kinds(fitted, facts)
     if fitted.roster.width == latent:
         unique, first, inverse = np.unique(numbers, return_index=True, return_inverse=True)
-        heads = _mixed(
+        heads = _use_backbone_heads(
             fitted, unique, fitted.catalogue.stored(torch.from_numpy(slots[first])), facts[first, 3] > 0
         )
-        few = replace(cells, index=torch.from_numpy(inverse), width=len(unique))
-        return backbone.states_by(few, heads, kinds[torch.from_numpy(first)], _own(fitted, unique), belief)
-    learned, parts = _learned(fitted, cells), []
+        by_head = replace(cells, index=torch.from_numpy(inverse), width=len(unique))
+        kinds = kinds[torch.from_numpy(first)]
+        return backbone.states_by(by_head, heads, kinds, _backbone_positions(fitted, unique), belief)
+    learned, parts = _learned_activations(fitted, cells), []
     for start, stop in _blocks(cells.indptr):
-        part, held = (
-            cells.take(torch.arange(start, stop)),
-            slice(int(cells.indptr[start]), int(cells.indptr[stop])),
+        block = cells.take(torch.arange(start, stop))
+        span = slice(int(cells.indptr[start]), int(cells.indptr[stop]))
+        heads = _reduce_heads(
+            fitted.catalogue.stored(torch.from_numpy(slots[span])), learned[start:stop][block.lines], latent
         )
-        heads = _folded(
-            fitted.catalogue.stored(torch.from_numpy(slots[held])), learned[start:stop][part.lines], latent
+        heads = _use_backbone_heads(fitted, numbers[span], heads, facts[span, 3] > 0)
+        by_head = replace(block, index=torch.arange(len(block.index)), width=len(block.index))
+        prior = None if belief is None else belief.take(torch.arange(start, stop))
+        parts.append(
+            backbone.states_by(by_head, heads, kinds[span], _backbone_positions(fitted, numbers[span]), prior)
         )
-        heads = _mixed(fitted, numbers[held], heads, facts[held, 3] > 0)
-        each = replace(part, index=torch.arange(len(part.index)), width=len(part.index))
-        here = None if belief is None else belief.take(torch.arange(start, stop))
-        parts.append(backbone.states_by(each, heads, kinds[held], _own(fitted, numbers[held]), here))
     return RowStates.concatenate(parts)
 
 
-def _belief(fitted: ModelState, rows: int, metadata: NDArray[np.float32] | None) -> RowBelief | None:
-    """Return the prior of rows with this metadata; where none is given, that of missing metadata."""
-    held = fitted.row_metadata
-    if held is None or held.prior is None:
+def _row_priors(fitted: ModelState, rows: int, metadata: NDArray[np.float32] | None) -> RowBelief | None:
+    """Return the prior of rows given their encoded ``metadata``, which is missing if None."""
+    model_metadata = fitted.row_metadata
+    if model_metadata is None or model_metadata.prior is None:
         return None
-    return held.belief(held.schema.encode([{}] * rows) if metadata is None else metadata)
+    return model_metadata.belief(model_metadata.schema.encode([{}] * rows) if metadata is None else metadata)
 
 
 def row_prior_of(fitted: ModelState, row: int) -> tuple[NDArray[np.float32], NDArray[np.float32]] | None:
-    """Return the prior of one row given its metadata, in numpy: a shift, and the covariance around it."""
-    held = fitted.row_metadata
-    if held is None or held.prior is None:
+    """Return the prior of one row given its metadata, in numpy: the mean's shift, and the covariance."""
+    metadata = fitted.row_metadata
+    if metadata is None or metadata.prior is None:
         return None
-    belief = held.belief(held.encoded[row : row + 1])
+    belief = metadata.belief(metadata.encoded[row : row + 1])
     return None if belief is None else (belief.shift[0].numpy(), belief.covariance.numpy())
 
 
 def _blocks(indptr: Tensor) -> list[tuple[int, int]]:
-    """Return ranges of lines with a bounded number of observations each."""
+    """Split the lines into ranges with a bounded number of observations each."""
     marks = torch.div(indptr[1:], _AT_ONCE, rounding_mode="floor")
     ends = [*(torch.nonzero(marks.diff())[:, 0] + 1).tolist(), len(indptr) - 1]
     return list(zip([0, *ends[:-1]], ends, strict=True))
 
 
-def _mixed(
+def _use_backbone_heads(
     fitted: ModelState, numbers: NDArray[np.int64], heads: Heads, as_fitted: NDArray[np.bool_]
 ) -> Heads:
-    """Return the given heads, with the backbone's own where features are as fitted."""
+    """Return ``heads``, replaced by the heads of the backbone where ``as_fitted``."""
     if not as_fitted.any():
         return heads
     where = torch.from_numpy(as_fitted)
-    own = fitted.knowledge.heads.take(torch.from_numpy(numbers[as_fitted]))
+    backbone_heads = fitted.knowledge.heads.take(torch.from_numpy(numbers[as_fitted]))
     if as_fitted.all():
-        return own
-    changed = []
-    for part, other in zip(heads.parts(), own.parts(), strict=True):
+        return backbone_heads
+    parts = []
+    for part, replacement in zip(heads.parts(), backbone_heads.parts(), strict=True):
         part = part.clone()
-        part[where] = other.to(part.dtype)
-        changed.append(part)
-    return Heads(*changed)
+        part[where] = replacement.to(part.dtype)
+        parts.append(part)
+    return Heads(*parts)
 
 
-def _own(fitted: ModelState, numbers: NDArray[np.int64]) -> Tensor:
-    """Return the positions of features among the backbone's, which are their numbers; -1 of others."""
+def _backbone_positions(fitted: ModelState, numbers: NDArray[np.int64]) -> Tensor:
+    """Return the positions of features in the backbone, which are their numbers; -1 for other features."""
     return torch.from_numpy(np.where(numbers < len(fitted.backbone_features), numbers, -1))
 
 
-def _folded(heads: Heads, learned: Tensor, latent: int) -> Heads:
-    """Return heads of the first activations only, given the values of the others (heads, learned).
+def _reduce_heads(heads: Heads, learned: Tensor, latent: int) -> Heads:
+    """Reduce heads to the first ``latent`` activations, given the values of the others (heads, learned).
 
-    w₂·φ becomes part of the bias: (w₁, b + w₂·φ) = A·(w₁, w₂, b), and the covariance A·C·Aᵀ.
+    With φ the values of the others, w₂·φ becomes a part of the bias: the reduced head is
+    (w₁, b + w₂·φ) = A·(w₁, w₂, b), with the covariance A·C·Aᵀ.
     """
     size = heads.weight.shape[1] + 1
     shared = latent * (latent + 1) // 2  # entries of the packed covariance of w₁, which comes first

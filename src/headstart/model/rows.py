@@ -1,4 +1,4 @@
-"""Hold the rows of a model with their states and observations."""
+"""Store the rows of a model with their states, observations and metadata."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -20,24 +20,17 @@ from headstart.table import MetadataSchema
 from headstart.table.metadata import as_array
 from headstart.table.names import Names
 
-_MIN_ROOM, _ROOM_SHARE = 1024, 8
-
-
-class StateArrays(NamedTuple):
-    """The parts of a row's state that heads read."""
-
-    activation: NDArray[np.float32]  # (width,)
-    noise: float
-    variance: NDArray[np.float32] | None  # (width,)
+_MIN_ROOM, _ROOM_SHARE = 1024, 8  # free slots of a new arena: at least 1024, and an eighth of the rows
 
 
 class RowStore:
-    """Rows by name with their states and observations; it never changes.
+    """An immutable collection of rows with their names, states and observations.
 
     A row has up to three states (see ``updates``): the *current* one, from which it is predicted; its
-    *reference*, which heads of features read; and the one of the fit, which references of features read.
-    Most rows have one state for all three. Changes return another store that shares the rest with this one:
-    states lie in an arena to which only new ones are written.
+    *reference*, from which heads of features are computed; and the *fitted* one, from which references of
+    features are computed. Most rows have one state for all three. A method that changes rows returns another
+    store that shares unchanged states with this one: all states are in an arena, to which new ones are
+    appended.
     """
 
     def __init__(self, names: Names, states: RowStates) -> None:
@@ -45,12 +38,14 @@ class RowStore:
         self._arena = Arena(states, 0)
         self._share_slots(np.arange(len(states)))
         self._base: dict[int, ObservationList] = {}
-        self._recent: dict[int, ObservationList] = {}  # come before those of the same row in the base
-        self._cells: tuple[dict[int, ObservationList], ObservationLists] | None = None  # of the base
+        self._recent: dict[int, ObservationList] = {}  # replaces entries of the base
+        self._cells: tuple[dict[int, ObservationList], ObservationLists] | None = (
+            None  # the base and its lists
+        )
 
     @classmethod
-    def over(cls, names: Names, arena: Arena[RowStates]) -> RowStore:
-        """Return rows whose states lie in ``arena``, in their order."""
+    def from_arena(cls, names: Names, arena: Arena[RowStates]) -> RowStore:
+        """Return a store of rows whose states are in ``arena``, in the order of ``names``."""
         store = cls(names, arena.take(slice(0, 0)))
         store._arena = arena
         store._share_slots(np.arange(len(names)))
@@ -73,12 +68,12 @@ class RowStore:
         """The current states of all rows."""
         slots = self._slots.whole()
         if len(self._arena.parts) == len(self) and np.array_equal(slots, np.arange(len(self))):
-            return self._arena.parts  # nothing has changed since they were made
+            return self._arena.parts  # without a copy, as no state has changed
         return self._arena.take(torch.from_numpy(slots))
 
     @property
     def unchanged(self) -> bool:
-        """Whether all rows have the states of the fit."""
+        """Whether no row was added, observed or removed since fit."""
         return self._references is self._slots
 
     def take(self, rows: NDArray[np.int64]) -> RowStates:
@@ -92,7 +87,7 @@ class RowStore:
         return self._arena.take(torch.from_numpy(self._references.take(rows)))
 
     def take_fitted(self, rows: NDArray[np.int64]) -> RowStates:
-        """Return the states that ``fit`` gave these rows, which must be rows of its table."""
+        """Return the states of the fit of the rows at these positions."""
         return self._arena.take(torch.from_numpy(self._fitted.take(rows)))
 
     def slots(self) -> NDArray[np.int64]:
@@ -100,46 +95,38 @@ class RowStore:
         return self._slots.whole()
 
     def stored(self, slots: slice) -> RowStates:
-        """Return the states in these slots; some may belong to no row."""
+        """Return the states in these slots, including states that belong to no row any more."""
         return self._arena.take(slots)
 
     def head_inputs(
         self, rows: NDArray[np.int64], which: Literal["current", "references", "fitted"]
     ) -> tuple[NDArray[Any], ...]:
-        """Return activation, noise and variance of rows in numpy, as far as the states have them."""
-        by_kind = {"current": self._slots, "references": self._references, "fitted": self._fitted}
-        slots = by_kind[which].take(rows)
+        """Return the activation, noise and variance of rows in numpy, without the parts that states lack."""
+        by_version = {"current": self._slots, "references": self._references, "fitted": self._fitted}
+        slots = by_version[which].take(rows)
         return tuple(part.take(slots, axis=0) for part in self._arena.arrays[2:])
 
-    def arrays(self, row: int) -> StateArrays:
-        """Return the current state of one row, without a copy."""
-        parts, slot = self._arena.parts, int(self._slots.take(np.array([row]))[0])
-        noise, variance = parts.noise, parts.variance
-        return StateArrays(
-            parts.activation[slot].numpy(),
-            1.0 if noise is None else float(noise[slot]),
-            None if variance is None else variance[slot].numpy(),
-        )
-
     def observations(self, row: int) -> ObservationList | None:
-        """Return the observations of a row; None if they are those of the table of the fit."""
-        found = self._recent.get(row)
-        return self._base.get(row) if found is None else found
+        """Return the observations of a row; None if they are those of the fitted table."""
+        observations = self._recent.get(row)
+        return self._base.get(row) if observations is None else observations
 
     @property
     def observed_rows(self) -> list[int]:
-        """The rows that were added or observed after fit, in order."""
+        """The positions of the rows that were added or observed since fit, in ascending order."""
         return sorted({*self._base, *self._recent})
 
     def observers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return those of ``observed_rows`` that observed any feature of these numbers, in order."""
+        """Return the ``observed_rows`` that observed any of the features with these numbers."""
         if self._cells is None or self._cells[0] is not self._base:
             self._cells = (self._base, ObservationLists.of(list(self._base.values())))
-        lists, every = self._cells[1], np.array([*self._base], dtype=np.int64)
-        found = every[np.unique(lists.lines[np.isin(lists.keys, numbers)])]
-        found = found[~np.isin(found, np.array([*self._recent], dtype=np.int64))]
-        recent = [row for row, each in self._recent.items() if np.isin(each.keys, numbers).any()]
-        return np.union1d(found, np.array(recent, dtype=np.int64))
+        lists, base_rows = self._cells[1], np.array([*self._base], dtype=np.int64)
+        observers = base_rows[np.unique(lists.lines[np.isin(lists.keys, numbers)])]
+        observers = observers[~np.isin(observers, np.array([*self._recent], dtype=np.int64))]
+        recent = [
+            row for row, observations in self._recent.items() if np.isin(observations.keys, numbers).any()
+        ]
+        return np.union1d(observers, np.array(recent, dtype=np.int64))
 
     def put(
         self,
@@ -147,33 +134,34 @@ class RowStore:
         states: RowStates | Sequence[OneState],
         observations: Sequence[ObservationList],
     ) -> RowStore:
-        """Return a store in which these rows have other current states and observations."""
-        after = self._copied()
-        slots = after._written(states)
+        """Return a store with these current states and observations of ``rows``."""
+        after = self._copy()
+        slots = after._write(states)
         after._slots = after._slots.put(rows, slots)
-        after._keep(dict(zip(rows.tolist(), observations, strict=True)))
+        after._store(dict(zip(rows.tolist(), observations, strict=True)))
         return after
 
     def put_references(self, rows: NDArray[np.int64], states: RowStates | Sequence[OneState]) -> RowStore:
-        """Return a store in which these rows have other references."""
-        after = self._copied()
-        slots = after._written(states)
+        """Return a store with these references of ``rows``."""
+        after = self._copy()
+        slots = after._write(states)
         after._references = after._references.put(rows, slots)
         return after
 
     def reset(self, rows: NDArray[np.int64], *, current: bool) -> RowStore:
-        """Return a store in which rows of the table have the references of the fit again.
+        """Return a store in which ``rows`` of the fitted table have the references of the fit again.
 
-        If ``current``, they also have the states of the fit, and observed nothing since.
+        If ``current``, their current states are also those of the fit, and their observations since fit are
+        removed.
         """
-        after = self._copied()
+        after = self._copy()
         slots = self._fitted.take(rows)
         after._references = after._references.put(rows, slots)
         if current:
             after._slots = after._slots.put(rows, slots)
-            gone = {*rows.tolist()}
-            every = {**self._base, **self._recent}
-            after._base = {row: each for row, each in every.items() if row not in gone}
+            removed = {*rows.tolist()}
+            merged = {**self._base, **self._recent}
+            after._base = {row: value for row, value in merged.items() if row not in removed}
             after._recent = {}
         return after
 
@@ -184,80 +172,83 @@ class RowStore:
         fitted: RowStates,
         observations: dict[int, ObservationList],
     ) -> RowStore:
-        """Return a store in which these rows have these references, states of the fit and observations."""
-        after, states = self._copied(), self.__dict__.get("states")
-        after._references = after._references.put(rows, after._written(references))
-        after._fitted = after._fitted.put(rows, after._written(fitted))
-        after._keep(observations)
+        """Return a store with these references, states of the fit and observations of ``rows``."""
+        after, states = self._copy(), self.__dict__.get("states")
+        after._references = after._references.put(rows, after._write(references))
+        after._fitted = after._fitted.put(rows, after._write(fitted))
+        after._store(observations)
         if states is not None:
             after.__dict__["states"] = states
         return after
 
-    def saved(self, rows: NDArray[np.int64]) -> tuple[RowStates, RowStates]:
-        """Return the references of rows and their states of the fit, for ``with_saved``."""
-        return self.take_references(rows), self.take_fitted(rows)
-
-    def added(
+    def add(
         self,
         names: Sequence[str],
         states: RowStates | Sequence[OneState],
         observations: Sequence[ObservationList],
     ) -> RowStore:
-        """Return a store with further rows, whose references and current states are ``states``."""
-        after = self._copied()
-        slots = after._written(states)
-        after._keep(dict(zip(range(len(self), len(self) + len(names)), observations, strict=True)))
-        after._slots = after._slots.extended(slots)
-        after._references = after._references.extended(slots)
-        after._fitted = after._fitted.extended(slots)
+        """Return a store with more rows, whose references and current states are ``states``."""
+        after = self._copy()
+        slots = after._write(states)
+        after._store(dict(zip(range(len(self), len(self) + len(names)), observations, strict=True)))
+        after._slots = after._slots.extend(slots)
+        after._references = after._references.extend(slots)
+        after._fitted = after._fitted.extend(slots)
         after.names = Names([*self.names, *names], "row")
         return after
 
-    def without(self, row: int) -> RowStore:
-        """Return a store without a row; the rows after it move up."""
-        after = self._copied()
+    def remove(self, row: int) -> RowStore:
+        """Return a store without a row; the positions of later rows decrease by one."""
+        after = self._copy()
         after.names = Names([name for position, name in enumerate(self.names) if position != row], "row")
-        for each in ("_slots", "_references", "_fitted"):
-            setattr(after, each, PersistentArray(np.delete(getattr(self, each).whole(), row)))
-        after._move(0)  # so that no state of the row is left anywhere
-        every = {**self._base, **self._recent}
-        after._base = {other - (other > row): each for other, each in every.items() if other != row}
+        for attribute in ("_slots", "_references", "_fitted"):
+            setattr(after, attribute, PersistentArray(np.delete(getattr(self, attribute).whole(), row)))
+        after._move(0)  # so that the new arena has no state of the removed row
+        merged = {**self._base, **self._recent}
+        after._base = {other - (other > row): value for other, value in merged.items() if other != row}
         after._recent = {}
         return after
 
-    def renamed(self, row: int, name: str) -> RowStore:
-        """Return a store in which a row has another name."""
-        after = self._copied()
+    def rename(self, row: int, name: str) -> RowStore:
+        """Return a store in which a row has the new name ``name``."""
+        after = self._copy()
         names = list(self.names)
         names[row] = name
         after.names = Names(names, "row")
         return after
 
-    def _copied(self) -> RowStore:
+    def _copy(self) -> RowStore:
         after = copy(self)
         after.__dict__.pop("states", None)
         return after
 
-    def _written(self, states: RowStates | Sequence[OneState]) -> NDArray[np.int64]:
-        """Write states to new slots, of a larger arena if there is no room; for a copy not yet in use."""
-        slots = self._arena.claimed(len(states))
+    def _write(self, states: RowStates | Sequence[OneState]) -> NDArray[np.int64]:
+        """Write states to new slots, in a larger arena if this one is full; return the slots.
+
+        This modifies the store, so it may be called only on a copy that is not yet in use.
+        """
+        slots = self._arena.reserve(len(states))
         if slots is None:
             self._move(max(_MIN_ROOM, len(self) // _ROOM_SHARE, len(states)))
-            slots = self._arena.claimed(len(states))
+            slots = self._arena.reserve(len(states))
             if slots is None:
                 raise RuntimeError("a new arena has no room")
         self._arena.write(slots, states)
         return np.arange(slots.start, slots.stop)
 
     def _move(self, room: int) -> None:
-        """Copy the states in use to another arena with this much room."""
-        arrays = [each.whole() for each in (self._slots, self._references, self._fitted)]
+        """Copy the states in use to a new arena with ``room`` free slots."""
+        arrays = [slots.whole() for slots in (self._slots, self._references, self._fitted)]
         used, slots = np.unique(np.concatenate(arrays), return_inverse=True)
         self._arena = Arena(self._arena.take(torch.from_numpy(used)), room)
         parts = np.split(slots, len(arrays))
         self._slots, self._references, self._fitted = (PersistentArray(part) for part in parts)
 
-    def _keep(self, observations: dict[int, ObservationList]) -> None:
+    def _store(self, observations: dict[int, ObservationList]) -> None:
+        """Store observations in ``_recent``; merge it into the base once it is long.
+
+        So a change copies about the square root of all entries.
+        """
         self._recent = {**self._recent, **observations}
         if len(self._recent) ** 2 > len(self._base):
             self._base, self._recent = {**self._base, **self._recent}, {}
@@ -265,25 +256,25 @@ class RowStore:
 
 @dataclass(frozen=True)
 class RowMetadata:
-    """The metadata of all rows of a model, in their order; it never changes."""
+    """The metadata of all rows of a model, in the order of the rows, and the prior of rows given it."""
 
     schema: MetadataSchema
     encoded: NDArray[np.float32]  # (rows, width)
-    lines: pa.Table  # as the user gave it, one line per row
-    prior: RowPrior | None  # the prior of rows that it implies; None if it was found to imply none
+    lines: pa.Table  # as passed by the user, one line per row
+    prior: RowPrior | None  # None if the metadata is not informative
 
     def belief(self, encoded: NDArray[np.float32]) -> RowBelief | None:
-        """Return the prior of rows with this encoded metadata (rows, width)."""
+        """Return the prior of rows given their encoded metadata (rows, width)."""
         return None if self.prior is None else self.prior.belief(torch.from_numpy(encoded))
 
-    def added(self, records: Sequence[Mapping[str, object]], encoded: NDArray[np.float32]) -> RowMetadata:
-        """Return the metadata with that of further rows."""
+    def add(self, records: Sequence[Mapping[str, object]], encoded: NDArray[np.float32]) -> RowMetadata:
+        """Return the metadata with ``records`` and ``encoded`` of more rows appended."""
         columns = [column.name for column in self.schema.columns]
-        every = [*self.lines.to_pylist(), *records]
-        lines = pa.table({name: as_array([record.get(name) for record in every]) for name in columns})
+        all_records = [*self.lines.to_pylist(), *records]
+        lines = pa.table({name: as_array([record.get(name) for record in all_records]) for name in columns})
         return replace(self, encoded=np.concatenate([self.encoded, encoded]), lines=lines)
 
-    def without(self, row: int) -> RowMetadata:
-        """Return the metadata without that of a row."""
-        kept = np.delete(np.arange(len(self.encoded)), row)
-        return replace(self, encoded=self.encoded[kept], lines=self.lines.take(pa.array(kept)))
+    def remove(self, row: int) -> RowMetadata:
+        """Return the metadata without the row at this position."""
+        others = np.delete(np.arange(len(self.encoded)), row)
+        return replace(self, encoded=self.encoded[others], lines=self.lines.take(pa.array(others)))

@@ -1,32 +1,32 @@
 """Update a fitted model: observe values, add and remove rows and features.
 
-**The meaning of** ``observe``. A model after any updates is a function of the observations that rows and
-features hold, and of the order in which these arrived first: never of how they were batched, of the process
-that took them, or of a restart. Heads of features depend on states of rows, and states of rows on heads. If
-each read the present value of the other, the result would depend on the order of computation. So rows and
-features have a *reference* each, which the other side reads, and a *current* value, from which predictions
-are made:
+**The meaning of** ``observe``. An updated model is a function of the observations of its rows and features,
+and of the order in which these first arrived. It does not depend on how the observations were batched, on the
+process that received them, or on a restart. Heads of features depend on states of rows, and states of rows on
+heads. If each were computed from the latest value of the other, the result would depend on the order of
+computation. So rows and features have a *reference* each, which the other side is computed from, and a
+*current* value, from which predictions are made:
 
-- The **reference of a row** is its state given its first N observations of features of the backbone, read by
-  the backbone's own heads.
-- The **reference of a feature** is its head given its first N observations at rows of the table of the fit,
-  read from the states that ``fit`` gave these rows.
-- The **current state of a row** rests on all its observations, read by the references of its features.
-- The **current head of a feature** rests on all its observations, read from the references of its rows.
+- The **reference of a row** is its state given its first N observations of features of the backbone, computed
+  with the heads of the backbone.
+- The **reference of a feature** is its head given its first N observations at rows of the fitted table,
+  computed from the states that ``fit`` gave these rows.
+- The **current state of a row** uses all its observations and the references of its features.
+- The **current head of a feature** uses all its observations and the references of its rows.
 
-The first observations are those of the table, then the others in their order of arrival. N is the largest of
+Observations of the fitted table come first, then all others in their order of arrival. N is the largest of
 1, 2, 3, 4, 6, 8, 12, … that is at most the number of observations (``observations.reference_size``). As long
 as N is not more than the number of observations in the table, the reference is that of the fit. A row or
 feature without observations since ``fit`` has the state or head of the fit.
 
-References read only states and heads of the fit, so there is no circle, and the order in which they are
-renewed does not matter. When a reference is renewed, the current values that read it are computed again: as N
-grows geometrically, that is a constant number of computations for each observation, on average. A correction
-replaces the value of a cell, which keeps its place in the order of arrival. Removing a row or a feature takes
-its observations away, with the same result as if they had never been made.
+References depend only on states and heads of the fit, so there is no circular dependency, and they can be
+renewed in any order. When a reference is renewed, the current values that depend on it are computed again: as
+N grows geometrically, this is a constant number of computations per observation, on average. A correction
+replaces the value of a cell and does not change its position in the order of arrival. Removing a row or a
+feature gives the model that would exist if its observations had never been made.
 
-An observation may be held by its row, by its feature, or by both (the argument ``update``); each side has an
-order of arrival of its own.
+The argument ``update`` chooses whether rows, features or both store an observation; each side has its own
+order of arrival.
 """
 
 from __future__ import annotations
@@ -58,19 +58,19 @@ from headstart.model.observations import (
 from headstart.model.row_states import (
     compute_row_state,
     compute_row_states,
-    has_short_ways,
+    has_single_forms,
     observations_of_row,
     reads_any_feature,
 )
 from headstart.model.state import (
     SURPRISING,
-    Arrived,
+    ErrorSums,
     ModelState,
     Reads,
     batches,
     excess_of,
+    extreme_feature_error,
     find_units,
-    too_extreme,
 )
 from headstart.table import Cells
 from headstart.table.kinds import KindType
@@ -80,38 +80,40 @@ Update = Literal["both", "features", "rows"]
 
 UPDATES = ("both", "features", "rows")
 
-_FEW = 8  # rows or features that are computed faster one by one
+_FEW = 8  # at most this many rows or features are computed one by one, which is then faster
 
 
-# -- what changes ------------------------------------------------------------------------------------
+# -- changes and their consequences ------------------------------------------------------------------
 
 
 @dataclass
 class Changes:
-    """Rows and features that hold other observations than before, and whether their references differ.
+    """Rows and features whose observations change, and which of their references change with them.
 
     Attributes
     ----------
     rows : dict
-        The observations of rows, by position; positions past those of the model are of new rows.
+        The new observations of rows, by position. Positions beyond the rows of the model are new rows.
     row_references : set of int
-        The rows whose references rest on other observations than before; new rows are among them.
+        The rows whose references must be computed again, including all new rows.
     features : dict
         The features, by name, with their new contexts.
     feature_references : set of str
-        The features whose references rest on other observations than before; new features are among them.
+        The features whose references must be computed again, including all new features.
+    numbers : dict
+        The numbers of new features, by name.
     """
 
     rows: dict[int, ObservationList] = field(default_factory=dict)
     row_references: set[int] = field(default_factory=set)
     features: dict[str, Feature] = field(default_factory=dict)
     feature_references: set[str] = field(default_factory=set)
-    numbers: dict[str, int] = field(default_factory=dict)  # of new features
+    numbers: dict[str, int] = field(default_factory=dict)
 
     def set_row(
         self, fitted: ModelState, row: int, before: ObservationList | None, after: ObservationList
     ) -> None:
-        """Let a row hold other observations; ``before`` is None of a new row."""
+        """Replace the observations of a row; ``before`` is None for a new row."""
         self.rows[row] = after
         if before is None or references_differ(
             row_reference_part(fitted, row, before), row_reference_part(fitted, row, after)
@@ -119,7 +121,7 @@ class Changes:
             self.row_references.add(row)
 
     def set_feature(self, fitted: ModelState, before: Feature | None, after: Feature) -> None:
-        """Let a feature have another context; ``before`` is None of a new feature."""
+        """Replace the context of a feature; ``before`` is None for a new feature."""
         self.features[after.name] = after
         if before is None and after.name not in self.numbers:
             self.numbers[after.name] = fitted.catalogue.next_number + len(self.numbers)
@@ -130,38 +132,38 @@ class Changes:
 
 
 def row_reference_part(fitted: ModelState, row: int, observations: ObservationList) -> ObservationList | None:
-    """Return the observations on which the reference of a row rests; None if it is that of the fit."""
-    own = int(observations.keys.searchsorted(len(fitted.backbone_features)))
-    part = observations if own == len(observations.keys) else observations.take(slice(0, own))
+    """Return the observations that the reference of a row uses; None if it is that of the fit."""
+    end = int(observations.keys.searchsorted(len(fitted.backbone_features)))
+    part = observations if end == len(observations.keys) else observations.take(slice(0, end))
     return reference_part(part, fitted=row < fitted.fitted_rows)
 
 
 def feature_reference_part(fitted: ModelState, feature: Feature) -> ObservationList | None:
-    """Return the observations on which the reference of a feature rests; None if it is that of the fit."""
+    """Return the observations that the reference of a feature uses; None if it is that of the fit."""
     if feature.fixed:
         return None
-    own = int(feature.rows.searchsorted(feature.rows.dtype.type(fitted.fitted_rows)))
+    end = int(feature.rows.searchsorted(feature.rows.dtype.type(fitted.fitted_rows)))
     observations = feature.observations
-    part = observations if own == len(observations.keys) else observations.take(slice(0, own))
+    part = observations if end == len(observations.keys) else observations.take(slice(0, end))
     return reference_part(part, fitted=feature.in_backbone)
 
 
 def renew(fitted: ModelState, changes: Changes, new_rows: Sequence[str] = ()) -> ModelState:
-    """Return the model after changes, with all references and current values that depend on them.
+    """Return the model after ``changes``, with all references and current values that depend on them.
 
-    ``new_rows`` are the names of the rows past those of the model, whose metadata the model has already.
+    ``new_rows`` are the names of rows to be added; the model must already have their metadata.
     """
     first = len(fitted.rows)
     fitted = _renew_row_references(fitted, changes, new_rows)
     renewed = [row for row in changes.row_references if row < first]
     features = dict(changes.features)
-    for feature in _since_fit_at(fitted, renewed):
+    for feature in _features_observed_at(fitted, renewed):
         features.setdefault(feature.name, feature)
     fitted = _compute_heads(fitted, features, changes.numbers)
     fitted = _renew_feature_references(fitted, changes)
     rows = dict(changes.rows)
     known = [name for name in changes.feature_references if name not in changes.numbers]
-    if known:  # no row has read a new one before
+    if known:  # the state of no row depends on a new feature yet
         numbers = np.array([fitted.catalogue.number(name) for name in known], dtype=np.int64)
         for row in fitted.roster.observers(numbers).tolist():
             if row not in rows:
@@ -170,7 +172,7 @@ def renew(fitted: ModelState, changes: Changes, new_rows: Sequence[str] = ()) ->
 
 
 def _renew_row_references(fitted: ModelState, changes: Changes, new_rows: Sequence[str]) -> ModelState:
-    """Compute the references of rows, and enter new rows with these."""
+    """Compute the changed references of rows, and add the new rows."""
     first, parts = len(fitted.rows), {}
     for row in sorted(changes.row_references):
         parts[row] = row_reference_part(fitted, row, changes.rows[row])
@@ -184,29 +186,30 @@ def _renew_row_references(fitted: ModelState, changes: Changes, new_rows: Sequen
     if new_rows:
         new = {row: part for row, part in parts.items() if part is not None and row >= first}
         states = _states(fitted, new, new_rows, "fitted")
-        roster = fitted.roster.added(new_rows, states, [changes.rows[row] for row in new])
+        roster = fitted.roster.add(new_rows, states, [changes.rows[row] for row in new])
         fitted = fitted.with_roster(roster)
     return fitted
 
 
-def _since_fit_at(fitted: ModelState, rows: Iterable[int]) -> list[Feature]:
-    """Return the features observed since fit whose contexts hold any of these rows."""
-    found: dict[int, Feature] = {}
+def _features_observed_at(fitted: ModelState, rows: Iterable[int]) -> list[Feature]:
+    """Return the features observed since fit whose contexts contain any of these rows."""
+    features: dict[int, Feature] = {}
     for row in rows:
         columns = fitted.catalogue.columns
         for slot in columns.observed_by(row).tolist():
             feature = columns.features[slot]
             if feature is not None and feature.observed_since:
-                found[slot] = feature
-    return list(found.values())
+                features[slot] = feature
+    return list(features.values())
 
 
 def _compute_heads(
     fitted: ModelState, features: Mapping[str, Feature], numbers: Mapping[str, int]
 ) -> ModelState:
-    """Compute the current heads of features; of one that nobody observed since fit, that of the fit."""
+    """Compute the current heads of features; without observations since fit, they are those of the fit."""
     groups: dict[Reads, list[Feature]] = {"references": [], "fitted": []}
-    for feature in find_units([each for each in features.values() if not each.fixed], fitted.middle):
+    adapted = [feature for feature in features.values() if not feature.fixed]
+    for feature in find_units(adapted, fitted.middle):
         groups["references" if feature.observed_since else "fitted"].append(feature)
     for which, group in groups.items():
         for part, heads in _heads(fitted, group, which):
@@ -215,7 +218,7 @@ def _compute_heads(
 
 
 def _renew_feature_references(fitted: ModelState, changes: Changes) -> ModelState:
-    """Compute the references of features."""
+    """Compute the changed references of features."""
     as_fitted, others = [], []
     for name in changes.features:
         if name in changes.feature_references:
@@ -236,16 +239,20 @@ def _renew_feature_references(fitted: ModelState, changes: Changes) -> ModelStat
 
 
 def _compute_states(fitted: ModelState, rows: Mapping[int, ObservationList]) -> ModelState:
-    """Compute the current states of rows; a row of the table without others has that of the fit."""
-    later = {row: each for row, each in rows.items() if row >= fitted.fitted_rows or each.since_fit}
-    if len(later) < len(rows):
-        bare = np.array(sorted(row for row in rows if row not in later), dtype=np.int64)
-        fitted = fitted.with_roster(fitted.roster.reset(bare, current=True))
-    if not later:
+    """Compute the current states of rows; without observations since fit, they are those of the fit."""
+    changed = {
+        row: observations
+        for row, observations in rows.items()
+        if row >= fitted.fitted_rows or observations.since_fit
+    }
+    if len(changed) < len(rows):
+        unchanged = np.array(sorted(row for row in rows if row not in changed), dtype=np.int64)
+        fitted = fitted.with_roster(fitted.roster.reset(unchanged, current=True))
+    if not changed:
         return fitted
-    later = dict(sorted(later.items()))
-    states = _states(fitted, later, [fitted.rows[row] for row in later], "references")
-    return fitted.with_roster(fitted.roster.put(_positions(later), states, list(later.values())))
+    changed = dict(sorted(changed.items()))
+    states = _states(fitted, changed, [fitted.rows[row] for row in changed], "references")
+    return fitted.with_roster(fitted.roster.put(_positions(changed), states, list(changed.values())))
 
 
 def _positions(rows: Iterable[int]) -> NDArray[np.int64]:
@@ -255,23 +262,23 @@ def _positions(rows: Iterable[int]) -> NDArray[np.int64]:
 def _states(
     fitted: ModelState, rows: Mapping[int, ObservationList], names: Sequence[str], which: Reads
 ) -> RowStates | list[OneState]:
-    """Compute the states of rows from their observations: one by one if they are few."""
-    held = fitted.row_metadata
-    if len(rows) <= _FEW and has_short_ways(fitted):
-        return [compute_row_state(fitted, row, each, which) for row, each in rows.items()]
-    metadata = None if held is None else held.encoded[_positions(rows)]
+    """Compute the states of rows from their observations: one by one if there are few."""
+    row_metadata = fitted.row_metadata
+    if len(rows) <= _FEW and has_single_forms(fitted):
+        return [compute_row_state(fitted, row, observations, which) for row, observations in rows.items()]
+    metadata = None if row_metadata is None else row_metadata.encoded[_positions(rows)]
     return compute_row_states(fitted, ObservationLists.of(list(rows.values())), names, metadata, which)
 
 
 def _heads(
     fitted: ModelState, features: list[Feature], which: Reads
 ) -> Iterable[tuple[list[Feature], Heads | list[OneHead]]]:
-    """Compute the heads of features, in batches: one by one if they are few."""
-    if 0 < len(features) <= _FEW and has_short_ways(fitted):
+    """Yield batches of features with their heads, which are computed one by one if there are few."""
+    if 0 < len(features) <= _FEW and has_single_forms(fitted):
         singles = [(feature, compute_head(fitted, feature, which)) for feature in features]
-        found = [(feature, head) for feature, head in singles if head is not None]
-        if found:
-            yield [feature for feature, _ in found], [head for _, head in found]
+        computed = [(feature, head) for feature, head in singles if head is not None]
+        if computed:
+            yield [feature for feature, _ in computed], [head for _, head in computed]
         features = [feature for feature, head in singles if head is None]
     if features:
         for batch in batches(features):
@@ -279,10 +286,10 @@ def _heads(
 
 
 def compute_head(fitted: ModelState, feature: Feature, which: Reads = "references") -> OneHead | None:
-    """Compute the head of one feature where ``has_short_ways``; None if it needs the general form.
+    """Compute the head of one feature if ``has_single_forms``; return None if it needs the batched form.
 
-    That is a feature that finds its scale, and one with an observation so far off that its intervals may have
-    to be widened.
+    The batched form is needed if the center and scale of the feature are estimated, or if an observation is
+    so surprising that the head may have to be widened.
     """
     if feature.finds_scale:
         return None
@@ -304,7 +311,7 @@ def compute_head(fitted: ModelState, feature: Feature, which: Reads = "reference
     except (LinAlgError, ArithmeticError):
         finite = False
     if not finite:
-        raise too_extreme(feature)
+        raise extreme_feature_error(feature)
     surprising = kind != KindType.BINARY and _surprises(fitted, head, context, feature.shots)
     return None if surprising else head
 
@@ -312,13 +319,13 @@ def compute_head(fitted: ModelState, feature: Feature, which: Reads = "reference
 def _prior_means(fitted: ModelState, feature: Feature) -> Array:
     """Return the prior means of a feature's head with and without metadata: (2, size)."""
     if feature.in_backbone:
-        number = fitted.catalogue.number(feature.name)  # its position in the backbone
+        number = fitted.catalogue.number(feature.name)  # equals its position in the backbone
         return fitted.adapter.one_prior_means(int(number))
     return fitted.adapter.one_prior_means(fitted.batch_of([feature.restrict_to(feature.rows[:0])]))
 
 
 def _surprises(fitted: ModelState, head: OneHead, context: OneContext, shots: int) -> bool:
-    """Return whether ``widen_surprised`` might widen the head because of an observation far off."""
+    """Return whether ``widen_surprised`` might widen the head because of a surprising observation."""
     factor = fitted.calibration.one_factor(shots, context.kind)
     distance = context.values - (context.activation @ head.weight + head.bias)
     noise = head.noise if context.noise is None else head.noise * context.noise
@@ -331,7 +338,7 @@ def head_of(fitted: ModelState, feature: Feature) -> OneHead:
     return OneHead(*(part[slot] for part in fitted.catalogue.stored_arrays))
 
 
-# -- the verbs ---------------------------------------------------------------------------------------
+# -- operations --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -343,7 +350,7 @@ class Observed:
     observations : int
         The number of observations.
     features, rows : tuple of str
-        The features and the rows that hold them.
+        The features and the rows that changed.
     """
 
     observations: int
@@ -357,8 +364,8 @@ class Observed:
         )
 
 
-def require_possible(fitted: ModelState, features: list[Feature], update: str) -> None:
-    """Raise an error if the parts of the model cannot make this update."""
+def require_supported(fitted: ModelState, features: list[Feature], update: str) -> None:
+    """Raise an InputError if the backbone or the adapter does not support this update."""
     if update not in UPDATES:
         raise InputError(f"update must be one of {', '.join(UPDATES)}; got {update!r}")
     if update != "rows":
@@ -391,20 +398,21 @@ def add_observations(
     new_rows: Sequence[str] = (),
     new_features: Mapping[str, Feature] | None = None,
 ) -> ModelState:
-    """Return the model in which rows, features or both hold these observations, too.
+    """Return the model with more observations in its rows, its features or both.
 
     Parameters
     ----------
     fitted : ModelState
-        The model before; it has the metadata of new rows already.
+        The model, which must already have the metadata of new rows.
     given : Triples
-        The observations; rows past those of the model are new ones, in the order of ``new_rows``.
+        The observations. Positions beyond the rows of the model are new rows, in the order of ``new_rows``.
     update : str or pair of masks
-        Which side holds them; or for each observation whether its row and whether its feature does.
+        The side that stores the observations; or two masks (n,), of the observations that rows store and of
+        the observations that features store.
     new_rows : sequence of str
         The names of new rows.
     new_features : mapping of str to Feature, optional
-        New features, with the observations that only they hold.
+        New features, with the observations that no row stores.
     """
     new = new_features or {}
     everywhere = np.ones(len(given.values), dtype=bool)
@@ -418,16 +426,16 @@ def add_observations(
         changes.set_row(fitted, row, None, ObservationList.none(timed=fitted.clock is not None))
     for row, more in _split(given.rows, given.numbers, given, arrivals, of_rows).items():
         before = None if row >= first else observations_of_row(fitted, row)
-        changes.set_row(fitted, row, before, more if before is None else before.joined(more))
+        changes.set_row(fitted, row, before, more if before is None else before.merge(more))
     for feature in new.values():
         changes.set_feature(fitted, None, feature)
     for place, more in _split(given.places, given.rows, given, arrivals, of_features).items():
         feature = given.features[place]
         old = None if feature.name in new else feature
-        changes.set_feature(fitted, old, feature.with_observations(feature.observations.joined(more)))
+        changes.set_feature(fitted, old, feature.with_observations(feature.observations.merge(more)))
     fitted = replace(fitted, arrivals=fitted.arrivals + int(given.order.max(initial=-1)) + 1)
     if fitted.clock is not None:
-        fitted = replace(fitted, clock=fitted.clock.moved(given.times))
+        fitted = replace(fitted, clock=fitted.clock.advance(given.times))
     return renew(fitted, changes, new_rows)
 
 
@@ -438,23 +446,23 @@ def _split(
     arrivals: NDArray[np.int64],
     mask: NDArray[np.bool_],
 ) -> dict[int, ObservationList]:
-    """Split the observations in a mask by row or feature."""
+    """Split the observations in ``mask`` by row or feature."""
     if mask.all():
         return split_by_line(lines, keys, given.values, arrivals, given.times)
     times = None if given.times is None else given.times[mask]
     return split_by_line(lines[mask], keys[mask], given.values[mask], arrivals[mask], times)
 
 
-class Taken(NamedTuple):
-    """The model after observations, a summary of the change, and a warning, if any."""
+class ObserveResult(NamedTuple):
+    """The model after ``observe``, a summary of the change, and a warning if an observation is surprising."""
 
     fitted: ModelState
     observed: Observed
     surprising: str | None
 
 
-def take_observations(fitted: ModelState, given: Triples, update: Update) -> Taken:
-    """Take observations that were checked, and compare them with the model's expectations."""
+def observe_triples(fitted: ModelState, given: Triples, update: Update) -> ObserveResult:
+    """Add checked observations to the model, and compare them with its predictions."""
     after = add_observations(fitted, given, update)
     rows = np.unique(given.rows) if update != "features" else given.rows[:0]
     features = given.features if update != "rows" else []
@@ -464,16 +472,16 @@ def take_observations(fitted: ModelState, given: Triples, update: Update) -> Tak
         tuple(fitted.rows[row] for row in rows),
     )
     surprising, arrived = describe_surprises(fitted, given)
-    return Taken(replace(after, arrived=arrived), observed, surprising)
+    return ObserveResult(replace(after, arrived=arrived), observed, surprising)
 
 
 def add_features(fitted: ModelState, features: Sequence[Feature]) -> ModelState:
-    """Return the model with new features, whose observations no row holds."""
+    """Return the model with new features; rows do not store their observations."""
     changes = Changes()
     for feature in features:
         changes.set_feature(fitted, None, feature)
-    fitted = replace(fitted, arrivals=fitted.arrivals + max((each.shots for each in features), default=0))
-    return renew(fitted, changes)
+    most = max((feature.shots for feature in features), default=0)
+    return renew(replace(fitted, arrivals=fitted.arrivals + most), changes)
 
 
 def add_rows(fitted: ModelState, new: NewRows) -> ModelState:
@@ -484,7 +492,7 @@ def add_rows(fitted: ModelState, new: NewRows) -> ModelState:
     by_number = fitted.catalogue.by_number() if new.update_features else {}
     features = [by_number[number] for number in numbers.tolist()] if new.update_features else []
     if new.update_features:
-        require_possible(fitted, features, "both")
+        require_supported(fitted, features, "both")
     rows = len(fitted.rows) + lists.lines
     given = Triples(rows, features, places, lists.keys, lists.values, times, order)
     fitted = with_row_metadata(fitted, new)
@@ -493,10 +501,10 @@ def add_rows(fitted: ModelState, new: NewRows) -> ModelState:
 
 def with_row_metadata(fitted: ModelState, new: NewRows) -> ModelState:
     """Return the model with the metadata of rows that are about to be added."""
-    held = fitted.row_metadata
-    if held is None:
+    metadata = fitted.row_metadata
+    if metadata is None:
         return fitted
-    return replace(fitted, row_metadata=held.added(new.records, new.encoded))
+    return replace(fitted, row_metadata=metadata.add(new.records, new.encoded))
 
 
 def remove_feature(fitted: ModelState, name: object) -> ModelState:
@@ -538,70 +546,70 @@ def remove_row(fitted: ModelState, row: int) -> ModelState:
         )
         adapter = copy(adapter)
         adapter.knowledge = knowledge
-    held = fitted.row_metadata
+    row_metadata = fitted.row_metadata
     after = replace(
         fitted,
-        roster=fitted.roster.without(row),
+        roster=fitted.roster.remove(row),
         catalogue=fitted.catalogue.with_contexts(features),
         knowledge=knowledge,
         adapter=adapter,
         clock=clock,
-        row_metadata=None if held is None else held.without(row),
+        row_metadata=None if row_metadata is None else row_metadata.remove(row),
     )
     return renew(after, changes)
 
 
-# -- how well observations were foreseen -------------------------------------------------------------
+# -- surprising observations -------------------------------------------------------------------------
 
 
-_SMALL_SAMPLE = 8.0
+_SMALL_SAMPLE = 8.0  # the limit of a feature with an estimated scale is larger by the factor 1 + 8 / shots
 
 
-class Expected(NamedTuple):
-    """Predictions of observations before they are made, on the models' scale, in an order of their own."""
+class Forecast(NamedTuple):
+    """Predictions of observations before these are added to the model, on the scale of the model."""
 
     mean: NDArray[np.float64]  # (n,)
     std: NDArray[np.float64]  # (n,): calibrated
     binary: NDArray[np.bool_]  # (n,): whether the value has a logistic link
-    order: NDArray[np.int64]  # (n,): of the observations
+    order: NDArray[np.int64]  # (n,): the position of the observation that each prediction belongs to
 
 
-def describe_surprises(fitted: ModelState, given: Triples) -> tuple[str | None, Arrived]:
-    """Return a warning of surprising observations, if any, and the errors of the model with theirs."""
+def describe_surprises(fitted: ModelState, given: Triples) -> tuple[str | None, ErrorSums]:
+    """Return a warning if any observation is surprising, and the sums of the model's errors with these."""
     if not len(given.values):
         return None, fitted.arrived
-    one = len(given.values) == 1 and not given.features[0].finds_scale and has_short_ways(fitted)
-    expected = _one_expected(fitted, given) if one else _expected(fitted, given)
+    one = len(given.values) == 1 and not given.features[0].finds_scale and has_single_forms(fitted)
+    expected = _forecast_one(fitted, given) if one else _forecast(fitted, given)
     lines = given.places[expected.order]
     kinds = [feature.kind for feature in given.features]
     offset, span = (np.array([getattr(kind, part) for kind in kinds])[lines] for part in ("offset", "span"))
     scaled = (given.values[expected.order] - offset) / span
     excess = excess_of(scaled, expected.mean, expected.std, expected.binary)
-    arrived = fitted.arrived.joined(excess)
+    arrived = fitted.arrived.add(excess)
     if not (np.abs(scaled - expected.mean) > 0.99 * SURPRISING * expected.std).any():
         return None, arrived
     binary = np.array([kind.type == KindType.BINARY for kind in kinds], dtype=bool)
     message = (
         None if binary.all() else _surprise_message(fitted, given, expected, offset, span, binary[lines])
     )
-    return message, arrived  # 0 and 1 are always possible, so binary values give no warning
+    return message, arrived  # binary values give no warning: 0 and 1 are always possible
 
 
 def _surprise_message(
     fitted: ModelState,
     given: Triples,
-    expected: Expected,
+    expected: Forecast,
     offset: NDArray[np.float64],
     span: NDArray[np.float64],
     binary: NDArray[np.bool_],
 ) -> str | None:
-    """Return a message of the most surprising observation; None if none is surprising."""
+    """Return a message about the most surprising observation; None if none is surprising."""
     order = expected.order
     lines, values = given.places[order], given.values[order]
     mean, std = offset + span * expected.mean, span * expected.std
     distance = np.abs(values - mean) / np.maximum(std, np.finfo(float).tiny)
     shots = np.array([max(1, feature.shots) for feature in given.features])
-    # A scale that is found from few values is uncertain.
+    # A scale estimated from few values is uncertain.
     finds_scale = np.array([feature.finds_scale for feature in given.features])
     limit = (SURPRISING * (1 + _SMALL_SAMPLE / shots * finds_scale))[lines]
     excess = np.where(binary, 0.0, distance / limit)
@@ -619,8 +627,8 @@ def _surprise_message(
 
 
 @torch.no_grad()
-def _expected(fitted: ModelState, given: Triples) -> Expected:
-    """Predict observations before they are made."""
+def _forecast(fitted: ModelState, given: Triples) -> Forecast:
+    """Predict observations before they are added to the model."""
     features, heads = fitted.catalogue.take([feature.name for feature in given.features])
     kinds = fitted.kinds_of(features)
     rows, inverse = np.unique(given.rows, return_inverse=True)
@@ -636,11 +644,11 @@ def _expected(fitted: ModelState, given: Triples) -> Expected:
     shots = torch.tensor([feature.shots for feature in features], dtype=torch.int64)
     factor = fitted.calibration.factor(shots, kinds)[:, USUAL_LEVEL][cells.lines]
     mean, std = predictive.mean.double().numpy(), (factor * predictive.std).double().numpy()
-    return Expected(mean, std, (predictive.kinds == KindType.BINARY).numpy(), order)
+    return Forecast(mean, std, (predictive.kinds == KindType.BINARY).numpy(), order)
 
 
-def _one_expected(fitted: ModelState, given: Triples) -> Expected:
-    """``_expected`` of a single observation, where ``has_short_ways``."""
+def _forecast_one(fitted: ModelState, given: Triples) -> Forecast:
+    """Predict a single observation as ``_forecast`` does, if ``has_single_forms``."""
     feature, kind = given.features[0], fitted.kind_of(given.features[0])
     activation, *rest = fitted.roster.head_inputs(given.rows, "current")
     noise, variance = (*(part[0] for part in rest), None, None)[:2]
@@ -648,4 +656,4 @@ def _one_expected(fitted: ModelState, given: Triples) -> Expected:
     binary = kind == KindType.BINARY
     mean, std = predict_cell(head_of(fitted, feature), state, kind, fitted.knowledge.likelihood)
     factor = fitted.calibration.one_factor(feature.shots, kind)
-    return Expected(np.array([mean]), np.array([factor * std]), np.array([binary]), np.zeros(1, np.int64))
+    return Forecast(np.array([mean]), np.array([factor * std]), np.array([binary]), np.zeros(1, np.int64))

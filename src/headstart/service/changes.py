@@ -26,8 +26,8 @@ from headstart.model.inputs import (
     read_triples,
     require_clock,
 )
-from headstart.model.state import NOTHING as NOT_JUDGED
-from headstart.model.state import Arrived, ModelState
+from headstart.model.state import NO_ERRORS as NOT_JUDGED
+from headstart.model.state import ErrorSums, ModelState
 from headstart.model.updates import describe_surprises
 from headstart.service.errors import Problem, error_at
 from headstart.service.live_model import LiveModel, LiveState, apply
@@ -52,7 +52,7 @@ class Plan:
     """The effect of a checked change, and its answer."""
 
     delta: Delta
-    arrived: Arrived = NOT_JUDGED  # prediction errors of its observations
+    arrived: ErrorSums = NOT_JUDGED  # prediction errors of its observations
     answer: dict[str, Any] = field(default_factory=dict)  # fields of the response; it has no names of rows
     warning: str | None = None
 
@@ -166,7 +166,7 @@ class Observe(Change):
         cells = [sorted_cells[line] for line in np.argsort(triples.order)]
         warning, total = describe_surprises(model, triples)
         before = model.arrived
-        arrived = Arrived(
+        arrived = ErrorSums(
             total.observations - before.observations,
             total.excess - before.excess,
             total.squares - before.squares,

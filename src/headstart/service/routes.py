@@ -25,7 +25,7 @@ from starlette.responses import PlainTextResponse, Response
 from headstart.errors import StorageError
 from headstart.model.prediction import Prediction, predict_one_cell
 from headstart.model.ranking import Ranking
-from headstart.model.state import Arrived, staleness_of
+from headstart.model.state import ErrorSums, staleness_of
 from headstart.service.changes import AddFeature, AddRow, Change, Observe, RemoveFeature, RemoveRow
 from headstart.service.errors import Problem, error_at, not_found, validation_response
 from headstart.service.live_model import Snapshot
@@ -638,7 +638,7 @@ def _staleness(snapshot: Snapshot, buckets: list[dict[str, Any]]) -> dict[str, A
     for bucket in buckets:
         n, mean, error = bucket["observations"], bucket["excess"], bucket["standard_error"]
         count, total, squares = count + n, total + n * mean, squares + n * (mean**2 + n * error**2)
-    staleness = staleness_of(Arrived(count, total, squares), len(snapshot.fitted.knowledge.cells.index))
+    staleness = staleness_of(ErrorSums(count, total, squares), len(snapshot.fitted.knowledge.cells.index))
     return {
         "observations": staleness.observations,
         "growth": staleness.growth,

@@ -48,7 +48,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
 from headstart.errors import InputError, StorageError
-from headstart.model.state import Arrived
+from headstart.model.state import ErrorSums
 
 _KEEP_REQUESTS = timedelta(days=2)  # after which an idempotency key may be used again
 
@@ -277,7 +277,7 @@ def insert_feature(
     connection: Connection, name: str, metadata: Mapping[str, Any], kind: str | None, cells: Sequence[Cell]
 ) -> int:
     """Record a new feature with its first observations; return the number of the change."""
-    number = _insert_change(connection, "add_feature", name, len(cells), Arrived())
+    number = _insert_change(connection, "add_feature", name, len(cells), ErrorSums())
     line = {"name": name, "number": number, "at": now(), "kind": kind, "metadata": json.dumps(metadata)}
     connection.execute(insert(FEATURES), line)
     _insert_cells(connection, number, cells)
@@ -288,14 +288,14 @@ def insert_row(
     connection: Connection, name: str, metadata: Mapping[str, Any] | None, cells: Sequence[Cell]
 ) -> int:
     """Record a new row with its first observations; return the number of the change."""
-    number = _insert_change(connection, "add_row", name, len(cells), Arrived())
+    number = _insert_change(connection, "add_row", name, len(cells), ErrorSums())
     text = None if metadata is None else json.dumps(metadata)
     connection.execute(insert(ROWS), {"name": name, "number": number, "at": now(), "metadata": text})
     _insert_cells(connection, number, cells)
     return number
 
 
-def insert_observations(connection: Connection, cells: Sequence[Cell], arrived: Arrived) -> int:
+def insert_observations(connection: Connection, cells: Sequence[Cell], arrived: ErrorSums) -> int:
     """Record observations and the errors of their predictions; return the number of the change."""
     number = _insert_change(connection, "observe", None, len(cells), arrived)
     _insert_cells(connection, number, cells)
@@ -304,7 +304,7 @@ def insert_observations(connection: Connection, cells: Sequence[Cell], arrived: 
 
 def remove_feature(connection: Connection, name: str) -> int:
     """Record the removal of a feature and delete its observations; return the number of the change."""
-    number = _insert_change(connection, "remove_feature", name, 0, Arrived())
+    number = _insert_change(connection, "remove_feature", name, 0, ErrorSums())
     connection.execute(delete(FEATURES).where(FEATURES.c.name == name))
     connection.execute(delete(OBSERVATIONS).where(OBSERVATIONS.c.feature == name))
     connection.execute(delete(REMOVED_FEATURES).where(REMOVED_FEATURES.c.name == name))
@@ -318,7 +318,7 @@ def remove_row(connection: Connection, name: str) -> int:
     Only a digest of the name stays, so that the row is also removed from models that were fitted with it.
     """
     name_digest = digest_of(connection, name)
-    number = _insert_change(connection, "remove_row", name_digest, 0, Arrived())
+    number = _insert_change(connection, "remove_row", name_digest, 0, ErrorSums())
     connection.execute(delete(ROWS).where(ROWS.c.name == name))
     connection.execute(delete(OBSERVATIONS).where(OBSERVATIONS.c.row == name))
     addition = (CHANGES.c.kind == "add_row") & (CHANGES.c.name == name)
@@ -342,7 +342,9 @@ def record_request(connection: Connection, key: str, digest: str, answer: Mappin
     connection.execute(insert(REQUESTS), line)
 
 
-def _insert_change(connection: Connection, kind: str, name: str | None, count: int, arrived: Arrived) -> int:
+def _insert_change(
+    connection: Connection, kind: str, name: str | None, count: int, arrived: ErrorSums
+) -> int:
     line = {
         "at": now(),
         "kind": kind,
@@ -493,7 +495,7 @@ CHANGES = Table(
     Column("kind", String(16), nullable=False),  # add_feature, remove_feature, add_row, remove_row, observe
     Column("name", Text),  # of the feature or row; of a removed row only a digest
     Column("observations", Integer, nullable=False, default=0),
-    Column("excess", Float),  # sums over these observations; see ``Arrived``
+    Column("excess", Float),  # sums over these observations; see ``ErrorSums``
     Column("squares", Float),
     sqlite_autoincrement=True,
 )

@@ -111,7 +111,7 @@ class FeatureIndex:
             # The mean of [d; 1]ᵀ·C·[d; 1] over rows is the trace of C with the rows' second moment.
             result[part] = weighted_traces(packed, moment.double()).clamp(min=0).sqrt().numpy()
         columns = fitted.catalogue.columns
-        types = fitted.modelled(torch.from_numpy(columns.types[slots])).numpy()
+        types = fitted.modelled_kinds(torch.from_numpy(columns.types[slots])).numpy()
         return result * np.where(types == KindType.BINARY, 1.0, columns.spans[slots])
 
 
@@ -210,10 +210,10 @@ def history(state: LiveState, name: str, arrived: Sequence[str]) -> list[dict[st
         for count in counts
     ]
     if feature.in_backbone:  # its head depends on its position in the backbone: one pass makes one head
-        return [_point(state, base.adapted([step]), name, step.shots) for step in steps]
+        return [_point(state, base.adapt([step]), name, step.shots) for step in steps]
     # Give each step a name of its own, so that one pass makes the heads of all steps.
     names = [f"step {number} of {name}" for number in range(len(steps))]
-    adapted = base.adapted(
+    adapted = base.adapt(
         [replace(step, name=step_name) for step_name, step in zip(names, steps, strict=True)]
     )
     return [

@@ -1,1 +1,1 @@
-"""A model as a folder: written, checked, opened whole or in parts, exported."""
+"""Save a model to a folder, load it (all of it or only the parts that are used), and export its data."""

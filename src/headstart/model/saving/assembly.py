@@ -1,4 +1,4 @@
-"""Assemble a model from its facts and tensors."""
+"""Assemble a saved model from its facts and tensors, for ``loading`` and ``lazy``."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from headstart.core.types import Heads, Knowledge, RowStates, Scales
 from headstart.model.features import Feature, FeatureStore
 from headstart.model.rows import RowMetadata, RowStore
 from headstart.model.saving.format import (
+    Groups,
     ModelFacts,
     build_row_store,
     read_clock,
@@ -23,7 +24,6 @@ from headstart.model.saving.format import (
     with_references,
 )
 from headstart.model.saving.validation import (
-    Groups,
     build_module,
     check_counts,
     check_tensors,
@@ -36,7 +36,7 @@ from headstart.training.calibration import Calibration
 
 
 @dataclass(frozen=True)
-class StoredNames:
+class StoredItems:
     """The features and rows of a saved model."""
 
     catalogue: FeatureStore
@@ -56,7 +56,7 @@ def assemble(facts: ModelFacts, tensors: dict[str, Tensor]) -> ModelState:
     adapter = build_adapter(facts, groups, knowledge)
     catalogue = _build_feature_store(facts, groups, tensors)
     catalogue = with_references(catalogue, facts.features.names, groups)
-    stored = StoredNames(
+    stored = StoredItems(
         catalogue,
         build_row_store(facts, states, groups, catalogue),
         Names(facts.backbone_features, "feature"),
@@ -66,7 +66,10 @@ def assemble(facts: ModelFacts, tensors: dict[str, Tensor]) -> ModelState:
 
 
 def group_tensors(tensors: dict[str, Tensor]) -> Groups:
-    """Group tensors by the part of the model that they belong to: the name up to the last or first slash."""
+    """Group tensors by the part of the model that they belong to.
+
+    The part is the name up to the first slash; for tensors of the knowledge, up to the last slash.
+    """
     groups: Groups = {}
     for name, value in tensors.items():
         group, _, rest = name.rpartition("/") if name.startswith("knowledge/") else name.partition("/")
@@ -77,7 +80,7 @@ def group_tensors(tensors: dict[str, Tensor]) -> Groups:
 def build_backbone(
     facts: ModelFacts, groups: Groups, features: int, clock: Clock | None
 ) -> tuple[Backbone, Knowledge]:
-    """Build the backbone, which reads ``features`` features, and the knowledge it was trained on."""
+    """Build the backbone of ``features`` features, and the knowledge of its training data."""
     settings, tensors = facts.settings, groups["knowledge"]
     backbone = build_module(
         lambda: BACKBONES.part_of(settings.backbone)(
@@ -119,7 +122,7 @@ def build_state(
     knowledge: Knowledge,
     adapter: Adapter,
     clock: Clock | None,
-    stored: StoredNames,
+    stored: StoredItems,
 ) -> ModelState:
     """Build the model state from these parts."""
     return ModelState(
@@ -147,6 +150,7 @@ def _count_numbers(groups: Groups) -> int:
 
 
 def _build_feature_store(facts: ModelFacts, groups: Groups, tensors: dict[str, Tensor]) -> FeatureStore:
+    """Build the features with their contexts and current heads."""
     head_tensors, contexts = groups["features"], groups["contexts"]
     metadata = head_tensors.pop("metadata").numpy()
     counts = contexts["counts"].tolist()

@@ -16,8 +16,8 @@ from headstart.table.reading import sort_observations
 def export_table(fitted: ModelState, *, metadata: bool = True) -> Table:
     """Return the table of all observations, features and rows of a model.
 
-    A value may be stored both with the row's observations and with the feature's head. Where the two
-    differ, the head's value is used.
+    If the values of a cell in the row's observations and in the feature's context differ, the value of the
+    context is used. Without ``metadata`` the table has no metadata of features and rows.
     """
     features = list(fitted.catalogue.values())
     names = Names([feature.name for feature in features], "feature")
@@ -38,10 +38,10 @@ def export_table(fitted: ModelState, *, metadata: bool = True) -> Table:
     if fitted.clock is not None:
         feature_times = [np.zeros(0) if feature.times is None else feature.times for feature in features]
         times = np.concatenate([*(part[3] for part in parts), *feature_times])
-    present = index >= 0  # features that have not been removed
+    present = index >= 0  # the others are of removed features
     rows, index, values, times = rows[present], index[present], values[present], times[present]
     ordered = sort_observations(rows, index, values, (len(fitted.rows), len(names)), times)
-    # Sorting is stable: the last of several values of one cell is the head's.
+    # Sorting is stable: the last of several values of one cell is the one of the context.
     last = np.ones(len(values), dtype=bool)
     last[:-1] = (np.diff(ordered.row_index) != 0) | (np.diff(ordered.feature_index) != 0)
     row_records = None if fitted.row_metadata is None else fitted.row_metadata.lines
@@ -63,6 +63,7 @@ def export_table(fitted: ModelState, *, metadata: bool = True) -> Table:
 
 
 def _row_schema(fitted: ModelState, row_records: pa.Table) -> MetadataSchema | None:
+    """Fit a schema of row metadata with the same types of columns."""
     if fitted.row_metadata is None:
         return None
     return MetadataSchema.fit(
@@ -75,10 +76,7 @@ Observations = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], 
 
 
 def _backbone_observations(fitted: ModelState) -> Observations:
-    """Return the observations that only the backbone stores, in the units of the data.
-
-    All other features and the rows observed since fit store their own observations.
-    """
+    """Return the observations of the fitted table that neither a context nor an observed row contains."""
     cells = fitted.knowledge.cells
     rows, numbers = cells.lines.numpy(), cells.index.numpy()
     selected = ~np.isin(rows, fitted.roster.observed_rows)
@@ -94,10 +92,10 @@ def _backbone_observations(fitted: ModelState) -> Observations:
 
 
 def _row_observations(fitted: ModelState) -> Observations:
-    """Return the observations of rows observed since fit."""
+    """Return all observations of rows that were added or observed since fit."""
     rows = fitted.roster.observed_rows
-    observations = [fitted.roster.observations(row) for row in rows]
-    cells = ObservationLists.of([each for each in observations if each is not None])
+    lists = [fitted.roster.observations(row) for row in rows]
+    cells = ObservationLists.of([observations for observations in lists if observations is not None])
     times = np.zeros(len(cells.values)) if cells.times is None else cells.times
     return np.repeat(np.array(rows, dtype=np.int64), cells.counts), cells.keys, cells.values, times
 
@@ -111,7 +109,7 @@ def _metadata(fitted: ModelState) -> pa.Table:
 
 
 def _schema(fitted: ModelState, metadata: pa.Table) -> MetadataSchema | None:
-    """Fit a schema with the same types of columns; new features may have labels that the table had not."""
+    """Fit a schema with the same types of columns, which includes the labels of new features."""
     if fitted.schema is None:
         return None
     columns = fitted.schema.columns
@@ -121,16 +119,16 @@ def _schema(fitted: ModelState, metadata: pa.Table) -> MetadataSchema | None:
 
 
 def long_form(table: Table) -> pa.Table:
-    """Return the observations of a table, one line each: row, feature, value."""
+    """Return the observations of a table, one per line: row, feature, value, and time if there are times."""
     rows = pa.array(list(table.rows), pa.string()).take(pa.array(table.row_index))
     features = pa.array(list(table.features), pa.string()).take(pa.array(table.feature_index))
-    values = table.values.astype(np.float64)  # the text of a number in single precision is another number
+    values = table.values.astype(np.float64)  # numbers in single precision would be written differently
     columns = {"row": rows, "feature": features, "value": values}
     return pa.table(columns if table.times is None else {**columns, "time": table.times})
 
 
 def metadata_lines(table: Table) -> pa.Table:
-    """Return the metadata of a table with the names of its features; lists become text, as in files."""
+    """Return the metadata of a table with the names of its features; lists are converted to text."""
     columns = {"feature": pa.array(list(table.features), pa.string())}
     records = pa.table({}) if table.metadata is None else table.metadata
     for name, column in zip(records.column_names, records.columns, strict=True):

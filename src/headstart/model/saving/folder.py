@@ -1,8 +1,8 @@
 """Save a model to a folder.
 
-``model.json`` names the file of weights, whose name contains the hash of its content, and holds a checksum of
-itself. Saving writes the new weights beside the old, then replaces ``model.json`` in one step, then removes
-the old weights: at any moment the folder holds one whole model.
+``model.json`` contains a checksum of itself and the name of the file of weights, which includes the hash of
+its content. Saving writes the new weights beside the old ones, then replaces ``model.json`` atomically, then
+removes the old weights, so that the folder contains a complete model at any time.
 
 A large model has one more file, with which it is opened lazily (``lazy.py``).
 A change of a saved model is a line in its journal, whose name contains the checksum of ``model.json``.
@@ -15,15 +15,22 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from itertools import pairwise
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from headstart.distributed import process_group
+from headstart.distributed import (
+    consume_in_main_process,
+    gather_texts,
+    is_main_process,
+    is_single_process,
+    only_in_main_process,
+    run_in_main_process,
+    wait_for_all_processes,
+)
 from headstart.errors import InputError, ModelFileError, join_names
 from headstart.files import (
     CAN_LOCK,
@@ -39,10 +46,17 @@ from headstart.files import (
     write_json,
     write_tensors,
 )
+from headstart.linalg.row_sharded import (
+    gather_line_blocks,
+    gather_row_blocks,
+    global_count,
+    global_start,
+    global_sum,
+)
 from headstart.model.fitting import with_global_shots
 from headstart.model.saving.export import export_table
 from headstart.model.saving.format import checksum, model_facts, model_tensors
-from headstart.model.saving.journal import Call, append, journal_name, line_of
+from headstart.model.saving.journal import Call, append_line, encode_line, journal_name
 from headstart.model.saving.lazy import QUICK, write_lazy_file
 from headstart.model.saving.loading import (
     INDEX,
@@ -62,15 +76,13 @@ _MODEL_FILES = re.compile(rf"{re.escape(INDEX)}|{WEIGHTS.pattern}|{_JOURNAL.patt
 
 _UNNAMED_WEIGHTS = f"weights-{'0' * 16}.safetensors"  # until the hash of the content is known
 
-_LAZY_FROM = 2**24  # bytes of weights from which on a model is opened lazily
+_LAZY_FROM = 2**24  # bytes of weights from which a model is opened lazily
 
 _MAX_CHANGES, _MAX_OBSERVATIONS = 128, 2048  # in a journal: all are replayed whenever the model is loaded
 
 _MAX_JOURNAL_BYTES, _MAX_JOURNAL_SHARE = 2**22, 4  # the larger of 4 MiB and a quarter of the weights
 
 _SLOW_VERBS = {"remove_row", "rename_feature"}  # slow to replay on a large model, which is saved instead
-
-_OBSERVATIONS_AT_ONCE = 2**22  # of features, gathered from all processes at a time
 
 _SHARDED_BY_ROW = ("states/", "knowledge/states/", "knowledge/indptr", "knowledge/index", "knowledge/values")
 
@@ -80,19 +92,14 @@ _CONTEXTS = ("contexts/rows", "contexts/values")
 def save(fitted: Callable[[], ModelState], path: Path, owner: object = None) -> None:
     """Write a model to a folder, replacing an older one.
 
-    ``fitted`` is called once the folder is locked: of two threads that save, the later writes the newer one.
-    If several processes have the rows of a model among them, all of them call this and the first one writes.
+    ``fitted`` is called once the folder is locked, so if two threads save, the later one writes the newer
+    model. If the rows of the model are divided among processes, all of them must call this function.
     """
-    if process_group().launched:
-        process_group().all_or_none(lambda: check_place(path) if process_group().is_main else None)
-        with lock_folder(path, owner, create=True) if process_group().is_main else nullcontext():
-            _write_sharded(with_global_shots(fitted()), path)
-            process_group().barrier()
-        return
-    check_place(path)
-    with lock_folder(path, owner, create=True):
-        check_place(path)
-        _write(fitted(), path)
+    run_in_main_process(lambda: check_place(path))
+    with only_in_main_process(lock_folder(path, owner, create=True)):
+        run_in_main_process(lambda: check_place(path))
+        _write(with_global_shots(fitted()), path)
+        wait_for_all_processes()
 
 
 @contextmanager
@@ -106,7 +113,7 @@ def open_for_changes(path: Path) -> Iterator[tuple[OpenModel, FolderLock]]:
 def append_changes(before: OpenModel, calls: list[Call]) -> bool:
     """Append the calls that changed a model to its journal; its folder must be locked.
 
-    Return False if nothing was written, because the journal would become too long or slow to replay: then the
+    Return False, and write nothing, if the journal would become too long or too slow to replay. Then the
     whole model must be saved.
     """
     journal = before.journal
@@ -114,19 +121,19 @@ def append_changes(before: OpenModel, calls: list[Call]) -> bool:
         return False
     if not calls:
         return True
-    line = line_of(journal.digest, calls)
+    line = encode_line(journal.digest, calls)
     limit = max(_MAX_JOURNAL_BYTES, before.size // _MAX_JOURNAL_SHARE)
     if len(journal.changes) >= _MAX_CHANGES or journal.size + len(line) > limit:
         return False
-    every = [call for change in journal.changes for call in change] + calls
-    if sum(len(call.get("values", ())) for call in every) > _MAX_OBSERVATIONS:
+    all_calls = [call for change in journal.changes for call in change] + calls
+    if sum(len(call.get("values", ())) for call in all_calls) > _MAX_OBSERVATIONS:
         return False
-    append(journal, line)
+    append_line(journal, line)
     return True
 
 
 def check_place(path: Path) -> None:
-    """Refuse a path that holds anything but a model or the remains of a first save that was killed."""
+    """Refuse a path that contains anything but a model or the remains of an interrupted first save."""
     if path.exists() and not path.is_dir():
         raise InputError(f"{path} is a file; a model is saved as a folder")
     if not path.is_dir() or (path / INDEX).exists():
@@ -143,21 +150,61 @@ def check_place(path: Path) -> None:
 
 
 def _write(fitted: ModelState, path: Path) -> None:
-    """Write a model to a locked folder."""
-    tensors = model_tensors(fitted)
-    layouts = {name: Layout(tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
-    pieces = (tensors[name] for name in order_tensors(layouts))  # a large model is never copied to be written
-    weights, digest, size = _write_weights(path, layouts, pieces)
-    _write_index(fitted, path, model_facts(fitted, weights, digest).model_dump(mode="json"), size)
+    """Write a model to a locked folder.
 
-
-def _write_sharded(fitted: ModelState, path: Path) -> None:
-    """Write a model whose rows are sharded over the processes; the first process writes."""
-    weights, digest, size = _write_sharded_weights(fitted, path)
-    rows = [name for names in process_group().all_gather_texts(list(fitted.rows)) for name in names]
-    if process_group().is_main:
+    If its rows are divided among processes, the main process writes, and the others send their rows in
+    blocks: no process ever has all rows in memory.
+    """
+    tensors = _with_global_indices(model_tensors(fitted), len(fitted.rows))
+    local_counts = tensors["contexts/counts"]
+    tensors["contexts/counts"] = global_sum(local_counts)
+    layouts = {name: Layout(tensor.dtype, _global_shape(name, tensor)) for name, tensor in tensors.items()}
+    blocks = (
+        block
+        for name in order_tensors(layouts)
+        for block in _gather_blocks(name, tensors[name], local_counts)
+    )
+    written = consume_in_main_process(blocks, lambda blocks: _write_weights(path, layouts, blocks))
+    rows = [name for names in gather_texts(list(fitted.rows)) for name in names]
+    if written is not None:
+        weights, digest, size = written
         facts = model_facts(fitted, weights, digest).model_dump(mode="json")
         _write_index(fitted, path, {**facts, "rows": rows}, size)
+
+
+def _with_global_indices(tensors: dict[str, Tensor], rows: int) -> dict[str, Tensor]:
+    """Return the tensors of this process with rows and observations numbered as in the whole model."""
+    if is_single_process():
+        return tensors
+    indptr = tensors["knowledge/indptr"] + global_start(len(tensors["knowledge/index"]))
+    return tensors | {
+        "contexts/rows": tensors["contexts/rows"] + global_start(rows),
+        "knowledge/indptr": indptr if is_main_process() else indptr[1:],
+    }
+
+
+def _global_shape(name: str, tensor: Tensor) -> tuple[int, ...]:
+    """Return the shape of a tensor of the whole model, given its part in this process."""
+    shape = tuple(tensor.shape)
+    return (global_count(len(tensor)), *shape[1:]) if _is_sharded(name) else shape
+
+
+def _is_sharded(name: str) -> bool:
+    """Return whether the tensor of this name has an entry for each row or observation."""
+    return name.startswith(_SHARDED_BY_ROW) or name in _CONTEXTS
+
+
+def _gather_blocks(name: str, part: Tensor, local_counts: Tensor) -> Iterator[Tensor]:
+    """Yield a tensor of the whole model in blocks, in the main process; the others send their parts.
+
+    ``local_counts`` (features,) are the lengths of the contexts in this process.
+    """
+    if name in _CONTEXTS:
+        yield from gather_line_blocks(part, local_counts)
+    elif _is_sharded(name):
+        yield from gather_row_blocks(part)
+    elif is_main_process():
+        yield part
 
 
 def _write_weights(
@@ -173,13 +220,13 @@ def _write_weights(
 
 
 def _write_index(fitted: ModelState, path: Path, facts: dict[str, Any], size: int) -> None:
-    """Write all files but the weights, which exist and have ``size`` bytes; remove superseded files."""
+    """Write all files except the weights, which exist and have ``size`` bytes; remove superseded files."""
     base = checksum(facts)
     index = {**facts, "checksum": base}
     current = {str(facts["weights"])}
     if CAN_LOCK and size >= _LAZY_FROM:
         current.add(write_lazy_file(fitted, facts, json_bytes(index), base, path).name)
-    # An older journal of the same model would count as its changes as soon as the index is written.
+    # Otherwise an older journal of the same model would be replayed as soon as the index is written.
     _remove(path / journal_name(base))
     write_json(path / INDEX, index)
     files = (file for file in path.iterdir() if _MODEL_FILES.fullmatch(file.name) and file.name != INDEX)
@@ -195,75 +242,8 @@ def _remove(path: Path) -> None:
             sync_folder(path.parent)
 
 
-def _write_sharded_weights(fitted: ModelState, folder: Path) -> tuple[str, str, int]:
-    """Write the weights of all processes; return the file's name, digest and size in the first process.
-
-    No process ever has more than a block of the others' rows in memory.
-    """
-    tensors = _with_global_indices(model_tensors(fitted), len(fitted.rows))
-    local_counts = tensors["contexts/counts"]
-    tensors["contexts/counts"] = process_group().all_reduce_sum(local_counts)
-    layouts = {
-        name: Layout(
-            tensor.dtype,
-            (process_group().span(len(tensor))[1], *tensor.shape[1:]) if _is_sharded(name) else tensor.shape,
-        )
-        for name, tensor in tensors.items()
-    }
-    blocks = (
-        block
-        for name in order_tensors(layouts)
-        for block in _gather_blocks(name, tensors[name], local_counts)
-    )
-    if not process_group().is_main:
-        for _ in blocks:  # sends the rows of this process
-            pass
-        return "", "", 0
-    return _write_weights(folder, layouts, blocks)
-
-
-def _is_sharded(name: str) -> bool:
-    return name.startswith(_SHARDED_BY_ROW) or name in _CONTEXTS
-
-
-def _with_global_indices(tensors: dict[str, Tensor], rows: int) -> dict[str, Tensor]:
-    """Return the tensors of this process with rows and observations numbered as in the whole model."""
-    first_row, _ = process_group().span(rows)
-    first_observation, _ = process_group().span(len(tensors["knowledge/index"]))
-    indptr = tensors["knowledge/indptr"] + first_observation
-    return tensors | {
-        "contexts/rows": tensors["contexts/rows"] + first_row,
-        "knowledge/indptr": indptr if process_group().is_main else indptr[1:],
-    }
-
-
-def _gather_blocks(name: str, part: Tensor, local_counts: Tensor) -> Iterator[Tensor]:
-    """Yield a tensor of the whole model in blocks, in the first process; the others send their parts."""
-    if name in _CONTEXTS:
-        yield from _gather_contexts(part, local_counts)
-    elif _is_sharded(name):
-        yield from process_group().gather_blocks(part)
-    elif process_group().is_main:
-        yield part
-
-
-def _gather_contexts(part: Tensor, local_counts: Tensor) -> Iterator[Tensor]:
-    """Yield the contexts of all features, feature by feature, each in the order of rows."""
-    ends = local_counts.cumsum(0)
-    global_ends = process_group().all_reduce_sum(local_counts).cumsum(0)
-    blocks = torch.div(global_ends, _OBSERVATIONS_AT_ONCE, rounding_mode="floor")
-    cuts = [0, *(torch.nonzero(blocks.diff())[:, 0] + 1).tolist(), len(local_counts)]
-    for first, last in pairwise(cuts):
-        begin, end = (int(ends[cut - 1]) if cut else 0 for cut in (first, last))
-        lines = torch.repeat_interleave(local_counts[first:last])
-        numbers = list(process_group().gather_blocks(part[begin:end]))
-        features = list(process_group().gather_blocks(lines))
-        if process_group().is_main and numbers:
-            yield torch.cat(numbers)[torch.argsort(torch.cat(features), stable=True)]
-
-
 def model_digest(path: Path) -> str:
-    """Return a short digest of a saved model: changed by every change, equal for copies."""
+    """Return a short digest of a saved model, which every change alters and copies share."""
     try:
         content = b"".join(file.read_bytes() for file in changing_files(path))
     except OSError:
@@ -272,7 +252,7 @@ def model_digest(path: Path) -> str:
 
 
 def file_stamp(path: Path) -> tuple[tuple[int, int, int], ...] | None:
-    """Return time, inode and size of the files that change with a model; None if there is no model."""
+    """Return the time, inode and size of the files that changes of a model alter; None without a model."""
     try:
         stats = [file.stat() for file in changing_files(path)]
     except OSError:
@@ -300,7 +280,7 @@ def require_no_loss(path: Path, table: Table) -> None:
         ) from None
     if lost:
         raise InputError(
-            f"{path} holds a model that has been given since its fit what is not in this table: "
+            f"{path} holds a model that has received more since its fit than this table contains: "
             f"{' and '.join(lost)}; name another folder, add them to the table, or let --force drop them"
         )
 

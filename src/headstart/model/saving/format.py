@@ -1,4 +1,8 @@
-"""Convert a model to facts and tensors and back."""
+"""The format of saved models: facts, which are written as JSON, and named tensors.
+
+``model_facts`` and ``model_tensors`` convert a model for ``folder``; the functions ``read_...`` convert parts
+back for ``assembly`` and ``lazy``.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +27,12 @@ from headstart.errors import InputError
 from headstart.model.features import FeatureStore
 from headstart.model.observations import ObservationList, ObservationLists
 from headstart.model.rows import RowMetadata, RowStore
-from headstart.model.state import NOTHING, Arrived, Clock, ModelState, Settings
+from headstart.model.state import NO_ERRORS, Clock, ErrorSums, ModelState, Settings
 from headstart.table import MetadataSchema, Names
 from headstart.table.metadata import as_array, as_bytes, records_from
 from headstart.training.judge import Judgement
 
-Groups = dict[str, dict[str, Tensor]]
+Groups = dict[str, dict[str, Tensor]]  # tensors by name, by part of the model
 
 FORMAT = 1
 
@@ -43,39 +47,39 @@ class FeatureFacts(Config):
     in_backbone: tuple[bool, ...]
     shots: tuple[Annotated[int, Field(ge=0)], ...]
     finds_scale: tuple[bool, ...]
-    observed_since: tuple[bool, ...]  # whether arrivals of its observations are stored
+    observed_since: tuple[bool, ...]  # whether the arrivals of its observations are stored
 
 
 class ModelFacts(Config):
     """The content of ``model.json`` except its checksum."""
 
     format: Literal[1] = 1
-    weights: str = Field(pattern=r"^weights-[0-9a-f]{16}\.safetensors$")  # so it is inside the folder
+    weights: str = Field(pattern=r"^weights-[0-9a-f]{16}\.safetensors$")  # a file inside the folder
     weights_sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    packages: dict[Literal["backbone", "adapter", "base"], str]  # which install these parts
+    packages: dict[Literal["backbone", "adapter", "base"], str]  # the packages that install these parts
     settings: Settings
     kinds: tuple[str, ...]
     metadata: MetadataSchema | None
     features: FeatureFacts
     backbone_features: tuple[Name, ...]
-    judgement: Judgement | None  # how the adapter was chosen
-    middle: str | None  # the kind of new real features whose own center and scale are not known yet
+    judgement: Judgement | None  # the comparison by which the adapter was chosen
+    middle: str | None  # the usual kind of real features, for new ones with an unknown scale
     rows: tuple[Name, ...]
     row_metadata: MetadataSchema | None = None
-    arrived: Arrived = NOTHING  # errors of the predictions of observations made since fit
-    # The newest time at fit and the newest time now, of a model whose observations age.
+    arrived: ErrorSums = NO_ERRORS  # prediction errors of observations since fit
+    # The newest time at fit and the newest time of all; None if observations do not age.
     times: tuple[FiniteFloat, FiniteFloat] | None = None
-    arrivals: Annotated[int, Field(ge=0)] = 0  # of observations since fit
+    arrivals: Annotated[int, Field(ge=0)] = 0  # the arrival of the next observation
 
 
 def checksum(facts: dict[str, Any]) -> str:
-    """Return a digest of facts as read from JSON, independent of their order and layout."""
+    """Return a digest of facts as read from JSON, which does not depend on their order or layout."""
     text = json.dumps(facts, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def model_facts(fitted: ModelState, weights: str, digest: str) -> ModelFacts:
-    """Return the facts of a model whose file of weights has the name ``weights`` and this digest."""
+    """Return the facts of a model whose file of weights has the name ``weights`` and this ``digest``."""
     features, settings = list(fitted.catalogue.values()), fitted.settings
     return ModelFacts(
         weights=weights,
@@ -161,7 +165,7 @@ def _concatenate(parts: list[NDArray[Any]], dtype: type) -> Tensor:
 
 
 def time_tensors(fitted: ModelState) -> dict[str, Tensor]:
-    """Return the times of the table's and the features' observations; none if observations do not age."""
+    """Return the times of the observations of the table and of features; empty if they do not age."""
     if fitted.clock is None:
         return {}
     features = list(fitted.catalogue.values())
@@ -173,7 +177,7 @@ def time_tensors(fitted: ModelState) -> dict[str, Tensor]:
 
 
 def read_clock(facts: ModelFacts, groups: Groups) -> Clock | None:
-    """Return the clock of a saved model; the model must have times if it has a half-life, and only then."""
+    """Return the clock of a saved model; refuse a model with a half-life but without times, or vice versa."""
     half_life, times = facts.settings.half_life, groups.get("times")
     if half_life is None and facts.times is None and times is None:
         return None
@@ -192,7 +196,7 @@ def read_clock(facts: ModelFacts, groups: Groups) -> Clock | None:
 
 
 def table_weights(clock: Clock | None) -> Tensor | None:
-    """Return the weights of the table's observations at fit, (n,); None if they do not age."""
+    """Return the weights of the table's observations at fit: (n,); None if they do not age."""
     return None if clock is None else torch.from_numpy(clock.weights(clock.table)).float()
 
 
@@ -207,14 +211,14 @@ def read_feature_times(groups: Groups, counts: list[int]) -> list[NDArray[np.flo
 def read_feature_arrivals(
     groups: Groups, counts: list[int], observed_since: Sequence[bool]
 ) -> list[NDArray[np.int64] | None]:
-    """Return the arrivals of each feature's observations; None of those as fitted."""
+    """Return the arrivals of each feature's observations; None for features not observed since fit."""
     sizes = [count for count, since in zip(counts, observed_since, strict=True) if since]
     lists = iter(torch.split(groups["contexts"]["arrivals"], sizes))
     return [next(lists).numpy() if since else None for since in observed_since]
 
 
 def record_tensors(fitted: ModelState) -> dict[str, Tensor]:
-    """Return the metadata of all features as the user passed it; none if the model has no metadata."""
+    """Return the metadata of all features as the user passed it; empty if the model has no metadata."""
     if fitted.schema is None:
         return {}
     records = [feature.record or {} for feature in fitted.catalogue.values()]
@@ -222,7 +226,7 @@ def record_tensors(fitted: ModelState) -> dict[str, Tensor]:
 
 
 def row_metadata_tensors(fitted: ModelState) -> dict[str, Tensor]:
-    """Return the metadata of rows and the prior of rows given it; none if the model has no row metadata."""
+    """Return the metadata of rows and the prior of rows given it; empty if there is no row metadata."""
     metadata = fitted.row_metadata
     if metadata is None:
         return {}
@@ -261,69 +265,74 @@ def read_row_metadata(facts: ModelFacts, groups: Groups, width: int, rows: int) 
 
 
 def row_observation_tensors(fitted: ModelState) -> dict[str, Tensor]:
-    """Return observations, references and fitted states of rows that were added or observed since fit."""
+    """Return the observations, references and states of the fit of rows added or observed since fit."""
     rows = fitted.roster.observed_rows
     if not rows:
         return {}
-    every = [fitted.roster.observations(row) for row in rows]
-    observations = [each for each in every if each is not None]
-    cells = ObservationLists.of(observations)
-    arrivals = np.concatenate([each.arrivals for each in observations if each.arrivals is not None])
+    lists = [
+        observations
+        for observations in (fitted.roster.observations(row) for row in rows)
+        if observations is not None
+    ]
+    cells = ObservationLists.of(lists)
+    arrivals = np.concatenate([line.arrivals for line in lists if line.arrivals is not None])
     position = np.full(len(fitted.catalogue.slots_by_number(slice(None))), -1)
     position[[fitted.catalogue.number(name) for name in fitted.catalogue]] = np.arange(len(fitted.catalogue))
     features = position[cells.keys]
-    kept = features >= 0  # of features that are no longer there nothing is left
-    lines = cells.lines[kept]
-    order = np.lexsort((features[kept], lines))
+    present = features >= 0  # the others were removed
+    lines = cells.lines[present]
+    order = np.lexsort((features[present], lines))
     tensors = {
         "row_observations/rows": torch.tensor(rows, dtype=torch.int64),
         "row_observations/counts": torch.from_numpy(np.bincount(lines, minlength=len(rows))),
-        "row_observations/features": torch.from_numpy(features[kept][order]),
-        "row_observations/values": torch.from_numpy(cells.values[kept][order]),
-        "row_observations/arrivals": torch.from_numpy(arrivals[kept][order]),
+        "row_observations/features": torch.from_numpy(features[present][order]),
+        "row_observations/values": torch.from_numpy(cells.values[present][order]),
+        "row_observations/arrivals": torch.from_numpy(arrivals[present][order]),
     }
     if cells.times is not None:
-        tensors["row_observations/times"] = torch.from_numpy(cells.times[kept][order])
-    saved = fitted.roster.saved(np.array(rows, dtype=np.int64))
-    for prefix, states in zip(("row_references", "row_fitted_states"), saved, strict=True):
+        tensors["row_observations/times"] = torch.from_numpy(cells.times[present][order])
+    positions = np.array(rows, dtype=np.int64)
+    for prefix, states in (
+        ("row_references", fitted.roster.take_references(positions)),
+        ("row_fitted_states", fitted.roster.take_fitted(positions)),
+    ):
         parts = vars(states).items()
         tensors |= {f"{prefix}/{name}": value for name, value in parts if value is not None}
     return tensors
 
 
 def feature_reference_tensors(fitted: ModelState) -> dict[str, Tensor]:
-    """Return the references of features that are neither the backbone's heads nor their current ones."""
-    found = [fitted.catalogue.reference(name) for name in fitted.catalogue]
-    current = fitted.catalogue.slots(fitted.catalogue)
-    positions = [
-        place
-        for place, (reference, slot) in enumerate(zip(found, current, strict=True))
+    """Return the references of features that are neither heads of the backbone nor current heads."""
+    references = [fitted.catalogue.reference(name) for name in fitted.catalogue]
+    current_slots = fitted.catalogue.slots(fitted.catalogue)
+    stored = {
+        position: reference
+        for position, (reference, slot) in enumerate(zip(references, current_slots, strict=True))
         if reference is not None and reference[0] != slot
-    ]
-    chosen = [each for each in (found[place] for place in positions) if each is not None]
-    if not chosen:
+    }
+    if not stored:
         return {}
-    heads = fitted.catalogue.stored(torch.tensor([slot for slot, _ in chosen]))
+    heads = fitted.catalogue.stored(torch.tensor([slot for slot, _ in stored.values()]))
     tensors = {f"feature_references/{name}": part for name, part in vars(heads).items() if part is not None}
-    kinds = [(kind.first, kind.second) for _, kind in chosen]
+    kinds = [(kind.first, kind.second) for _, kind in stored.values()]
     return tensors | {
-        "feature_references/features": torch.tensor(positions, dtype=torch.int64),
+        "feature_references/features": torch.tensor(list(stored), dtype=torch.int64),
         "feature_references/kinds": torch.tensor(kinds, dtype=torch.float64),
     }
 
 
 def with_references(catalogue: FeatureStore, names: Sequence[str], groups: Groups) -> FeatureStore:
     """Return the features of a saved model with their references."""
-    held = groups.get("feature_references")
-    if held is None:
+    references = groups.get("feature_references")
+    if references is None:
         return catalogue
-    features = [catalogue[names[place]] for place in held["features"].tolist()]
-    kinds = held["kinds"].tolist()
+    features = [catalogue[names[position]] for position in references["features"].tolist()]
+    kinds = references["kinds"].tolist()
     features = [
         replace(feature, kind=replace(feature.kind, first=first, second=second))
         for feature, (first, second) in zip(features, kinds, strict=True)
     ]
-    heads = Heads(**{name: part for name, part in held.items() if name not in ("features", "kinds")})
+    heads = Heads(**{name: part for name, part in references.items() if name not in ("features", "kinds")})
     return catalogue.put_references(features, heads)
 
 
@@ -339,38 +348,25 @@ def build_row_store(
 
 
 def with_observed_rows(roster: RowStore, groups: Groups, numbers: NDArray[np.int64]) -> RowStore:
-    """Return rows with their observations since fit, given the numbers of the features, and references."""
+    """Return the rows with their observations and references since fit.
+
+    ``numbers`` (features,) are the numbers of the features in the order of the saved model.
+    """
     observations = groups["row_observations"]
     counts, arrivals = observations["counts"].tolist(), observations["arrivals"]
     features, values = observations["features"], observations["values"]
     times = torch.split(observations["times"], counts) if "times" in observations else [None] * len(counts)
     lists = {}
     parts = (torch.split(part, counts) for part in (features, values, arrivals))
-    for row, own, given, order, when in zip(observations["rows"].tolist(), *parts, times, strict=True):
-        keys = numbers[own.numpy()]
-        by_key = np.argsort(keys)
+    rows = observations["rows"].tolist()
+    for row, positions, row_values, row_arrivals, row_times in zip(rows, *parts, times, strict=True):
+        keys = numbers[positions.numpy()]
+        order = np.argsort(keys)
         lists[row] = ObservationList(
-            keys[by_key],
-            given.numpy()[by_key],
-            order.numpy()[by_key],
-            None if when is None else when.numpy()[by_key],
+            keys[order],
+            row_values.numpy()[order],
+            row_arrivals.numpy()[order],
+            None if row_times is None else row_times.numpy()[order],
         )
     references, fitted = (RowStates(**groups[name]) for name in ("row_references", "row_fitted_states"))
     return roster.with_saved(observations["rows"].numpy(), references, fitted, lists)
-
-
-def are_consistent(observations: dict[str, Tensor], rows: int, features: int) -> bool:
-    """Return whether all rows and features exist, each row and each of its features occurs once, in order."""
-    if len(observations["counts"]) != len(observations["rows"]) or bool((observations["counts"] < 0).any()):
-        return False
-    lines = torch.repeat_interleave(observations["rows"], observations["counts"])
-    within = all(
-        bool(((observations[name] >= 0) & (observations[name] < limit)).all())
-        for name, limit in (("rows", rows), ("features", features))
-    )
-    if not within or not len(lines) == len(observations["features"]) == len(observations["values"]):
-        return False
-    if any(len(observations.get(name, lines)) != len(lines) for name in ("arrivals", "times")):
-        return False
-    keys = lines * max(1, features) + observations["features"]
-    return all(bool((numbers.diff() > 0).all()) for numbers in (observations["rows"], keys))

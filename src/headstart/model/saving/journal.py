@@ -1,8 +1,8 @@
 """Record the changes of a saved model, one line per change, and replay them.
 
-A call names rows and features and has values in the data's own units, in the order in which they were given.
-Heads and states are computed again from these (see ``updates``). Metadata is recorded as it was encoded,
-because its encoder need not be available when the call is replayed.
+A change is a list of calls. A call contains its verb, names of rows and features, and values in the units of
+the data, in their order of arrival; replaying it computes heads and states again (see ``updates``). Metadata
+is recorded in encoded form, because its encoder may not be available when the call is replayed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from headstart.errors import ModelFileError
 from headstart.files import explain_storage_error, read_regular_file, sync_folder
 from headstart.model.features import Feature
 from headstart.model.inputs import NewRows, Triples, split_observations
-from headstart.model.state import Arrived, ModelState
+from headstart.model.state import ErrorSums, ModelState
 from headstart.model.updates import (
     Update,
     add_features,
@@ -38,29 +38,29 @@ from headstart.table import Kind, MetadataSchema
 from headstart.table.kinds import KindType
 from headstart.table.metadata import as_bytes, records_from
 
-Call = dict[str, Any]  # a change: its verb, and all that it needs to be made again
+Call = dict[str, Any]  # a verb and its arguments, which are written as JSON
 
-_SIZES = 16  # hexadecimal digits: eight of the length and eight of its checksum
+_LENGTH_DIGITS = 16  # hexadecimal: eight digits of the length of the JSON, and eight of its checksum
 
-_DIGEST = 64
+_DIGEST_DIGITS = 64
 
-_BEFORE = _SIZES + 1 + _DIGEST + 1  # of a line, before its JSON
+_HEADER = _LENGTH_DIGITS + 1 + _DIGEST_DIGITS + 1  # bytes of a line before its JSON
 
 
 @dataclass(frozen=True)
 class Journal:
-    """What a journal holds.
+    """The content of a journal.
 
     Attributes
     ----------
     path : Path
-        Its file, which need not exist.
+        The file, which may not exist yet.
     changes : list
-        The calls of each change; those of one change are made as a whole.
+        The calls of each change. A change is applied as a whole.
     digest : str
-        That of the last line, or of the model if there is none.
+        The digest of the last line, or the checksum of the model if there is no line.
     size : int
-        How many bytes of the file are whole lines.
+        The number of bytes of the file that are complete lines.
     """
 
     path: Path
@@ -70,17 +70,17 @@ class Journal:
 
 
 def journal_name(base: str) -> str:
-    """The name of the journal of a model with this checksum."""
+    """Return the file name of the journal of the model with the checksum ``base``."""
     return f"journal-{base[:16]}.jsonl"
 
 
 def read_journal(path: Path, base: str) -> Journal:
-    """Read the journal of the model with this checksum; a missing file is an empty one.
+    """Read the journal of the model with the checksum ``base``; a missing file is an empty journal.
 
     Raises
     ------
     ModelFileError
-        If a line is damaged, or is not one of this model.
+        If a line is damaged, or belongs to another model.
     """
     try:
         content = read_regular_file(path)
@@ -89,32 +89,32 @@ def read_journal(path: Path, base: str) -> Journal:
     changes: list[list[Call]] = []
     digest, start = base, 0
     while True:
-        length = _length(path, content, start, len(changes))
-        if length is None or start + _BEFORE + length + 1 > len(content):
+        length = _read_length(path, content, start, len(changes))
+        if length is None or start + _HEADER + length + 1 > len(content):
             return Journal(path, changes, digest, start)
-        text = content[start + _BEFORE : start + _BEFORE + length]
+        text = content[start + _HEADER : start + _HEADER + length]
         digest = _digest(digest, text)
-        line = content[start : start + _BEFORE + length + 1]
+        line = content[start : start + _HEADER + length + 1]
         if line != _line(digest, text):
-            raise _damaged(path, len(changes))
+            raise _damage_error(path, len(changes))
         changes.append(json.loads(text))
         start += len(line)
 
 
-def line_of(digest: str, calls: Sequence[Call]) -> bytes:
-    """The line of a change that follows the line of this digest."""
+def encode_line(digest: str, calls: Sequence[Call]) -> bytes:
+    """Return the line of a change that follows the line with this digest."""
     text = json.dumps(calls, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
     return _line(_digest(digest, text), text)
 
 
-def append(journal: Journal, line: bytes) -> None:
-    """Add a line; when this returns, it survives a power failure. If the disk refuses, nothing is added."""
+def append_line(journal: Journal, line: bytes) -> None:
+    """Append a line durably; if writing fails, the journal is unchanged."""
     new = not journal.path.exists()
     flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
     with explain_storage_error(journal.path):
         handle = os.open(journal.path, flags, 0o666)
         try:
-            os.ftruncate(handle, journal.size)  # what a killed writer left is no line
+            os.ftruncate(handle, journal.size)  # removes an incomplete line of a killed writer
             try:
                 _write_all(handle, line, journal.size)
                 os.fsync(handle)
@@ -127,21 +127,21 @@ def append(journal: Journal, line: bytes) -> None:
             sync_folder(journal.path.parent)
 
 
-def _write_all(handle: int, line: bytes, at: int) -> None:
-    os.lseek(handle, at, os.SEEK_SET)
+def _write_all(handle: int, line: bytes, position: int) -> None:
+    os.lseek(handle, position, os.SEEK_SET)
     rest = memoryview(line)
     while rest:
         rest = rest[os.write(handle, rest) :]
 
 
-def _length(path: Path, content: bytes, start: int, number: int) -> int | None:
-    """The length of the JSON of the line that starts here; None if not all of its length is there."""
-    sizes = content[start : start + _SIZES]
-    if len(sizes) < _SIZES:
+def _read_length(path: Path, content: bytes, start: int, number: int) -> int | None:
+    """Return the length of the JSON in the line that starts at ``start``; None if the line is incomplete."""
+    digits = content[start : start + _LENGTH_DIGITS]
+    if len(digits) < _LENGTH_DIGITS:
         return None
-    if sizes[8:] != _checksum(sizes[:8]):
-        raise _damaged(path, number)
-    return int(sizes[:8], 16)
+    if digits[8:] != _checksum(digits[:8]):
+        raise _damage_error(path, number)
+    return int(digits[:8], 16)
 
 
 def _line(digest: str, text: bytes) -> bytes:
@@ -153,45 +153,45 @@ def _checksum(length: bytes) -> bytes:
     return f"{zlib.crc32(length):08x}".encode()
 
 
-def _digest(before: str, text: bytes) -> str:
-    return hashlib.sha256(before.encode() + text).hexdigest()
+def _digest(previous: str, text: bytes) -> str:
+    """Return the digest of a line with this JSON, after a line with the digest ``previous``."""
+    return hashlib.sha256(previous.encode() + text).hexdigest()
 
 
-def _damaged(path: Path, number: int) -> ModelFileError:
+def _damage_error(path: Path, number: int) -> ModelFileError:
     return ModelFileError(
         f"{path} is damaged: its line {number + 1} does not match its checksum, or is of another model; "
         "restore it from a copy, or remove the file to go back to the model without the changes in it"
     )
 
 
-class Notes:
-    """The calls by which a model became what it is now, since it was this one.
+class CallLog:
+    """The calls that changed a model since its state was ``fitted``.
 
-    A model may also change by what is no call, such as another ``fit``. Then the calls do not lead to it, and
-    ``calls`` says so.
+    A model can also change without a call, such as by another ``fit``. Then ``calls`` returns None.
     """
 
     def __init__(self, fitted: ModelState) -> None:
         self._calls: list[Call] = []
-        self._latest: ModelState | None = fitted
+        self._latest: ModelState | None = fitted  # the state to which the calls lead
 
-    def note(self, before: ModelState, after: ModelState, call: Call) -> None:
-        """Note a call that changed the model from one state to another."""
+    def record(self, before: ModelState, after: ModelState, call: Call) -> None:
+        """Record a call that changed the model from the state ``before`` to ``after``."""
         if self._latest is before:
             self._calls.append(call)
             self._latest = after
 
-    def follow(self, before: ModelState, after: ModelState) -> None:
-        """Note a change of what is never saved."""
+    def record_unsaved(self, before: ModelState, after: ModelState) -> None:
+        """Record a change of parts that are never saved."""
         if self._latest is before:
             self._latest = after
 
-    def forget(self) -> None:
-        """The calls lead to nothing any more: the folder that they started from holds another model."""
+    def discard(self) -> None:
+        """Discard the calls: the folder contains another model than the one they started from."""
         self._latest = None
 
     def calls(self, fitted: ModelState) -> list[Call] | None:
-        """All calls that led to this state; None if others did."""
+        """Return the calls that led to the state ``fitted``; None if it was reached in another way."""
         return self._calls if self._latest is fitted else None
 
 
@@ -208,23 +208,23 @@ def add_features_call(fitted: ModelState, features: Sequence[Feature]) -> Call:
                 "metadata": feature.metadata.tolist(),
                 "rows": [fitted.rows[row] for row in feature.rows[order].tolist()],
                 "values": feature.values[order].tolist(),
-                "times": _list_of(None if feature.times is None else feature.times[order]),
+                "times": _to_list(None if feature.times is None else feature.times[order]),
             }
         )
-    records = _packed([feature.record or {} for feature in features], fitted.schema)
+    records = _encode_records([feature.record or {} for feature in features], fitted.schema)
     return {"verb": "add_features", "features": lines, "records": records}
 
 
-def observe_call(fitted: ModelState, after: ModelState, given: Triples, update: Update) -> Call:
-    """Return the call that takes these observations, after which the model is ``after``."""
-    order = np.argsort(given.order)
+def observe_call(fitted: ModelState, after: ModelState, triples: Triples, update: Update) -> Call:
+    """Return the call that adds these observations to ``fitted`` and gives ``after``."""
+    order = np.argsort(triples.order)
     return {
         "verb": "observe",
-        "features": [feature.name for feature in given.features],
-        "places": given.places[order].tolist(),
-        "rows": [fitted.rows[row] for row in given.rows[order].tolist()],
-        "values": given.values[order].tolist(),
-        "times": _list_of(None if given.times is None else given.times[order]),
+        "features": [feature.name for feature in triples.features],
+        "places": triples.places[order].tolist(),
+        "rows": [fitted.rows[row] for row in triples.rows[order].tolist()],
+        "values": triples.values[order].tolist(),
+        "times": _to_list(None if triples.times is None else triples.times[order]),
         "update": update,
         "arrived": list(after.arrived),
     }
@@ -242,32 +242,33 @@ def add_rows_call(fitted: ModelState, new: NewRows) -> Call:
         "verb": "add_rows",
         "rows": rows,
         "metadata": new.encoded.tolist(),
-        "records": _packed(new.records, schema),
+        "records": _encode_records(new.records, schema),
         "teach": new.update_features,
     }
 
 
 def replay(fitted: ModelState, call: Call) -> ModelState:
-    """Return the model after a call, as it was when the call was made first."""
+    """Return the model after a recorded call."""
     verb = call.get("verb")
-    if verb not in _REPLAYED:
+    if verb not in _VERBS:
         raise ModelFileError(
             f"its journal has the change {verb!r}, which this version does not know; upgrade headstart"
         )
-    return _REPLAYED[verb](fitted, call)
+    return _VERBS[verb](fitted, call)
 
 
 def _add_features(fitted: ModelState, call: Call) -> ModelState:
     lines = call["features"]
-    records = _unpacked(call["records"], len(lines))
-    return add_features(fitted, [_feature(fitted, *each) for each in zip(lines, records, strict=True)])
+    records = _decode_records(call["records"], len(lines))
+    features = [_feature(fitted, line, record) for line, record in zip(lines, records, strict=True)]
+    return add_features(fitted, features)
 
 
 def _feature(fitted: ModelState, line: Call, record: Mapping[str, object]) -> Feature:
     kind, first, second = line["kind"]
     rows = fitted.rows.positions(line["rows"])
     order = np.argsort(rows)
-    times = _array(line["times"])
+    times = _to_array(line["times"])
     return Feature(
         line["name"],
         Kind(KindType[kind], first, second),
@@ -285,32 +286,33 @@ def _feature(fitted: ModelState, line: Call, record: Mapping[str, object]) -> Fe
 
 def _observe(fitted: ModelState, call: Call) -> ModelState:
     features = [fitted.catalogue[name] for name in call["features"]]
-    of = np.array([fitted.catalogue.number(name) for name in call["features"]], dtype=np.int64)
+    feature_numbers = np.array([fitted.catalogue.number(name) for name in call["features"]], dtype=np.int64)
     places = np.array(call["places"], dtype=np.int64)
     values = np.array(call["values"], dtype=np.float64)
     rows = fitted.rows.positions(call["rows"])
     order = np.arange(len(values))
-    given = Triples(rows, features, places, of[places], values, _array(call["times"]), order)
-    after = add_observations(fitted, given, call["update"])
-    return replace(after, arrived=Arrived(*call["arrived"]))
+    times = _to_array(call["times"])
+    observations = Triples(rows, features, places, feature_numbers[places], values, times, order)
+    after = add_observations(fitted, observations, call["update"])
+    return replace(after, arrived=ErrorSums(*call["arrived"]))
 
 
 def _add_rows(fitted: ModelState, call: Call) -> ModelState:
-    given = call["rows"]
-    encoded = np.array(call["metadata"], dtype=np.float32).reshape(len(given), -1)
-    records = _unpacked(call["records"], len(given))
-    return add_rows(fitted, NewRows(list(given), given, records, encoded, call["teach"]))
+    rows = call["rows"]
+    encoded = np.array(call["metadata"], dtype=np.float32).reshape(len(rows), -1)
+    records = _decode_records(call["records"], len(rows))
+    return add_rows(fitted, NewRows(list(rows), rows, records, encoded, call["teach"]))
 
 
 def _rename_feature(fitted: ModelState, call: Call) -> ModelState:
-    return fitted.renamed(fitted.catalogue[call["name"]], call["to"])
+    return fitted.rename_feature(fitted.catalogue[call["name"]], call["to"])
 
 
 def _rename_row(fitted: ModelState, call: Call) -> ModelState:
-    return fitted.with_roster(fitted.roster.renamed(fitted.rows.position(call["name"]), call["to"]))
+    return fitted.with_roster(fitted.roster.rename(fitted.rows.position(call["name"]), call["to"]))
 
 
-_REPLAYED: dict[str, Callable[[ModelState, Call], ModelState]] = {
+_VERBS: dict[str, Callable[[ModelState, Call], ModelState]] = {
     "add_features": _add_features,
     "observe": _observe,
     "add_rows": _add_rows,
@@ -321,24 +323,25 @@ _REPLAYED: dict[str, Callable[[ModelState, Call], ModelState]] = {
 }
 
 
-def _packed(records: Sequence[Mapping[str, object]], schema: MetadataSchema | None) -> str | None:
-    """Metadata as it was given, as the saved model has it; None if the model has none."""
+def _encode_records(records: Sequence[Mapping[str, object]], schema: MetadataSchema | None) -> str | None:
+    """Encode the metadata passed by the user as text; return None if the model has no metadata."""
     if schema is None:
         return None
     content = as_bytes(records, [column.name for column in schema.columns])
     return base64.b64encode(content.numpy().tobytes()).decode()
 
 
-def _unpacked(text: str | None, count: int) -> list[dict[str, object]]:
+def _decode_records(text: str | None, count: int) -> list[dict[str, object]]:
+    """Decode the text of ``_encode_records`` to ``count`` records."""
     if text is None:
         return [{} for _ in range(count)]
     content = torch.from_numpy(np.frombuffer(base64.b64decode(text), dtype=np.uint8).copy())
     return [record or {} for record in records_from(content, count)]
 
 
-def _list_of(times: NDArray[np.float64] | None) -> list[float] | None:
+def _to_list(times: NDArray[np.float64] | None) -> list[float] | None:
     return None if times is None else times.tolist()
 
 
-def _array(times: list[float] | None) -> NDArray[np.float64] | None:
+def _to_array(times: list[float] | None) -> NDArray[np.float64] | None:
     return None if times is None else np.array(times, dtype=np.float64)

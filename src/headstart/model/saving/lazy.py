@@ -1,8 +1,8 @@
 """Open a large saved model without reading all of it.
 
-A second file (``quick-….safetensors``) holds the facts of ``model.json`` as arrays, with names indexed by
-their hashes. This file and the weights are mapped into memory, and features and rows are read on demand. The
-file is redundant: if it is missing or damaged, the model is read from ``model.json``.
+A second file (``quick-….safetensors``) contains the facts of ``model.json`` as arrays, with an index of names
+by their hashes. This file and the weights are mapped into memory, and features and rows are read on demand.
+The file is redundant: if it is missing or damaged, the model is read from ``model.json``.
 """
 
 from __future__ import annotations
@@ -28,23 +28,22 @@ from headstart.model.features import Entry, Feature, FeatureStore
 from headstart.model.persistent import Arena, PersistentArray
 from headstart.model.rows import RowStore
 from headstart.model.saving.assembly import (
-    StoredNames,
+    StoredItems,
     build_adapter,
     build_backbone,
     build_state,
     group_tensors,
 )
-from headstart.model.saving.format import ModelFacts, read_row_metadata, with_observed_rows
-from headstart.model.saving.validation import Groups
+from headstart.model.saving.format import Groups, ModelFacts, read_row_metadata, with_observed_rows
 from headstart.model.state import Clock, ModelState
 from headstart.table import Kind, Names
 from headstart.table.kinds import KindType
 
-_LOOKUPS = 1000  # the number of lookups from which a dictionary of all names is cheaper
+_MAX_LOOKUPS = 1000  # with more lookups, a dictionary of all names is cheaper
 
 
 def name_tensors(names: Iterable[str]) -> dict[str, Tensor]:
-    """Return names as tensors: their bytes, the end of each, and their sorted hashes with their positions."""
+    """Return names as tensors: their bytes, where each ends, and their sorted hashes with their positions."""
     encoded = [name.encode() for name in names]
     hashes = np.array([_hash(name) for name in encoded], dtype=np.uint64).view(np.int64)
     order = np.argsort(hashes, kind="stable")
@@ -58,7 +57,7 @@ def name_tensors(names: Iterable[str]) -> dict[str, Tensor]:
 
 
 class SavedNames(Names):
-    """Names stored as ``name_tensors``, each read on demand."""
+    """Names in the tensors of ``name_tensors``, each read on demand."""
 
     def __init__(self, tensors: dict[str, Tensor], noun: str) -> None:
         self.noun = noun
@@ -73,7 +72,7 @@ class SavedNames(Names):
 
     @property
     def _index(self) -> dict[str, int]:
-        if self._lookup.count > _LOOKUPS:
+        if self._lookup.count > _MAX_LOOKUPS:
             return self._all_positions
         return self._lookup  # type: ignore[return-value]  # it has the methods of a dictionary that Names uses
 
@@ -100,7 +99,7 @@ class SavedNames(Names):
 
 
 class _Lookup:
-    """Finds positions of names by their hashes."""
+    """A read-only mapping from names to positions that searches sorted hashes."""
 
     def __init__(self, names: SavedNames, hashes: NDArray[np.int64], order: NDArray[np.int64]) -> None:
         self._names, self._hashes, self._order = names, hashes, order
@@ -145,8 +144,8 @@ def entry_tensors(fitted: ModelState) -> dict[str, Tensor]:
         positions[feature.name] if feature.in_backbone else number
         for feature, number in zip(features, later_numbers.tolist(), strict=True)
     ]
-    kinds = [(float(each.kind.type), each.kind.first, each.kind.second) for each in features]
-    flags = [(each.in_backbone, each.finds_scale, each.arrivals is not None) for each in features]
+    kinds = [(float(feature.kind.type), feature.kind.first, feature.kind.second) for feature in features]
+    flags = [(feature.in_backbone, feature.finds_scale, feature.arrivals is not None) for feature in features]
     return {
         "kinds": torch.tensor(kinds, dtype=torch.float64).reshape(-1, 3),
         "flags": torch.tensor(flags, dtype=torch.bool).reshape(-1, 3),
@@ -176,7 +175,7 @@ class SavedEntries(Mapping[str, Entry]):
         counts, flags = self._contexts["counts"], self._arrays["flags"]
         self._ends = np.append(0, np.cumsum(counts))
         self._arrival_ends = np.append(0, np.cumsum(counts * flags[:, 2]))
-        # References lie in the arena after the current heads, in the order of the file.
+        # References are in the arena after the current heads, in the order of the file.
         self._references = np.where(flags[:, 0], -1, np.arange(len(names)))
         self._reference_kinds = self._arrays["kinds"].copy()
         self.references = groups.get("feature_references", {})
@@ -237,7 +236,7 @@ class SavedEntries(Mapping[str, Entry]):
         return {name: value for name, value in record.items() if value is not None}
 
     def feature_store(self, heads: Heads, backbone_features: Names) -> FeatureStore:
-        """Return the store of these features; ``heads`` are theirs, followed by room for new ones."""
+        """Return the store of these features; ``heads`` are their heads, followed by room for new ones."""
         catalogue = FeatureStore(heads.take(slice(0, 0)), backbone_features)
         numbers = self._arrays["numbers"]
         count = max(len(backbone_features), int(numbers.max(initial=-1)) + 1)
@@ -245,11 +244,11 @@ class SavedEntries(Mapping[str, Entry]):
         slots[numbers, 0] = current = np.arange(len(self))
         slots[numbers, 1] = np.where(self._references < 0, current, self._references)
         facts[numbers] = self._facts()
-        catalogue._base, catalogue._arena = self, Arena.over(heads, len(self))
+        catalogue._base, catalogue._arena = self, Arena.wrap(heads, len(self))
         if self.references:
             names = ("weight", "bias", "covariance", "noise")
             references = Heads(**{name: self.references.get(name) for name in names})  # type: ignore[arg-type]
-            claimed = catalogue._arena.claimed(len(references))
+            claimed = catalogue._arena.reserve(len(references))
             if claimed is None:
                 raise ValueError("there is no room for its references")
             catalogue._arena.write(claimed, references)
@@ -273,7 +272,7 @@ QUICK = re.compile(r"quick-[0-9a-f]{16}-[0-9a-f]{16}\.safetensors")
 
 _LISTS = ("names", "kinds", "in_backbone", "shots", "finds_scale", "observed_since")
 
-_ROOM = 1024  # heads and states that can be added before all of them are copied
+_ROOM = 1024  # heads or states that can be added before the arena must be copied
 
 _CHECKSUM = re.compile(rb'"checksum": "([0-9a-f]{64})"\s*}\s*$')
 
@@ -281,7 +280,7 @@ _DAMAGE_ERRORS = (HeadstartError, KeyError, TypeError, ValueError, RuntimeError,
 
 
 def write_lazy_file(fitted: ModelState, facts: dict[str, Any], index: bytes, base: str, folder: Path) -> Path:
-    """Write the file by which a large model is opened lazily.
+    """Write the file with which a large model is opened lazily; return its path.
 
     Parameters
     ----------
@@ -300,13 +299,13 @@ def write_lazy_file(fitted: ModelState, facts: dict[str, Any], index: bytes, bas
         "backbone_features": (),
         "rows": (),
     }
-    tensors: dict[str, Tensor] = {f"features/{name}": part for name, part in entry_tensors(fitted).items()}
-    for what, names in (
+    tensors = {f"features/{name}": tensor for name, tensor in entry_tensors(fitted).items()}
+    for part, names in (
         ("features", facts["features"]["names"]),
         ("backbone", facts["backbone_features"]),
         ("rows", facts["rows"]),
     ):
-        tensors |= {f"names_of_{what}/{name}": part for name, part in name_tensors(names).items()}
+        tensors |= {f"names_of_{part}/{name}": tensor for name, tensor in name_tensors(names).items()}
     content = pack_tensors(
         tensors, {"facts": facts_without_lists, "base": base, "index": hashlib.sha256(index).hexdigest()}
     )
@@ -316,7 +315,7 @@ def write_lazy_file(fitted: ModelState, facts: dict[str, Any], index: bytes, bas
 
 
 def find_checksum(index: Path) -> str | None:
-    """Return the checksum at the end of ``model.json`` without reading the rest; None if it has none."""
+    """Return the checksum at the end of ``model.json`` without reading the rest; None if there is none."""
     with open_regular_file(index) as file:
         file.seek(0, 2)
         file.seek(max(0, file.tell() - 128))
@@ -325,9 +324,9 @@ def find_checksum(index: Path) -> str | None:
 
 
 def open_lazily(folder: Path, index: str, base: str, *, verify: bool) -> tuple[ModelState, int] | None:
-    """Map a model into memory; return it and the size of its weights.
+    """Map a model into memory; return it and the size of its weights in bytes.
 
-    Return None if the model must be read as a whole: it has no lazy file, or something is wrong with it.
+    Return None if the model must be read as a whole, because its lazy file is missing or damaged.
 
     Parameters
     ----------
@@ -357,7 +356,7 @@ def open_lazily(folder: Path, index: str, base: str, *, verify: bool) -> tuple[M
             return None
         return _assemble(facts, group_tensors(file.tensors()), weights), weights.size
     except (FileNotFoundError, *_DAMAGE_ERRORS):
-        return None  # reading it as a whole raises the error that explains
+        return None  # reading the whole model then raises an error that explains
 
 
 def _digest(path: Path) -> str:
@@ -365,6 +364,7 @@ def _digest(path: Path) -> str:
 
 
 def _assemble(facts: ModelFacts, lazy: Groups, weights: MappedFile) -> ModelState:
+    """Assemble a model from its facts, the tensors of the lazy file and the mapped weights."""
     groups = group_tensors(weights.tensors())
     backbone_features = SavedNames(lazy["names_of_backbone"], "feature")
     times, half_life = facts.times, facts.settings.half_life
@@ -381,7 +381,7 @@ def _assemble(facts: ModelFacts, lazy: Groups, weights: MappedFile) -> ModelStat
     names = SavedNames(lazy["names_of_rows"], "row")
     row_store = _build_row_store(names, groups, weights, lazy["features"]["numbers"].numpy())
     row_metadata = read_row_metadata(facts, groups, backbone.activation_size, len(row_store))
-    stored = StoredNames(
+    stored = StoredItems(
         entries.feature_store(heads, backbone_features), row_store, backbone_features, row_metadata
     )
     return build_state(facts, groups, backbone, knowledge, adapter, clock, stored)
@@ -390,7 +390,8 @@ def _assemble(facts: ModelFacts, lazy: Groups, weights: MappedFile) -> ModelStat
 def _build_row_store(
     names: SavedNames, groups: Groups, weights: MappedFile, numbers: NDArray[np.int64]
 ) -> RowStore:
+    """Build the rows, with room for the references and states of the fit of observed rows."""
     room = _ROOM + 2 * len(groups.get("row_observations", {}).get("rows", ()))
     states = RowStates(**{name: weights.with_room(f"states/{name}", room) for name in groups["states"]})
-    row_store = RowStore.over(names, Arena.over(states, len(names)))
+    row_store = RowStore.from_arena(names, Arena.wrap(states, len(names)))
     return with_observed_rows(row_store, groups, numbers) if "row_observations" in groups else row_store

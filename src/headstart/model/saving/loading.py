@@ -36,7 +36,7 @@ class OpenModel:
     fitted: ModelState
     journal: Journal
     size: int  # of the weights, in bytes
-    verified: bool = True  # whether all of it was read and is not damaged
+    verified: bool = True  # whether all files were read and checked for damage
 
 
 def load(path: Path, *, verify: bool = True) -> ModelState:
@@ -47,14 +47,14 @@ def load(path: Path, *, verify: bool = True) -> ModelState:
 def open_model(path: Path, *, verify: bool = True) -> OpenModel:
     """Open the model in a folder and replay its journal.
 
-    Without ``verify`` a large model is mapped into memory and not searched for damage.
+    Without ``verify`` a large model is mapped into memory and not checked for damage.
     """
     require_model(path)
     return _replay_journal((_open_lazily(path, verify) if CAN_LOCK else None) or read_whole(path))
 
 
 def check_model(path: Path) -> OpenModel:
-    """Read all of a model in every way in which it may be opened, and refuse it if anything is wrong."""
+    """Read the whole model, also in the way it is opened lazily, and refuse it if a file is damaged."""
     require_model(path)
     opened = _replay_journal(read_whole(path))
     base = find_checksum(path / INDEX)
@@ -74,7 +74,7 @@ def read_whole(path: Path) -> OpenModel:
 
 
 def require_model(path: Path) -> None:
-    """Refuse a path that holds no model."""
+    """Refuse a path without a model."""
     if not path.is_dir():
         raise ModelFileError(f"{path} is not a saved model: there is no such folder")
     if not (path / INDEX).exists():
@@ -82,7 +82,7 @@ def require_model(path: Path) -> None:
 
 
 def changing_files(path: Path) -> list[Path]:
-    """Return the files of a saved model of which every change alters at least one."""
+    """Return the files of a saved model that are compared to detect changes: each change alters one."""
     index = path / INDEX
     try:
         base = find_checksum(index)
@@ -112,13 +112,13 @@ def _open_lazily(path: Path, verify: bool) -> OpenModel | None:
             if find_checksum(path / INDEX) == base:  # no other process has replaced it meanwhile
                 return OpenModel(opened[0], journal, opened[1], verify)
         except (ModelFileError, FileNotFoundError):
-            return None  # reading it as a whole raises the error that explains
+            return None  # reading the whole model then raises an error that explains
     return None
 
 
 @contextmanager
 def _damage_errors(file: Path) -> Iterator[None]:
-    """Turn any error inside the block into a ModelFileError that calls this file damaged."""
+    """Turn an error in the block into a ModelFileError that names the damaged file."""
     try:
         yield
     except ModelFileError:
@@ -132,7 +132,8 @@ def _damage_errors(file: Path) -> Iterator[None]:
 def _read_files(path: Path) -> tuple[dict[str, Any], bytes, Journal]:
     """Read ``model.json``, the weights that it names, and its journal.
 
-    Other processes may replace the model at the same time: all three must belong to one index.
+    Other processes may replace the model at the same time, so reading is repeated until all three files
+    belong to the same ``model.json``.
     """
     last_failure: str | None = None
     for _ in range(_ATTEMPTS):
@@ -140,9 +141,9 @@ def _read_files(path: Path) -> tuple[dict[str, Any], bytes, Journal]:
         try:
             content = read_regular_file(path / facts["weights"])
             journal = read_journal(path / journal_name(base), base)
-        except FileNotFoundError:  # perhaps it was just replaced: the index then names another
+        except FileNotFoundError:  # perhaps the model was just replaced, and the index names another file
             failure = f"{path} is incomplete: {facts['weights']} is missing"
-        except ModelFileError as error:  # perhaps it was just written to
+        except ModelFileError as error:  # perhaps the journal was just written to
             failure = str(error)
         else:
             if _read_facts(path)[1] == base:
@@ -155,7 +156,7 @@ def _read_files(path: Path) -> tuple[dict[str, Any], bytes, Journal]:
 
 
 def _read_facts(path: Path) -> tuple[dict[str, Any], str]:
-    """Read ``model.json``; return its content and its checksum, which must agree."""
+    """Read ``model.json``; return its content and its checksum after checking them."""
     facts = read_json(path / INDEX)
     version = facts.get("format") if isinstance(facts, dict) else None
     if not isinstance(version, int) or isinstance(version, bool):
@@ -174,6 +175,7 @@ def _read_facts(path: Path) -> tuple[dict[str, Any], str]:
 
 
 def _assemble(path: Path, facts: dict[str, Any], content: bytes) -> ModelState:
+    """Assemble a model from its facts and the content of its file of weights, after checking both."""
     if hashlib.sha256(content).hexdigest() != facts["weights_sha256"]:
         raise ModelFileError(
             f"{path / facts['weights']} is damaged or cut short: its content does not match {INDEX}"
@@ -183,9 +185,9 @@ def _assemble(path: Path, facts: dict[str, Any], content: bytes) -> ModelState:
 
 
 def _require_packages(path: Path, facts: dict[str, Any]) -> None:
-    """Refuse a model whose backbone or adapter is not installed, naming the missing package."""
+    """Refuse a model whose backbone or adapter is not installed; the error names the missing package."""
     settings = facts["settings"]
-    base = settings["adapter"].get("base")  # of an adapter that fine-tunes the heads of another
+    base = settings["adapter"].get("base")  # the adapter whose heads a fine-tuning adapter starts from
     configs = {"backbone": settings["backbone"], "adapter": settings["adapter"]}
     configs |= {"base": base} if isinstance(base, dict) else {}
     for part, config in configs.items():

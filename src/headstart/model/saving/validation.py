@@ -1,4 +1,7 @@
-"""Check a saved model before it is assembled: its facts and tensors must agree, whoever wrote them."""
+"""Check that the facts and tensors of a saved model agree before it is assembled.
+
+A damaged or malicious file must raise an error; it must not crash the process or exhaust its memory.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from headstart.core.networks import loading
 from headstart.errors import InputError, join_names
-from headstart.model.saving.format import are_consistent
+from headstart.model.saving.format import Groups
 from headstart.table import Kind, Kinds
 from headstart.table.kinds import LARGEST, KindType
 from headstart.training.calibration import LEVELS
@@ -23,8 +26,6 @@ if TYPE_CHECKING:
     from headstart.core.types import Knowledge, RowStates
     from headstart.model.saving.format import ModelFacts
 
-
-Groups = dict[str, dict[str, Tensor]]
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -35,7 +36,7 @@ _STATES = {"code": (_SINGLE, 2), "code_std": (_SINGLE, 2), "activation": (_SINGL
 
 _HEADS = {"weight": (_SINGLE, 2), "bias": (_SINGLE, 1), "covariance": (_SINGLE, 2), "noise": (_SINGLE, 1)}
 
-# The type and the number of dimensions of each tensor; backbone and adapter define those of their own.
+# The type and the number of dimensions of each tensor, except those of the backbone and the adapter.
 _FORMS = {
     "features": {**_HEADS, "metadata": (_SINGLE, 2)},
     "contexts": {"counts": (_INT, 1), "rows": (_INT, 1), "values": (_DOUBLE, 1), "arrivals": (_INT, 1)},
@@ -119,8 +120,8 @@ def check_counts(facts: ModelFacts, knowledge: Knowledge, states: RowStates, gro
         and len(cells) <= rows,
         "features": all(len(part) == features for part in heads.values()),
         "features of the backbone": all(
-            len(each) == len(facts.backbone_features)
-            for each in (*knowledge.heads.parts(), knowledge.metadata, knowledge.kinds)
+            len(part) == len(facts.backbone_features)
+            for part in (*knowledge.heads.parts(), knowledge.metadata, knowledge.kinds)
         )
         and bool(((knowledge.kinds >= 0) & (knowledge.kinds < len(KindType))).all()),
         "activations": _width(heads["weight"]) == _width(states.activation)
@@ -135,11 +136,11 @@ def check_counts(facts: ModelFacts, knowledge: Knowledge, states: RowStates, gro
         and int(cells.indptr[-1]) == len(cells.values) == len(cells.index),
         "references": _references_agree(groups, features, heads),
         "observations of rows": "row_observations" not in groups
-        or are_consistent(groups["row_observations"], rows, features),
+        or _row_observations_agree(groups["row_observations"], rows, features),
         "calibration": _calibrates(groups["calibration"]),
         "judgement": facts.judgement is None or _judges(facts.judgement),
     }
-    wrong = [what for what, agrees in agree.items() if not agrees]
+    wrong = [part for part, agrees in agree.items() if not agrees]
     wrong += [] if _contexts_agree(facts, groups["contexts"], rows) else ["contexts"]
     if wrong:
         raise InputError(f"its {join_names(wrong)} do not agree with the weights")
@@ -148,18 +149,39 @@ def check_counts(facts: ModelFacts, knowledge: Knowledge, states: RowStates, gro
 
 
 def _check_names(facts: ModelFacts) -> None:
-    for what, names in (
+    """Refuse names that occur twice."""
+    for noun, names in (
         ("row", facts.rows),
         ("feature", facts.features.names),
         ("feature", facts.backbone_features),
     ):
         name, count = next(iter(Counter(names).most_common(1)), ("", 0))
         if count > 1:
-            raise InputError(f"{what} {name!r} is there twice")
+            raise InputError(f"{noun} {name!r} is there twice")
+
+
+def _row_observations_agree(observations: dict[str, Tensor], rows: int, features: int) -> bool:
+    """Return whether saved observations of rows are valid.
+
+    All rows and features must exist; rows, and the features of each row, must be distinct and ascending.
+    """
+    if len(observations["counts"]) != len(observations["rows"]) or bool((observations["counts"] < 0).any()):
+        return False
+    lines = torch.repeat_interleave(observations["rows"], observations["counts"])
+    within = all(
+        bool(((observations[name] >= 0) & (observations[name] < limit)).all())
+        for name, limit in (("rows", rows), ("features", features))
+    )
+    if not within or not len(lines) == len(observations["features"]) == len(observations["values"]):
+        return False
+    if any(len(observations.get(name, lines)) != len(lines) for name in ("arrivals", "times")):
+        return False
+    keys = lines * max(1, features) + observations["features"]
+    return all(bool((numbers.diff() > 0).all()) for numbers in (observations["rows"], keys))
 
 
 def _references_agree(groups: Groups, features: int, heads: dict[str, Tensor]) -> bool:
-    """Return whether references are those of known rows and features, with the same parts as the others."""
+    """Return whether references belong to known rows and features, and have the parts of current values."""
     references = groups.get("feature_references")
     if references is not None:
         positions = references["features"]
@@ -187,7 +209,7 @@ def _references_agree(groups: Groups, features: int, heads: dict[str, Tensor]) -
 
 
 def _contexts_agree(facts: ModelFacts, contexts: dict[str, Tensor], rows: int) -> bool:
-    """Return whether contexts have valid values, known rows, each once, and the features' shots."""
+    """Return whether contexts have valid values, known rows without duplicates, and the features' shots."""
     counts, index = contexts["counts"], contexts["rows"]
     shots = torch.tensor(facts.features.shots, dtype=torch.int64)
     if (
@@ -219,6 +241,7 @@ def _contexts_agree(facts: ModelFacts, contexts: dict[str, Tensor], rows: int) -
 
 
 def _calibrates(tensors: dict[str, Tensor]) -> bool:
+    """Return whether the tensors of the calibration have valid shapes and values."""
     marks, factors = tensors["marks"], tensors["factors"]
     sizes = {len(marks), factors.shape[1], len(tensors["slopes"]), len(tensors["shifts"])}
     shapes_agree = len(sizes) == 1 and factors.shape[::2] == (len(KindType), len(LEVELS)) and len(marks) > 0
@@ -228,6 +251,7 @@ def _calibrates(tensors: dict[str, Tensor]) -> bool:
 
 
 def _judges(judgement: Any) -> bool:
+    """Return whether a judgement has the scores of its chosen adapter."""
     verdict, shots = judgement.candidates.get(judgement.chosen), len(judgement.shots)
     complete = verdict is not None and len(verdict.error) == len(verdict.standard_error) == shots
     return complete or not judgement.candidates
@@ -238,7 +262,7 @@ def _within(index: Tensor, limit: int) -> bool:
 
 
 def _ascends(numbers: Tensor) -> bool:
-    """Return whether numbers begin with 0 and never decrease."""
+    """Return whether numbers start with 0 and never decrease."""
     return len(numbers) > 0 and int(numbers[0]) == 0 and bool((numbers.diff() >= 0).all())
 
 
@@ -252,9 +276,9 @@ def _packed_size(size: int) -> int:
 
 
 def build_module(build: Callable[[], Module], tensors: dict[str, Tensor], size: int) -> Module:
-    """Build a backbone or an adapter for these tensors, whose types must be those of its state.
+    """Build a backbone or an adapter, and check that ``tensors`` have the types of its state.
 
-    A file of ``size`` numbers fills all that it allocates, so it may not allocate much more.
+    A module whose state is in a file of ``size`` numbers does not need to allocate much more than these.
     """
     with _BoundedAllocation(max(_ALWAYS_ALLOWED, 4 * size)), loading():
         module = build()
@@ -267,7 +291,10 @@ def build_module(build: Callable[[], Module], tensors: dict[str, Tensor], size: 
 
 
 class _BoundedAllocation(TorchFunctionMode):
-    """Refuses to allocate a tensor of more than ``limit`` numbers: settings may demand any size."""
+    """A context that refuses to allocate tensors of more than ``limit`` numbers.
+
+    Without it, the settings of a damaged file could demand any size.
+    """
 
     def __init__(self, limit: int) -> None:
         super().__init__()
