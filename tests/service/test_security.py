@@ -90,15 +90,36 @@ def test_only_a_digest_of_a_token_is_kept(url: str, tokens: dict[str, str]) -> N
         assert TokenSet(store.tokens()).find(tokens["read"]).name == "my read"
 
 
-def test_revoking_the_last_token_does_not_open_a_service_that_others_reach(
-    url: str, tokens: dict[str, str], start: Start
+@pytest.mark.parametrize("loopback", [True, False])
+def test_revoking_the_last_token_does_not_open_a_service(
+    url: str, tokens: dict[str, str], start: Start, loopback: bool
 ) -> None:
-    client = start(loopback=False)
+    """Only a store that never held a token is open, also for services that start later."""
+    running = start(loopback=loopback)
     with Store(url) as store:
         for token in tokens.values():
             store.revoke_token(token.split("_")[1])
     time.sleep(0.3)
+    for client in (running, start(loopback=loopback)):
+        for headers in ({}, {"host": "localhost"}, *map(bearer, tokens.values())):
+            assert client.get("/v1/model", headers=headers).status_code == 401
+            assert client.get("/metrics", headers=headers).status_code == 401
+            assert client.post("/v1/observations", json=OBSERVED, headers=headers).status_code == 401
+        assert client.get("/health").status_code == client.get("/ready").status_code == 200
+    with Store(url) as store:
+        assert store.last_number() == 0
+        token = create_token(store, "another")
+    time.sleep(0.3)
+    assert running.get("/v1/model", headers=bearer(token)).status_code == 200
+
+
+def test_the_first_token_closes_a_running_service(client: TestClient, url: str) -> None:
+    assert client.get("/v1/model").status_code == 200
+    with Store(url) as store:
+        token = create_token(store, "first")
+    time.sleep(0.3)
     assert client.get("/v1/model").status_code == 401
+    assert client.get("/v1/model", headers=bearer(token)).status_code == 200
 
 
 def test_without_tokens_only_local_names_are_answered(client: TestClient) -> None:

@@ -47,6 +47,20 @@ def test_other_addresses_need_a_token(model_path: Path, url: str, served: list[t
     assert not served[0][2].loopback
 
 
+def test_serve_says_what_is_open(model_path: Path, url: str, served: list[tuple]) -> None:
+    assert "everyone on it may change everything" in run("serve", model_path, "--store", url)
+    token = run("token", "create", "me", "--store", url)
+    said = run("serve", model_path, "--store", url)
+    assert "open without a token: the page, /docs, /openapi.json, /health, /ready" in said
+    assert "revoked" not in said
+    run("token", "revoke", token.split("_")[1], "--store", url)
+    said = run("serve", model_path, "--store", url)
+    assert "all tokens are revoked" in said
+    assert "headstart token create" in said
+    assert "everyone" not in said
+    assert len(served) == 3
+
+
 def test_tokens_are_created_listed_and_revoked(url: str) -> None:
     token = run("token", "create", "shop [red]", "--scope", "write", "--store", url)
     identity = token.split("_")[1]

@@ -55,6 +55,7 @@ def serve(
     _require_service()
     from headstart.model.saving.folder import model_digest
     from headstart.service.app import run
+    from headstart.service.auth import TokenSet
     from headstart.service.store import redact_url
     from headstart.service.worker import ServiceSettings
 
@@ -62,17 +63,22 @@ def serve(
     url = store or default_store(model)
     loopback = is_loopback(host)
     with _open_store(url) as opened:
-        tokens = [token for token in opened.tokens() if token.revoked is None]
-    if not tokens and not loopback:
+        tokens = TokenSet(opened.tokens())
+    create = f"headstart token create NAME --scope admin --store {redact_url(url)}"
+    if not tokens.required and not loopback:
         raise InputError(
             f"there are no tokens, so that everyone who reaches {host} could change the model; make one with "
-            f"headstart token create NAME --scope admin --store {url}, or leave out --host"
+            f"{create}, or leave out --host"
         )
     settings = ServiceSettings(loopback=loopback, rate=rate, burst=2 * rate, watch_model=watch)
     address = f"[{host}]" if ":" in host else host
     say(f"serving {model} with the store {redact_url(url)} at http://{address}:{port}")
-    if not tokens:
+    if not tokens.required:
         say("there are no tokens: only this machine can reach it, and everyone on it may change everything")
+    else:
+        say("open without a token: the page, /docs, /openapi.json, /health, /ready; all else needs a token")
+    if tokens.required and not tokens:
+        say(f"all tokens are revoked: nothing else is answered until you make one with {create}")
     run(model, url, settings, host, port, workers)
 
 

@@ -75,10 +75,24 @@ def create_token(store: Store, name: str, scopes: Iterable[str] = ("read",)) -> 
 
 
 class TokenSet:
-    """The valid tokens of a store."""
+    """The tokens of a store.
+
+    Parameters
+    ----------
+    tokens : iterable of Token
+        All tokens that the store ever held, including revoked ones.
+
+    Attributes
+    ----------
+    required : bool
+        Whether requests need a token. Revoking the last token does not open a service again: only a store
+        that never held a token is open.
+    """
 
     def __init__(self, tokens: Iterable[Token] = ()) -> None:
-        self._tokens = {token.id: token for token in tokens if token.revoked is None}
+        by_id = {token.id: token for token in tokens}
+        self.required = bool(by_id)
+        self._tokens = {id: token for id, token in by_id.items() if token.revoked is None}
 
     def __len__(self) -> int:
         return len(self._tokens)
@@ -173,7 +187,7 @@ class Guard:
         tokens, settings = self._service.tokens, self._service.settings
         if tokens is None:
             raise Problem(503, "the store has not been reached yet", headers={"retry-after": "1"})
-        if settings.loopback and not tokens:
+        if settings.loopback and not tokens.required:
             host = headers.get("host", "")
             host = host if host.endswith("]") else host.rsplit(":", 1)[0]  # without the port
             if host not in settings.hosts:  # DNS rebinding: the name of another site points to this machine
