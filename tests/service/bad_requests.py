@@ -130,7 +130,7 @@ BAD = [
         {"observations": [{"row": "u1", "feature": "f1", "value": 3}]},
         400,
         None,
-        {"idempotency-key": "k" * 256},
+        {"idempotency-key": "k" * 1001},
     ),
     _feature("a feature that is there", 409, "/name", name="f1"),
     _feature("the same with spaces", 409, "/name", name="  f1 "),

@@ -41,6 +41,7 @@ from headstart.service.store import (
     record_request,
     remove_feature,
     remove_row,
+    request_digest,
 )
 from headstart.table.names import as_name
 from headstart.table.reading import Columns
@@ -236,11 +237,11 @@ class Receipt:
 
 @dataclass
 class _Request:
-    """A change that waits for its commit, with the idempotency key and the digest of the request's body."""
+    """A change that waits for its commit, with the idempotency key and the body of the request."""
 
     change: Change
     key: str | None
-    digest: str
+    body: bytes
     future: Future[Receipt] = field(default_factory=Future)
 
 
@@ -262,9 +263,9 @@ class Writer:
         self._thread = threading.Thread(target=self._run, name="headstart-writer", daemon=True)
         self._thread.start()
 
-    def submit(self, change: Change, key: str | None = None, digest: str = "") -> Future[Receipt]:
+    def submit(self, change: Change, key: str | None = None, body: bytes = b"") -> Future[Receipt]:
         """Queue a change; the future has its receipt or error once the commit is done."""
-        request = _Request(change, key, digest)
+        request = _Request(change, key, body)
         self._queue.put(request)
         return request.future
 
@@ -335,8 +336,6 @@ class Writer:
                     state = _apply_cells(state, merged)
             if state is not first or state is not live.snapshot.state:
                 live.publish(state)
-        if any(isinstance(request.change, RemoveRow) for request in requests):
-            live.store.clean()
         plans = [result.plan for result in results if isinstance(result, Receipt) and result.plan]
         self._count(time.monotonic() - start, plans)
         return results
@@ -351,13 +350,13 @@ def _record(request: _Request, state: LiveState, connection: Connection) -> Rece
     if request.key is not None:
         earlier = find_request(connection, request.key)
         if earlier is not None:
-            digest, answer = earlier
-            if digest != request.digest:
+            body_digest, answer = earlier
+            if body_digest != request_digest(connection, request.body):
                 raise Problem(409, "this idempotency key was used with another body; use a new key")
             return Receipt(answer, repeated=True)
     plan = request.change.plan(state.model)
     number = request.change.record(connection, plan)
     answer = {**plan.answer, "number": number}
     if request.key is not None:
-        record_request(connection, request.key, request.digest, answer)
+        record_request(connection, request.key, request.body, answer)
     return Receipt(answer, plan)

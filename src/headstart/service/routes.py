@@ -49,7 +49,7 @@ from headstart.training.calibration import LEVELS
 
 MODEL_HEADER, NUMBER_HEADER = "x-headstart-model", "x-headstart-number"
 
-MAX_KEY = 255
+MAX_KEY = 1000  # characters of an idempotency key
 
 
 class _NameConvertor(Convertor[str]):
@@ -93,13 +93,13 @@ def format_time(at: datetime | None) -> str | None:
 
 
 def idempotency_key(request: Request) -> str | None:
-    """Return the idempotency key of a request with its path; None if the request has no key."""
-    key = request.headers.get("idempotency-key")
-    if key is None:
+    """Return the idempotency key of a request with its method and path; None if the request has no key."""
+    keys = request.headers.getlist("idempotency-key")
+    if not keys:
         return None
-    if not 0 < len(key) <= MAX_KEY or not key.isprintable():
-        raise Problem(400, f"an Idempotency-Key has 1 to {MAX_KEY} printable characters")
-    return f"{request.url.path} {key}"[-MAX_KEY:]
+    if len(keys) > 1 or not 0 < len(keys[0]) <= MAX_KEY or not keys[0].isprintable():
+        raise Problem(400, f"a request has one Idempotency-Key, of 1 to {MAX_KEY:,} printable characters")
+    return f"{request.method} {request.scope['path']} {keys[0]}"  # method and path have no spaces
 
 
 async def commit(request: Request, change: Change, *, status: int = 200, in_path: bool = False) -> Response:

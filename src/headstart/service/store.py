@@ -7,10 +7,12 @@ changes inside a transaction; the schema; connections.
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 import secrets
+import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -55,6 +57,10 @@ _KEEP_REQUESTS = timedelta(days=2)  # after which an idempotency key may be used
 _LOCK = 0x4EAD57A7  # the key of the writers' advisory lock in PostgreSQL
 
 _WAIT = 10.0  # seconds that a writer waits for another one
+
+_CLEAN_FACT = "clean"  # the number of the last removal of a row that the files may still contain
+
+_CLEAN_WAIT_MS = 100  # for locks, while writers wait
 
 _MIGRATIONS = Path(__file__).parent / "migrations"
 
@@ -220,11 +226,37 @@ class Store:
         return [dict(zip(names, numbers, strict=True)) for numbers in parts]
 
     def clean(self) -> None:
-        """Overwrite deleted lines in the files of SQLite; PostgreSQL does it without a request."""
+        """Erase removed rows from the files of SQLite, if there are any that it has not erased yet.
+
+        SQLite overwrites deleted lines, but copies of them can stay in unused parts of pages and in the
+        write-ahead log. ``VACUUM`` writes all pages anew, and the checkpoint empties the log. PostgreSQL does
+        this by its own vacuum.
+
+        Raises
+        ------
+        UnavailableError
+            If another process reads or writes, or the disk is full. A later call erases them.
+        """
         if self._engine.dialect.name != "sqlite":
             return
-        with suppress(UnavailableError), self._engine.connect() as connection:
-            connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+        due = self.fact(_CLEAN_FACT)
+        if due is None:
+            return
+        with available():
+            connection = self._engine.raw_connection()
+        try:
+            cursor = connection.cursor()
+            cursor.execute(f"PRAGMA busy_timeout = {_CLEAN_WAIT_MS}")
+            cursor.execute("VACUUM")
+            (busy, *_) = cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        except sqlite3.OperationalError as error:
+            raise UnavailableError(f"removed rows are not erased yet: {error}") from error
+        finally:
+            connection.invalidate()  # it has another time limit than the other connections
+        if busy:
+            raise UnavailableError("removed rows are not erased yet: another process reads the store")
+        with self.writing() as transaction:  # a row that was removed meanwhile has a later number
+            transaction.execute(delete(FACTS).where(FACTS.c.key == _CLEAN_FACT, FACTS.c.value == due))
 
     def fact(self, key: str) -> str | None:
         """Return a single value; None if it is not set."""
@@ -234,8 +266,7 @@ class Store:
     def set_fact(self, key: str, value: str) -> None:
         """Set a single value."""
         with self.writing() as connection:
-            connection.execute(delete(FACTS).where(FACTS.c.key == key))
-            connection.execute(insert(FACTS), {"key": key, "value": value})
+            _write_fact(connection, key, value)
 
     def ping(self) -> None:
         """Raise ``UnavailableError`` if the database does not answer."""
@@ -325,21 +356,41 @@ def remove_row(connection: Connection, name: str) -> int:
     connection.execute(update(CHANGES).where(addition).values(name=name_digest))
     connection.execute(delete(REMOVED_ROWS).where(REMOVED_ROWS.c.digest == name_digest))
     connection.execute(insert(REMOVED_ROWS), {"digest": name_digest, "number": number})
+    _write_fact(connection, _CLEAN_FACT, str(number))
     return number
 
 
+def _write_fact(connection: Connection, key: str, value: str) -> None:
+    connection.execute(delete(FACTS).where(FACTS.c.key == key))
+    connection.execute(insert(FACTS), {"key": key, "value": value})
+
+
 def find_request(connection: Connection, key: str) -> tuple[str, dict[str, Any]] | None:
-    """Return the digest of the body of an earlier request with this idempotency key, and its answer."""
-    query = select(REQUESTS.c.digest, REQUESTS.c.answer).where(REQUESTS.c.key == key)
+    """Return the digest of the body of an earlier request with this idempotency key, and its answer.
+
+    ``key`` includes the method and the path of the request.
+    """
+    key_digest = request_digest(connection, key.encode())
+    query = select(REQUESTS.c.digest, REQUESTS.c.answer).where(REQUESTS.c.key == key_digest)
     line = connection.execute(query).one_or_none()
     return None if line is None else (line.digest, json.loads(line.answer))
 
 
-def record_request(connection: Connection, key: str, digest: str, answer: Mapping[str, Any]) -> None:
+def record_request(connection: Connection, key: str, body: bytes, answer: Mapping[str, Any]) -> None:
     """Record the answer to a request with an idempotency key, and delete old ones."""
     connection.execute(delete(REQUESTS).where(REQUESTS.c.at < now() - _KEEP_REQUESTS))
-    line = {"key": key, "digest": digest, "answer": json.dumps(answer), "at": now()}
+    line = {
+        "key": request_digest(connection, key.encode()),
+        "digest": request_digest(connection, body),
+        "answer": json.dumps(answer),
+        "at": now(),
+    }
     connection.execute(insert(REQUESTS), line)
+
+
+def request_digest(connection: Connection, content: bytes) -> str:
+    """Return the keyed digest of a key or body, which may contain the name of a row."""
+    return hmac.new(salt_of(connection).encode(), content, hashlib.sha256).hexdigest()
 
 
 def _insert_change(
@@ -554,8 +605,8 @@ REMOVED_ROWS = Table(
 REQUESTS = Table(
     "requests",
     METADATA,
-    Column("key", String(255), primary_key=True),
-    Column("digest", String(64), nullable=False),  # of the body
+    Column("key", String(64), primary_key=True),  # keyed digest of method, path and key
+    Column("digest", String(64), nullable=False),  # keyed digest of the body
     Column("answer", Text, nullable=False),  # JSON; it has no names of rows
     Column("at", DateTime(timezone=True), nullable=False, index=True),
 )
@@ -571,7 +622,8 @@ TOKENS = Table(
     Column("revoked", DateTime(timezone=True)),
 )
 
-# Single values: the salt of digests, and the folder of the model that replaced the first one.
+# Single values: the salt of digests, the folder of the model that replaced the first one, and the number of
+# the last removal of a row that the files may still contain.
 FACTS = Table(
     "facts",
     METADATA,

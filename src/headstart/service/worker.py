@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 
 from headstart.config import Config
@@ -38,6 +39,8 @@ class ServiceSettings(Config):
 MODEL_FACT = "model"  # in the store: the folder of the served model, and the folder that it replaced
 
 _RETRY_SECONDS = 1.0
+
+_STOP_SECONDS = 5.0  # for each thread when the service stops
 
 # Seconds after which Python switches threads. While observations are processed, every step of a request waits
 # this long: with Python's default of 5 ms the slowest answers take twice as long.
@@ -134,7 +137,7 @@ class Service:
         """Submit a change; the future is done when the change is committed."""
         if self._writer is None:
             raise self._not_ready()
-        return self._writer.submit(change, key, hashlib.sha256(body).hexdigest())
+        return self._writer.submit(change, key, body)
 
     def take_over(self, path: Path) -> Snapshot:
         """Serve another fitted model, in all workers and also after a restart."""
@@ -152,7 +155,10 @@ class Service:
 
 
 class Watcher:
-    """A thread that polls for changes of other workers, for tokens, and for a new model.
+    """Threads that poll for tokens, for changes of other workers, and for a new model.
+
+    Each has a thread of its own, so that none waits for another: a revoked token is refused while a model
+    loads or a writer waits for the store.
 
     Parameters
     ----------
@@ -181,34 +187,50 @@ class Watcher:
         self._watch_model = watch_model
         self._stamp = file_stamp(live.snapshot.path)
         self._refused: tuple[Path, object] | None = None  # folder and stamp of a model that cannot be served
+        self._next_clean = 0.0
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="headstart-watcher", daemon=True)
-        self._thread.start()
+        polls = (self._poll_tokens, live.follow, self._clean, self._poll_model)
+        self._threads = [
+            threading.Thread(target=self._run, args=(poll,), name="headstart-watcher", daemon=True)
+            for poll in polls
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def close(self) -> None:
-        """Stop the thread."""
+        """Stop the threads."""
         self._stop.set()
-        self._thread.join(timeout=30)
+        for thread in self._threads:
+            thread.join(timeout=_STOP_SECONDS)
+        with suppress(HeadstartError):
+            self._live.store.clean()
 
-    def poll(self) -> None:
-        """Poll once."""
-        store = self._live.store
-        self._set_tokens(TokenSet(store.tokens()))
-        self._live.follow()
-        self._poll_model(store)
-
-    def _run(self) -> None:
+    def _run(self, poll: Callable[[], object]) -> None:
         while not self._stop.wait(self._seconds):
             try:
-                self.poll()
+                poll()
             except HeadstartError as error:
                 LOG.debug("will poll again: %s", error)
             except Exception:
                 LOG.exception("polling failed; will poll again")
 
-    def _poll_model(self, store: Store) -> None:
+    def _poll_tokens(self) -> None:
+        self._set_tokens(TokenSet(self._live.store.tokens()))
+
+    def _clean(self) -> None:
+        """Erase removed rows from the files of the store, in at most a twentieth of the time."""
+        start = time.monotonic()
+        if start < self._next_clean:
+            return
+        try:
+            self._live.store.clean()
+        finally:
+            end = time.monotonic()
+            self._next_clean = end + 20 * (end - start)
+
+    def _poll_model(self) -> None:
         """Take over the model of the folder if it is another one than the served model."""
-        path = served_folder(store, self._folder)
+        path = served_folder(self._live.store, self._folder)
         stamp = file_stamp(path)
         snapshot = self._live.snapshot
         replaced = path == snapshot.path and self._watch_model and stamp != self._stamp
