@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import re
 import secrets
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 
 SCOPES = ("read", "write", "admin")  # each scope includes the scopes before it
+
+_DISCARD_SECONDS = 5.0
 
 _TOKEN = re.compile(r"hs_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
 
@@ -126,6 +130,21 @@ def scope_of(method: str, path: str) -> str | None:
     return "read" if path == "/metrics" else None
 
 
+async def _discard(receive: Receive, limit: int) -> None:
+    """Read and drop up to ``limit`` further bytes of a body that is too large.
+
+    Most clients read the answer only after they have sent the body; closing the connection before would lose
+    the answer.
+    """
+    left, more = limit, True
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_DISCARD_SECONDS):
+            while more and left > 0:
+                message = await receive()
+                left -= len(message.get("body", b"")) + 1
+                more = message.get("more_body", False)
+
+
 class Guard:
     """The outermost layer of the application, an ASGI middleware.
 
@@ -162,6 +181,8 @@ class Guard:
             message = await receive()
             received += len(message.get("body", b""))
             if received > limit:
+                if message.get("more_body", False):
+                    await _discard(receive, limit)
                 # FastAPI answers any other exception while it reads the body with 400.
                 raise HTTPException(413, f"the body is larger than {limit:,} bytes; send it in parts")
             return message
@@ -170,6 +191,8 @@ class Guard:
             self._admit(scope)
             await self._app(scope, receive_limited, send_with_headers)
         except Exception as error:
+            if isinstance(error, Problem) and error.status == 413:
+                await _discard(receive, limit)
             await error_response(error)(scope, receive, send_with_headers)
         route = scope.get("route")
         name = getattr(route, "path", None) or ("page" if status < 400 else "other")

@@ -34,6 +34,7 @@ from headstart.service.live_model import LiveModel, LiveState, apply
 from headstart.service.store import (
     Cell,
     Delta,
+    UnavailableError,
     find_request,
     insert_feature,
     insert_observations,
@@ -294,8 +295,8 @@ class Writer:
         try:
             results = self._commit(requests)
         except BaseException as error:
-            if len(requests) > 1 and isinstance(error, InputError):
-                for request in requests:  # one of them may be the reason
+            if len(requests) > 1 and not isinstance(error, UnavailableError):
+                for request in requests:  # one of them may be the reason, and must not fail the others
                     self._write([request])
                 return
             for request in requests:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from http import HTTPStatus
 from typing import Any
 
@@ -143,6 +145,8 @@ def error_response(error: Exception) -> Response:
     """Return the response to any other error."""
     if isinstance(error, Problem):
         return error.response()
+    if isinstance(error, HTTPException):
+        return problem_response(error.status_code, str(error.detail), headers=dict(error.headers or {}))
     if isinstance(error, StorageError):
         LOG.warning("%s", error)
         return problem_response(503, str(error), headers={"retry-after": "1"})
@@ -154,17 +158,43 @@ def error_response(error: Exception) -> Response:
     return problem_response(500, "something unexpected went wrong; the log of the server says what")
 
 
+def _routing_error(app: FastAPI, request: Request, error: HTTPException) -> HTTPException:
+    """Return the error of a request without an endpoint: 405 with all allowed methods, or 404.
+
+    The router passes requests that no endpoint takes on to the files of the page, which answer for
+    themselves.
+    """
+    path = request.scope["path"]
+    methods = {
+        method
+        for known, operations in app.openapi()["paths"].items()
+        if _path_pattern(known).fullmatch(path)
+        for method in operations
+    }
+    if methods:
+        allowed = ", ".join(sorted(method.upper() for method in methods))
+        return HTTPException(
+            405, f"{request.method} is not allowed here; use {allowed}", headers={"allow": allowed}
+        )
+    return HTTPException(404, f"there is nothing at {path}") if path.startswith("/v1/") else error
+
+
+@cache
+def _path_pattern(path: str) -> re.Pattern[str]:
+    """Return the pattern of a path of the OpenAPI document, in which ``{name}`` is any segment."""
+    return re.compile(re.sub(r"\\\{[^/]*?\}", "[^/]+", re.escape(path)))
+
+
 def install_handlers(app: FastAPI) -> None:
     """Install handlers that respond to every error with a problem."""
 
     async def validation(_: Request, error: Exception) -> Response:
         return validation_response(error.errors() if isinstance(error, RequestValidationError) else [])
 
-    async def http(_: Request, error: Exception) -> Response:
-        if not isinstance(error, HTTPException):
-            return error_response(error)
-        headers = dict(error.headers or {})
-        return problem_response(error.status_code, str(error.detail), headers=headers)
+    async def http(request: Request, error: Exception) -> Response:
+        if isinstance(error, HTTPException) and error.status_code in (404, 405):
+            error = _routing_error(app, request, error)
+        return error_response(error)
 
     async def others(_: Request, error: Exception) -> Response:
         return error_response(error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, StringConstraints
 
@@ -16,7 +16,7 @@ MAX_NAMES = 100_000
 def _check_characters(text: str) -> str:
     """Refuse control characters and invalid Unicode, which databases and terminals cannot handle."""
     if any(letter < " " or letter == "\x7f" for letter in text):
-        raise ValueError("control characters are not allowed in names")
+        raise ValueError("control characters are not allowed in names and paths")
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -37,7 +37,19 @@ Text = Annotated[str, StringConstraints(max_length=MAX_TEXT, strict=True)]
 
 Value = Annotated[FiniteFloat, Field(strict=True)]
 
-Metadatum = Text | bool | int | FiniteFloat | None | list[Text | bool | int | FiniteFloat]
+
+def _check_integers(value: Any) -> Any:
+    """Refuse whole numbers beyond 64 bits, which arrays and databases cannot hold."""
+    for number in value if isinstance(value, list) else [value]:
+        if isinstance(number, int) and not -(2**63) <= number < 2**63:
+            raise ValueError("whole numbers must fit into 64 bits; write a longer one as text")
+    return value
+
+
+Metadatum = Annotated[
+    Text | bool | int | FiniteFloat | None | list[Text | bool | int | FiniteFloat],
+    AfterValidator(_check_integers),
+]
 
 Metadata = Annotated[dict[Name, Metadatum], Field(max_length=1000)]
 
@@ -165,4 +177,6 @@ class Explain(Body):
 class TakeOver(Body):
     """A fitted model to serve."""
 
-    path: Annotated[str, StringConstraints(min_length=1, max_length=4000)]
+    path: Annotated[
+        str, StringConstraints(min_length=1, max_length=4000), AfterValidator(_check_characters)
+    ]

@@ -47,7 +47,7 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
 from headstart.errors import InputError, StorageError
 from headstart.model.state import ErrorSums
@@ -735,9 +735,11 @@ def reading(engine: Engine) -> Iterator[Connection]:
 
 @contextmanager
 def available() -> Iterator[None]:
-    """Turn errors of the database into UnavailableError."""
+    """Turn errors of the database into UnavailableError, and values that it cannot hold into InputError."""
     try:
         yield
+    except DataError as error:
+        raise InputError(f"the store cannot hold a value: {_first_line(error.orig)}") from error
     except DBAPIError as error:
         raise UnavailableError(f"the store cannot be used now: {_first_line(error.orig)}") from error
     except SQLAlchemyError as error:
