@@ -395,7 +395,9 @@ def _read(answer: httpx.Response) -> dict[str, Any]:
 
 
 def _path(collection: str, name: str) -> str:
-    return f"/v1/{collection}/{quote(name, safe='')}"
+    # HTTP libraries take the segments . and .. for folders.
+    encoded = name.replace(".", "%2E") if name in (".", "..") else quote(name, safe="")
+    return f"/v1/{collection}/{encoded}"
 
 
 def _to_json(value: Any) -> Any:

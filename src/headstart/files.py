@@ -328,8 +328,10 @@ def lock_folder(
     try:
         yield lock
     finally:
-        del _thread.locks[identity]
-        os.close(handle)
+        _thread.locks.pop(identity, None)
+        if handle in _handles:
+            _handles.remove(handle)
+            os.close(handle)
 
 
 def _own_lock(folder: Path, owner: object) -> FolderLock | None:
@@ -342,6 +344,21 @@ def _own_lock(folder: Path, owner: object) -> FolderLock | None:
     )
 
 
+_handles: set[int] = set()  # of the folders that this process has locked
+
+
+def _leave_locks_to_parent() -> None:
+    """Close the handles of locks in a forked child, which would keep them when its parent has ended."""
+    for handle in _handles:
+        os.close(handle)
+    _handles.clear()
+    _thread.locks.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_locks_to_parent)
+
+
 def _acquire(folder: Path, create: bool, busy: str | None) -> int:
     """Lock the folder and return its handle."""
     while True:
@@ -352,6 +369,7 @@ def _acquire(folder: Path, create: bool, busy: str | None) -> int:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | (0 if busy is None else fcntl.LOCK_NB))
             if folder.exists() and _identity(folder.stat()) == _identity(os.fstat(handle)):
+                _handles.add(handle)
                 return handle
         except BlockingIOError:
             os.close(handle)

@@ -47,7 +47,7 @@ def _check_integers(value: Any) -> Any:
 
 
 Metadatum = Annotated[
-    Text | bool | int | FiniteFloat | None | list[Text | bool | int | FiniteFloat],
+    Text | bool | int | FiniteFloat | list[Text | bool | int | FiniteFloat] | None,
     AfterValidator(_check_integers),
 ]
 
@@ -177,6 +177,4 @@ class Explain(Body):
 class TakeOver(Body):
     """A fitted model to serve."""
 
-    path: Annotated[
-        str, StringConstraints(min_length=1, max_length=4000), AfterValidator(_check_characters)
-    ]
+    path: Annotated[str, StringConstraints(min_length=1, max_length=4000), AfterValidator(_check_characters)]

@@ -9,9 +9,11 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import re
 import secrets
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -57,6 +59,8 @@ _KEEP_REQUESTS = timedelta(days=2)  # after which an idempotency key may be used
 _LOCK = 0x4EAD57A7  # the key of the writers' advisory lock in PostgreSQL
 
 _WAIT = 10.0  # seconds that a writer waits for another one
+
+_SILENCE = 15.0  # seconds that PostgreSQL may take for an answer; longer than it waits for a lock
 
 _CLEAN_FACT = "clean"  # the number of the last removal of a row that the files may still contain
 
@@ -673,9 +677,10 @@ def open_engine(url: str) -> Engine:
     """Return an engine for ``sqlite:///FILE`` or ``postgresql://USER@HOST/DATABASE``."""
     try:
         parsed = make_url(url)
-    except ArgumentError:
+    except (ArgumentError, ValueError):
         raise InputError(
-            f"{url!r} is not the URL of a store; use sqlite:///FILE or postgresql://USER@HOST/DATABASE"
+            f"{redact_url(url)!r} is not the URL of a store; use sqlite:///FILE or "
+            "postgresql://USER@HOST/DATABASE"
         ) from None
     backend = parsed.get_backend_name()
     if backend == "sqlite":
@@ -689,7 +694,11 @@ def open_engine(url: str) -> Engine:
         if parsed.drivername == "postgresql":
             parsed = parsed.set(drivername="postgresql+psycopg")
         try:
-            return create_engine(parsed, pool_pre_ping=True, connect_args={"connect_timeout": 5})
+            engine = create_engine(
+                parsed, pool_pre_ping=True, connect_args={"connect_timeout": 5, "tcp_user_timeout": 15_000}
+            )
+            event.listen(engine, "do_connect", _connect_postgresql)
+            return engine
         except (ImportError, NoSuchModuleError):
             raise InputError(
                 "a store in PostgreSQL needs psycopg; install it with pip install 'headstart[postgres]'"
@@ -698,8 +707,51 @@ def open_engine(url: str) -> Engine:
 
 
 def redact_url(url: str) -> str:
-    """Return the URL of a store without its password."""
-    return make_url(url).render_as_string(hide_password=True)
+    """Return the URL of a store without its password, also if it is not a valid URL."""
+    user, at, address = url.rpartition("@")
+    scheme, separator, name = user.rpartition("://")
+    if at and ":" in name:
+        user = f"{scheme}{separator}{name.partition(':')[0]}:***"
+    return re.sub(r"(?i)(password=)[^&]*", r"\1***", f"{user}{at}{address}")
+
+
+def _connect_postgresql(_: Any, __: Any, arguments: Any, parameters: Any) -> Any:
+    """Return a connection that breaks off when the server is silent for too long.
+
+    A database that is cut off without a word would otherwise be waited for without end.
+    """
+    import psycopg
+    from psycopg.abc import PQGen
+
+    class LimitedConnection(psycopg.Connection[Any]):
+        def wait(self, gen: PQGen[Any], *options: Any, **named: Any) -> Any:
+            try:
+                return super().wait(_limit_silence(gen), *options, **named)
+            except TimeoutError:
+                self.pgconn.finish()
+                raise psycopg.OperationalError(
+                    f"the database has been silent for {_SILENCE:g} seconds"
+                ) from None
+
+    return LimitedConnection.connect(*arguments, **parameters)
+
+
+def _limit_silence(steps: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+    """Pass on the steps of an operation; raise TimeoutError if the server is silent for too long.
+
+    psycopg sends 0 to a step about ten times a second while the connection is not ready.
+    """
+    last, ready = time.monotonic(), None
+    while True:
+        try:
+            wanted = steps.send(ready)
+        except StopIteration as end:
+            return end.value
+        ready = yield wanted
+        if ready:
+            last = time.monotonic()
+        elif time.monotonic() - last > _SILENCE:
+            raise TimeoutError
 
 
 def _prepare_sqlite(connection: Any, _: Any) -> None:
@@ -719,6 +771,8 @@ def writing(engine: Engine) -> Iterator[Connection]:
     with available(), engine.connect().execution_options(writes=True) as connection, connection.begin():
         if connection.dialect.name == "postgresql":
             connection.execute(text("SET LOCAL lock_timeout = '10s'"))
+            # The server ends a transaction whose client was cut off, so that others can write.
+            connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = '120s'"))
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
         yield connection
 

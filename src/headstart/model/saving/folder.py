@@ -245,7 +245,10 @@ def _remove(path: Path) -> None:
 def model_digest(path: Path) -> str:
     """Return a short digest of a saved model, which every change alters and copies share."""
     try:
-        content = b"".join(file.read_bytes() for file in changing_files(path))
+        files = list(changing_files(path))
+        if not all(file.is_file() for file in files):  # a pipe would wait for its other end
+            raise OSError
+        content = b"".join(file.read_bytes() for file in files)
     except OSError:
         raise ModelFileError(f"{path} is not a saved model: {INDEX} cannot be read") from None
     return hashlib.sha256(content).hexdigest()[:12]
