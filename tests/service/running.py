@@ -76,6 +76,8 @@ def serve(model: str, url: str, port: int) -> None:
 class Server:
     """A service in a process of its own."""
 
+    target = staticmethod(serve)
+
     def __init__(self, model: Path, url: str, port: int | None = None) -> None:
         self.model, self.url, self.port = model, url, port or free_port()
         self.address = f"http://127.0.0.1:{self.port}"
@@ -83,7 +85,7 @@ class Server:
 
     def start(self) -> Server:
         self.process = _PROCESSES.Process(
-            target=serve, args=(str(self.model), self.url, self.port), daemon=True
+            target=self.target, args=(str(self.model), self.url, self.port), daemon=True
         )
         self.process.start()
         return self

@@ -21,10 +21,24 @@ from headstart.service.store import Store, open_engine, redact_url
 from headstart.service.worker import ServiceSettings
 from tests.service.conftest import Start
 from tests.service.postgres import Cluster
-from tests.service.running import fitted
+from tests.service.running import Server, fitted, serve
 from tests.service.test_api import mean
 from tests.service.test_durability import until
 from tests.service.test_security import bearer
+
+
+def serve_with_short_limit(model: str, url: str, port: int) -> None:
+    """Serve with a second for headers; runs in a process of its own."""
+    from headstart.service import protocol
+
+    protocol.HEADER_SECONDS = 1.0
+    serve(model, url, port)
+
+
+class LimitedServer(Server):
+    """A service in a process of its own that allows headers a second."""
+
+    target = staticmethod(serve_with_short_limit)
 
 
 class Proxy:
@@ -169,3 +183,52 @@ def test_names_of_dots_can_be_shown_and_removed(client: TestClient, name: str) -
     films.remove_row(name)
     films.remove_feature(name)
     assert client.get("/v1/features", params={"search": name}).json()["total"] == 0
+
+
+def exchange(port: int, parts: list[bytes], pause: float = 0.0, repeat: int = 1) -> bytes:
+    """Send bytes, in parts, and return the answer up to the end of the connection."""
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+        try:
+            for part in parts * repeat:
+                connection.sendall(part)
+                time.sleep(pause)
+        except OSError:
+            pass
+        content = b""
+        try:
+            while more := connection.recv(65536):
+                content += more
+        except ConnectionResetError:
+            pass
+        return content
+
+
+def test_slow_and_endless_headers_are_refused(model_path: Path, url: str) -> None:
+    first = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
+    with LimitedServer(model_path, url) as server:
+        cases = [
+            [first, b"a: " + b"b" * 70_000],
+            [first, *[b"x-header: value\r\n"] * 6_000],
+            [b"GET /" + b"a" * 70_000],
+            [first, b"a" * 70_000],
+        ]
+        for parts in cases:
+            assert exchange(server.port, parts).startswith(b"HTTP/1.1 400")
+        for parts in ([b""], [b"GET /he"], [first], [first, b"a: "]):
+            start = time.monotonic()
+            assert exchange(server.port, parts).startswith(b"HTTP/1.1 400")
+            assert 0.5 < time.monotonic() - start < 10
+        drip = exchange(server.port, [b"a"], pause=0.1, repeat=40)  # slower than the limit in all
+        assert drip.startswith(b"HTTP/1.1 400")
+        closing = b"connection: close\r\n\r\n"
+        large = first + b"a: " + b"b" * 50_000 + b"\r\n" + closing
+        assert exchange(server.port, [large]).startswith(b"HTTP/1.1 200")
+        two = exchange(server.port, [first + b"\r\n", first + closing], pause=0.3)
+        assert two.count(b"HTTP/1.1 200") == 2
+        body = b'{"rows": ["u1"], "features": ["f1"]}'
+        slow_body = [
+            b"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\ncontent-type: application/json\r\n"
+            b"content-length: " + str(len(body)).encode() + b"\r\n" + closing,
+            *(body[i : i + 6] for i in range(0, len(body), 6)),
+        ]
+        assert exchange(server.port, slow_body, pause=0.3).startswith(b"HTTP/1.1 200")

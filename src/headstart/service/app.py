@@ -25,6 +25,7 @@ from starlette.types import Receive, Scope, Send
 from headstart import __version__
 from headstart.service.auth import Guard
 from headstart.service.errors import PROBLEM_RESPONSE, PROBLEM_SCHEMA, install_handlers
+from headstart.service.protocol import LimitedProtocol
 from headstart.service.routes import (
     admin,
     features,
@@ -232,6 +233,7 @@ def run(model: Path, url: str, settings: ServiceSettings, host: str, port: int, 
         "server_header": False,
         "timeout_graceful_shutdown": _GRACE_SECONDS,
         "timeout_keep_alive": 30,
+        "http": LimitedProtocol,
     }
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
     if workers == 1:
