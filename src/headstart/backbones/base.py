@@ -227,12 +227,6 @@ class SweptBackbone(Backbone):
     trained_by = "sweeps"
 
 
-class OpenBackbone(Backbone):
-    """A backbone that computes row states from any heads."""
-
-    reads_any_head = True
-
-
 BACKBONES: Registry[Backbone] = Registry("backbone", "headstart.backbones")
 
 register_backbone = BACKBONES.register
