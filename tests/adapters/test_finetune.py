@@ -62,8 +62,8 @@ def test_parts_of_very_different_shots_do_not_change_the_result(tiny, monkeypatc
     from headstart.adapters import finetuning as finetune
 
     world = tiny(new=(0, 1, 2) * 4, shots=(0, 1, 10, 3, 0, 2, 9, 5, 1, 8, 0, 4))
-    whole, split = tune(world, start_of(world), 5), finetune.parts
-    monkeypatch.setattr(finetune, "parts", lambda work, apart: split(work, 1, apart))
+    whole, split = tune(world, start_of(world), 5), finetune.split_by_work
+    monkeypatch.setattr(finetune, "split_by_work", lambda work, groups: split(work, 1, groups))
     each = tune(world, start_of(world), 5)
     torch.testing.assert_close(each.weight, whole.weight)
     torch.testing.assert_close(each.bias, whole.bias)

@@ -17,9 +17,9 @@ def test_parts_cover_everything_in_order_within_the_budget(work, budget):
         assert sum(work[i] for i in part.tolist()[:-1]) <= budget
 
 
-@given(groups=st.lists(st.integers(0, 2), max_size=20))
-def test_parts_do_not_span_two_labels(apart):
-    label = torch.tensor(apart, dtype=torch.int64)
+@given(labels=st.lists(st.integers(0, 2), max_size=20))
+def test_parts_do_not_span_two_labels(labels):
+    label = torch.tensor(labels, dtype=torch.int64)
     for part in split_by_work(torch.ones_like(label), 5, label):
         assert len(set(label[part].tolist())) <= 1
 
