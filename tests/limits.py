@@ -35,7 +35,7 @@ _PLACES = {
     "grid_cost": "backbones.pvae:GRID_COST",
     "row_posterior_block": "backbones.factorisation:_NUMBERS_AT_ONCE",
     "signature_quantile_rows": "backbones.signature:_QUANTILE_ROWS",
-    "signature_shrinkage_rows": "backbones.signature:_SHRINKAGE_ROWS",
+    "signature_shrinkage_rows": "backbones.signature:_PATIENCE_ROWS",
     "noise_observations": "adapters.head_prior:_NOISE_OBSERVATIONS",
     # training
     "judge_folds": "training.judge:_MAX_FOLDS",

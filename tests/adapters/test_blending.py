@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from headstart.core.types import Heads, crop_heads, mix_heads
+from headstart.core.types import Heads, mix_heads
 from headstart.linalg.packed import pack, unpack
 
 
@@ -40,10 +40,3 @@ def test_a_blend_has_the_moments_of_the_mixture(fewer: int) -> None:
         assert np.append(found.weight[feature], found.bias[feature]) @ read == pytest.approx(mean)
         assert read @ own @ read == pytest.approx(second - mean**2)
     assert torch.allclose(found.noise, share * one.noise + (1 - share) * other.noise)
-
-
-def test_narrowed_matrices_keep_the_bias() -> None:
-    matrix = torch.arange(36.0).view(6, 6)
-    matrix = matrix + matrix.T
-    kept = [0, 1, 5]
-    assert torch.equal(unpack(crop_heads(pack(matrix)[None], 2, 5), 3)[0], matrix[kept][:, kept])

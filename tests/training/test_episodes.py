@@ -38,11 +38,11 @@ from headstart.training.episodes import (
     draw_shots,
     episode_loss,
     feature_weights,
+    mean_weights,
     predict_targets,
     random_part,
     sample_features,
     shuffle_observations,
-    usual_weights,
 )
 from headstart.training.meta_training import MetaTrainingConfig
 from headstart.training.pretraining import PretrainingConfig, pretrain
@@ -360,7 +360,7 @@ def test_feature_weights_go_from_popularity_to_evenness() -> None:
     counts = torch.tensor([1, 10, 100, 1000])
     for power in (0.0, 0.5, 1.0):
         for shots in (0, 1, 15, 10_000):
-            usual = usual_weights(counts.repeat(2), shots, power)
+            usual = mean_weights(counts.repeat(2), shots, power)
             found = feature_weights(torch.full((4,), shots), counts, usual, power)
             exponent = power + (1 - power) / math.sqrt(1 + shots)
             mean = sum(n**exponent for n in counts.tolist()) / 4

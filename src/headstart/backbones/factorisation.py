@@ -15,7 +15,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from headstart.backbones.base import BackboneConfig, SweptBackbone, register_backbone
+from headstart.backbones.base import Backbone, BackboneConfig, register_backbone
 from headstart.backbones.row_posterior import (
     AnyArray,
     FactorPrior,
@@ -77,7 +77,7 @@ class FactorisationConfig(BackboneConfig):
 
 
 @register_backbone
-class Factorisation(SweptBackbone):
+class Factorisation(Backbone):
     """Model x_ij ~ u_i·v_j + b_j with Gaussian u and (v, b), and full posterior covariances.
 
     Given the features' posteriors, the posterior of a row, known or new, is that of Bayesian linear
@@ -88,6 +88,7 @@ class Factorisation(SweptBackbone):
     """
 
     config_type: ClassVar[type[BackboneConfig]] = FactorisationConfig
+    trained_by = "sweeps"
     heads_read_code: ClassVar[bool] = True
     reads_any_head: ClassVar[bool] = True
     reads_single_rows: ClassVar[bool] = True

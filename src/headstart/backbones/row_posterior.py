@@ -31,19 +31,18 @@ import torch
 from torch import Tensor
 
 from headstart.core.types import Heads, OneRow
-from headstart.distributed import process_group
 from headstart.linalg import packed
 from headstart.linalg.array_ops import Array, cholesky, cholesky_inverse
 from headstart.linalg.packed import append_one, squares, triangle_indices, unpack
 from headstart.linalg.ragged import (
     column_sums,
-    gram,
     pad,
     places,
     sampled_products,
     segment_sum,
     segment_weighted_sum,
 )
+from headstart.linalg.row_sharded import second_moment
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 
@@ -148,12 +147,8 @@ class RowPosterior:
 
     def mean_moment(self) -> Tensor:
         """Compute the mean of E[(u, 1)(u, 1)ᵀ] over the rows of all processes: (latent + 1, latent + 1)."""
-        (_, rows), latent = process_group().span(len(self.mean)), self.mean.shape[1]
-        moment = torch.zeros(latent + 1, latent + 1, dtype=torch.float64)
-        moment[:-1, :-1] = gram(self.mean, self.mean) + unpack(column_sums(self.spread), latent)
-        moment[:-1, -1] = moment[-1, :-1] = column_sums(self.mean)
-        moment[-1, -1] = len(self.mean)
-        return process_group().all_reduce_sum(moment) / max(1, rows)
+        covariance = unpack(column_sums(self.spread), self.mean.shape[1])
+        return second_moment(self.mean, covariance)
 
 
 class FactorPrior(NamedTuple):
@@ -207,10 +202,6 @@ class HeadMoments:
         stacked = torch.cat([heads.weight, heads.bias[:, None]], dim=1)
         noise = torch.ones_like(heads.bias) if heads.noise is None else heads.noise
         return cls(stacked, heads.packed_covariance + squares(stacked), kinds, 1 / noise)
-
-    def double(self) -> HeadMoments:
-        """Return the moments in double precision."""
-        return HeadMoments(self.heads.double(), self.second.double(), self.kinds, self.precision.double())
 
     @property
     def weighs(self) -> bool:

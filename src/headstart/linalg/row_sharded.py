@@ -131,6 +131,16 @@ def right_singular_vectors(part: Tensor) -> Tensor:
     return vectors
 
 
+def fix_signs(vectors: Tensor) -> Tensor:
+    """Choose the signs of the columns of ``vectors`` (n, columns) independently of the number of processes.
+
+    The largest entry of each column becomes positive. Without a launcher of processes nothing changes.
+    """
+    if not process_group().launched:
+        return vectors
+    return vectors * vectors.gather(0, vectors.abs().argmax(0)[None]).sign()
+
+
 # -- rows of other processes --------------------------------------------------------------------------
 
 
@@ -159,6 +169,12 @@ def gather_sample(most: int, *parts: Tensor, group: ProcessGroup | None = None) 
     return [group.all_gather(part.contiguous()) for part in parts]
 
 
+def gather_random_rows(part: Tensor, most: int, generator: torch.Generator) -> Tensor:
+    """Draw at most ``most`` global rows without replacement, and return them in any order."""
+    chosen = torch.randperm(global_count(len(part)), generator=generator)[:most]
+    return gather_rows(part[select_local(chosen, len(part))[1]])
+
+
 def select_local(chosen: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Find the ``chosen`` (m,) global rows that are among the ``count`` local ones.
 
@@ -167,6 +183,27 @@ def select_local(chosen: Tensor, count: int) -> tuple[Tensor, Tensor]:
     start = global_start(count)
     positions = torch.nonzero((chosen >= start) & (chosen < start + count))[:, 0]
     return positions, chosen[positions] - start
+
+
+def sample_rows(
+    cells: Cells, vectors: Tensor, most: int, generator: torch.Generator
+) -> tuple[Cells, Tensor, Tensor, int]:
+    """Draw at most ``most`` global rows, from cells with one line per local row.
+
+    Returns the observations and the ``vectors`` (rows, size) of the drawn local rows, the positions of these
+    observations among the observations of all drawn rows, and the number of the latter.
+    """
+    rows = global_count(len(cells))
+    if rows <= most:
+        start, total = process_group().span(len(cells.index))
+        return cells, vectors, torch.arange(start, start + len(cells.index)), total
+    sample = torch.randperm(rows, generator=generator)[:most]
+    positions, local = select_local(sample, len(cells))
+    counts = torch.zeros_like(sample)
+    counts[positions] = cells.counts[local]
+    counts = global_sum(counts)
+    observations = ranges(offsets(counts)[positions], counts[positions])
+    return cells.take(local), vectors[local], observations, int(counts.sum())
 
 
 def gather_cells(cells: Cells, rows: int) -> Cells:

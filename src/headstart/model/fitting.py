@@ -132,7 +132,7 @@ def fit_table(
                 checkpoint=partial(part_file, checkpoint),
                 device=device,
             )
-        return _build_state(table, settings, trained.home(), train_features, judgement)
+        return _build_state(table, settings, trained.to_cpu(), train_features, judgement)
 
 
 def split_features(
