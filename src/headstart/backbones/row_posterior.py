@@ -100,6 +100,11 @@ def _off_diagonal_twice(size: int, device: torch.device, dtype: torch.dtype) -> 
     return torch.where(down == across, 1.0, 2.0).to(dtype)
 
 
+def _weighs(kinds: AnyArray) -> bool:
+    """Return whether the weights of observations depend on the row for any of ``kinds``: not for ratings."""
+    return bool((kinds != KindType.RATING).any())
+
+
 # -- priors and posteriors --------------------------------------------------------------------------
 
 
@@ -206,7 +211,7 @@ class HeadMoments:
     @property
     def weighs(self) -> bool:
         """Whether the weight of any observation depends on its row, as for all kinds but ratings."""
-        return bool((self.kinds != KindType.RATING).any())
+        return _weighs(self.kinds)
 
 
 class ObservedRows(ABC):
@@ -358,7 +363,7 @@ class PaddedRows(ObservedRows):
         self.heads = pad(heads.double(), cells)  # (rows, most, latent + 1)
         self.second = pad(second.double(), cells)  # (rows, most, packed)
         self.lines, self.positions = cells.lines, places(cells)  # (n,): the observations' entries in a block
-        self.weighs = bool((self.kinds != KindType.RATING).any())
+        self.weighs = _weighs(self.kinds)
 
     def sums(self, weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Compute sums by one dense product for each row."""
@@ -389,7 +394,7 @@ class SingleRow(ObservedRows):
         self.values, self.weights, self.kinds = row.values, row.weights, row.kinds
         self.heads, self.covariance = row.heads, row.covariance
         self.precision = 1 / row.noise.astype(np.float64)
-        self.weighs = bool((row.kinds != KindType.RATING).any())
+        self.weighs = _weighs(row.kinds)
 
     def sums(self, weights: Array, values: Array) -> tuple[Array, Array]:
         """Compute sums by a Gram matrix of the heads and a product with their covariances."""
@@ -418,11 +423,20 @@ def _doubled_moments(now: RowPosterior) -> Tensor:
 # -- the posterior ----------------------------------------------------------------------------------
 
 
+def count_passes(kinds: Tensor, *, noisy: bool) -> int:
+    """Return the number of passes for rows of a table whose features have these ``kinds``.
+
+    It does not depend on the row, so that a row has the same state in every batch. If rows are not ``noisy``,
+    one pass over ratings is exact.
+    """
+    return MORE_PASSES if _weighs(kinds) else PASSES if noisy else 1
+
+
 def row_posterior(
     rows: ObservedRows,
     prior: FactorPrior,
+    passes: int,
     start: RowPosterior | None = None,
-    passes: int | None = None,
     *,
     noisy: bool = True,
 ) -> RowPosterior:
@@ -434,16 +448,14 @@ def row_posterior(
         The observations.
     prior : FactorPrior
         The prior of the rows' factors.
+    passes : int
+        The number of passes; see ``count_passes``.
     start : RowPosterior, optional
         The posterior to begin with, by default the prior.
-    passes : int, optional
-        The number of passes, by default the number that the features' kinds need.
     noisy : bool, default=True
         Whether to estimate the precision of each row's ratings.
     """
     now = prior.as_posterior() if start is None else start
-    if passes is None:  # without a precision to estimate, the first pass over ratings is exact
-        passes = MORE_PASSES if rows.weighs else PASSES if noisy else 1
     latent = now.mean.shape[-1]
     prior_linear = prior.mean @ prior.precision
     prior_precision = prior.precision
@@ -460,7 +472,7 @@ def row_posterior(
 
 
 def row_contributions(
-    rows: RowBatch, prior: FactorPrior, usual: Tensor, shifts: Tensor, *, noisy: bool = True
+    rows: RowBatch, prior: FactorPrior, passes: int, usual: Tensor, shifts: Tensor, *, noisy: bool = True
 ) -> Tensor:
     """Decompose the posterior mean of one row minus ``usual`` (latent,): (shifts + n, latent).
 
@@ -472,7 +484,7 @@ def row_contributions(
     so the contribution of an observation depends on its difference from the value expected for a row without
     observations. The ``shifts`` (shifts, latent) are the parts of m − m₀. The result is in double precision.
     """
-    before = row_posterior(rows, prior, passes=(MORE_PASSES if rows.weighs else PASSES) - 1, noisy=noisy)
+    before = row_posterior(rows, prior, passes - 1, noisy=noisy)
     relative = rows.relative_precision(before, noisy=noisy)  # the value of the last pass
     terms = rows.terms(before, relative.double() * rows.precision.double())
     weights, values = (part.double()[:, None] for part in terms)
