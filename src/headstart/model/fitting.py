@@ -58,7 +58,7 @@ from headstart.table.names import sort_key
 from headstart.table.times import weights_of
 from headstart.training.calibration import USUAL_LEVEL
 from headstart.training.judge import Judgement
-from headstart.training.recipe import AUTO, Trained, feature_batch, modelled_table, train, train_best
+from headstart.training.recipe import AUTO, TrainedParts, feature_batch, modelled_table, train, train_best
 from headstart.training.row_prior import fit_row_prior
 
 MIN_FEATURES = 4  # with observations, in a table that can be fitted
@@ -218,7 +218,7 @@ def _too_large(table: Table, device: torch.device) -> str:
 def _build_state(
     table: Table,
     settings: Settings,
-    trained: Trained,
+    trained: TrainedParts,
     train_features: NDArray[np.int64],
     judgement: Judgement | None,
 ) -> ModelState:

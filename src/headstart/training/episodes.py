@@ -87,7 +87,7 @@ class Tasks:
 
         The tasks must be ``shuffled``.
         """
-        cells = random_part(self.batch.cells, features, most, generator)
+        cells = sample_shuffled(self.batch.cells, features, most, generator)
         return self._with_states(self.batch.take(features, cells), features)
 
     def _with_states(self, batch: FeatureBatch, features: Tensor) -> tuple[FeatureBatch, RowStates]:
@@ -387,7 +387,7 @@ def shuffle_observations(cells: Cells, generator: torch.Generator) -> Cells:
     return cells.at(cells.indptr, order)
 
 
-def random_part(cells: Cells, lines: Tensor, most: int, generator: torch.Generator) -> Cells:
+def sample_shuffled(cells: Cells, lines: Tensor, most: int, generator: torch.Generator) -> Cells:
     """Draw at most ``most`` observations of each of ``lines`` from cells of ``shuffle_observations``.
 
     They are consecutive from a random start, cyclically, so the cost does not depend on the length of lines.

@@ -77,7 +77,7 @@ class FeatureErrors:
 
 
 @dataclass(frozen=True)
-class Judged:
+class CandidateOutcomes:
     """Outcomes of one candidate in all folds, by shots."""
 
     outcomes: dict[int, Outcome]
@@ -95,7 +95,7 @@ class Judged:
         )
 
 
-def folds(features: NDArray[np.int64], seed: int) -> list[NDArray[np.int64]]:
+def draw_folds(features: NDArray[np.int64], seed: int) -> list[NDArray[np.int64]]:
     """Draw the features to hold out in each fold; the fewer ``features``, the more folds."""
     order = np.random.default_rng(seed + 1).permutation(features)
     size = int(min(_MAX_HELD_OUT, max(2, round(_FOLD_SHARE * len(order)))))
@@ -104,7 +104,7 @@ def folds(features: NDArray[np.int64], seed: int) -> list[NDArray[np.int64]]:
 
 
 @torch.no_grad()
-def outcomes_of(
+def predict_held_out(
     adapter: Adapter, likelihood: Likelihood, tasks: Tasks, *, seed: int, all_binary: bool = False
 ) -> dict[int, Outcome]:
     """Predict the targets of held-out features at several numbers of shots.
@@ -134,10 +134,10 @@ def _outcomes(
             predictive = predict_cells(heads, refined, targets, episode.context.kinds, likelihood)
             binary = torch.full((len(targets.index),), all_binary) | (predictive.kinds == KindType.BINARY)
             parts[shots].append(Outcome(predictive, targets.values, features[targets.lines], binary))
-    return {shots: join_judged(outcomes) for shots, outcomes in parts.items()}
+    return {shots: concatenate_outcomes(outcomes) for shots, outcomes in parts.items()}
 
 
-def join_judged(parts: list[Outcome]) -> Outcome:
+def concatenate_outcomes(parts: list[Outcome]) -> Outcome:
     """Concatenate outcomes of different features."""
     if len(parts) == 1:
         return parts[0]
@@ -149,7 +149,7 @@ def join_judged(parts: list[Outcome]) -> Outcome:
     return Outcome(predictive, *(torch.cat([getattr(part, name) for part in parts]) for name in others))
 
 
-def better(candidate: Judged, other: Judged, standard_errors: float) -> bool:
+def beats(candidate: CandidateOutcomes, other: CandidateOutcomes, standard_errors: float) -> bool:
     """Return whether the error of ``candidate`` is lower by more than ``standard_errors`` of the difference.
 
     Errors are relative to the total error at the same number of shots. The standard error of the difference
@@ -181,7 +181,7 @@ def blend_outcomes(
     by_share = {}
     for share in (0.0, 1.0):
         adapter.set_blend_shares(share)
-        by_share[share] = outcomes_of(adapter, likelihood, tasks, seed=seed, all_binary=all_binary)
+        by_share[share] = predict_held_out(adapter, likelihood, tasks, seed=seed, all_binary=all_binary)
     closed, networks = by_share[0.0], by_share[1.0]
     if not closed:  # no feature has a target
         return networks, closed

@@ -55,20 +55,20 @@ from headstart.training.cross_fitted_heads import cross_fit_heads
 from headstart.training.episodes import Tasks, cross_fitted_tasks, disjoint_tasks, sample_features
 from headstart.training.judge import (
     MIN_FEATURES,
-    Judged,
+    CandidateOutcomes,
     Judgement,
-    better,
+    beats,
     blend_outcomes,
-    folds,
-    join_judged,
-    outcomes_of,
+    concatenate_outcomes,
+    draw_folds,
+    predict_held_out,
 )
 from headstart.training.meta_training import MetaTrainingConfig, meta_train
 from headstart.training.pretraining import PretrainingConfig, pretrain
 
 AUTO: Literal["auto"] = "auto"  # the name of an adapter chosen by the judge
 
-CLOSED_FORM, TRAINED = "bayes", "chn-bayes"  # the candidates
+CLOSED_FORM, NETWORKS = "bayes", "chn-bayes"  # the candidates
 
 MIN_FEATURES_TO_META_TRAIN = 1000  # with fewer, networks were never better than the closed form
 
@@ -101,18 +101,18 @@ class TrainedAdapter:
     adapter: Adapter
     calibration: Calibration
     metatraining: MetaTrainingConfig | None  # None for an adapter without parameters
-    judged: dict[str, Judged]  # outcomes of held-out features, of the adapter and of its closed form
+    candidates: dict[str, CandidateOutcomes]  # of the adapter and its closed form, by name
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedParts:
     """Trained backbone, its knowledge of the table, and trained adapters by name."""
 
     backbone: Backbone
     knowledge: Knowledge
     adapters: dict[str, TrainedAdapter]
 
-    def to_cpu(self) -> Trained:
+    def to_cpu(self) -> TrainedParts:
         """Move backbone, knowledge and adapters to main memory."""
         if self.knowledge.device == CPU:
             return self
@@ -124,7 +124,7 @@ class Trained:
             name: replace(trained, adapter=_copy_adapter(trained.adapter, knowledge))
             for name, trained in self.adapters.items()
         }
-        return Trained(backbone, knowledge, adapters)
+        return TrainedParts(backbone, knowledge, adapters)
 
 
 def train(
@@ -137,7 +137,7 @@ def train(
     reporter: Reporter,
     checkpoint: Callable[[str], Path | None],
     device: torch.device = CPU,
-) -> Trained:
+) -> TrainedParts:
     """Train a backbone, then meta-train and calibrate adapters.
 
     Parameters
@@ -156,10 +156,10 @@ def train(
     checkpoint : callable
         Returns the checkpoint file of the backbone or of an adapter, by name.
     device : torch.device
-        The device of training and of the result (see ``Trained.to_cpu``).
+        The device of training and of the result (see ``TrainedParts.to_cpu``).
     """
     cross_fit = any(ADAPTERS.part_of(config).gives_uncertainty for config in adapters.values())
-    prepared = prepare(
+    trainer = prepare(
         table,
         train_features,
         meta_features,
@@ -170,8 +170,8 @@ def train(
         device=device,
     )
     cache: dict[str, Adapter] = {}
-    trained = {name: prepared.train(config, name, cache) for name, config in adapters.items()}
-    return Trained(prepared.backbone, prepared.knowledge, trained)
+    trained = {name: trainer.train(config, name, cache) for name, config in adapters.items()}
+    return TrainedParts(trainer.backbone, trainer.knowledge, trained)
 
 
 def train_best(
@@ -182,7 +182,7 @@ def train_best(
     reporter: Reporter,
     checkpoint: Callable[[str], Path | None],
     device: torch.device = CPU,
-) -> tuple[Trained, Recipe, Judgement]:
+) -> tuple[TrainedParts, Recipe, Judgement]:
     """Choose an adapter and, for binary tables, a link, and train them on all features of a table.
 
     The candidates are the closed form and, for tables of many features, networks blended with it. On a large
@@ -192,7 +192,7 @@ def train_best(
 
     Returns
     -------
-    trained : Trained
+    trained : TrainedParts
         The chosen adapter, under the name "adapter", with its backbone.
     recipe : Recipe
         The recipe with the chosen link.
@@ -209,7 +209,7 @@ def train_best(
     else:
         choice = judge.choose(recipe, networks=many)
         recipe = choice.recipe
-    prepared = prepare(
+    trainer = prepare(
         table,
         features,
         features,
@@ -220,22 +220,22 @@ def train_best(
         device=device,
     )
     if choice is None:
-        trained, judgement = _train_and_choose(prepared)
+        trained, judgement = _train_and_choose(trainer)
     else:
-        trained, judgement = prepared.train(choice.adapter, "adapter", {}), choice.judgement
+        trained, judgement = trainer.train(choice.adapter, "adapter", {}), choice.judgement
         if choice.calibration is not None:
             trained = replace(trained, calibration=choice.calibration)
-    return Trained(prepared.backbone, prepared.knowledge, {"adapter": trained}), recipe, judgement
+    return TrainedParts(trainer.backbone, trainer.knowledge, {"adapter": trained}), recipe, judgement
 
 
-def _train_and_choose(prepared: Prepared) -> tuple[TrainedAdapter, Judgement]:
+def _train_and_choose(trainer: AdapterTrainer) -> tuple[TrainedAdapter, Judgement]:
     """Train networks blended with the closed form; train the closed form alone if it is not worse."""
-    trained = prepared.train(adapter_config(BLEND), "adapter", {})
-    judged, chosen = trained.judged, TRAINED
-    if not better(judged[TRAINED], judged[CLOSED_FORM], _MARGIN):
-        chosen, trained = CLOSED_FORM, prepared.train(adapter_config(CLOSED_FORM), "closed form", {})
-        judged = {**judged, **trained.judged}
-    return trained, judgement_of(judged, chosen, len(prepared.validation))
+    trained = trainer.train(adapter_config(BLEND), "adapter", {})
+    candidates, chosen = trained.candidates, NETWORKS
+    if not beats(candidates[NETWORKS], candidates[CLOSED_FORM], _MARGIN):
+        chosen, trained = CLOSED_FORM, trainer.train(adapter_config(CLOSED_FORM), "closed form", {})
+        candidates = {**candidates, **trained.candidates}
+    return trained, build_judgement(candidates, chosen, len(trainer.validation))
 
 
 def prepare(
@@ -248,7 +248,7 @@ def prepare(
     reporter: Reporter,
     checkpoint: Callable[[str], Path | None],
     device: torch.device = CPU,
-) -> Prepared:
+) -> AdapterTrainer:
     """Train a backbone, and build the tasks for training and validation of adapters.
 
     ``cross_fit`` adds cross-fitted heads of the backbone's features to the knowledge, from which adapters
@@ -276,12 +276,12 @@ def prepare(
         else:
             tasks = disjoint_tasks(batch, knowledge)
         training, validation = tasks.hold_out(recipe.metatraining.validation_share, seed)
-    return Prepared(backbone, knowledge, training, validation, recipe, all_binary, reporter, checkpoint)
+    return AdapterTrainer(backbone, knowledge, training, validation, recipe, all_binary, reporter, checkpoint)
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """Trains adapters of a trained backbone on prepared tasks."""
+class AdapterTrainer:
+    """Trainer of adapters: a trained backbone with tasks for training and validation."""
 
     backbone: Backbone
     knowledge: Knowledge
@@ -309,19 +309,19 @@ class Prepared:
             checkpoint=self.checkpoint(name),
             cache=cache,
         )
-        judged = {}
+        candidates = {}
         if adapter.blend_partner is not None:
             outcomes, closed_form = blend_outcomes(
                 adapter, likelihood, self.validation, seed=seed, all_binary=self.all_binary
             )
-            judged[adapter.blend_partner.config.name] = Judged(closed_form)
+            candidates[adapter.blend_partner.config.name] = CandidateOutcomes(closed_form)
         else:
-            outcomes = outcomes_of(
+            outcomes = predict_held_out(
                 adapter, likelihood, self.validation, seed=seed, all_binary=self.all_binary
             )
-        judged[config.name] = Judged(outcomes)
+        candidates[config.name] = CandidateOutcomes(outcomes)
         calibration = Calibration.fit(outcomes, VALIDATION_SHOTS, by_level=adapter.gives_uncertainty)
-        return TrainedAdapter(adapter, calibration, settings, judged)
+        return TrainedAdapter(adapter, calibration, settings, candidates)
 
 
 def train_backbone(
@@ -346,10 +346,10 @@ def train_backbone(
     with compute_on(device):
         pretrain(module, cells, description, pretraining, seed=seed, reporter=reporter, checkpoint=checkpoint)
     copy_from_main_process(module)
-    return module, knowledge_of(module, table, cells)
+    return module, build_knowledge(module, table, cells)
 
 
-def knowledge_of(backbone: Backbone, table: Table, cells: Cells | None = None) -> Knowledge:
+def build_knowledge(backbone: Backbone, table: Table, cells: Cells | None = None) -> Knowledge:
     """Collect the data for adapters: row states and heads of a frozen backbone, and its training table.
 
     ``cells`` are the winsorised observations of ``table``, by default computed from it.
@@ -367,7 +367,7 @@ def knowledge_of(backbone: Backbone, table: Table, cells: Cells | None = None) -
         backbone.kinds,
         backbone.likelihood,
         metadata_widths(table),
-        move(scales_of(table.kinds), device),
+        move(relative_scales(table.kinds), device),
     )
 
 
@@ -444,7 +444,7 @@ class Judge:
     ) -> None:
         self.table, self.features, self.device = table, features, device
         self.reporter, self.checkpoint = reporter, checkpoint
-        self.folds = folds(features, seed=0)
+        self.folds = draw_folds(features, seed=0)
         self.all_binary = is_all_binary(table)
 
     def choose(self, recipe: Recipe, *, networks: bool = False) -> Choice:
@@ -453,32 +453,32 @@ class Judge:
         if len(self.features) < MIN_FEATURES:
             no_comparison = Judgement(shots=(), features=0, chosen=CLOSED_FORM, candidates={})
             return Choice(recipe, adapter, no_comparison)
-        judged = self._judge(recipe, adapter, *([adapter_config(BLEND)] if networks else []))
+        candidates = self._judge(recipe, adapter, *([adapter_config(BLEND)] if networks else []))
         if self.all_binary:
             name, identity = f"{CLOSED_FORM}, 0 and 1 as numbers", recipe.revised(binary_link="identity")
-            judged[name] = self._judge(identity, adapter)[CLOSED_FORM]
-            if better(judged[name], judged[chosen], 0.0):
+            candidates[name] = self._judge(identity, adapter)[CLOSED_FORM]
+            if beats(candidates[name], candidates[chosen], 0.0):
                 chosen, recipe = name, identity
-        if networks and better(judged[TRAINED], judged[chosen], _MARGIN):
-            chosen, adapter = TRAINED, adapter_config(BLEND)
-        judgement = judgement_of(judged, chosen, sum(len(fold) for fold in self.folds))
-        calibration = Calibration.fit(judged[chosen].outcomes, VALIDATION_SHOTS, by_level=True)
+        if networks and beats(candidates[NETWORKS], candidates[chosen], _MARGIN):
+            chosen, adapter = NETWORKS, adapter_config(BLEND)
+        judgement = build_judgement(candidates, chosen, sum(len(fold) for fold in self.folds))
+        calibration = Calibration.fit(candidates[chosen].outcomes, VALIDATION_SHOTS, by_level=True)
         return Choice(recipe, adapter, judgement, calibration)
 
-    def _judge(self, recipe: Recipe, *adapters: AdapterConfig) -> dict[str, Judged]:
+    def _judge(self, recipe: Recipe, *adapters: AdapterConfig) -> dict[str, CandidateOutcomes]:
         """Return the outcomes of candidates on all folds, by name."""
         link = f" ({recipe.binary_link} link)" if self.all_binary else ""
         names = " and ".join(adapter.name for adapter in adapters)
         self.reporter.say(f"Judging {names}{link} on features held out")
         by_fold = [self._judge_fold(recipe, adapters, number) for number in range(len(self.folds))]
-        judged = {}
+        candidates = {}
         for adapter in adapters:
             parts = [outcomes[adapter.name] for outcomes in by_fold]
             shots = [k for k in VALIDATION_SHOTS if any(k in part for part in parts)]
-            judged[adapter.name] = Judged(
-                {k: join_judged([part[k] for part in parts if k in part]) for k in shots}
+            candidates[adapter.name] = CandidateOutcomes(
+                {k: concatenate_outcomes([part[k] for part in parts if k in part]) for k in shots}
             )
-        return judged
+        return candidates
 
     def _judge_fold(
         self, recipe: Recipe, adapters: tuple[AdapterConfig, ...], number: int
@@ -506,7 +506,7 @@ class Judge:
         positions = torch.from_numpy(held_out)  # outcomes of all folds identify features by table position
         by_name = {}
         for name, candidate in trained.adapters.items():
-            outcomes = outcomes_of(
+            outcomes = predict_held_out(
                 candidate.adapter,
                 trained.knowledge.likelihood,
                 tasks,
@@ -520,10 +520,10 @@ class Judge:
         return by_name
 
 
-def judgement_of(judged: Mapping[str, Judged], chosen: str, features: int) -> Judgement:
+def build_judgement(candidates: Mapping[str, CandidateOutcomes], chosen: str, features: int) -> Judgement:
     """Summarise the comparison of candidates on ``features`` held-out features."""
-    verdicts = {name: candidate.verdict() for name, candidate in judged.items()}
-    shots = tuple(judged[chosen].outcomes)
+    verdicts = {name: candidate.verdict() for name, candidate in candidates.items()}
+    shots = tuple(candidates[chosen].outcomes)
     return Judgement(shots=shots, features=features, chosen=chosen, candidates=verdicts)
 
 
@@ -587,7 +587,7 @@ def metadata_widths(table: Table) -> tuple[int, ...]:
     return tuple(column.width for column in table.schema.columns) if table.schema else ()
 
 
-def scales_of(kinds: Kinds) -> Scales | None:
+def relative_scales(kinds: Kinds) -> Scales | None:
     """Return centres and scales of real features relative to their median; None if all are equal."""
     middle, real = kinds.middle_real(), kinds.types == KindType.REAL
     if middle is None:
