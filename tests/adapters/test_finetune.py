@@ -109,13 +109,13 @@ def test_it_is_as_its_base_is_but_for_the_heads(tiny, base):
     alone = build_adapter(adapter_config(base), world.knowledge)
     assert tuned.refines == alone.refines
     assert not tuned.gives_uncertainty  # a tuned head does not know how sure it is
-    shared = ADAPTERS.part_of(tuned.config).trained_as(tuned.config)
-    assert shared == ADAPTERS.part_of(alone.config).trained_as(alone.config)
+    shared = ADAPTERS.part_of(tuned.config).training_config(tuned.config)
+    assert shared == ADAPTERS.part_of(alone.config).training_config(alone.config)
     trained = build_adapter(shared, world.knowledge)
     with torch.no_grad():
         for parameter in trained.parameters():
             parameter.add_(0.1)
-    tuned.take_training(trained)
+    tuned.copy_training(trained)
     innermost = tuned.base
     while hasattr(innermost, "base"):
         innermost = innermost.base

@@ -58,27 +58,27 @@ class Adapter(nn.Module, ABC):
     All other methods belong to optional capabilities. A subclass declares a capability by a class attribute
     and implements its methods; without the capability these methods raise ``UnsupportedError``.
 
-    ================== =================================================================================
-    declared by        methods
-    ================== =================================================================================
-    ``streaming``      ``streams``, ``evidence``, ``solve``: heads from sufficient statistics
-    ``adapts_one``     ``adapt_one``, ``refine_one``, ``one_prior_means``: one feature or row, in numpy
-    ``sharded``        ``adapt_sharded``: the rows are distributed over several processes
-    ``explainable``    ``metadata_effects``, ``metadata_gains``: the influence of each metadata column
-    ``weighs``         no further method: ``adapt`` reads the weights of observations (``Cells.weights``)
-    ``blend_partner``  ``set_blend_shares``: heads are a mixture with those of another adapter
-    ================== =================================================================================
+    ==================== ===============================================================================
+    declared by          methods
+    ==================== ===============================================================================
+    ``streaming``        ``streams``, ``evidence``, ``solve``: heads from sufficient statistics
+    ``adapts_one``       ``adapt_one``, ``refine_one``, ``one_prior_means``: one feature or row, in numpy
+    ``sharded``          ``adapt_sharded``: the rows are distributed over several processes
+    ``explainable``      ``metadata_effects``, ``metadata_gains``: the influence of each metadata column
+    ``supports_weights`` no further method: ``adapt`` reads the weights of observations
+    ``blend_partner``    ``set_blend_shares``: heads are a mixture with those of another adapter
+    ==================== ===============================================================================
     """
 
     config_type: ClassVar[type[AdapterConfig]]
-    numbered: ClassVar[str | None] = None  # the setting for the number in a name like knn-10
+    number_setting: ClassVar[str | None] = None  # the setting for the number in a name like knn-10
     variants: ClassVar[tuple[str, ...]] = ()  # the names to list, by default the plain name
     refines: ClassVar[bool] = False  # whether ``refine`` changes the states
     gives_uncertainty: ClassVar[bool] = False  # whether heads have a covariance and a noise
     streaming: ClassVar[bool] = False  # whether heads are functions of sums over observations
     sharded: ClassVar[bool] = False  # whether several processes can compute heads together
     explainable: ClassVar[bool] = False  # whether the influence of metadata can be computed
-    weighs: ClassVar[bool] = False  # whether ``adapt`` reads age weights of observations
+    supports_weights: ClassVar[bool] = False  # whether ``adapt`` reads age weights of observations
 
     def __init__(self, config: AdapterConfig, knowledge: Knowledge) -> None:
         super().__init__()
@@ -86,15 +86,15 @@ class Adapter(nn.Module, ABC):
         self.knowledge = knowledge
 
     @classmethod
-    def named(cls, name: str) -> dict[str, Any] | None:
+    def settings_for_name(cls, name: str) -> dict[str, Any] | None:
         """Return the settings that ``name`` selects, or None if it is not one of this adapter's names."""
         plain_name = str(cls.config_type.model_fields["name"].default)
-        if cls.numbered is None:
+        if cls.number_setting is None:
             return {"name": plain_name} if name == plain_name else None
         stem, _, number = name.rpartition("-")
         if stem != plain_name or not number.isdecimal():
             return None
-        return {"name": plain_name, cls.numbered: int(number)}
+        return {"name": plain_name, cls.number_setting: int(number)}
 
     def prepare(self) -> None:
         """Initialise parameters and buffers from the knowledge, once, before any training."""
@@ -118,13 +118,13 @@ class Adapter(nn.Module, ABC):
         return {}
 
     @classmethod
-    def trained_as(cls, config: Any) -> AdapterConfig:
+    def training_config(cls, config: Any) -> AdapterConfig:
         """Return the settings of the adapter whose meta-training this one reuses; by default its own."""
         settings: AdapterConfig = config
         return settings
 
-    def take_training(self, trained: Adapter) -> None:
-        """Copy the parameters of ``trained``, an adapter with the settings ``trained_as``."""
+    def copy_training(self, trained: Adapter) -> None:
+        """Copy the parameters of ``trained``, an adapter with the settings ``training_config``."""
         self.load_state_dict(trained.state_dict())
 
     def refine(self, states: RowStates) -> RowStates:
@@ -289,7 +289,7 @@ def adapter_config(
 def _find_variant(name: str) -> dict[str, Any]:
     """Return the settings that ``name`` selects."""
     for part in ADAPTERS.parts().values():
-        settings = part.named(name)
+        settings = part.settings_for_name(name)
         if settings is not None:
             return settings
     names = adapter_names()

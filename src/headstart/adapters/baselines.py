@@ -277,7 +277,7 @@ class NearestHeads(Adapter):
     """
 
     config_type: ClassVar[type[AdapterConfig]] = NearestHeadsConfig
-    numbered: ClassVar[str | None] = "neighbours"
+    number_setting: ClassVar[str | None] = "neighbours"
     variants: ClassVar[tuple[str, ...]] = ("knn-1", "knn-5", "knn-10")
     config: NearestHeadsConfig
 

@@ -81,7 +81,7 @@ class ClosedFormAdapter(Adapter):
     streaming: ClassVar[bool] = True
     sharded: ClassVar[bool] = True
     explainable: ClassVar[bool] = True
-    weighs: ClassVar[bool] = True
+    supports_weights: ClassVar[bool] = True
     context_free_prior: ClassVar[bool] = False  # whether the prior mean does not depend on the context
 
     def __init__(self, config: AdapterConfig, knowledge: Knowledge, learned: int = 0) -> None:
@@ -288,7 +288,7 @@ class ClosedFormAdapter(Adapter):
             return batch
         cells = batch.cells
         rows, positions = torch.unique(cells.index, return_inverse=True)
-        extent = self.reference_features.extents(states.activation.index_select(0, rows))[positions]
+        extent = self.reference_features.row_scales(states.activation.index_select(0, rows))[positions]
         least = torch.full((len(batch),), LEAST_DEVIATION, dtype=torch.float64)
         if sharded:
             values = winsorise_by_feature(cells.lines, cells.values, real, extent, least)
@@ -349,7 +349,7 @@ class ClosedFormAdapter(Adapter):
         """
         constants, values = self._constants, context.values
         if context.kind == KindType.REAL:
-            extent = self.reference_features.extents(torch.from_numpy(context.activation)).numpy()
+            extent = self.reference_features.row_scales(torch.from_numpy(context.activation)).numpy()
             values = winsorise_one(values, extent, LEAST_DEVIATION)
         usual, evidence = constants.noise[context.kind], None
         noise = np.full(len(values), usual) if context.noise is None else usual * context.noise

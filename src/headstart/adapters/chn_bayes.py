@@ -86,9 +86,9 @@ class CHNBayes(ClosedFormAdapter):
             self.register_buffer("shares", torch.full((len(VALIDATION_SHOTS),), 0.5))
 
     @classmethod
-    def named(cls, name: str) -> dict[str, Any] | None:
+    def settings_for_name(cls, name: str) -> dict[str, Any] | None:
         """Return the settings of ``chn-bayes`` or of the blend, or None for another ``name``."""
-        return {"name": "chn-bayes", "blend": True} if name == BLEND else super().named(name)
+        return {"name": "chn-bayes", "blend": True} if name == BLEND else super().settings_for_name(name)
 
     @torch.no_grad()
     def prepare(self) -> None:

@@ -57,7 +57,7 @@ class FineTuned(Adapter):
         self.refines = self.base.refines  # type: ignore[misc]  # a class attribute of other adapters
 
     @classmethod
-    def named(cls, name: str) -> dict[str, Any] | None:
+    def settings_for_name(cls, name: str) -> dict[str, Any] | None:
         """Return the settings of names such as ``chn-train-5``: 5 epochs from the heads of ``chn``."""
         base, _, number = name.rpartition("-train-")
         return (
@@ -67,17 +67,17 @@ class FineTuned(Adapter):
         )
 
     @classmethod
-    def trained_as(cls, config: FineTunedConfig) -> AdapterConfig:
+    def training_config(cls, config: FineTunedConfig) -> AdapterConfig:
         """Return the settings of the base, which alone is meta-trained."""
-        return ADAPTERS.part_of(config.base).trained_as(config.base)
+        return ADAPTERS.part_of(config.base).training_config(config.base)
 
     def prepare(self) -> None:
         """Prepare the base."""
         self.base.prepare()
 
-    def take_training(self, trained: Adapter) -> None:
+    def copy_training(self, trained: Adapter) -> None:
         """Copy the parameters of ``trained`` to the base."""
-        self.base.take_training(trained)
+        self.base.copy_training(trained)
 
     def refine(self, states: RowStates) -> RowStates:
         """Refine the states as the base does."""
@@ -181,7 +181,7 @@ class TrainFromRandom(Adapter):
     """Fine-tune the head of ``RandomHead`` on the context for a fixed number of epochs."""
 
     config_type: ClassVar[type[AdapterConfig]] = TrainConfig
-    numbered: ClassVar[str | None] = "epochs"
+    number_setting: ClassVar[str | None] = "epochs"
     variants: ClassVar[tuple[str, ...]] = ("train-1", "train-5", "train-10", "train-25")
     config: TrainConfig
 
@@ -218,7 +218,7 @@ class MAML(Adapter):
     """
 
     config_type: ClassVar[type[AdapterConfig]] = MAMLConfig
-    numbered: ClassVar[str | None] = "epochs"
+    number_setting: ClassVar[str | None] = "epochs"
     variants: ClassVar[tuple[str, ...]] = ("maml-0", "maml-1", "maml-3", "maml-5", "maml-10")
     config: MAMLConfig
 
@@ -236,7 +236,7 @@ class MAML(Adapter):
         self.weight.copy_(start.expand_as(self.weight))
 
     @classmethod
-    def trained_as(cls, config: MAMLConfig) -> AdapterConfig:
+    def training_config(cls, config: MAMLConfig) -> AdapterConfig:
         """Return the settings with a fixed ``epochs``, which does not affect meta-training."""
         return config.revised(epochs=config.inner_steps)
 

@@ -77,7 +77,7 @@ def empirical_prior(
     regression = LooRidge(make_groups(description.numbers, description.groups))
     regression.choose(description.numbers, stacked, weights, torch.linalg.cholesky(positive(metric)))
     loo_means = regression.fit(description.numbers, stacked, weights)
-    matrix, constant = regression.map(description.numbers.shape[1])
+    matrix, constant = regression.linear_map(description.numbers.shape[1])
     covariance = loo_covariance(stacked - loo_means, within, weights)
     dtype = stacked.dtype
     return EmpiricalPrior(matrix.to(dtype), constant.to(dtype), loo_means, covariance.to(dtype), regression)
@@ -211,7 +211,7 @@ class ReferenceFeatures:
         middle = outputs.median(dim=0).values
         return cls(weight, bias, middle, (outputs - middle).abs().median(dim=0).values)
 
-    def extents(self, activation: Tensor) -> Tensor:
+    def row_scales(self, activation: Tensor) -> Tensor:
         """Compute the median over features of each row's |output − middle| / deviation, at least 1: (rows,).
 
         If it is large, an extreme value of a new feature is no error: the row is extreme.
@@ -274,7 +274,7 @@ class HeadPrior(nn.Module):
         description = description.with_cubic_terms(self.bends)
         if self.encodes_kind:
             one_hot = nn.functional.one_hot(knowledge.kinds, len(KindType))
-            description = description.with_more(one_hot.to(description.numbers.dtype))
+            description = description.with_group(one_hot.to(description.numbers.dtype))
         counts = knowledge.count_shots()
         prior = empirical_prior(knowledge, heads, description, counts)
         self.base.copy_(self._pad_learned(torch.cat([prior.matrix, prior.constant[None]])))
@@ -290,7 +290,7 @@ class HeadPrior(nn.Module):
         empty = Description(knowledge.metadata[:, :0], [])
         plain = empirical_prior(knowledge, heads, empty, counts)
         for position, columns in enumerate((description, empty)):
-            with_counts = columns.with_more(counts.log1p()[:, None])
+            with_counts = columns.with_group(counts.log1p()[:, None])
             loo_means = empirical_prior(knowledge, heads, with_counts).loo_means
             self.known_means[:, position] = self._pad_learned(loo_means)
         self.misleading.copy_(p_uninformative(heads, prior, plain))

@@ -95,7 +95,7 @@ class Factorisation(Backbone):
     reads_single_rows: ClassVar[bool] = True
     explainable: ClassVar[bool] = True
     sharded: ClassVar[bool] = True
-    weighs: ClassVar[bool] = True
+    supports_weights: ClassVar[bool] = True
     config: FactorisationConfig
 
     def __init__(self, config: FactorisationConfig, kinds: Tensor, grid: Tensor) -> None:

@@ -385,7 +385,8 @@ class FactorisationTraining:
         self.counts = self.weighted_counts = feature_counts(cells)
         # Popular features differ from rarely observed ones.
         popularity = self.counts.to(description.numbers.dtype).log1p()[:, None]
-        self.description = description.with_cubic_terms(description.nonlinear_columns()).with_more(popularity)
+        cubic = description.with_cubic_terms(description.nonlinear_columns())
+        self.description = cubic.with_group(popularity)
         self.latent, self.size = backbone.latent, backbone.latent + 1
         self.rows: RowPosterior
         self.head_regression: LooRidge
@@ -491,7 +492,7 @@ class FactorisationTraining:
             metric = head_metric(backbone)
             regression.choose(signatures, rows.mean, weights, torch.linalg.cholesky(positive(metric)))
         predicted = regression.fit(signatures, rows.mean, weights)
-        matrix, constant = regression.map(signatures.shape[1])
+        matrix, constant = regression.linear_map(signatures.shape[1])
         matrix[0] = constant
         backbone.row_map.copy_(matrix)
         if choosing:

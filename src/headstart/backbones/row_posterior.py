@@ -37,7 +37,7 @@ from headstart.linalg.packed import append_one, squares, triangle_indices, unpac
 from headstart.linalg.ragged import (
     column_sums,
     pad,
-    places,
+    positions_in_line,
     sampled_products,
     segment_sum,
     segment_weighted_sum,
@@ -362,7 +362,8 @@ class PaddedRows(ObservedRows):
         self.precision = precision.double()
         self.heads = pad(heads.double(), cells)  # (rows, most, latent + 1)
         self.second = pad(second.double(), cells)  # (rows, most, packed)
-        self.lines, self.positions = cells.lines, places(cells)  # (n,): the observations' entries in a block
+        # (n,): the entries of the observations in a block
+        self.lines, self.positions = cells.lines, positions_in_line(cells)
         self.weighs = _weighs(self.kinds)
 
     def sums(self, weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from headstart.core.networks import initial_tensor
 from headstart.linalg.array_ops import Array
-from headstart.linalg.ragged import TransposedSum, line_blocks, places, segment_weighted_sum
+from headstart.linalg.ragged import TransposedSum, line_blocks, ranks_in_line, segment_weighted_sum
 from headstart.linalg.row_sharded import (
     column_moments,
     draw_uniform_at,
@@ -155,9 +155,7 @@ class Signature(nn.Module):
         if not bool((row_map[1:] != 0).any()):
             return
         cells, means, positions, total = sample_rows(cells, means, _PATIENCE_ROWS, generator)
-        order = torch.argsort(cells.lines + draw_uniform_at(positions, total, generator))
-        rank = torch.empty_like(order)
-        rank[order] = places(cells)
+        rank = ranks_in_line(cells, draw_uniform_at(positions, total, generator))
         # If the best patience is large, signatures are informative only for rows with many observations,
         # whose values determine the factors anyway: then the signature is not used.
         choices = torch.cat([torch.logspace(-0.5, 2.75, 14), torch.tensor([torch.inf])])

@@ -70,7 +70,7 @@ class Description:
         pairs = [torch.tensor([width + i, 2 * width + i]) for i in torch.nonzero(bends)[:, 0].tolist()]
         return Description(add_cubic_terms(self.numbers, bends), [*self.groups, *pairs])
 
-    def with_more(self, more: Tensor) -> Description:
+    def with_group(self, more: Tensor) -> Description:
         """Append the columns ``more`` (features, columns) as a further group."""
         width = self.numbers.shape[1]
         group = torch.arange(width, width + more.shape[1])
@@ -196,14 +196,14 @@ class Heads:
         parts = (self.weight, self.bias, self.covariance, self.noise)
         return [part for part in parts if part is not None]
 
-    def replaced(self, features: Tensor, heads: Heads) -> Heads:
+    def replace_at(self, features: Tensor, heads: Heads) -> Heads:
         """Return a copy with other ``heads``, of the same parts, at the positions ``features``."""
         copy = self._each(torch.clone)
         for part, other in zip(copy.parts(), heads.parts(), strict=True):
             part[features] = other.to(part.dtype)
         return copy
 
-    def grown(self, more: int) -> Heads:
+    def append_zeros(self, more: int) -> Heads:
         """Append ``more`` heads of zeros."""
         if more == 0:  # avoid a copy
             return self
@@ -308,7 +308,7 @@ class RowStates:
         """Return the states without gradients."""
         return self.each(lambda part: part.detach())
 
-    def grown(self, more: int) -> RowStates:
+    def append_zeros(self, more: int) -> RowStates:
         """Append ``more`` states of zeros."""
         if more == 0:  # avoid a copy
             return self

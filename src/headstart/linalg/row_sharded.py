@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from headstart.distributed import ProcessGroup, process_group
-from headstart.linalg.ragged import column_sums, gram, places
+from headstart.linalg.ragged import column_sums, gram, ranks_in_line
 from headstart.table.cells import Cells, index_dtype, offsets, ranges
 
 _DRAW_SIZE = 2**22  # numbers drawn at a time; a multiple of 16, see ``draw_normal_rows``
@@ -233,7 +233,7 @@ def sample_by_feature(cells: Cells, rows: int, most: int, generator: torch.Gener
     before, all_counts = counts[: group.rank].sum(0), counts.sum(0)
     positions = ranges(offsets(all_counts)[:-1] + before, cells.counts)
     keys = draw_uniform_at(positions, int(all_counts.sum()), generator)
-    smallest = _smallest_keys(cells, keys, most)
+    smallest = ranks_in_line(cells, keys) < most
     if group.is_single:
         return cells.keep(smallest)
     lines, keys = gather_rows(cells.lines[smallest]), gather_rows(keys[smallest])
@@ -242,15 +242,7 @@ def sample_by_feature(cells: Cells, rows: int, most: int, generator: torch.Gener
     order = torch.argsort(lines, stable=True)
     lines, keys, index, values = lines[order], keys[order], index[order], values[order]
     candidates = Cells(offsets(torch.bincount(lines, minlength=len(cells))), index, values, total)
-    return candidates.keep(_smallest_keys(candidates, keys, most))
-
-
-def _smallest_keys(cells: Cells, keys: Tensor, most: int) -> Tensor:
-    """Return whether each observation has one of the ``most`` smallest keys of its line: (n,)."""
-    order = torch.argsort(cells.lines + keys)
-    rank = torch.empty_like(order)
-    rank[order] = places(cells)
-    return rank < most
+    return candidates.keep(ranks_in_line(candidates, keys) < most)
 
 
 # -- random numbers -----------------------------------------------------------------------------------

@@ -170,8 +170,10 @@ def weight_by_age(table: Table, settings: Settings) -> Table:
     if half_life is None:
         return table
     adapter = settings.adapter
-    takes_weights = adapter == AUTO if isinstance(adapter, str) else ADAPTERS.part_of(adapter).weighs
-    if not takes_weights or not BACKBONES.part_of(settings.backbone).weighs:
+    takes_weights = (
+        adapter == AUTO if isinstance(adapter, str) else ADAPTERS.part_of(adapter).supports_weights
+    )
+    if not takes_weights or not BACKBONES.part_of(settings.backbone).supports_weights:
         raise InputError(
             f"{option_name('half_life')} needs parts whose observations can count less: "
             f"{option_name('backbone', 'factorisation')} with {option_name('adapter', 'bayes')}, "

@@ -46,7 +46,7 @@ def cross_fit_heads(knowledge: Knowledge, tasks: Tasks) -> Knowledge:
     if bool(squashed.all()) or len(tasks.states) < 2:
         return knowledge
     plain = Description.of(knowledge.metadata, knowledge.widths)
-    description = plain.with_cubic_terms(plain.nonlinear_columns()).with_more(
+    description = plain.with_cubic_terms(plain.nonlinear_columns()).with_group(
         knowledge.count_shots().log1p()[:, None]
     )
     positions = tasks.batch.positions
@@ -83,7 +83,7 @@ def cross_fit_heads(knowledge: Knowledge, tasks: Tasks) -> Knowledge:
     all_heads = knowledge.heads.detach()
     mean_noise = empirical_noise(replace(knowledge, new_heads=heads, trained_on=positions))[knowledge.kinds]
     new = replace(all_heads, covariance=all_heads.packed_covariance, noise=mean_noise)
-    return replace(knowledge, new_heads=new.replaced(positions, heads), trained_on=positions)
+    return replace(knowledge, new_heads=new.replace_at(positions, heads), trained_on=positions)
 
 
 def _update_heads(

@@ -21,7 +21,7 @@ from headstart.core.networks import batch_share
 from headstart.core.predictive import Predictive, predict_cells
 from headstart.core.types import FeatureBatch, Knowledge, RowStates
 from headstart.distributed import local_share, process_group
-from headstart.linalg.ragged import places
+from headstart.linalg.ragged import ranks_in_line
 from headstart.linalg.row_sharded import (
     gather_cells,
     gather_rows,
@@ -372,12 +372,8 @@ def _exponents(shots: Tensor, power: float) -> Tensor:
 
 def random_ranks(cells: Cells, generator: torch.Generator) -> Tensor:
     """Return the rank of each observation in a random order of its line: (n,)."""
-    lines = cells.lines
-    keys = torch.rand(len(lines), generator=generator, dtype=torch.float64)
-    order = torch.argsort(lines + keys)
-    rank = torch.empty_like(order)
-    rank[order] = places(cells)
-    return rank
+    keys = torch.rand(len(cells.index), generator=generator, dtype=torch.float64)
+    return ranks_in_line(cells, keys)
 
 
 def shuffle_observations(cells: Cells, generator: torch.Generator) -> Cells:

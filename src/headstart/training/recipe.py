@@ -390,7 +390,7 @@ def train_adapter(
     (``maml-0`` and ``maml-10``, ``chn`` and ``chn-train-5``) share one meta-training.
     """
     cache = {} if cache is None else cache
-    shared = ADAPTERS.part_of(config).trained_as(config)
+    shared = ADAPTERS.part_of(config).training_config(config)
     key = shared.model_dump_json()
     if key not in cache:
         with seeded(seed):
@@ -404,7 +404,7 @@ def train_adapter(
     settings = metatraining.filled(trained) if any(True for _ in trained.parameters()) else None
     if shared != config:
         adapter = build_adapter(config, knowledge)
-        adapter.take_training(trained)
+        adapter.copy_training(trained)
     copy_from_main_process(adapter)
     return adapter.eval().requires_grad_(False), settings
 

@@ -48,7 +48,7 @@ def fit_row_prior(
     if float(regression.gains.sum()) < _MIN_GAIN:
         return None
     predicted = regression.fit(description.numbers, targets, weights)
-    matrix, constant = regression.map(description.numbers.shape[1])
+    matrix, constant = regression.linear_map(description.numbers.shape[1])
     dtype = targets.dtype
     gains = torch.zeros(len(linear.groups))  # by metadata column
     for members, gain in zip(regression.members, regression.gains.tolist(), strict=True):
