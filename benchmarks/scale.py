@@ -32,11 +32,11 @@ GIB = 2**30
 # The parts of a fit that are timed, by the module that calls them.
 PARTS = {
     "sweeps": ("headstart.training.recipe", "pretrain"),
-    "row states": ("headstart.training.recipe", "knowledge_of"),
+    "row states": ("headstart.training.recipe", "build_knowledge"),
     "folds": ("headstart.training.recipe", "cross_fitted_tasks"),
-    "new heads": ("headstart.training.recipe", "with_new_heads"),
+    "new heads": ("headstart.training.recipe", "cross_fit_heads"),
     "adapter": ("headstart.training.recipe", "train_adapter"),
-    "calibration": ("headstart.training.recipe", "outcomes_of"),
+    "calibration": ("headstart.training.recipe", "predict_held_out"),
     "heads": ("headstart.model.fitting", "_assembled"),
 }
 

@@ -27,17 +27,18 @@ ROOT = Path(__file__).parents[1]
 CHECKED = (
     "tools",
     "src/headstart/__init__.py",
+    "src/headstart/adapters",
+    "src/headstart/backbones",
     "src/headstart/cli",
     "src/headstart/client.py",
     "src/headstart/config.py",
+    "src/headstart/core",
     "src/headstart/datasets",
     "src/headstart/display.py",
     "src/headstart/distributed.py",
     "src/headstart/errors.py",
     "src/headstart/files.py",
-    "src/headstart/linalg/ragged.py",
-    "src/headstart/linalg/ridge.py",
-    "src/headstart/linalg/row_sharded.py",
+    "src/headstart/linalg",
     "src/headstart/model",
     "src/headstart/parallel.py",
     "src/headstart/progress.py",
@@ -47,6 +48,7 @@ CHECKED = (
     "src/headstart/service",
     "src/headstart/table",
     "src/headstart/testing.py",
+    "src/headstart/training",
 )
 
 # Files and folders that --count looks at.

@@ -77,6 +77,6 @@ def test_states_of_other_rows_are_refused(tiny):
 def test_parts_do_not_change_the_result(tiny, monkeypatch):
     world = tiny()
     adapter = build_adapter(NearestHeadsConfig(neighbours=2), world.knowledge)
-    whole, split = world.adapted(adapter), knn.parts
-    monkeypatch.setattr(knn, "parts", lambda work: split(work, 1))
+    whole, split = world.adapted(adapter), knn.split_by_work
+    monkeypatch.setattr(knn, "split_by_work", lambda work: split(work, 1))
     torch.testing.assert_close(world.adapted(adapter).weight, whole.weight)

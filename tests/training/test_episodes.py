@@ -38,11 +38,11 @@ from headstart.training.episodes import (
     draw_shots,
     episode_loss,
     feature_weights,
+    mean_weights,
     predict_targets,
-    random_part,
     sample_features,
+    sample_shuffled,
     shuffle_observations,
-    usual_weights,
 )
 from headstart.training.meta_training import MetaTrainingConfig
 from headstart.training.pretraining import PretrainingConfig, pretrain
@@ -360,7 +360,7 @@ def test_feature_weights_go_from_popularity_to_evenness() -> None:
     counts = torch.tensor([1, 10, 100, 1000])
     for power in (0.0, 0.5, 1.0):
         for shots in (0, 1, 15, 10_000):
-            usual = usual_weights(counts.repeat(2), shots, power)
+            usual = mean_weights(counts.repeat(2), shots, power)
             found = feature_weights(torch.full((4,), shots), counts, usual, power)
             exponent = power + (1 - power) / math.sqrt(1 + shots)
             mean = sum(n**exponent for n in counts.tolist()) / 4
@@ -396,7 +396,7 @@ def test_a_part_of_each_line_is_drawn(counts: list[int], most: int, seed: int) -
     whole = lines_of(cells)
     assert [sorted(line) for line in lines_of(mixed)] == [sorted(line) for line in whole]
     lines = torch.tensor([len(counts) - 1, 0, 0])
-    part = lines_of(random_part(mixed, lines, most, generator))
+    part = lines_of(sample_shuffled(mixed, lines, most, generator))
     for line, own in zip(lines.tolist(), part, strict=True):
         assert len(own) == len(set(own)) == min(most, counts[line])
         assert set(own) <= set(whole[line])
@@ -406,7 +406,9 @@ def test_every_part_is_as_likely() -> None:
     cells, generator = batch_of([5], 0).cells, torch.Generator().manual_seed(0)
     pairs = Counter(
         frozenset(
-            lines_of(random_part(shuffle_observations(cells, generator), torch.tensor([0]), 2, generator))[0]
+            lines_of(
+                sample_shuffled(shuffle_observations(cells, generator), torch.tensor([0]), 2, generator)
+            )[0]
         )
         for _ in range(2000)
     )

@@ -34,7 +34,7 @@ from headstart.training.pretraining import PretrainingConfig
 from headstart.training.recipe import (
     AUTO,
     Recipe,
-    Trained,
+    TrainedParts,
     feature_batch,
     hide_scales,
     modelled_table,
@@ -274,7 +274,7 @@ class Benchmark:
         number: int,
         folder: BenchmarkFolder,
         reporter: Reporter,
-    ) -> Iterator[tuple[Trained, str]]:
+    ) -> Iterator[tuple[TrainedParts, str]]:
         """Train the methods and yield them with their binary link.
 
         Named methods share one backbone; "auto" has its own.
@@ -307,7 +307,7 @@ class Benchmark:
                     checkpoint=lambda part: checkpoint(f"auto-{part}"),
                 )
             reporter.say(f"auto chose {judgement.chosen}")
-            trained = Trained(best.backbone, best.knowledge, {AUTO: best.adapters["adapter"]})
+            trained = TrainedParts(best.backbone, best.knowledge, {AUTO: best.adapters["adapter"]})
             yield trained, chosen.binary_link
 
     def _check_shots(self) -> None:
@@ -330,7 +330,7 @@ class Benchmark:
 
 
 def _score(
-    trained: Trained, test: KShotTest, rows: HeldOutRows | None, number: int, reporter: Reporter
+    trained: TrainedParts, test: KShotTest, rows: HeldOutRows | None, number: int, reporter: Reporter
 ) -> tuple[list[Run], list[Timing]]:
     """Score and time the trained methods on the tests of split ``number``."""
     adapters = {method: part.adapter for method, part in trained.adapters.items()}

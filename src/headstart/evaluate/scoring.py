@@ -22,7 +22,7 @@ from headstart.evaluate.splits import FeatureSplit
 from headstart.table import Table
 from headstart.table.kinds import KindType
 from headstart.training.calibration import USUAL_LEVEL, Calibration
-from headstart.training.recipe import Trained, feature_batch, modelled_table
+from headstart.training.recipe import TrainedParts, feature_batch, modelled_table
 
 _FEATURES_AT_ONCE = 1024
 
@@ -153,7 +153,7 @@ class HeldOutRows:
 
 
 @torch.no_grad()
-def score_rows(method: str, trained: Trained, test: HeldOutRows, split: int = 0) -> list[Run]:
+def score_rows(method: str, trained: TrainedParts, test: HeldOutRows, split: int = 0) -> list[Run]:
     """Score one method on new rows at every number of observations, and on new features at new rows."""
     part, knowledge, rows = trained.adapters[method], trained.knowledge, test.rows
     adapter, calibration, likelihood = part.adapter, part.calibration, knowledge.likelihood
