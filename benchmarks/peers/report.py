@@ -29,7 +29,7 @@ def finished(out: Path) -> list[dict[str, Any]]:
 def results_of(records: list[dict[str, Any]], part: int, order: tuple[str, ...]) -> Results:
     """The numbers of one data set and part, methods in this order."""
     runs = [[Run(**run) for run in record["parts"].get(str(part), [])] for record in records]
-    return Results.merged({}, {"methods": list(order)}, runs)
+    return Results.from_splits({}, {"methods": list(order)}, runs)
 
 
 def publish(out: Path, order: tuple[str, ...]) -> None:

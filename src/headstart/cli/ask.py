@@ -492,7 +492,7 @@ def evaluate(
             "features": run.features,
             "targets": run.targets,
         }
-        for run in sorted(found.runs, key=lambda run: (found.metrics.index(run.metric), run.given))
+        for run in sorted(found.runs, key=lambda run: (found.metrics.index(run.metric), run.n_observations))
     ]
     place.write(pa.Table.from_pylist(lines))
     facts = found.data
