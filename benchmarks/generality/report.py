@@ -200,5 +200,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--add", type=Path, action="append", default=[], help="further folders of runs")
-    given = parser.parse_args()
-    publish(given.out, *given.add)
+    options = parser.parse_args()
+    publish(options.out, *options.add)

@@ -140,11 +140,11 @@ def _plain(value: object) -> object:
     return value.item() if isinstance(value, np.generic) else str(value)
 
 
-def _listed(given: str, known: Any, what: str) -> list[str]:
-    for name in given.split(","):
+def _listed(names: str, known: Any, what: str) -> list[str]:
+    for name in names.split(","):
         if name not in known:
             raise UnknownNameError(f"unknown {what} {name!r}{did_you_mean(name, known)}")
-    return given.split(",")
+    return names.split(",")
 
 
 def main() -> None:
@@ -159,30 +159,30 @@ def main() -> None:
     parser.add_argument("--variants", default=",".join(VARIANTS), help=f"of {', '.join(VARIANTS)}")
     parser.add_argument("--label", help="what to call headstart in the results, as headstart-before")
     parser.add_argument("--limit", type=int, default=0, help="most processor seconds of a run; 0: no limit")
-    given = parser.parse_args()
-    tables = _listed(given.tables, TABLES, "table")
-    methods = _listed(given.methods or ",".join(DEFAULT_METHODS), METHODS, "method")
-    variants = _listed(given.variants, VARIANTS, "variant")
+    options = parser.parse_args()
+    tables = _listed(options.tables, TABLES, "table")
+    methods = _listed(options.methods or ",".join(DEFAULT_METHODS), METHODS, "method")
+    variants = _listed(options.variants, VARIANTS, "variant")
     for method in methods:
         if method in LIBRARIES and importlib.util.find_spec(LIBRARIES[method]) is None:
-            if given.methods:
+            if options.methods:
                 raise InputError(f"method {method!r} needs a library: pip install {LIBRARIES[method]}")
             say(f"{method} is left out: its library is not installed")
     methods = [m for m in methods if m not in LIBRARIES or importlib.util.find_spec(LIBRARIES[m])]
-    battery = Battery(given.out, given.data, given.limit)
-    for split in (int(seed) for seed in given.splits.split(",")):
+    battery = Battery(options.out, options.data, options.limit)
+    for split in (int(seed) for seed in options.splits.split(",")):
         for table in tables:
-            if reason := TABLES[table].missing(given.data):
+            if reason := TABLES[table].missing(options.data):
                 say(f"{table} is left out: {reason}")
                 continue
             for variant in variants:
                 if variant == "shuffled" and battery.table(table).metadata is None:
                     say(f"{table} shuffled is left out: it has no metadata")
                     continue
-                for method in methods if variant == "plain" or given.methods else ["headstart"]:
-                    label = given.label if method == "headstart" else None
+                for method in methods if variant == "plain" or options.methods else ["headstart"]:
+                    label = options.label if method == "headstart" else None
                     battery.run(table, variant, method, split, label)
-        publish(given.out)
+        publish(options.out)
 
 
 if __name__ == "__main__":

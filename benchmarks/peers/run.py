@@ -117,19 +117,19 @@ def main() -> None:
     parser.add_argument("--methods", default=",".join(METHODS), help=f"of {', '.join(METHODS)}")
     parser.add_argument("--splits", type=int, default=5)
     parser.add_argument("--part", default=",".join(map(str, PARTS)), help="where targets begin")
-    given = parser.parse_args()
-    sets, methods = given.sets.split(","), given.methods.split(",")
+    options = parser.parse_args()
+    sets, methods = options.sets.split(","), options.methods.split(",")
     for chosen, known in ((sets, DATASETS), (methods, METHODS)):
         for name in chosen:
             if name not in known:
                 raise UnknownNameError(f"unknown {name!r}{did_you_mean(name, known)}")
     check_libraries(methods)
-    runs = Runs(given.data, given.out, tuple(int(part) for part in given.part.split(",")))
+    runs = Runs(options.data, options.out, tuple(int(part) for part in options.part.split(",")))
     for method in methods:
         for name in sets:
-            for split in range(given.splits):
+            for split in range(options.splits):
                 runs.run(name, method, split)
-        publish(given.out, tuple(METHODS))
+        publish(options.out, tuple(METHODS))
 
 
 def _write(path: Path, record: dict[str, object]) -> None:
