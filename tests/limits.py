@@ -57,6 +57,7 @@ _PLACES = {
     "gathered_observations_per_block": "model.saving.folder:_OBSERVATIONS_AT_ONCE",
     "mapped_spare_lines": "model.saving.lazy:_ROOM",
     "name_lookups_before_dictionary": "model.saving.lazy:_LOOKUPS",
+    "computed_one_by_one": "model.updates:_FEW",
     # scoring
     "scored_features_per_block": "scoring:_FEATURES_AT_ONCE",
 }

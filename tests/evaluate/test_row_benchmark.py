@@ -92,13 +92,8 @@ def test_no_held_out_row_is_part_of_training(spied):
 
 
 @pytest.mark.parametrize("method", ["bayes", "mean"])
-def test_scores_are_those_of_a_model_that_is_asked_cell_by_cell(spied, method, request):
+def test_scores_are_those_of_a_model_that_is_asked_cell_by_cell(spied, method):
     """A fitted model predicts the same rows from the same observations, and new features of theirs."""
-    if method == "bayes" and request.node.callspec.params["spied"] == "mixed":
-        reason = (
-            "rows of one observation in a table of mixed kinds differ by up to 0.5 % from the benchmark's"
-        )
-        request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
     train = spied.benchmark.splits[0].train
     model = Headstart(adapter=method, metatraining={"epochs": 2}, random_state=0, quiet=True)
     model.fit(spied.kept.with_features(train))

@@ -11,6 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
+from tests.limits import Limits
 from tests.model.conftest import CLOSED, ratings_table
 
 from headstart.errors import InputError, UnknownNameError
@@ -146,12 +147,12 @@ def test_weights_are_those_of_a_weighted_regression(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["rating", "real", "binary"])
-def test_one_is_as_among_many(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_is_as_among_many(kind: str, limits: Limits) -> None:
     one, many = fresh(kind), fresh(kind)
     stream = [("u1", "f0", 1, 1100), ("u5", "f3", 1, 900), ("u1", "f0", 1, 1200), ("u7", "f9", 1, 2000.5)]
     for each in stream:
         one.observe([each])
-    monkeypatch.setattr("headstart.model.updates.has_short_ways", lambda *_: False)
+    limits(computed_one_by_one=0)
     for each in stream:
         many.observe([each])
     np.testing.assert_allclose(one.predict().mean, many.predict().mean, rtol=2e-5)

@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.limits import Limits
 from tests.model.conftest import CLOSED, ratings_table
 
 from headstart.errors import NumericalError, SurpriseWarning
@@ -48,7 +49,7 @@ KINDS = ["rating", "real", "binary", "mixed", "row metadata"]
 
 @pytest.mark.parametrize("update", ["both", "features", "rows"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_one_triple_is_as_among_many(kind: str, update: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_triple_is_as_among_many(kind: str, update: str, limits: Limits) -> None:
     one, many = of(kind), of(kind)
     low, high = (1, 5) if kind == "rating" else (0, 1)
     for model in (one, many):
@@ -59,8 +60,7 @@ def test_one_triple_is_as_among_many(kind: str, update: str, monkeypatch: pytest
     stream = [("u1", "f0", high), ("u5", "f3", low), ("u5", "new", low), ("u1", "f0", low), ("u5", "f2", 1)]
     for triple in stream:
         one.observe([triple], update=update)
-    monkeypatch.setattr("headstart.model.updates.has_short_ways", lambda *_: False)
-    monkeypatch.setattr("headstart.model.updates.has_short_ways", lambda *_: False)
+    limits(computed_one_by_one=0)
     for triple in stream:
         many.observe([triple], update=update)
     mine, theirs = one.predict(), many.predict()
@@ -89,7 +89,7 @@ def test_the_short_way_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     def general(*_: object) -> None:
         raise AssertionError("the general way was taken")
 
-    monkeypatch.setattr("headstart.model.updates.compute_row_states", general)
+    monkeypatch.setattr(type(model.fitted_.backbone), "states_by", general)
     monkeypatch.setattr(type(model.fitted_.adapter), "adapt", general)
     monkeypatch.setattr(type(model.fitted_.adapter), "evidence", general)
     said = model.observe([("u1", "f1", 5)])

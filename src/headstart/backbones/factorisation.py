@@ -20,6 +20,7 @@ from headstart.backbones.row_posterior import (
     RowBatch,
     RowPosterior,
     SingleRow,
+    count_passes,
     namespace,
     row_contributions,
     row_posterior,
@@ -114,6 +115,7 @@ class Factorisation(SweptBackbone, OpenBackbone):
         self.register_buffer("precision", torch.tensor([1.0, 16.0, 1.0]))
         self.relative_precision: Tensor  # (features,): of a feature's observations, relative to its kind's
         self.register_buffer("relative_precision", torch.ones(features))
+        self._row_passes: int | None = None
         self._cached_prior: tuple[Tensor, int, tuple[Array, Array]] | None = None
 
     @property
@@ -136,6 +138,13 @@ class Factorisation(SweptBackbone, OpenBackbone):
         """Whether rows differ in the precision of their ratings: not if there are two values only."""
         return len(self.grid) != 2
 
+    @property
+    def row_passes(self) -> int:
+        """Number of passes that the posterior of a row takes."""
+        if self._row_passes is None:
+            self._row_passes = count_passes(self.kinds, noisy=self.noisy_rows)
+        return self._row_passes
+
     def stacked_heads(self) -> Tensor:
         """Return the features' (v, b): (features, latent + 1)."""
         return torch.cat([self.weight, self.bias[:, None]], dim=1)
@@ -152,13 +161,11 @@ class Factorisation(SweptBackbone, OpenBackbone):
         signature = self.signature(cells)
         return self._states(self.row_posterior(cells, signature), signature)
 
-    def row_posterior(
-        self, cells: Cells, signature: Tensor | None = None, passes: int | None = None
-    ) -> RowPosterior:
+    def row_posterior(self, cells: Cells, signature: Tensor | None = None) -> RowPosterior:
         """Compute the posteriors of rows' factors given the backbone's own heads."""
         prior = self.row_prior(self.signature(cells) if signature is None else signature)
         rows = RowBatch(cells, self.head_moments())
-        return row_posterior(rows, prior, passes=passes, noisy=self.noisy_rows)
+        return row_posterior(rows, prior, self.row_passes, noisy=self.noisy_rows)
 
     def row_prior(self, signature: Tensor, belief: RowBelief | None = None) -> FactorPrior:
         """Return the prior of the factors of rows with a ``signature`` (rows, size), in its precision."""
@@ -187,15 +194,12 @@ class Factorisation(SweptBackbone, OpenBackbone):
         if not len(cells):
             return self.batch_states(known)
         moments = HeadMoments.of(heads, kinds)
-        # Rows with other kinds than ratings take more passes: they are computed apart.
-        other = (kinds != KindType.RATING)[cells.index]
-        mixed = torch.zeros(len(cells), dtype=torch.bool).index_fill_(0, cells.lines[other], True)
         parts, order = [], []
-        for group in blocks(cells.counts, moments.second.shape[1], mixed, budget=_NUMBERS_AT_ONCE):
+        for group in blocks(cells.counts, moments.second.shape[1], budget=_NUMBERS_AT_ONCE):
             signature = self.signature(known.take(group)).double()
             prior = self.row_prior(signature, None if belief is None else belief.take(group))
             rows = PaddedRows(cells.take(group), moments)
-            posterior = row_posterior(rows, prior, noisy=self.noisy_rows)
+            posterior = row_posterior(rows, prior, self.row_passes, noisy=self.noisy_rows)
             parts.append(self._states(posterior, signature).to(self.weight.dtype))
             order.append(group)
         return RowStates.concatenate(parts).take(torch.argsort(torch.cat(order)))
@@ -225,7 +229,7 @@ class Factorisation(SweptBackbone, OpenBackbone):
             prior = FactorPrior(mean, *self._numpy_prior())
         else:
             prior = FactorPrior(mean + belief[0], *_numpy_prior(torch.from_numpy(belief[1])))
-        posterior = row_posterior(SingleRow(row), prior, noisy=self.noisy_rows)
+        posterior = row_posterior(SingleRow(row), prior, self.row_passes, noisy=self.noisy_rows)
         return OneState(*self._state_parts(posterior, signature))
 
     def _numpy_prior(self) -> tuple[Array, Array]:
@@ -265,6 +269,7 @@ class Factorisation(SweptBackbone, OpenBackbone):
         contributions = row_contributions(
             RowBatch(cells, HeadMoments.of(heads, kinds)),
             self.row_prior(signature, belief),
+            self.row_passes,
             usual,
             torch.stack([choice, metadata]),
             noisy=self.noisy_rows,

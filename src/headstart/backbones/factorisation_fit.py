@@ -153,8 +153,8 @@ def sweep_rows(
         now = row_posterior(
             batch,
             backbone.row_prior(signatures[block.rows]),
-            rows.at(block.rows),
             passes=1,
+            start=rows.at(block.rows),
             noisy=backbone.noisy_rows,
         )
         rows.put(block.rows, now)

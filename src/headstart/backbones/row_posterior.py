@@ -103,6 +103,11 @@ def _off_diagonal_twice(size: int, device: torch.device, dtype: torch.dtype) -> 
     return torch.where(down == across, 1.0, 2.0).to(dtype)
 
 
+def _weighs(kinds: AnyArray) -> bool:
+    """Return whether the weight of any observation of features of these ``kinds`` depends on its row."""
+    return bool((kinds != KindType.RATING).any())
+
+
 # -- priors and posteriors --------------------------------------------------------------------------
 
 
@@ -217,7 +222,7 @@ class HeadMoments:
     @property
     def weighs(self) -> bool:
         """Whether the weight of any observation depends on its row: that of all kinds but ratings."""
-        return bool((self.kinds != KindType.RATING).any())
+        return _weighs(self.kinds)
 
 
 class ObservedRows(ABC):
@@ -372,7 +377,7 @@ class PaddedRows(ObservedRows):
             cells.lines,
             places(cells),
         )  # (n,): where each observation lies in a block
-        self.weighs = bool((self.kinds != KindType.RATING).any())
+        self.weighs = _weighs(self.kinds)
 
     def sums(self, weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Sum moments by one dense product for each row."""
@@ -402,7 +407,7 @@ class SingleRow(ObservedRows):
         self.values, self.weights, self.kinds = row.values, row.weights, row.kinds
         self.heads, self.covariance = row.heads, row.covariance
         self.precision = 1 / row.noise.astype(np.float64)
-        self.weighs = bool((row.kinds != KindType.RATING).any())
+        self.weighs = _weighs(row.kinds)
 
     def sums(self, weights: Array, values: Array) -> tuple[Array, Array]:
         """Sum moments by a Gram matrix of the heads and a product with their covariances."""
@@ -431,11 +436,20 @@ def _doubled_moments(now: RowPosterior) -> Tensor:
 # -- the posterior ----------------------------------------------------------------------------------
 
 
+def count_passes(kinds: Tensor, *, noisy: bool) -> int:
+    """Return the number of passes for rows of a table with features of these ``kinds``.
+
+    It does not depend on the row, so that a row has the same state in every batch. Without a precision to
+    estimate, the first pass over ratings is exact.
+    """
+    return MORE_PASSES if _weighs(kinds) else PASSES if noisy else 1
+
+
 def row_posterior(
     rows: ObservedRows,
     prior: FactorPrior,
+    passes: int,
     start: RowPosterior | None = None,
-    passes: int | None = None,
     *,
     noisy: bool = True,
 ) -> RowPosterior:
@@ -447,16 +461,14 @@ def row_posterior(
         The observations.
     prior : FactorPrior
         The prior of the rows' factors.
+    passes : int
+        The number of passes; see ``count_passes``.
     start : RowPosterior, optional
         The posterior to begin with, by default the prior.
-    passes : int, optional
-        The number of passes, by default as many as the kinds need.
     noisy : bool, default=True
         Whether to estimate the precision of each row's ratings.
     """
     now = prior.as_posterior() if start is None else start
-    if passes is None:  # without a precision to estimate, the first pass over ratings is exact
-        passes = MORE_PASSES if rows.weighs else PASSES if noisy else 1
     latent = now.mean.shape[-1]
     prior_linear = prior.mean @ prior.precision
     prior_precision = prior.precision
@@ -473,7 +485,7 @@ def row_posterior(
 
 
 def row_contributions(
-    rows: RowBatch, prior: FactorPrior, usual: Tensor, shifts: Tensor, *, noisy: bool = True
+    rows: RowBatch, prior: FactorPrior, passes: int, usual: Tensor, shifts: Tensor, *, noisy: bool = True
 ) -> Tensor:
     """Decompose the posterior mean of one row, less ``usual`` (latent,): (shifts + n, latent).
 
@@ -485,7 +497,7 @@ def row_contributions(
     so an observation contributes by its distance from the value expected of a row without observations.
     The ``shifts`` (shifts, latent) are the parts of m − m₀. All is in double precision.
     """
-    before = row_posterior(rows, prior, passes=(MORE_PASSES if rows.weighs else PASSES) - 1, noisy=noisy)
+    before = row_posterior(rows, prior, passes - 1, noisy=noisy)
     relative = rows.relative_precision(before, noisy=noisy)  # as in the last pass
     terms = rows.terms(before, relative.double() * rows.precision.double())
     weights, values = (part.double()[:, None] for part in terms)

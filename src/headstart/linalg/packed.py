@@ -82,6 +82,16 @@ def unpack(packed: A, size: int | None = None) -> A:
     return entries.view(*packed.shape[:-1], size, size)
 
 
+def last_rows(packed: Tensor, size: int, first: int) -> Tensor:
+    """Return the rows of symmetric matrices from ``first`` on: (n, size − first, size).
+
+    >>> last_rows(torch.tensor([[1.0, 2.0, 5.0]]), size=2, first=1)
+    tensor([[[2., 5.]]])
+    """
+    entries = packed.index_select(-1, _unpacked_entries(size, packed.device)[first * size :])
+    return entries.view(*packed.shape[:-1], size - first, size)
+
+
 def squares(vectors: Tensor) -> Tensor:
     """Return the packed outer product of each vector with itself: (n, size) to (n, size·(size + 1)/2)."""
     down, across = triangle_indices(vectors.shape[-1], vectors.device)

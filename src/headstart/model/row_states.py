@@ -15,7 +15,7 @@ from torch import Tensor
 from headstart.core.types import Heads, OneRow, OneState, RowBelief, RowStates
 from headstart.errors import NumericalError
 from headstart.linalg.array_ops import Array, LinAlgError
-from headstart.linalg.packed import pack, unpack
+from headstart.linalg.packed import last_rows
 from headstart.model.observations import ObservationList, ObservationLists
 from headstart.model.state import ModelState, Reads
 from headstart.table import Cells
@@ -318,9 +318,10 @@ def _folded(heads: Heads, learned: Tensor, latent: int) -> Heads:
     w₂·φ becomes part of the bias: (w₁, b + w₂·φ) = A·(w₁, w₂, b), and the covariance A·C·Aᵀ.
     """
     size = heads.weight.shape[1] + 1
-    turn = heads.weight.new_zeros(len(heads), latent + 1, size)
-    turn[:, torch.arange(latent), torch.arange(latent)] = 1.0
-    turn[:, latent, latent:-1], turn[:, latent, -1] = learned, 1.0
-    covariance = turn @ unpack(heads.packed_covariance, size) @ turn.mT
+    shared = latent * (latent + 1) // 2  # entries of the packed covariance of w₁, which comes first
+    others = torch.cat([learned, learned.new_ones(len(heads), 1)], dim=1)[:, None]  # (φ, 1)
+    last = others @ last_rows(heads.packed_covariance, size, latent)  # of b + w₂·φ with (w₁, w₂, b)
+    variance = (last[..., latent:] * others).sum(2)
+    covariance = torch.cat([heads.packed_covariance[:, :shared], last[:, 0, :latent], variance], dim=1)
     bias = heads.bias + (heads.weight[:, latent:] * learned).sum(1)
-    return Heads(heads.weight[:, :latent], bias, pack(covariance), heads.noise)
+    return Heads(heads.weight[:, :latent], bias, covariance, heads.noise)
