@@ -90,9 +90,7 @@ def test_named_source_files_exist(path: Path) -> None:
     folders = [ROOT, ROOT / "src/headstart", *(ROOT / "benchmarks").iterdir()]
     for name in backticked(path):
         if re.fullmatch(r"[\w/]+/\w+\.py", name):
-            assert any((folder / name).exists() for folder in folders), (
-                name
-            )
+            assert any((folder / name).exists() for folder in folders), name
 
 
 @every_document
