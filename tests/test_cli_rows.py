@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from headstart.model import Headstart
@@ -50,6 +51,50 @@ def test_rows_come_observe_and_go(model: Path, tmp_path: Path) -> None:
         said = run(*wrong)
         assert said.returncode == 1
         assert message in said.stderr
+
+
+def test_one_row_is_added_and_observed(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "first.csv").write_text("film,stars\nf1,5\nf2,1\n")
+    (tmp_path / "more.csv").write_text("feature,value\nf2,2\nf3,4\n")
+    columns = ("--feature", "film", "--value", "stars")
+    expected = Headstart.load(model)
+    added = run("add-row", model, "Ann", "--observations", tmp_path / "first.csv", *columns)
+    assert added.returncode == 0, added.stderr
+    assert "added 'Ann' with 2 observations; the model has 201 rows" in added.stdout
+    assert run("add-row", model, "Bob", "--quiet").stdout == ""
+    observed = run("observe-row", model, "Ann", tmp_path / "more.csv")
+    assert observed.returncode == 0, observed.stderr
+    assert "'Ann' now has 3 observations" in observed.stdout
+    loaded = Headstart.load(model)
+    expected.add_row("Ann", observations={"f1": 5, "f2": 1})
+    expected.observe_row("Ann", {"f2": 2, "f3": 4})
+    assert loaded.row("Ann").observations == {"f1": 5, "f2": 2, "f3": 4}
+    assert loaded.row("Bob").observations == {}
+    cells = (["Ann", "u1"], ["f1", "f4"])
+    np.testing.assert_allclose(loaded.predict(*cells).mean, expected.predict(*cells).mean, atol=1e-6)
+
+
+def test_wrong_observations_of_a_row_are_named(model: Path, tmp_path: Path) -> None:
+    for name, lines in {
+        "twice": "f1,5\nf1,4",
+        "endless": "f1,inf",
+        "unknown": "f99,4",
+        "good": "f1,4",
+    }.items():
+        (tmp_path / f"{name}.csv").write_text(f"feature,value\n{lines}\n")
+    for arguments, message in (
+        (("observe-row", model, "u1", tmp_path / "twice.csv"), "feature 'f1' has more than one value"),
+        (("observe-row", model, "u1", tmp_path / "endless.csv"), "the value of feature 'f1' is inf"),
+        (("observe-row", model, "u1", tmp_path / "unknown.csv"), "unknown feature 'f99'"),
+        (("observe-row", model, "nobody", tmp_path / "good.csv"), "unknown row 'nobody'"),
+        (("observe-row", model, "u1", tmp_path / "twice.csv", "--feature", "film"), "(--feature film)"),
+        (("observe-row", model, "u1", tmp_path / "good.csv", "--update", "all"), "update"),
+        (("add-row", model, "u1"), "row 'u1' is already in the model"),
+        (("add-row", model, "Ann", "--metadata", "[1]"), "--metadata must be a JSON object"),
+    ):
+        failed = run(*arguments)
+        assert failed.returncode == 1
+        assert message in failed.stderr
 
 
 def test_a_model_is_written_out_and_fitted_again(model: Path, tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
-"""Headstart predicts a brand-new column of a sparse table at once, from few observations or none."""
+"""Predict a new column of a sparse table at once, from few observations or none.
+
+The classes to start with are ``Headstart``, the model, and ``Table``, its data.
+"""
 
 from __future__ import annotations
 

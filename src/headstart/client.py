@@ -1,10 +1,11 @@
-"""Call a Headstart service from Python (extra ``service``)."""
+"""Call a Headstart service from Python (extra ``service``): ``Client`` has the methods of ``Headstart``."""
 
 from __future__ import annotations
 
 import json
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, cast
 from urllib.parse import quote
 
@@ -34,7 +35,7 @@ class ServiceError(HeadstartError):
     def __init__(self, status: int, detail: str, errors: list[dict[str, Any]] | None = None) -> None:
         super().__init__(detail if not status else f"{detail} (status {status})")
         self.status, self.detail = status, detail
-        self.fields = [str(each.get("field", "")) for each in errors or []]
+        self.fields = [str(error.get("field", "")) for error in errors or []]
 
 
 class Cell(TypedDict):
@@ -101,7 +102,7 @@ class RowPage(TypedDict):
 
 
 class Receipt(TypedDict):
-    """The answer to a committed change, with the identity of the model and the number of the change."""
+    """The answer to a committed change: the identity of the model and the number of the change."""
 
     model: str
     number: int
@@ -110,6 +111,8 @@ class Receipt(TypedDict):
 By = Literal["mean", "upper", "information"]
 
 Row = str | Mapping[str, float]
+
+Time = float | str | date  # of observations, for a model with a half-life; a datetime is a date
 
 
 class Client:
@@ -169,9 +172,17 @@ class Client:
         metadata: Mapping[str, Any] | None = None,
         observations: Mapping[str, float] | None = None,
         kind: str | None = None,
+        *,
+        time: Time | None = None,
     ) -> Receipt:
-        """Add a feature; see ``Headstart.add_feature``."""
-        body = {"name": feature, **_feature_parts(metadata, observations, kind)}
+        """Add a feature, with observations made at ``time``; see ``Headstart.add_feature``."""
+        body = {
+            "name": feature,
+            "metadata": metadata or {},
+            "observations": observations or {},
+            "kind": kind,
+            "time": _to_json(time),
+        }
         return cast(Receipt, self._write("POST", "/v1/features", body))
 
     def add_row(
@@ -179,14 +190,38 @@ class Client:
         row: str,
         metadata: Mapping[str, Any] | None = None,
         observations: Mapping[str, float] | None = None,
+        *,
+        time: Time | None = None,
     ) -> Receipt:
-        """Add a row; see ``Headstart.add_row``."""
-        body = {"name": row, "metadata": metadata, "observations": observations or {}}
+        """Add a row, with observations made at ``time``; see ``Headstart.add_row``."""
+        body = {
+            "name": row,
+            "metadata": metadata,
+            "observations": observations or {},
+            "time": _to_json(time),
+        }
         return cast(Receipt, self._write("POST", "/v1/rows", body))
 
-    def observe(self, observations: Iterable[tuple[str, str, float]]) -> Receipt:
-        """Add observations (row, feature, value), all of them or none; see ``Headstart.observe``."""
-        lines = [{"row": row, "feature": feature, "value": value} for row, feature, value in observations]
+    def observe(
+        self,
+        observations: Iterable[tuple[str, str, float] | tuple[str, str, float, Time]],
+        *,
+        time: Time | None = None,
+    ) -> Receipt:
+        """Add observations, all of them or none; see ``Headstart.observe``.
+
+        An observation is (row, feature, value) or (row, feature, value, time); ``time`` is the time of the
+        observations without one.
+        """
+        lines = [
+            {
+                "row": row,
+                "feature": feature,
+                "value": value,
+                "time": _to_json(own_time[0] if own_time else time),
+            }
+            for row, feature, value, *own_time in observations
+        ]
         return cast(Receipt, self._write("POST", "/v1/observations", {"observations": lines}))
 
     def remove_feature(self, feature: str) -> Receipt:
@@ -204,7 +239,7 @@ class Client:
         level: float = 0.9,
     ) -> list[Cell]:
         """Predict rows × features, one entry for each cell; see ``Headstart.predict``."""
-        body = {"rows": _plain(rows), "features": list(features), "level": level}
+        body = {"rows": _to_json(rows), "features": list(features), "level": level}
         return cast(list[Cell], self._ask("/v1/predict", body)["predictions"])
 
     def predict_arrays(
@@ -214,7 +249,7 @@ class Client:
         level: float = 0.9,
     ) -> dict[str, NDArray[np.float64]]:
         """Predict rows × features as the arrays mean, std, low and high: (rows, features)."""
-        body = {"rows": _plain(rows), "features": list(features), "level": level, "form": "arrays"}
+        body = {"rows": _to_json(rows), "features": list(features), "level": level, "form": "arrays"}
         import numpy as np
 
         answer = self._ask("/v1/predict", body)
@@ -234,7 +269,7 @@ class Client:
     ) -> list[RankedFeature]:
         """Rank features for a row; see ``Headstart.recommend``."""
         body = {
-            "row": _plain(row),
+            "row": _to_json(row),
             "n": n,
             "features": None if features is None else list(features),
             "by": by,
@@ -280,7 +315,7 @@ class Client:
 
     def explain(self, row: Row, feature: str, n: int = 20) -> dict[str, Any]:
         """Explain a prediction by its ``n`` largest contributions; see ``Headstart.explain``."""
-        return self._ask("/v1/explain", {"row": _plain(row), "feature": feature, "n": n})
+        return self._ask("/v1/explain", {"row": _to_json(row), "feature": feature, "n": n})
 
     def features(
         self, search: str = "", sort: str = "added", order: str = "asc", offset: int = 0, limit: int = 50
@@ -342,11 +377,12 @@ class Client:
                 continue
             if answer.status_code == 503 and not last:
                 continue
-            return _content(answer)
+            return _read(answer)
         raise ServiceError(0, "no answer")
 
 
-def _content(answer: httpx.Response) -> dict[str, Any]:
+def _read(answer: httpx.Response) -> dict[str, Any]:
+    """Return the JSON of an answer; raise ServiceError if it is a problem."""
     try:
         content = answer.json()
     except ValueError:
@@ -362,14 +398,10 @@ def _path(collection: str, name: str) -> str:
     return f"/v1/{collection}/{quote(name, safe='')}"
 
 
-def _feature_parts(
-    metadata: Mapping[str, Any] | None, observations: Mapping[str, float] | None, kind: str | None
-) -> dict[str, Any]:
-    parts: dict[str, Any] = {"metadata": metadata or {}, "observations": observations or {}}
-    return parts if kind is None else {**parts, "kind": kind}
-
-
-def _plain(given: Any) -> Any:
-    if isinstance(given, Mapping):
-        return {key: _plain(value) for key, value in given.items()}
-    return given if isinstance(given, (str, float, int)) else list(given)
+def _to_json(value: Any) -> Any:
+    """Return mappings as dictionaries, dates as text and other sequences as lists."""
+    if isinstance(value, Mapping):
+        return {key: _to_json(part) for key, part in value.items()}
+    if isinstance(value, date):
+        return value.isoformat()
+    return value if value is None or isinstance(value, (str, float, int)) else list(value)

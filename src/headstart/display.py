@@ -1,11 +1,11 @@
-"""Format small tables for notebooks (HTML) and terminals (text)."""
+"""Format small tables as HTML for notebooks and as text for terminals."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from html import escape
 
-MAX_LINES = 20  # of a table in a notebook or a terminal; the rest is counted
+MAX_LINES = 20  # of a table in a notebook or a terminal; the number of further lines is printed below
 
 
 def cell_text(value: object) -> str:
@@ -63,7 +63,7 @@ def facts_html(facts: Iterable[tuple[str, str]], caption: str = "") -> str:
 
 
 def text_table(lines: Iterable[Sequence[object]], indent: str = "  ") -> str:
-    """Return lines of cells as text with aligned columns: the first to the left, the others to the right.
+    """Return lines of cells as text with aligned columns, the first to the left and the others to the right.
 
     >>> print(text_table([["Alien", 4.5], ["Up", 3.25]], indent=""))
     Alien   4.5
@@ -82,6 +82,7 @@ def text_table(lines: Iterable[Sequence[object]], indent: str = "  ") -> str:
 
 
 def _html_cells(line: Sequence[object]) -> Iterable[str]:
+    """Yield the cells of one line; texts are aligned to the left."""
     for number, value in enumerate(line):
         text = escape(cell_text(value))
         if number == 0:

@@ -28,7 +28,7 @@ from headstart.errors import HeadstartError, InputError, ModelFileError, did_you
 from headstart.files import left_over, lock_folder, partial_file, read_json, write_json
 from headstart.model import Headstart
 from headstart.model.inputs import as_list, whole_number
-from headstart.model.prediction import Prediction, coded, predict_features, predict_pairs
+from headstart.model.prediction import Prediction, dictionary_column, predict_features, predict_pairs
 from headstart.model.ranking import (
     By,
     Criterion,
@@ -39,7 +39,7 @@ from headstart.model.ranking import (
 )
 from headstart.model.saving.folder import model_digest
 from headstart.model.state import ModelState
-from headstart.progress import Bar, Reporter
+from headstart.progress import Reporter
 from headstart.table import Kinds, Names
 from headstart.table.names import NameNumbering, as_name
 from headstart.table.sources import PARQUET, ParquetSource, Source, TextFormat, open_source
@@ -52,7 +52,7 @@ Engine = Literal["local", "ray"]
 # Files of the output folder. Readers of a folder of Parquet files ignore names with an underscore.
 MANIFEST = "_scoring.json"
 
-COPY = "_records.parquet"  # of records that are not in Parquet files
+COPY = "_records.parquet"  # a copy of records that are not in Parquet files
 
 _FORMAT = 1  # of the manifest
 
@@ -65,15 +65,15 @@ _DIFFERENCES = {
 }
 
 # Sizes of partitions.
-_CELLS = 1 << 22  # predictions of rows × features: 270 MB while they are computed
+_CELLS = 1 << 22  # if rows × features are predicted: 270 MB while they are computed
 
-_PAIRS = 1 << 19
+_PAIRS = 1 << 19  # if pairs are predicted
 
-_ROWS = 1 << 12  # if the best features of each row are asked for
+_ROWS = 1 << 12  # if features are ranked for each row
 
-_RECORDS_AT_ONCE = 1 << 16  # read from a file: only a part of a row group may be needed
+_RECORDS_AT_ONCE = 1 << 16  # records in one read of a file: a partition may need a part of a row group only
 
-_FEATURES_AT_ONCE = 4096  # whose heads are gathered together: 35 MB at 64 activations
+_FEATURES_AT_ONCE = 4096  # features whose heads are gathered together: 35 MB at 64 activations
 
 
 @dataclass(frozen=True)
@@ -141,8 +141,8 @@ def score(
         The cells to predict: a CSV or Parquet file, a folder of Parquet files or a frame, with the columns
         row and feature. Other columns are ignored.
     rows : path, frame or list, default=None
-        The rows to predict: the same with a column row, or a list of names; by default, without pairs, all
-        rows of the model.
+        The rows to predict: a file, folder or frame with the column row, or a list of names. Without
+        ``rows`` and ``pairs``, all rows of the model.
     features : list, default=None
         The features at which rows are predicted, or from which the best are chosen; all by default.
     top : int, default=None
@@ -152,12 +152,12 @@ def score(
     level : float, default=0.9
         The probability that each interval contains the value.
     engine : {"local", "ray"}, default="local"
-        This process, or workers of Ray: of a running cluster or the one that ``RAY_ADDRESS`` names, otherwise
-        of this machine. All of them must see the folders under the same path.
+        This process, or workers of Ray: of a running cluster, of the cluster that ``RAY_ADDRESS`` names, or
+        of this machine. All workers must see the folders under the same path.
     workers : int, default=None
-        The number of Ray workers; by default its number of processors.
+        The number of Ray workers; by default the number of processors of the cluster.
     partition_size : int, default=None
-        The largest number of records of a partition; by default a worker needs a few hundred MB.
+        The largest number of records of a partition; the default needs a few hundred MB for each worker.
     device : str, default=None
         The device that computes cells: ``"cuda"`` for graphics cards, one for each worker of Ray. The
         processor computes rankings.
@@ -200,7 +200,7 @@ def score(
     if device is not None and engine == "local":  # machines of Ray workers may have other devices
         device_of(device)
     settings = {"exclude_observed": exclude_observed, "mixed_kinds": mixed_kinds, "level": level}
-    question = Question.asked(features, top, by=by, quantile=quantile, **settings)
+    question = Question.from_arguments(features, top, by=by, quantile=quantile, **settings)
     if pairs is not None and rows is not None:
         raise InputError(f"give either {option_name('pairs')} or {option_name('rows')}, not both")
     columns = (row or "row",) if pairs is None else (row or "row", feature or "feature")
@@ -213,7 +213,7 @@ def score(
     features_per_row = len(question.features or fitted.catalogue)
     size = _partition_size(partition_size, question, features_per_row, pairs is not None)
     folder = ScoringFolder(Path(out).resolve())
-    folder.require_ours()
+    folder.require_no_other_files()
     busy = f"{out} is being written by another run; wait until it ends, or name another folder"
     with lock_folder(folder.path, create=True, busy=busy):
         folder.tidy()
@@ -257,22 +257,23 @@ def _divide(
     folder: ScoringFolder,
     facts: dict[str, Any],
 ) -> Iterator[Records]:
-    """Yield the records in partitions, after writing the manifest or finding the same one."""
+    """Yield the records in partitions, after writing the manifest or checking the one in the folder."""
     if source is None or files is not None:
-        records = own_rows(model_rows, size) if files is None else records_of(files, None, size)
+        records = rows_of_model(model_rows, size) if files is None else divide_files(files, None, size)
         folder.begin({**facts, "records": records.identity, "columns": list(columns)})
         yield records
         return
     copy = folder.path / COPY
     with partial_file(copy) as temporary:  # a refused run must not replace the copy of the other one
         copy_records(source, columns, temporary)
-        copied = records_of([temporary], source.label, size)
+        copied = divide_files([temporary], source.label, size)
         folder.begin({**facts, "records": copied.identity, "columns": list(columns)})
-    yield records_of([copy], source.label, size)
+    yield divide_files([copy], source.label, size)
     copy.unlink(missing_ok=True)
 
 
 def _run(job: Job, folder: ScoringFolder, engine: Engine, workers: int | None, reporter: Reporter) -> Scored:
+    """Write the partitions whose files are missing."""
     total = len(job.partitions)
     missing = folder.missing(total)
     found = total - len(missing)
@@ -283,20 +284,16 @@ def _run(job: Job, folder: ScoringFolder, engine: Engine, workers: int | None, r
 
                 score_on_ray(job, missing, workers, bar)
             else:
-                _score_here(job, missing, bar)
+                worker = Worker(job)
+                for number in missing:
+                    worker.write(number)
+                    bar.step()
     if folder.missing(total):
         raise HeadstartError(
             f"the workers wrote files that are not in {folder.path}; name a folder that all machines of the "
             "cluster share under the same path"
         )
     return Scored(folder.path, total, found, folder.lines(total))
-
-
-def _score_here(job: Job, numbers: Sequence[int], bar: Bar) -> None:
-    worker = Worker(job)
-    for number in numbers:
-        worker.write(number)
-        bar.step()
 
 
 @dataclass(frozen=True)
@@ -313,7 +310,7 @@ class Job:
 
 
 class Worker:
-    """Opens the model once, and predicts and writes partitions."""
+    """A worker that opens the model once, and predicts and writes partitions."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -324,11 +321,11 @@ class Worker:
         """Predict a partition and write its file."""
         partition = self.job.partitions[number]
         if partition.path is None:
-            predictions = self.scorer.answer_own(partition.start, partition.stop)
+            predictions = self.scorer.predict_own_rows(partition.start, partition.stop)
         else:
             records = partition.read(self.job.columns)
             try:
-                predictions = self.scorer.answer(records, partition.place)
+                predictions = self.scorer.predict_records(records, partition.describe)
             except InputError as error:
                 if str(error).startswith(partition.label):
                     raise
@@ -361,7 +358,7 @@ class RemoteWorker:
         return {"partitions": [len(numbers)], "kind": [kind], "message": [message]}
 
 
-def raise_again(kind: str, message: str) -> None:
+def raise_returned(kind: str, message: str) -> None:
     """Raise the error that a worker returned, if any."""
     if kind:
         error_class = getattr(errors, kind, HeadstartError)
@@ -369,7 +366,7 @@ def raise_again(kind: str, message: str) -> None:
 
 
 class Scorer:
-    """Maps tables of rows or cells to predictions of a saved model.
+    """A function that maps tables of rows or cells to predictions of a saved model.
 
     A large model is mapped into memory and read on demand. The class can be passed to
     ``Dataset.map_batches`` of Ray Data with ``batch_format="pyarrow"``; each worker opens the model once.
@@ -417,7 +414,7 @@ class Scorer:
         level: float = 0.9,
         device: str | None = None,
     ) -> None:
-        question = Question.asked(
+        question = Question.from_arguments(
             features,
             top,
             by=by,
@@ -464,39 +461,42 @@ class Scorer:
         """
         if "row" not in records.column_names:
             raise InputError(f"the records have no column 'row'; they have {records.column_names}")
-        return self.answer(records, lambda record: f"record {record + 1}")
+        return self.predict_records(records, lambda record: f"record {record + 1}")
 
-    def answer(self, records: pa.Table, place: Callable[[int], str]) -> pa.Table:
-        """Predict each record; ``place(i)`` describes record i in messages."""
-        names, rows = self._number_names(records, "row", place)
+    def predict_records(self, records: pa.Table, describe: Callable[[int], str]) -> pa.Table:
+        """Predict each record; ``describe(i)`` names record i in messages."""
+        names, rows = self._number_names(records, "row", describe)
         positions = self.fitted.rows.positions(names)
         if "feature" in records.column_names and self.question.top is None:
-            features, which = self._number_names(records, "feature", place)
-            numbers = self._predict_cells(positions[rows], features, which.astype(np.int64))
-            return _prediction_table(coded(names, rows), coded(features, which), numbers)
+            features, feature_numbers = self._number_names(records, "feature", describe)
+            predictions = self._predict_cells(positions[rows], features, feature_numbers.astype(np.int64))
+            return _prediction_table(
+                dictionary_column(names, rows), dictionary_column(features, feature_numbers), predictions
+            )
         return self._predict_rows([names[i] for i in rows], positions[rows])
 
-    def answer_own(self, start: int, stop: int) -> pa.Table:
+    def predict_own_rows(self, start: int, stop: int) -> pa.Table:
         """Predict the model's own rows from position ``start`` up to ``stop``."""
         # One by one: a slice would read the names of all rows.
         names = [self.fitted.rows[i] for i in range(start, stop)]
         return self._predict_rows(names, np.arange(start, stop))
 
     def _number_names(
-        self, records: pa.Table, noun: str, place: Callable[[int], str]
+        self, records: pa.Table, noun: str, describe: Callable[[int], str]
     ) -> tuple[list[str], NDArray[np.int32]]:
         """Return the distinct names in a column, and for each record the number of its name."""
         numbering = NameNumbering(noun)
         column = records.column(noun)
         if pa.types.is_dictionary(column.type):  # it may contain names that no record has
             column = column.cast(column.type.value_type)
-        numbers = numbering.number(column.combine_chunks(), place)
+        numbers = numbering.number(column.combine_chunks(), describe)
         return numbering.names, numbers
 
     def _predict_cells(
-        self, rows: NDArray[np.int64], features: list[str], which: NDArray[np.int64]
+        self, rows: NDArray[np.int64], features: list[str], feature_numbers: NDArray[np.int64]
     ) -> tuple[NDArray[np.float64], ...]:
-        return predict_pairs(self.fitted, rows, features, which, self.question.level, self._device)
+        """Return mean, std, low and high of the rows at ``features[feature_numbers]``: (rows,) each."""
+        return predict_pairs(self.fitted, rows, features, feature_numbers, self.question.level, self._device)
 
     def _predict_rows(self, names: list[str], positions: NDArray[np.int64]) -> pa.Table:
         if self.question.top is not None:
@@ -526,16 +526,20 @@ class Scorer:
         places = np.arange(len(rows)) - np.repeat(counts.cumsum() - counts, counts) + 1
         slots = np.concatenate([*(slots for slots, _ in best), np.zeros(0, np.int64)])
         score = np.concatenate([*(score for _, score in best), np.zeros(0)])
-        distinct_slots, which = np.unique(slots, return_inverse=True)
-        features = [fitted.catalogue.listing.features[slot].name for slot in distinct_slots]
-        numbers = self._predict_cells(positions[rows], features, which)
-        table = _prediction_table(coded(names, rows), coded(features, which), numbers)
+        distinct_slots, feature_numbers = np.unique(slots, return_inverse=True)
+        features = [fitted.catalogue.columns.features[slot].name for slot in distinct_slots]
+        predictions = self._predict_cells(positions[rows], features, feature_numbers)
+        table = _prediction_table(
+            dictionary_column(names, rows), dictionary_column(features, feature_numbers), predictions
+        )
         return table.add_column(1, "place", pa.array(places)).add_column(3, "score", pa.array(score))
 
 
-def _prediction_table(rows: pa.Array, features: pa.Array, numbers: Sequence[NDArray[np.float64]]) -> pa.Table:
-    names = ("row", "feature", "mean", "std", "low", "high")
-    return pa.table([rows, features, *map(pa.array, numbers)], names=list(names))
+def _prediction_table(
+    rows: pa.Array, features: pa.Array, predictions: Sequence[NDArray[np.float64]]
+) -> pa.Table:
+    names = ["row", "feature", "mean", "std", "low", "high"]
+    return pa.table([rows, features, *map(pa.array, predictions)], names=names)
 
 
 def _concatenate(rows: Names, parts: list[Prediction]) -> Prediction:
@@ -553,7 +557,7 @@ def _concatenate(rows: Names, parts: list[Prediction]) -> Prediction:
 
 
 class Question(Config):
-    """Settings of the predictions of each record; they are part of the manifest of a run."""
+    """The settings of predictions, as the manifest of a run contains them."""
 
     features: tuple[str, ...] | None = None  # None: all of the model
     top: int | None = None  # the best features of each row; None: all of them
@@ -564,8 +568,8 @@ class Question(Config):
     level: float = 0.9
 
     @classmethod
-    def asked(cls, features: Any, top: object, **settings: Any) -> Question:
-        """Build a question from a user's arguments and check them, before any model is opened."""
+    def from_arguments(cls, features: Any, top: object, **settings: Any) -> Question:
+        """Check the arguments of the user, before any model is opened, and return the question."""
         if top is not None:
             top = whole_number(top, option_name("top"))
         Criterion(settings["by"], settings["quantile"])
@@ -573,8 +577,8 @@ class Question(Config):
         if isinstance(level, bool) or not isinstance(level, (int, float)) or not 0 < level < 1:
             raise InputError(f"an interval's level must lie between 0 and 1; got {level!r}")
         names = None
-        if features is not None:  # each of them once
-            names = tuple(dict.fromkeys(as_name(each, "feature") for each in as_list(features)))
+        if features is not None:  # each feature once
+            names = tuple(dict.fromkeys(as_name(feature, "feature") for feature in as_list(features)))
         if names == ():
             raise InputError(f"{option_name('features')} gives no name; leave it out to use all")
         return cls(features=names, top=top, **settings)
@@ -593,15 +597,17 @@ class Question(Config):
                 "meaning; "
                 f"give {option_name('rows')} instead, or leave out {option_name(name)}"
             )
-        slots = np.array(fitted.catalogue.slots(self.features or ()), dtype=np.int64)  # all must be known
+        slots = np.array(
+            fitted.catalogue.slots(self.features or ()), dtype=np.int64
+        )  # raises for unknown names
         if self.top is None:
             return
-        listing = fitted.catalogue.listing
-        slots = listing.present if self.features is None else slots
+        columns = fitted.catalogue.columns
+        slots = columns.used_slots if self.features is None else slots
         if self.by != "information" and not self.mixed_kinds and len(slots):
-            require_same_units(listing, slots, option_name("top"))
+            require_same_units(columns, slots, option_name("top"))
         if self.exclude_observed:
-            require_contexts(listing, slots)
+            require_contexts(columns, slots)
 
 
 class ScoringFolder:
@@ -614,8 +620,8 @@ class ScoringFolder:
         """Return the file of a partition."""
         return self.path / f"part-{number:06d}.parquet"
 
-    def require_ours(self) -> None:
-        """Refuse a folder with other files: readers of the folder would mix them with predictions."""
+    def require_no_other_files(self) -> None:
+        """Refuse a folder with other files, which readers of the folder would mix with predictions."""
         if self.path.is_dir() and not (self.path / MANIFEST).exists():
             unfinished = left_over(self.path, _OUTPUT_FILES)
             others = [file.name for file in self.path.iterdir() if file not in unfinished]
@@ -668,6 +674,7 @@ class ScoringFolder:
 
 
 def _difference(name: str, before: dict[str, Any], now: dict[str, Any]) -> str:
+    """Describe the entry ``name`` in which two manifests differ."""
     if name != "question":
         return _DIFFERENCES.get(name, f"another {name}")
     old, new = before.get(name), now[name]
@@ -709,8 +716,8 @@ class Partition:
         records = pa.Table.from_batches(parts).select(file_columns)
         return records.rename_columns(["row", "feature"][: len(columns)])
 
-    def place(self, record: int) -> str:
-        """Describe the place of a record, for messages."""
+    def describe(self, record: int) -> str:
+        """Return the file and number of a record, for messages."""
         return f"{self.label}, record {self.start + record + 1}"
 
 
@@ -722,26 +729,27 @@ class Records:
     identity: str  # the digest: equal for equal records only
 
 
-def open_records(data: object, columns: Sequence[str], form: TextFormat, what: str) -> Source:
-    """Open the records of the argument named ``what``: a path, a frame or a list of names of rows."""
-    names = not isinstance(data, str) and isinstance(data, (Sequence, np.ndarray))
-    if names and len(columns) > 1:
+def open_records(data: object, columns: Sequence[str], form: TextFormat, argument: str) -> Source:
+    """Open the records ``data`` of ``argument``: a path, a frame or a list of names of rows."""
+    is_list = not isinstance(data, str) and isinstance(data, (Sequence, np.ndarray))
+    if is_list and len(columns) > 1:
         raise InputError(
-            f"{option_name(what)} takes a file, a folder or a frame with the columns {columns[0]!r} and "
+            f"{option_name(argument)} takes a file, a folder or a frame with the columns {columns[0]!r} and "
             f"{columns[1]!r}; got {type(data).__name__}"
         )
-    if names:
-        data = pa.table({columns[0]: pa.array([as_name(each, "row") for each in data], pa.string())})  # type: ignore[attr-defined]
+    if is_list:
+        names = [as_name(name, "row") for name in data]  # type: ignore[attr-defined]
+        data = pa.table({columns[0]: pa.array(names, pa.string())})
     source = open_source(data, columns, form)
-    if names:
-        source.label = option_name(what)
+    if is_list:
+        source.label = option_name(argument)
     for column, name in zip(columns, ("row", "feature"), strict=False):
         source.require(column, name)
     return source
 
 
-def own_rows(count: int, size: int) -> Records:
-    """Return the rows of the model, ``size`` in each partition."""
+def rows_of_model(count: int, size: int) -> Records:
+    """Divide the ``count`` rows of the model into partitions of at most ``size``."""
     return Records(tuple(_cut(None, "the model", count, size)), "all rows of the model")
 
 
@@ -755,8 +763,8 @@ def parquet_files(data: object) -> list[Path] | None:
     return [path] if path.name.lower().endswith(PARQUET) else None
 
 
-def records_of(files: Sequence[Path], label: str | None, size: int) -> Records:
-    """Return the records of Parquet files, at most ``size`` in each partition, which is within one file."""
+def divide_files(files: Sequence[Path], label: str | None, size: int) -> Records:
+    """Divide the records of Parquet files into partitions of at most ``size``, each within one file."""
     partitions, digest = [], hashlib.sha256()
     for path in files:
         partitions += _cut(path, label or str(path), pq.read_metadata(path).num_rows, size)

@@ -9,13 +9,13 @@ from typing import Any
 
 from headstart.errors import HeadstartError, InputError, option_name
 from headstart.progress import Bar
-from headstart.scoring import Job, RemoteWorker, raise_again
+from headstart.scoring import Job, RemoteWorker, raise_returned
 
 _MAX_TASKS = 4096  # with more partitions, one task writes several
 
 
 def require_ray() -> Any:
-    """Import Ray, or say what to install."""
+    """Return the module ``ray``; raise an error that names the package to install if it is missing."""
     try:
         import ray.data
     except ImportError as error:
@@ -27,9 +27,9 @@ def require_ray() -> Any:
 
 
 def score_on_ray(job: Job, numbers: Sequence[int], workers: int | None, bar: Bar) -> None:
-    """Write the partitions with these numbers on Ray workers, each of which opens the model once.
+    """Write the partitions with these numbers on Ray workers. Each worker opens the model once.
 
-    Unless Ray is running or ``RAY_ADDRESS`` names a cluster, it is started on this machine.
+    Ray is started on this machine, unless it is running or ``RAY_ADDRESS`` names a cluster.
     """
     ray = require_ray()
     with _running(ray):
@@ -47,13 +47,13 @@ def score_on_ray(job: Job, numbers: Sequence[int], workers: int | None, bar: Bar
         )
         try:
             for result in results.iter_rows():
-                raise_again(result["kind"], result["message"])
+                raise_returned(result["kind"], result["message"])
                 bar.step(advance=result["partitions"])
         except ray.exceptions.RayError as error:
             reason = str(error).strip().splitlines()[-1]
             raise HeadstartError(
-                f"Ray stopped ({type(error).__name__}: {reason}); what is written stays, and the same call "
-                "goes on from there"
+                f"Ray stopped ({type(error).__name__}: {reason}); finished files stay, and the same call "
+                "continues from there"
             ) from error
 
 

@@ -1,7 +1,7 @@
 """Check that an adapter or a backbone fulfils the contract of its protocol.
 
-``check_adapter`` and ``check_backbone`` train the part on small synthetic tables (a ``World`` each) and run
-all checks on it.
+``check_adapter`` and ``check_backbone`` train the part on small synthetic tables, one ``Fixture`` for each,
+and run all checks on it. Authors of adapters and backbones call them in their tests.
 """
 
 from __future__ import annotations
@@ -53,32 +53,32 @@ TABLES = {
 
 
 class ContractError(AssertionError):
-    """A part does not fulfil the contract of its protocol."""
+    """Raised if a part does not fulfil the contract of its protocol."""
 
 
 @dataclass(frozen=True)
-class World:
-    """A table with a trained backbone, new features, and a meta-trained adapter."""
+class Fixture:
+    """A backbone and an adapter trained on a small table, and new features to try them on."""
 
-    name: str
+    name: str  # of the table and the backbone, for messages
     table: Table
     backbone: Backbone
     knowledge: Knowledge
-    new: FeatureBatch
+    new: FeatureBatch  # features that are not in the table
     adapter: Adapter
 
 
-def worlds(
+def make_fixtures(
     adapter: AdapterConfig, backbones: tuple[object, ...] = (SMALL_PVAE, "factorisation")
-) -> list[World]:
-    """Return a small world for every table and backbone."""
+) -> list[Fixture]:
+    """Train the adapter on every table with every backbone."""
     return [
-        trained_world(name, adapter, backbone_config(backbone)) for backbone in backbones for name in TABLES
+        train_fixture(name, adapter, backbone_config(backbone)) for backbone in backbones for name in TABLES
     ]
 
 
-def trained_world(name: str, adapter: AdapterConfig, backbone: BackboneConfig) -> World:
-    """Train on all but the last six features of one of the ``TABLES``; these six are new."""
+def train_fixture(name: str, adapter: AdapterConfig, backbone: BackboneConfig) -> Fixture:
+    """Train on one of the ``TABLES`` without its last six features, which are the new ones."""
     table = TABLES[name]()
     known, unseen = table.with_features(table.features[:-6]), table.with_features(table.features[-6:])
     recipe = Recipe(
@@ -101,16 +101,16 @@ def trained_world(name: str, adapter: AdapterConfig, backbone: BackboneConfig) -
     except (RuntimeError, TypeError, IndexError) as error:
         raise ContractError(f"it cannot be trained: {error} ({title})") from error
     batch = feature_batch(unseen)
-    # Contexts of no, few and many shots.
+    # The six new features have no, few and many shots.
     shots = torch.tensor([0, 1, 2, 4, 8, 1000])
     position = torch.arange(len(batch.cells.index)) - batch.cells.indptr[batch.cells.lines]
     new = batch.observing(batch.cells.keep(position < shots[batch.cells.lines]))
     trained_adapter = trained.adapters["adapter"].adapter
-    return World(title, known, trained.backbone, trained.knowledge, new, trained_adapter)
+    return Fixture(title, known, trained.backbone, trained.knowledge, new, trained_adapter)
 
 
 def require(fulfilled: bool, rule: str, where: str) -> None:
-    """Raise a ContractError unless a rule of the contract is fulfilled."""
+    """Raise a ``ContractError`` that names the ``rule`` if it is not ``fulfilled``."""
     if not fulfilled:
         raise ContractError(f"{rule} ({where})")
 
@@ -155,105 +155,109 @@ def check_adapter(adapter: str | type[Adapter] | AdapterConfig) -> None:
         register_adapter(adapter)
         adapter = str(adapter.config_type.model_fields["name"].default)
     config = adapter_config(adapter, seed=0)
-    for world in worlds(config):
+    for fixture in make_fixtures(config):
         with torch.no_grad():
             for check in ADAPTER_CHECKS:
-                check(world)
-    check_in_a_model(config)
+                check(fixture)
+    check_model(config)
 
 
-def check_adapter_heads(world: World) -> None:
-    """Check for one finite head per feature, as wide as the activations, with a covariance if declared."""
-    states = world.adapter.refine(world.knowledge.states)
-    heads = world.adapter.adapt(world.new, states)
+def check_adapter_heads(fixture: Fixture) -> None:
+    """Check that heads are finite, one per feature, as wide as activations, with a covariance if declared."""
+    states = fixture.adapter.refine(fixture.knowledge.states)
+    heads = fixture.adapter.adapt(fixture.new, states)
     require(
-        heads.weight.shape == (len(world.new), states.activation.shape[1]),
+        heads.weight.shape == (len(fixture.new), states.activation.shape[1]),
         f"weights must have the shape (features, width of the activations); got {tuple(heads.weight.shape)}",
-        world.name,
+        fixture.name,
     )
-    require(heads.bias.shape == (len(world.new),), "adapt() must give one bias per feature", world.name)
+    require(heads.bias.shape == (len(fixture.new),), "adapt() must give one bias per feature", fixture.name)
     uncertain = heads.covariance is not None and heads.noise is not None
     require(
-        uncertain == world.adapter.gives_uncertainty,
+        uncertain == fixture.adapter.gives_uncertainty,
         "gives_uncertainty must say whether heads have a covariance and a noise",
-        world.name,
+        fixture.name,
     )
     finite = all(bool(part.isfinite().all()) for part in heads.parts())
-    require(finite, "heads must be finite, also at no shots", world.name)
+    require(finite, "heads must be finite, also at no shots", fixture.name)
 
 
-def check_repeatable(world: World) -> None:
+def check_repeatable(fixture: Fixture) -> None:
     """Check that the same context gives the same head, bit for bit, and does not change the adapter."""
-    before = {name: value.clone() for name, value in world.adapter.state_dict().items()}
-    states = world.adapter.refine(world.knowledge.states)
-    one, two = (world.adapter.adapt(world.new, states) for _ in range(2))
-    require(same(one, two, exact=True), "adapting twice must give the same heads bit for bit", world.name)
-    after = world.adapter.state_dict()
+    before = {name: value.clone() for name, value in fixture.adapter.state_dict().items()}
+    states = fixture.adapter.refine(fixture.knowledge.states)
+    one, two = (fixture.adapter.adapt(fixture.new, states) for _ in range(2))
+    require(same(one, two, exact=True), "adapting twice must give the same heads bit for bit", fixture.name)
+    after = fixture.adapter.state_dict()
     unchanged = all(torch.equal(before[name], after[name]) for name in before)
-    require(unchanged, "adapt() must not change the adapter", world.name)
+    require(unchanged, "adapt() must not change the adapter", fixture.name)
 
 
-def check_order(world: World) -> None:
+def check_order(fixture: Fixture) -> None:
     """Check that the order of a context does not matter."""
-    cells, states = world.new.cells, world.adapter.refine(world.knowledge.states)
+    cells, states = fixture.new.cells, fixture.adapter.refine(fixture.knowledge.states)
     backwards = torch.argsort(cells.lines * 10_000 - torch.arange(len(cells.index)))
     reversed_cells = Cells(cells.indptr, cells.index[backwards], cells.values[backwards], cells.width)
     one, other = (
-        world.adapter.adapt(world.new.observing(context), states) for context in (cells, reversed_cells)
+        fixture.adapter.adapt(fixture.new.observing(context), states) for context in (cells, reversed_cells)
     )
-    require(same(one, other), "the order of a context must not matter", world.name)
+    require(same(one, other), "the order of a context must not matter", fixture.name)
 
 
-def check_batches(world: World) -> None:
+def check_batches(fixture: Fixture) -> None:
     """Check that a batch gives the same heads as one feature at a time, and an empty batch none."""
-    states = world.adapter.refine(world.knowledge.states)
-    batched = world.adapter.adapt(world.new, states)
-    single = [world.adapter.adapt(world.new.take(torch.tensor([i])), states) for i in range(len(world.new))]
+    states = fixture.adapter.refine(fixture.knowledge.states)
+    batched = fixture.adapter.adapt(fixture.new, states)
+    single = [
+        fixture.adapter.adapt(fixture.new.take(torch.tensor([i])), states) for i in range(len(fixture.new))
+    ]
     rule = "a batch must give the same heads as one feature at a time"
-    require(same(Heads.concatenate(single), batched), rule, world.name)
-    empty = world.adapter.adapt(world.new.take(torch.zeros(0, dtype=torch.int64)), states)
+    require(same(Heads.concatenate(single), batched), rule, fixture.name)
+    empty = fixture.adapter.adapt(fixture.new.take(torch.zeros(0, dtype=torch.int64)), states)
     shapes_agree = [p.shape for p in empty.parts()] == [(0, *p.shape[1:]) for p in batched.parts()]
-    require(shapes_agree, "an empty batch must give no heads", world.name)
+    require(shapes_agree, "an empty batch must give no heads", fixture.name)
 
 
-def check_refining(world: World) -> None:
-    """Check that ``refines`` is True if ``refine`` changes states, and that it treats rows separately."""
-    states = world.knowledge.states
-    refined = world.adapter.refine(states)
+def check_refining(fixture: Fixture) -> None:
+    """Check that ``refines`` is True if ``refine`` changes states, and that rows do not affect each other."""
+    states = fixture.knowledge.states
+    refined = fixture.adapter.refine(states)
     changed = not same(states, refined, exact=True)
     require(
-        not changed or world.adapter.refines, "refines must be True where refine() changes states", world.name
+        not changed or fixture.adapter.refines,
+        "refines must be True where refine() changes states",
+        fixture.name,
     )
     rows = torch.tensor([3, 0])
-    alone = world.adapter.refine(states.take(rows))
-    require(same(alone, refined.take(rows)), "refine() must treat each row by itself", world.name)
+    alone = fixture.adapter.refine(states.take(rows))
+    require(same(alone, refined.take(rows)), "refine() must treat each row by itself", fixture.name)
 
 
-def check_adapter_loading(world: World) -> None:
+def check_adapter_loading(fixture: Fixture) -> None:
     """Check that the state of an adapter, its parameters and buffers, determines its heads."""
-    states = world.adapter.refine(world.knowledge.states)
-    fresh = new_adapter(world.adapter.config, world.knowledge)  # without prepare()
-    fresh.load_state_dict(world.adapter.state_dict())
-    heads = fresh.eval().adapt(world.new, fresh.refine(world.knowledge.states))
+    states = fixture.adapter.refine(fixture.knowledge.states)
+    fresh = new_adapter(fixture.adapter.config, fixture.knowledge)  # without prepare()
+    fresh.load_state_dict(fixture.adapter.state_dict())
+    heads = fresh.eval().adapt(fixture.new, fresh.refine(fixture.knowledge.states))
     rule = "an adapter built without prepare() and given another's state must make the same heads bit for bit"
-    require(same(heads, world.adapter.adapt(world.new, states), exact=True), rule, world.name)
+    require(same(heads, fixture.adapter.adapt(fixture.new, states), exact=True), rule, fixture.name)
 
 
-def check_streaming(world: World) -> None:
+def check_streaming(fixture: Fixture) -> None:
     """Check that the sufficient statistics of two halves of a context add up to those of the whole."""
-    adapter = world.adapter
+    adapter = fixture.adapter
     if not adapter.streaming:
         return
-    streamed = torch.nonzero(adapter.streams(world.new.kinds))[:, 0]
-    batch, states = world.new.take(streamed), adapter.refine(world.knowledge.states)
+    streamed = torch.nonzero(adapter.streams(fixture.new.kinds))[:, 0]
+    batch, states = fixture.new.take(streamed), adapter.refine(fixture.knowledge.states)
     half = torch.arange(len(batch.cells.index)) % 2 == 0
     parts = [batch.observing(batch.cells.keep(mask)) for mask in (half, ~half)]
     total = sum((adapter.evidence(part, states) for part in parts), torch.zeros(()))
     rule = "solve(evidence(a) + evidence(b)) must be adapt(a and b)"
-    require(same(adapter.solve(total, batch), adapter.adapt(batch, states)), rule, world.name)
+    require(same(adapter.solve(total, batch), adapter.adapt(batch, states)), rule, fixture.name)
 
 
-ADAPTER_CHECKS: tuple[Callable[[World], None], ...] = (
+ADAPTER_CHECKS: tuple[Callable[[Fixture], None], ...] = (
     check_adapter_heads,
     check_repeatable,
     check_order,
@@ -264,8 +268,8 @@ ADAPTER_CHECKS: tuple[Callable[[World], None], ...] = (
 )
 
 
-def check_in_a_model(config: AdapterConfig) -> None:
-    """Check in a model that adding a feature changes no other prediction, and that loading changes none."""
+def check_model(config: AdapterConfig) -> None:
+    """Check that a model with the adapter adds a feature without changing others, and can be saved."""
     table, where = TABLES["ratings"](), f"a model with adapter {config.name}"
     quick = {"pretraining": {"epochs": 2}, "metatraining": {"epochs": 1}, "quiet": True}
     model = Headstart(SMALL_PVAE, config, **quick).fit(table)  # type: ignore[arg-type]
@@ -305,84 +309,86 @@ def check_backbone(backbone: str | type[Backbone] | BackboneConfig) -> None:
     if isinstance(backbone, type):
         register_backbone(backbone)
         backbone = str(backbone.config_type.model_fields["name"].default)
-    for world in worlds(adapter_config("mean"), (backbone_config(backbone),)):
+    for fixture in make_fixtures(adapter_config("mean"), (backbone_config(backbone),)):
         with torch.no_grad():
             for check in BACKBONE_CHECKS:
-                check(world)
+                check(fixture)
 
 
-def check_states(world: World) -> None:
-    """Check for finite states of the declared sizes, also of rows without observations and of no rows."""
-    cells = world.knowledge.cells
+def check_states(fixture: Fixture) -> None:
+    """Check that states are finite and of the declared sizes, even without observations or rows."""
+    cells = fixture.knowledge.cells
     unobserved = cells.keep(torch.zeros(len(cells.index), dtype=torch.bool))
     for observed in (cells, unobserved, cells.take(torch.zeros(0, dtype=torch.int64))):
-        states = world.backbone.states(observed)
+        states = fixture.backbone.states(observed)
         require(
-            states.code.shape == states.code_std.shape == (len(observed), world.backbone.code_size),
+            states.code.shape == states.code_std.shape == (len(observed), fixture.backbone.code_size),
             "codes must have the shape (rows, code_size)",
-            world.name,
+            fixture.name,
         )
         require(
-            states.activation.shape == (len(observed), world.backbone.activation_size),
+            states.activation.shape == (len(observed), fixture.backbone.activation_size),
             "activations must have the shape (rows, activation_size)",
-            world.name,
+            fixture.name,
         )
         finite = bool(states.code.isfinite().all() and states.activation.isfinite().all())
-        require(finite, "states must be finite, also of rows without observations", world.name)
-        require(bool((states.code_std >= 0).all()), "code_std must not be negative", world.name)
+        require(finite, "states must be finite, also of rows without observations", fixture.name)
+        require(bool((states.code_std >= 0).all()), "code_std must not be negative", fixture.name)
 
 
-def check_rows_by_themselves(world: World) -> None:
-    """Check that a row's state depends on its own observations only, and is repeatable bit for bit."""
-    cells = world.knowledge.cells
-    states = world.backbone.states(cells)
-    require(same(states, world.backbone.states(cells), exact=True), "states must be repeatable", world.name)
-    rows = torch.tensor([5, 2])
-    alone = world.backbone.states(cells.take(rows))
+def check_rows_independent(fixture: Fixture) -> None:
+    """Check that a row's state depends only on the row's observations, and is repeatable bit for bit."""
+    cells = fixture.knowledge.cells
+    states = fixture.backbone.states(cells)
     require(
-        same(alone, states.take(rows)), "a row's state must depend on its own observations only", world.name
+        same(states, fixture.backbone.states(cells), exact=True), "states must be repeatable", fixture.name
+    )
+    rows = torch.tensor([5, 2])
+    alone = fixture.backbone.states(cells.take(rows))
+    require(
+        same(alone, states.take(rows)), "a row's state must depend on its own observations only", fixture.name
     )
 
 
-def check_masking(world: World) -> None:
+def check_masking(fixture: Fixture) -> None:
     """Check that masked features do not influence the states."""
-    cells = world.knowledge.cells
+    cells = fixture.knowledge.cells
     hidden = torch.arange(cells.width) < 3
-    without = world.backbone.states(cells.keep(~hidden[cells.index]))
+    without = fixture.backbone.states(cells.keep(~hidden[cells.index]))
     rule = "states of hidden features must be those of rows that did not observe them"
-    require(same(world.backbone.states(cells, hidden), without, exact=True), rule, world.name)
+    require(same(fixture.backbone.states(cells, hidden), without, exact=True), rule, fixture.name)
 
 
-def check_backbone_heads(world: World) -> None:
-    """Check for one finite head per feature."""
-    heads = world.backbone.heads
-    shapes_agree = heads.weight.shape == (world.backbone.features, world.backbone.activation_size)
+def check_backbone_heads(fixture: Fixture) -> None:
+    """Check that heads are finite, one per feature."""
+    heads = fixture.backbone.heads
+    shapes_agree = heads.weight.shape == (fixture.backbone.features, fixture.backbone.activation_size)
     require(
-        shapes_agree and len(heads.bias) == world.backbone.features,
+        shapes_agree and len(heads.bias) == fixture.backbone.features,
         "there must be one head per feature",
-        world.name,
+        fixture.name,
     )
     finite = all(bool(part.isfinite().all()) for part in heads.parts())
-    require(finite, "heads must be finite", world.name)
-    if world.backbone.heads_read_code:
-        states, width = world.knowledge.states, world.backbone.activation_size
+    require(finite, "heads must be finite", fixture.name)
+    if fixture.backbone.heads_read_code:
+        states, width = fixture.knowledge.states, fixture.backbone.activation_size
         rule = "where heads_read_code, the activation must be the leading part of the code"
-        require(torch.equal(states.code[:, :width], states.activation), rule, world.name)
+        require(torch.equal(states.code[:, :width], states.activation), rule, fixture.name)
 
 
-def check_backbone_loading(world: World) -> None:
+def check_backbone_loading(fixture: Fixture) -> None:
     """Check that the state of a backbone, its parameters and buffers, determines its row states."""
-    backbone = world.backbone
+    backbone = fixture.backbone
     fresh = BACKBONES.part_of(backbone.config)(backbone.config, backbone.kinds, backbone.grid)
     fresh.load_state_dict(backbone.state_dict())
-    states = fresh.eval().states(world.knowledge.cells)
+    states = fresh.eval().states(fixture.knowledge.cells)
     rule = "a backbone given another's state must give the same states bit for bit"
-    require(same(states, backbone.states(world.knowledge.cells), exact=True), rule, world.name)
+    require(same(states, backbone.states(fixture.knowledge.cells), exact=True), rule, fixture.name)
 
 
-BACKBONE_CHECKS: tuple[Callable[[World], None], ...] = (
+BACKBONE_CHECKS: tuple[Callable[[Fixture], None], ...] = (
     check_states,
-    check_rows_by_themselves,
+    check_rows_independent,
     check_masking,
     check_backbone_heads,
     check_backbone_loading,

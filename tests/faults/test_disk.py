@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from headstart import files as storage
-from headstart.cli.output import destination
+from headstart.cli.output import check_destination
 from headstart.errors import HeadstartError, StorageError
 from headstart.model import Headstart
 from tests.faults.models import fresh, table
@@ -131,7 +131,7 @@ def test_predictions_are_written_whole_or_not_at_all(
     lines = fresh().predict().to_arrow()
     monkeypatch.setattr(os, "fsync", failing(errno.ENOSPC))
     with pytest.raises(StorageError, match="the disk is full"):
-        destination(str(place), None, True).write(lines)
+        check_destination(str(place), None, True).write(lines)
     assert place.read_text() == "old"
     monkeypatch.undo()
 
@@ -140,13 +140,13 @@ def test_predictions_are_written_whole_or_not_at_all(
 
     monkeypatch.setattr(os, "replace", halfway)
     with pytest.raises(KeyboardInterrupt):
-        destination(str(place), None, True).write(lines)
+        check_destination(str(place), None, True).write(lines)
     monkeypatch.undo()
     assert place.read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == [place.name]
     link = tmp_path / f"link.{suffix}"
     link.symlink_to(place)
-    destination(str(link), None, True).write(lines)
+    check_destination(str(link), None, True).write(lines)
     assert link.is_symlink()
     assert place.stat().st_size > 100
 

@@ -131,7 +131,7 @@ def test_observations_and_metadata_of_a_feature_are_as_they_were_given(fresh: Fr
     assert repr(model.feature("new")) == shown
     # A file of before holds the numbers only: they know no genre that the model does not know.
     held = model.fitted_.catalogue["new"]
-    assert replace(held, record=None).readable(model.fitted_.schema) == {"year": 2031}
+    assert replace(held, record=None).readable_metadata(model.fitted_.schema) == {"year": 2031}
     assert Headstart(**CLOSED).fit(mixed_table("real")).feature("f1").metadata == {}
 
 

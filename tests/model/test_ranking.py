@@ -277,16 +277,16 @@ def test_listings_follow_every_change(fresh: Fresh) -> None:
         model.observe_feature(name, {f"u{random.integers(200)}": 3})
         if step % 9 == 8:
             model.remove_feature(name)
-        listing = model.fitted_.catalogue.listing
-        present = np.flatnonzero(listing.places >= 0)
-        assert [listing.features[i].name for i in present[np.argsort(listing.places[present])]] == (
+        columns = model.fitted_.catalogue.columns
+        present = np.flatnonzero(columns.positions >= 0)
+        assert [columns.features[i].name for i in present[np.argsort(columns.positions[present])]] == (
             model.features
         )
-        features, heads = model.fitted_.catalogue.take([listing.features[i].name for i in present])
+        features, heads = model.fitted_.catalogue.take([columns.features[i].name for i in present])
         assert torch.equal(model.fitted_.catalogue.stored(torch.from_numpy(present)).weight, heads.weight)
-        assert listing.shots[present].tolist() == [feature.shots for feature in features]
+        assert columns.shots[present].tolist() == [feature.shots for feature in features]
         row = f"u{step}"
-        seen = {listing.features[i].name for i in listing.observed_by(model.rows.position(row))}
+        seen = {columns.features[i].name for i in columns.observed_by(model.rows.position(row))}
         assert seen == observed(model, row)
 
 

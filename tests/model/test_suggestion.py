@@ -16,7 +16,7 @@ from headstart.core.types import Heads, RowStates
 from headstart.errors import InputError, UnknownNameError
 from headstart.linalg.packed import pack, quadratic_forms
 from headstart.model import Headstart
-from headstart.model.suggestion import Weights, greedy_design, information
+from headstart.model.suggestion import Weights, choose_rows, greedy_design
 from headstart.table import Table
 from headstart.table.kinds import KindType
 
@@ -45,12 +45,15 @@ def world(seed: int, noisy: bool = True) -> tuple[Heads, RowStates]:
 def test_rows_are_chosen_as_by_brute_force(kind: int, seed: int) -> None:
     heads, states = world(seed, noisy=seed % 2 == 0)
     among = [0, 2, 3, 5, 7, 8, 11]
-    chosen, gains = information(heads, states, torch.tensor(among), kind, 5, IDENTITY)
+    chosen, gains = choose_rows(heads, states, torch.tensor(among), kind, 5, IDENTITY)
     found = [among[i] for i in chosen]
     assert gains == sorted(gains, reverse=True)
     assert found == best_rows(heads, states, among, kind, 5)
-    assert information(heads, states, torch.tensor(among), kind, 99, IDENTITY)[0][:5] == chosen
-    assert information(heads, states, torch.zeros(0, dtype=torch.int64), kind, 3, IDENTITY) == ([], [])
+    assert choose_rows(heads, states, torch.tensor(among), kind, 99, IDENTITY)[0][:5] == chosen
+    assert choose_rows(heads, states, torch.zeros(0, dtype=torch.int64), kind, 3, IDENTITY) == (
+        [],
+        [],
+    )
 
 
 @pytest.mark.parametrize("kind", [KindType.RATING, KindType.BINARY])
@@ -61,12 +64,12 @@ def test_of_two_rows_alike_not_both_come_first(kind: int) -> None:
     if kind == KindType.BINARY:  # an answer weighs more where much is unknown
         heads = Heads(0 * heads.weight, 0 * heads.bias, 100 * heads.covariance, heads.noise)
     every = torch.arange(ROWS)
-    best = information(heads, states, every, kind, 1, IDENTITY)[0][0]
+    best = choose_rows(heads, states, every, kind, 1, IDENTITY)[0][0]
     twin = (best + 1) % ROWS
     activation = states.activation.clone()
     activation[twin] = activation[best]
     alike = RowStates(states.code, states.code_std, activation)
-    chosen, _ = information(heads, alike, every, kind, 2, IDENTITY)
+    chosen, _ = choose_rows(heads, alike, every, kind, 2, IDENTITY)
     assert not {best, twin} <= set(chosen)
 
 

@@ -96,7 +96,7 @@ def test_what_ray_had_written_stays_when_it_stops(
 ) -> None:
     settings: dict[str, Any] = {"top": 2, "partition_size": 40, "engine": "ray", "quiet": True}
     ray = asked(monkeypatch, StandIn(failing=RayError("first\nthe node was lost")))
-    with pytest.raises(HeadstartError, match=r"Ray stopped .*the node was lost.*; what is written stays"):
+    with pytest.raises(HeadstartError, match=r"Ray stopped .*the node was lost.*; finished files stay"):
         score(saved, tmp_path / "out", **settings)
     assert ray.said[-1] == "shutdown"
     assert len(contents(tmp_path / "out")) == 2

@@ -145,7 +145,7 @@ def _check(server: Server, model: Path, url: str, writers: list[Writing]) -> Non
         uninterrupted = one_by_one(store, model)
         rebuilt = LiveModel(store, model).snapshot
     names, features = list(uninterrupted.model.rows), list(uninterrupted.model.catalogue)
-    expected = Headstart._holding(uninterrupted.model).predict(names, features)
+    expected = Headstart._from_state(uninterrupted.model).predict(names, features)
     for found in (rebuilt.model.predict(names, features), _served(server, names, features)):
         mean, std = (found.mean, found.std) if hasattr(found, "mean") else found
         np.testing.assert_allclose(mean, expected.mean, atol=1e-4)

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from datetime import UTC, date, datetime
+from pathlib import Path
+
 import httpx
 import numpy as np
+import pyarrow as pa
 import pytest
 from starlette.testclient import TestClient
 
 from headstart.client import Client, ServiceError
+from headstart.model import Headstart
+from headstart.service.store import read_cells
+from headstart.table import Table
+from tests.service.conftest import Start
 
 
 @pytest.fixture
@@ -42,6 +51,48 @@ def test_every_verb(asking: Client) -> None:
         with pytest.raises(ServiceError, match="unknown feature") as caught:
             films.feature(name)
         assert caught.value.status == 404
+
+
+def test_times_of_observations_are_sent() -> None:
+    bodies = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        bodies.append(json.loads(request.content))
+        return httpx.Response(200, json={"model": "m", "number": len(bodies)})
+
+    films = Client(transport=httpx.MockTransport(answer))
+    day = date(2026, 5, 1)
+    films.observe([("u1", "f1", 3), ("u2", "f1", 4, "2026-05-02")], time=day)
+    films.observe([("u1", "f1", 3)])
+    films.add_feature("new", observations={"u1": 4}, time=12.5)
+    films.add_row("guest", observations={"f1": 4}, time=datetime(2026, 5, 1, 8, tzinfo=UTC))
+    observed, timeless, feature, row = bodies
+    assert [line["time"] for line in observed["observations"]] == ["2026-05-01", "2026-05-02"]
+    assert timeless["observations"] == [{"row": "u1", "feature": "f1", "value": 3, "time": None}]
+    assert feature["time"] == 12.5
+    assert row["time"] == "2026-05-01T08:00:00+00:00"
+
+
+def test_times_of_observations_are_stored(start: Start, tmp_path: Path) -> None:
+    table = Table.read(
+        pa.table({
+            "row": [f"u{i}" for i in range(12) for _ in range(6)],
+            "feature": [f"f{j}" for _ in range(12) for j in range(6)],
+            "value": [(i * j) % 5 + 1 for i in range(12) for j in range(6)],
+            "when": [float(i + j) for i in range(12) for j in range(6)],
+        }),
+        time="when", kinds="rating:1:5",
+    )  # fmt: skip
+    path = tmp_path / "aging.headstart"
+    Headstart(adapter="bayes", half_life=10, quiet=True).fit(table).save(path)
+    served = start(path)
+    films = Client("http://localhost", transport=served._transport)
+    films.observe([("u1", "f1", 3), ("u2", "f1", 4, 21)], time=20)
+    films.add_feature("new", observations={"u1": 5}, time=22)
+    films.add_row("guest", observations={"f2": 2}, time=23)
+    with served.service.store.reading() as connection:
+        times = {(cell.row, cell.feature): cell.time for cell in read_cells(connection)}
+    assert times == {("u1", "f1"): 20, ("u2", "f1"): 21, ("u1", "new"): 22, ("guest", "f2"): 23}
 
 
 def test_errors_name_the_field(asking: Client) -> None:

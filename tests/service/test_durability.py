@@ -113,7 +113,7 @@ def test_a_database_that_goes_away_is_503_and_recovers(model_path: Path, cluster
 def test_a_service_waits_for_its_database(model_path: Path, tmp_path: Path) -> None:
     app = create_app(model_path, f"sqlite:///{tmp_path}/later/store.db")
     with TestClient(app, raise_server_exceptions=False) as client:
-        until(lambda: app.service.failed is not None, 10)
+        until(lambda: app.service.failure is not None, 10)
         assert client.get("/ready").status_code == 503
         assert client.get("/v1/model").status_code == 503
         assert client.get("/health").status_code == 200

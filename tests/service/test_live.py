@@ -23,8 +23,8 @@ class Log:
         self.cells: list[Cell] = []
         self.features: dict[str, dict] = {}
         self.rows: dict[str, None] = {}
-        self.lost_features: list[str] = []
-        self.lost_rows: list[str] = []
+        self.removed_features: list[str] = []
+        self.removed_rows: list[str] = []
 
     def latest(self) -> list[Cell]:
         """Each cell once, in the order of first arrivals."""
@@ -47,16 +47,16 @@ class Log:
             delta = Delta(rows={name: None}, cells=seen)
         elif what < 0.27:
             name, seen = chance.choice(features), []
-            self.lost_features.append(name)
+            self.removed_features.append(name)
             self.features.pop(name, None)
             self.cells = [cell for cell in self.cells if cell.feature != name]
-            delta = Delta(lost_features=[name])
+            delta = Delta(removed_features=[name])
         elif what < 0.32:
             name, seen = chance.choice(rows), []
-            self.lost_rows.append(name)
+            self.removed_rows.append(name)
             self.rows.pop(name, None)
             self.cells = [cell for cell in self.cells if cell.row != name]
-            delta = Delta(lost_rows=[name])
+            delta = Delta(removed_rows=[name])
         else:
             some_rows = [*self.rows] * 3 or rows
             some = [*self.features] * 3 or features
@@ -73,7 +73,7 @@ class Log:
         self.state = apply(self.state, delta)
 
     def at_once(self) -> LiveState:
-        lost = Delta(lost_features=self.lost_features, lost_rows=self.lost_rows)
+        lost = Delta(removed_features=self.removed_features, removed_rows=self.removed_rows)
         state = apply(LiveState.of(self.fitted), lost)
         whole = Delta(features=self.features, rows=self.rows, cells=self.latest())
         return apply(state, whole)
@@ -89,7 +89,7 @@ def test_step_by_step_equals_all_at_once(kind: str, seed: int) -> None:
     names, features = list(log.state.model.rows), list(log.state.model.catalogue)
     assert {*names} == {*again.model.rows}
     assert {*features} == {*again.model.catalogue}
-    one, other = (Headstart._holding(each.model).predict(names, features) for each in (log.state, again))
+    one, other = (Headstart._from_state(each.model).predict(names, features) for each in (log.state, again))
     np.testing.assert_allclose(one.mean, other.mean, atol=1e-5 * other.std.max())
     np.testing.assert_allclose(one.std, other.std, rtol=1e-5)
 
@@ -108,25 +108,25 @@ def test_features_that_come_together_are_not_mixed_up() -> None:
 
 def test_a_state_never_changes() -> None:
     log = Log("rating", 7)
-    before = Headstart._holding(log.state.model).predict()
+    before = Headstart._from_state(log.state.model).predict()
     first = log.state
     for place in range(15):
         log.step(place)
-    after = Headstart._holding(first.model).predict()
+    after = Headstart._from_state(first.model).predict()
     assert np.array_equal(before.mean, after.mean)
     assert np.array_equal(before.std, after.std)
 
 
 def test_a_new_feature_changes_no_other_prediction() -> None:
     state = LiveState.of(trained("rating").fitted_)
-    before = Headstart._holding(state.model).predict()
+    before = Headstart._from_state(state.model).predict()
     cells = [Cell(f"u{i}", "new", 1.0 + i % 5) for i in range(7)]
     after = apply(state, Delta(features={"new": {}}))
-    shown = Headstart._holding(after.model).predict(features=before.features)
+    shown = Headstart._from_state(after.model).predict(features=before.features)
     assert np.array_equal(before.mean, shown.mean)
     after = apply(after, Delta(cells=cells))
     others = [row for row in after.model.rows if row not in {cell.row for cell in cells}]
-    shown = Headstart._holding(after.model).predict(others, before.features)
+    shown = Headstart._from_state(after.model).predict(others, before.features)
     places = [before.rows.position(row) for row in others]
     assert np.array_equal(before.mean[places], shown.mean)
 
@@ -134,11 +134,11 @@ def test_a_new_feature_changes_no_other_prediction() -> None:
 def test_rows_known_only_by_new_features_are_told_apart() -> None:
     """What rows observe of added features says something about them."""
     state = LiveState.of(trained("rating").fitted_)
-    known = Headstart._holding(state.model)
+    known = Headstart._from_state(state.model)
     best = dict(zip(known.rows, known.predict(features=["f1"]).mean[:, 0], strict=True))
     copy = [Cell(row, "copy", float(np.clip(round(value), 1, 5))) for row, value in best.items()]
     state = apply(state, Delta(features={"copy": {}}, cells=copy))
     fans = Delta(rows={"fan": None, "foe": None}, cells=[Cell("fan", "copy", 5.0), Cell("foe", "copy", 1.0)])
     state = apply(state, fans)
-    told = Headstart._holding(state.model).predict(["fan", "foe"], ["f1"]).mean[:, 0]
+    told = Headstart._from_state(state.model).predict(["fan", "foe"], ["f1"]).mean[:, 0]
     assert told[0] > told[1] + 0.2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,81 +11,73 @@ import typer
 
 from headstart.cli.options import (
     NAMES_HELP,
-    Decimal,
-    Duplicates,
-    Encoding,
-    FeatureColumn,
-    Form,
+    Feature,
+    FeatureNames,
     Metadata,
     Model,
+    NewRowOptions,
     Observations,
-    RowColumn,
-    Separator,
-    TableKind,
-    ValueColumn,
+    Row,
+    RowNames,
+    Shots,
+    TableOptions,
     read_names,
-    read_rows,
-    read_table,
     whole_numbers,
 )
-from headstart.cli.output import (
-    MAX_LINES,
-    Destination,
-    Format,
-    Out,
-    Quiet,
-    destination,
-    say,
-    show,
-    show_facts,
-)
+from headstart.cli.output import MAX_LINES, Destination, OutputOptions, say, show, show_facts
 from headstart.errors import InputError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-Number = Annotated[int, typer.Option("-n", help="How many to name.", min=1)]
+Number = Annotated[int, typer.Option("-n", help="Length of the list.", min=1)]
 
-Feature = Annotated[str, typer.Argument(help="Name of the feature.", show_default=False)]
-
-ByOption = Annotated[
+By = Annotated[
     str, typer.Option("--by", help="mean, upper (a quantile, which prefers the uncertain) or information.")
 ]
 
-Quantile = Annotated[float, typer.Option(help="The quantile that --by upper takes.")]
-
 Level = Annotated[float, typer.Option(help="Probability that the interval contains the value.")]
 
-Observed = Annotated[bool, typer.Option("--include-observed", help="Name what is observed already, too.")]
+IncludeObserved = Annotated[
+    bool, typer.Option("--include-observed", help="Include cells that are observed already.")
+]
 
 MixedKinds = Annotated[
     bool, typer.Option("--mixed-kinds", help="Compare features of different kinds, on a common scale.")
 ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class RankingOptions:
+    """How to rank features or rows."""
+
+    n: Number = 10
+    by: By = "mean"
+    quantile: Annotated[float, typer.Option(help="The quantile that --by upper takes.")] = 0.9
+    include_observed: IncludeObserved = False
+    level: Level = 0.9
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments that ``Headstart.recommend_many`` and ``Headstart.audience`` share."""
+        return {
+            "n": self.n,
+            "by": self.by,
+            "quantile": self.quantile,
+            "exclude_observed": not self.include_observed,
+            "level": self.level,
+        }
+
+
 def recommend(
     model: Model,
     rows: Annotated[list[str] | None, typer.Argument(help="Names of rows.", show_default=False)] = None,
-    n: Number = 10,
-    features: Annotated[list[str] | None, typer.Option(help=NAMES_HELP)] = None,
-    by: ByOption = "mean",
-    quantile: Quantile = 0.9,
-    include_observed: Observed = False,
+    *,
+    features: FeatureNames = None,
+    ranking: RankingOptions,
     mixed_kinds: MixedKinds = False,
-    level: Level = 0.9,
-    new_rows: Annotated[
-        Path | None, typer.Option(help="File of observations of rows that are not in the model.")
-    ] = None,
-    row: RowColumn = None,
-    feature: FeatureColumn = None,
-    value: ValueColumn = None,
-    separator: Separator = None,
-    decimal: Decimal = None,
-    encoding: Encoding = None,
-    form: Format = None,
-    out: Out = None,
-    quiet: Quiet = False,
+    new: NewRowOptions,
+    output: OutputOptions,
 ) -> None:
     """List the features that suit rows best, best first.
 
@@ -91,38 +85,26 @@ def recommend(
     """
     from headstart.model import Headstart
 
-    if bool(rows) == (new_rows is not None):
+    if bool(rows) == (new.new_rows is not None):
         raise InputError("name rows, or give --new-rows; one of the two")
-    place = destination(out, form, quiet)
+    destination = output.destination()
     loaded = Headstart.load(model)
-    targets: Any = rows
-    if new_rows is not None:
-        targets = read_rows(new_rows, (row, feature, value), (separator, decimal, encoding))
     rankings = loaded.recommend_many(
-        targets,
-        n,
-        read_names(features, loaded.features, "--features"),
-        by=by,  # type: ignore[arg-type]
-        exclude_observed=not include_observed,
-        quantile=quantile,
+        rows or new.read(),
+        features=read_names(features, loaded.features, "--features"),
         mixed_kinds=mixed_kinds,
-        level=level,
+        **ranking.arguments(),
     )
-    place.write(_ranked("row", list(rankings.values())))
+    destination.write(_join_rankings("row", list(rankings.values())))
 
 
 def audience(
     model: Model,
     feature: Feature,
-    n: Number = 10,
-    rows: Annotated[list[str] | None, typer.Option(help=NAMES_HELP)] = None,
-    by: ByOption = "mean",
-    quantile: Quantile = 0.9,
-    include_observed: Observed = False,
-    level: Level = 0.9,
-    form: Format = None,
-    out: Out = None,
-    quiet: Quiet = False,
+    *,
+    rows: RowNames = None,
+    ranking: RankingOptions,
+    output: OutputOptions,
 ) -> None:
     """List the rows that a feature suits best, best first.
 
@@ -130,25 +112,17 @@ def audience(
     """
     from headstart.model import Headstart
 
-    place = destination(out, form, quiet)
+    destination = output.destination()
     loaded = Headstart.load(model)
-    ranking = loaded.audience(
-        feature,
-        n,
-        read_names(rows, loaded.rows, "--rows"),
-        by=by,  # type: ignore[arg-type]
-        exclude_observed=not include_observed,
-        quantile=quantile,
-        level=level,
-    )
-    place.write(_ranked("feature", [ranking]))
+    ranked = loaded.audience(feature, rows=read_names(rows, loaded.rows, "--rows"), **ranking.arguments())
+    destination.write(_join_rankings("feature", [ranked]))
 
 
 def suggest(
     model: Model,
     feature: Feature,
     n: Number = 10,
-    rows: Annotated[list[str] | None, typer.Option(help=NAMES_HELP)] = None,
+    rows: RowNames = None,
 ) -> None:
     """List the rows whose observation would improve a feature's predictions most; best first.
 
@@ -161,27 +135,24 @@ def suggest(
         typer.echo(row)
 
 
-def similar(
-    model: Model, feature: Feature, n: Number = 10, form: Format = None, out: Out = None, quiet: Quiet = False
-) -> None:
+def similar(model: Model, feature: Feature, n: Number = 10, *, output: OutputOptions) -> None:
     """List the features whose predictions are most alike, with their correlation.
 
     Example: [bold]headstart similar films.headstart "Dune 3"[/bold]
     """
     from headstart.model import Headstart
 
-    place = destination(out, form, quiet)
-    place.write(Headstart.load(model).similar(feature, n).to_arrow(), {"similarity": "+.3f"})
+    destination = output.destination()
+    destination.write(Headstart.load(model).similar(feature, n).to_arrow(), {"similarity": "+.3f"})
 
 
 def explain(
     model: Model,
-    row: Annotated[str, typer.Argument(help="Name of the row.", show_default=False)],
+    row: Row,
     feature: Feature,
+    *,
     picture: Annotated[Path | None, typer.Option(help="PNG, SVG or PDF file to draw.")] = None,
-    form: Format = None,
-    out: Out = None,
-    quiet: Quiet = False,
+    output: OutputOptions,
 ) -> None:
     """Say which observations and which metadata made a prediction, as contributions that add up.
 
@@ -190,28 +161,28 @@ def explain(
     from headstart.files import write_bytes
     from headstart.model import Headstart
 
-    place = destination(out, form, quiet)
+    destination = output.destination()
     if picture is not None and picture.suffix.lower() not in _PICTURES:
         raise InputError(f"--picture must end in .png, .svg or .pdf; got {picture.name!r}")
     explanation = Headstart.load(model).explain(row, feature)
-    if place.format == "table":
+    if destination.format == "table":
         typer.echo(str(explanation))
     else:
-        place.write(explanation.to_arrow())
+        destination.write(explanation.to_arrow())
     if picture is not None:
         import io
 
         buffer = io.BytesIO()
         explanation.plot().figure.savefig(buffer, format=picture.suffix.lower().removeprefix("."))
         write_bytes(picture, buffer.getvalue())
-        place.say(f"drew {picture}")
+        destination.say(f"drew {picture}")
 
 
 _PICTURES = (".png", ".svg", ".pdf")
 
 
-def _ranked(owner: str, rankings: list[Any]) -> pa.Table:
-    """All rankings one after the other, with what each is of and the places in it."""
+def _join_rankings(owner: str, rankings: list[Any]) -> pa.Table:
+    """Return the lines of all rankings; the column ``owner`` names the row or feature of each ranking."""
     import pyarrow as pa
 
     parts = []
@@ -236,44 +207,39 @@ Pairs = Annotated[
     typer.Option(help="CSV or Parquet file, or folder of Parquet files, of the cells to predict."),
 ]
 
-Top = Annotated[int | None, typer.Option(help="Only so many features of each row, the best.", min=1)]
+Top = Annotated[
+    int | None, typer.Option(help="Number of features to write for each row, the best ones.", min=1)
+]
 
-Workers = Annotated[int | None, typer.Option(help="How many workers Ray is asked for.", min=1)]
+Workers = Annotated[int | None, typer.Option(help="Number of Ray workers.", min=1)]
 
-Device = Annotated[str | None, typer.Option(help="cpu or cuda: where cells are computed.")]
+Device = Annotated[str | None, typer.Option(help="Where predictions are computed: cpu or cuda.")]
 
-PartitionSize = Annotated[int | None, typer.Option(help="Most records (rows or cells) of one file.", min=1)]
+PartitionSize = Annotated[
+    int | None, typer.Option(help="Largest number of records (rows or cells) in one file.", min=1)
+]
 
 
 def predict(
     model: Model,
-    out: Out = None,
+    *,
     rows: Annotated[
         list[str] | None,
         typer.Option(help=f"{NAMES_HELP} With --engine also a table with a column of names."),
     ] = None,
-    features: Annotated[list[str] | None, typer.Option(help=NAMES_HELP)] = None,
-    new_rows: Annotated[
-        Path | None, typer.Option(help="File of observations of rows that are not in the model.")
-    ] = None,
+    features: FeatureNames = None,
+    new: NewRowOptions,
     level: Level = 0.9,
     engine: Engine = None,
     pairs: Pairs = None,
     top: Top = None,
-    by: ByOption = "mean",
-    include_observed: Observed = False,
+    by: By = "mean",
+    include_observed: IncludeObserved = False,
     mixed_kinds: MixedKinds = False,
     workers: Workers = None,
     partition_size: PartitionSize = None,
     device: Device = None,
-    row: RowColumn = None,
-    feature: FeatureColumn = None,
-    value: ValueColumn = None,
-    separator: Separator = None,
-    decimal: Decimal = None,
-    encoding: Encoding = None,
-    form: Format = None,
-    quiet: Quiet = False,
+    output: OutputOptions,
 ) -> None:
     """Predict the values of rows at features. By default all rows and features are predicted.
 
@@ -284,71 +250,95 @@ def predict(
 
     Example: [bold]headstart predict films.headstart --engine ray --top 10 --out best[/bold]
     """
+    ranking = {"by": by, "exclude_observed": not include_observed, "mixed_kinds": mixed_kinds}
     if engine is not None:
-        if new_rows is not None or form is not None:
-            raise InputError(f"--engine takes no {'--format' if new_rows is None else '--new-rows'}")
-        if decimal is not None:
+        if new.new_rows is not None or output.format is not None:
+            option = "--format" if new.new_rows is None else "--new-rows"
+            raise InputError(f"--engine takes no {option}")
+        columns, text = new.columns, new.text
+        if text.decimal is not None:
             raise InputError("--decimal has no meaning for names of rows and features; leave it out")
-        ranking = {"by": by, "exclude_observed": not include_observed, "mixed_kinds": mixed_kinds}
-        records = {"pairs": pairs, "row": row, "feature": feature}
-        text = {"separator": separator, "encoding": encoding}
-        how = {"engine": engine, "workers": workers, "partition_size": partition_size, "device": device}
-        settings = {"top": top, "level": level, **ranking, **records, **text, **how}
-        _score(model, out, rows, features, quiet, settings)
+        settings = {
+            "top": top,
+            "level": level,
+            **ranking,
+            "pairs": pairs,
+            "row": columns.row,
+            "feature": columns.feature,
+            "separator": text.separator,
+            "encoding": text.encoding,
+            "engine": engine,
+            "workers": workers,
+            "partition_size": partition_size,
+            "device": device,
+        }
+        _score(model, rows, features, output, settings)
         return
-    used: dict[str, object] = {"--pairs": pairs, "--top": top, "--workers": workers, "--device": device}
-    used |= {"--partition-size": partition_size, "--by": by != "mean"}
-    used |= {"--include-observed": include_observed, "--mixed-kinds": mixed_kinds}
-    for option in (option for option, given in used.items() if given):
-        raise InputError(f"{option} needs --engine local or --engine ray, which write a folder of files")
+    options_of_engine = {
+        "--pairs": pairs,
+        "--top": top,
+        "--workers": workers,
+        "--device": device,
+        "--partition-size": partition_size,
+        "--by": by != "mean",
+        "--include-observed": include_observed,
+        "--mixed-kinds": mixed_kinds,
+    }
+    for option, value in options_of_engine.items():
+        if value:
+            raise InputError(f"{option} needs --engine local or --engine ray, which write a folder of files")
     from headstart.model import Headstart
 
-    if rows is not None and new_rows is not None:
+    if rows is not None and new.new_rows is not None:
         raise InputError("give either --rows or --new-rows, not both")
-    place = destination(out, form, quiet)
+    destination = output.destination()
     loaded = Headstart.load(model)
-    wanted: Any = read_names(rows, loaded.rows, "--rows")
-    if new_rows is not None:
-        wanted = read_rows(new_rows, (row, feature, value), (separator, decimal, encoding))
-    prediction = loaded.predict(wanted, read_names(features, loaded.features, "--features"))
+    prediction = loaded.predict(
+        read_names(rows, loaded.rows, "--rows") if new.new_rows is None else new.read(),
+        read_names(features, loaded.features, "--features"),
+    )
     lines = prediction.to_arrow(level)
-    if place.path is None and place.format == "table":
-        _show(lines, level, place)
+    if destination.path is None and destination.format == "table":
+        _show_predictions(lines, level, destination)
     else:
-        place.write(lines)
+        destination.write(lines)
 
 
 def _score(
     model: Path,
-    out: str | None,
     rows: list[str] | None,
     features: list[str] | None,
-    quiet: bool,
+    output: OutputOptions,
     settings: dict[str, Any],
 ) -> None:
-    """Predict part by part into a folder."""
+    """Predict in partitions into a folder; ``settings`` are the further arguments of ``score``."""
     from headstart.model import Headstart
     from headstart.scoring import score
 
-    if out is None or out == "-":
+    if output.out is None or output.out == "-":
         raise InputError("--engine writes a folder of Parquet files; name it with --out")
     loaded = Headstart.load(model, verify=False)
     records = Path(rows[0]) if rows is not None and len(rows) == 1 and _is_records(rows[0]) else None
-    wanted = read_names(rows, loaded.rows, "--rows") if records is None else records
-    names = read_names(features, loaded.features, "--features")
-    done = score(model, out, rows=wanted, features=names, quiet=quiet, **settings)
-    if not quiet:
-        say(str(done))
+    scored = score(
+        model,
+        output.out,
+        rows=read_names(rows, loaded.rows, "--rows") if records is None else records,
+        features=read_names(features, loaded.features, "--features"),
+        quiet=output.quiet,
+        **settings,
+    )
+    if not output.quiet:
+        say(str(scored))
 
 
 def _is_records(text: str) -> bool:
-    """Whether a text is the path of a table or a folder, and not of a list of names."""
+    """Return whether a text is the path of a table or a folder, and not of a list of names."""
     path = Path(text)
     endings = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".pq")
     return path.is_dir() or (path.is_file() and path.name.lower().endswith(endings))
 
 
-def _show(table: pa.Table, level: float, place: Destination) -> None:
+def _show_predictions(table: pa.Table, level: float, destination: Destination) -> None:
     lines = [
         (
             line["row"],
@@ -361,11 +351,12 @@ def _show(table: pa.Table, level: float, place: Destination) -> None:
     ]
     show(("row", "feature", "mean", "std", f"{level:.0%} interval"), lines)
     if len(table) > MAX_LINES:
-        place.say(f"… and {len(table) - MAX_LINES} more; use --out FILE to write all of them")
+        destination.say(f"… and {len(table) - MAX_LINES} more; use --out FILE to write all of them")
 
 
 Search = Annotated[
-    str | None, typer.Option("--search", help="Only names that contain this text, in small or large letters.")
+    str | None,
+    typer.Option("--search", help="Only names that contain this text. Case is ignored."),
 ]
 
 
@@ -376,9 +367,9 @@ def info(model: Model) -> None:
     """
     from headstart.model import Headstart
 
-    found = Headstart.load(model).info
-    facts = [("usual kind", found.kind), ("columns", found.columns), ("latest", ", ".join(found.latest))]
-    show_facts([("model", str(model)), *found.lines(), *facts])
+    info = Headstart.load(model).info
+    facts = [("usual kind", info.kind), ("columns", info.columns), ("latest", ", ".join(info.latest))]
+    show_facts([("model", str(model)), *info.lines(), *facts])
 
 
 def check(model: Model) -> None:
@@ -388,15 +379,13 @@ def check(model: Model) -> None:
     """
     from headstart.model.saving.loading import check_model
 
-    found = check_model(model)
-    changes = 0 if found.journal is None else len(found.journal.changes)
-    rows, features = len(found.fitted.rows), len(found.fitted.catalogue)
+    checked = check_model(model)
+    changes = 0 if checked.journal is None else len(checked.journal.changes)
+    rows, features = len(checked.fitted.rows), len(checked.fitted.catalogue)
     say(f"{model} is whole: {features} features, {rows} rows, {changes} changes in its journal")
 
 
-def features(
-    model: Model, search: Search = None, form: Format = None, out: Out = None, quiet: Quiet = False
-) -> None:
+def features(model: Model, *, search: Search = None, output: OutputOptions) -> None:
     """List the features of a model: kind, observations, metadata.
 
     Example: [bold]headstart features films.headstart --search dune[/bold]
@@ -405,27 +394,26 @@ def features(
 
     from headstart.model import Headstart
 
-    place = destination(out, form, quiet)
+    destination = output.destination()
     loaded = Headstart.load(model)
-    known = [loaded.feature(name) for name in _found(loaded.features, search)]
+    listed = [loaded.feature(name) for name in _find(loaded.features, search)]
     columns: dict[str, Any] = {
-        "feature": pa.array([each.name for each in known], pa.string()),
-        "kind": pa.array([str(each.kind) for each in known], pa.string()),
-        "observations": pa.array([each.shots for each in known], pa.int64()),
-        "added": pa.array(["" if each.in_backbone else "after fit" for each in known], pa.string()),
+        "feature": pa.array([feature.name for feature in listed], pa.string()),
+        "kind": pa.array([str(feature.kind) for feature in listed], pa.string()),
+        "observations": pa.array([feature.shots for feature in listed], pa.int64()),
+        "added": pa.array(["" if feature.in_backbone else "after fit" for feature in listed], pa.string()),
     }
     schema = loaded.fitted_.schema
-    metadata = [each.metadata for each in known]
+    records = [feature.metadata for feature in listed]
     for column in schema.columns if schema else ():
         if column.name not in columns:
-            columns[column.name] = pa.array([_text(each.get(column.name)) for each in metadata], pa.string())
-    place.write(pa.table(columns))
+            texts = [_text(record.get(column.name)) for record in records]
+            columns[column.name] = pa.array(texts, pa.string())
+    destination.write(pa.table(columns))
 
 
-def rows(
-    model: Model, search: Search = None, form: Format = None, out: Out = None, quiet: Quiet = False
-) -> None:
-    """List the rows of a model, with the number of observations that features hold of each.
+def rows(model: Model, *, search: Search = None, output: OutputOptions) -> None:
+    """List the rows of a model, with the number of observations of each.
 
     Example: [bold]headstart rows films.headstart --search u1[/bold]
     """
@@ -434,38 +422,29 @@ def rows(
 
     from headstart.model import Headstart
 
-    place = destination(out, form, quiet)
+    destination = output.destination()
     loaded = Headstart.load(model)
     contexts = [feature.rows for feature in loaded.fitted_.catalogue.values()]
-    seen = np.concatenate([*contexts, np.zeros(0, np.int64)])
-    counts = np.bincount(seen, minlength=len(loaded.rows))
-    names = _found(loaded.rows, search)
-    own = counts[loaded.rows.positions(names)]
-    place.write(pa.table({"row": pa.array(names, pa.string()), "observations": own}))
+    positions = np.concatenate([*contexts, np.zeros(0, np.int64)])
+    counts = np.bincount(positions, minlength=len(loaded.rows))
+    names = _find(loaded.rows, search)
+    shown_counts = counts[loaded.rows.positions(names)]
+    destination.write(pa.table({"row": pa.array(names, pa.string()), "observations": shown_counts}))
 
 
 def evaluate(
     model: Model,
     observations: Observations,
+    *,
     metadata: Metadata = None,
-    shots: Annotated[str, typer.Option(help="Numbers of shots, separated by commas.")] = "0,1,2,4,8,16,32",
+    shots: Shots = "0,1,2,4,8,16,32",
     on: Annotated[
         str | None,
         typer.Option("--on", help="features or cells.", show_default="features, if any are new to the model"),
     ] = None,
     seed: Annotated[int, typer.Option(help="Decides which observations are contexts.", min=0)] = 0,
-    row: RowColumn = None,
-    feature: FeatureColumn = None,
-    value: ValueColumn = None,
-    kind: TableKind = None,
-    table_form: Form = "auto",
-    duplicates: Duplicates = "error",
-    separator: Separator = None,
-    decimal: Decimal = None,
-    encoding: Encoding = None,
-    form: Format = None,
-    out: Out = None,
-    quiet: Quiet = False,
+    reading: TableOptions,
+    output: OutputOptions,
 ) -> None:
     """Measure a saved model on observations that it has not seen: of new features, or cells of its own.
 
@@ -475,15 +454,14 @@ def evaluate(
 
     from headstart.model import Headstart
 
-    place = destination(out, form, quiet)
+    destination = output.destination()
     numbers = whole_numbers(shots, "--shots")
     loaded = Headstart.load(model)
     kinds = loaded.fitted_.kinds
-    if kind is None and len(kinds) == 1:  # what is held out must not be inferred to be of another kind
-        kind = [str(kinds[0])]
-    columns, text = (row, feature, value), (separator, decimal, encoding)
-    table = read_table(observations, metadata, columns, kind, table_form, duplicates, None, text, quiet=True)
-    found = loaded.evaluate(table, numbers, on=on, random_state=seed)  # type: ignore[arg-type]
+    if reading.kind is None and len(kinds) == 1:  # held-out values must not be inferred as another kind
+        reading = replace(reading, kind=[str(kinds[0])])
+    table = reading.read(observations, quiet=True, metadata=metadata)
+    results = loaded.evaluate(table, numbers, on=on, random_state=seed)  # type: ignore[arg-type]
     lines = [
         {
             "metric": run.metric,
@@ -492,17 +470,19 @@ def evaluate(
             "features": run.features,
             "targets": run.targets,
         }
-        for run in sorted(found.runs, key=lambda run: (found.metrics.index(run.metric), run.n_observations))
+        for run in sorted(
+            results.runs, key=lambda run: (results.metrics.index(run.metric), run.n_observations)
+        )
     ]
-    place.write(pa.Table.from_pylist(lines))
-    facts = found.data
-    place.say(f"on {facts['on']}: {facts['tested']} tested, {facts['left_out']} left out, "
+    destination.write(pa.Table.from_pylist(lines))
+    facts = results.data
+    destination.say(f"on {facts['on']}: {facts['tested']} tested, {facts['left_out']} left out, "
               f"{facts['unknown_rows']} rows that the model does not know")  # fmt: skip
 
 
-def _found(names: Any, search: str | None) -> list[str]:
-    wanted = "" if search is None else search.casefold()
-    return [name for name in names if wanted in name.casefold()]
+def _find(names: Iterable[str], search: str | None) -> list[str]:
+    text = "" if search is None else search.casefold()
+    return [name for name in names if text in name.casefold()]
 
 
 def _text(value: object) -> str | None:

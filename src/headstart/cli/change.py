@@ -9,52 +9,81 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headstart.cli.options import (
-    Decimal,
-    Encoding,
+    ColumnOptions,
+    Feature,
     FeatureColumn,
+    LongObservations,
     Model,
+    Quiet,
+    Row,
     RowColumn,
-    Separator,
+    TextOptions,
     ValueColumn,
-    file_text,
     read_names,
     read_rows,
+    read_text,
 )
-from headstart.cli.output import Format, Quiet, destination, notes, say
+from headstart.cli.output import Format, check_destination, print_surprises, say
 from headstart.errors import InputError
 
 if TYPE_CHECKING:
     from headstart.model import Headstart
 
 
-Context = Annotated[
-    Path, typer.Argument(help="CSV or Parquet file with the columns row and value.", show_default=False)
-]
+NewFeature = Annotated[str, typer.Argument(help="Name of the new feature.", show_default=False)]
 
-Feature = Annotated[str, typer.Argument(help="Name of the feature.", show_default=False)]
-
-Row = Annotated[str, typer.Argument(help="Name of the row.", show_default=False)]
+NewRow = Annotated[str, typer.Argument(help="Name of the new row.", show_default=False)]
 
 NewName = Annotated[str, typer.Argument(help="New name.", show_default=False)]
 
-UPDATE_HELP = "What to update: both, features or rows."
+MetadataRecord = Annotated[
+    str | None, typer.Option("--metadata", help="JSON object, or a file that contains it.")
+]
+
+OfFeature = Annotated[
+    Path, typer.Argument(help="CSV or Parquet file with the columns row and value.", show_default=False)
+]
+
+OfRow = Annotated[
+    Path, typer.Argument(help="CSV or Parquet file with the columns feature and value.", show_default=False)
+]
+
+FirstOfFeature = Annotated[
+    Path | None,
+    typer.Option("--observations", help="CSV or Parquet file with the columns row and value."),
+]
+
+FirstOfRow = Annotated[
+    Path | None,
+    typer.Option("--observations", help="CSV or Parquet file with the columns feature and value."),
+]
+
+Time = Annotated[
+    str | None, typer.Option(help="When the observations were made, if the model has a half-life.")
+]
+
+Update = Annotated[str, typer.Option("--update", help="What to update: both, features or rows.")]
+
+UpdateOfNew = Annotated[
+    str,
+    typer.Option(
+        "--update", help="rows: only the new rows. both: also the features that have observations of them."
+    ),
+]
 
 
 def add_feature(
     model: Model,
-    feature: Annotated[str, typer.Argument(help="Name of the new feature.", show_default=False)],
-    metadata: Annotated[str | None, typer.Option(help="JSON object, or a file that contains it.")] = None,
-    observations: Annotated[
-        Path | None, typer.Option(help="CSV or Parquet file with the columns row and value.")
-    ] = None,
+    feature: NewFeature,
+    *,
+    metadata: MetadataRecord = None,
+    observations: FirstOfFeature = None,
     kind: Annotated[
         str | None, typer.Option(help="Kind of the feature. By default the most frequent kind of the model.")
     ] = None,
     row: RowColumn = None,
     value: ValueColumn = None,
-    separator: Separator = None,
-    decimal: Decimal = None,
-    encoding: Encoding = None,
+    text: TextOptions,
     quiet: Quiet = False,
 ) -> None:
     """Add a new feature to a model, from its metadata and first observations, if there are any.
@@ -64,11 +93,9 @@ def add_feature(
     """
     from headstart.model import Headstart
     from headstart.table.reading import read_context
-    from headstart.table.sources import TextFormat
 
-    record = _json(metadata)
-    form = TextFormat(separator, decimal, encoding)
-    context = read_context(observations, row, value, form) if observations is not None else None
+    record = _read_record(metadata)
+    context = None if observations is None else read_context(observations, row, value, text.format)
     with Headstart.updating(model) as loaded:
         loaded.add_feature(feature, metadata=record, observations=context, kind=kind)
     added = loaded.feature(feature)
@@ -76,103 +103,43 @@ def add_feature(
         say(f"added {added.name!r} ({added.kind}) with {added.shots} observations")
 
 
-def observe(
+def add_row(
     model: Model,
-    observations: Annotated[
-        Path,
-        typer.Argument(
-            help="CSV or Parquet file with the columns row, feature and value.", show_default=False
-        ),
-    ],
-    row: RowColumn = None,
+    row: NewRow,
+    *,
+    metadata: MetadataRecord = None,
+    observations: FirstOfRow = None,
+    update: UpdateOfNew = "rows",
     feature: FeatureColumn = None,
     value: ValueColumn = None,
-    time: Annotated[
-        str | None,
-        typer.Option(
-            help="Column that says when an observation was made, if the model has a half-life.",
-            show_default="time",
-        ),
-    ] = None,
-    update: Annotated[str, typer.Option(help=UPDATE_HELP)] = "both",
-    separator: Separator = None,
-    decimal: Decimal = None,
-    encoding: Encoding = None,
+    text: TextOptions,
     quiet: Quiet = False,
 ) -> None:
-    """Add observations of any rows and features. A cell that was observed before gets the new value.
+    """Add a new row to a model, from its metadata and first observations, if there are any.
 
-    Example: [bold]headstart observe films.headstart today.csv --row user --feature film --value stars[/bold]
+    Example: [bold]headstart add-row films.headstart Ann --observations ratings_of_ann.csv[/bold]
     """
     from headstart.model import Headstart
+    from headstart.table.reading import read_row
 
-    with Headstart.updating(model) as loaded, notes():
-        observed = loaded.observe(
-            observations,
-            row=row,
-            feature=feature,
-            value=value,
-            time=time,
-            update=update,  # type: ignore[arg-type]  # checked there
-            separator=separator,
-            decimal=decimal,
-            encoding=encoding,
-        )
+    record = _read_record(metadata)
+    first = None if observations is None else read_row(observations, feature, value, text.format)
+    with Headstart.updating(model) as loaded:
+        loaded.add_row(row, record, first, update=update)  # type: ignore[arg-type]  # add_row() checks it
     if not quiet:
-        say(str(observed))
-
-
-Time = Annotated[
-    str | None, typer.Option(help="When the observations were made, if the model has a half-life.")
-]
-
-
-def observe_feature(
-    model: Model,
-    feature: Feature,
-    observations: Context,
-    row: RowColumn = None,
-    value: ValueColumn = None,
-    time: Time = None,
-    update: Annotated[str, typer.Option(help=UPDATE_HELP)] = "features",
-    separator: Separator = None,
-    decimal: Decimal = None,
-    encoding: Encoding = None,
-    quiet: Quiet = False,
-) -> None:
-    """Add observations of one feature; by default no other prediction changes.
-
-    Example: [bold]headstart observe-feature films.headstart "Dune 3" new_ratings.csv[/bold]
-    """
-    from headstart.model import Headstart
-    from headstart.table.reading import read_context
-    from headstart.table.sources import TextFormat
-
-    context = read_context(observations, row, value, TextFormat(separator, decimal, encoding))
-    side: Any = update  # checked by observe_feature()
-    with Headstart.updating(model) as loaded, notes():
-        loaded.observe_feature(feature, context, time=time, update=side)
-    if not quiet:
-        say(f"{feature!r} now has {loaded.feature(feature).shots} observations")
+        say(f"added {row!r} with {len(first or {})} observations; the model has {len(loaded.rows)} rows")
 
 
 def add_rows(
     model: Model,
-    observations: Annotated[
-        Path, typer.Argument(help="CSV or Parquet file with the columns row, feature and value.")
-    ],
+    observations: LongObservations,
+    *,
     metadata: Annotated[
         Path | None, typer.Option(help="CSV or Parquet file of the new rows' metadata, one line per row.")
     ] = None,
-    update: Annotated[
-        str, typer.Option(help="rows: only the new rows. both: also the features that they observed.")
-    ] = "rows",
-    row: RowColumn = None,
-    feature: FeatureColumn = None,
-    value: ValueColumn = None,
-    separator: Separator = None,
-    decimal: Decimal = None,
-    encoding: Encoding = None,
+    update: UpdateOfNew = "rows",
+    columns: ColumnOptions,
+    text: TextOptions,
     quiet: Quiet = False,
 ) -> None:
     """Add new rows to a model with their observations. A line without a value adds a row without any.
@@ -181,19 +148,120 @@ def add_rows(
     """
     from headstart.model import Headstart
 
-    rows = read_rows(observations, (row, feature, value), (separator, decimal, encoding))
+    rows = read_rows(observations, columns, text)
     records = None
     if metadata is not None:
         from headstart.table.metadata import read_metadata
-        from headstart.table.sources import TextFormat, open_source
+        from headstart.table.sources import open_source
 
-        source = open_source(metadata, (row or "row",), TextFormat(separator, decimal, encoding))
-        names, described = read_metadata(source, row or "row", "row")
-        records = dict(zip(names, described.to_pylist(), strict=True))
+        row_column = columns.row or "row"
+        source = open_source(metadata, (row_column,), text.format)
+        names, lines = read_metadata(source, row_column, "row")
+        records = dict(zip(names, lines.to_pylist(), strict=True))
     with Headstart.updating(model) as loaded:
-        loaded.add_rows(rows, records, update=update)  # type: ignore[arg-type]  # checked there
+        loaded.add_rows(rows, records, update=update)  # type: ignore[arg-type]  # add_rows() checks it
     if not quiet:
         say(f"added {len(rows)} rows; the model has {len(loaded.rows)}")
+
+
+def observe(
+    model: Model,
+    observations: LongObservations,
+    *,
+    columns: ColumnOptions,
+    time: Annotated[
+        str | None,
+        typer.Option(
+            help="Column that says when an observation was made, if the model has a half-life.",
+            show_default="time",
+        ),
+    ] = None,
+    update: Update = "both",
+    text: TextOptions,
+    quiet: Quiet = False,
+) -> None:
+    """Add observations of any rows and features. A cell that was observed before gets the new value.
+
+    Example: [bold]headstart observe films.headstart today.csv --row user --feature film --value stars[/bold]
+    """
+    from headstart.model import Headstart
+
+    with Headstart.updating(model) as loaded, print_surprises():
+        observed = loaded.observe(
+            observations,
+            row=columns.row,
+            feature=columns.feature,
+            value=columns.value,
+            time=time,
+            update=update,  # type: ignore[arg-type]  # observe() checks it
+            separator=text.separator,
+            decimal=text.decimal,
+            encoding=text.encoding,
+        )
+    if not quiet:
+        say(str(observed))
+
+
+def observe_feature(
+    model: Model,
+    feature: Feature,
+    observations: OfFeature,
+    *,
+    row: RowColumn = None,
+    value: ValueColumn = None,
+    time: Time = None,
+    update: Update = "features",
+    text: TextOptions,
+    quiet: Quiet = False,
+) -> None:
+    """Add observations of one feature; by default no other prediction changes.
+
+    Example: [bold]headstart observe-feature films.headstart "Dune 3" new_ratings.csv[/bold]
+    """
+    from headstart.model import Headstart
+    from headstart.table.reading import read_context
+
+    context = read_context(observations, row, value, text.format)
+    with Headstart.updating(model) as loaded, print_surprises():
+        loaded.observe_feature(
+            feature,
+            context,
+            time=time,
+            update=update,  # type: ignore[arg-type]  # observe_feature() checks it
+        )
+    if not quiet:
+        say(f"{feature!r} now has {loaded.feature(feature).shots} observations")
+
+
+def observe_row(
+    model: Model,
+    row: Row,
+    observations: OfRow,
+    *,
+    feature: FeatureColumn = None,
+    value: ValueColumn = None,
+    time: Time = None,
+    update: Update = "rows",
+    text: TextOptions,
+    quiet: Quiet = False,
+) -> None:
+    """Add observations of one row; by default no other prediction changes.
+
+    Example: [bold]headstart observe-row films.headstart u17 ratings_of_u17.csv[/bold]
+    """
+    from headstart.model import Headstart
+    from headstart.table.reading import read_row
+
+    values = read_row(observations, feature, value, text.format)
+    with Headstart.updating(model) as loaded, print_surprises():
+        loaded.observe_row(
+            row,
+            values,
+            time=time,
+            update=update,  # type: ignore[arg-type]  # observe_row() checks it
+        )
+    if not quiet:
+        say(f"{row!r} now has {len(loaded.row(row).observations)} observations")
 
 
 def remove(
@@ -280,49 +348,52 @@ def export(
     """
     from headstart.model.saving.export import long_form, metadata_lines
 
-    place = destination(out, form, quiet)
-    further = None if metadata_out is None else destination(metadata_out, None, quiet, "--metadata-out")
+    destination = check_destination(out, form, quiet)
+    metadata_destination = (
+        None if metadata_out is None else check_destination(metadata_out, None, quiet, "--metadata-out")
+    )
     if model is None:
         if store is None:
             raise InputError("name a model, or a store with --store")
         from headstart.cli.serve import export_store
 
-        lines, described = export_store(store)
-        if further is not None:
-            further.write(described)
-        place.write(lines)
+        observations, metadata = export_store(store)
+        if metadata_destination is not None:
+            metadata_destination.write(metadata)
+        destination.write(observations)
         return
-    table = _load_with_store(model, store).table(metadata=further is not None)
-    if further is not None:
+    table = _load_with_store(model, store).table(metadata=metadata_destination is not None)
+    if metadata_destination is not None:
         if table.metadata is None:
             raise InputError("the model has no metadata; leave out --metadata-out")
-        further.write(metadata_lines(table))
-    place.write(long_form(table))
+        metadata_destination.write(metadata_lines(table))
+    destination.write(long_form(table))
     kinds = {str(kind) for kind in table.kinds}
     hint = f"; fit it with --kind {kinds.pop()}" if len(kinds) == 1 else ""
     rows, features = len(table.rows), len(table.features)
-    place.say(f"these are the observations of {rows} rows and {features} features{hint}")
+    destination.say(f"these are the observations of {rows} rows and {features} features{hint}")
 
 
 def _load_with_store(model: Path, store: str | None) -> Headstart:
     """Load a saved model, together with the store of a service if there is one."""
     if store is not None:
-        from headstart.cli.serve import join_url
+        from headstart.cli.serve import load_with_store
 
-        return join_url(model, store)
+        return load_with_store(model, store)
     from headstart.model import Headstart
 
     return Headstart.load(model)
 
 
-def _json(given: str | None) -> dict[str, Any] | None:
-    if given is None:
+def _read_record(metadata: str | None) -> dict[str, Any] | None:
+    """Return the JSON object that ``metadata`` is or that the file with this path contains."""
+    if metadata is None:
         return None
-    text = file_text(given)
+    text = read_text(metadata)
     try:
-        metadata = json.loads(given if text is None else text)
+        record = json.loads(metadata if text is None else text)
     except json.JSONDecodeError as error:
         raise InputError(f"--metadata is neither a file nor JSON: {error}") from None
-    if not isinstance(metadata, dict):
-        raise InputError(f'--metadata must be a JSON object such as {{"year": 2026}}; got {metadata!r}')
-    return metadata
+    if not isinstance(record, dict):
+        raise InputError(f'--metadata must be a JSON object such as {{"year": 2026}}; got {record!r}')
+    return record

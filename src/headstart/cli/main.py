@@ -1,6 +1,6 @@
-"""The ``headstart`` command.
+"""The ``headstart`` command: it registers the commands, and reports their errors.
 
-The modules of the commands import at the top only what their options and help texts need. Each command
+The modules of the commands import at the top only the modules that options and help texts need. Each command
 imports the rest when it runs, so that help and version are shown without waiting for torch.
 """
 
@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 
 from headstart import __version__
 from headstart.cli import ask, change, fit, research, serve
+from headstart.cli.options import expand_groups
 from headstart.cli.output import say
 from headstart.distributed import is_launched
 from headstart.errors import HeadstartError, command_line
@@ -24,7 +25,7 @@ from headstart.parallel import set_openmp_wait_policy
 
 
 class _InterruptedError(Exception):
-    """Stands for Ctrl-C, because typer would catch a KeyboardInterrupt and print its own message."""
+    """Replaces KeyboardInterrupt, which typer would catch to print its own message."""
 
 
 class _Commands(TyperGroup):
@@ -60,9 +61,11 @@ for _command in (
     ask.info,
     ask.check,
     change.add_feature,
+    change.add_row,
     change.add_rows,
     change.observe,
     change.observe_feature,
+    change.observe_row,
     change.remove,
     change.rename_feature,
     change.rename_row,
@@ -73,9 +76,9 @@ for _command in (
     research.fetch,
     research.reproduce,
 ):
-    app.command(_command.__name__.replace("_", "-"))(_command)
+    app.command(_command.__name__.replace("_", "-"))(expand_groups(_command))
 
-app.add_typer(serve.tokens, name="token")
+app.add_typer(serve.token_commands, name="token")
 
 
 def _show_version(wanted: bool) -> None:
@@ -92,7 +95,7 @@ def _options(
         typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True),
     ] = False,
 ) -> None:
-    """Options before the command."""
+    """Take the options before the command."""
     _state["debug"] = debug
 
 
@@ -103,7 +106,7 @@ def main() -> None:
     """Run the command. An error is one line on stderr; the exit status is 0 only on success."""
     set_openmp_wait_policy()  # before a command imports torch
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # what a terminal cannot show is replaced
+        if isinstance(stream, io.TextIOWrapper):  # replace characters that the terminal cannot show
             stream.reconfigure(errors="replace" if stream is sys.stdout else "backslashreplace")
     try:
         with command_line():
@@ -127,7 +130,7 @@ def _stop(message: Text, error: BaseException, status: int) -> None:
         raise error
     if is_launched() and os.environ["RANK"] != "0":
         if getattr(error, "shared", False):
-            sys.exit(status)  # the first process says it
+            sys.exit(status)  # the first process prints the message
         message = Text.assemble(f"process {os.environ['RANK']}: ", message)
     say(message, stderr=True)
     sys.exit(status)

@@ -1,34 +1,48 @@
-"""Define the options that commands share, and parse their texts."""
+"""Define the options that commands share, and read the files and names that they give."""
 
 from __future__ import annotations
 
 import errno
-import json
-from collections.abc import Collection
+import functools
+import inspect
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from headstart.errors import InputError, did_you_mean
+from headstart.errors import InputError
 
 if TYPE_CHECKING:
-    from headstart.model import Headstart
     from headstart.table import Table
+    from headstart.table.sources import TextFormat
 
+# -- single arguments and options ---------------------------------------------------------------------
+
+Model = Annotated[Path, typer.Argument(help="Folder of a saved model.", show_default=False)]
+
+Feature = Annotated[str, typer.Argument(help="Name of the feature.", show_default=False)]
+
+Row = Annotated[str, typer.Argument(help="Name of the row.", show_default=False)]
 
 Observations = Annotated[
     Path, typer.Argument(help="CSV or Parquet file, long (row, feature, value) or wide.", show_default=False)
 ]
 
-Model = Annotated[Path, typer.Argument(help="Folder of a saved model.", show_default=False)]
+LongObservations = Annotated[
+    Path,
+    typer.Argument(help="CSV or Parquet file with the columns row, feature and value.", show_default=False),
+]
+
+NAMES_HELP = "A name, several names separated by commas, or a file with one name per line. Can be repeated."
+
+FeatureNames = Annotated[list[str] | None, typer.Option("--features", help=NAMES_HELP)]
+
+RowNames = Annotated[list[str] | None, typer.Option("--rows", help=NAMES_HELP)]
 
 Metadata = Annotated[
     Path | None, typer.Option("--metadata", help="CSV or Parquet file of metadata, one line per feature.")
-]
-
-RowMetadata = Annotated[
-    Path | None, typer.Option("--row-metadata", help="CSV or Parquet file of metadata, one line per row.")
 ]
 
 MetaShare = Annotated[
@@ -50,11 +64,6 @@ FeatureColumn = Annotated[
 
 ValueColumn = Annotated[
     str | None, typer.Option("--value", help="Column with the value.", show_default="value")
-]
-
-TimeColumn = Annotated[
-    str | None,
-    typer.Option("--time", help="Column that says when an observation was made: numbers or dates."),
 ]
 
 TableKind = Annotated[
@@ -106,68 +115,144 @@ MetadataTypes = Annotated[
 
 BackboneName = Annotated[str, typer.Option("--backbone", help="factorisation, pvae or feedforward.")]
 
-TrainingDevice = Annotated[
-    str | None,
-    typer.Option(
-        "--device",
-        help="Where training is computed: cpu, cuda, or cuda:1 and so on. The model can be used without it.",
-        show_default="cpu",
-    ),
+Shots = Annotated[
+    str,
+    typer.Option("--shots", help="Numbers of observations of a new feature, separated by commas."),
 ]
-
-NAMES_HELP = "A name, several names separated by commas, or a file with one name per line. Can be repeated."
 
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print no progress and no messages.")]
 
+# -- groups of options --------------------------------------------------------------------------------
 
-def read_table(
-    observations: Path,
-    metadata: Path | None,
-    columns: tuple[str | None, str | None, str | None],
-    kinds: list[str] | None,
-    form: Any,
-    duplicates: Any,
-    metadata_types: list[str] | None,
-    text: tuple[str | None, str | None, str | None],
-    *,
-    quiet: bool,
-    row_metadata: Path | None = None,
-    time: str | None = None,
-) -> Table:
-    """Read a table as the options say.
 
-    ``columns`` are the columns of row, feature and value, ``text`` the separator, decimal point and encoding.
+def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command whose parameters are single options, as typer requires.
+
+    A parameter of ``command`` whose type is a dataclass is a group of options: each field becomes an option
+    of the returned command, which calls ``command`` with an instance of the dataclass.
     """
-    from headstart.table import Table
 
-    row, feature, value = columns
-    separator, decimal, encoding = text
-    return Table.read(
-        observations,
-        metadata=metadata,
-        row_metadata=row_metadata,
-        row=row,
-        feature=feature,
-        value=value,
-        time=time,
-        form=form,
-        kinds=_kinds(kinds or []),
-        metadata_types=_pairs(metadata_types or []),
-        duplicates=duplicates,
-        quiet=quiet,
-        separator=separator,
-        decimal=decimal,
-        encoding=encoding,
+    @functools.wraps(command)
+    def run(**options: Any) -> None:
+        _call(command, options)
+
+    parameters = list(_parameters(command))
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+def _parameters(function: Callable[..., Any]) -> Iterator[inspect.Parameter]:
+    """Yield the parameters of a command or group; in place of a group, those of the group."""
+    types = get_type_hints(function, include_extras=True)
+    for name, parameter in inspect.signature(function).parameters.items():
+        if is_dataclass(types[name]):
+            yield from _parameters(types[name])
+        else:
+            yield parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=types[name])
+
+
+def _call(function: Callable[..., Any], options: dict[str, Any]) -> Any:
+    """Call a command or create a group from the options that it needs."""
+    types = get_type_hints(function, include_extras=True)
+    names = inspect.signature(function).parameters
+    return function(
+        **{
+            name: _call(types[name], options) if is_dataclass(types[name]) else options[name]
+            for name in names
+        }
     )
 
 
-def read_rows(
-    path: Path,
-    columns: tuple[str | None, str | None, str | None],
-    text: tuple[str | None, str | None, str | None],
-) -> dict[str, dict[str, float]]:
-    """Read the observations of rows that are not in a model, as {row: {feature: value}}."""
-    table = read_table(path, None, columns, ["real"], "long", "error", None, text, quiet=True)
+@dataclass(frozen=True, kw_only=True)
+class ColumnOptions:
+    """The columns of a file in the long form."""
+
+    row: RowColumn = None
+    feature: FeatureColumn = None
+    value: ValueColumn = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextOptions:
+    """The format of text files."""
+
+    separator: Separator = None
+    decimal: Decimal = None
+    encoding: Encoding = None
+
+    @property
+    def format(self) -> TextFormat:
+        """The format as the table's readers take it."""
+        from headstart.table.sources import TextFormat
+
+        return TextFormat(self.separator, self.decimal, self.encoding)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableOptions:
+    """How to read a file of observations."""
+
+    columns: ColumnOptions
+    kind: TableKind = None
+    form: Form = "auto"
+    duplicates: Duplicates = "error"
+    text: TextOptions
+
+    def read(
+        self,
+        observations: Path,
+        *,
+        quiet: bool,
+        metadata: Path | None = None,
+        metadata_types: list[str] | None = None,
+        row_metadata: Path | None = None,
+        time: str | None = None,
+    ) -> Table:
+        """Read a table from a file of observations and files of metadata."""
+        from headstart.table import Table
+
+        return Table.read(
+            observations,
+            metadata=metadata,
+            row_metadata=row_metadata,
+            row=self.columns.row,
+            feature=self.columns.feature,
+            value=self.columns.value,
+            time=time,
+            form=self.form,  # type: ignore[arg-type]  # Table.read checks it
+            kinds=_parse_kinds(self.kind or []),
+            metadata_types=_parse_types(metadata_types or []),
+            duplicates=self.duplicates,  # type: ignore[arg-type]  # Table.read checks it
+            quiet=quiet,
+            separator=self.text.separator,
+            decimal=self.text.decimal,
+            encoding=self.text.encoding,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewRowOptions:
+    """A file of observations of rows that are not in the model."""
+
+    new_rows: Annotated[
+        Path | None, typer.Option(help="File of observations of rows that are not in the model.")
+    ] = None
+    columns: ColumnOptions
+    text: TextOptions
+
+    def read(self) -> dict[str, dict[str, float]] | None:
+        """Return the observations as ``{row: {feature: value}}``, or None if the option is not used."""
+        return None if self.new_rows is None else read_rows(self.new_rows, self.columns, self.text)
+
+
+# -- reading the texts of options ---------------------------------------------------------------------
+
+
+def read_rows(path: Path, columns: ColumnOptions, text: TextOptions) -> dict[str, dict[str, float]]:
+    """Read the observations of rows that are not in a model, as ``{row: {feature: value}}``."""
+    options = TableOptions(columns=columns, kind=["real"], form="long", text=text)
+    table = options.read(path, quiet=True)
     rows: dict[str, dict[str, float]] = {name: {} for name in table.rows}
     for row, feature, value in zip(table.row_index, table.feature_index, table.values.tolist(), strict=True):
         rows[table.rows[row]][table.features[feature]] = value
@@ -175,60 +260,60 @@ def read_rows(
 
 
 def whole_numbers(text: str, option: str) -> list[int]:
-    """Read whole numbers that are separated by commas."""
+    """Read the whole numbers that ``option`` gives, separated by commas."""
     try:
-        return [int(part) for part in parts(text)]
+        return [int(part) for part in split_commas(text)]
     except ValueError:
         raise InputError(f"{option} must be whole numbers separated by commas; got {text!r}") from None
 
 
-def parts(text: str) -> list[str]:
+def split_commas(text: str) -> list[str]:
     """Split a text at its commas.
 
-    >>> parts("u1, u2,")
+    >>> split_commas("u1, u2,")
     ['u1', 'u2']
     """
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def file_text(given: str) -> str | None:
+def read_text(path: str) -> str | None:
     """Return the content of the file with this path, or None if there is no such file."""
     try:
-        return Path(given).read_text(encoding="utf-8") if Path(given).is_file() else None
+        return Path(path).read_text(encoding="utf-8") if Path(path).is_file() else None
     except UnicodeDecodeError:
-        raise InputError(f"{given} is not UTF-8 text") from None
+        raise InputError(f"{path} is not UTF-8 text") from None
     except ValueError:  # a null character: not a path
         return None
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
             return None
-        raise InputError(f"{given} cannot be read: {error.strerror or error}") from error
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
-def read_names(given: list[str] | None, existing: Collection[str], option: str) -> list[str] | None:
-    """Return the names that an option gives, or None if it is not used.
+def read_names(texts: list[str] | None, existing: Collection[str], option: str) -> list[str] | None:
+    """Return the names that ``option`` gives, or None if it is not used.
 
-    Each text is one of the ``existing`` names, several names separated by commas, or a file of names.
+    Each of ``texts`` is one of the ``existing`` names, several names separated by commas, or a file of names.
     """
-    if given is None:
+    if texts is None:
         return None
     names: list[str] = []
-    for text in given:
+    for text in texts:
         if text in existing:  # first, because a name may contain commas
             names.append(text)
-        elif (content := file_text(text)) is not None:
+        elif (content := read_text(text)) is not None:
             names += [line.strip() for line in content.splitlines() if line.strip()]
         else:
-            names += parts(text)
+            names += split_commas(text)
     if not names:
         raise InputError(f"{option} gives no name; leave it out to use all")
     return names
 
 
-def _kinds(texts: list[str]) -> dict[str | None, str] | str | None:
-    """Return the kind of all features, or the kinds of single features and, by None, that of the others.
+def _parse_kinds(texts: list[str]) -> dict[str | None, str] | str | None:
+    """Return the kind of all features, or a mapping of features to kinds; None stands for all others.
 
-    >>> _kinds(["real", "a=b=rating:1:5"]), _kinds(["real"])
+    >>> _parse_kinds(["real", "a=b=rating:1:5"]), _parse_kinds(["real"])
     ({None: 'real', 'a=b': 'rating:1:5'}, 'real')
     """
     kinds: dict[str | None, str] = {}
@@ -244,16 +329,21 @@ def _kinds(texts: list[str]) -> dict[str | None, str] | str | None:
     return kinds[None] if list(kinds) == [None] else kinds or None
 
 
-def _pairs(texts: list[str]) -> dict[str, str]:
+def _parse_types(texts: list[str]) -> dict[str, str]:
+    """Return the types of metadata columns by name.
+
+    >>> _parse_types(["year=category", "plot=text:128"])
+    {'year': 'category', 'plot': 'text:128'}
+    """
     from headstart.table.columns import COLUMN_TYPES
 
     pairs: dict[str, str] = {}
     for text in texts:
-        # A name may contain "=", and so may the folder of a model: what follows the right one is a type.
-        places = [place for place, letter in enumerate(text) if letter == "="]
-        fitting = [at for at in places if text[at + 1 :].partition(":")[0] in COLUMN_TYPES]
-        at = (fitting or places or [0])[-1]
-        name, kind = text[:at], text[at + 1 :]
+        # The name of a column may contain "=", and so may the folder of an encoder: split before a type.
+        positions = [position for position, letter in enumerate(text) if letter == "="]
+        before_type = [i for i in positions if text[i + 1 :].partition(":")[0] in COLUMN_TYPES]
+        split = (before_type or positions or [0])[-1]
+        name, kind = text[:split], text[split + 1 :]
         if not (name and kind):
             raise InputError(f"--metadata-type must be NAME=TYPE, such as year=category; got {text!r}")
         if name in pairs:
@@ -262,92 +352,3 @@ def _pairs(texts: list[str]) -> dict[str, str]:
             )
         pairs[name] = kind
     return pairs
-
-
-SECTIONS = ("backbone", "adapter", "pretraining", "metatraining")
-
-Set = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="SECTION.NAME=VALUE",
-        help="A setting of the backbone, adapter, pretraining or metatraining, such as "
-        "metatraining.epochs=20 or backbone.latent=16. Can be repeated.",
-    ),
-]
-
-
-def read_settings(texts: list[str] | None) -> dict[str, dict[str, Any]]:
-    """Return the settings by section; a value is JSON, or else text.
-
-    >>> read_settings(["metatraining.epochs=20", "metatraining.shots=log"])["metatraining"]
-    {'epochs': 20, 'shots': 'log'}
-    """
-    found: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
-    for text in texts or []:
-        place, equals, value = text.partition("=")
-        section, dot, name = place.strip().partition(".")
-        if not (equals and dot and name and value.strip()):
-            raise InputError(
-                f"--set must be SECTION.NAME=VALUE, such as metatraining.epochs=20; got {text!r}"
-            )
-        if section not in found:
-            hint = did_you_mean(section, SECTIONS) or f"; there are {', '.join(SECTIONS)}"
-            raise InputError(f"--set: there is no section {section!r}{hint}")
-        if name in found[section]:
-            raise InputError(f"--set gives {section}.{name} twice; keep one")
-        try:
-            found[section][name] = json.loads(value)
-        except json.JSONDecodeError:
-            found[section][name] = value.strip()
-    return found
-
-
-def configured_model(
-    backbone: str,
-    adapter: str,
-    given: list[str] | None,
-    meta_share: float | None,
-    seed: int,
-    *,
-    quiet: bool,
-    half_life: str | None = None,
-    device: str | None = None,
-) -> Headstart:
-    """Check all that is set for training and return a model that is yet to be fitted."""
-    from headstart.adapters.base import adapter_config
-    from headstart.backbones.base import backbone_config
-    from headstart.core.devices import training_device
-    from headstart.model import Headstart
-    from headstart.model.state import Settings
-    from headstart.table.times import half_life_of
-    from headstart.training.meta_training import MetaTrainingConfig
-    from headstart.training.pretraining import PretrainingConfig
-    from headstart.training.recipe import AUTO
-
-    own = read_settings(given)
-    training_device(device)
-    if adapter == AUTO and own["adapter"]:
-        raise InputError(
-            "--set adapter.… goes with an adapter of your choice, as --adapter chn; not with auto"
-        )
-    checked = Settings(
-        backbone=backbone_config(backbone).revised(**own["backbone"]),
-        adapter=AUTO if adapter == AUTO else adapter_config(adapter, seed).revised(**own["adapter"]),
-        pretraining=PretrainingConfig.of(own["pretraining"]),
-        metatraining=MetaTrainingConfig.of(own["metatraining"]),
-        meta_share=meta_share,
-        random_state=seed,
-        half_life=half_life_of(half_life),
-    )
-    return Headstart(
-        checked.backbone,
-        checked.adapter,
-        checked.pretraining,
-        checked.metatraining,
-        meta_share=meta_share,
-        random_state=seed,
-        quiet=quiet,
-        half_life=checked.half_life,
-        device=device,
-    )

@@ -1,4 +1,4 @@
-"""Print answers of commands as a table, JSON or CSV, to the screen or a file."""
+"""Print the answers of commands as a table, JSON or CSV, or write them to a file."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from rich.table import Column
 from rich.table import Table as Grid
 from rich.text import Text
 
+from headstart.cli.options import Quiet
 from headstart.errors import InputError, SurpriseWarning, did_you_mean
 
 if TYPE_CHECKING:
@@ -29,8 +30,8 @@ def say(message: str | Text, stderr: bool = False) -> None:
 
 
 @contextmanager
-def notes() -> Iterator[None]:
-    """Print the warnings about surprising observations inside the block as notes."""
+def print_surprises() -> Iterator[None]:
+    """Print the ``SurpriseWarning`` of the ``with`` block as notes, without Python's format of warnings."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", SurpriseWarning)
         yield
@@ -60,7 +61,7 @@ def show_facts(facts: Iterable[tuple[str, str]]) -> None:
 
 FORMATS = ("table", "json", "csv")
 
-MAX_LINES = 50  # more are not printed as a table
+MAX_LINES = 50  # of a printed table
 
 Format = Annotated[
     str | None,
@@ -71,12 +72,23 @@ Out = Annotated[
     str | None, typer.Option("--out", help="CSV, Parquet or JSON file to write, or - for standard output.")
 ]
 
-Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but what was asked for.")]
+
+@dataclass(frozen=True, kw_only=True)
+class OutputOptions:
+    """Where and how to write the answer of a command."""
+
+    format: Format = None
+    out: Out = None
+    quiet: Quiet = False
+
+    def destination(self) -> Destination:
+        """Check the options, and return the destination."""
+        return check_destination(self.out, self.format, self.quiet)
 
 
 @dataclass(frozen=True)
 class Destination:
-    """Where to write, and how."""
+    """A file or standard output, and the format to write to it."""
 
     path: Path | None  # None: standard output
     format: str  # table, json, csv or parquet
@@ -85,7 +97,7 @@ class Destination:
     def write(
         self, lines: pa.Table, shown: Mapping[str, str] | None = None, title: str | None = None
     ) -> None:
-        """Write lines; as a table, numbers are rounded as the formats in ``shown`` say, by column."""
+        """Write lines. In a printed table, ``shown`` gives the number format of each column."""
         if self.path is None and self.format == "table":
             self._show(lines, shown or {}, title)
         elif self.path is None:
@@ -98,7 +110,7 @@ class Destination:
             self.say(f"wrote {len(lines)} lines to {self.path}")
 
     def say(self, message: str) -> None:
-        """Print a message, unless it would be mixed with the answer or is not wanted."""
+        """Print a message unless ``quiet``; to stderr if the answer goes to standard output."""
         if not self.quiet:
             say(message, stderr=self.path is None and self.format != "table")
 
@@ -108,9 +120,9 @@ class Destination:
                 return ""
             return format(value, shown.get(name, ".4g")) if isinstance(value, float) else str(value)
 
-        some = lines.slice(0, MAX_LINES).to_pylist()
+        first_lines = lines.slice(0, MAX_LINES).to_pylist()
         names = lines.column_names
-        show(names, [[text(name, line[name]) for name in names] for line in some], title)
+        show(names, [[text(name, line[name]) for name in names] for line in first_lines], title)
         if len(lines) > MAX_LINES:
             self.say(f"… and {len(lines) - MAX_LINES} more; use --out FILE to write all of them")
 
@@ -138,8 +150,11 @@ class Destination:
         return buffer.getvalue()
 
 
-def destination(out: str | None, form: str | None, quiet: bool, option: str = "--out") -> Destination:
-    """Check what ``--out`` (or another option) and ``--format`` say, before any work."""
+def check_destination(out: str | None, form: str | None, quiet: bool, option: str = "--out") -> Destination:
+    """Check the path ``out`` of ``option`` and the format ``form``, and return the destination.
+
+    Commands call this before any work.
+    """
     if form is not None and form not in FORMATS:
         raise InputError(f"--format must be table, json or csv; got {form!r}{did_you_mean(form, FORMATS)}")
     if out is None or out == "-":

@@ -1,4 +1,4 @@
-"""Run the demo, benchmarks and the paper's experiments, and download data sets."""
+"""Commands for research: demo, benchmark, fetch and reproduce."""
 
 from __future__ import annotations
 
@@ -12,22 +12,14 @@ from rich.text import Text
 
 from headstart.cli.options import (
     BackboneName,
-    Decimal,
-    Duplicates,
-    Encoding,
-    FeatureColumn,
-    Form,
     Metadata,
     MetadataTypes,
     MetaShare,
     Observations,
     Quiet,
-    RowColumn,
-    Separator,
-    TableKind,
-    ValueColumn,
-    parts,
-    read_table,
+    Shots,
+    TableOptions,
+    split_commas,
     whole_numbers,
 )
 from headstart.cli.output import say, show
@@ -41,7 +33,9 @@ Out = Annotated[Path, typer.Option("--out", help="Folder for the results. Finish
 
 Methods = Annotated[str, typer.Option(help="Names separated by commas, or 'all' for every method.")]
 
-Shots = Annotated[str, typer.Option(help="Numbers of observations of a new feature, separated by commas.")]
+Splits = Annotated[int, typer.Option(help="Number of random splits of the features.", min=1)]
+
+Seed = Annotated[int, typer.Option(help="Seed of the first split; split i uses seed + i.", min=0)]
 
 TestShare = Annotated[float, typer.Option(help="Share of the features that is held out as new.")]
 
@@ -58,21 +52,14 @@ By = Annotated[
 def benchmark(
     observations: Observations,
     out: Out,
+    *,
     metadata: Metadata = None,
-    row: RowColumn = None,
-    feature: FeatureColumn = None,
-    value: ValueColumn = None,
-    kind: TableKind = None,
-    form: Form = "auto",
-    duplicates: Duplicates = "error",
     metadata_type: MetadataTypes = None,
-    separator: Separator = None,
-    decimal: Decimal = None,
-    encoding: Encoding = None,
+    reading: TableOptions,
     methods: Methods = "auto,chn,mean,mean-head,knn-10",
     shots: Shots = "0,1,2,4,8,16,32",
-    splits: Annotated[int, typer.Option(help="Number of random splits of the features.", min=1)] = 5,
-    seed: Annotated[int, typer.Option(help="Seed of the first split; split i uses seed + i.", min=0)] = 0,
+    splits: Splits = 5,
+    seed: Seed = 0,
     test_share: TestShare = 0.1,
     meta_share: MetaShare = None,
     by: By = None,
@@ -96,7 +83,7 @@ def benchmark(
     from headstart.progress import Reporter
 
     config = BenchmarkConfig(
-        methods=tuple(adapter_names() if methods == "all" else parts(methods)),
+        methods=tuple(adapter_names() if methods == "all" else split_commas(methods)),
         shots=tuple(whole_numbers(shots, "--shots")),
         splits=splits,
         seed=seed,
@@ -107,16 +94,13 @@ def benchmark(
         backbone=backbone_config(backbone),
     )
     config.check_methods()  # before the table is read, which can take long
-    columns, text = (row, feature, value), (separator, decimal, encoding)
-    table = read_table(
-        observations, metadata, columns, kind, form, duplicates, metadata_type, text, quiet=quiet
-    )
+    table = reading.read(observations, quiet=quiet, metadata=metadata, metadata_types=metadata_type)
     results = Benchmark(table, config, name=observations.name).run(out, Reporter(quiet))
     for test, metric in product(TESTS, ("rmse", "auroc")):
         if metric in results.metrics_of(test):
-            shown = metric_table(results, metric, test)
-            lines = [(method, *cells) for method, cells in shown.cells.items()]
-            show(("method", *map(str, shown.shots)), lines, title=shown.title)
+            errors = metric_table(results, metric, test)
+            lines = [(method, *cells) for method, cells in errors.cells.items()]
+            show(("method", *map(str, errors.shots)), lines, title=errors.title)
     picture = "kshot.png, " if (out / "kshot.png").exists() else ""
     say(f"wrote {out}/results.json, {picture}report.html and results.md")
 
@@ -145,21 +129,24 @@ def demo(
 
 def _show_scores(results: Results) -> None:
     curves = results.curves("rmse")
-    tested = results.data["splits"][0]["tested"]
+    film_count = results.data["splits"][0]["tested"]
     best = [min(curve.mean[i] for curve in curves.values()) for i in range(len(results.shots))]
     lines: list[list[str | Text]] = []
     for method, curve in curves.items():
         pairs = zip(curve.mean, best, strict=True)
         cells = [Text(f"{value:.3f}", "bold green" if value == least else "") for value, least in pairs]
         lines.append([method, *cells])
-    title = f"RMSE in stars on {tested} new films, by number of ratings shown (lower is better)"
+    title = f"RMSE in stars on {film_count} new films, by number of ratings shown (lower is better)"
     show(("method", *map(str, results.shots)), lines, title=title)
 
 
 def _show_story(story: FilmPredictions) -> None:
     lines = []
     for i, user in enumerate(story.users):
-        cells = [f"{mean:.1f} ± {std:.1f}" for mean, std in (each[i] for each in story.predicted.values())]
+        cells = [
+            f"{mean:.1f} ± {std:.1f}"
+            for mean, std in (predictions[i] for predictions in story.predicted.values())
+        ]
         lines.append((user, *cells, f"{story.truth[i]:g}"))
     header = ("user", *(f"after {shots} ratings" for shots in story.predicted), "true rating")
     show(header, lines, title=f"{story.film}: predicted ± standard deviation")
@@ -207,10 +194,10 @@ def reproduce(
             "--data", help="Folder that contains ml-1m/, neuropathic/ and eedi/.", envvar="HEADSTART_DATA"
         ),
     ] = None,
-    splits: Annotated[int, typer.Option(min=1, help="Number of random splits of the features.")] = 5,
+    splits: Splits = 5,
     preset: Annotated[str, typer.Option(help="Hyper-parameters: paper or tuned.")] = "paper",
     quick: Annotated[bool, typer.Option("--quick", help="Use made-up data and a few epochs.")] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the first split; split i uses seed + i.")] = 0,
+    seed: Seed = 0,
     quiet: Quiet = False,
 ) -> None:
     """Run an experiment of the paper. After an interruption, the same command continues.

@@ -23,14 +23,14 @@ StoreUrl = Annotated[
     str | None,
     typer.Option(
         "--store",
-        help="Where to keep what arrives: sqlite:///FILE or postgresql://USER@HOST/DATABASE.",
+        help="URL of the store of changes: sqlite:///FILE or postgresql://USER@HOST/DATABASE.",
         show_default="sqlite:///MODEL.db, beside the model",
     ),
 ]
 
 Url = Annotated[str, typer.Option("--store", help="URL of the store.", show_default=False)]
 
-tokens = typer.Typer(
+token_commands = typer.Typer(
     no_args_is_help=True, help="Create, list and revoke the API tokens of a service.", rich_markup_mode="rich"
 )
 
@@ -39,16 +39,16 @@ def serve(
     model: Model,
     store: StoreUrl = None,
     host: Annotated[
-        str, typer.Option(help="Address to listen on. Other than this machine's own needs tokens.")
-    ] = ("127.0.0.1"),
+        str, typer.Option(help="Address to listen on. Any other than this machine's own needs tokens.")
+    ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.", min=0, max=65535)] = 8000,
     workers: Annotated[int, typer.Option(help="Number of processes.", min=1, max=64)] = 1,
     rate: Annotated[float, typer.Option(help="Requests per second that a token may make.", min=0.1)] = 2000.0,
     watch: Annotated[
-        bool, typer.Option(help="Take over a model that replaces the served one in its folder.")
+        bool, typer.Option(help="Reload the model when another one is saved to its folder.")
     ] = True,
 ) -> None:
-    """Serve a model over HTTP: what arrives is kept in a store, and the model's folder is only read.
+    """Serve a model over HTTP. Changes are kept in a store; the model's folder is only read.
 
     Example: [bold]headstart serve films.headstart --port 8000[/bold]
     """
@@ -58,27 +58,27 @@ def serve(
     from headstart.service.store import redact_url
     from headstart.service.worker import ServiceSettings
 
-    model_digest(model)  # an error before anything is started
+    model_digest(model)  # raises an error before anything is started
     url = store or default_store(model)
     loopback = is_loopback(host)
-    with _opened(url) as opened:
-        known = [token for token in opened.tokens() if token.revoked is None]
-    if not known and not loopback:
+    with _open_store(url) as opened:
+        tokens = [token for token in opened.tokens() if token.revoked is None]
+    if not tokens and not loopback:
         raise InputError(
             f"there are no tokens, so that everyone who reaches {host} could change the model; make one with "
             f"headstart token create NAME --scope admin --store {url}, or leave out --host"
         )
     settings = ServiceSettings(loopback=loopback, rate=rate, burst=2 * rate, watch_model=watch)
-    shown = f"[{host}]" if ":" in host else host
-    say(f"serving {model} with the store {redact_url(url)} at http://{shown}:{port}")
-    if not known:
+    address = f"[{host}]" if ":" in host else host
+    say(f"serving {model} with the store {redact_url(url)} at http://{address}:{port}")
+    if not tokens:
         say("there are no tokens: only this machine can reach it, and everyone on it may change everything")
     run(model, url, settings, host, port, workers)
 
 
-@tokens.command("create")
+@token_commands.command("create")
 def create(
-    name: Annotated[str, typer.Argument(help="Whose token it is.", show_default=False)],
+    name: Annotated[str, typer.Argument(help="Name of the token, such as its user.", show_default=False)],
     store: Url,
     scope: Annotated[
         list[str] | None, typer.Option("--scope", help="read, write or admin; each contains those before it.")
@@ -91,18 +91,18 @@ def create(
     _require_service()
     from headstart.service.auth import create_token
 
-    with _opened(store) as opened:
+    with _open_store(store) as opened:
         typer.echo(create_token(opened, name, scope or ["read"]))
 
 
-@tokens.command("list")
+@token_commands.command("list")
 def list_tokens(store: Url) -> None:
     """List all tokens; their secrets are not kept.
 
     Example: [bold]headstart token list --store sqlite:///films.db[/bold]
     """
     _require_service()
-    with _opened(store) as opened:
+    with _open_store(store) as opened:
         lines = [
             (
                 token.id,
@@ -116,46 +116,47 @@ def list_tokens(store: Url) -> None:
     show(("id", "name", "scopes", "created", "revoked"), lines)
 
 
-@tokens.command("revoke")
+@token_commands.command("revoke")
 def revoke(
-    identity: Annotated[str, typer.Argument(metavar="ID", help="Of the token, as list shows it.")], store: Url
+    identity: Annotated[str, typer.Argument(metavar="ID", help="ID of the token, as list shows it.")],
+    store: Url,
 ) -> None:
-    """Let a token be refused from now on, by running services within a second.
+    """Revoke a token. Running services refuse it within a second.
 
     Example: [bold]headstart token revoke 0123456789ab --store sqlite:///films.db[/bold]
     """
     _require_service()
-    with _opened(store) as opened:
+    with _open_store(store) as opened:
         opened.revoke_token(identity)
     say(f"revoked {identity}")
 
 
 def export_store(store: str) -> tuple[pa.Table, pa.Table]:
-    """What arrived at a service: observations in the long form, and the metadata of added features."""
+    """Return the observations in a store in the long form, and the metadata of the features added to it."""
     _require_service()
     from headstart.service.views import export
 
-    with _opened(store) as opened:
+    with _open_store(store) as opened:
         return export(opened)
 
 
-def join_url(model: Path, store: str) -> Headstart:
-    """A saved model with all that arrived at a service that serves it."""
+def load_with_store(model: Path, store: str) -> Headstart:
+    """Load a saved model, and apply the changes in the store of a service that serves it."""
     _require_service()
     from headstart.service.live_model import LiveModel
 
-    with _opened(store) as opened:
+    with _open_store(store) as opened:
         return LiveModel(opened, model).snapshot.model
 
 
 def default_store(model: Path) -> str:
-    """The store beside a model's folder."""
-    place = model.resolve()
-    return f"sqlite:///{place.with_name(place.name + '.db')}"
+    """Return the URL of a store beside the folder of a model."""
+    folder = model.resolve()
+    return f"sqlite:///{folder.with_name(folder.name + '.db')}"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address can be reached from this machine only."""
+    """Return whether an address can be reached from this machine only."""
     if host == "localhost":
         return True
     try:
@@ -164,14 +165,14 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _opened(url: str) -> Store:
+def _open_store(url: str) -> Store:
     from headstart.service.store import Store
 
     return Store(url)
 
 
 def _require_service() -> None:
-    """Say what to install if the service's libraries are missing."""
+    """Raise an error that names the packages to install if the libraries of the service are missing."""
     from importlib.util import find_spec
 
     missing = [name for name in ("fastapi", "uvicorn", "sqlalchemy", "alembic") if find_spec(name) is None]

@@ -1,4 +1,8 @@
-"""How well a fitted model predicts what it has not seen: new features by shots, or cells of its own."""
+"""Evaluate a fitted model on a table with observations that it has not seen.
+
+Features that are not in the model are tested as new ones, by shots. For features of the model, the unobserved
+cells are predicted. ``evaluate`` is the implementation of ``Headstart.evaluate``.
+"""
 
 from __future__ import annotations
 
@@ -22,48 +26,64 @@ from headstart.table.kinds import KindType
 
 On = Literal["features", "cells"]
 
-_FEATURES_AT_ONCE = 1024
+_FEATURES_AT_ONCE = 1024  # new features that the adapter reads at once, which bounds the memory
 
 
 def evaluate(
     fitted: ModelState, table: Table, shots: Sequence[int], on: On | None, seed: int, what: str
 ) -> Results:
-    """Score the model on a table's features that it does not know, or on cells of those it knows."""
+    """Score the model on the features of a table that are not in it, or on cells of its own features.
+
+    Parameters
+    ----------
+    fitted : ModelState
+        The model.
+    table : Table
+        The observations.
+    shots : sequence of int
+        The numbers of shots at which new features are tested.
+    on : {"features", "cells"} or None
+        New features or unobserved cells; None tests new features if there are any.
+    seed : int
+        The seed that chooses the contexts of new features.
+    what : str
+        The name of the caller in error messages.
+    """
     if on not in (None, "features", "cells"):
         raise InputError(f"{option_name('on')} must be 'features' or 'cells'; got {on!r}")
-    known = np.array([name in fitted.catalogue for name in table.features], dtype=bool)
-    wanted = on or ("cells" if known.all() else "features")
-    chosen = np.flatnonzero(known if wanted == "cells" else ~known)
-    if len(chosen) == 0:
-        other, there = ("features", "none") if wanted == "cells" else ("cells", "all")
+    is_known = np.array([name in fitted.catalogue for name in table.features], dtype=bool)
+    on = on or ("cells" if is_known.all() else "features")
+    tested = np.flatnonzero(is_known if on == "cells" else ~is_known)
+    if len(tested) == 0:
+        other, known = ("features", "none") if on == "cells" else ("cells", "all")
         raise InputError(
-            f"{what}: the model knows {there} of the table's features, so there is nothing to evaluate "
-            f"{for_user(f'on={wanted!r}', f'--on {wanted}')} on; use {option_name('on', other)}"
+            f"{what}: the model knows {known} of the table's features, so there is nothing to evaluate "
+            f"{for_user(f'on={on!r}', f'--on {on}')} on; use {option_name('on', other)}"
         )
-    part = table.with_features(chosen)
-    places = np.array([fitted.rows.position(row) if row in fitted.rows else -1 for row in part.rows])
-    seen = places[part.row_index] >= 0
-    if not seen.any():
+    table = table.with_features(tested)
+    positions = np.array([fitted.rows.position(row) if row in fitted.rows else -1 for row in table.rows])
+    usable = positions[table.row_index] >= 0
+    if not usable.any():
         raise InputError(
             f"{what}: the model knows none of the rows that were observed "
-            f"(they are {join_names(part.rows, 3)}); "
+            f"(they are {join_names(table.rows, 3)}); "
             "rows must have the names that the model was fitted with"
         )
-    rows, columns = places[part.row_index[seen]], part.feature_index[seen].astype(np.int64)
-    values = part.values[seen].astype(np.float64)
+    rows, columns = positions[table.row_index[usable]], table.feature_index[usable].astype(np.int64)
+    values = table.values[usable].astype(np.float64)
     facts = {
-        "on": wanted,
-        "rows": int((places >= 0).sum()),
-        "features": len(chosen),
-        "observations": int(seen.sum()),
-        "unknown_rows": int((places < 0).sum()),
+        "on": on,
+        "rows": int((positions >= 0).sum()),
+        "features": len(tested),
+        "observations": int(usable.sum()),
+        "unknown_rows": int((positions < 0).sum()),
     }
-    if wanted == "cells":
-        return _on_cells(fitted, part, rows, columns, values, facts, what)
-    return _on_features(fitted, part, rows, columns, values, facts, shots, seed)
+    if on == "cells":
+        return _evaluate_cells(fitted, table, rows, columns, values, facts, what)
+    return _evaluate_new_features(fitted, table, rows, columns, values, facts, shots, seed)
 
 
-def _on_features(
+def _evaluate_new_features(
     fitted: ModelState,
     table: Table,
     rows: NDArray[np.int64],
@@ -73,8 +93,12 @@ def _on_features(
     shots: Sequence[int],
     seed: int,
 ) -> Results:
-    """The k-shot curve of features that are new to the model."""
-    kinds = _kinds_of(fitted, table)
+    """Compute the k-shot curve of features that are not in the model.
+
+    Observation i is the value ``values[i]`` of the model's row ``rows[i]`` at the table's feature
+    ``columns[i]``; ``facts`` about them become part of the results.
+    """
+    kinds = _model_kinds(fitted, table)
     cells = Cells.from_pairs(
         torch.from_numpy(columns),
         torch.from_numpy(rows),
@@ -83,52 +107,56 @@ def _on_features(
         len(fitted.rows),
     )
     types = torch.from_numpy(kinds.types)
-    finds = torch.tensor([float(fitted.middle is not None and kind == fitted.middle) for kind in kinds])
-    units = torch.stack([torch.zeros_like(finds), finds], dim=1).double()
-    batch = FeatureBatch(cells, _metadata_of(fitted, table), fitted.modelled(types), units)
+    finds_scale = torch.tensor([float(fitted.middle is not None and kind == fitted.middle) for kind in kinds])
+    units = torch.stack([torch.zeros_like(finds_scale), finds_scale], dim=1).double()
+    batch = FeatureBatch(cells, _encoded_metadata(fitted, table), fitted.modelled(types), units)
     test = KShotTest(batch, kinds, shots, seed)
     name = fitted.settings.chosen_adapter.name
 
     @torch.no_grad()
-    def heads(context: FeatureBatch) -> Heads:
-        parts = [context.take(part) for part in torch.split(torch.arange(len(context)), _FEATURES_AT_ONCE)]
+    def adapt(features: FeatureBatch) -> Heads:
+        blocks = torch.split(torch.arange(len(features)), _FEATURES_AT_ONCE)
+        parts = [features.take(block) for block in blocks]
         return Heads.concatenate(
             [fitted.honest(fitted.adapter.adapt(part, fitted.states), part, fitted.states) for part in parts]
         )
 
     likelihood = fitted.knowledge.likelihood
-    runs = score_heads(name, heads, fitted.states, likelihood, test, fitted.calibration, {})
+    runs = score_heads(name, adapt, fitted.states, likelihood, test, fitted.calibration, {})
     facts = {**facts, "tested": len(test), "left_out": test.left_out}
     return Results(
         data=facts, settings={"methods": [name], "shots": list(test.shots), "seed": seed}, runs=runs
     )
 
 
-def _kinds_of(fitted: ModelState, table: Table) -> Kinds:
-    """The kinds of new features; where the model finds scales of its own, a real is given in shared units."""
-    known = {kind.type for kind in fitted.kinds}
+def _model_kinds(fitted: ModelState, table: Table) -> Kinds:
+    """Return the kinds of new features; raise an error if the model was not fitted on such a kind.
+
+    If the model finds the scales of real features, they all get its common scale.
+    """
+    known_types = {kind.type for kind in fitted.kinds}
     for name, kind in zip(table.features, table.kinds, strict=True):
-        if kind.type not in known:
-            there = ", ".join(sorted({each.name for each in fitted.kinds}))
+        if kind.type not in known_types:
+            known_names = ", ".join(sorted({known.name for known in fitted.kinds}))
             raise InputError(
-                f"feature {name!r}: kind {kind} is not among those the model was fitted on ({there}); "
+                f"feature {name!r}: kind {kind} is not among those the model was fitted on ({known_names}); "
                 f"read the table with {option_name('kinds')}"
             )
     middle = fitted.middle
     return Kinds([middle if middle and kind.type == KindType.REAL else kind for kind in table.kinds])
 
 
-def _metadata_of(fitted: ModelState, table: Table) -> torch.Tensor:
-    """The table's metadata as the model encodes it; columns that the model does not have are not read."""
+def _encoded_metadata(fitted: ModelState, table: Table) -> torch.Tensor:
+    """Encode the table's metadata: (features, width); columns that the model does not have are ignored."""
     if fitted.schema is None:
         return torch.zeros(len(table.features), 0)
     if table.metadata is None:
         return torch.from_numpy(fitted.schema.encode([{}] * len(table.features)))
-    names = [each.name for each in fitted.schema.columns if each.name in table.metadata.column_names]
+    names = [column.name for column in fitted.schema.columns if column.name in table.metadata.column_names]
     return torch.from_numpy(fitted.schema.encode_table(table.metadata.select(names), fitted.encoders))
 
 
-def _on_cells(
+def _evaluate_cells(
     fitted: ModelState,
     table: Table,
     rows: NDArray[np.int64],
@@ -137,31 +165,34 @@ def _on_cells(
     facts: dict[str, Any],
     what: str,
 ) -> Results:
-    """The errors of the heads as they are, at cells that neither they nor the rows have observed."""
+    """Compute the error of current heads, at cells that neither the features nor the rows have observed.
+
+    The parameters are those of ``_evaluate_new_features``.
+    """
     features = [fitted.catalogue[name] for name in table.features]
     order = np.argsort(columns, kind="stable")
-    ends = np.searchsorted(columns[order], np.arange(len(features) + 1))
-    means, stds, kept = [], [], []
+    starts = np.searchsorted(columns[order], np.arange(len(features) + 1))
+    means, stds, tested = [], [], []
     for column, feature in enumerate(features):
-        own = order[ends[column] : ends[column + 1]]
-        own = own[~np.isin(rows[own], fitted.observers(feature))]
-        states = fitted.states.take(torch.from_numpy(rows[own]))
-        names = Names([str(i) for i in range(len(own))], "row")
-        found = predict_features(fitted, names, states, [feature.name])
-        means.append(found.mean[:, 0])
-        stds.append(found.std[:, 0])
-        kept.append(own)
-    cells = np.concatenate(kept)
+        cells = order[starts[column] : starts[column + 1]]
+        cells = cells[~np.isin(rows[cells], fitted.observers(feature))]
+        states = fitted.states.take(torch.from_numpy(rows[cells]))
+        names = Names([str(i) for i in range(len(cells))], "row")
+        prediction = predict_features(fitted, names, states, [feature.name])
+        means.append(prediction.mean[:, 0])
+        stds.append(prediction.std[:, 0])
+        tested.append(cells)
+    cells = np.concatenate(tested)
     if len(cells) == 0:
         raise InputError(f"{what}: the model has observed all of these cells; give cells that were held out")
     kinds = np.array([feature.kind.type for feature in features])[columns[cells]]
     shots = np.array([feature.shots for feature in features])[columns[cells]]
-    name, usual = fitted.settings.chosen_adapter.name, int(np.median(shots))
-    scored = score(values[cells], np.concatenate(means), columns[cells], kinds, np.concatenate(stds))
+    name, median_shots = fitted.settings.chosen_adapter.name, int(np.median(shots))
+    scores = score(values[cells], np.concatenate(means), columns[cells], kinds, np.concatenate(stds))
     runs = [
-        Run(split=0, method=name, shots=usual, metric=metric, value=each.value, features=each.features,
-            targets=each.targets)
-        for metric, each in scored.items()
+        Run(split=0, method=name, shots=median_shots, metric=metric, value=result.value,
+            features=result.features, targets=result.targets)
+        for metric, result in scores.items()
     ]  # fmt: skip
     facts = {**facts, "tested": len(cells), "left_out": len(values) - len(cells)}
-    return Results(data=facts, settings={"methods": [name], "shots": [usual]}, runs=runs)
+    return Results(data=facts, settings={"methods": [name], "shots": [median_shots]}, runs=runs)

@@ -1,10 +1,13 @@
-"""Explain a prediction as a sum of parts."""
+"""Explain a prediction as a sum of contributions.
+
+``explain`` computes an ``Explanation``, the result of ``Headstart.explain``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,9 +20,9 @@ from headstart.core.types import FeatureBatch, RowStates
 from headstart.display import table_html
 from headstart.errors import InputError, for_user, option_name
 from headstart.model.features import Feature
-from headstart.model.inputs import NEW_ROW, is_observations, rows_of
+from headstart.model.inputs import NEW_ROW, check_rows, is_observations
 from headstart.model.observations import ObservationList
-from headstart.model.prediction import predict_features
+from headstart.model.prediction import plot_explanation, predict_features
 from headstart.model.row_states import RowInputs, compute_row_states, fitted_observations, row_inputs
 from headstart.model.state import ModelState
 from headstart.table import Names
@@ -38,6 +41,8 @@ _TITLES: dict[Source, str] = {
     "others": "",
 }
 
+_MAX_PARTS = 12  # contributions of a printed explanation; the others are added up
+
 
 @dataclass(frozen=True)
 class Contribution:
@@ -46,16 +51,23 @@ class Contribution:
     Attributes
     ----------
     source : str
-        Where it comes from: an ``"observation"`` of the row, the ``"choice"`` of features that the row
-        observed, the ``"row metadata"``, what else is known of the ``"row"`` (activations that the adapter
-        learned; heads that have changed since the row was read by them), a ``"metadata"`` column of the
-        feature, its ``"context"``, or the ``"link"`` (calibration, and the ends of a rating).
+        The origin of the contribution:
+
+        - ``"observation"``: one observation of the row;
+        - ``"choice"``: the choice of features that the row observed;
+        - ``"row metadata"``: the metadata of the row;
+        - ``"row"``: the rest of the row's state, which is the part that the adapter learned and the effect
+          of heads that have changed since the state was computed;
+        - ``"metadata"``: one metadata column of the feature;
+        - ``"context"``: the observations of the feature;
+        - ``"link"``: calibration, and the limits of a rating;
+        - ``"others"``: the sum of small contributions, see ``Explanation.largest``.
     name : str
-        The feature that was observed, or the metadata column; otherwise empty.
+        The observed feature or the metadata column; otherwise empty.
     given : object
-        The value observed or the metadata value, where there is one.
+        The observed value or the metadata value; None if there is none.
     value : float
-        What it adds, in the explanation's unit.
+        The amount that is added to the prediction, in the explanation's unit.
     """
 
     source: Source
@@ -65,34 +77,34 @@ class Contribution:
 
     @property
     def label(self) -> str:
-        """A short text for tables and pictures."""
+        """A short text for tables and plots."""
         if not self.name:
             return _TITLES[self.source]
-        shown = f"{self.given:.4g}" if isinstance(self.given, float) else self.given
-        return self.name if self.given is None else f"{self.name} = {shown}"
+        value = f"{self.given:.4g}" if isinstance(self.given, float) else self.given
+        return self.name if self.given is None else f"{self.name} = {value}"
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why one cell is predicted as it is: ``baseline + sum of contributions == output``, up to rounding.
+    """Contributions to the prediction of one cell: ``baseline + sum of contributions == output``.
 
-    The baseline is the output for a row without observations at a feature of average metadata without
-    observations. Observations of the row and what makes the feature act together: how much the feature
-    depends on a taste, times how much the row has of it. Of what they do together, each side is given
-    half (their Shapley value), so that the sum holds exactly.
+    The sum holds up to rounding. The baseline is the output for a row without observations at a feature with
+    average metadata and without observations. The output is a product of the row's activation and the
+    feature's head, so a change of both has a joint effect. The row and the feature each get half of it,
+    which is their Shapley value.
 
     Attributes
     ----------
     row, feature : str
-        The cell.
+        The names of the row and the feature.
     unit : str
-        ``"data units"``, or ``"log-odds"`` for a feature behind the logistic link.
+        The unit of all contributions: ``"data units"``, or ``"log-odds"`` for a feature with a logistic link.
     baseline, output : float
-        Where the sum begins and ends. The output is the prediction in this unit.
+        The start and the end of the sum. The output is the prediction in ``unit``.
     mean : float
-        What ``predict`` gives; for log-odds the probability, calibrated.
+        The mean that ``predict`` returns; for log-odds, the calibrated probability.
     contributions : tuple of Contribution
-        The parts, the largest first within each source.
+        The contributions by source; observations have the largest first.
     """
 
     row: str
@@ -110,31 +122,32 @@ class Explanation:
         return len(self.contributions)
 
     def of(self, source: Source) -> tuple[Contribution, ...]:
-        """The contributions of one source."""
-        return tuple(each for each in self.contributions if each.source == source)
+        """Return the contributions of one ``source``."""
+        return tuple(part for part in self.contributions if part.source == source)
 
     def largest(self, n: int) -> list[Contribution]:
-        """The ``n`` largest contributions, largest first, and the others in one, so that they add up."""
-        order = sorted(self.contributions, key=lambda each: -abs(each.value))
-        rest = order[n:]
-        if len(rest) < 2:
-            return order
-        total = sum(each.value for each in rest)
-        return [*order[:n], Contribution("others", f"{len(rest)} others", None, total)]
+        """Return the ``n`` largest contributions, largest first, and the sum of the others as one more."""
+        ordered = sorted(self.contributions, key=lambda part: -abs(part.value))
+        others = ordered[n:]
+        if len(others) < 2:
+            return ordered
+        total = sum(part.value for part in others)
+        return [*ordered[:n], Contribution("others", f"{len(others)} others", None, total)]
 
     def to_arrow(self) -> pa.Table:
-        """One line per contribution: source, name, given (as text), value."""
+        """Return one line per contribution: source, name, given (as text), value."""
+        parts = self.contributions
         return pa.table(
             {
-                "source": [each.source for each in self.contributions],
-                "name": [each.name for each in self.contributions],
-                "given": [None if each.given is None else str(each.given) for each in self.contributions],
-                "value": [each.value for each in self.contributions],
+                "source": [part.source for part in parts],
+                "name": [part.name for part in parts],
+                "given": [None if part.given is None else str(part.given) for part in parts],
+                "value": [part.value for part in parts],
             }
         )
 
     def to_pandas(self) -> Any:
-        """The same as a pandas frame; pandas must be installed."""
+        """Return ``to_arrow`` as a pandas frame; pandas must be installed."""
         return self.to_arrow().to_pandas()
 
     def plot(self, n: int = 10, ax: Any = None) -> Any:
@@ -143,24 +156,22 @@ class Explanation:
         Parameters
         ----------
         n : int, default=10
-            How many contributions to show; the others are drawn as one.
+            The number of contributions to draw; the others are drawn as one.
         ax : matplotlib.axes.Axes, default=None
-            Where to draw; a new figure by default.
+            The axes to draw on; a new figure by default.
 
         Returns
         -------
         matplotlib.axes.Axes
-            The axes that were drawn on.
+            The axes with the plot.
         """
-        from headstart.model.prediction import plot_explanation
-
         return plot_explanation(self, n, ax)
 
     def __str__(self) -> str:
-        shown = [("baseline", self.baseline, "")]
-        shown += [(each.label, each.value, _TITLES[each.source]) for each in self.largest(12)]
-        width = max(len(label) for label, _, _ in shown)
-        lines = [f"  {label:<{width}}  {value:+9.4g}  {source}".rstrip() for label, value, source in shown]
+        parts = [("baseline", self.baseline, "")]
+        parts += [(part.label, part.value, _TITLES[part.source]) for part in self.largest(_MAX_PARTS)]
+        width = max(len(label) for label, _, _ in parts)
+        lines = [f"  {label:<{width}}  {value:+9.4g}  {source}".rstrip() for label, value, source in parts]
         lines.append(f"  {'prediction':<{width}}  {self.output:+9.4g}")
         title = f"row {self.row!r}, feature {self.feature!r}: {self.mean:.4g} (parts in {self.unit})"
         return "\n".join([title, *lines])
@@ -170,69 +181,96 @@ class Explanation:
 
     def _repr_html_(self) -> str:
         lines: list[tuple[object, ...]] = [("baseline", self.baseline, "")]
-        lines += [(part.label, part.value, _TITLES[part.source]) for part in self.largest(12)]
+        lines += [(part.label, part.value, _TITLES[part.source]) for part in self.largest(_MAX_PARTS)]
         lines.append(("prediction", self.output, ""))
         title = f"row {self.row!r}, feature {self.feature!r}: {self.mean:.4g}"
         return table_html(("part", f"contribution ({self.unit})", "source"), lines, title)
 
 
-_ROUNDING = 1e-6  # of an output on the models' scale: smaller remainders are not shown
+_ROUNDING = 1e-6  # smaller contributions, on the models' scale, are left out
 
 
 @dataclass(frozen=True)
 class _Row:
-    """A row, and the observations that its state rests on."""
+    """The row of an explained cell."""
 
     name: str
     state: RowStates  # of this one row
-    reading: RowInputs
+    inputs: RowInputs  # the observations that the state was computed from
+
+
+class _PriorHeads(NamedTuple):
+    """Heads of features without observations, each (size,): the weights, then the bias."""
+
+    average: Tensor  # with average metadata
+    feature: Tensor  # with the metadata of the explained feature
+    columns: dict[str, Tensor]  # the part of feature − average that is due to each metadata column, if known
 
 
 @torch.no_grad()
 def explain(fitted: ModelState, row: Any, feature: object) -> Explanation:
-    """Part the prediction of one cell into contributions that add up."""
-    backbone, adapter = _closed_forms(fitted)
-    known, heads = fitted.catalogue.take([feature])
-    own, asked = known[0], _row(fitted, row)
-    head = _joined(heads.weight[0], heads.bias[0])
-    average, bare, columns = _prior_heads(fitted, adapter, own)
-    read = asked.reading
-    positions = torch.from_numpy(read.numbers)
-    positions = torch.where(positions < backbone.features, positions, -1)
-    parts = backbone.row_parts(read.cells, read.heads, read.kinds, positions, read.belief)
-    activation = asked.state.activation[0].double()
-    nothing = read.known.keep(torch.zeros_like(read.known.index, dtype=torch.bool))
-    usual = adapter.refine(backbone.states(nothing)).activation[0].double()
-    # Row and head multiply: of what they do together each is given half.
-    side = (head + average)[:-1] / 2
-    middle = torch.cat([(activation + usual) / 2, torch.ones(1, dtype=torch.float64)])
-    latent = backbone.activation_size
-    learned = (activation - usual) - _padded(parts.total - parts.baseline, len(activation))
-    found = _observed(fitted, read, parts.observations @ side[:latent])
-    found.append(Contribution("choice", "", None, float(parts.choice @ side[:latent])))
-    found.append(Contribution("row metadata", "", None, float(parts.metadata @ side[:latent])))
-    found.append(Contribution("row", "", None, float(learned @ side)))
-    values = own.readable(fitted.schema)
-    found += [
-        Contribution("metadata", name, values.get(name), float(change @ middle))
-        for name, change in columns.items()
+    """Split the prediction of one cell into contributions that add up to it.
+
+    Let d be the activation of the row and (w, b) the head of the feature; d₀ and (w₀, b₀) are those of the
+    baseline. The difference of the outputs w·d + b and w₀·d₀ + b₀ is
+
+        (w + w₀)/2 · (d − d₀)  +  (w − w₀, b − b₀) · ((d + d₀)/2, 1),
+
+    where the first term is due to the row and the second to the feature. Both d − d₀ and the change of the
+    head are sums over their sources.
+
+    Parameters
+    ----------
+    fitted : ModelState
+        The model.
+    row : str, int, dict, Series or frame
+        The name of a row, or the observations of a row that is not in the model.
+    feature : str or int
+        A feature of the model.
+    """
+    backbone, adapter = _explainable_parts(fitted)
+    (known,), heads = fitted.catalogue.take([feature])
+    explained = _explained_row(fitted, row)
+    inputs = explained.inputs
+    numbers = torch.from_numpy(inputs.numbers)
+    positions = torch.where(numbers < backbone.features, numbers, -1)
+    parts = backbone.row_parts(inputs.cells, inputs.heads, inputs.kinds, positions, inputs.belief)
+    head = _with_bias(heads.weight[0], heads.bias[0])
+    prior = _prior_heads(fitted, adapter, known)
+    activation = explained.state.activation[0].double()
+    no_cells = inputs.known.keep(torch.zeros_like(inputs.known.index, dtype=torch.bool))
+    baseline_activation = adapter.refine(backbone.states(no_cells)).activation[0].double()
+    mean_weight = (head + prior.average)[:-1] / 2
+    mean_activation = torch.cat([(activation + baseline_activation) / 2, torch.ones(1, dtype=torch.float64)])
+
+    # The backbone explains the leading part of an activation; the adapter learned the rest.
+    weight = mean_weight[: backbone.activation_size]
+    unexplained = activation - baseline_activation
+    unexplained[: len(parts.total)] -= parts.total - parts.baseline
+    contributions = _observation_contributions(fitted, inputs, parts.observations @ weight)
+    contributions += [
+        Contribution("choice", "", None, float(parts.choice @ weight)),
+        Contribution("row metadata", "", None, float(parts.metadata @ weight)),
+        Contribution("row", "", None, float(unexplained @ mean_weight)),
     ]
-    together = (bare - average) - sum(columns.values(), torch.zeros_like(bare))
-    found.append(Contribution("metadata", "all columns together", None, float(together @ middle)))
-    found.append(
-        Contribution(
-            "context",
-            f"{own.name}: {own.shots} observation{'s' * (own.shots != 1)}",
-            None,
-            float((head - bare) @ middle),
-        )
-    )
-    baseline = float(average[:-1] @ usual + average[-1])
-    kept = [each for each in found if each.source == "observation" or abs(each.value) > _ROUNDING]
-    return _in_units(fitted, asked, own, baseline, kept)
+    metadata = known.readable_metadata(fitted.schema)
+    contributions += [
+        Contribution("metadata", name, metadata.get(name), float(effect @ mean_activation))
+        for name, effect in prior.columns.items()
+    ]
+    joint = (prior.feature - prior.average) - sum(prior.columns.values(), torch.zeros_like(head))
+    context = f"{known.name}: {known.shots} observation{'s' * (known.shots != 1)}"
+    contributions += [
+        Contribution("metadata", "all columns together", None, float(joint @ mean_activation)),
+        Contribution("context", context, None, float((head - prior.feature) @ mean_activation)),
+    ]
+    baseline = float(prior.average[:-1] @ baseline_activation + prior.average[-1])
+    relevant = [part for part in contributions if part.source == "observation" or abs(part.value) > _ROUNDING]
+    return _explanation(fitted, explained, known, baseline, relevant)
 
 
-def _closed_forms(fitted: ModelState) -> tuple[Backbone, Adapter]:
+def _explainable_parts(fitted: ModelState) -> tuple[Backbone, Adapter]:
+    """Return the backbone and the adapter; raise an error if their predictions are not sums."""
     backbone, adapter = fitted.backbone, fitted.adapter
     if backbone.explainable and adapter.explainable:
         return backbone, adapter
@@ -244,90 +282,97 @@ def _closed_forms(fitted: ModelState) -> tuple[Backbone, Adapter]:
     )
 
 
-def _row(fitted: ModelState, row: Any) -> _Row:
+def _explained_row(fitted: ModelState, row: Any) -> _Row:
+    """Return a row given by its name or its observations, with its state."""
     if is_observations(row):
-        given, _ = rows_of(fitted, {NEW_ROW: row})
-        state = compute_row_states(fitted, given, [NEW_ROW])
-        return _Row(NEW_ROW, state, row_inputs(fitted, ObservationList(given.keys, given.values)))
+        lists, _ = check_rows(fitted, {NEW_ROW: row})
+        state = compute_row_states(fitted, lists, [NEW_ROW])
+        return _Row(NEW_ROW, state, row_inputs(fitted, ObservationList(lists.keys, lists.values)))
     name = as_name(row, "row")
-    place = fitted.rows.position(name)
-    observations = fitted.roster.observations(place)
-    if observations is None and place >= len(fitted.knowledge.cells):
+    position = fitted.rows.position(name)
+    observations = fitted.roster.observations(position)
+    if observations is None and position >= len(fitted.knowledge.cells):
         raise InputError(
             f"row {name!r} was added after fit to a model whose format did not keep its observations; "
             f"{for_user('pass them as {feature: value}', 'explain a row of the table')}"
         )
-    held = fitted.row_metadata
-    metadata = None if held is None else held.encoded[[place]]
+    metadata = None if fitted.row_metadata is None else fitted.row_metadata.encoded[[position]]
     if observations is None:
-        reading = row_inputs(fitted, fitted_observations(fitted, place), metadata, as_fitted=True)
+        inputs = row_inputs(fitted, fitted_observations(fitted, position), metadata, as_fitted=True)
     else:
-        reading = row_inputs(fitted, observations, metadata)
-    return _Row(name, fitted.roster.take(np.array([place])), reading)
+        inputs = row_inputs(fitted, observations, metadata)
+    return _Row(name, fitted.roster.take(np.array([position])), inputs)
 
 
-def _observed(fitted: ModelState, read: RowInputs, values: Tensor) -> list[Contribution]:
-    """What each observation of the row adds, the largest first."""
-    found = []
-    names = fitted.catalogue.names_by_number(read.numbers)
-    for name, number, given, value in zip(
-        names, read.numbers.tolist(), read.values.tolist(), values.tolist(), strict=True
-    ):
-        shown = None if name is None else float(np.round(given, 6))  # it may have been removed
-        found.append(Contribution("observation", name or fitted.backbone_features[number], shown, value))
-    return sorted(found, key=lambda each: -abs(each.value))
+def _observation_contributions(fitted: ModelState, inputs: RowInputs, effects: Tensor) -> list[Contribution]:
+    """Return the contribution of each observation of the row, the largest first.
 
-
-def _prior_heads(
-    fitted: ModelState, adapter: Adapter, own: Feature
-) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """Heads without observations, of average and of the feature's own metadata, and what columns change.
-
-    Each is (size,): weights, then the bias. What the columns of ``bayes`` change adds up to the difference
-    of the two heads. A hypernetwork reads all columns together beside that.
+    ``effects`` (observations,) are the amounts that they add to the output.
     """
-    batch = fitted.batch_of([own.among(own.rows[:0])])
-    usual = fitted.knowledge.metadata.mean(0, keepdim=True)
-    average = FeatureBatch(batch.cells, usual, batch.kinds, batch.units)
-    bare, middle = (adapter.adapt(each, fitted.states) for each in (batch, average))
-    heads = [_joined(each.weight[0], each.bias[0]) for each in (middle, bare)]
-    return heads[0], heads[1], _columns(fitted, adapter, batch, average)
+    contributions = []
+    names = fitted.catalogue.names_by_number(inputs.numbers)
+    for name, number, value, effect in zip(
+        names, inputs.numbers.tolist(), inputs.values.tolist(), effects.tolist(), strict=True
+    ):
+        if name is None:  # the feature has been removed from the model, but the backbone still reads it
+            contribution = Contribution("observation", fitted.backbone_features[number], None, effect)
+        else:
+            contribution = Contribution("observation", name, float(np.round(value, 6)), effect)
+        contributions.append(contribution)
+    return sorted(contributions, key=lambda part: -abs(part.value))
 
 
-def _columns(
-    fitted: ModelState, adapter: Adapter, own: FeatureBatch, average: FeatureBatch
+def _prior_heads(fitted: ModelState, adapter: Adapter, feature: Feature) -> _PriorHeads:
+    """Return the heads of a feature without observations, with average and with its own metadata.
+
+    The effects of columns add up to the difference of the two heads for ``bayes``. A hypernetwork has a joint
+    effect of all columns besides.
+    """
+    batch = fitted.batch_of([feature.restrict_to(feature.rows[:0])])
+    average_metadata = fitted.knowledge.metadata.mean(0, keepdim=True)
+    average_batch = FeatureBatch(batch.cells, average_metadata, batch.kinds, batch.units)
+    average, head = (adapter.adapt(part, fitted.states) for part in (average_batch, batch))
+    return _PriorHeads(
+        _with_bias(average.weight[0], average.bias[0]),
+        _with_bias(head.weight[0], head.bias[0]),
+        _column_effects(fitted, adapter, batch, average_batch),
+    )
+
+
+def _column_effects(
+    fitted: ModelState, adapter: Adapter, batch: FeatureBatch, average: FeatureBatch
 ) -> dict[str, Tensor]:
-    """How the prior mean changes because of each metadata column; empty where there is no such sum."""
-    if fitted.schema is None or bool(own.unscaled.any()):  # units of its own are found from all at once
+    """Return the effect of each metadata column on the prior head; empty if there is no such sum.
+
+    There is none for a feature whose scale the model finds, because the scale depends on all columns jointly.
+    """
+    if fitted.schema is None or bool(batch.unscaled.any()):
         return {}
     columns = fitted.schema.columns
     widths = [column.width for column in columns]
-    effects = torch.split(adapter.metadata_effects(own, average), widths)
+    effects = torch.split(adapter.metadata_effects(batch, average), widths)
     return {column.name: effect.sum(0) for column, effect in zip(columns, effects, strict=True)}
 
 
-def _in_units(
-    fitted: ModelState, row: _Row, own: Feature, baseline: float, found: list[Contribution]
+def _explanation(
+    fitted: ModelState, row: _Row, feature: Feature, baseline: float, contributions: list[Contribution]
 ) -> Explanation:
-    """Put everything in the data's units, or leave it in log-odds behind a logistic link."""
-    prediction = predict_features(fitted, Names([row.name], "row"), row.state, [own.name])
+    """Return an explanation in the data's units, or in log-odds for a feature with a logistic link."""
+    prediction = predict_features(fitted, Names([row.name], "row"), row.state, [feature.name])
     mean = float(prediction.mean[0, 0])
-    if bool(fitted.knowledge.likelihood.squashes(fitted.kinds_of([own]))):
-        output = baseline + sum(each.value for each in found)
-        return Explanation(row.name, own.name, "log-odds", baseline, output, mean, tuple(found))
-    span, offset = own.kind.span, own.kind.offset
-    scaled = [Contribution(each.source, each.name, each.given, span * each.value) for each in found]
+    if bool(fitted.knowledge.likelihood.squashes(fitted.kinds_of([feature]))):
+        output = baseline + sum(part.value for part in contributions)
+        return Explanation(row.name, feature.name, "log-odds", baseline, output, mean, tuple(contributions))
+    span, offset = feature.kind.span, feature.kind.offset
+    scaled = [replace(part, value=span * part.value) for part in contributions]
     baseline = offset + span * baseline
-    output = baseline + sum(each.value for each in scaled)
-    if abs(mean - output) > 10 * _ROUNDING * span:  # cut off at an end, or a probability corrected
+    output = baseline + sum(part.value for part in scaled)
+    if abs(mean - output) > 10 * _ROUNDING * span:  # clipped at a limit of the kind, or calibrated
         scaled.append(Contribution("link", "", None, mean - output))
         output = mean
-    return Explanation(row.name, own.name, "data units", baseline, output, mean, tuple(scaled))
+    return Explanation(row.name, feature.name, "data units", baseline, output, mean, tuple(scaled))
 
 
-def _joined(weight: Tensor, bias: Tensor) -> Tensor:
+def _with_bias(weight: Tensor, bias: Tensor) -> Tensor:
+    """Return the weights (latent,) and the bias of a head as one vector in double precision."""
     return torch.cat([weight, bias[None]]).double()
-
-
-def _padded(vector: Tensor, size: int) -> Tensor:
-    return torch.cat([vector, vector.new_zeros(size - len(vector))])

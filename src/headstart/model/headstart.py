@@ -1,4 +1,8 @@
-"""Headstart, the public class: fit, predict, rank, explain, observe, add, remove, save and load."""
+"""The public class ``Headstart``: fit, predict, rank, explain, observe, add, remove, save and load.
+
+Each method checks its arguments (``inputs``), calls a function of the module for its task, and replaces the
+immutable state of the model (``state``) if it changes the model.
+"""
 
 from __future__ import annotations
 
@@ -37,16 +41,16 @@ from headstart.model.inputs import (
     ReadOptions,
     Triples,
     as_list,
-    as_rows,
+    as_row_mapping,
     as_table,
-    context_of,
+    check_context,
+    check_new_features,
+    encode_row_metadata,
     encode_rows,
-    encoded_rows,
-    new_features,
+    feature_triples,
     read_triples,
     require_mapping,
-    triples_of,
-    triples_of_row,
+    row_triples,
     unique_names,
     whole_number,
 )
@@ -97,42 +101,44 @@ from headstart.training.pretraining import PretrainingConfig
 
 LOG = logging.getLogger("headstart")  # silent unless the application listens
 
-MAX_CELLS = 50_000_000  # of one prediction, which holds two numbers for each in memory
+MAX_CELLS = 50_000_000  # of one prediction, which has two numbers per cell in memory
 
 
 class Headstart:
     """Predict the missing values of a sparse table, and add new features without training.
 
-    Several threads may use one model: a reader sees the model before or after a change, never in between,
-    and changes wait for each other.
+    A table has rows, such as users, and features, such as films. ``fit`` trains the model. Afterwards new
+    features and rows can be added, each with few observations or none, and predicted at once.
+
+    The model is safe for threads: a prediction sees the model before or after a change, never in between, and
+    changes wait for each other.
 
     Parameters
     ----------
     backbone : str, BackboneConfig or dict, default="factorisation"
-        The base model that describes rows: its name or its settings.
+        The base model that computes the states of rows: its name or its settings.
     adapter : str, AdapterConfig or dict, default="auto"
-        The method that makes the heads of new features: its name, such as ``"bayes"`` or ``"knn-10"``,
+        The method that computes the heads of new features: its name, such as ``"bayes"`` or ``"knn-10"``,
         or its settings. ``"auto"`` compares candidates on features held out from the whole training, and
-        trains the best one on all features; ``info`` says which.
+        trains the best one on all features. ``info`` names the choice.
     pretraining : PretrainingConfig or dict, default=None
-        Settings of the training of a backbone that is trained by gradient descent.
+        The settings of gradient descent, for a backbone that is trained by it.
     metatraining : MetaTrainingConfig or dict, default=None
-        Settings of the meta-training of the adapter. The adapter chooses the settings that are left out.
+        The settings of the meta-training of the adapter. Omitted settings have the adapter's defaults.
     meta_share : float, default=None
-        The share of features that trains only the adapter, as in the paper. By default every feature
-        trains the backbone and, hidden from it in turn, the adapter too.
+        The share of features that train only the adapter, as in the paper. By default every feature trains
+        the backbone, and also the adapter, with row states that do not depend on the feature.
     random_state : int, default=0
-        The seed; the same seed gives the same model.
+        The seed of all random choices. The same seed and table give the same model.
     quiet : bool, default=False
         Whether to hide progress.
     half_life : float, str or timedelta, default=None
-        The age at which an observation counts half, for rows and features: a number in the unit of the
-        table's times, or a text such as ``"180 days"`` if they are dates or seconds. By default all
-        observations count alike.
+        The age at which the weight of an observation is one half: a number in the unit of the table's times,
+        or a text such as ``"180 days"`` if the times are dates or seconds. By default all observations have
+        the same weight.
     device : str, default=None
-        The device that ``fit`` and ``refit`` use: ``"cpu"``, ``"cuda"``, ``"cuda:1"`` and so on; the CPU by
-        default. Everything else is computed on the CPU, the trained model is moved there, and a loaded
-        model has None.
+        The device for ``fit`` and ``refit``: ``"cpu"``, ``"cuda"``, ``"cuda:1"`` and so on; the CPU by
+        default. All other methods use the CPU. The device is not saved with the model.
 
     Attributes
     ----------
@@ -141,17 +147,22 @@ class Headstart:
 
     Examples
     --------
+    >>> from headstart import Headstart
     >>> from headstart.datasets import synthetic_ratings
     >>> table = synthetic_ratings(rows=60, features=20, density=0.5)
     >>> model = Headstart(adapter="bayes", quiet=True).fit(table)
-    >>> model.add_feature("new film", metadata={"year": 2024}, observations={table.rows[0]: 5})
-    >>> model.predict(rows=[table.rows[1]], features=["new film"]).mean.shape
-    (1, 1)
+    >>> model.add_feature("Dune 3", metadata={"year": 2026}, observations={"row 0": 5, "row 1": 4})
+    >>> prediction = model.predict(rows=["row 2", "row 3"], features=["Dune 3"])
+    >>> prediction.mean.shape
+    (2, 1)
+    >>> mean, std = prediction["row 2", "Dune 3"]
+    >>> 1 <= mean <= 5
+    True
     """
 
-    _writing: threading.RLock
     fitted_: ModelState
-    _notes: Notes | None = None  # the changes to be written to a folder, inside ``updating``
+    _lock: threading.RLock  # held by every change
+    _notes: Notes | None = None  # the changes to write to the folder, inside ``updating``
 
     def __init__(
         self,
@@ -183,7 +194,7 @@ class Headstart:
         resume: bool = False,
         **options: Unpack[ReadOptions],
     ) -> Headstart:
-        """Train on a table.
+        """Train the model on a table.
 
         Parameters
         ----------
@@ -191,7 +202,7 @@ class Headstart:
             The observations, kinds and metadata to learn from. A frame or the path of a file is read by
             ``Table.read``.
         checkpoint : str or Path, default=None
-            A folder in which training stores its progress, so that an interrupted fit can be resumed.
+            A folder for the progress of the training, so that an interrupted fit can be resumed.
         resume : bool, default=False
             Whether to continue from ``checkpoint``.
         **options
@@ -206,9 +217,11 @@ class Headstart:
         Examples
         --------
         >>> import pyarrow as pa
+        >>> from headstart import Headstart
         >>> stars = pa.table({"user": ["ann", "bob"], "Alien": [5, 3], "Brazil": [4, 1], "Cube": [1, 2],
         ...                   "Dune": [4, 4]})
-        >>> Headstart(adapter="bayes", quiet=True).fit(stars, row="user").features
+        >>> model = Headstart(adapter="bayes", quiet=True).fit(stars, row="user")
+        >>> model.features
         ['Alien', 'Brazil', 'Cube', 'Dune']
         """
         device = training_device(self.device)
@@ -218,26 +231,31 @@ class Headstart:
         start = time.monotonic()
         LOG.info("fitting %d rows and %d features", len(table.rows), len(table.features))
         fitted = fit_table(table, self.checked_settings(), reporter, folder, resume, device)
-        with self._writing:
+        with self._lock:
             self.fitted_ = fitted
         LOG.info("fitted %s in %.1f s", fitted.settings.chosen_adapter.name, time.monotonic() - start)
         reporter.say(str(replace(self.info, rows=process_group().span(len(fitted.rows))[1])))
         return self
 
     def refit(self, *, checkpoint: str | Path | None = None, resume: bool = False) -> Headstart:
-        """Fit again on all observations of the model, with the same settings and names.
+        """Train the model again on all its observations, with the same settings and names.
 
-        Readers see the old model until the new one is fitted; changes wait. The parameters are those of
+        Predictions use the old model until the new one is fitted; changes wait. The parameters are those of
         ``fit``.
+
+        Returns
+        -------
+        Headstart
+            The model itself.
         """
-        with self._writing:
+        with self._lock:
             return self.fit(self.table(), checkpoint=checkpoint, resume=resume)
 
     def checked_settings(self) -> Settings:
-        """Return the constructor's parameters as checked settings; raise an error if one is invalid."""
+        """Return the parameters of the constructor as settings; raise an error if one is invalid."""
         return Settings(
             backbone=backbone_config(self.backbone),
-            adapter=self._adapter(),
+            adapter=self._adapter_settings(),
             pretraining=PretrainingConfig.of(self.pretraining),
             metatraining=MetaTrainingConfig.of(self.metatraining),
             meta_share=self.meta_share,
@@ -260,10 +278,10 @@ class Headstart:
         path : str or Path
             The folder of the model.
         encoders : dict, default=None
-            The encoders of metadata columns of new features, as in ``set_encoders``.
+            The encoders of metadata columns, as in ``set_encoders``.
         verify : bool, default=True
-            Whether to read all of a large model once to detect damage. Without it a large model is opened
-            at once, and its parts are read from the disk when they are used.
+            Whether to read the whole folder once to detect damage. Without this check, a large model opens at
+            once, and its parts are read from the disk when they are used.
 
         Returns
         -------
@@ -274,8 +292,13 @@ class Headstart:
         ------
         ModelFileError
             If the folder is missing, damaged, of a newer format, or needs a package that is not installed.
+
+        See Also
+        --------
+        save : write a model to a folder.
+        updating : change a saved model in place.
         """
-        model = cls._holding(load(Path(path), verify=verify))
+        model = cls._from_state(load(Path(path), verify=verify))
         model.set_encoders(encoders or {})
         LOG.info("loaded %s: %d rows, %d features", path, len(model.rows), len(model._fitted.catalogue))
         return model
@@ -287,8 +310,21 @@ class Headstart:
         ----------
         path : str or Path
             A new folder, or the folder of an older model, which is replaced atomically.
+
+        Examples
+        --------
+        >>> from tempfile import TemporaryDirectory
+        >>> from headstart import Headstart
+        >>> from headstart.datasets import synthetic_ratings
+        >>> table = synthetic_ratings(rows=60, features=20, density=0.5)
+        >>> model = Headstart(adapter="bayes", quiet=True).fit(table)
+        >>> with TemporaryDirectory() as folder:
+        ...     model.save(f"{folder}/films")
+        ...     loaded = Headstart.load(f"{folder}/films")
+        >>> loaded.features == model.features
+        True
         """
-        self._fitted  # noqa: B018 (an error before anything is made)
+        self._fitted  # noqa: B018 (raises an error before the folder is made)
         save(lambda: self._fitted, Path(path), owner=self)
         if self._notes is not None:
             self._notes.forget()  # ``path`` may be the folder of ``updating``
@@ -300,45 +336,72 @@ class Headstart:
         """Change a saved model in place: ``with Headstart.updating(path) as model: model.add_feature(…)``.
 
         The changes are written when the block ends without an error: to the journal of the folder, or as a
-        whole model if the journal would become too long or the model was fitted again. If several processes
-        change one folder, they wait for each other, and no change is lost. Inside the block the model itself
-        may be saved too; any other change of the same folder by this thread raises ``BusyError``, because it
-        would be lost. ``encoders`` are those of ``set_encoders``.
+        whole model if the journal would become too long or the model was fitted again. Several processes may
+        change one folder: they wait for each other, and no change is lost. Inside the block, ``model.save``
+        may write to the same folder. Any other change of the folder by this thread raises ``BusyError``,
+        because it would be lost.
+
+        Parameters
+        ----------
+        path : str or Path
+            The folder of the model.
+        encoders : dict, default=None
+            The encoders of metadata columns, as in ``set_encoders``.
+
+        Yields
+        ------
+        Headstart
+            The model, to be changed inside the block.
+
+        Examples
+        --------
+        >>> from tempfile import TemporaryDirectory
+        >>> from headstart import Headstart
+        >>> from headstart.datasets import synthetic_ratings
+        >>> table = synthetic_ratings(rows=60, features=20, density=0.5)
+        >>> model = Headstart(adapter="bayes", quiet=True).fit(table)
+        >>> with TemporaryDirectory() as folder:
+        ...     model.save(f"{folder}/films")
+        ...     with Headstart.updating(f"{folder}/films") as saved:
+        ...         saved.add_feature("Dune 3", observations={"row 0": 5})
+        ...     loaded = Headstart.load(f"{folder}/films")
+        >>> loaded.features[-1]
+        'Dune 3'
         """
         with open_for_changes(Path(path)) as (before, lock):
-            model = cls._holding(before.fitted)
+            model = cls._from_state(before.fitted)
             lock.owner = model
             model._notes = notes = Notes(before.fitted)
             try:
                 model.set_encoders(encoders or {})
                 yield model
             finally:
-                model._notes = None  # later changes of the model do not change the folder
-            with model._writing:
+                model._notes = None  # a change after the block is not written to the folder
+            with model._lock:
                 calls = notes.calls(model._fitted)
                 if calls is None or not append_changes(before, calls):
                     if not before.verified:
-                        load(Path(path))  # damage must not get checksums that are right
+                        load(Path(path))  # detects damage, which saving would give valid checksums
                     model.save(path)
                 else:
                     LOG.info("wrote %d changes to the journal of %s", len(calls), path)
 
     def set_encoders(self, encoders: Mapping[str, EncoderLike]) -> None:
-        """Set the encoders of metadata columns that are not saved with the model.
+        """Set the encoders of metadata columns, which are not saved with the model.
 
         Parameters
         ----------
         encoders : dict
-            By column. For a column of the type custom, its function, as in ``Table.read``. For a text
-            column, the folder of its sentence encoder, if it has moved since the model was fitted.
+            The encoders by column. For a column of the type custom, its function, as in ``Table.read``. For a
+            text column, the folder of its sentence encoder, if it has moved since the model was fitted.
 
         Raises
         ------
         InputError
-            If a column does not exist or takes no encoder; the model is unchanged then.
+            If a column does not exist or takes no encoder; the model stays unchanged.
         """
         by_column = require_mapping(encoders, "encoders", "{'poster': function}")
-        with self._writing:
+        with self._lock:
             fitted = self._fitted
             if by_column and fitted.schema is None:
                 raise InputError("the model was fitted without metadata and takes no encoders")
@@ -351,31 +414,31 @@ class Headstart:
 
     @property
     def info(self) -> ModelInfo:
-        """The chosen parts, the contribution of each metadata column, and the expected error by shots."""
+        """A summary: the chosen parts, the contribution of metadata columns, the expected error by shots."""
         return describe_model(self._fitted)
 
     def staleness(self) -> Staleness:
-        """Estimate whether a refit would help, from the observations since ``fit``.
+        """Estimate from the observations since ``fit`` whether a refit would help.
 
-        Each observation is scored by the model just before it is observed: its negative log-likelihood minus
-        the one that the model expected.
+        The model scores each observation just before it is added: the score is its negative log-likelihood
+        minus the expected negative log-likelihood.
 
         Returns
         -------
         Staleness
-            The mean excess with its standard error, the number of observations, and whether to refit.
+            The mean score with its standard error, the number of observations, and whether to refit.
         """
         fitted = self._fitted
         return staleness_of(fitted.arrived, len(fitted.knowledge.cells.index))
 
     @property
     def features(self) -> list[str]:
-        """The names of the features."""
+        """The names of the features, in the order of ``predict``."""
         return list(self._fitted.catalogue)
 
     @property
     def rows(self) -> Names:
-        """The names of the rows."""
+        """The names of the rows, in the order of ``predict``."""
         return self._fitted.rows
 
     def feature(self, feature: object) -> KnownFeature:
@@ -399,7 +462,7 @@ class Headstart:
         return known_row(self._fitted, row)
 
     def table(self, *, metadata: bool = True) -> Table:
-        """Return all observations of the model, of ``fit`` and since, as a table for the next ``fit``.
+        """Return all observations of the model as a table for the next ``fit``.
 
         Parameters
         ----------
@@ -409,7 +472,7 @@ class Headstart:
         Returns
         -------
         Table
-            All rows, features and observations.
+            All rows, features and observations, from ``fit`` and later.
         """
         return export_table(self._fitted, metadata=metadata)
 
@@ -418,23 +481,35 @@ class Headstart:
         rows: Sequence[Any] | Mapping[Any, ObservationsLike] | Any | None = None,
         features: Sequence[Any] | None = None,
     ) -> Prediction:
-        """Predict rows × features.
+        """Predict every cell of some rows and features.
 
         Parameters
         ----------
         rows : list, dict or frame, default=None
-            The names of rows; all by default. Or new rows, which are not added to the model, with their
-            observations: ``{row: {feature: value}}``, or a frame with the columns row, feature and value.
+            The names of rows; all by default. Or rows that are not in the model, with their observations:
+            ``{row: {feature: value}}``, or a frame with the columns row, feature and value. They are not
+            added to the model.
         features : list, default=None
             The names of features; all by default.
 
         Returns
         -------
         Prediction
-            Mean, standard deviation and intervals of every cell.
+            The mean, standard deviation and interval of every cell.
+
+        Examples
+        --------
+        >>> from headstart import Headstart
+        >>> from headstart.datasets import synthetic_ratings
+        >>> table = synthetic_ratings(rows=60, features=20, density=0.5)
+        >>> model = Headstart(adapter="bayes", quiet=True).fit(table)
+        >>> model.predict(rows=["row 0", "row 1"]).mean.shape
+        (2, 20)
+        >>> model.predict({"new row": {"film 0": 5, "film 1": 1}}, features=["film 2"]).rows[0]
+        'new row'
         """
         fitted = self._fitted
-        rows = as_rows(rows, "predict()")
+        rows = as_row_mapping(rows, "predict()")
         if isinstance(rows, Mapping):
             names = Names(unique_names(rows, "predict()", "row"), "row")
             states = encode_rows(fitted, rows)
@@ -474,17 +549,17 @@ class Headstart:
         features : list, default=None
             The features to choose from; all by default.
         by : {"mean", "upper", "information"}, default="mean"
-            The criterion: the expected value; an upper quantile of the value, which prefers uncertain
-            features (for a binary feature, of its probability); or the information that an observation
-            would add about the row, given the features before it in the ranking.
+            The criterion. "mean" is the expected value. "upper" is an upper quantile of the value (of the
+            probability, for a binary feature), which prefers uncertain features. "information" is the
+            information about the row that an observation would add to the features before it in the ranking.
         exclude_observed : bool, default=True
-            Whether to leave out the features that the row observed.
+            Whether to leave out the features that the row has observed.
         quantile : float, default=0.9
-            The quantile of ``by="upper"``, calibrated as intervals are.
+            The quantile of ``by="upper"``, with the calibration of intervals.
         mixed_kinds : bool, default=False
-            Whether to compare features of different kinds or units on the models' scale: a rating from 0 at
-            its low end to 1 at its high end, a real in scales from its center, a probability as it is.
-            By default they are refused. Information can always be compared.
+            Whether to compare features of different kinds or units on a common scale: a rating from 0 at its
+            low end to 1 at its high end, a real minus its center in units of its scale, a probability
+            unchanged. By default different kinds are an error. Information can always be compared.
         level : float, default=0.9
             The probability that each interval contains the value.
 
@@ -503,8 +578,11 @@ class Headstart:
         >>> from headstart.datasets import synthetic_ratings
         >>> table = synthetic_ratings(rows=60, features=20, density=0.5)
         >>> model = Headstart(adapter="bayes", quiet=True).fit(table)
-        >>> len(model.recommend(table.rows[0], n=3)), len(model.audience(table.features[0], n=5))
-        (3, 5)
+        >>> ranking = model.recommend("row 0", n=3)
+        >>> len(ranking), ranking[0].mean >= ranking[1].mean
+        (3, True)
+        >>> model.recommend({"film 0": 5, "film 1": 1}, n=2).noun
+        'feature'
         """
         fitted = self._fitted
         (ranking,) = rank_features(
@@ -531,13 +609,12 @@ class Headstart:
         mixed_kinds: bool = False,
         level: float = 0.9,
     ) -> dict[str, Ranking]:
-        """Rank features for each of several rows; features are read block by block for all rows at once.
+        """Rank features for each of several rows, faster than row by row.
 
         Parameters
         ----------
         rows : list, dict or frame
-            The names of rows. Or rows that are not in the model, with their observations:
-            ``{row: {feature: value}}``, or a frame with the columns row, feature and value.
+            The names of rows, or rows that are not in the model with their observations, as in ``predict``.
         n, features, by, exclude_observed, quantile, mixed_kinds, level
             As in ``recommend``.
 
@@ -570,7 +647,7 @@ class Headstart:
         quantile: float = 0.9,
         level: float = 0.9,
     ) -> Ranking:
-        """Rank rows for a feature, best first: whom to show a new film, whom to give a new question.
+        """Rank rows for a feature, best first: for example, the users most likely to like a new film.
 
         Parameters
         ----------
@@ -581,9 +658,9 @@ class Headstart:
         rows : list, default=None
             The rows to choose from; all by default.
         by : {"mean", "upper", "information"}, default="mean"
-            As in ``recommend``; ``suggest`` is a short form of ``by="information"``.
+            The criterion, as in ``recommend``. ``suggest`` is a short form of ``by="information"``.
         exclude_observed : bool, default=True
-            Whether to leave out the rows that observed the feature.
+            Whether to leave out the rows that have observed the feature.
         quantile, level : float, default=0.9
             As in ``recommend``.
 
@@ -591,6 +668,16 @@ class Headstart:
         -------
         Ranking
             The rows, best first.
+
+        Examples
+        --------
+        >>> from headstart import Headstart
+        >>> from headstart.datasets import synthetic_ratings
+        >>> table = synthetic_ratings(rows=60, features=20, density=0.5)
+        >>> model = Headstart(adapter="bayes", quiet=True).fit(table)
+        >>> ranking = model.audience("film 0", n=5)
+        >>> len(ranking), ranking.noun
+        (5, 'row')
         """
         return rank_rows(
             self._fitted,
@@ -603,11 +690,11 @@ class Headstart:
         )
 
     def suggest(self, feature: object, n: int = 10, rows: Sequence[Any] | None = None) -> list[str]:
-        """Return the rows to observe next: those that together inform most about the feature.
+        """Suggest the rows to observe next, which together inform most about the feature.
 
-        Each row is chosen given those before it, by how much it lowers the mean variance of the feature's
-        predictions over all rows. ``audience(feature, n, rows, by="information")`` returns the same rows
-        with these amounts and the predictions.
+        Rows are chosen one after the other. Each choice lowers the mean variance of the feature's predictions
+        over all rows most, given the choices before it. ``audience(feature, n, rows, by="information")``
+        returns the same rows with these decreases and the predictions.
 
         Parameters
         ----------
@@ -616,7 +703,7 @@ class Headstart:
         n : int, default=10
             The number of rows to return; fewer if there are fewer.
         rows : list, default=None
-            The rows to choose from; all by default. Rows that observed the feature are left out.
+            The rows to choose from; all by default. Rows that have observed the feature are left out.
 
         Returns
         -------
@@ -627,10 +714,10 @@ class Headstart:
         return suggest_rows(self._fitted, feature, whole_number(n, "suggest()"), candidates)
 
     def similar(self, feature: object, n: int = 10) -> Similar:
-        """Find the features whose predictions are most alike.
+        """Find the features with the most similar predictions.
 
-        The similarity of two features is the correlation of their outputs over the rows of the model. Units
-        and kinds do not matter.
+        The similarity of two features is the correlation of their outputs over the rows of the model. It does
+        not depend on units and kinds.
 
         Parameters
         ----------
@@ -665,8 +752,19 @@ class Headstart:
         Raises
         ------
         InputError
-            If the backbone or the adapter has no closed form, or the model does not hold the observations of
+            If the backbone or the adapter has no closed form, or the model does not have the observations of
             the row.
+
+        Examples
+        --------
+        >>> from headstart import Headstart
+        >>> from headstart.datasets import synthetic_ratings
+        >>> table = synthetic_ratings(rows=60, features=20, density=0.5)
+        >>> model = Headstart(adapter="bayes", quiet=True).fit(table)
+        >>> explanation = model.explain("row 0", "film 1")
+        >>> total = explanation.baseline + sum(part.value for part in explanation)
+        >>> abs(total - explanation.output) < 1e-6
+        True
         """
         return explain(self._fitted, row, feature)
 
@@ -679,7 +777,7 @@ class Headstart:
         random_state: int = 0,
         **options: Unpack[ReadOptions],
     ) -> Results:
-        """Evaluate the model on observations that it has not seen; the model does not change.
+        """Evaluate the model on observations that it has not seen, without changing it.
 
         Parameters
         ----------
@@ -689,9 +787,10 @@ class Headstart:
             model, the cells that it has not observed are predicted.
         shots : sequence of int, default=(0, 1, 2, 4, 8, 16, 32)
             The numbers of shots of new features. Observations beyond the largest number are the targets, the
-            same for every number; a feature without any is left out and counted.
+            same for every number. A feature without targets is left out and counted.
         on : {"features", "cells"}, default=None
-            What to test; by default the features that are not in the model, if there are any.
+            The test: new features, or cells of features of the model. By default new features, if the table
+            has any.
         random_state : int, default=0
             The seed that chooses the contexts.
         **options
@@ -702,7 +801,17 @@ class Headstart:
         -------
         Results
             Metrics by shots (``results.curves("rmse")``, ``results.to_markdown()``) and facts about the test
-            (``results.data``). On cells there is one number of shots, the median over the features.
+            (``results.data``). For cells there is one number of shots, the median over the cells.
+
+        Examples
+        --------
+        >>> from headstart import Headstart
+        >>> from headstart.datasets import synthetic_ratings
+        >>> table = synthetic_ratings(rows=60, features=24, density=0.5)
+        >>> model = Headstart(adapter="bayes", quiet=True).fit(table.with_features(table.features[:20]))
+        >>> results = model.evaluate(table, shots=(0, 4))
+        >>> results.data["features"], results.curves("rmse")["bayes"].shots
+        (4, [0, 4])
         """
         fitted = self._fitted
         if not isinstance(table, Table) and len(fitted.kinds) == 1:
@@ -717,41 +826,56 @@ class Headstart:
         observations: ObservationsLike | None = None,
         kind: str | Kind | None = None,
     ) -> None:
-        """Add a new feature; no other prediction changes.
+        """Add a new feature, which can be predicted at once; no other prediction changes.
 
         Parameters
         ----------
         feature : str or int
             The name of the feature; it must not be in the model yet.
         metadata : dict, default=None
-            ``{column: value}``; any column may be missing.
+            The metadata ``{column: value}``; any column may be missing.
         observations : dict, Series or frame, default=None
             The first observations ``{row: value}``, of rows of the model.
         kind : str or Kind, default=None
-            The kind of the feature, such as ``"rating:1:5"``; by default the most frequent one.
+            The kind of the feature, such as ``"rating:1:5"``; by default the model's most frequent kind.
 
         Raises
         ------
         InputError
-            If an argument is invalid; the model is unchanged then.
+            If an argument is invalid; the model stays unchanged.
+
+        See Also
+        --------
+        add_features : add several features at once.
+        observe_feature : add observations of a feature of the model.
+
+        Examples
+        --------
+        >>> from headstart import Headstart
+        >>> from headstart.datasets import synthetic_ratings
+        >>> table = synthetic_ratings(rows=60, features=20, density=0.5)
+        >>> model = Headstart(adapter="bayes", quiet=True).fit(table)
+        >>> model.add_feature("Dune 3", metadata={"year": 2026}, observations={"row 0": 5, "row 1": 4})
+        >>> model.feature("Dune 3")
+        'Dune 3' (rating:1:5), 2 observations; year: 2026
         """
         name = as_name(feature, "feature")
         self.add_features({name: {"metadata": metadata, "observations": observations, "kind": kind}})
 
     def add_features(self, features: Mapping[Any, Mapping[str, Any]]) -> None:
-        """Add several features at once; all of them, or none if one is invalid.
+        """Add several features at once; add none if one is invalid.
 
         Parameters
         ----------
         features : dict
-            ``{feature: {"metadata": …, "observations": …, "kind": …}}``, each part as in ``add_feature`` and
-            optional.
+            ``{feature: {"metadata": …, "observations": …, "kind": …}}``; each part is as in ``add_feature``
+            and may be missing.
         """
-        given = require_mapping(features, "add_features()", "{'Dune 3': {'observations': …}}")
-        unique_names(given, "add_features()", "feature")
-        with self._writing:
+        by_name = require_mapping(features, "add_features()", "{'Dune 3': {'observations': …}}")
+        unique_names(by_name, "add_features()", "feature")
+        with self._lock:
             fitted = self._fitted
-            if new := new_features(fitted, given):
+            if new := check_new_features(fitted, by_name):
                 self._change(add_features(fitted, new), lambda: add_features_call(fitted, new))
                 LOG.info("added %d features", len(new))
                 LOG.debug("added %s", [feature.name for feature in new])
@@ -764,7 +888,7 @@ class Headstart:
         feature : str or int
             A feature of the model.
         """
-        with self._writing:
+        with self._lock:
             fitted = self._fitted
             name = fitted.catalogue[feature].name
             self._change(remove_feature(fitted, name), lambda: {"verb": "remove_feature", "name": name})
@@ -781,7 +905,7 @@ class Headstart:
             The new name; no feature may have it yet.
         """
         name = as_name(to, "feature")
-        with self._writing:
+        with self._lock:
             fitted = self._fitted
             known = fitted.catalogue[feature]
             exists = name in fitted.catalogue or name in fitted.backbone_features
@@ -808,21 +932,21 @@ class Headstart:
     ) -> Observed:
         """Add observations of any rows and features of the model.
 
-        First the states of the rows are computed again, with the heads of their features, then the heads of
-        the features from the new states. A cell that was observed before gets the new value.
+        The states of the rows are computed again from the heads of their features, then the heads of the
+        features from the new states. An observed cell gets the new value.
 
         Parameters
         ----------
         observations : list of (row, feature, value), frame or path
-            The observations; a frame or file has them in the long form.
+            The observations; a frame or file has the long form.
         row, feature, value : str, default=None
-            The columns of a frame or file, "row", "feature" and "value" by default.
+            The columns of a frame or file; "row", "feature" and "value" by default.
         time : str, number or date, default=None
             If the model has a half-life, the times of the observations: the column of a frame or file,
             "time" by default, or one time for a list. An entry of a list may also be
             (row, feature, value, time).
         update : {"both", "features", "rows"}, default="both"
-            What to update.
+            The part of the model to update: the features, the rows, or both.
         separator, decimal, encoding : str, default=None
             The format of a text file, as in ``Table.read``.
 
@@ -841,9 +965,21 @@ class Headstart:
         --------
         observe_feature : add observations of one feature, and update nothing else.
         observe_row : add observations of one row, and update nothing else.
+
+        Examples
+        --------
+        >>> from headstart import Headstart
+        >>> from headstart.datasets import synthetic_ratings
+        >>> table = synthetic_ratings(rows=60, features=20, density=0.5)
+        >>> model = Headstart(adapter="bayes", quiet=True).fit(table)
+        >>> observed = model.observe([("row 0", "film 2", 4), ("row 1", "film 2", 2)])
+        >>> observed.features
+        ('film 2',)
+        >>> model.row("row 0").observations["film 2"]
+        4.0
         """
         columns, text = Columns(row, feature, value), TextFormat(separator, decimal, encoding)
-        with self._writing:
+        with self._lock:
             triples = read_triples(self._fitted, observations, columns, text, time)
             return self._observe(triples, update)
 
@@ -855,7 +991,7 @@ class Headstart:
         time: object = None,
         update: Update = "features",
     ) -> Observed:
-        """Add observations of one feature; by default every other prediction stays the same, bit for bit.
+        """Add observations of one feature; by default all other predictions stay the same, bit for bit.
 
         Parameters
         ----------
@@ -866,7 +1002,7 @@ class Headstart:
         time : number or date, default=None
             The time of the observations, if the model has a half-life.
         update : {"features", "both", "rows"}, default="features"
-            What to update.
+            The part of the model to update, as in ``observe``.
 
         Returns
         -------
@@ -878,12 +1014,12 @@ class Headstart:
         SurpriseWarning
             As in ``observe``.
         """
-        with self._writing:
+        with self._lock:
             fitted = self._fitted
             known = fitted.catalogue[feature]
             require_possible(fitted, [known], update)
-            context = context_of(known.name, observations, known.kind, fitted.rows)
-            return self._observe(triples_of(fitted, known, *context, time), update)
+            context = check_context(known.name, observations, known.kind, fitted.rows)
+            return self._observe(feature_triples(fitted, known, *context, time), update)
 
     def observe_row(
         self,
@@ -893,7 +1029,7 @@ class Headstart:
         time: object = None,
         update: Update = "rows",
     ) -> Observed:
-        """Add observations of one row; by default every other prediction stays the same.
+        """Add observations of one row; by default the predictions of all other rows stay the same.
 
         Parameters
         ----------
@@ -904,7 +1040,7 @@ class Headstart:
         time : number or date, default=None
             The time of the observations, if the model has a half-life.
         update : {"rows", "both", "features"}, default="rows"
-            What to update.
+            The part of the model to update, as in ``observe``.
 
         Returns
         -------
@@ -916,8 +1052,8 @@ class Headstart:
         SurpriseWarning
             As in ``observe``.
         """
-        with self._writing:
-            return self._observe(triples_of_row(self._fitted, row, observations, time), update)
+        with self._lock:
+            return self._observe(row_triples(self._fitted, row, observations, time), update)
 
     def _observe(self, triples: Triples, update: Update) -> Observed:
         """Add checked observations; the caller holds the lock."""
@@ -938,14 +1074,15 @@ class Headstart:
         *,
         update: Update = "rows",
     ) -> None:
-        """Add a new row, which can then be predicted and observed like any other.
+        """Add a new row, which can be predicted at once.
 
         Parameters
         ----------
         row : str or int
             The name of the row; it must not be in the model yet.
         metadata : dict, default=None
-            ``{column: value}``, if the table of the fit had row metadata; any column may be missing.
+            The metadata ``{column: value}``, if the model was fitted with row metadata; any column may be
+            missing.
         observations : dict, Series or frame, default=None
             The first observations ``{feature: value}``, of features of the model.
         update : {"rows", "both"}, default="rows"
@@ -954,7 +1091,17 @@ class Headstart:
         Raises
         ------
         InputError
-            If an argument is invalid; the model is unchanged then.
+            If an argument is invalid; the model stays unchanged.
+
+        Examples
+        --------
+        >>> from headstart import Headstart
+        >>> from headstart.datasets import synthetic_ratings
+        >>> table = synthetic_ratings(rows=60, features=20, density=0.5)
+        >>> model = Headstart(adapter="bayes", quiet=True).fit(table)
+        >>> model.add_row("new row", observations={"film 0": 5, "film 1": 2})
+        >>> model.row("new row").observations
+        {'film 0': 5.0, 'film 1': 2.0}
         """
         name = as_name(row, "row")
         records = None if metadata is None else {name: metadata}
@@ -967,45 +1114,45 @@ class Headstart:
         *,
         update: Update = "rows",
     ) -> None:
-        """Add several rows at once; all of them, or none if one is invalid.
+        """Add several rows at once; add none if one is invalid.
 
         Parameters
         ----------
         rows : dict or frame
-            The new rows with their observations: ``{row: {feature: value}}``, where a row may have none, or
-            a frame with the columns row, feature and value.
+            The new rows with their observations: ``{row: {feature: value}}``, or a frame with the columns
+            row, feature and value. A row may have no observations.
         metadata : dict, default=None
-            ``{row: {column: value}}``, if the table of the fit had row metadata.
+            The metadata ``{row: {column: value}}``, if the model was fitted with row metadata.
         update : {"rows", "both"}, default="rows"
             Whether the observations determine only the states of the new rows, or also update the heads of
             their features. With "rows" no other prediction changes.
         """
-        given = require_mapping(as_rows(rows, "add_rows()"), "add_rows()", "{'u99': {'Alien': 5}}")
-        names = unique_names(given, "add_rows()", "row")
+        by_name = require_mapping(as_row_mapping(rows, "add_rows()"), "add_rows()", "{'u99': {'Alien': 5}}")
+        names = unique_names(by_name, "add_rows()", "row")
         if update not in ("rows", "both"):
             raise InputError(f"add_rows(): update must be 'rows' or 'both'; got {update!r}")
-        with self._writing:
+        with self._lock:
             fitted = self._fitted
             existing = [name for name in names if name in fitted.rows]
             if existing:
                 raise InputError(f"row {existing[0]!r} is already in the model")
-            records, encoded = encoded_rows(fitted.row_metadata, names, metadata)
-            new = NewRows(names, given, records, encoded, teach=update == "both")
+            records, encoded = encode_row_metadata(fitted.row_metadata, names, metadata)
+            new = NewRows(names, by_name, records, encoded, update_features=update == "both")
             self._change(add_rows(fitted, new), lambda: add_rows_call(fitted, new))
             LOG.info("added %d rows", len(names))
 
     def remove_row(self, row: object) -> None:
-        """Remove a row, and its observations from every feature.
+        """Remove a row, and its observations from the contexts of features.
 
-        The features that it observed get the heads that they would have without it. The backbone, which
-        was trained with the row, changes at the next ``fit``.
+        The heads of these features are computed again without the row. The backbone, which was trained with
+        the row, changes only at the next ``fit``.
 
         Parameters
         ----------
         row : str or int
             A row of the model.
         """
-        with self._writing:
+        with self._lock:
             fitted = self._fitted
             position = fitted.rows.position(row)
             name = fitted.rows[position]
@@ -1023,7 +1170,7 @@ class Headstart:
             The new name; no row may have it yet.
         """
         name = as_name(to, "row")
-        with self._writing:
+        with self._lock:
             fitted = self._fitted
             position = fitted.rows.position(row)
             known = fitted.rows[position]
@@ -1036,17 +1183,17 @@ class Headstart:
             LOG.info("renamed row %r to %r", known, name)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:  # noqa: ARG002 (scikit-learn passes it)
-        """Return the constructor's parameters by name.
+        """Return the parameters of the constructor by name.
 
         Parameters
         ----------
-        deep : bool
-            Has no effect, because no parameter is itself an estimator.
+        deep : bool, default=True
+            Has no effect, because no parameter is an estimator; scikit-learn passes it.
         """
         return {name: getattr(self, name) for name in _defaults(type(self))}
 
     def set_params(self, **params: Any) -> Self:
-        """Set parameters of the constructor and return the model itself."""
+        """Set parameters of the constructor, and return the model itself."""
         names = _defaults(type(self))
         for name in params:
             if name not in names:
@@ -1066,17 +1213,18 @@ class Headstart:
         return facts_html(fitted, repr(self))
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
-        """Create the lock here, because a subclass may not call this class's constructor."""
+        """Create the lock, which a subclass with its own constructor needs too."""
         model = super().__new__(cls)
-        model._writing = threading.RLock()
+        model._lock = threading.RLock()
         return model
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state without the lock, which cannot be copied, and the changes noted for a folder."""
-        return {name: value for name, value in vars(self).items() if name not in ("_writing", "_notes")}
+        """Return the attributes for a copy, without the lock and the changes to write to a folder."""
+        return {name: value for name, value in vars(self).items() if name not in ("_lock", "_notes")}
 
     @property
     def _fitted(self) -> ModelState:
+        """The fitted state; an error if the model is not fitted."""
         try:
             return self.fitted_
         except AttributeError:
@@ -1090,13 +1238,15 @@ class Headstart:
             self._notes.note(self.fitted_, after, call())
         self.fitted_ = after
 
-    def _adapter(self) -> AdapterConfig | Literal["auto"]:
+    def _adapter_settings(self) -> AdapterConfig | Literal["auto"]:
+        """Return the settings of the adapter, or "auto"."""
         if isinstance(self.adapter, str) and self.adapter == "auto":
             return "auto"
         return adapter_config(self.adapter, seed=self.random_state)
 
     @classmethod
-    def _holding(cls, fitted: ModelState) -> Self:
+    def _from_state(cls, fitted: ModelState) -> Self:
+        """Return a model with this state and the settings that it was fitted with."""
         settings = fitted.settings
         model = cls(
             settings.backbone,

@@ -1,4 +1,7 @@
-"""Check the arguments of a model's methods before anything changes."""
+"""Check the arguments of the methods of ``Headstart``, and convert names to positions and values to arrays.
+
+All checks happen before a model changes, so a call with an invalid argument leaves the model unchanged.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +31,15 @@ from headstart.table.sources import TextFormat, open_source
 from headstart.table.text_encoders import EncoderLike
 from headstart.table.times import time_of, times_of
 
-NUMBERS = (bool, int, float, np.bool_, np.integer, np.floating)  # the types that a value may have
+NUMBERS = (bool, int, float, np.bool_, np.integer, np.floating)  # the types of an observed value
 
-NEW_ROW = "this row"  # the name of a row that is passed as its observations
+NEW_ROW = "this row"  # the name of a row that is given by its observations alone
+
+FEATURE_PARTS = ("metadata", "observations", "kind")  # the keys of a new feature in add_features()
+
+ObservationsLike = Any  # Mapping[Any, float], or a Series or frame (``as_mapping``)
+
+_OWNERS = ("row", "feature")  # the columns that may hold the names in a frame of observations
 
 
 class ReadOptions(TypedDict, total=False):
@@ -54,7 +63,19 @@ class ReadOptions(TypedDict, total=False):
 
 
 def as_table(data: object, method: str, options: ReadOptions, *, quiet: bool) -> Table:
-    """Return a table as it is; read a frame or the path of a file with the options of ``Table.read``."""
+    """Return ``data`` if it is a table; read a frame or the path of a file by ``Table.read``.
+
+    Parameters
+    ----------
+    data : Table, frame or path
+        The observations.
+    method : str
+        The name of the caller in error messages.
+    options : dict
+        The parameters of ``Table.read``; they must be empty for a table.
+    quiet : bool
+        Whether ``Table.read`` prints no notes.
+    """
     for name in options:
         if name not in ReadOptions.__annotations__:
             raise TypeError(f"{method} got an unexpected keyword argument {name!r}")
@@ -73,17 +94,17 @@ def as_table(data: object, method: str, options: ReadOptions, *, quiet: bool) ->
     return Table.read(data, quiet=quiet, **options)
 
 
-def require_mapping(given: object, what: str, example: str) -> Mapping[Any, Any]:
-    """Return a mapping as it is; refuse anything else."""
-    if not isinstance(given, Mapping):
-        raise InputError(f"{what} must map names to values, as {example}; got {type(given).__name__}")
-    return given
+def require_mapping(mapping: object, what: str, example: str) -> Mapping[Any, Any]:
+    """Return ``mapping``; raise an error with an ``example`` if it is not one."""
+    if not isinstance(mapping, Mapping):
+        raise InputError(f"{what} must map names to values, as {example}; got {type(mapping).__name__}")
+    return mapping
 
 
-def unique_names(given: Mapping[Any, Any], what: str, of: str = "name") -> list[str]:
-    """Return the keys as names of rows or features; refuse 1 and "1" together, which are one name."""
+def unique_names(mapping: Mapping[Any, Any], what: str, of: str = "name") -> list[str]:
+    """Return the keys as names of rows or features; refuse two keys with the same name, as 1 and "1"."""
     names: dict[str, object] = {}
-    for key in given:
+    for key in mapping:
         name = as_name(key, of)
         if name in names:
             both = f"{display_spelling(names[name])} and {display_spelling(key)}"
@@ -93,20 +114,22 @@ def unique_names(given: Mapping[Any, Any], what: str, of: str = "name") -> list[
 
 
 def as_list(names: Any) -> list[Any]:
-    """Return names as a list; a single name, also a string, gives a list of one."""
-    single = isinstance(names, str) or np.isscalar(names)
-    return [names] if single else list(names)
+    """Return one name or several names as a list."""
+    return [names] if isinstance(names, str) or np.isscalar(names) else list(names)
 
 
 def whole_number(n: object, what: str) -> int:
-    """Return ``n`` if it is a whole number from 1 up."""
+    """Return ``n``; raise an error if it is not a whole number from 1 up."""
     if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
         raise InputError(f"{what} takes a whole number n from 1 up; got {n!r}")
     return int(n)
 
 
 def tidy_keys(metadata: Mapping[Any, object], columns: list[str]) -> dict[Any, object]:
-    """Return metadata by tidy column names; the schema refuses keys that are not text."""
+    """Return ``metadata`` with the spelling of the model's ``columns`` for its keys.
+
+    Keys that are not text stay, because the schema raises an error about them.
+    """
     tidy: dict[Any, object] = {}
     for key, value in metadata.items():
         column = as_name(key, "column name") if isinstance(key, str) and key not in columns else key
@@ -116,30 +139,27 @@ def tidy_keys(metadata: Mapping[Any, object], columns: list[str]) -> dict[Any, o
     return tidy
 
 
-_OWNERS = ("row", "feature")
+def is_observations(data: object) -> bool:
+    """Return whether ``data`` can hold the observations of one row or feature: a mapping, Series or frame."""
+    return isinstance(data, Mapping) or _to_narwhals(data) is not None
 
 
-def is_observations(given: object) -> bool:
-    """Return whether this can be the observations of one row or feature: a mapping, a Series or a frame."""
-    return isinstance(given, Mapping) or _native(given) is not None
+def is_frame(data: object) -> bool:
+    """Return whether ``data`` is a data frame of pandas, polars, pyarrow or another library."""
+    return isinstance(_to_narwhals(data), nw.DataFrame)
 
 
-def is_frame(given: object) -> bool:
-    """Return whether this is a data frame of pandas, polars, pyarrow or another library."""
-    return isinstance(_native(given), nw.DataFrame)
-
-
-def as_mapping(given: object, what: str) -> object:
-    """Return a Series or frame as a mapping of names to values; anything else as it is.
+def as_mapping(data: object, what: str) -> object:
+    """Convert a Series or frame to a mapping of names to values; return other ``data`` unchanged.
 
     The index of a pandas Series holds the names. A frame has two columns: names and values, in this order or
-    called ``row`` or ``feature`` and ``value``. A missing value is not observed.
+    called ``row`` or ``feature`` and ``value``. Missing values are left out.
     """
-    if isinstance(given, Mapping):
-        return given
-    frame = _native(given)
+    if isinstance(data, Mapping):
+        return data
+    frame = _to_narwhals(data)
     if frame is None:
-        return given
+        return data
     if isinstance(frame, nw.Series):
         native = nw.to_native(frame)
         if not hasattr(native, "index"):
@@ -147,24 +167,27 @@ def as_mapping(given: object, what: str) -> object:
                 f"{what}: a {type(native).__module__.split('.')[0]} Series has no names; give a frame of "
                 "names and values, or a dict"
             )
-        return _paired(native.index.tolist(), native.tolist(), what)
-    names, values = _columns(frame, what)
-    return _paired(frame[names].to_list(), frame[values].to_list(), what)
+        return _to_dict(native.index.tolist(), native.tolist(), what)
+    names, values = _name_and_value_columns(frame, what)
+    return _to_dict(frame[names].to_list(), frame[values].to_list(), what)
 
 
-def as_rows(given: object, what: str) -> object:
-    """Return a frame with the columns row, feature and value as ``{row: {feature: value}}``."""
-    frame = None if isinstance(given, (Mapping, str)) else _native(given)
+def as_row_mapping(data: object, what: str) -> object:
+    """Convert a frame with the columns row, feature and value to ``{row: {feature: value}}``.
+
+    Other ``data`` is returned unchanged.
+    """
+    frame = None if isinstance(data, (Mapping, str)) else _to_narwhals(data)
     if not isinstance(frame, nw.DataFrame):
-        return given
-    wanted = ("row", "feature", "value")
-    missing = [name for name in wanted if name not in frame.columns]
+        return data
+    columns = ("row", "feature", "value")
+    missing = [name for name in columns if name not in frame.columns]
     if missing:
         raise InputError(
             f"{what}: the frame has no column {missing[0]!r}; its columns are {join_names(frame.columns)}"
         )
     rows: dict[Any, dict[Any, Any]] = {}
-    for row, feature, value in zip(*(frame[name].to_list() for name in wanted), strict=True):
+    for row, feature, value in zip(*(frame[name].to_list() for name in columns), strict=True):
         observations = rows.setdefault(as_name(row, "row"), {})
         if is_missing(value):
             continue
@@ -174,17 +197,18 @@ def as_rows(given: object, what: str) -> object:
     return rows
 
 
-def _native(given: object) -> nw.DataFrame[Any] | nw.Series[Any] | None:
-    if isinstance(given, (str, bytes, int, float, list, tuple, set, np.ndarray)) or given is None:
+def _to_narwhals(data: object) -> nw.DataFrame[Any] | nw.Series[Any] | None:
+    """Return a frame or Series of any library behind one interface; None for other ``data``."""
+    if isinstance(data, (str, bytes, int, float, list, tuple, set, np.ndarray)) or data is None:
         return None
     try:
-        frame = nw.from_native(given, allow_series=True)  # type: ignore[call-overload]
+        frame = nw.from_native(data, allow_series=True)  # type: ignore[call-overload]
     except TypeError:
         return None
     return frame.collect() if isinstance(frame, nw.LazyFrame) else frame
 
 
-def _columns(frame: nw.DataFrame[Any], what: str) -> tuple[str, str]:
+def _name_and_value_columns(frame: nw.DataFrame[Any], what: str) -> tuple[str, str]:
     owners = [name for name in _OWNERS if name in frame.columns]
     if "value" in frame.columns and len(owners) == 1:
         return owners[0], "value"
@@ -195,24 +219,20 @@ def _columns(frame: nw.DataFrame[Any], what: str) -> tuple[str, str]:
     )
 
 
-def _paired(names: Iterable[object], values: Iterable[object], what: str) -> dict[object, object]:
-    pairs: dict[object, object] = {}
+def _to_dict(names: Iterable[object], values: Iterable[object], what: str) -> dict[object, object]:
+    """Return ``{name: value}`` without missing values; refuse a name that occurs twice."""
+    observations: dict[object, object] = {}
     for name, value in zip(names, values, strict=True):
         if is_missing(value):
             continue
-        if name in pairs:
+        if name in observations:
             raise InputError(f"{what}: {display_spelling(name)} is given twice; keep one")
-        pairs[name] = value
-    return pairs
+        observations[name] = value
+    return observations
 
 
-ObservationsLike = Any  # Mapping[Any, float], or a Series or frame (``as_mapping``)
-
-PARTS = ("metadata", "observations", "kind")
-
-
-def numbers(observations: object, what: str) -> tuple[list[str], NDArray[np.float64]]:
-    """Split a mapping of name → value, a Series or a frame into names and finite numbers."""
+def split_observations(observations: object, what: str) -> tuple[list[str], NDArray[np.float64]]:
+    """Split the observations of one row or feature into names and finite values."""
     by_name = require_mapping(as_mapping(observations, what), f"{what}: observations", "{'u17': 5}")
     names = unique_names(by_name, what)
     for name, value in zip(names, by_name.values(), strict=True):
@@ -230,12 +250,35 @@ def numbers(observations: object, what: str) -> tuple[list[str], NDArray[np.floa
     return names, values
 
 
-def context_of(
+def check_context(
     feature: str, observations: object, kind: Kind, rows: Names, advice: str = ""
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
-    """Return the context of a feature: ascending row positions, values, and the order they were given in."""
+    """Check the context of a feature.
+
+    Parameters
+    ----------
+    feature : str
+        The name of the feature.
+    observations : dict, Series or frame
+        The observations ``{row: value}``.
+    kind : Kind
+        The kind of the feature.
+    rows : Names
+        The rows of the model.
+    advice : str, default=""
+        A clause that ends the message about a value that is impossible for the kind.
+
+    Returns
+    -------
+    positions : ndarray of shape (n,)
+        The positions of the rows, ascending.
+    values : ndarray of shape (n,)
+        Their values.
+    order : ndarray of shape (n,)
+        The index of each in ``observations``.
+    """
     what = f"feature {feature!r}"
-    names, values = numbers(observations, what)
+    names, values = split_observations(observations, what)
     _check_values(values, names, Kinds([kind] * len(names)), what, advice)
     try:
         positions = rows.positions(names)
@@ -251,10 +294,10 @@ def context_of(
 def _check_values(
     values: NDArray[np.float64], names: list[str], kinds: Kinds, what: str, advice: str = ""
 ) -> None:
-    """Refuse values that are impossible for their kinds; ``kinds`` has one for each value."""
-    wrong = kinds.impossible(values, np.arange(len(values)))
-    if wrong.any():
-        first = int(np.flatnonzero(wrong)[0])
+    """Refuse values that are impossible for their kinds; value i has the name and the kind i."""
+    impossible = kinds.impossible(values, np.arange(len(values)))
+    if impossible.any():
+        first = int(np.flatnonzero(impossible)[0])
         raise InputError(
             f"{what}: the value {values[first]:g} at {names[first]!r} is not {kinds[first].allowed} "
             f"(kind {kinds[first]}){advice}"
@@ -263,45 +306,45 @@ def _check_values(
     require_representable(values, scaled, lambda i: f"{what} at {names[i]!r}")
 
 
-def new_features(fitted: ModelState, given: Mapping[Any, object]) -> list[Feature]:
-    """Check new features ``{name: {"metadata": …, …}}`` and return them, still without heads."""
-    features = [_new_feature(fitted, name, parts) for name, parts in given.items()]
+def check_new_features(fitted: ModelState, features: Mapping[Any, object]) -> list[Feature]:
+    """Check new features, ``{name: {"metadata": …, …}}``, and return them without heads."""
+    checked = [_new_feature(fitted, name, parts) for name, parts in features.items()]
     records = {
         feature.name: _metadata_of(fitted, feature.name, parts)
-        for feature, parts in zip(features, given.values(), strict=True)
+        for feature, parts in zip(checked, features.values(), strict=True)
     }
-    encoded = _encoded_metadata(fitted, records)
+    encoded = _encode_metadata(fitted, records)
     return [
-        replace(feature, metadata=vector, record=_without_missing(record))
-        for feature, vector, record in zip(features, encoded, records.values(), strict=True)
+        replace(feature, metadata=vector, record=_drop_missing(record))
+        for feature, vector, record in zip(checked, encoded, records.values(), strict=True)
     ]
 
 
-def _without_missing(record: Mapping[Any, object]) -> dict[str, object]:
+def _drop_missing(record: Mapping[Any, object]) -> dict[str, object]:
     """Return metadata by tidy column names, without missing values."""
     return {as_name(key, "column name"): value for key, value in record.items() if not is_missing(value)}
 
 
 def _new_feature(fitted: ModelState, key: object, parts: object) -> Feature:
-    """Check a new feature and return it without its head and its metadata."""
+    """Check a new feature; its head and its metadata follow later."""
     name = as_name(key, "feature")
     if name in fitted.catalogue:
-        fixed = fitted.catalogue[name].fixed
-        observe = for_user("use observe_feature()", "use headstart observe-feature")
-        advice = (
-            for_user("fit() again to change it", "fit the model again to change it")
-            if fixed
-            else f"{observe} to add observations to it"
-        )
+        if fitted.catalogue[name].fixed:
+            advice = for_user("fit() again to change it", "fit the model again to change it")
+        else:
+            observe = for_user("use observe_feature()", "use headstart observe-feature")
+            advice = f"{observe} to add observations to it"
         raise InputError(f"feature {name!r} is already in the model; {advice}")
     by_part = require_mapping(parts, f"feature {name!r}", "{'metadata': …, 'observations': …}")
     for part in by_part:
-        if part not in PARTS:
-            raise InputError(f"feature {name!r}: unknown part {part!r}{did_you_mean(str(part), PARTS)}")
+        if part not in FEATURE_PARTS:
+            raise InputError(
+                f"feature {name!r}: unknown part {part!r}{did_you_mean(str(part), FEATURE_PARTS)}"
+            )
     observations = {} if by_part.get("observations") is None else by_part["observations"]
-    kind = _kind_of(fitted, name, by_part.get("kind"))
+    kind = _feature_kind(fitted, name, by_part.get("kind"))
     advice = f"; {option_name('kind')} gives the feature another kind" if by_part.get("kind") is None else ""
-    rows, values, order = context_of(name, observations, kind, fitted.rows, advice)
+    rows, values, order = check_context(name, observations, kind, fitted.rows, advice)
     finds_scale = fitted.middle is not None and kind == fitted.middle
     no_metadata = np.zeros(0, dtype=np.float32)
     times = None if fitted.clock is None else fitted.clock.times_now(len(rows))
@@ -310,6 +353,7 @@ def _new_feature(fitted: ModelState, key: object, parts: object) -> Feature:
 
 
 def _metadata_of(fitted: ModelState, name: str, parts: Any) -> Mapping[str, object]:
+    """Return the metadata of a new feature by column, not yet encoded."""
     metadata = parts.get("metadata")
     if metadata is None:
         return {}
@@ -319,8 +363,11 @@ def _metadata_of(fitted: ModelState, name: str, parts: Any) -> Mapping[str, obje
     return metadata
 
 
-def _encoded_metadata(fitted: ModelState, records: Mapping[str, Mapping[str, object]]) -> NDArray[np.float32]:
-    """Encode the metadata of new features: (n, width); in one call, because encoders are fast on batches."""
+def _encode_metadata(fitted: ModelState, records: Mapping[str, Mapping[str, object]]) -> NDArray[np.float32]:
+    """Encode the metadata of new features, ``{name: {column: value}}``: (n, width).
+
+    All are encoded in one call, because encoders are fast on batches.
+    """
     if fitted.schema is None:
         return np.zeros((len(records), 0), dtype=np.float32)
     try:
@@ -328,44 +375,58 @@ def _encoded_metadata(fitted: ModelState, records: Mapping[str, Mapping[str, obj
         tidy = [tidy_keys(record, columns) for record in records.values()]
         return fitted.schema.encode(tidy, fitted.encoders)
     except InputError as error:
-        if len(records) > 1:  # find the feature that caused it
+        if len(records) > 1:  # encode one at a time, so that the message names the feature
             for name, record in records.items():
-                _encoded_metadata(fitted, {name: record})
+                _encode_metadata(fitted, {name: record})
             raise
         raise type(error)(f"feature {next(iter(records))!r}: {error}") from None
 
 
-def _kind_of(fitted: ModelState, name: str, given: object) -> Kind:
-    """Return the given kind, or the most frequent one; a bare "rating" or "real" has the model's scale."""
-    wanted = fitted.kinds[0].name if given is None else str(given)
-    if isinstance(given, Kind) or wanted not in KIND_NAMES:
-        kind = given if isinstance(given, Kind) else Kind.parse(wanted)
-        if kind.type not in {other.type for other in fitted.kinds}:
-            raise InputError(f"feature {name!r}: kind {kind} is {_none_of(fitted)}")
-        return kind
-    alike = [kind for kind in fitted.kinds if kind.name == wanted]
-    if not alike:
-        raise InputError(f"feature {name!r}: kind {wanted} is {_none_of(fitted)}")
-    if len(alike) == 1 or (given is None and alike[0].type != KindType.REAL):
-        return alike[0]
-    if alike[0].type != KindType.REAL:
-        raise InputError(f"feature {name!r}: say its ends, as {option_name('kind', str(alike[0]))}")
+def _feature_kind(fitted: ModelState, name: str, kind: object) -> Kind:
+    """Return the kind of a new feature.
+
+    ``kind`` is a ``Kind`` or a text such as "rating:1:5". A name alone, such as "rating", means the scale of
+    the model's features, and None the most frequent kind of the model.
+    """
+    kind_name = fitted.kinds[0].name if kind is None else str(kind)
+    if isinstance(kind, Kind) or kind_name not in KIND_NAMES:
+        parsed = kind if isinstance(kind, Kind) else Kind.parse(kind_name)
+        if parsed.type not in {known.type for known in fitted.kinds}:
+            raise InputError(f"feature {name!r}: kind {parsed} is {_not_among_kinds(fitted)}")
+        return parsed
+    matches = [known for known in fitted.kinds if known.name == kind_name]
+    if not matches:
+        raise InputError(f"feature {name!r}: kind {kind_name} is {_not_among_kinds(fitted)}")
+    first = matches[0]
+    if len(matches) == 1 or (kind is None and first.type != KindType.REAL):
+        return first
+    if first.type != KindType.REAL:
+        raise InputError(f"feature {name!r}: say its ends, as {option_name('kind', str(first))}")
     # Each real feature of the model has its own scale: the scale of this one is found from its observations.
-    return alike[0] if fitted.middle is None else fitted.middle
+    return first if fitted.middle is None else fitted.middle
 
 
-def _none_of(fitted: ModelState) -> str:
+def _not_among_kinds(fitted: ModelState) -> str:
+    """Return the end of the message about a kind that the model was not fitted on."""
     names = ", ".join(sorted({kind.name for kind in fitted.kinds}))
     advice = f"; give {option_name('kind', 'real')} to read its values as numbers" if "real" in names else ""
     return f"not among those the model was fitted on ({names}){advice}"
 
 
-def rows_of(fitted: ModelState, rows: Mapping[Any, object]) -> tuple[ObservationLists, NDArray[np.int64]]:
-    """Check the observations of new rows, ``{row: {feature: value}}``; also return their order."""
+def check_rows(fitted: ModelState, rows: Mapping[Any, object]) -> tuple[ObservationLists, NDArray[np.int64]]:
+    """Check the observations of rows, ``{row: {feature: value}}``.
+
+    Returns
+    -------
+    lists : ObservationLists
+        The observations of each row, by ascending numbers of features.
+    order : ndarray of shape (n,)
+        The index of each observation in the order of ``rows``.
+    """
     checked, orders, first = [], [np.zeros(0, np.int64)], 0
     for row, observations in rows.items():
         what = f"row {row!r}"
-        names, values = numbers(observations, what)
+        names, values = split_observations(observations, what)
         features = [fitted.catalogue[name] for name in names]
         _check_values(values, names, Kinds([feature.kind for feature in features]), what)
         feature_numbers = np.array([fitted.catalogue.number(name) for name in names], dtype=np.int64)
@@ -377,62 +438,92 @@ def rows_of(fitted: ModelState, rows: Mapping[Any, object]) -> tuple[Observation
 
 
 def encode_rows(fitted: ModelState, rows: Mapping[Any, object]) -> RowStates:
-    """Compute the states of new rows, ``{row: {feature: value}}``."""
-    return compute_row_states(fitted, rows_of(fitted, rows)[0], [str(row) for row in rows])
+    """Compute the states of rows that are not in the model, ``{row: {feature: value}}``."""
+    return compute_row_states(fitted, check_rows(fitted, rows)[0], [str(row) for row in rows])
 
 
 class NewRows(NamedTuple):
     """New rows with checked names and metadata."""
 
     names: list[str]
-    given: Mapping[Any, object]  # the observations by row, not yet checked
-    records: Sequence[Mapping[str, object]]  # the metadata as given
-    encoded: NDArray[np.float32]  # (rows, width): the metadata encoded
-    teach: bool  # whether the observations also update the features
+    observations: Mapping[Any, object]  # {row: {feature: value}}, not yet checked
+    records: Sequence[Mapping[str, object]]  # the metadata of each row, {column: value}
+    encoded: NDArray[np.float32]  # (rows, width): the encoded metadata
+    update_features: bool  # whether the observations also update the heads of their features
 
 
-def encoded_rows(
-    held: RowMetadata | None, names: Sequence[str], given: Mapping[Any, Any] | None
+def encode_row_metadata(
+    row_metadata: RowMetadata | None, names: Sequence[str], metadata: Mapping[Any, Any] | None
 ) -> tuple[list[dict[str, object]], NDArray[np.float32]]:
-    """Return the metadata of new rows, ``{row: {column: value}}``, as records in their order and encoded."""
-    if given is not None and held is None:
+    """Check and encode the metadata of new rows.
+
+    Parameters
+    ----------
+    row_metadata : RowMetadata or None
+        The row metadata of the model, with the schema.
+    names : sequence of str
+        The new rows.
+    metadata : dict or None
+        ``{row: {column: value}}``; rows and columns may be missing.
+
+    Returns
+    -------
+    records : list of dict
+        The metadata of each row, ``{column: value}``.
+    encoded : ndarray of shape (rows, width)
+        The encoded metadata.
+    """
+    if metadata is not None and row_metadata is None:
         raise InputError("the model was fitted without row metadata and can use none")
-    by_row = {} if given is None else require_mapping(given, "metadata of rows", "{'u99': {'age': 31}}")
+    by_row = {} if metadata is None else require_mapping(metadata, "metadata of rows", "{'u99': {'age': 31}}")
     tidy = dict(zip(unique_names(by_row, "metadata of rows", "row"), by_row.values(), strict=True))
     unknown = [name for name in tidy if name not in set(names)]
     if unknown:
         raise UnknownNameError(f"metadata is given of row {unknown[0]!r}, which is not among the new rows")
-    if held is None:
+    if row_metadata is None:
         return [{} for _ in names], np.zeros((len(names), 0), np.float32)
-    columns = [column.name for column in held.schema.columns]
+    columns = [column.name for column in row_metadata.schema.columns]
     records: list[dict[str, object]] = []
     for name in names:
         record = require_mapping(tidy.get(name) or {}, f"row {name!r}: metadata", "{'age': 31}")
         records.append(tidy_keys(record, columns))
         try:
             if len(record):
-                held.schema.encode([records[-1]])
+                row_metadata.schema.encode([records[-1]])
         except InputError as error:
             raise type(error)(f"row {name!r}: {error}") from None
-    return records, held.schema.encode(records) if records else held.encoded[:0]
+    return records, row_metadata.schema.encode(records) if records else row_metadata.encoded[:0]
 
 
 class Triples(NamedTuple):
     """Observations of rows and features of a model, each cell once, sorted by row and feature."""
 
-    rows: NDArray[np.int64]  # (n,): positions
-    features: list[Feature]
+    rows: NDArray[np.int64]  # (n,): positions in the model
+    features: list[Feature]  # without repetition
     places: NDArray[np.int64]  # (n,): positions in ``features``
-    numbers: NDArray[np.int64]  # (n,): of the features in the catalogue
+    numbers: NDArray[np.int64]  # (n,): numbers of the features in the catalogue
     values: NDArray[np.float64]  # (n,): in the data's own units
-    times: NDArray[np.float64] | None  # (n,): in a model with a half-life
-    order: NDArray[np.int64]  # (n,): in which they were given
+    times: NDArray[np.float64] | None  # (n,): None in a model without a half-life
+    order: NDArray[np.int64]  # (n,): the index of each observation in the argument of the caller
 
 
 def read_triples(
     fitted: ModelState, data: object, columns: Columns, text: TextFormat | None = None, time: object = None
 ) -> Triples:
-    """Read observations of this model from a list of (row, feature, value), a frame or a file.
+    """Read and check observations of rows and features of the model.
+
+    Parameters
+    ----------
+    fitted : ModelState
+        The model.
+    data : list of (row, feature, value), frame or path
+        The observations; an entry of a list may also be (row, feature, value, time).
+    columns : Columns
+        The columns of a frame or file.
+    text : TextFormat, default=None
+        The format of a text file.
+    time : object, default=None
+        The time of all entries of a list, or the column of times of a frame or file.
 
     Raises
     ------
@@ -440,8 +531,10 @@ def read_triples(
         If a name is not in the model, a value is impossible for its kind, or a cell has two values.
     """
     require_clock(fitted, time)
-    if isinstance(data, list) and len(data) == 1 and (one := _one_triple(fitted, data[0], time)) is not None:
-        return one
+    if isinstance(data, list) and len(data) == 1:
+        triple = _single_triple(fitted, data[0], time)
+        if triple is not None:
+            return triple
     times: NDArray[np.float64] | None = None
     if isinstance(data, (list, tuple)):
         data, times = _split_times(fitted, data, time)
@@ -454,16 +547,16 @@ def read_triples(
                     f"{option_name('time')} of a frame or file is the name of a column; got {time!r}"
                 )
             columns = columns._replace(time=time or "time")
-        read = _read_source(data, columns, text)
-        rows, features, times = read.rows, read.features, read.times
-        values = read.values.astype(np.float64)
-        row_numbers, feature_numbers = read.row_numbers, read.feature_numbers
+        source = _read_source(data, columns, text)
+        rows, features, times = source.rows, source.features, source.times
+        values = source.values.astype(np.float64)
+        row_numbers, feature_numbers = source.row_numbers, source.feature_numbers
     row_index = _row_positions(fitted, rows)[row_numbers]
-    names, known, feature_index = _features(fitted, features)
-    return _checked(fitted, names, known, row_index, feature_index[feature_numbers], values, times)
+    names, known, feature_index = _find_features(fitted, features)
+    return _check_triples(fitted, names, known, row_index, feature_index[feature_numbers], values, times)
 
 
-def triples_of(
+def feature_triples(
     fitted: ModelState,
     feature: Feature,
     rows: NDArray[np.int64],
@@ -471,25 +564,25 @@ def triples_of(
     order: NDArray[np.int64],
     time: object = None,
 ) -> Triples:
-    """Return checked observations of one feature at one time as triples."""
+    """Return observations of one feature, checked by ``check_context``, as triples of one time."""
     require_clock(fitted, time)
     numbers = np.full(len(rows), fitted.catalogue.number(feature.name))
-    times = None if fitted.clock is None else np.full(len(rows), time_of(_required(time), "time"))
+    times = None if fitted.clock is None else np.full(len(rows), time_of(_require_time(time), "time"))
     return Triples(rows, [feature], np.zeros(len(rows), np.int64), numbers, values, times, order)
 
 
-def triples_of_row(
+def row_triples(
     fitted: ModelState, row: object, observations: ObservationsLike, time: object = None
 ) -> Triples:
     """Check the observations ``{feature: value}`` of one row and return them as triples."""
     name = as_name(row, "row")
-    features, values = numbers(observations, f"row {name!r}")
+    features, values = split_observations(observations, f"row {name!r}")
     triples = [(name, feature, value) for feature, value in zip(features, values.tolist(), strict=True)]
     return read_triples(fitted, triples, Columns(), time=time)
 
 
 def require_clock(fitted: ModelState, time: object) -> None:
-    """Refuse a time in a model without a half-life."""
+    """Raise an error if a time is given to a model without a half-life."""
     if time is not None and fitted.clock is None:
         raise InputError(
             f"{option_name('time')} was given, but the model has no half-life: its observations do not age; "
@@ -497,7 +590,8 @@ def require_clock(fitted: ModelState, time: object) -> None:
         )
 
 
-def _required(time: object) -> object:
+def _require_time(time: object) -> object:
+    """Return ``time``; raise an error if it is missing."""
     if time is None:
         raise InputError(
             "the observations of this model age: say when they were made, as "
@@ -507,52 +601,61 @@ def _required(time: object) -> object:
 
 
 def _split_times(
-    fitted: ModelState, given: Sequence[Any], time: object
+    fitted: ModelState, entries: Sequence[Any], time: object
 ) -> tuple[Sequence[Any], NDArray[np.float64] | None]:
-    """Split a list of (row, feature, value, time) into triples and times."""
-    timed = [isinstance(each, Sequence) and not isinstance(each, str) and len(each) == 4 for each in given]
+    """Split entries (row, feature, value, time) into triples and times; ``time`` is that of all."""
+    timed = [
+        isinstance(entry, Sequence) and not isinstance(entry, str) and len(entry) == 4 for entry in entries
+    ]
     if any(timed):
         if time is not None:
-            raise InputError("the time is given twice, in the list and by itself; keep one")
+            raise InputError("the time is given twice, in the list and as an argument; keep one")
         require_clock(fitted, True)
         if not all(timed):
-            raise InputError(f"entry {timed.index(False)} has no time: {given[timed.index(False)]!r}")
-        return [tuple(each[:3]) for each in given], times_of([each[3] for each in given], "time")
+            raise InputError(f"entry {timed.index(False)} has no time: {entries[timed.index(False)]!r}")
+        return [tuple(entry[:3]) for entry in entries], times_of([entry[3] for entry in entries], "time")
     if fitted.clock is None:
-        return given, None
-    return given, np.full(len(given), time_of(_required(time), "time"))
+        return entries, None
+    return entries, np.full(len(entries), time_of(_require_time(time), "time"))
 
 
-def _one_triple(fitted: ModelState, given: Any, time: object) -> Triples | None:
-    """Return a single valid triple; None for any other, which the full check reports."""
-    if not isinstance(given, tuple) or len(given) not in (3, 4):
+def _single_triple(fitted: ModelState, entry: Any, time: object) -> Triples | None:
+    """Check a single entry quickly; return None unless it is valid, and let the general check report why."""
+    if not isinstance(entry, tuple) or len(entry) not in (3, 4):
         return None
-    if len(given) == 4:
+    if len(entry) == 4:
         if time is not None or fitted.clock is None:
             return None
-        given, time = given[:3], given[3]
-    row, feature, value = given
-    known = isinstance(row, str) and isinstance(feature, str) and isinstance(value, (int, float))
-    if not known or row not in fitted.rows or feature not in fitted.catalogue:
+        entry, time = entry[:3], entry[3]
+    row, feature, value = entry
+    typed = isinstance(row, str) and isinstance(feature, str) and isinstance(value, (int, float))
+    if not typed or row not in fitted.rows or feature not in fitted.catalogue:
         return None
-    stored = fitted.catalogue[feature]
-    scaled = (value - stored.kind.offset) / stored.kind.span if abs(value) <= LARGEST else np.nan
-    possible = 0 <= scaled <= 1 if stored.kind.type == KindType.RATING else scaled in (0, 1)
-    if not (possible or (stored.kind.type == KindType.REAL and abs(scaled) <= LARGEST)):
+    known = fitted.catalogue[feature]
+    kind = known.kind
+    scaled = (value - kind.offset) / kind.span if abs(value) <= LARGEST else np.nan
+    if kind.type == KindType.REAL:
+        possible = abs(scaled) <= LARGEST
+    else:
+        possible = 0 <= scaled <= 1 if kind.type == KindType.RATING else scaled in (0, 1)
+    if not possible:
         return None
     position = np.array([fitted.rows.position(row)])
-    return triples_of(fitted, stored, position, np.array([value], np.float64), np.zeros(1, np.int64), time)
+    return feature_triples(
+        fitted, known, position, np.array([value], np.float64), np.zeros(1, np.int64), time
+    )
 
 
-def _split_triples(given: Sequence[Any]) -> tuple[list[Any], list[Any], NDArray[np.float64]]:
-    for entry, triple in enumerate(given):
+def _split_triples(triples: Sequence[Any]) -> tuple[list[Any], list[Any], NDArray[np.float64]]:
+    """Split a list of (row, feature, value) into rows, features and finite values."""
+    for entry, triple in enumerate(triples):
         if isinstance(triple, (str, Mapping)) or not isinstance(triple, Sequence) or len(triple) != 3:
             raise InputError(
                 f"observe() takes a list of (row, feature, value), as [('u17', 'Alien', 5)]; entry {entry} "
                 f"is {triple!r}"
             )
-    values = np.empty(len(given))
-    for entry, (row, feature, value) in enumerate(given):
+    values = np.empty(len(triples))
+    for entry, (row, feature, value) in enumerate(triples):
         if not isinstance(value, NUMBERS):
             raise InputError(f"row {row!r}, feature {feature!r}: the value must be a number; got {value!r}")
         try:
@@ -563,10 +666,11 @@ def _split_triples(given: Sequence[Any]) -> tuple[list[Any], list[Any], NDArray[
             raise InputError(
                 f"row {row!r}, feature {feature!r}: the value is {value}; leave unknown values out"
             )
-    return [each[0] for each in given], [each[1] for each in given], values
+    return [triple[0] for triple in triples], [triple[1] for triple in triples], values
 
 
 def _read_source(data: object, columns: Columns, text: TextFormat | None) -> Observations:
+    """Read a frame or a file in the long form."""
     if not (isinstance(data, (str, os.PathLike)) or hasattr(data, "columns") or hasattr(data, "schema")):
         raise InputError(
             "observe() takes a list of (row, feature, value), a frame or the path of a file; got "
@@ -580,6 +684,7 @@ def _read_source(data: object, columns: Columns, text: TextFormat | None) -> Obs
 
 
 def _row_positions(fitted: ModelState, rows: list[Any]) -> NDArray[np.int64]:
+    """Return the positions of rows; raise an error with advice if one is not in the model."""
     try:
         return fitted.rows.positions(rows)
     except UnknownNameError as error:
@@ -587,12 +692,10 @@ def _row_positions(fitted: ModelState, rows: list[Any]) -> NDArray[np.int64]:
         raise UnknownNameError(f"{error}; {advice}") from None
 
 
-def _features(fitted: ModelState, given: list[Any]) -> tuple[Names, list[Feature], NDArray[np.int64]]:
-    """Return the features of these names, each once, and the position of each name among them."""
+def _find_features(fitted: ModelState, keys: list[Any]) -> tuple[Names, list[Feature], NDArray[np.int64]]:
+    """Return the names and features of ``keys`` without repetition, and the position of each key there."""
     catalogue = fitted.catalogue
-    names = [
-        name if isinstance(name, str) and name in catalogue else as_name(name, "feature") for name in given
-    ]
+    names = [key if isinstance(key, str) and key in catalogue else as_name(key, "feature") for key in keys]
     unique = list(dict.fromkeys(names))
     unknown = [name for name in unique if name not in catalogue]
     if unknown:
@@ -605,7 +708,7 @@ def _features(fitted: ModelState, given: list[Any]) -> tuple[Names, list[Feature
     return Names(unique, "feature"), features, np.array([positions[name] for name in names], dtype=np.int64)
 
 
-def _checked(
+def _check_triples(
     fitted: ModelState,
     names: Names,
     features: list[Feature],
@@ -614,19 +717,23 @@ def _checked(
     values: NDArray[np.float64],
     times: NDArray[np.float64] | None,
 ) -> Triples:
+    """Refuse impossible values and contradictions, sort by row and feature, and drop repetitions.
+
+    Observation i is the value ``values[i]`` of the row at position ``rows[i]`` at ``features[index[i]]``.
+    """
     kinds = Kinds([feature.kind for feature in features])
 
     def where(observation: int) -> str:
         return f"row {fitted.rows[rows[observation]]!r}, feature {names[index[observation]]!r}"
 
-    wrong = kinds.impossible(values, index)
-    if wrong.any():
-        first = int(np.flatnonzero(wrong)[0])
+    impossible = kinds.impossible(values, index)
+    if impossible.any():
+        first = int(np.flatnonzero(impossible)[0])
         kind = kinds[index[first]]
         raise InputError(f"{where(first)}: the value {values[first]:g} is not {kind.allowed} (kind {kind})")
     require_representable(values, kinds.scale(values, index), where)
     numbers = np.array([fitted.catalogue.number(feature.name) for feature in features], dtype=np.int64)
-    # ``np.unique`` sorts by row and feature, too, and finds the first line of each cell.
+    # Unique cells have the same order as sorted observations; the index is that of their first occurrence.
     _, order = np.unique(rows.astype(np.int64) * len(names) + index, return_index=True)
     ordered = sort_observations(rows, index, values, (len(fitted.rows), len(names)), times)
     rows, index = ordered.row_index.astype(np.int64), ordered.feature_index.astype(np.int64)
@@ -638,6 +745,7 @@ def _checked(
             f"row {fitted.rows[rows[first]]!r}, feature {names[index[first]]!r} is given twice, as "
             f"{values[first]:.12g} and {values[first + 1]:.12g}; keep one"
         )
-    once = np.concatenate([np.ones(min(1, len(rows)), dtype=bool), ~repeated])
-    times = None if times is None else times[once]
-    return Triples(rows[once], features, index[once], numbers[index[once]], values[once], times, order)
+    first_of_cell = np.concatenate([np.ones(min(1, len(rows)), dtype=bool), ~repeated])
+    rows, index, values = rows[first_of_cell], index[first_of_cell], values[first_of_cell]
+    times = None if times is None else times[first_of_cell]
+    return Triples(rows, features, index, numbers[index], values, times, order)

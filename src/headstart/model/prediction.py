@@ -1,4 +1,8 @@
-"""Predict cells in the data's own units."""
+"""Predict cells in the data's own units.
+
+``predict_features`` predicts all cells of some rows and features, ``predict_pairs`` chosen cells, and
+``predict_one_cell`` one cell without the overhead of tensors. ``Headstart.predict`` returns a ``Prediction``.
+"""
 
 from __future__ import annotations
 
@@ -31,52 +35,67 @@ if TYPE_CHECKING:
 
 Numbers = NDArray[np.float64]
 
-_LEAST_CHANCE = 1e-4  # probabilities are kept this far from 0 and 1 before they are calibrated
+_MIN_PROBABILITY = 1e-4  # the smallest distance from 0 and 1 of a probability before calibration
+
+_ROWS_AT_ONCE = 1024  # rows whose cells are computed together, which bounds the memory
+
+_HEADS_AT_ONCE = 128  # heads whose cells are computed together, which bounds the memory
+
+_MAX_COLUMNS = 6  # features of a printed prediction
+
+_MAX_PLOTTED = 60  # cells of a plot
+
+_UP, _DOWN, _INK = "#0072B2", "#D55E00", "#222222"  # the colours of plots
+
+CPU = torch.device("cpu")
 
 
 # -- calibration and units, elementwise: for arrays of cells and for the numbers of a single cell -----
 
 
 def _to_units(mean: Any, std: Any, factor: Any, kind: Any) -> tuple[Any, Any]:
-    """Convert a Gaussian prediction to the data's own units; ``kind`` has offset, span, low and high."""
+    """Calibrate a Gaussian prediction and convert it to the data's own units.
+
+    ``factor`` is the calibration factor of the standard deviation; ``kind`` has offset, span, low and high.
+    """
     std = _rounded(factor * _rounded(std)) * kind.span
     return np.minimum(np.maximum(_rounded(mean) * kind.span + kind.offset, kind.low), kind.high), std
 
 
-def _calibrate_probability(chance: Any, slope: Any, shift: Any) -> tuple[Any, Any]:
-    """Return the calibrated probability of 1, and its standard deviation."""
-    chance = np.minimum(np.maximum(_rounded(chance), _LEAST_CHANCE), 1 - _LEAST_CHANCE)
-    logit = np.log(chance / (1 - chance)) * slope + shift
+def _calibrate_probability(probability: Any, slope: Any, shift: Any) -> tuple[Any, Any]:
+    """Return the calibrated probability of 1, and the standard deviation of the value."""
+    probability = np.minimum(np.maximum(_rounded(probability), _MIN_PROBABILITY), 1 - _MIN_PROBABILITY)
+    logit = np.log(probability / (1 - probability)) * slope + shift
     mean = 1 / (1 + np.exp(-logit))
     return mean, np.sqrt(mean * (1 - mean))
 
 
-def _interval_ends(mean: Any, half: Any, kind: Any) -> tuple[Any, Any]:
-    """Return the ends of an interval around the mean, cut off at the ends of the kind."""
-    low = np.minimum(np.maximum(mean - half, kind.low), kind.high)
-    return low, np.minimum(np.maximum(mean + half, kind.low), kind.high)
+def _interval_ends(mean: Any, half_width: Any, kind: Any) -> tuple[Any, Any]:
+    """Return the ends of an interval around the mean, clipped at the limits of the kind."""
+    low = np.minimum(np.maximum(mean - half_width, kind.low), kind.high)
+    return low, np.minimum(np.maximum(mean + half_width, kind.low), kind.high)
 
 
-def _binary_ends(chance: Any, level: float) -> tuple[Any, Any]:
-    """Return the quantiles of a binary value, 0 or 1."""
+def _binary_ends(probability: Any, level: float) -> tuple[Any, Any]:
+    """Return the quantiles of a binary value that contain it with probability ``level``, each 0 or 1."""
     tail = 0.5 - level / 2
-    return chance > 1 - tail, chance >= tail
+    return probability > 1 - tail, probability >= tail
 
 
 def _rounded(numbers: Any) -> Any:
-    """Round to single precision, so that rounding errors of the computation do not show."""
+    """Round to single precision, so that all ways to compute a prediction give the same number."""
     return np.float32(numbers).astype(np.float64)
 
 
 def _normal_half_width(level: float) -> float:
-    """Return the half width of the normal distribution's interval of this level."""
+    """Return the half-width of the interval of probability ``level`` of the standard normal distribution."""
     from scipy.special import ndtri  # imported here: few uses of a model need SciPy
 
     return float(ndtri(0.5 + level / 2))
 
 
 class _KindArrays(NamedTuple):
-    """Offsets, spans and ends of kinds, at each cell."""
+    """The offsets, spans and limits of the kinds of cells."""
 
     offset: Numbers
     span: Numbers
@@ -92,9 +111,9 @@ class Units:
     """
 
     kinds: Kinds
-    factors: Numbers  # (features, levels): of the widths of intervals
-    slopes: Numbers  # (features,): of the logits of probabilities
-    shifts: Numbers  # (features,)
+    factors: Numbers  # (features, levels): calibration factors of the widths of intervals
+    slopes: Numbers  # (features,): of the calibration of logits
+    shifts: Numbers  # (features,): of the calibration of logits
 
     @classmethod
     def of(cls, fitted: ModelState, features: list[Feature]) -> Units:
@@ -107,19 +126,19 @@ class Units:
 
     @property
     def reach(self) -> Numbers:
-        """Widths of intervals of each level, relative to that of the usual level: (features, levels)."""
+        """The factors relative to the factor of the usual level: (features, levels)."""
         return self.factors / self.factors[:, USUAL_LEVEL, None]
 
     def apply(self, mean: Tensor, std: Tensor, which: NDArray[np.int64]) -> tuple[Numbers, Numbers]:
-        """Calibrate means and standard deviations on the models' scale, and convert them to units."""
+        """Calibrate means and standard deviations on the models' scale, and convert them to data units."""
         scaled_mean, scaled_std = (part.float().cpu().numpy() for part in (mean, std))
         factor = self.factors[which, USUAL_LEVEL]
         means, stds = _to_units(scaled_mean, scaled_std, factor, _arrays_of(self.kinds, which))
         binary = self.kinds.types[which] == KindType.BINARY
         if binary.any():
-            at = which[binary]
+            features = which[binary]
             means[..., binary], stds[..., binary] = _calibrate_probability(
-                scaled_mean[..., binary], self.slopes[at], self.shifts[at]
+                scaled_mean[..., binary], self.slopes[features], self.shifts[features]
             )
         return means, stds
 
@@ -130,7 +149,7 @@ def _arrays_of(kinds: Kinds, which: NDArray[np.int64]) -> _KindArrays:
 
 
 def ends_of(kinds: Kinds) -> tuple[Numbers, Numbers]:
-    """Return the smallest and the largest value of each kind: two of (features,)."""
+    """Return the smallest and the largest value of each kind: (features,) each."""
     return np.array([kind.low for kind in kinds]), np.array([kind.high for kind in kinds])
 
 
@@ -142,17 +161,32 @@ def interval(
     level: float,
     which: NDArray[np.int64],
 ) -> tuple[Numbers, Numbers]:
-    """Return the ends of intervals that contain the value with probability ``level``: two like ``mean``.
+    """Return the ends of intervals that contain the value with probability ``level``.
 
-    ``reach`` (features, levels) is the width of intervals relative to the normal distribution's. The other
-    parameters are as in ``Units``.
+    Parameters
+    ----------
+    mean, std : ndarray of shape (…, n)
+        The predictions.
+    kinds : Kinds
+        The kinds of the features.
+    reach : ndarray of shape (features, levels) or None
+        The widths of intervals relative to the normal distribution, at ``LEVELS``.
+    level : float
+        The probability.
+    which : ndarray of shape (n,)
+        The features of the cells.
+
+    Returns
+    -------
+    low, high : ndarray of shape (…, n)
+        The ends of the intervals.
     """
     if not isinstance(level, (int, float)) or not 0 < level < 1:
         raise InputError(f"an interval's level must lie between 0 and 1; got {level!r}")
-    half = _normal_half_width(level) * std
+    half_width = _normal_half_width(level) * std
     if reach is not None:
-        half = half * np.array([np.interp(level, LEVELS, widths) for widths in reach])[which]
-    low, high = _interval_ends(mean, half, _arrays_of(kinds, which))
+        half_width = half_width * np.array([np.interp(level, LEVELS, widths) for widths in reach])[which]
+    low, high = _interval_ends(mean, half_width, _arrays_of(kinds, which))
     binary = kinds.types[which] == KindType.BINARY
     low[..., binary], high[..., binary] = _binary_ends(mean[..., binary], level)
     return low, high
@@ -160,37 +194,53 @@ def interval(
 
 @dataclass(frozen=True, repr=False)
 class Prediction:
-    """Predictions of some rows (down) at some features (across), in the data's own units.
+    """Predictions of some rows at some features, in the data's own units.
 
-    For a binary feature ``mean`` is the probability of 1.
+    ``prediction["u1", "Dune 3"]`` is the mean and the standard deviation of one cell.
+
+    Attributes
+    ----------
+    rows, features : Names
+        The names of the rows and features.
+    kinds : Kinds
+        The kinds of the features.
+    mean, std : ndarray of shape (rows, features)
+        The mean and standard deviation of every cell. For a binary feature the mean is the probability of 1.
+    reach : ndarray of shape (features, levels) or None
+        The widths of intervals relative to the normal distribution, for the levels of the calibration.
     """
 
     rows: Names
     features: Names
     kinds: Kinds
-    mean: NDArray[np.float64]  # (rows, features)
-    std: NDArray[np.float64]  # (rows, features)
-    reach: NDArray[np.float64] | None = None  # (features, levels): of intervals, relative to the normal's
+    mean: NDArray[np.float64]
+    std: NDArray[np.float64]
+    reach: NDArray[np.float64] | None = None
 
     def __getitem__(self, cell: tuple[object, object]) -> tuple[float, float]:
-        """Return mean and standard deviation of one cell by name: ``prediction["u1", "Dune 3"]``."""
+        """Return the mean and standard deviation of one cell, given by a row and a feature."""
         row, feature = self.rows.position(cell[0]), self.features.position(cell[1])
         return float(self.mean[row, feature]), float(self.std[row, feature])
 
     def interval(self, level: float = 0.9) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the ends of intervals of probability ``level``: two of (rows, features).
+        """Return the ends of intervals that contain the value with probability ``level``.
 
-        An interval is symmetric around the mean, calibrated, and cut off at a rating's ends; for a binary
-        feature its ends are the quantiles, 0 or 1.
+        Intervals are calibrated, symmetric around the mean, and clipped at the limits of a rating. For a
+        binary feature the ends are quantiles, 0 or 1.
+
+        Returns
+        -------
+        low, high : ndarray of shape (rows, features)
+            The ends of the intervals.
         """
         which = np.arange(len(self.features))
         return interval(self.mean, self.std, self.kinds, self.reach, level, which)
 
     def quantile(self, quantile: float) -> NDArray[np.float64]:
-        """Return the value that each cell is below with probability ``quantile``: (rows, features).
+        """Return the quantile of every cell's value: (rows, features).
 
-        Calibrated as intervals are: ``interval(0.9)`` reaches from ``quantile(0.05)`` to ``quantile(0.95)``.
-        For a binary feature it is 0 or 1.
+        Quantiles have the calibration of intervals: ``interval(0.9)`` is ``quantile(0.05)`` and
+        ``quantile(0.95)``. For a binary feature a quantile is 0 or 1.
         """
         number = isinstance(quantile, (int, float)) and not isinstance(quantile, bool)
         if not number or not 0 < quantile < 1:
@@ -203,28 +253,28 @@ class Prediction:
     def probability_above(self, value: float) -> NDArray[np.float64]:
         """Return the probability that each cell's value is greater than ``value``: (rows, features).
 
-        For ratings and reals it follows from the distribution with the quantiles of ``quantile``. At or
-        beyond a rating's ends it is 0 or 1.
+        For ratings and reals it is the inverse of ``quantile``. At and beyond the limits of a rating it is 0
+        or 1.
         """
         if isinstance(value, bool) or not isinstance(value, (int, float, np.number)) or value != value:
             raise InputError(f"probability_above() takes a number; got {value!r}")
         from scipy.special import ndtr, ndtri
 
-        # Half the probability of each level is on either side of the mean. Between levels the distance from
-        # the mean is interpolated as in intervals; beyond the last level its factor is constant.
+        # The distance of the value from the mean is converted to standard normal units z, by the half-widths
+        # of intervals at many levels.
         distance = (value - self.mean) / np.maximum(self.std, np.finfo(float).tiny)
         factors = np.ones((len(self.features), len(LEVELS))) if self.reach is None else self.reach
         levels = np.concatenate([np.linspace(0, 0.999, 400), 1 - np.logspace(-3, -12, 100)])
         normal = ndtri(0.5 + levels / 2)
-        inside = np.empty_like(distance)
+        above = np.empty_like(distance)
         for column, widths in enumerate(factors):
-            reach = np.maximum.accumulate(normal * np.interp(levels, LEVELS, widths))
-            z = np.interp(np.abs(distance[:, column]), reach, normal)
-            inside[:, column] = np.where(distance[:, column] < 0, 1 - ndtr(-z), 1 - ndtr(z))
+            half_widths = np.maximum.accumulate(normal * np.interp(levels, LEVELS, widths))
+            z = np.interp(np.abs(distance[:, column]), half_widths, normal)
+            above[:, column] = np.where(distance[:, column] < 0, 1 - ndtr(-z), 1 - ndtr(z))
         lows, highs = ends_of(self.kinds)
-        inside = np.where(value >= highs, 0.0, np.where(value < lows, 1.0, inside))
-        chance = self.mean if 0 <= value < 1 else np.full_like(self.mean, float(value < 0))
-        return np.where(self.kinds.types == KindType.BINARY, chance, inside)
+        above = np.where(value >= highs, 0.0, np.where(value < lows, 1.0, above))
+        binary = self.mean if 0 <= value < 1 else np.full_like(self.mean, float(value < 0))
+        return np.where(self.kinds.types == KindType.BINARY, binary, above)
 
     def to_pandas(self, level: float = 0.9) -> Any:
         """Return the long form as a pandas frame; pandas must be installed."""
@@ -239,21 +289,20 @@ class Prediction:
         return polars.from_arrow(self.to_arrow(level))
 
     def plot(self, level: float = 0.9, ax: Any = None) -> Any:
-        """Draw every cell's mean and interval, up to 60 cells; needs matplotlib.
+        """Draw the mean and interval of every cell, up to 60 cells; needs matplotlib.
 
         Parameters
         ----------
         level : float, default=0.9
             The probability that an interval contains the value.
         ax : matplotlib.axes.Axes, default=None
-            Where to draw; a new figure by default.
+            The axes to draw on; a new figure by default.
 
         Returns
         -------
         matplotlib.axes.Axes
-            The axes that were drawn on.
+            The axes with the plot.
         """
-
         return plot_prediction(self, level, ax)
 
     def to_arrow(self, level: float = 0.9) -> pa.Table:
@@ -262,8 +311,8 @@ class Prediction:
         rows, features = len(self.rows), len(self.features)
         return pa.table(
             {
-                "row": coded(self.rows, np.repeat(np.arange(rows), features)),
-                "feature": coded(self.features, np.tile(np.arange(features), rows)),
+                "row": dictionary_column(self.rows, np.repeat(np.arange(rows), features)),
+                "feature": dictionary_column(self.features, np.tile(np.arange(features), rows)),
                 "mean": self.mean.ravel(),
                 "std": self.std.ravel(),
                 "low": low.ravel(),
@@ -277,17 +326,17 @@ class Prediction:
 
     def _lines(self) -> tuple[list[str], list[list[str]]]:
         """Return the header and the lines of the first cells, as mean ± standard deviation."""
-        more = ["…"] if len(self.features) > _SHOWN_FEATURES else []
+        more = ["…"] if len(self.features) > _MAX_COLUMNS else []
         lines = [
             [row, *(f"{m:.4g} ± {s:.2g}" for m, s in zip(means, stds, strict=True)), *more]
             for row, means, stds in zip(
                 list(self.rows)[:MAX_LINES],
-                self.mean[:, :_SHOWN_FEATURES].tolist(),
-                self.std[:, :_SHOWN_FEATURES].tolist(),
+                self.mean[:, :_MAX_COLUMNS].tolist(),
+                self.std[:, :_MAX_COLUMNS].tolist(),
                 strict=False,
             )
         ]
-        return ["row", *list(self.features)[:_SHOWN_FEATURES], *more], lines
+        return ["row", *list(self.features)[:_MAX_COLUMNS], *more], lines
 
     def __repr__(self) -> str:
         header, lines = self._lines()
@@ -298,16 +347,16 @@ class Prediction:
         return table_html(*self._lines(), self._title, total=len(self.rows))
 
 
-def coded(names: Sequence[str], which: NDArray[np.integer]) -> pa.DictionaryArray:
-    """Return the names at positions ``which`` as a dictionary-encoded column without repeated names.
+def dictionary_column(names: Sequence[str], which: NDArray[np.integer]) -> pa.DictionaryArray:
+    """Return the names at positions ``which`` as a dictionary-encoded column.
 
-    Repeated names would leave random bytes in Parquet files.
+    The dictionary has no repeated names, because they would leave random bytes in Parquet files.
 
-    >>> coded(["a", "b", "a"], np.array([2, 1])).to_pylist()
+    >>> dictionary_column(["a", "b", "a"], np.array([2, 1])).to_pylist()
     ['a', 'b']
     """
-    every = pa.array(list(names), pa.string()).dictionary_encode()
-    return pa.DictionaryArray.from_arrays(every.indices.to_numpy()[which], every.dictionary)
+    encoded = pa.array(list(names), pa.string()).dictionary_encode()
+    return pa.DictionaryArray.from_arrays(encoded.indices.to_numpy()[which], encoded.dictionary)
 
 
 class CellPrediction(NamedTuple):
@@ -320,16 +369,9 @@ class CellPrediction(NamedTuple):
 
 
 def predict_one_cell(fitted: ModelState, row: str, name: str, level: float) -> CellPrediction:
-    """Predict one cell in numpy; equal to ``predict_features`` up to rounding.
+    """Predict the feature ``name`` at one row in numpy; equal to ``predict_features`` up to rounding.
 
-    Parameters
-    ----------
-    fitted : ModelState
-        The model.
-    row, name : str
-        A row and a feature of the model.
-    level : float
-        The probability that the interval contains the value.
+    ``level`` is the probability that the interval contains the value.
     """
     feature, likelihood = fitted.catalogue[name], fitted.knowledge.likelihood
     kind = fitted.kind_of(feature)
@@ -348,7 +390,7 @@ def predict_one_cell(fitted: ModelState, row: str, name: str, level: float) -> C
 
 
 def _head_of(fitted: ModelState, name: str, kind: int) -> OneHead:
-    """Return the head of a feature; without a covariance it is certain, and its noise is the usual one."""
+    """Return the head of a feature; without a covariance, it is zero and the noise that of the likelihood."""
     (slot,) = fitted.catalogue.slots([name])
     parts = [part[slot] for part in fitted.catalogue.stored_arrays]
     if len(parts) == 4:
@@ -360,7 +402,7 @@ def _head_of(fitted: ModelState, name: str, kind: int) -> OneHead:
 
 
 class _Identity:
-    """A calibration as the key of a cache: the same for all states of one fitted model."""
+    """A cache key that compares calibrations by identity; all states of one fit share their calibration."""
 
     def __init__(self, calibration: Calibration) -> None:
         self.calibration = calibration
@@ -374,22 +416,14 @@ class _Identity:
 
 @lru_cache(maxsize=4096)
 def _calibration_at(key: _Identity, shots: int, kind: int) -> tuple[list[float], float, float]:
-    """Return the factors of all levels, slope and shift, for one feature."""
-    each = torch.tensor([shots])
-    factors = key.calibration.factor(each, torch.tensor([kind]))[0].double().tolist()
-    slope, shift = (float(part) for part in key.calibration.logit_terms(each))
+    """Return the calibration of one feature: the factors of all levels, the slope and the shift."""
+    counts = torch.tensor([shots])
+    factors = key.calibration.factor(counts, torch.tensor([kind]))[0].double().tolist()
+    slope, shift = (float(part) for part in key.calibration.logit_terms(counts))
     return factors, slope, shift
 
 
 _cached_half_width = lru_cache(maxsize=64)(_normal_half_width)
-
-CPU = torch.device("cpu")
-
-_SHOWN_FEATURES = 6  # columns of a printed prediction
-
-_ROWS_AT_ONCE = 1024
-
-_HEADS_AT_ONCE = 128  # heads whose cells are computed together, which bounds the memory
 
 
 @torch.no_grad()
@@ -419,73 +453,88 @@ def predict_pairs(
     level: float,
     device: torch.device = CPU,
 ) -> tuple[Numbers, Numbers, Numbers, Numbers]:
-    """Predict pairs of a row and a feature, as ``predict_features`` does, without the rest of the grid.
+    """Predict pairs of a row and a feature, without the rest of the grid.
 
-    Pair i is the row at position ``rows[i]`` and the feature ``names[which[i]]``. Returned are the mean, the
-    standard deviation, and the low and high end of the interval: four of (n,).
+    Parameters
+    ----------
+    fitted : ModelState
+        The model.
+    rows : ndarray of shape (n,)
+        The position of each pair's row.
+    names : sequence of str
+        Features of the model.
+    which : ndarray of shape (n,)
+        The position in ``names`` of each pair's feature.
+    level : float
+        The probability that an interval contains the value.
+    device : torch.device
+        The device for the computation.
+
+    Returns
+    -------
+    mean, std, low, high : ndarray of shape (n,)
+        The predictions and the ends of their intervals.
     """
-    mean, std, low, high = found = np.empty((4, len(rows)))
+    mean, std, low, high = np.empty((4, len(rows)))
     order = np.argsort(which, kind="stable")
     starts = np.searchsorted(which[order], np.arange(len(names) + 1))
     for first in range(0, len(names), _HEADS_AT_ONCE):
         last = min(first + _HEADS_AT_ONCE, len(names))
-        here = order[starts[first] : starts[last]]
+        pairs = order[starts[first] : starts[last]]
         features, heads = fitted.catalogue.take(names[first:last])
-        own, index = np.unique(rows[here], return_inverse=True)
-        indptr, at = (torch.from_numpy(each).to(device) for each in (starts[first : last + 1], index))
-        cells = Cells(indptr - indptr[0], at, torch.zeros(len(here), device=device), len(own))
+        unique_rows, inverse = np.unique(rows[pairs], return_inverse=True)
+        indptr = torch.from_numpy(starts[first : last + 1]).to(device)
+        index = torch.from_numpy(inverse).to(device)
+        cells = Cells(indptr - indptr[0], index, torch.zeros(len(pairs), device=device), len(unique_rows))
         heads = move(heads.to(torch.float64), device)
-        states = move(fitted.roster.take(own).to(torch.float64), device)
+        states = move(fitted.roster.take(unique_rows).to(torch.float64), device)
         types, likelihood = fitted.kinds_of(features).to(device), fitted.knowledge.likelihood
         predictive = predict_cells(heads, states, cells, types, likelihood)
-        units, column = Units.of(fitted, features), which[here] - first
-        mean[here], std[here] = units.apply(predictive.mean, predictive.std, column)
-        low[here], high[here] = interval(mean[here], std[here], units.kinds, units.reach, level, column)
-    return found[0], found[1], found[2], found[3]
-
-
-_MOST = 60  # cells of a plot
-
-_UP, _DOWN, _INK = "#0072B2", "#D55E00", "#222222"
+        units, column = Units.of(fitted, features), which[pairs] - first
+        mean[pairs], std[pairs] = units.apply(predictive.mean, predictive.std, column)
+        low[pairs], high[pairs] = interval(mean[pairs], std[pairs], units.kinds, units.reach, level, column)
+    return mean, std, low, high
 
 
 def plot_prediction(prediction: Prediction, level: float, ax: Any) -> Any:
     """Draw each cell as a point with its interval, one line per cell."""
     cells = prediction.mean.size
-    if cells > _MOST:
-        raise InputError(f"a picture holds up to {_MOST} cells; this prediction has {cells}: ask for fewer")
+    if cells > _MAX_PLOTTED:
+        raise InputError(
+            f"a picture holds up to {_MAX_PLOTTED} cells; this prediction has {cells}: ask for fewer"
+        )
     lines = prediction.to_arrow(level).to_pylist()
     ax = _axes(ax, len(lines))
-    for at, line in enumerate(lines):
-        ax.plot([line["low"], line["high"]], [at, at], color=_UP, linewidth=2)
-        ax.plot([line["mean"]], [at], "o", color=_INK, markersize=5)
-    _label(ax, [_text(f"{line['row']} · {line['feature']}") for line in lines])
+    for height, line in enumerate(lines):
+        ax.plot([line["low"], line["high"]], [height, height], color=_UP, linewidth=2)
+        ax.plot([line["mean"]], [height], "o", color=_INK, markersize=5)
+    _label(ax, [_escape(f"{line['row']} · {line['feature']}") for line in lines])
     ax.set_xlabel(f"mean and {level:.0%} interval")
     return ax
 
 
-def plot_explanation(explanation: Explanation, most: int, ax: Any) -> Any:
-    """Draw the contribution of each part, from the baseline to the prediction."""
-    parts = explanation.largest(most)
+def plot_explanation(explanation: Explanation, n: int, ax: Any) -> Any:
+    """Draw the ``n`` largest contributions as bars, from the baseline to the prediction."""
+    parts = explanation.largest(n)
     ax = _axes(ax, len(parts) + 2)
-    at, value = 1, explanation.baseline
+    value = explanation.baseline
     ax.axvline(explanation.baseline, color="#bbbbbb", linewidth=1)
-    for part in parts:
-        ax.barh(at, part.value, left=value, color=_UP if part.value >= 0 else _DOWN)
-        value, at = value + part.value, at + 1
+    for height, part in enumerate(parts, start=1):
+        ax.barh(height, part.value, left=value, color=_UP if part.value >= 0 else _DOWN)
+        value += part.value
     ax.use_sticky_edges = False  # keeps the first and last bar off the frame
     ax.margins(x=0.08)
-    ends = (0, explanation.baseline), (at, explanation.output)
-    for place, end in ends:
-        ax.plot([end], [place], "D", color=_INK, markersize=6)
+    for height, end in ((0, explanation.baseline), (len(parts) + 1, explanation.output)):
+        ax.plot([end], [height], "D", color=_INK, markersize=6)
     texts = [f"baseline {explanation.baseline:.3g}", *(part.label for part in parts)]
-    _label(ax, [_text(text) for text in [*texts, f"prediction {explanation.output:.3g}"]])
+    _label(ax, [_escape(text) for text in [*texts, f"prediction {explanation.output:.3g}"]])
     ax.set_xlabel(explanation.unit)
-    ax.set_title(_text(f"{explanation.row} · {explanation.feature}"))
+    ax.set_title(_escape(f"{explanation.row} · {explanation.feature}"))
     return ax
 
 
 def _axes(ax: Any, lines: int) -> Any:
+    """Return ``ax``, or the axes of a new figure with room for ``lines``."""
     if ax is not None:
         return ax
     try:
@@ -497,12 +546,13 @@ def _axes(ax: Any, lines: int) -> Any:
 
 
 def _label(ax: Any, texts: list[str]) -> None:
+    """Label the lines from top to bottom."""
     ax.set_yticks(range(len(texts)), texts)
     ax.invert_yaxis()
     for side in ("top", "right"):
         ax.spines[side].set_visible(False)
 
 
-def _text(text: str) -> str:
+def _escape(text: str) -> str:
     """Escape dollar signs, which matplotlib would read as formulas."""
     return text.replace("$", r"\$")

@@ -1,4 +1,9 @@
-"""Rank features for a row and rows for a feature."""
+"""Rank features for a row, and rows for a feature.
+
+``Headstart.recommend``, ``recommend_many``, ``audience`` and ``suggest`` are implemented here, and return a
+``Ranking``. The candidates are first scored in single precision, block by block; the candidates that may be
+among the best are scored again in double precision.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +26,14 @@ from headstart.model.inputs import (
     NEW_ROW,
     as_list,
     as_mapping,
-    as_rows,
+    as_row_mapping,
     encode_rows,
     is_observations,
     unique_names,
 )
 from headstart.model.prediction import predict_features
 from headstart.model.state import ModelState
-from headstart.model.suggestion import Weights, greedy_design, information
+from headstart.model.suggestion import Weights, choose_rows, greedy_design
 from headstart.table import Names
 from headstart.table.kinds import KindType
 from headstart.table.names import as_name
@@ -39,7 +44,15 @@ By = Literal["mean", "upper", "information"]
 
 @dataclass(frozen=True)
 class Criterion:
-    """The criterion of a ranking: the mean, an upper quantile, or the information about the unknown."""
+    """The criterion of a ranking, checked.
+
+    Attributes
+    ----------
+    by : {"mean", "upper", "information"}
+        The mean, an upper quantile of the value, or the information that an observation would add.
+    quantile : float
+        The quantile of ``by="upper"``.
+    """
 
     by: By = "mean"
     quantile: float = 0.9
@@ -58,21 +71,21 @@ class Criterion:
 
 @dataclass(frozen=True)
 class Candidates:
-    """Heads with the properties of their features that scores depend on."""
+    """Candidate features: their heads, and the properties that scores depend on."""
 
     heads: Heads
     types: Tensor  # (features,): the kinds of the features
     modelled: Tensor  # (features,): the kinds that the likelihood uses for them
     shots: Tensor  # (features,)
-    kinds: Tensor  # a superset of the kinds in ``types``, without repetition
+    all_types: Tensor  # a superset of ``types``, without repetition
 
     @classmethod
-    def at(cls, fitted: ModelState, listing: FeatureColumns, slots: Tensor | slice) -> Candidates:
-        """Return the features whose heads are stored in these slots."""
-        types = torch.from_numpy(listing.types)[slots]
-        shots = torch.from_numpy(listing.shots)[slots]
-        kinds = torch.from_numpy(listing.kinds)
-        return cls(fitted.catalogue.stored(slots), types, fitted.modelled(types), shots, kinds)
+    def at(cls, fitted: ModelState, columns: FeatureColumns, slots: Tensor | slice) -> Candidates:
+        """Return the features whose heads are stored in ``slots``."""
+        types = torch.from_numpy(columns.types)[slots]
+        shots = torch.from_numpy(columns.shots)[slots]
+        all_types = torch.from_numpy(columns.kinds)
+        return cls(fitted.catalogue.stored(slots), types, fitted.modelled(types), shots, all_types)
 
 
 def scores(
@@ -82,14 +95,14 @@ def scores(
     states: RowStates,
     dtype: torch.dtype = torch.float64,
 ) -> Tensor:
-    """Return the score of every row at every feature, on the models' scale: (rows, features).
+    """Return the score of every row at every candidate, on the models' scale: (rows, features).
 
-    The mean is not clipped at a rating's ends, so that values beyond them are ranked too. The upper quantile
-    is the one of the value. For a binary feature, whose quantiles are 0 or 1, it is the quantile of its
-    probability under the uncertainty of head and row.
+    A mean beyond the limits of a rating is not clipped, so that such values are ranked too. The upper
+    quantile is that of the value. The value of a binary feature has no quantiles except 0 and 1; there it is
+    the quantile of the probability, given the uncertainty of head and row.
     """
     likelihood, modelled = fitted.knowledge.likelihood, candidates.modelled
-    if criterion.by == "mean" and not bool(likelihood.squashes(fitted.modelled(candidates.kinds)).any()):
+    if criterion.by == "mean" and not bool(likelihood.squashes(fitted.modelled(candidates.all_types)).any()):
         scored = grid_logits(candidates.heads, states, dtype)
     else:
         predictive = predict_grid(candidates.heads, states, modelled, likelihood, dtype)
@@ -103,7 +116,7 @@ def scores(
             factor = _calibration_factor(fitted, candidates, 2 * criterion.quantile - 1).to(dtype)
             upper_value = scored + deviations * factor * predictive.std
             scored = torch.where(candidates.types == KindType.BINARY, upper_probability, upper_value)
-    if KindType.BINARY in candidates.kinds:
+    if KindType.BINARY in candidates.all_types:
         binary = candidates.types == KindType.BINARY
         shots = candidates.shots[binary]
         probabilities = fitted.calibration.probability(scored[:, binary].clamp(0, 1), shots)
@@ -113,7 +126,7 @@ def scores(
 
 
 def _calibration_factor(fitted: ModelState, candidates: Candidates, level: float) -> Tensor:
-    """Return the calibration factor of an interval's half-width at this level: (features,)."""
+    """Return the calibration factors of the widths of intervals of probability ``level``: (features,)."""
     factors = fitted.calibration.factor(candidates.shots, candidates.modelled)
     right = int(np.clip(np.searchsorted(LEVELS, level), 1, len(LEVELS) - 1))
     share = (level - LEVELS[right - 1]) / (LEVELS[right] - LEVELS[right - 1])
@@ -126,13 +139,13 @@ def _normal_quantile(quantile: float) -> float:
     return float(ndtri(quantile))
 
 
-def require_same_units(listing: FeatureColumns, slots: NDArray[np.int64], what: str) -> None:
+def require_same_units(columns: FeatureColumns, slots: NDArray[np.int64], what: str) -> None:
     """Refuse features whose values cannot be compared, because their kinds or units differ."""
-    different = listing.odd if slots is listing.present else listing.unlike(slots)
+    different = columns.find_different_units(slots)
     if different is None:
         return
-    both = (listing.features[slots[0]], listing.features[different])
-    names = " and ".join(f"{each.name!r} is {each.kind}" for each in both if each is not None)
+    pair = (columns.features[slots[0]], columns.features[different])
+    names = " and ".join(f"{feature.name!r} is {feature.kind}" for feature in pair if feature is not None)
     raise InputError(
         f"{what} compares values of one kind, but {names}; "
         f"name features of one kind ({option_name('features')}), or compare on a common scale "
@@ -162,17 +175,17 @@ class Ranking:
     of : str
         The row or feature that the ranking is for.
     noun : str
-        What is ranked: ``"feature"`` or ``"row"``.
+        The type of the names: ``"feature"`` or ``"row"``.
     by : str
         The criterion: ``"mean"``, ``"upper"`` or ``"information"``.
     names : tuple of str
         The names, best first.
     score : ndarray of shape (n,)
-        The values of the criterion. Mean and upper quantile are in the data's units, or on the models' scale
-        if kinds are mixed, and not clipped at a rating's ends. Information is the decrease of the mean
-        variance of predictions, on the models' scale.
+        The values of the criterion. The mean and the upper quantile are in the data's units, or on the
+        models' scale if kinds are mixed, and not clipped at the limits of a rating. Information is the
+        decrease of the mean variance of predictions, on the models' scale.
     mean, std, low, high : ndarray of shape (n,)
-        The predictions and their intervals, as ``predict`` gives them.
+        The predictions and their intervals, equal to those of ``predict``.
     level : float
         The probability that an interval contains the value.
     """
@@ -195,9 +208,9 @@ class Ranking:
         numbers = (array.tolist() for array in (self.score, self.mean, self.low, self.high))
         return map(Ranked._make, zip(self.names, *numbers, strict=True))
 
-    def __getitem__(self, place: int) -> Ranked:
-        numbers = (array[place].item() for array in (self.score, self.mean, self.low, self.high))
-        return Ranked(self.names[place], *numbers)
+    def __getitem__(self, rank: int) -> Ranked:
+        numbers = (array[rank].item() for array in (self.score, self.mean, self.low, self.high))
+        return Ranked(self.names[rank], *numbers)
 
     def to_arrow(self) -> pa.Table:
         """Return one line per name: its name, score, mean, std, low and high."""
@@ -226,22 +239,36 @@ class Ranking:
         return table_html(header, self._lines(), self._title, total=len(self))
 
 
-_SLACK = 16  # candidates beyond ``n``, because rounding in single precision may exchange neighbours
+_SLACK = 16  # candidates beyond ``n``, because rounding may change the order of nearly equal scores
 
-_ROUNDING = 1e-5  # a generous bound on the rounding of scores in single precision, relative to the largest
+_ROUNDING = 1e-5  # a bound on the rounding error of scores in single precision, relative to the largest
 
-_CELLS_AT_ONCE = 1 << 21
+_CELLS_AT_ONCE = 1 << 21  # scores computed at once, which bounds the memory
 
 
 def top_candidates(
     score: Callable[[slice], Tensor], lines: int, total: int, n: int, at_once: int | None = None
 ) -> list[Tensor]:
-    """Return, for each line, the candidates that may be among its ``n`` best, in any order.
+    """Return, for each line, all candidates that may be among its ``n`` best given rounding errors.
 
-    ``score`` returns the scores of a slice of the ``total`` candidates in single precision, (lines, …), −∞
-    for an excluded one. Memory is needed only for the best so far. All candidates that could be among the
-    best given the rounding are returned, however many there are. ``at_once`` is the length of the slices; by
-    default it is chosen so that the scores of a slice fit into memory.
+    Only the scores of one slice of candidates and the best candidates so far are in memory.
+
+    Parameters
+    ----------
+    score : callable
+        Returns the scores of a slice of the candidates in single precision, (lines, length of the slice); −∞
+        for an excluded candidate.
+    lines, total : int
+        The numbers of lines and of candidates.
+    n : int
+        The number of candidates to choose for each line.
+    at_once : int, default=None
+        The length of a slice; by default as many candidates as fit into ``_CELLS_AT_ONCE``.
+
+    Returns
+    -------
+    list of Tensor
+        The candidates of each line, in any order.
     """
     at_once = at_once or max(1024, _CELLS_AT_ONCE // max(1, lines))
     parts = [slice(start, min(start + at_once, total)) for start in range(0, total, at_once)]
@@ -249,34 +276,38 @@ def top_candidates(
     index = torch.zeros(lines, 0, dtype=torch.int64)
     for part in parts:
         scored = score(part)
-        highest, places = torch.topk(scored, min(n + _SLACK, scored.shape[1]), dim=1)
+        highest, positions = torch.topk(scored, min(n + _SLACK, scored.shape[1]), dim=1)
         values = torch.cat([values, highest], dim=1)
-        index = torch.cat([index, places + part.start], dim=1)
+        index = torch.cat([index, positions + part.start], dim=1)
         if values.shape[1] > n + _SLACK:
-            values, kept = torch.topk(values, n + _SLACK, dim=1)
-            index = index.gather(1, kept)
+            values, best = torch.topk(values, n + _SLACK, dim=1)
+            index = index.gather(1, best)
     if values.shape[1] == 0:
         return [index[0]] * lines if lines else []
     values, order = values.sort(dim=1, descending=True)
     index = index.gather(1, order)
-    size = torch.where(values.isfinite(), values.abs(), 0.0).amax(1).clamp(min=1)
-    least = values[:, min(n, values.shape[1]) - 1] - _ROUNDING * size
-    enough = (values[:, -1] < least) | (values.shape[1] == total) | ~values[:, -1].isfinite()
-    near = (values >= least[:, None]) & values.isfinite()
+    largest = torch.where(values.isfinite(), values.abs(), 0.0).amax(1).clamp(min=1)
+    threshold = values[:, min(n, values.shape[1]) - 1] - _ROUNDING * largest
+    complete = (values[:, -1] < threshold) | (values.shape[1] == total) | ~values[:, -1].isfinite()
+    near = (values >= threshold[:, None]) & values.isfinite()
     return [
-        index[line, near[line]] if enough[line] else _all_near(score, parts, line, float(least[line]))
+        index[line, near[line]]
+        if complete[line]
+        else _candidates_above(score, parts, line, float(threshold[line]))
         for line in range(lines)
     ]
 
 
-def _all_near(score: Callable[[slice], Tensor], parts: list[slice], line: int, least: float) -> Tensor:
-    """Return all candidates of a line with at least this score, when many scores are nearly equal."""
-    return torch.cat([torch.nonzero(score(part)[line] >= least)[:, 0] + part.start for part in parts])
+def _candidates_above(
+    score: Callable[[slice], Tensor], parts: list[slice], line: int, threshold: float
+) -> Tensor:
+    """Return all candidates of a line with at least the score ``threshold``, if many are nearly equal."""
+    return torch.cat([torch.nonzero(score(part)[line] >= threshold)[:, 0] + part.start for part in parts])
 
 
-_ROWS_AT_ONCE = 256
+_ROWS_AT_ONCE = 256  # target rows whose scores are computed together
 
-_HEADS_AT_ONCE = 4096
+_HEADS_AT_ONCE = 4096  # heads that are read together
 
 
 @dataclass(frozen=True)
@@ -288,11 +319,11 @@ class TargetRow:
     observed: tuple[str, ...] = ()  # the features that a row outside the model observed
 
 
-TargetRows = tuple[list[TargetRow], RowStates]
+TargetRows = tuple[list[TargetRow], RowStates]  # rows and their states
 
-NONE = np.zeros(0, dtype=np.int64)
+ScoredSlots = tuple[NDArray[np.int64], NDArray[np.float64]]  # of the best features, best first
 
-Chosen = tuple[NDArray[np.int64], NDArray[np.float64]]
+_EMPTY = np.zeros(0, dtype=np.int64)
 
 
 def one_target_row(fitted: ModelState, row: object) -> TargetRows:
@@ -314,7 +345,7 @@ def one_target_row(fitted: ModelState, row: object) -> TargetRows:
 
 def target_rows(fitted: ModelState, rows: Any) -> TargetRows:
     """Return rows given by their names, or as ``{row: {feature: value}}`` or a frame, with their states."""
-    rows = as_rows(rows, "recommend_many()")
+    rows = as_row_mapping(rows, "recommend_many()")
     if isinstance(rows, Mapping):
         unique_names(rows, "recommend_many()", "row")
         return _new_rows(fitted, {row: as_mapping(rows[row], f"row {row!r}") for row in rows})
@@ -348,7 +379,7 @@ def rank_features(
     mixed_kinds: bool,
     level: float,
 ) -> list[Ranking]:
-    """Rank features for each target row, best first."""
+    """Rank features for each target row, best first; the parameters are those of ``Headstart.recommend``."""
     rows, states = targets
     best = best_features(
         fitted,
@@ -360,7 +391,7 @@ def rank_features(
         exclude_observed=exclude_observed,
         mixed_kinds=mixed_kinds,
     )
-    stored = fitted.catalogue.listing.features
+    stored = fitted.catalogue.columns.features
     rankings = []
     for line, (row, (slots, score)) in enumerate(zip(rows, best, strict=True)):
         names = [stored[slot].name for slot in slots]
@@ -369,8 +400,9 @@ def rank_features(
         )
         low, high = prediction.interval(level)
         mean, std, low, high = (part[0] for part in (prediction.mean, prediction.std, low, high))
-        of = (row.name, "feature", criterion.by, tuple(names))
-        rankings.append(Ranking(*of, score, mean, std, low, high, level))
+        rankings.append(
+            Ranking(row.name, "feature", criterion.by, tuple(names), score, mean, std, low, high, level)
+        )
     return rankings
 
 
@@ -385,38 +417,38 @@ def best_features(
     *,
     exclude_observed: bool,
     mixed_kinds: bool,
-) -> list[Chosen]:
+) -> list[ScoredSlots]:
     """Return, for each row, the slots of the best features, best first, and their scores."""
-    listing = fitted.catalogue.listing
-    slots = _slots_of(fitted, listing, features)
+    columns = fitted.catalogue.columns
+    slots = _slots_of(fitted, columns, features)
     if criterion.by != "information" and not mixed_kinds and len(slots):
-        require_same_units(listing, slots, for_user("recommend()", "headstart recommend"))
+        require_same_units(columns, slots, for_user("recommend()", "headstart recommend"))
     if exclude_observed:
-        require_contexts(listing, slots)
-    excluded = [_observed(fitted, listing, row) if exclude_observed else NONE for row in rows]
+        require_contexts(columns, slots)
+    excluded = [_observed_slots(fitted, columns, row) if exclude_observed else _EMPTY for row in rows]
     choose = _most_informative_features if criterion.by == "information" else _highest_features
-    chosen: list[Chosen] = []
+    chosen: list[ScoredSlots] = []
     for start in range(0, len(rows), _ROWS_AT_ONCE):
         part = slice(start, start + _ROWS_AT_ONCE)
-        chosen += choose(fitted, listing, slots, states.take(part), n, criterion, excluded[part])
+        chosen += choose(fitted, columns, slots, states.take(part), n, criterion, excluded[part])
     if criterion.by == "information" or mixed_kinds:
         return chosen
-    return [(best, score * listing.spans[best] + listing.offsets[best]) for best, score in chosen]
+    return [(best, score * columns.spans[best] + columns.offsets[best]) for best, score in chosen]
 
 
 def _slots_of(
-    fitted: ModelState, listing: FeatureColumns, features: Sequence[Any] | None
+    fitted: ModelState, columns: FeatureColumns, features: Sequence[Any] | None
 ) -> NDArray[np.int64]:
     if features is None:
-        return listing.present
+        return columns.used_slots
     return np.unique(np.array(fitted.catalogue.slots(features), dtype=np.int64))
 
 
-def require_contexts(listing: FeatureColumns, slots: NDArray[np.int64]) -> None:
-    """Refuse to exclude observed cells of features whose observations the model does not hold."""
-    fixed = slots[listing.fixed[slots]] if listing.any_fixed else NONE
+def require_contexts(columns: FeatureColumns, slots: NDArray[np.int64]) -> None:
+    """Raise an error if the model lacks the observations of a feature, and so cannot exclude them."""
+    fixed = slots[columns.fixed[slots]] if columns.any_fixed else _EMPTY
     if len(fixed):
-        name = listing.features[fixed[0]].name
+        name = columns.features[fixed[0]].name
         raise InputError(
             f"feature {name!r} was trained into the backbone, and the model does not hold which rows "
             f"observed it; {for_user('pass exclude_observed=False', 'use --include-observed')}, or fit with "
@@ -424,71 +456,73 @@ def require_contexts(listing: FeatureColumns, slots: NDArray[np.int64]) -> None:
         )
 
 
-def _observed(fitted: ModelState, listing: FeatureColumns, row: TargetRow) -> NDArray[np.int64]:
+def _observed_slots(fitted: ModelState, columns: FeatureColumns, row: TargetRow) -> NDArray[np.int64]:
     """Return the slots of the features that a row observed."""
     if row.position is None:
         return np.unique(np.array(fitted.catalogue.slots(row.observed), dtype=np.int64))
-    slots = listing.observed_by(row.position)
+    slots = columns.observed_by(row.position)
     observations = fitted.roster.observations(row.position)
     if observations is None:
         return slots
-    others = fitted.catalogue.slots_by_number(observations.keys)
-    return np.union1d(slots, others[others >= 0])
+    row_slots = fitted.catalogue.slots_by_number(observations.keys)
+    return np.union1d(slots, row_slots[row_slots >= 0])
 
 
 def _highest_features(
     fitted: ModelState,
-    listing: FeatureColumns,
+    columns: FeatureColumns,
     slots: NDArray[np.int64],
     states: RowStates,
     n: int,
     criterion: Criterion,
     excluded: Sequence[NDArray[np.int64]],
-) -> list[Chosen]:
+) -> list[ScoredSlots]:
     """Return, for each row, the slots of the highest scores, and these scores in double precision."""
-    total = len(listing.places)
-    some = None if 3 * len(slots) > total else slots  # None: read all stored heads without copying them
-    never = None
-    if some is None and len(slots) < total:
-        never = torch.ones(total, dtype=torch.bool)
-        never[torch.from_numpy(slots)] = False
-    lines, columns = _excluded_cells(some, excluded)
+    total = len(columns.positions)
+    # If most slots are candidates, reading all stored heads is cheaper than copying the candidates.
+    selected = None if 3 * len(slots) > total else slots
+    unused = None
+    if selected is None and len(slots) < total:
+        unused = torch.ones(total, dtype=torch.bool)
+        unused[torch.from_numpy(slots)] = False
+    excluded_lines, excluded_columns = _excluded_cells(selected, excluded)
 
     def score(part: slice) -> Tensor:
-        at = part if some is None else torch.from_numpy(some[part])
-        scored = scores(fitted, criterion, Candidates.at(fitted, listing, at), states, torch.float32)
-        if never is not None:
-            scored[:, never[part]] = -torch.inf
-        begin, end = np.searchsorted(columns, [part.start, part.stop])
-        scored[lines[begin:end], columns[begin:end] - part.start] = -torch.inf
+        part_slots = part if selected is None else torch.from_numpy(selected[part])
+        scored = scores(fitted, criterion, Candidates.at(fitted, columns, part_slots), states, torch.float32)
+        if unused is not None:
+            scored[:, unused[part]] = -torch.inf
+        begin, end = np.searchsorted(excluded_columns, [part.start, part.stop])
+        scored[excluded_lines[begin:end], excluded_columns[begin:end] - part.start] = -torch.inf
         return scored
 
     chosen = []
-    for line, near in enumerate(top_candidates(score, len(states), total if some is None else len(some), n)):
-        near_slots = near.numpy() if some is None else some[near.numpy()]
-        candidates = Candidates.at(fitted, listing, torch.from_numpy(near_slots))
+    count = total if selected is None else len(selected)
+    for line, near in enumerate(top_candidates(score, len(states), count, n)):
+        near_slots = near.numpy() if selected is None else selected[near.numpy()]
+        candidates = Candidates.at(fitted, columns, torch.from_numpy(near_slots))
         exact = scores(fitted, criterion, candidates, states.take(slice(line, line + 1)))[0].numpy()
-        # Matrix products round equal numbers differently by their position: rounding keeps them equal.
+        # The last bits of a matrix product depend on the position: rounding keeps equal scores equal.
         rounded = np.round(exact / max(1.0, float(np.abs(exact).max(initial=0.0))), 12)
-        order = np.lexsort((listing.places[near_slots], -rounded))[:n]
+        order = np.lexsort((columns.positions[near_slots], -rounded))[:n]
         chosen.append((near_slots[order], exact[order]))
     return chosen
 
 
 def _excluded_cells(
-    some: NDArray[np.int64] | None, excluded: Sequence[NDArray[np.int64]]
+    selected: NDArray[np.int64] | None, excluded: Sequence[NDArray[np.int64]]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the lines and columns of excluded cells, sorted by column.
 
-    ``excluded`` has the slots of each line. Columns are positions in the ascending slots ``some``, or the
+    ``excluded`` has the slots of each line. Columns are positions in the ascending slots ``selected``, or the
     slots themselves if it is None.
     """
     lines = np.repeat(np.arange(len(excluded)), [len(slots) for slots in excluded])
-    columns = np.concatenate([*excluded, NONE])
-    if some is not None:
-        slots, columns = columns, np.searchsorted(some, columns)
-        inside = columns < len(some)
-        inside[inside] = some[columns[inside]] == slots[inside]
+    columns = np.concatenate([*excluded, _EMPTY])
+    if selected is not None:
+        slots, columns = columns, np.searchsorted(selected, columns)
+        inside = columns < len(selected)
+        inside[inside] = selected[columns[inside]] == slots[inside]
         lines, columns = lines[inside], columns[inside]
     order = np.argsort(columns, kind="stable")
     return lines[order], columns[order]
@@ -496,17 +530,17 @@ def _excluded_cells(
 
 def _most_informative_features(
     fitted: ModelState,
-    listing: FeatureColumns,
+    columns: FeatureColumns,
     slots: NDArray[np.int64],
     states: RowStates,
     n: int,
     criterion: Criterion,  # noqa: ARG001
     excluded: Sequence[NDArray[np.int64]],
-) -> list[Chosen]:
-    """Return, for each row, the features whose observation would inform most about it.
+) -> list[ScoredSlots]:
+    """Return, for each row, the slots of the features that would inform most about it, and their gains.
 
-    It is the A-optimal design of ``suggest`` with rows and features exchanged: the unknown is the row's
-    activation, with the variance that the backbone gives. The uncertainty of heads counts as noise.
+    This is the A-optimal design of ``suggest`` with rows and features exchanged. The unknown is the row's
+    activation, with the variance that the backbone gives; the uncertainty of heads counts as noise.
     """
     if states.variance is None:
         raise InputError(
@@ -514,13 +548,13 @@ def _most_informative_features(
             "fit with "
             f"{option_name('backbone', 'factorisation')}"
         )
-    moment = _second_moment_of_weights(fitted, listing.present)
+    moment = _second_moment_of_weights(fitted, columns.used_slots)
     chosen = []
     for line, observed in enumerate(excluded):
-        some = np.setdiff1d(slots, observed)
-        candidates = torch.from_numpy(some[np.argsort(listing.places[some], kind="stable")])
+        unobserved = np.setdiff1d(slots, observed)
+        candidates = torch.from_numpy(unobserved[np.argsort(columns.positions[unobserved], kind="stable")])
         state = states.take(slice(line, line + 1))
-        noise = _observation_noise(fitted, listing, candidates, state)
+        noise = _observation_noise(fitted, columns, candidates, state)
         covariance = torch.diag(state.variance[0].double())  # type: ignore[index]
         weights = Weights(fitted.catalogue.stored(candidates).weight)
         best, gains = greedy_design(weights, noise, covariance, moment, n)
@@ -529,25 +563,25 @@ def _most_informative_features(
 
 
 def _second_moment_of_weights(fitted: ModelState, slots: NDArray[np.int64]) -> Tensor:
-    """Return E[w·wᵀ] over all features, which turns the covariance of an activation into mean variance."""
-    weights = [fitted.catalogue.stored(part).weight.double() for part in _parts(torch.from_numpy(slots))]
+    """Return M, the mean of w·wᵀ over features; tr(C·M) is the mean variance if activations vary by C."""
+    weights = [fitted.catalogue.stored(part).weight.double() for part in _blocks(torch.from_numpy(slots))]
     return sum(weight.T @ weight for weight in weights) / max(1, len(slots))  # type: ignore[return-value]
 
 
 def _observation_noise(
-    fitted: ModelState, listing: FeatureColumns, slots: Tensor, state: RowStates
+    fitted: ModelState, columns: FeatureColumns, slots: Tensor, state: RowStates
 ) -> Tensor:
     """Return the variance of one row's observation of each feature given its activation: (features,)."""
-    certain = RowStates(state.code, state.code_std, state.activation, state.noise)
+    certain = RowStates(state.code, state.code_std, state.activation, state.noise)  # without its variance
     noise = [torch.zeros(0, dtype=torch.float64)]
-    for part in _parts(slots):
-        some = Candidates.at(fitted, listing, part)
-        grid = predict_grid(some.heads, certain, some.modelled, fitted.knowledge.likelihood)
+    for part in _blocks(slots):
+        candidates = Candidates.at(fitted, columns, part)
+        grid = predict_grid(candidates.heads, certain, candidates.modelled, fitted.knowledge.likelihood)
         noise.append((grid.output_noise() + grid.variance)[0])
     return torch.cat(noise)
 
 
-def _parts(slots: Tensor) -> Sequence[Tensor]:
+def _blocks(slots: Tensor) -> Sequence[Tensor]:
     return torch.split(slots, _HEADS_AT_ONCE)
 
 
@@ -565,11 +599,11 @@ def rank_rows(
     exclude_observed: bool,
     level: float,
 ) -> Ranking:
-    """Rank rows for one feature, best first."""
+    """Rank rows for one feature, best first; the parameters are those of ``Headstart.audience``."""
     (known,), heads = fitted.catalogue.take([feature])
     if exclude_observed:
-        require_contexts(fitted.catalogue.listing, np.array(fitted.catalogue.slots([feature])))
-    candidates = candidate_rows(fitted, rows, fitted.observers(known) if exclude_observed else NONE)
+        require_contexts(fitted.catalogue.columns, np.array(fitted.catalogue.slots([feature])))
+    candidates = candidate_rows(fitted, rows, fitted.observers(known) if exclude_observed else _EMPTY)
     if criterion.by == "information":
         what = option_name("by", "information")
         positions, score = _most_informative_rows(fitted, heads, known, candidates, n, what)
@@ -615,11 +649,11 @@ def _highest_rows(
     criterion: Criterion,
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return the positions of the rows with the highest scores, and the scores in the data's units."""
-    kinds = torch.tensor([feature.kind.type])
-    candidate = Candidates(heads, kinds, fitted.modelled(kinds), torch.tensor([feature.shots]), kinds)
+    types = torch.tensor([feature.kind.type])
+    candidate = Candidates(heads, types, fitted.modelled(types), torch.tensor([feature.shots]), types)
     roster, positions, excluded = fitted.roster, candidates, np.zeros(len(candidates), dtype=bool)
     read_all = 3 * len(candidates) > len(fitted.rows)
-    if read_all:  # in the order of storage, which does not copy the states after a change
+    if read_all:  # in the order of storage, so that the states are not copied
         slots = roster.slots()
         excluded = np.ones(int(slots.max(initial=-1)) + 1, dtype=bool)
         excluded[slots[candidates]] = False
@@ -632,10 +666,10 @@ def _highest_rows(
         return torch.where(torch.from_numpy(excluded[part]), -torch.inf, scored)[None]
 
     (near,) = top_candidates(score, 1, len(positions), n, _CANDIDATE_ROWS_AT_ONCE)
-    nearest = np.sort(positions[near.numpy()])
-    exact = scores(fitted, criterion, candidate, roster.take(nearest))[:, 0].numpy()
+    near_rows = np.sort(positions[near.numpy()])
+    exact = scores(fitted, criterion, candidate, roster.take(near_rows))[:, 0].numpy()
     order = np.argsort(-exact, kind="stable")[:n]
-    return nearest[order], exact[order] * feature.kind.span + feature.kind.offset
+    return near_rows[order], exact[order] * feature.kind.span + feature.kind.offset
 
 
 def _most_informative_rows(
@@ -647,5 +681,5 @@ def _most_informative_rows(
             f"{what} needs an adapter that knows how sure it is; fit with {option_name('adapter', 'bayes')}"
         )
     kind, likelihood = int(fitted.kinds_of([feature])), fitted.knowledge.likelihood
-    chosen, gains = information(heads, fitted.states, torch.from_numpy(candidates), kind, n, likelihood)
+    chosen, gains = choose_rows(heads, fitted.states, torch.from_numpy(candidates), kind, n, likelihood)
     return candidates[chosen], np.array(gains)

@@ -1,4 +1,4 @@
-"""Find features with similar predictions."""
+"""Find features with similar predictions: ``similar`` is the implementation of ``Headstart.similar``."""
 
 from __future__ import annotations
 
@@ -16,6 +16,10 @@ from headstart.display import MAX_LINES, table_html, text_table
 from headstart.model.ranking import top_candidates
 from headstart.model.state import ModelState
 
+_CONSTANT = 1e-12  # outputs with a smaller variance, on the models' scale, count as constant
+
+_AT_ONCE = 1 << 14  # heads whose correlations are computed together
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Similar:
@@ -26,9 +30,9 @@ class Similar:
     feature : str
         The feature that the others are compared with.
     names : tuple of str
-        The names of the others; equally similar ones are in the order of the model.
+        The names of the others. Equally similar features are in the order of the model.
     similarity : ndarray of shape (n,)
-        The correlations of the outputs over rows, from 1 through 0 to −1.
+        The correlations of their outputs with those of ``feature``, over rows.
     """
 
     feature: str
@@ -66,37 +70,33 @@ class Similar:
 
 @torch.no_grad()
 def similar(fitted: ModelState, name: object, n: int) -> Similar:
-    """Rank features by the correlation of their outputs with those of one feature, over all rows.
+    """Return the ``n`` features whose outputs over all rows correlate most with those of ``name``.
 
-    With S the covariance of the rows' activations, the outputs of two heads have the covariance wᵀ·S·w', so
-    that no row has to be predicted. A feature with the same output at all rows has the similarity 0.
+    If S is the covariance of the rows' activations, the outputs of two heads w and v have the covariance
+    wᵀ·S·v, so no row has to be predicted. A feature with the same output at all rows has the similarity 0.
     """
-    listing, catalogue = fitted.catalogue.listing, fitted.catalogue
+    columns, catalogue = fitted.catalogue.columns, fitted.catalogue
     (slot,) = catalogue.slots([name])
     moment = second_moment(fitted.states)
     row_covariance = moment[:-1, :-1] - torch.outer(moment[:-1, -1], moment[-1, :-1])
     reference = catalogue.stored(torch.tensor([slot])).weight[0].double()
-    side = row_covariance @ reference
-    reference_variance = max(float(side @ reference), 0)
-    excluded = torch.from_numpy(listing.places < 0)
+    projection = row_covariance @ reference
+    reference_variance = max(float(projection @ reference), 0)
+    excluded = torch.from_numpy(columns.positions < 0)
     excluded[slot] = True
 
     def correlation(slots: slice | torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         weight = catalogue.stored(slots).weight.to(dtype)
         variance = ((weight @ row_covariance.to(dtype)) * weight).sum(1)
         scale = (variance.clamp(min=0) * reference_variance).sqrt()
-        return torch.where(scale > _CONSTANT, weight @ side.to(dtype) / scale.clamp(min=_CONSTANT), 0.0)
+        covariance = weight @ projection.to(dtype)
+        return torch.where(scale > _CONSTANT, covariance / scale.clamp(min=_CONSTANT), 0.0)
 
     def score(part: slice) -> torch.Tensor:
         return torch.where(excluded[part], -torch.inf, correlation(part, torch.float32))[None]
 
     (near,) = top_candidates(score, 1, len(excluded), n, _AT_ONCE)
     exact = correlation(near, torch.float64).clamp(-1, 1).numpy()
-    order = np.lexsort((listing.places[near.numpy()], -exact))[:n]
-    names = [listing.features[i].name for i in near.numpy()[order]]
+    order = np.lexsort((columns.positions[near.numpy()], -exact))[:n]
+    names = [columns.features[i].name for i in near.numpy()[order]]
     return Similar(catalogue[name].name, tuple(names), exact[order])
-
-
-_CONSTANT = 1e-12  # a scale below this, on the models' scale, counts as constant outputs
-
-_AT_ONCE = 1 << 14

@@ -420,7 +420,7 @@ class ModelState:
         own = self.backbone_features
         if feature.in_backbone:
             own = Names([name if each == feature.name else each for each in own], "feature")
-        return replace(self, catalogue=self.catalogue.renamed(feature.name, name, own), backbone_features=own)
+        return replace(self, catalogue=self.catalogue.rename(feature.name, name, own), backbone_features=own)
 
     def _adapter_inputs(self, features: list[Feature], which: Reads) -> tuple[FeatureBatch, RowStates]:
         """Return features as adapters read them, and the states to which their contexts point.

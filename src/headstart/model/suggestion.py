@@ -1,4 +1,8 @@
-"""Choose the observations that would inform most about a feature or a row (A-optimal design)."""
+"""Choose the observations that would inform most about a feature or a row (A-optimal design).
+
+``ranking`` chooses rows for a feature by ``choose_rows``, and features for a row by
+``greedy_design``.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +21,18 @@ _AT_ONCE = 8192  # vectors whose products are computed together, so that they st
 
 _NEAR = 16  # leading candidates that are compared in double precision
 
-_REFRESH = 64  # choices after which the forms are computed again
+_REFRESH = 64  # choices after which the quadratic forms are computed again
 
 
 @torch.no_grad()
-def information(
+def choose_rows(
     heads: Heads, states: RowStates, candidates: Tensor, kind: int, n: int, likelihood: Likelihood
 ) -> tuple[list[int], list[float]]:
-    """Choose up to ``n`` of the ``candidates`` (positions in ``states``) that inform most about one head.
+    """Choose up to ``n`` of the rows ``candidates`` that inform most about one head.
 
-    Observing row i changes the covariance C of the head to C − C·a·aᵀ·C / (s + aᵀ·C·a), where a is the row's
-    activation with a 1 and s its noise, for any value. Each choice lowers the mean variance over all rows
-    most, given the choices before it.
+    Observing a row changes the covariance C of the head to C − C·a·aᵀ·C / (s + aᵀ·C·a), where a is the row's
+    activation followed by a 1 and s its noise variance; the observed value does not matter. Each choice
+    lowers the mean variance over all rows most, given the choices before it.
 
     Parameters
     ----------
@@ -55,9 +59,9 @@ def information(
     covariance = heads.covariances(states.activation.shape[1] + 1)[0].double()
     moment = second_moment(states)  # the mean variance over all rows is tr(C·moment)
     if 3 * len(candidates) < len(states):
-        some = states.take(candidates)
-        noise = _observation_noise(heads, some, kind, likelihood)
-        return greedy_design(_Activations(some.activation), noise, covariance, moment, n)
+        selected = states.take(candidates)
+        noise = _observation_noise(heads, selected, kind, likelihood)
+        return greedy_design(_Activations(selected.activation), noise, covariance, moment, n)
     # Most rows are candidates: excluding the others is cheaper than copying the candidates.
     excluded = torch.ones(len(states), dtype=torch.bool)
     excluded[candidates] = False
@@ -74,14 +78,14 @@ class Vectors(Protocol):
         """Return the vectors at these positions in double precision: (positions, size)."""
 
     def forms(self, part: slice, matrices: list[Tensor]) -> list[Tensor]:
-        """Return aᵀ·M·a for a slice of the vectors in single precision: one (n,) per matrix."""
+        """Return aᵀ·M·a of a slice of the vectors for each matrix M, in single precision: (n,) each."""
 
     def products(self, part: slice, sides: Tensor) -> list[Tensor]:
-        """Return a slice of the vectors times ``sides`` (k, size) in single precision: k of (n,)."""
+        """Return the products of a slice of the vectors with each side, in single precision: (n,) each."""
 
 
 class _Activations(Vectors):
-    """Activations of rows, each followed by a 1 that is not stored."""
+    """Activations of rows, the design vectors of a head; each is followed by a 1 that is not stored."""
 
     def __init__(self, activation: Tensor) -> None:
         self.activation = activation
@@ -109,12 +113,12 @@ class Weights(Vectors):
         return self.weight[positions].double()
 
     def forms(self, part: slice, matrices: list[Tensor]) -> list[Tensor]:
-        """Return wᵀ·M·w for a slice of the weights."""
+        """Return wᵀ·M·w of a slice of the weights for each matrix M."""
         weights = self.weight[part]
         return [((weights @ matrix.to(weights.dtype)) * weights).sum(1) for matrix in matrices]
 
     def products(self, part: slice, sides: Tensor) -> list[Tensor]:
-        """Return a slice of the weights times ``sides``."""
+        """Return the products of a slice of the weights with each of ``sides``."""
         return [torch.mv(self.weight[part], side) for side in sides.to(self.weight.dtype)]
 
 
@@ -127,12 +131,12 @@ def greedy_design(
     n: int,
     excluded: Tensor | None = None,
 ) -> tuple[list[int], list[float]]:
-    """Choose up to ``n`` observations greedily, each by how much it lowers tr(C·moment).
+    """Choose up to ``n`` observations greedily; each choice lowers tr(C·moment) most.
 
-    Observation i has the design vector a_i and the noise variance s_i; the unknown has the covariance C
-    (size, size). It lowers the trace by aᵀ·C·moment·C·a / (s + aᵀ·C·a). Both quadratic forms of all
-    candidates are stored in single precision. A choice changes C by rank one and the forms by products with
-    two vectors, without another matrix product. The leading candidates are compared in double precision.
+    C (size, size) is the covariance of the unknown. An observation with the design vector a and the noise
+    variance s lowers the trace by aᵀ·C·moment·C·a / (s + aᵀ·C·a). Both quadratic forms of all candidates are
+    stored in single precision. A choice changes C by rank one, and the forms by products with two vectors, so
+    that no matrix product is needed. The leading candidates are compared in double precision.
 
     Parameters
     ----------
@@ -159,7 +163,7 @@ def greedy_design(
     count = len(noise)
     most = min(n, count if excluded is None else count - int(excluded.sum()))
     parts = [slice(start, min(start + _AT_ONCE, count)) for start in range(0, count, _AT_ONCE)]
-    # Of all candidates, in single precision: aᵀ·C·moment·C·a, aᵀ·C·a and the noise.
+    # aᵀ·C·moment·C·a, aᵀ·C·a and the noise of all candidates, in single precision.
     reduction, variance, single_noise = noise.new_empty(3, count, dtype=torch.float32)
     single_noise.copy_(noise)
     chosen: list[int] = []

@@ -1,4 +1,7 @@
-"""Describe a fitted model, its features and its rows for a person to read."""
+"""Summarise a fitted model, one of its features or one of its rows.
+
+The classes are the results of ``Headstart.info``, ``Headstart.feature`` and ``Headstart.row``.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,8 @@ from headstart.training.judge import Judgement
 class ExpectedError:
     """The expected error of a new feature with ``shots`` observations.
 
-    It is the root mean squared error over features that were held out from the whole training, in the
-    data's own units if all features share them, otherwise on the models' scale.
+    It is the root mean squared error over features held out from the whole training, in the data's own units
+    if all features have the same units, otherwise on the models' scale.
     """
 
     shots: int
@@ -30,7 +33,7 @@ class ExpectedError:
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """Facts about a fitted model: ``print(model.info)``.
+    """A summary of a fitted model: ``print(model.info)``.
 
     Attributes
     ----------
@@ -43,10 +46,10 @@ class ModelInfo:
     errors : list of ExpectedError
         The expected error by shots; empty if no feature was held out.
     metadata : dict of str to float
-        By metadata column, the share of the error of predicted heads that it removes; 0 for an unused
-        column.
+        By metadata column, the share of the error of heads without observations that it removes; 0 for an
+        unused column.
     rows, features, added : int
-        The number of rows, of features, and of features added after ``fit``.
+        The numbers of rows, of features, and of features added after ``fit``.
     kind : str
         The most frequent kind.
     columns : str
@@ -69,7 +72,7 @@ class ModelInfo:
     latest: tuple[str, ...] = ()
 
     def lines(self) -> list[tuple[str, str]]:
-        """Return the facts as (label, text)."""
+        """Return the summary as pairs of label and text."""
         facts = [
             ("backbone", self.backbone),
             ("adapter", self.adapter),
@@ -79,11 +82,11 @@ class ModelInfo:
         if self.chosen is not None and self.judged_on:
             facts.append(("chosen", f"{self.chosen}, judged on {self.judged_on} features held out"))
         if self.errors:
-            parts = (f"{each.error:.3g} ± {each.standard_error:.1g} ({each.shots})" for each in self.errors)
+            parts = (f"{item.error:.3g} ± {item.standard_error:.1g} ({item.shots})" for item in self.errors)
             facts.append(("error by shots", ", ".join(parts)))
         if self.metadata:
-            used = sorted(self.metadata.items(), key=lambda pair: -pair[1])
-            parts = (f"{name} {share:.0%}" if share > 0 else f"{name} not used" for name, share in used)
+            shares = sorted(self.metadata.items(), key=lambda pair: -pair[1])
+            parts = (f"{name} {share:.0%}" if share > 0 else f"{name} not used" for name, share in shares)
             facts.append(("metadata", ", ".join(parts)))
         return facts
 
@@ -95,7 +98,7 @@ class ModelInfo:
 
 
 def describe_model(fitted: ModelState) -> ModelInfo:
-    """Collect the facts about a fitted model."""
+    """Return the summary of a fitted model."""
     features = list(fitted.catalogue.values())
     added = [feature for feature in features if not feature.in_backbone]
     judgement = fitted.judgement
@@ -104,8 +107,8 @@ def describe_model(fitted: ModelState) -> ModelInfo:
         adapter=fitted.settings.chosen_adapter.name,
         chosen=None if judgement is None else judgement.chosen,
         judged_on=0 if judgement is None else judgement.features,
-        errors=[] if judgement is None else expected_errors(fitted, judgement),
-        metadata=_contributions(fitted),
+        errors=[] if judgement is None else _expected_errors(fitted, judgement),
+        metadata=_metadata_gains(fitted),
         rows=len(fitted.rows),
         features=len(features),
         added=len(added),
@@ -115,8 +118,8 @@ def describe_model(fitted: ModelState) -> ModelInfo:
     )
 
 
-def expected_errors(fitted: ModelState, judgement: Judgement) -> list[ExpectedError]:
-    """Return the errors of the chosen candidate, by shots."""
+def _expected_errors(fitted: ModelState, judgement: Judgement) -> list[ExpectedError]:
+    """Return the errors of the chosen candidate on held-out features, by shots."""
     if not judgement.candidates:
         return []
     verdict = judgement.candidates[judgement.chosen]
@@ -124,11 +127,12 @@ def expected_errors(fitted: ModelState, judgement: Judgement) -> list[ExpectedEr
     errors = []
     for shots, squared, deviation in zip(judgement.shots, verdict.error, verdict.standard_error, strict=True):
         root = max(squared, 1e-12) ** 0.5
-        errors.append(ExpectedError(shots, span * root, span * deviation / (2 * root)))  # the delta method
+        errors.append(ExpectedError(shots, span * root, span * deviation / (2 * root)))  # by the delta method
     return errors
 
 
-def _contributions(fitted: ModelState) -> dict[str, float]:
+def _metadata_gains(fitted: ModelState) -> dict[str, float]:
+    """Return ``ModelInfo.metadata``; empty if the adapter has no gain per column."""
     if fitted.schema is None or not fitted.adapter.explainable:
         return {}
     names = [column.name for column in fitted.schema.columns]
@@ -148,11 +152,11 @@ class KnownFeature:
     shots : int
         The number of observations that its head is computed from.
     metadata : dict of str to object
-        Its metadata by column, as it was given; missing values are left out.
+        Its metadata by column, before encoding; missing values are left out.
     in_backbone : bool
-        Whether the backbone reads it.
+        Whether it is an input of the backbone.
     fixed : bool
-        Whether its head belongs to the backbone, which does not keep the observations.
+        Whether its head belongs to the backbone and can only change by another ``fit``.
     values : ndarray of shape (n,)
         The observed values, in the data's own units; empty for a fixed head.
     """
@@ -174,7 +178,7 @@ class KnownFeature:
 
     @property
     def observations(self) -> dict[str, float]:
-        """The observed values by the names of rows."""
+        """The observed values by row."""
         return dict(zip(self.rows, self.values.tolist(), strict=True))
 
     def __repr__(self) -> str:
@@ -190,9 +194,9 @@ class KnownRow:
     name : str
         Its name.
     observations : dict of str to float
-        Its observed values by the names of features, in the data's own units.
+        Its observed values by feature, in the data's own units.
     metadata : dict of str to object
-        Its metadata by column, as it was given; missing values are left out.
+        Its metadata by column, before encoding; missing values are left out.
     """
 
     name: str
@@ -201,7 +205,7 @@ class KnownRow:
 
     @property
     def n_observed(self) -> int:
-        """The number of features that the row observed."""
+        """The number of features that the row has observed."""
         return len(self.observations)
 
     def __repr__(self) -> str:
@@ -209,18 +213,19 @@ class KnownRow:
 
 
 def _one_line(title: str, observations: int, metadata: dict[str, object]) -> str:
+    """Return the text of a feature or a row."""
     columns = ", ".join(f"{column}: {value}" for column, value in metadata.items())
     return f"{title}, {observations} observations" + (columns and f"; {columns}")
 
 
 def known_feature(fitted: ModelState, name: object) -> KnownFeature:
-    """Return the feature of this name."""
+    """Return the summary of the feature ``name``."""
     feature = fitted.catalogue[name]
     return KnownFeature(
         name=feature.name,
         kind=feature.kind,
         shots=feature.shots,
-        metadata=feature.readable(fitted.schema),
+        metadata=feature.readable_metadata(fitted.schema),
         in_backbone=feature.in_backbone,
         fixed=feature.fixed,
         values=feature.values,
@@ -230,7 +235,7 @@ def known_feature(fitted: ModelState, name: object) -> KnownFeature:
 
 
 def known_row(fitted: ModelState, row: object) -> KnownRow:
-    """Return the row of this name, with the observations of its state and of the features' contexts."""
+    """Return the summary of one row, with the observations in its state and in the contexts of features."""
     position = fitted.rows.position(row)
     state = observations_of_row(fitted, position)
     values = state.values.tolist()
@@ -240,11 +245,11 @@ def known_row(fitted: ModelState, row: object) -> KnownRow:
     observations = {
         feature: value for feature, value in zip(names, values, strict=True) if feature is not None
     }
-    columns = fitted.catalogue.listing
+    columns = fitted.catalogue.columns
     for slot in columns.observed_by(position):
         feature = columns.features[slot]
         observations[feature.name] = feature.value_at(position)
-    order = np.argsort(columns.places[fitted.catalogue.slots(observations)], kind="stable")
+    order = np.argsort(columns.positions[fitted.catalogue.slots(observations)], kind="stable")
     names = list(observations)
     record: dict[str, object] = {}
     if fitted.row_metadata is not None:

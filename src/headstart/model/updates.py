@@ -47,7 +47,7 @@ from headstart.core.types import Heads, OneHead, OneState, RowStates
 from headstart.errors import InputError, for_user, join_names, option_name
 from headstart.linalg.array_ops import Array, LinAlgError
 from headstart.model.features import Feature
-from headstart.model.inputs import NewRows, Triples, rows_of
+from headstart.model.inputs import NewRows, Triples, check_rows
 from headstart.model.observations import (
     ObservationList,
     ObservationLists,
@@ -193,9 +193,9 @@ def _since_fit_at(fitted: ModelState, rows: Iterable[int]) -> list[Feature]:
     """Return the features observed since fit whose contexts hold any of these rows."""
     found: dict[int, Feature] = {}
     for row in rows:
-        listing = fitted.catalogue.listing
-        for slot in listing.observed_by(row).tolist():
-            feature = listing.features[slot]
+        columns = fitted.catalogue.columns
+        for slot in columns.observed_by(row).tolist():
+            feature = columns.features[slot]
             if feature is not None and feature.observed_since:
                 found[slot] = feature
     return list(found.values())
@@ -314,7 +314,7 @@ def _prior_means(fitted: ModelState, feature: Feature) -> Array:
     if feature.in_backbone:
         number = fitted.catalogue.number(feature.name)  # its position in the backbone
         return fitted.adapter.one_prior_means(int(number))
-    return fitted.adapter.one_prior_means(fitted.batch_of([feature.among(feature.rows[:0])]))
+    return fitted.adapter.one_prior_means(fitted.batch_of([feature.restrict_to(feature.rows[:0])]))
 
 
 def _surprises(fitted: ModelState, head: OneHead, context: OneContext, shots: int) -> bool:
@@ -477,18 +477,18 @@ def add_features(fitted: ModelState, features: Sequence[Feature]) -> ModelState:
 
 
 def add_rows(fitted: ModelState, new: NewRows) -> ModelState:
-    """Return the model with new rows; their features hold the observations, too, if ``new.teach``."""
-    lists, order = rows_of(fitted, new.given)
+    """Return the model with new rows; update their features too if ``new.update_features``."""
+    lists, order = check_rows(fitted, new.observations)
     times = None if fitted.clock is None else fitted.clock.times_now(len(lists.values))
     numbers, places = np.unique(lists.keys, return_inverse=True)
-    by_number = fitted.catalogue.by_number() if new.teach else {}
-    features = [by_number[number] for number in numbers.tolist()] if new.teach else []
-    if new.teach:
+    by_number = fitted.catalogue.by_number() if new.update_features else {}
+    features = [by_number[number] for number in numbers.tolist()] if new.update_features else []
+    if new.update_features:
         require_possible(fitted, features, "both")
     rows = len(fitted.rows) + lists.lines
     given = Triples(rows, features, places, lists.keys, lists.values, times, order)
     fitted = with_row_metadata(fitted, new)
-    return add_observations(fitted, given, "both" if new.teach else "rows", new.names)
+    return add_observations(fitted, given, "both" if new.update_features else "rows", new.names)
 
 
 def with_row_metadata(fitted: ModelState, new: NewRows) -> ModelState:
@@ -522,7 +522,7 @@ def remove_row(fitted: ModelState, row: int) -> ModelState:
         )
     changes, features = Changes(), {}
     for name, feature in fitted.catalogue.items():
-        if feature.holds(row):
+        if feature.is_observed_by(row):
             changes.set_feature(fitted, feature, feature := feature.without_row(row))
         features[name] = replace(feature, rows=feature.rows - (feature.rows > row))
         if name in changes.features:

@@ -1,4 +1,4 @@
-"""Assemble the application: endpoints, page and documentation behind the guard; serve it."""
+"""Assemble the application from endpoints, page, documentation and guard, and serve it."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Application:
     Attributes
     ----------
     service : Service
-        The worker behind it.
+        The worker of this process.
     api : FastAPI
         The endpoints, without the guard.
     """
@@ -95,9 +95,9 @@ class Application:
         await self._guard(scope, receive, send)
 
     async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Call the endpoint of predictions directly, every other one through FastAPI.
+        """Call the endpoint of predictions directly, and all others through FastAPI.
 
-        Routing by FastAPI takes as long as the prediction of one cell.
+        Routing by FastAPI would take as long as the prediction of one cell.
         """
         if scope["type"] == "http" and scope["path"] == "/v1/predict" and scope["method"] == "POST":
             scope["route"], scope["app"] = self._predict_route, self.api
@@ -135,9 +135,9 @@ def _build_api(service: Service) -> FastAPI:
 
 
 def _openapi_document(api: FastAPI) -> dict[str, Any]:
-    """Return FastAPI's document with the components that FastAPI does not know.
+    """Return FastAPI's OpenAPI document with the components that FastAPI does not know.
 
-    These are problems, tokens, and the body of predictions, which the endpoint parses itself.
+    These are problems, tokens, and the body of predictions, which FastAPI does not parse.
     """
     if api.openapi_schema is None:
         document = get_openapi(
@@ -170,7 +170,7 @@ async def documentation(request: Request) -> HTMLResponse:
     return HTMLResponse(
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1"></head><body>'
-        f"<h1>{title}</h1><p>The same for programs: <a href='/openapi.json'>openapi.json</a>.</p>"
+        f"<h1>{title}</h1><p>For programs: <a href='/openapi.json'>openapi.json</a>.</p>"
         f"<h2>Endpoints</h2>{''.join(operations)}<h2>Bodies</h2>{''.join(schemas)}</body></html>"
     )
 
@@ -192,8 +192,8 @@ def _operation_section(path: str, method: str, operation: dict[str, Any]) -> str
 
 
 def _schema_section(name: str, schema: dict[str, Any]) -> str:
-    shown = json.dumps(schema, indent=2, ensure_ascii=False)
-    return f"<section id='{_escape(name)}'><h3>{_escape(name)}</h3><pre>{_escape(shown)}</pre></section>"
+    text = json.dumps(schema, indent=2, ensure_ascii=False)
+    return f"<section id='{_escape(name)}'><h3>{_escape(name)}</h3><pre>{_escape(text)}</pre></section>"
 
 
 def _describe_type(schema: dict[str, Any]) -> str:

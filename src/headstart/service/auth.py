@@ -1,4 +1,4 @@
-"""Authorise requests by tokens and scopes, limit their rate and size, and set headers of answers."""
+"""Authorise requests by tokens and scopes, limit their rate and size, and set the headers of responses."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headstart.errors import InputError, did_you_mean
-from headstart.service.errors import Problem, of_error
+from headstart.service.errors import Problem, error_response
 from headstart.service.store import Store, Token, now
 
 if TYPE_CHECKING:
     from headstart.service.worker import Service
 
 
-SCOPES = ("read", "write", "admin")  # each includes those before it
+SCOPES = ("read", "write", "admin")  # each scope includes the scopes before it
 
 _TOKEN = re.compile(r"hs_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
 
@@ -61,7 +61,7 @@ def create_token(store: Store, name: str, scopes: Iterable[str] = ("read",)) -> 
     name : str
         A name of the token, for a person.
     scopes : iterable of str
-        The scopes of the token: read, write, admin. A scope includes those before it.
+        The scopes of the token: read, write, admin. A scope includes the scopes before it.
     """
     scope_set = frozenset(scopes)
     for scope in scope_set:
@@ -113,9 +113,9 @@ def scope_of(method: str, path: str) -> str | None:
 
 
 class Guard:
-    """The outermost layer of the application.
+    """The outermost layer of the application, an ASGI middleware.
 
-    It refuses unauthorised requests before the body is read, counts answers, and sets their headers. It is
+    It refuses unauthorised requests before the body is read, counts responses, and sets their headers. It is
     plain ASGI, which costs least, because every request passes through it.
     """
 
@@ -156,13 +156,13 @@ class Guard:
             self._admit(scope)
             await self._app(scope, receive_limited, send_with_headers)
         except Exception as error:
-            await of_error(error)(scope, receive, send_with_headers)
+            await error_response(error)(scope, receive, send_with_headers)
         route = scope.get("route")
         name = getattr(route, "path", None) or ("page" if status < 400 else "other")
-        self._service.metrics.answered(name, status, time.perf_counter() - start)
+        self._service.metrics.count_response(name, status, time.perf_counter() - start)
 
     def _admit(self, scope: Scope) -> None:
-        """Refuse a request that is too large, not authorised, or beyond its rate."""
+        """Raise a problem for a request that is too large, not authorised, or beyond its rate."""
         method, path, headers = scope["method"], scope["path"], Headers(scope=scope)
         self._check_body(method, path, headers)
         if path in OPEN_PATHS:
@@ -170,16 +170,16 @@ class Guard:
         needed = scope_of(method, path)
         if needed is None:
             return
-        keys, settings = self._service.keys, self._service.settings
-        if keys is None:
+        tokens, settings = self._service.tokens, self._service.settings
+        if tokens is None:
             raise Problem(503, "the store has not been reached yet", headers={"retry-after": "1"})
-        if settings.loopback and not keys:
+        if settings.loopback and not tokens:
             host = headers.get("host", "")
             host = host if host.endswith("]") else host.rsplit(":", 1)[0]  # without the port
-            if host not in settings.hosts:  # DNS rebinding: a page of another site whose name points here
+            if host not in settings.hosts:  # DNS rebinding: the name of another site points to this machine
                 raise Problem(403, f"without tokens only local names are answered; got {host!r}")
             return
-        token = self._token(headers)
+        token = self._authenticate(headers, tokens)
         if not allows(token, needed):
             raise Problem(403, f"this token does not have the scope {needed!r}")
         self._spend(token)
@@ -191,13 +191,14 @@ class Guard:
         if method not in ("POST", "PUT", "PATCH") or not path.startswith("/v1/"):
             return
         media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
-        if media_type != "application/json":  # this also keeps forms of other sites from posting here
+        if media_type != "application/json":  # this also refuses forms of other sites
             raise Problem(415, f"the body must be application/json; got {media_type or 'no content type'}")
 
-    def _token(self, headers: Headers) -> Token:
+    @staticmethod
+    def _authenticate(headers: Headers, tokens: TokenSet) -> Token:
+        """Return the token of a request; raise a 401 problem if there is none or it is not valid."""
         scheme, _, text = headers.get("authorization", "").partition(" ")
-        keys = self._service.keys
-        token = keys.find(text.strip()) if keys is not None and scheme.lower() == "bearer" else None
+        token = tokens.find(text.strip()) if scheme.lower() == "bearer" else None
         if token is None:
             problem = "this token is not valid" if text else "a token is needed"
             raise Problem(

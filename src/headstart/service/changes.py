@@ -1,4 +1,8 @@
-"""Check changes against the model, and commit them in batches."""
+"""Check changes against the model, and commit them in batches.
+
+Each kind of change is a class: ``plan`` checks it and ``record`` writes it to the store. The ``Writer`` of a
+worker commits the changes that are waiting.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,13 @@ import numpy as np
 from sqlalchemy import Connection
 
 from headstart.errors import HeadstartError, InputError
-from headstart.model.inputs import encoded_rows, new_features, read_triples, require_clock, rows_of
+from headstart.model.inputs import (
+    check_new_features,
+    check_rows,
+    encode_row_metadata,
+    read_triples,
+    require_clock,
+)
 from headstart.model.state import NOTHING as NOT_JUDGED
 from headstart.model.state import Arrived, ModelState
 from headstart.model.updates import describe_surprises
@@ -38,190 +48,196 @@ from headstart.table.times import time_of
 
 
 @dataclass(frozen=True)
-class Planned:
-    """A change that was checked: what it does, and what to say of it."""
+class Plan:
+    """The effect of a checked change, and its answer."""
 
     delta: Delta
-    arrived: Arrived = NOT_JUDGED  # how well its observations were foreseen
-    said: dict[str, Any] = field(default_factory=dict)  # part of the answer; it has no names of rows
+    arrived: Arrived = NOT_JUDGED  # prediction errors of its observations
+    answer: dict[str, Any] = field(default_factory=dict)  # fields of the response; it has no names of rows
     warning: str | None = None
 
 
 class Change(ABC):
-    """A change. Of several that wait, observations are applied together."""
+    """The base class of changes."""
 
-    merges = False
-
-    @abstractmethod
-    def plan(self, shown: ModelState) -> Planned:
-        """Check it against the model as it is shown; bad input is an error."""
+    merges = False  # whether consecutive changes of this kind are applied to the model together
 
     @abstractmethod
-    def record(self, connection: Connection, planned: Planned) -> int:
-        """Write it to the store; return its number."""
+    def plan(self, model: ModelState) -> Plan:
+        """Check the change against a model; invalid input raises an error."""
+
+    @abstractmethod
+    def record(self, connection: Connection, plan: Plan) -> int:
+        """Write the change to the store; return its number."""
 
 
-def _time_of(shown: ModelState, time: float | str | None) -> float | None:
+def _read_time(model: ModelState, time: float | str | None) -> float | None:
     """Return the time of the observations of a new feature or row; None if observations do not age."""
     with error_at("/time"):
-        require_clock(shown, time)
-        return shown.now if time is None else time_of(time, "time")
+        require_clock(model, time)
+        return model.now if time is None else time_of(time, "time")
 
 
 @dataclass(frozen=True)
 class AddFeature(Change):
-    """A new feature, with metadata and its first observations."""
+    """Add a feature, with metadata and its first observations."""
 
     name: str
     metadata: Mapping[str, Any]
     observations: Mapping[str, float]
     kind: str | None = None
-    time: float | str | None = None  # of the observations, if observations age; by default the newest
+    time: float | str | None = None  # of the observations, if they age; by default the time of the newest one
 
-    def plan(self, shown: ModelState) -> Planned:
-        """Check everything that is given of it."""
+    def plan(self, model: ModelState) -> Plan:
+        """Check the name, metadata, kind and observations."""
         name = as_name(self.name, "feature")
-        if name in shown.catalogue:
+        if name in model.catalogue:
             raise Problem(409, f"feature {name!r} is already in the model", "/name")
         with error_at("/metadata"):
-            new_features(shown, {name: {"metadata": self.metadata}})
+            check_new_features(model, {name: {"metadata": self.metadata}})
         with error_at("/kind"):
-            new_features(shown, {name: {"kind": self.kind}})
+            check_new_features(model, {name: {"kind": self.kind}})
         with error_at("/observations"):
-            given = {"metadata": self.metadata, "observations": self.observations, "kind": self.kind}
-            (feature,) = new_features(shown, {name: given})
+            parts = {"metadata": self.metadata, "observations": self.observations, "kind": self.kind}
+            (feature,) = check_new_features(model, {name: parts})
         kind = self.kind if feature.finds_scale else str(feature.kind)
-        time = _time_of(shown, self.time)
+        time = _read_time(model, self.time)
         cells = [
             Cell(as_name(row, "row"), name, float(value), time) for row, value in self.observations.items()
         ]
         delta = Delta(features={name: {"metadata": dict(feature.record or {}), "kind": kind}}, cells=cells)
-        return Planned(delta, said={"name": name, "observations": len(cells)})
+        return Plan(delta, answer={"name": name, "observations": len(cells)})
 
-    def record(self, connection: Connection, planned: Planned) -> int:
-        """Write it to the store."""
-        ((name, given),) = planned.delta.features.items()
-        return insert_feature(connection, name, given["metadata"], given["kind"], planned.delta.cells)
+    def record(self, connection: Connection, plan: Plan) -> int:
+        """Write the change to the store."""
+        ((name, parts),) = plan.delta.features.items()
+        return insert_feature(connection, name, parts["metadata"], parts["kind"], plan.delta.cells)
 
 
 @dataclass(frozen=True)
 class AddRow(Change):
-    """A new row, with metadata and its first observations."""
+    """Add a row, with metadata and its first observations."""
 
     name: str
     metadata: Mapping[str, Any] | None
     observations: Mapping[str, float]
-    time: float | str | None = None  # of the observations, if observations age; by default the newest
+    time: float | str | None = None  # of the observations, if they age; by default the time of the newest one
 
-    def plan(self, shown: ModelState) -> Planned:
-        """Check everything that is given of it."""
+    def plan(self, model: ModelState) -> Plan:
+        """Check the name, metadata and observations."""
         name = as_name(self.name, "row")
-        if name in shown.rows:
+        if name in model.rows:
             raise Problem(409, f"row {name!r} is already in the model", "/name")
         with error_at("/metadata"):
-            encoded_rows(shown.row_metadata, [name], {name: self.metadata} if self.metadata else None)
+            encode_row_metadata(model.row_metadata, [name], {name: self.metadata} if self.metadata else None)
         with error_at("/observations"):
-            rows_of(shown, {name: self.observations})
-        time = _time_of(shown, self.time)
+            check_rows(model, {name: self.observations})
+        time = _read_time(model, self.time)
         cells = [
-            Cell(name, shown.catalogue[feature].name, float(value), time)
+            Cell(name, model.catalogue[feature].name, float(value), time)
             for feature, value in self.observations.items()
         ]
         delta = Delta(rows={name: dict(self.metadata) if self.metadata else None}, cells=cells)
-        return Planned(delta, said={"observations": len(cells)})
+        return Plan(delta, answer={"observations": len(cells)})
 
-    def record(self, connection: Connection, planned: Planned) -> int:
-        """Write it to the store."""
-        ((name, metadata),) = planned.delta.rows.items()
-        return insert_row(connection, name, metadata, planned.delta.cells)
+    def record(self, connection: Connection, plan: Plan) -> int:
+        """Write the change to the store."""
+        ((name, metadata),) = plan.delta.rows.items()
+        return insert_row(connection, name, metadata, plan.delta.cells)
 
 
 @dataclass(frozen=True)
 class Observe(Change):
-    """Observations of rows and features that are there."""
+    """Add observations of rows and features of the model."""
 
     triples: list[tuple[Any, ...]]  # (row, feature, value), and the time if observations age
     merges = True
 
-    def plan(self, shown: ModelState) -> Planned:
-        """Check each observation, and judge how well they were foreseen."""
+    def plan(self, model: ModelState) -> Plan:
+        """Check each observation, and compute the prediction errors of all of them."""
         try:
-            given = read_triples(shown, self.triples, Columns(None, None, None))
+            triples = read_triples(model, self.triples, Columns())
         except InputError as error:
-            raise Problem(422, str(error), self._culprit(shown)) from None
-        rows, names = shown.rows, [feature.name for feature in given.features]
-        times = [None] * len(given.values) if given.times is None else given.times.tolist()
-        lines = zip(given.rows, given.places, given.values.tolist(), times, strict=True)
-        every = [Cell(rows[row], names[place], value, time) for row, place, value, time in lines]
-        cells = [every[line] for line in np.argsort(given.order)]
-        warning, arrived = describe_surprises(shown, given)
-        before = shown.arrived
-        judged = Arrived(
-            arrived.observations - before.observations,
-            arrived.excess - before.excess,
-            arrived.squares - before.squares,
+            raise Problem(422, str(error), self._find_invalid(model)) from None
+        rows, names = model.rows, [feature.name for feature in triples.features]
+        times = [None] * len(triples.values) if triples.times is None else triples.times.tolist()
+        lines = zip(triples.rows, triples.places, triples.values.tolist(), times, strict=True)
+        sorted_cells = [Cell(rows[row], names[feature], value, time) for row, feature, value, time in lines]
+        cells = [sorted_cells[line] for line in np.argsort(triples.order)]
+        warning, total = describe_surprises(model, triples)
+        before = model.arrived
+        arrived = Arrived(
+            total.observations - before.observations,
+            total.excess - before.excess,
+            total.squares - before.squares,
         )
-        said = {"observations": len(cells), "features": len(names), "rows": len({cell.row for cell in cells})}
-        return Planned(Delta(cells=cells), judged, said, warning)
+        counts = {
+            "observations": len(cells),
+            "features": len(names),
+            "rows": len({cell.row for cell in cells}),
+        }
+        return Plan(Delta(cells=cells), arrived, counts, warning)
 
-    def _culprit(self, shown: ModelState) -> str:
-        """Which of the observations cannot be taken by itself; the whole list if each of them can."""
-        for place, triple in enumerate(self.triples):
+    def _find_invalid(self, model: ModelState) -> str:
+        """Return the JSON pointer of the first invalid observation, or of all if each is valid alone."""
+        for position, triple in enumerate(self.triples):
             try:
-                read_triples(shown, [triple], Columns(None, None, None))
+                read_triples(model, [triple], Columns())
             except InputError:
-                return f"/observations/{place}"
+                return f"/observations/{position}"
         return "/observations"
 
-    def record(self, connection: Connection, planned: Planned) -> int:
-        """Write them to the store."""
-        return insert_observations(connection, planned.delta.cells, planned.arrived)
+    def record(self, connection: Connection, plan: Plan) -> int:
+        """Write the change to the store."""
+        return insert_observations(connection, plan.delta.cells, plan.arrived)
 
 
 @dataclass(frozen=True)
 class RemoveFeature(Change):
-    """A feature that is no longer wanted."""
+    """Remove a feature and its observations."""
 
     name: str
 
-    def plan(self, shown: ModelState) -> Planned:
-        """Check that it is there."""
-        return Planned(Delta(lost_features=[shown.catalogue[self.name].name]))
+    def plan(self, model: ModelState) -> Plan:
+        """Check that the name is in the model."""
+        return Plan(Delta(removed_features=[model.catalogue[self.name].name]))
 
-    def record(self, connection: Connection, planned: Planned) -> int:
-        """Write it to the store."""
-        return remove_feature(connection, planned.delta.lost_features[0])
+    def record(self, connection: Connection, plan: Plan) -> int:
+        """Write the change to the store."""
+        return remove_feature(connection, plan.delta.removed_features[0])
 
 
 @dataclass(frozen=True)
 class RemoveRow(Change):
-    """The removal of a row and of everything stored about it."""
+    """Remove a row and everything that the store has of it."""
 
     name: str
 
-    def plan(self, shown: ModelState) -> Planned:
-        """Check that it is there."""
-        return Planned(Delta(lost_rows=[shown.rows[shown.rows.position(self.name)]]))
+    def plan(self, model: ModelState) -> Plan:
+        """Check that the name is in the model."""
+        return Plan(Delta(removed_rows=[model.rows[model.rows.position(self.name)]]))
 
-    def record(self, connection: Connection, planned: Planned) -> int:
-        """Delete all that the store holds of it."""
-        return remove_row(connection, planned.delta.lost_rows[0])
+    def record(self, connection: Connection, plan: Plan) -> int:
+        """Delete the row from the store."""
+        return remove_row(connection, plan.delta.removed_rows[0])
 
 
-_MOST = 256  # changes in one transaction
+_MAX_BATCH = 256  # changes in one transaction
 
 
 @dataclass(frozen=True)
 class Receipt:
-    """What is said of a change that is committed."""
+    """The answer to a committed change."""
 
     answer: dict[str, Any]
-    planned: Planned | None = None
+    plan: Plan | None = None
     repeated: bool = False  # whether the answer is that of an earlier request with the same key
 
 
 @dataclass
-class _Waiting:
+class _Request:
+    """A change that waits for its commit, with the idempotency key and the digest of the request's body."""
+
     change: Change
     key: str | None
     digest: str
@@ -229,116 +245,119 @@ class _Waiting:
 
 
 class Writer:
-    """Writes changes in a thread of its own; those that wait share one transaction.
+    """A thread that commits changes; changes that wait at the same time share one transaction.
 
     Parameters
     ----------
     live : LiveModel
         The model that is changed.
     count : callable
-        Called after each commit with how long it took and the plans that were carried out.
+        Called after each commit with its seconds and the plans of its changes.
     """
 
-    def __init__(self, live: LiveModel, count: Callable[[float, list[Planned]], None]) -> None:
+    def __init__(self, live: LiveModel, count: Callable[[float, list[Plan]], None]) -> None:
         self._live = live
         self._count = count
-        self._queue: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="headstart-writer", daemon=True)
         self._thread.start()
 
     def submit(self, change: Change, key: str | None = None, digest: str = "") -> Future[Receipt]:
-        """Ask for a change; the future is done when it is committed, or has its error."""
-        waiting = _Waiting(change, key, digest)
-        self._queue.put(waiting)
-        return waiting.future
+        """Queue a change; the future has its receipt or error once the commit is done."""
+        request = _Request(change, key, digest)
+        self._queue.put(request)
+        return request.future
 
     def close(self) -> None:
-        """Finish what waits, and stop."""
+        """Commit the changes that wait, and stop the thread."""
         self._queue.put(None)
         self._thread.join(timeout=30)
 
     def _run(self) -> None:
         while True:
             batch = [self._queue.get()]
-            while len(batch) < _MOST and not self._queue.empty():
+            while len(batch) < _MAX_BATCH and not self._queue.empty():
                 batch.append(self._queue.get())
-            wanted = [
-                each for each in batch if each is not None and each.future.set_running_or_notify_cancel()
+            requests = [
+                request
+                for request in batch
+                if request is not None and request.future.set_running_or_notify_cancel()
             ]
-            if wanted:
-                self._write(wanted)
+            if requests:
+                self._write(requests)
             if None in batch:
                 return
 
-    def _write(self, batch: list[_Waiting]) -> None:
+    def _write(self, requests: list[_Request]) -> None:
+        """Commit requests, and set the results of their futures."""
         try:
-            done = self._committed(batch)
+            results = self._commit(requests)
         except BaseException as error:
-            if len(batch) > 1 and isinstance(error, InputError):
-                for each in batch:  # one of them may be the reason
-                    self._write([each])
+            if len(requests) > 1 and isinstance(error, InputError):
+                for request in requests:  # one of them may be the reason
+                    self._write([request])
                 return
-            batch[0].future.set_exception(error)
-            for each in batch[1:]:
-                each.future.set_exception(error)
+            for request in requests:
+                request.future.set_exception(error)
             return
-        for each, receipt in done:
-            if isinstance(receipt, Receipt):
-                each.future.set_result(receipt)
+        for request, result in zip(requests, results, strict=True):
+            if isinstance(result, Receipt):
+                request.future.set_result(result)
             else:
-                each.future.set_exception(receipt)
+                request.future.set_exception(result)
 
-    def _committed(self, batch: list[_Waiting]) -> list[tuple[_Waiting, Receipt | Exception]]:
+    def _commit(self, requests: list[_Request]) -> list[Receipt | Exception]:
+        """Check, record and apply requests in one transaction; return their receipts or errors."""
         start = time.monotonic()
-        done: list[tuple[_Waiting, Receipt | Exception]] = []
+        results: list[Receipt | Exception] = []
         live = self._live
         with live.lock:
             with live.store.writing() as connection:
-                state = live.caught_up(connection)
-                first = state
-                merged: dict[tuple[str, str], Cell] = {}
-                for each in batch:
-                    if merged and not each.change.merges:
-                        state, merged = self._applied(state, merged), {}
+                first = state = live.catch_up(connection)
+                merged: dict[tuple[str, str], Cell] = {}  # observations that are recorded and not applied yet
+                for request in requests:
+                    if merged and not request.change.merges:
+                        state, merged = _apply_cells(state, merged), {}
                     try:
-                        receipt = self._taken(each, state, connection)
+                        receipt = _record(request, state, connection)
                     except HeadstartError as error:
-                        done.append((each, error))
+                        results.append(error)
                         continue
-                    done.append((each, receipt))
-                    if receipt.planned is None:
+                    results.append(receipt)
+                    if receipt.plan is None:
                         continue
-                    if each.change.merges:
-                        merged |= {(cell.row, cell.feature): cell for cell in receipt.planned.delta.cells}
+                    if request.change.merges:
+                        merged |= {(cell.row, cell.feature): cell for cell in receipt.plan.delta.cells}
                     else:
-                        state = apply(state, receipt.planned.delta)
+                        state = apply(state, receipt.plan.delta)
                     state = replace(state, number=receipt.answer["number"])
                 if merged:
-                    state = self._applied(state, merged)
+                    state = _apply_cells(state, merged)
             if state is not first or state is not live.snapshot.state:
                 live.publish(state)
-        if any(isinstance(each.change, RemoveRow) for each in batch):
+        if any(isinstance(request.change, RemoveRow) for request in requests):
             live.store.clean()
-        plans = [receipt.planned for _, receipt in done if isinstance(receipt, Receipt) and receipt.planned]
+        plans = [result.plan for result in results if isinstance(result, Receipt) and result.plan]
         self._count(time.monotonic() - start, plans)
-        return done
+        return results
 
-    @staticmethod
-    def _applied(state: LiveState, merged: dict[tuple[str, str], Cell]) -> LiveState:
-        return apply(state, Delta(cells=list(merged.values())))
 
-    @staticmethod
-    def _taken(each: _Waiting, state: LiveState, connection: Connection) -> Receipt:
-        """Check and record one change, unless its key has come before."""
-        if each.key is not None:
-            before = find_request(connection, each.key)
-            if before is not None:
-                if before[0] != each.digest:
-                    raise Problem(409, "this idempotency key was used with another body; use a new key")
-                return Receipt(before[1], repeated=True)
-        planned = each.change.plan(state.model)
-        number = each.change.record(connection, planned)
-        answer = {**planned.said, "number": number}
-        if each.key is not None:
-            record_request(connection, each.key, each.digest, answer)
-        return Receipt(answer, planned)
+def _apply_cells(state: LiveState, cells: dict[tuple[str, str], Cell]) -> LiveState:
+    return apply(state, Delta(cells=list(cells.values())))
+
+
+def _record(request: _Request, state: LiveState, connection: Connection) -> Receipt:
+    """Check and record one change, unless an earlier request had the same key."""
+    if request.key is not None:
+        earlier = find_request(connection, request.key)
+        if earlier is not None:
+            digest, answer = earlier
+            if digest != request.digest:
+                raise Problem(409, "this idempotency key was used with another body; use a new key")
+            return Receipt(answer, repeated=True)
+    plan = request.change.plan(state.model)
+    number = request.change.record(connection, plan)
+    answer = {**plan.answer, "number": number}
+    if request.key is not None:
+        record_request(connection, request.key, request.digest, answer)
+    return Receipt(answer, plan)

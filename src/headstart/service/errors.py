@@ -1,4 +1,4 @@
-"""Answer errors as ``application/problem+json`` (RFC 9457): the wrong field and a message, no traceback."""
+"""Respond to errors with ``application/problem+json`` (RFC 9457): a field and a message, no traceback."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LOG = logging.getLogger("headstart.service")
 
 MEDIA_TYPE = "application/problem+json"
 
-_MOST_ERRORS = 20  # listed in one answer
+_MAX_ERRORS = 20  # in one response
 
 PROBLEM_SCHEMA = {
     "title": "Problem",
@@ -37,7 +37,7 @@ PROBLEM_SCHEMA = {
         "type": {"type": "string"},
         "title": {"type": "string"},
         "status": {"type": "integer"},
-        "detail": {"type": "string", "description": "What was wrong and what to do."},
+        "detail": {"type": "string", "description": "The mistake and its remedy."},
         "errors": {
             "type": "array",
             "items": {
@@ -67,7 +67,7 @@ class Problem(HeadstartError):
     status : int
         The status of the response.
     detail : str
-        The message for a person: what was wrong and what to do.
+        The message for a person: the mistake and its remedy.
     field : str, default=None
         A JSON pointer to the wrong field of the body, such as ``/observations/3/value``.
     headers : dict, default=None
@@ -114,32 +114,32 @@ def error_at(field: str, *, status: int = 422) -> Iterator[None]:
 
 @contextmanager
 def not_found() -> Iterator[None]:
-    """Turn an UnknownNameError in the block into a 404: the name is part of the path."""
+    """Turn an UnknownNameError in the block into a 404, for names that are part of the path."""
     try:
         yield
     except UnknownNameError as error:
         raise Problem(404, str(error)) from None
 
 
-def pointer(path: Sequence[int | str]) -> str:
+def json_pointer(path: Sequence[int | str]) -> str:
     """Return the JSON pointer of a path in the body."""
     parts = [str(part).replace("~", "~0").replace("/", "~1") for part in path]
     return "".join(f"/{part}" for part in parts)
 
 
-def of_validation(errors: Sequence[ErrorDetails] | Sequence[Any]) -> Response:
+def validation_response(errors: Sequence[ErrorDetails] | Sequence[Any]) -> Response:
     """Return the response to a body or parameters that do not validate."""
     problems = []
-    for error in errors[:_MOST_ERRORS]:
+    for error in errors[:_MAX_ERRORS]:
         path = [part for part in error["loc"] if part != "body"]
-        problems.append({"field": pointer(path), "detail": str(error["msg"])})
+        problems.append({"field": json_pointer(path), "detail": str(error["msg"])})
     first = problems[0] if problems else {"field": "", "detail": "it cannot be read"}
     where = f"{first['field']}: " if first["field"] else ""
     malformed = any(error["type"] == "json_invalid" for error in errors)
     return problem_response(400 if malformed else 422, f"{where}{first['detail']}", problems)
 
 
-def of_error(error: Exception) -> Response:
+def error_response(error: Exception) -> Response:
     """Return the response to any other error."""
     if isinstance(error, Problem):
         return error.response()
@@ -155,19 +155,19 @@ def of_error(error: Exception) -> Response:
 
 
 def install_handlers(app: FastAPI) -> None:
-    """Make an application answer every error as a problem."""
+    """Install handlers that respond to every error with a problem."""
 
     async def validation(_: Request, error: Exception) -> Response:
-        return of_validation(error.errors() if isinstance(error, RequestValidationError) else [])
+        return validation_response(error.errors() if isinstance(error, RequestValidationError) else [])
 
     async def http(_: Request, error: Exception) -> Response:
         if not isinstance(error, HTTPException):
-            return of_error(error)
+            return error_response(error)
         headers = dict(error.headers or {})
         return problem_response(error.status_code, str(error.detail), headers=headers)
 
     async def others(_: Request, error: Exception) -> Response:
-        return of_error(error)
+        return error_response(error)
 
     app.add_exception_handler(RequestValidationError, validation)
     app.add_exception_handler(HTTPException, http)

@@ -1,7 +1,7 @@
-"""Keep the served model equal to the store.
+"""Keep the served model up to date with the store.
 
-``headstart.model.updates`` defines the meaning of observations, for the library and the service alike. Here
-are the position in the log of changes, a lock, a snapshot for readers, and the way to catch up with a store.
+``LiveModel`` publishes snapshots for readers; ``apply`` computes a state from changes. The meaning of
+observations is defined in ``headstart.model.updates``, for the library and the service alike.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sqlalchemy import Connection
 from headstart.errors import InputError
 from headstart.model import Headstart
 from headstart.model.features import Feature
-from headstart.model.inputs import NewRows, Triples, encoded_rows, new_features
+from headstart.model.inputs import NewRows, Triples, check_new_features, encode_row_metadata
 from headstart.model.observations import ObservationList
 from headstart.model.saving.folder import model_digest
 from headstart.model.state import ModelState
@@ -35,28 +35,28 @@ from headstart.table.kinds import LARGEST, Kind, KindType
 
 @dataclass(frozen=True)
 class LiveState:
-    """A model after the changes of the store up to a number. It never changes: ``apply`` gives another one.
+    """A model after the changes of the store up to a number. It is immutable: ``apply`` returns another one.
 
     Attributes
     ----------
     model : ModelState
         The model.
-    own_rows : int
-        The number of rows that the model was loaded with; rows after them were added.
-    own_features : int
-        The number of features that the model was loaded with and that are still in it.
-    first_number : int
-        The number of the first feature that was added.
+    fitted_rows : int
+        The number of rows that the model was fitted with and that are still in it; later rows were added.
+    fitted_features : int
+        The number of features that the model was fitted with and that are still in it.
+    first_added : int
+        The number of the first feature that was added through the service.
     number : int
-        The number of the last change that is contained.
+        The number of the last change that the model contains.
     left_out : int
-        The number of observations in the store that the model could not take.
+        The number of observations in the store that the model cannot use.
     """
 
     model: ModelState
-    own_rows: int
-    own_features: int
-    first_number: int
+    fitted_rows: int
+    fitted_features: int
+    first_added: int
     number: int = 0
     left_out: int = 0
 
@@ -67,134 +67,140 @@ class LiveState:
 
 
 def apply(state: LiveState, delta: Delta) -> LiveState:
-    """Return the state after these changes; features and rows that are not in the model are passed over."""
-    for name in delta.lost_features:
+    """Return the state after these changes. Removals of unknown features and rows are ignored."""
+    for name in delta.removed_features:
         if name in state.model.catalogue:
-            own = state.model.catalogue.number(name) < state.first_number
+            was_fitted = state.model.catalogue.number(name) < state.first_added
             model = remove_feature(state.model, name)
-            state = replace(state, model=model, own_features=state.own_features - own)
-    for name in delta.lost_rows:
+            state = replace(state, model=model, fitted_features=state.fitted_features - was_fitted)
+    for name in delta.removed_rows:
         if name in state.model.rows:
             position = state.model.rows.position(name)
-            own = position < state.own_rows
-            state = replace(state, model=remove_row(state.model, position), own_rows=state.own_rows - own)
+            model, was_fitted = remove_row(state.model, position), position < state.fitted_rows
+            state = replace(state, model=model, fitted_rows=state.fitted_rows - was_fitted)
     if not (delta.features or delta.rows or delta.cells):
         return state
     model = state.model
     new = features_without_heads(model, delta.features) if delta.features else {}
-    given, left_out = resolve_cells(model, list(delta.rows), new, delta.cells)
+    triples, left_out = resolve_cells(model, list(delta.rows), new, delta.cells)
     if delta.rows:
-        metadata = {name: each for name, each in delta.rows.items() if each}
-        records, encoded = encoded_rows(model.row_metadata, list(delta.rows), metadata or None)
-        model = with_row_metadata(model, NewRows(list(delta.rows), {}, records, encoded, teach=True))
-    fixed = np.array([feature.fixed for feature in given.features], dtype=bool)
-    of_rows = np.ones(len(given.values), dtype=bool)
-    of_features = ~fixed[given.places] if len(fixed) else of_rows  # fixed heads hold no observations
-    model = add_observations(model, given, (of_rows, of_features), list(delta.rows), new)
+        metadata = {name: record for name, record in delta.rows.items() if record}
+        records, encoded = encode_row_metadata(model.row_metadata, list(delta.rows), metadata or None)
+        model = with_row_metadata(
+            model, NewRows(list(delta.rows), {}, records, encoded, update_features=True)
+        )
+    fixed = np.array([feature.fixed for feature in triples.features], dtype=bool)
+    for_rows = np.ones(len(triples.values), dtype=bool)
+    for_features = ~fixed[triples.places] if len(fixed) else for_rows  # fixed heads have no observations
+    model = add_observations(model, triples, (for_rows, for_features), list(delta.rows), new)
     return replace(state, model=model, left_out=state.left_out + left_out)
 
 
 def resolve_cells(
     model: ModelState, new_rows: Sequence[str], new: Mapping[str, Feature], cells: Sequence[Cell]
 ) -> tuple[Triples, int]:
-    """Return the observations that a model can take, and the number of the others.
+    """Return the observations that a model can use, and the number of the others.
 
     Parameters
     ----------
     model : ModelState
-        The model before.
+        The model before the observations.
     new_rows : sequence of str
-        Rows that are about to be added, in order.
+        Rows that are added with the observations, in order.
     new : mapping of str to Feature
-        Features that are about to be added.
+        Features that are added with the observations.
     cells : sequence of Cell
         Observations in the order of their first arrival, each cell once.
     """
     catalogue, rows = model.catalogue, model.rows
-    positions = {name: len(rows) + place for place, name in enumerate(new_rows)}
+    positions = {name: len(rows) + i for i, name in enumerate(new_rows)}
     for name in {cell.row for cell in cells}:
         positions.setdefault(name, rows.position(name) if name in rows else -1)
-    numbers = {name: catalogue.next_number + place for place, name in enumerate(new)}
-    places: dict[str, int] = {}
+    numbers = {name: catalogue.next_number + i for i, name in enumerate(new)}
+    columns: dict[str, int] = {}  # positions in ``features``; -1 for an unknown feature
     features: list[Feature] = []
     for name in dict.fromkeys(cell.feature for cell in cells):
         feature = new.get(name) or catalogue.get(name)
-        places[name] = -1 if feature is None else len(features)
+        columns[name] = -1 if feature is None else len(features)
         if feature is not None:
             features.append(feature)
             numbers.setdefault(name, catalogue.number(name) if name in catalogue else -1)
     row_index = np.array([positions[cell.row] for cell in cells], dtype=np.int64)
-    columns = np.array([places[cell.feature] for cell in cells], dtype=np.int64)
+    column_index = np.array([columns[cell.feature] for cell in cells], dtype=np.int64)
     values = np.array([cell.value for cell in cells], dtype=np.float64)
-    fine = (row_index >= 0) & (columns >= 0)
-    if fine.any():
+    usable = (row_index >= 0) & (column_index >= 0)
+    if usable.any():
         kinds = Kinds([feature.kind for feature in features])
-        fine[fine] = ~kinds.impossible(values[fine], columns[fine])
-        fine[fine] = np.abs(kinds.scale(values[fine], columns[fine])) <= LARGEST
+        usable[usable] = ~kinds.impossible(values[usable], column_index[usable])
+        usable[usable] = np.abs(kinds.scale(values[usable], column_index[usable])) <= LARGEST
+    row_index, column_index, values = row_index[usable], column_index[usable], values[usable]
     times = None
-    if model.clock is not None:  # observations of an earlier model may have none
-        at = model.clock.fitted_at
-        times = np.array([at if cell.time is None else cell.time for cell in cells], dtype=np.float64)[fine]
-    of = np.array([numbers[feature.name] for feature in features], dtype=np.int64)
-    of = of[columns[fine]] if len(of) else columns[fine]
-    order = np.arange(int(fine.sum()))
-    given = Triples(row_index[fine], features, columns[fine], of, values[fine], times, order)
-    return given, len(cells) - len(order)
+    if model.clock is not None:  # observations that arrived at an earlier model may have no time
+        default = model.clock.fitted_at
+        all_times = [default if cell.time is None else cell.time for cell in cells]
+        times = np.array(all_times, dtype=np.float64)[usable]
+    feature_numbers = np.array([numbers[feature.name] for feature in features], dtype=np.int64)
+    feature_numbers = feature_numbers[column_index] if len(feature_numbers) else column_index
+    order = np.arange(len(values))
+    triples = Triples(row_index, features, column_index, feature_numbers, values, times, order)
+    return triples, len(cells) - len(values)
 
 
-def features_without_heads(fitted: ModelState, given: Mapping[str, Mapping[str, Any]]) -> dict[str, Feature]:
-    """Return new features with their metadata, and without heads and observations.
+def features_without_heads(
+    model: ModelState, additions: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Feature]:
+    """Return new features with metadata, and without heads and observations.
 
-    Metadata that the model cannot read (a newly fitted one may have other types of columns) is left out.
+    Metadata that the model cannot read is left out: a model that was fitted later may have other types of
+    columns.
     """
-    samples = {kind: _sample(fitted, kind) for kind in {parts.get("kind") for parts in given.values()}}
-    records = [dict(parts.get("metadata") or {}) for parts in given.values()]
-    width = 0 if fitted.schema is None else fitted.schema.width
+    samples = {kind: _sample(model, kind) for kind in {parts.get("kind") for parts in additions.values()}}
+    records = [dict(parts.get("metadata") or {}) for parts in additions.values()]
+    width = 0 if model.schema is None else model.schema.width
     encoded = np.zeros((len(records), width), np.float32)
-    if fitted.schema is not None:
+    if model.schema is not None:
         try:
-            encoded = fitted.schema.encode(records, fitted.encoders)
+            encoded = model.schema.encode(records, model.encoders)
         except InputError:
-            for place, record in enumerate(records):
+            for i, record in enumerate(records):
                 try:
-                    encoded[place] = fitted.schema.encode([record], fitted.encoders)[0]
+                    encoded[i] = model.schema.encode([record], model.encoders)[0]
                 except InputError:
-                    records[place] = {}
-                    encoded[place] = fitted.schema.encode([{}], fitted.encoders)[0]
-    rows, values, arrivals, times = ObservationList.none(timed=fitted.clock is not None)
-    made = {}
-    for place, (name, parts) in enumerate(given.items()):
-        sample, record = samples[parts.get("kind")], records[place]
-        kept = {key: value for key, value in record.items() if value is not None}
-        line, finds_scale = encoded[place], sample.finds_scale
-        made[name] = Feature(
-            name, sample.kind, False, 0, line, rows, values, finds_scale, kept, arrivals, times
+                    records[i] = {}
+                    encoded[i] = model.schema.encode([{}], model.encoders)[0]
+    rows, values, arrivals, times = ObservationList.none(timed=model.clock is not None)
+    features = {}
+    for i, (name, parts) in enumerate(additions.items()):
+        sample = samples[parts.get("kind")]
+        record = {key: value for key, value in records[i].items() if value is not None}
+        features[name] = Feature(
+            name, sample.kind, False, 0, encoded[i], rows, values, sample.finds_scale, record, arrivals, times
         )
-    return made
+    return features
 
 
-def _sample(fitted: ModelState, kind: str | None) -> Feature:
-    """Return a feature of this kind, or of the usual one if the model does not have it."""
+def _sample(model: ModelState, kind: str | None) -> Feature:
+    """Return a feature of this kind, or of the default kind if the model cannot have it."""
     try:
-        return new_features(fitted, {"sample of a kind": {"kind": kind}})[0]
+        return check_new_features(model, {"sample of a kind": {"kind": kind}})[0]
     except InputError:
-        return new_features(fitted, {"sample of a kind": {}})[0]
+        return check_new_features(model, {"sample of a kind": {}})[0]
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The model from which one answer is made; it never changes.
+    """An immutable state of the served model, from which requests are answered.
 
     Attributes
     ----------
     state : LiveState
-        The model and its position in the log.
+        The model, and the number of the last change.
     model : Headstart
-        The same with all verbs that read; nothing must be changed through it.
+        The model with its public methods. Only methods that read may be called.
     identity : str
-        Which fitted model it is.
+        The digest of the fitted model.
     path : Path
-        Its folder.
+        The folder of the fitted model.
     """
 
     state: LiveState
@@ -203,25 +209,26 @@ class Snapshot:
     path: Path
 
     @property
-    def shown(self) -> ModelState:
-        """The state of the model."""
+    def fitted(self) -> ModelState:
+        """The model state of ``state``."""
         return self.state.model
 
     @classmethod
     def of(cls, state: LiveState, identity: str, path: Path) -> Snapshot:
         """Return the snapshot of a state."""
-        return cls(state, Headstart._holding(state.model), identity, path)
+        return cls(state, Headstart._from_state(state.model), identity, path)
 
 
 class LiveModel:
-    """The fitted model of a folder with everything that the store holds.
+    """A fitted model with all changes of a store.
 
-    Readers take ``snapshot`` once and wait for no one. ``lock`` is held by whoever publishes another one.
+    Readers take ``snapshot`` once for each request, without a lock. A thread that publishes another snapshot
+    must hold ``lock``.
 
     Parameters
     ----------
     store : Store
-        What arrived.
+        The store of changes.
     path : Path
         The folder of the fitted model; it is only read.
     """
@@ -229,115 +236,121 @@ class LiveModel:
     def __init__(self, store: Store, path: Path) -> None:
         self.store = store
         self.lock = threading.RLock()
-        self.snapshot = self._loaded(path)
+        self.snapshot = self._load(path)
 
-    def _loaded(self, path: Path) -> Snapshot:
-        """Load a model and take everything that is in the store."""
+    def _load(self, path: Path) -> Snapshot:
+        """Load a model and apply all changes of the store."""
         start = time.monotonic()
         identity = model_digest(path)
         fitted = Headstart.load(path).fitted_
         state = LiveState.of(fitted)
-        with self.store.reading() as connection, _in_bulk():
-            state = self.rebuilt(state, connection)
+        with self.store.reading() as connection, _bulk_loading():
+            state = self._rebuild(state, connection)
         LOG.info("took %s and %d changes in %.1f s", path, state.number, time.monotonic() - start)
         if state.left_out:
             LOG.warning("%d observations of the store cannot be taken by %s", state.left_out, path)
         return Snapshot.of(state, identity, path)
 
-    def rebuilt(self, state: LiveState, connection: Connection) -> LiveState:
-        """Return the state of a loaded model after everything in the store."""
+    def _rebuild(self, state: LiveState, connection: Connection) -> LiveState:
+        """Return the state of a loaded model after all changes of the store."""
         delta, number = read_all(connection, state.model.rows), read_last_number(connection)
-        state = apply(state, Delta(delta.lost_features, delta.lost_rows))
-        return replace(apply(state, fitting(state, delta)), number=number)
+        return _apply_stored(state, delta, number)
 
-    def caught_up(self, connection: Connection) -> LiveState:
-        """Return the present state after all changes in the store, as this connection sees it."""
+    def catch_up(self, connection: Connection) -> LiveState:
+        """Return the state of the snapshot after all changes that the connection's transaction can see."""
         state = self.snapshot.state
         number = read_last_number(connection)
         if number == state.number:
             return state
         delta = read_since(connection, state.number, state.model.rows)
-        lost = apply(state, Delta(delta.lost_features, delta.lost_rows))
-        return replace(apply(lost, fitting(lost, delta)), number=number)
+        return _apply_stored(state, delta, number)
 
     def publish(self, state: LiveState) -> Snapshot:
-        """Let all answers from now on be made from this state."""
-        present = self.snapshot
-        self.snapshot = Snapshot.of(state, present.identity, present.path)
+        """Make this state the snapshot for all requests from now on."""
+        before = self.snapshot
+        self.snapshot = Snapshot.of(state, before.identity, before.path)
         return self.snapshot
 
     def follow(self) -> bool:
-        """Take what other workers wrote; return whether there was anything."""
+        """Apply the changes of other workers; return whether there were any."""
         if self.store.last_number() == self.snapshot.state.number:
             return False
         with self.lock, self.store.reading() as connection:
-            state = self.caught_up(connection)
+            state = self.catch_up(connection)
             if state is self.snapshot.state:
                 return False
             self.publish(state)
         return True
 
     def take_over(self, path: Path) -> Snapshot:
-        """Serve another fitted model, with everything that arrived; answers never stop meanwhile."""
-        fresh = self._loaded(path)  # takes long, without the lock
+        """Serve another fitted model, with all changes of the store; requests are answered meanwhile."""
+        fresh = self._load(path)  # takes long, without the lock
         with self.lock:
-            present, self.snapshot = self.snapshot, fresh
+            before, self.snapshot = self.snapshot, fresh
             try:
                 with self.store.reading() as connection:
-                    self.publish(self.caught_up(connection))
+                    self.publish(self.catch_up(connection))
             except BaseException:
-                self.snapshot = present
+                self.snapshot = before
                 raise
         LOG.info("serving model %s of %s", fresh.identity, path)
         return self.snapshot
 
 
 @contextmanager
-def _in_bulk() -> Iterator[None]:
-    """Make millions of objects, which all stay, without looking for garbage among them again and again.
+def _bulk_loading() -> Iterator[None]:
+    """Disable garbage collection and threads of torch in the ``with`` block.
 
-    In blocks that stay in the cache a second thread costs more than it saves: twice the time on two cores.
+    Loading creates millions of objects that all stay, so that collections would find nothing. A second thread
+    costs more than it saves on blocks that fit into the cache: twice the time on two cores.
     """
-    before, threads = gc.isenabled(), torch.get_num_threads()
+    enabled, threads = gc.isenabled(), torch.get_num_threads()
     gc.disable()
     torch.set_num_threads(1)
     try:
         yield
     finally:
         torch.set_num_threads(threads)
-        if before:
+        if enabled:
             gc.enable()
 
 
-def fitting(state: LiveState, delta: Delta) -> Delta:
-    """Return the part of a change that a model can take: nothing that it has, and no unreadable metadata.
+def _apply_stored(state: LiveState, delta: Delta, number: int) -> LiveState:
+    """Return the state after changes of the store up to ``number``: first removals, then the rest."""
+    state = apply(state, Delta(delta.removed_features, delta.removed_rows))
+    return replace(apply(state, keep_applicable(state, delta)), number=number)
 
-    A newly fitted model may know features and rows that were added before, and may lack others that have
-    observations: a row that it lacks is added.
+
+def keep_applicable(state: LiveState, delta: Delta) -> Delta:
+    """Return the additions and observations that a model can use.
+
+    A model that was fitted later may have features and rows that were added before, which are left out, and
+    may lack rows that have observations, which are added. Metadata columns that it does not have are left
+    out.
     """
-    base, schema = state.model, state.model.schema
+    model, schema = state.model, state.model.schema
     columns = set() if schema is None else {column.name for column in schema.columns}
-    kinds = {kind.type for kind in base.kinds}
+    kinds = {kind.type for kind in model.kinds}
     features = {}
-    for name, given in delta.features.items():
-        if name in base.catalogue:
+    for name, parts in delta.features.items():
+        if name in model.catalogue:
             continue
-        metadata = {key: value for key, value in (given["metadata"] or {}).items() if key in columns}
-        features[name] = {"metadata": metadata or None, "kind": _possible(given["kind"], kinds)}
+        metadata = {key: value for key, value in (parts["metadata"] or {}).items() if key in columns}
+        features[name] = {"metadata": metadata or None, "kind": _usable_kind(parts["kind"], kinds)}
     rows = {
-        name: metadata if base.row_metadata is not None else None
+        name: metadata if model.row_metadata is not None else None
         for name, metadata in delta.rows.items()
-        if name not in base.rows
+        if name not in model.rows
     }
-    known = base.rows
-    missing = {row for row in {cell.row for cell in delta.cells} if row not in known and row not in rows}
+    missing = {row for row in {cell.row for cell in delta.cells} if row not in model.rows and row not in rows}
     for cell in delta.cells if missing else []:  # in the order of arrival
-        if cell.row in missing and (cell.feature in base.catalogue or cell.feature in features):
+        if cell.row in missing and (cell.feature in model.catalogue or cell.feature in features):
             rows.setdefault(cell.row, None)
     return Delta(features=features, rows=rows, cells=delta.cells)
 
 
-def _possible(kind: str | None, types: set[KindType]) -> str | None:
+def _usable_kind(kind: str | None, types: set[KindType]) -> str | None:
+    """Return the kind, or None if a model with these types cannot have it."""
     if kind is None:
         return None
     return kind if kind in ("real", "rating", "binary") or Kind.parse(kind).type in types else None

@@ -16,9 +16,10 @@ from prometheus_client import (
     multiprocess,
 )
 
-from headstart.service.changes import Planned
+from headstart.service.changes import Plan
 from headstart.service.live_model import Snapshot
 
+# Bounds of histogram buckets.
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 
 _SHOTS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -44,13 +45,13 @@ class Metrics:
             registry=registry,
             buckets=_SECONDS,
         )
-        self.observations = Counter("headstart_observations", "Observations taken", registry=registry)
+        self.observations = Counter("headstart_observations", "Observations added", registry=registry)
         self.shots = Histogram(
-            "headstart_shots", "Observations that new features come with", registry=registry, buckets=_SHOTS
+            "headstart_shots", "First observations of new features", registry=registry, buckets=_SHOTS
         )
         self.surprise = Histogram(
             "headstart_surprise_nats",
-            "Mean excess of the negative log-likelihood of arriving observations over what was expected",
+            "Mean excess of the negative log-likelihood of observations over its expectation",
             registry=registry,
             buckets=_NATS,
         )
@@ -63,8 +64,8 @@ class Metrics:
         self._several = several
         self._children: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
 
-    def committed(self, seconds: float, plans: Sequence[Planned]) -> None:
-        """Count committed changes, which took ``seconds``."""
+    def count_changes(self, seconds: float, plans: Sequence[Plan]) -> None:
+        """Count committed changes; their commit took ``seconds``."""
         self.adaptation.observe(seconds)
         for plan in plans:
             self.observations.inc(len(plan.delta.cells))
@@ -73,21 +74,22 @@ class Metrics:
             if plan.arrived.observations:
                 self.surprise.observe(plan.arrived.excess / plan.arrived.observations)
 
-    def answered(self, route: str, status: int, seconds: float) -> None:
-        """Count one answer."""
-        labelled = self._children.get((route, status))
-        if labelled is None:  # looking them up by labels costs more than counting
-            labelled = self.requests.labels(route, str(status)), self.seconds.labels(route)
-            self._children[route, status] = labelled
-        labelled[0].inc()
-        labelled[1].observe(seconds)
+    def count_response(self, route: str, status: int, seconds: float) -> None:
+        """Count one response."""
+        children = self._children.get((route, status))
+        if children is None:  # finding them by labels costs more than counting
+            children = self.requests.labels(route, str(status)), self.seconds.labels(route)
+            self._children[route, status] = children
+        requests, durations = children
+        requests.inc()
+        durations.observe(seconds)
 
     def text(self, snapshot: Snapshot | None) -> tuple[bytes, str]:
         """Return all metrics in Prometheus's text format, and its media type."""
         if snapshot is not None:
             self.number.set(snapshot.state.number)
-            self.features.set(len(snapshot.shown.catalogue))
-            self.rows.set(len(snapshot.shown.rows))
+            self.features.set(len(snapshot.fitted.catalogue))
+            self.rows.set(len(snapshot.fitted.rows))
         registry = self._registry
         if self._several:
             registry = CollectorRegistry()

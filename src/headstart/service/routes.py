@@ -1,10 +1,13 @@
-"""Define the endpoints of the service."""
+"""Define the endpoints of the service, in one router for each group.
+
+Handlers check names and bodies, call the methods of ``Headstart`` on a snapshot, or submit a change.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import math
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,9 +25,9 @@ from starlette.responses import PlainTextResponse, Response
 from headstart.errors import StorageError
 from headstart.model.prediction import Prediction, predict_one_cell
 from headstart.model.ranking import Ranking
-from headstart.model.row_states import observations_of_row
-from headstart.service.changes import AddFeature, AddRow, Change, Observe, Receipt, RemoveFeature, RemoveRow
-from headstart.service.errors import Problem, error_at, not_found, of_validation
+from headstart.model.state import Arrived, staleness_of
+from headstart.service.changes import AddFeature, AddRow, Change, Observe, RemoveFeature, RemoveRow
+from headstart.service.errors import Problem, error_at, not_found, validation_response
 from headstart.service.live_model import Snapshot
 from headstart.service.schemas import (
     Audience,
@@ -50,7 +53,7 @@ MAX_KEY = 255
 
 
 class _NameConvertor(Convertor[str]):
-    """A name in an address: one segment, in which everything may be percent-encoded, ``/`` too."""
+    """Converts a name in a path: one segment, in which all characters may be percent-encoded, also ``/``."""
 
     regex = "[^/]+"
 
@@ -68,12 +71,12 @@ register_url_convertor("name", _NameConvertor())
 
 
 def service_of(request: Request) -> Service:
-    """The service that a request is made to."""
+    """Return the service that answers a request."""
     return request.app.state.service  # type: ignore[no-any-return]
 
 
 def answer(snapshot: Snapshot, content: dict[str, Any], status: int = 200) -> Response:
-    """An answer that says which model made it."""
+    """Return a response with the identity of the model and the number of its last change."""
     number = str(snapshot.state.number)
     body = to_json(
         {"model": snapshot.identity, "number": snapshot.state.number, **content}, inf_nan_mode="null"
@@ -82,15 +85,15 @@ def answer(snapshot: Snapshot, content: dict[str, Any], status: int = 200) -> Re
     return Response(body, status, headers, "application/json")
 
 
-def moment(at: datetime | None) -> str | None:
-    """A time as text; databases without time zones hold UTC."""
+def format_time(at: datetime | None) -> str | None:
+    """Return a time as text. A time without zone, as SQLite returns it, is in UTC."""
     if at is None:
         return None
     return (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC).isoformat()
 
 
 def idempotency_key(request: Request) -> str | None:
-    """The key of a request that may be sent twice and must count once."""
+    """Return the idempotency key of a request with its path; None if the request has no key."""
     key = request.headers.get("idempotency-key")
     if key is None:
         return None
@@ -99,24 +102,20 @@ def idempotency_key(request: Request) -> str | None:
     return f"{request.url.path} {key}"[-MAX_KEY:]
 
 
-async def changed(request: Request, change: Change, *, status: int = 200, in_path: bool = False) -> Response:
-    """Make a change and answer when it is committed."""
+async def commit(request: Request, change: Change, *, status: int = 200, in_path: bool = False) -> Response:
+    """Submit a change, and respond when it is committed.
+
+    ``in_path`` says that the path has the name of the feature or row, so that an unknown name is a 404.
+    """
     service, key = service_of(request), idempotency_key(request)
     body = await request.body() if key is not None else b""
-    waiting = asyncio.wrap_future(service.change(change, key, body))
-    if in_path:
-        with not_found():
-            receipt = await waiting
-    else:
-        receipt = await waiting
-    return _receipt(service.snapshot, receipt, status)
-
-
-def _receipt(snapshot: Snapshot, receipt: Receipt, status: int) -> Response:
+    future = asyncio.wrap_future(service.change(change, key, body))
+    with not_found() if in_path else nullcontext():
+        receipt = await future
     content = dict(receipt.answer)
-    if receipt.planned is not None and receipt.planned.warning is not None:
-        content["warning"] = receipt.planned.warning
-    response = answer(snapshot, content, status)
+    if receipt.plan is not None and receipt.plan.warning is not None:
+        content["warning"] = receipt.plan.warning
+    response = answer(service.snapshot, content, status)
     if receipt.repeated:
         response.headers["idempotency-replayed"] = "true"
     return response
@@ -127,13 +126,13 @@ operations = APIRouter(tags=["operation"])
 
 @operations.get("/health", summary="Alive")
 async def health() -> Response:
-    """Say that the process answers."""
+    """Respond while the process runs."""
     return Response(to_json({"status": "alive"}), media_type="application/json")
 
 
 @operations.get("/ready", summary="Ready")
 def ready(request: Request) -> Response:
-    """Say whether a model is loaded and the store can be reached; otherwise 503."""
+    """Respond with 200 if a model is loaded and the store can be reached, otherwise with 503."""
     service = service_of(request)
     service.ready()
     return answer(service.snapshot, {"status": "ready"})
@@ -141,27 +140,25 @@ def ready(request: Request) -> Response:
 
 @operations.get("/metrics", summary="Metrics for Prometheus", response_class=PlainTextResponse)
 def metrics(request: Request) -> Response:
-    """Give requests, latency, adaptation time, shots and surprise in the text form of Prometheus."""
+    """Return requests, latency, time of changes, shots and surprise in the text format of Prometheus."""
     service = service_of(request)
     snapshot: Snapshot | None = None
-    try:
+    with suppress(Problem):  # without a model there are no counts of rows and features
         snapshot = service.snapshot
-    except Problem:
-        snapshot = None
-    content, kind = service.metrics.text(snapshot)
-    return Response(content, media_type=kind)
+    content, media_type = service.metrics.text(snapshot)
+    return Response(content, media_type=media_type)
 
 
 features = APIRouter(prefix="/v1/features", tags=["features"])
 
-_MOST_OBSERVATIONS = 1000  # that one feature shows
+_MAX_OBSERVATIONS = 1000  # in the answer of one feature
 
 
 @features.post("", status_code=201, summary="Add a feature")
 async def add_feature(request: Request, body: NewFeature) -> Response:
     """Add a feature with its metadata and first observations; it can be predicted at once."""
     change = AddFeature(body.name, body.metadata, body.observations, body.kind, body.time)
-    return await changed(request, change, status=201)
+    return await commit(request, change, status=201)
 
 
 @features.get("", summary="List features")
@@ -176,56 +173,51 @@ def list_features(
     """List features, page by page, with shots and uncertainty."""
     service = service_of(request)
     snapshot = service.snapshot
-    index: FeatureIndex = request.app.state.indices.of(snapshot.shown)
-    places = index.find(search, sort, descending=order == "desc")
-    part = places[offset : offset + limit]
-    unsure = index.uncertainty_of(part)
+    index: FeatureIndex = request.app.state.indices.of(snapshot.fitted)
+    positions = index.find(search, sort, descending=order == "desc")
+    page = positions[offset : offset + limit]
+    names = [index.names[position] for position in page.tolist()]
     times: dict[str, datetime] = {}
     with suppress(StorageError):  # a list without times is better than none
-        times = service.store.times([index.names[place] for place in part.tolist()])
-    lines = [
-        _line(snapshot, index.names[place], own, times)
-        for place, own in zip(part.tolist(), unsure.tolist(), strict=True)
-    ]
-    return answer(snapshot, {"total": len(places), "offset": offset, "features": lines})
-
-
-def _line(snapshot: Snapshot, name: str, uncertainty: float, times: dict[str, datetime]) -> dict[str, Any]:
-    feature = snapshot.shown.catalogue[name]
-    return {
-        "name": name,
-        "kind": str(feature.kind),
-        "shots": feature.shots,
-        "uncertainty": uncertainty,
-        "added": moment(times.get(name)),
-    }
+        times = service.store.times(names)
+    lines = []
+    for name, uncertainty in zip(names, index.uncertainty_of(page).tolist(), strict=True):
+        feature = snapshot.fitted.catalogue[name]
+        line = {
+            "name": name,
+            "kind": str(feature.kind),
+            "shots": feature.shots,
+            "uncertainty": uncertainty,
+            "added": format_time(times.get(name)),
+        }
+        lines.append(line)
+    return answer(snapshot, {"total": len(positions), "offset": offset, "features": lines})
 
 
 @features.get("/{name:name}", summary="Show a feature")
 def show_feature(request: Request, name: str) -> Response:
-    """Show one feature: its kind, metadata, shots, uncertainty, observations and when it was added."""
+    """Return one feature: its kind, metadata, shots, uncertainty, observations and time of addition."""
     service = service_of(request)
     snapshot = service.snapshot
     with not_found():
-        known = snapshot.model.feature(name)
-    index: FeatureIndex = request.app.state.indices.of(snapshot.shown)
-    place = np.array([index.position(known.name)])
+        feature = snapshot.model.feature(name)
+    index: FeatureIndex = request.app.state.indices.of(snapshot.fitted)
+    position = np.array([index.position(feature.name)])
     stored = None
     with suppress(StorageError):
-        stored = service.store.feature(known.name)
-    shown = dict(list(known.observations.items())[:_MOST_OBSERVATIONS])
+        stored = service.store.feature(feature.name)
     content = {
-        "name": known.name,
-        "kind": str(known.kind),
-        "low": known.kind.low,
-        "high": known.kind.high,
-        "metadata": known.metadata,
-        "shots": known.shots,
-        "uncertainty": float(index.uncertainty_of(place)[0]),
+        "name": feature.name,
+        "kind": str(feature.kind),
+        "low": feature.kind.low,
+        "high": feature.kind.high,
+        "metadata": feature.metadata,
+        "shots": feature.shots,
+        "uncertainty": float(index.uncertainty_of(position)[0]),
         "fitted": stored is None,
-        "fixed": known.fixed,
-        "added": moment(stored.at if stored else None),
-        "observations": shown,
+        "fixed": feature.fixed,
+        "added": format_time(stored.at if stored else None),
+        "observations": dict(list(feature.observations.items())[:_MAX_OBSERVATIONS]),
     }
     return answer(snapshot, content)
 
@@ -233,28 +225,28 @@ def show_feature(request: Request, name: str) -> Response:
 @features.delete("/{name:name}", summary="Remove a feature")
 async def remove_feature(request: Request, name: str) -> Response:
     """Remove a feature and all its observations."""
-    return await changed(request, RemoveFeature(name), in_path=True)
+    return await commit(request, RemoveFeature(name), in_path=True)
 
 
 @features.get("/{name:name}/history", summary="How a feature's predictions moved")
-def past(request: Request, name: str) -> Response:
-    """Show the mean prediction and its uncertainty over rows after each number of observations."""
+def show_history(request: Request, name: str) -> Response:
+    """Return the mean prediction and its uncertainty over rows after each number of observations."""
     service = service_of(request)
     snapshot = service.snapshot
     with not_found():
-        known = snapshot.shown.catalogue[name].name
-    arrived = service.store.observations_of(known)
-    points = history(snapshot.state, known, [cell.row for cell, _ in arrived])
-    return answer(snapshot, {"feature": known, "history": points})
+        feature = snapshot.fitted.catalogue[name].name
+    observations = service.store.observations_of(feature)
+    points = history(snapshot.state, feature, [cell.row for cell, _ in observations])
+    return answer(snapshot, {"feature": feature, "history": points})
 
 
 @features.get("/{name:name}/distribution", summary="How a feature's predictions are distributed")
-def spread(request: Request, name: str) -> Response:
-    """Count the predicted means over rows: a histogram, its mean, and the mean uncertainty."""
+def show_distribution(request: Request, name: str) -> Response:
+    """Return a histogram of the predicted means over rows, its mean, and the mean uncertainty."""
     snapshot = service_of(request).snapshot
     with not_found():
-        known = snapshot.shown.catalogue[name].name
-    return answer(snapshot, {"feature": known, **distribution(snapshot.state, known)})
+        feature = snapshot.fitted.catalogue[name].name
+    return answer(snapshot, {"feature": feature, **distribution(snapshot.state, feature)})
 
 
 rows = APIRouter(prefix="/v1/rows", tags=["rows"])
@@ -264,7 +256,7 @@ rows = APIRouter(prefix="/v1/rows", tags=["rows"])
 async def add_row(request: Request, body: NewRow) -> Response:
     """Add a row with its first observations; it can be predicted at once."""
     change = AddRow(body.name, body.metadata, body.observations, body.time)
-    return await changed(request, change, status=201)
+    return await commit(request, change, status=201)
 
 
 @rows.get("", summary="List rows")
@@ -277,44 +269,34 @@ def list_rows(
     """List the names of rows, page by page."""
     snapshot = service_of(request).snapshot
     folded = search.casefold().strip()
-    names = [name for name in snapshot.shown.rows if not folded or folded in name.casefold()]
+    names = [name for name in snapshot.fitted.rows if not folded or folded in name.casefold()]
     return answer(snapshot, {"total": len(names), "offset": offset, "rows": names[offset : offset + limit]})
 
 
 @rows.get("/{name:name}", summary="Show a row")
 def show_row(request: Request, name: str) -> Response:
-    """Show one row: its metadata and what it observed."""
+    """Return one row: its metadata, observations and time of addition."""
     service = service_of(request)
     snapshot = service.snapshot
     with not_found():
-        place = snapshot.shown.rows.position(name)
-    state = snapshot.state
-    own = observations_of_row(state.model, place)
-    features = state.model.catalogue.names_by_number(own.keys)
-    observed = {
-        feature: value
-        for feature, value in zip(features, own.values.tolist(), strict=True)
-        if feature is not None
-    }
-    held = state.model.row_metadata
-    lines = {} if held is None else held.lines.slice(place, 1).to_pylist()[0]
+        row = snapshot.model.row(name)
     stored = None
     with suppress(StorageError):
-        stored = service.store.row(snapshot.shown.rows[place])
+        stored = service.store.row(row.name)
     content = {
-        "name": snapshot.shown.rows[place],
-        "metadata": {key: value for key, value in lines.items() if value is not None},
-        "observations": observed,
-        "fitted": place < state.own_rows,
-        "added": moment(stored.at if stored else None),
+        "name": row.name,
+        "metadata": row.metadata,
+        "observations": row.observations,
+        "fitted": snapshot.fitted.rows.position(row.name) < snapshot.state.fitted_rows,
+        "added": format_time(stored.at if stored else None),
     }
     return answer(snapshot, content)
 
 
 @rows.delete("/{name:name}", summary="Remove a row")
 async def remove_row(request: Request, name: str) -> Response:
-    """Remove a row: its observations leave every feature, and the store keeps nothing of it."""
-    return await changed(request, RemoveRow(name), in_path=True)
+    """Remove a row: its observations are removed from all features, and the row from the store."""
+    return await commit(request, RemoveRow(name), in_path=True)
 
 
 observations = APIRouter(prefix="/v1/observations", tags=["observations"])
@@ -324,25 +306,25 @@ observations = APIRouter(prefix="/v1/observations", tags=["observations"])
 async def observe(request: Request, body: NewObservations) -> Response:
     """Add observations of rows and features; all of them, or none if one is invalid.
 
-    With the header ``Idempotency-Key`` a request that is sent again counts once.
+    A request with the header ``Idempotency-Key`` counts once, also if it is sent again.
     """
-    most = service_of(request).settings.max_batch
-    if len(body.observations) > most:
-        raise Problem(413, f"at most {most:,} observations fit into one request", "/observations")
+    limit = service_of(request).settings.max_batch
+    if len(body.observations) > limit:
+        raise Problem(413, f"at most {limit:,} observations fit into one request", "/observations")
     triples: list[tuple[Any, ...]] = [
-        (each.row, each.feature, each.value, *(() if each.time is None else (each.time,)))
-        for each in body.observations
+        (line.row, line.feature, line.value, *(() if line.time is None else (line.time,)))
+        for line in body.observations
     ]
-    return await changed(request, Observe(triples))
+    return await commit(request, Observe(triples))
 
 
 predictions = APIRouter(prefix="/v1", tags=["questions"])
 
 ARROW = "application/vnd.apache.arrow.stream"
 
-_SMALL = 16  # cells of known rows: predicted at once, without the way through a thread
+_SMALL = 16  # cells of known rows that are predicted in the event loop, because a thread would cost more
 
-_BODY = {
+_PREDICT_BODY = {
     "requestBody": {
         "required": True,
         "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Predict"}}},
@@ -353,7 +335,7 @@ _BODY = {
 @predictions.post(
     "/predict",
     summary="Predict rows × features",
-    openapi_extra=_BODY,
+    openapi_extra=_PREDICT_BODY,
     responses={200: {"content": {ARROW: {"schema": {"type": "string", "format": "binary"}}}}},
 )
 async def predict(request: Request) -> Response:
@@ -361,19 +343,21 @@ async def predict(request: Request) -> Response:
 
     With ``Accept: application/vnd.apache.arrow.stream`` the answer is an Arrow table, one line for each cell.
     """
-    # The body is read here and not by the framework, whose way costs more than a small prediction.
+    # FastAPI would need longer to parse the body than a small prediction takes.
     try:
         body = Predict.model_validate_json(await request.body())
     except ValidationError as error:
-        return of_validation(error.errors(include_url=False, include_context=False, include_input=False))
+        details = error.errors(include_url=False, include_context=False, include_input=False)
+        return validation_response(details)
     service = service_of(request)
     snapshot, arrow = service.snapshot, ARROW in request.headers.get("accept", "")
     if isinstance(body.rows, list) and len(body.rows) * len(body.features) <= _SMALL:
-        return _predicted(snapshot, body, service.settings, arrow=arrow)
-    return await run_in_threadpool(_predicted, snapshot, body, service.settings, arrow=arrow)
+        return _predict(snapshot, body, service.settings, arrow=arrow)
+    return await run_in_threadpool(_predict, snapshot, body, service.settings, arrow=arrow)
 
 
-def _predicted(snapshot: Snapshot, body: Predict, settings: ServiceSettings, *, arrow: bool) -> Response:
+def _predict(snapshot: Snapshot, body: Predict, settings: ServiceSettings, *, arrow: bool) -> Response:
+    """Check the size and names of a request, and predict it; ``arrow`` asks for an Arrow stream."""
     cells = len(body.rows) * len(body.features)
     if cells > settings.max_cells:
         raise Problem(
@@ -384,55 +368,54 @@ def _predicted(snapshot: Snapshot, body: Predict, settings: ServiceSettings, *, 
             raise Problem(422, f"{field[1:]} are named twice; name each once", field)
     with error_at("/features"):
         for name in body.features:
-            snapshot.shown.catalogue[name]
+            snapshot.fitted.catalogue[name]
     if cells <= _SMALL and isinstance(body.rows, list) and body.form == "cells" and not arrow:
-        return answer(snapshot, _cells(snapshot, body.rows, body))
+        return answer(snapshot, _predict_one_by_one(snapshot, body.rows, body))
     with error_at("/rows"):
-        predicted = snapshot.model.predict(body.rows, body.features)
+        prediction = snapshot.model.predict(body.rows, body.features)
     if arrow:
-        return _arrow(snapshot, predicted, body.level)
-    return answer(snapshot, _content(predicted, body))
+        return _arrow_stream(snapshot, prediction, body.level)
+    return answer(snapshot, _prediction_content(prediction, body))
 
 
-def _cells(snapshot: Snapshot, rows: list[str], body: Predict) -> dict[str, Any]:
-    """A few cells, one by one."""
+def _predict_one_by_one(snapshot: Snapshot, rows: list[str], body: Predict) -> dict[str, Any]:
+    """Predict a few cells, without the overhead of batches."""
     lines = []
     for row in rows:
         with error_at("/rows"):
-            snapshot.shown.rows.position(row)
+            snapshot.fitted.rows.position(row)
         for feature in body.features:
-            mean, std, low, high = predict_one_cell(snapshot.shown, row, feature, body.level)
+            mean, std, low, high = predict_one_cell(snapshot.fitted, row, feature, body.level)
             lines.append({"row": row, "feature": feature, "mean": mean, "std": std, "low": low, "high": high})
     return {"level": body.level, "predictions": lines}
 
 
-def _content(predicted: Prediction, body: Predict) -> dict[str, Any]:
-    low, high = predicted.interval(body.level)
-    parts = {"mean": predicted.mean, "std": predicted.std, "low": low, "high": high}
+def _prediction_content(prediction: Prediction, body: Predict) -> dict[str, Any]:
+    low, high = prediction.interval(body.level)
+    arrays = {"mean": prediction.mean, "std": prediction.std, "low": low, "high": high}
     if body.form == "arrays":
-        arrays = {name: part.tolist() for name, part in parts.items()}
         return {
             "level": body.level,
-            "rows": list(predicted.rows),
-            "features": list(predicted.features),
-            **arrays,
+            "rows": list(prediction.rows),
+            "features": list(prediction.features),
+            **{name: array.tolist() for name, array in arrays.items()},
         }
-    numbers = zip(*(part.ravel().tolist() for part in parts.values()), strict=True)
-    names = ((row, feature) for row in predicted.rows for feature in predicted.features)
+    numbers = zip(*(array.ravel().tolist() for array in arrays.values()), strict=True)
+    cells = ((row, feature) for row in prediction.rows for feature in prediction.features)
     lines = [
-        {"row": row, "feature": feature, "mean": mean, "std": std, "low": down, "high": up}
-        for (row, feature), (mean, std, down, up) in zip(names, numbers, strict=True)
+        {"row": row, "feature": feature, **dict(zip(arrays, values, strict=True))}
+        for (row, feature), values in zip(cells, numbers, strict=True)
     ]
     return {"level": body.level, "predictions": lines}
 
 
-def _arrow(snapshot: Snapshot, predicted: Prediction, level: float) -> Response:
-    sink = pa.BufferOutputStream()
-    table = predicted.to_arrow(level)
-    with pa.ipc.new_stream(sink, table.schema) as writer:
+def _arrow_stream(snapshot: Snapshot, prediction: Prediction, level: float) -> Response:
+    buffer = pa.BufferOutputStream()
+    table = prediction.to_arrow(level)
+    with pa.ipc.new_stream(buffer, table.schema) as writer:
         writer.write_table(table)
     headers = {MODEL_HEADER: snapshot.identity, NUMBER_HEADER: str(snapshot.state.number)}
-    return Response(sink.getvalue().to_pybytes(), 200, headers, ARROW)
+    return Response(buffer.getvalue().to_pybytes(), 200, headers, ARROW)
 
 
 rankings = APIRouter(prefix="/v1", tags=["questions"])
@@ -443,7 +426,9 @@ def recommend(request: Request, body: Recommend) -> Response:
     """Rank features for a row, best first."""
     snapshot = service_of(request).snapshot
     with error_at("/row"):
-        snapshot.model.predict(_asked(body.row), snapshot.model.features[:1])
+        # Raise errors of the row here, so that other errors concern the features.
+        row: Any = [body.row] if isinstance(body.row, str) else {"row": body.row}
+        snapshot.model.predict(row, snapshot.model.features[:1])
     with error_at("/features"):
         ranking = snapshot.model.recommend(
             body.row,
@@ -455,25 +440,21 @@ def recommend(request: Request, body: Recommend) -> Response:
             mixed_kinds=body.mixed_kinds,
             level=body.level,
         )
-    return answer(snapshot, _ranking(ranking))
+    return answer(snapshot, _ranking_content(ranking))
 
 
-def _asked(row: str | dict[str, float]) -> Any:
-    return [row] if isinstance(row, str) else {"row": row}
-
-
-def _knowing(request: Request, feature: str) -> Snapshot:
-    """The present model, if it has this feature."""
+def _snapshot_with(request: Request, feature: str) -> Snapshot:
+    """Return the snapshot; raise a problem if it does not have the feature."""
     snapshot = service_of(request).snapshot
     with error_at("/feature"):
-        snapshot.shown.catalogue[feature]
+        snapshot.fitted.catalogue[feature]
     return snapshot
 
 
 @rankings.post("/audience", summary="Rank rows for a feature")
 def audience(request: Request, body: Audience) -> Response:
     """Rank rows for a feature, best first."""
-    snapshot = _knowing(request, body.feature)
+    snapshot = _snapshot_with(request, body.feature)
     with error_at("/rows"):
         ranking = snapshot.model.audience(
             body.feature,
@@ -484,10 +465,10 @@ def audience(request: Request, body: Audience) -> Response:
             quantile=body.quantile,
             level=body.level,
         )
-    return answer(snapshot, _ranking(ranking))
+    return answer(snapshot, _ranking_content(ranking))
 
 
-def _ranking(ranking: Ranking) -> dict[str, Any]:
+def _ranking_content(ranking: Ranking) -> dict[str, Any]:
     arrays = (ranking.score, ranking.mean, ranking.std, ranking.low, ranking.high)
     lines = zip(ranking.names, *(array.tolist() for array in arrays), strict=True)
     fields = (ranking.noun, "score", "mean", "std", "low", "high")
@@ -498,7 +479,7 @@ def _ranking(ranking: Ranking) -> dict[str, Any]:
 @rankings.post("/suggest", summary="Suggest rows to observe next")
 def suggest(request: Request, body: Suggest) -> Response:
     """Return the rows whose observations would inform most about a feature."""
-    snapshot = _knowing(request, body.feature)
+    snapshot = _snapshot_with(request, body.feature)
     with error_at("/rows"):
         rows = snapshot.model.suggest(body.feature, body.n, body.rows)
     return answer(snapshot, {"feature": body.feature, "rows": rows})
@@ -509,49 +490,47 @@ def similar(request: Request, body: Similar) -> Response:
     """Return the features whose predictions correlate most with those of one feature."""
     snapshot = service_of(request).snapshot
     with error_at("/feature"):
-        found = snapshot.model.similar(body.feature, body.n)
-    lines = [{"feature": name, "similarity": value} for name, value in found]
-    return answer(snapshot, {"feature": found.feature, "similar": lines})
+        similar_features = snapshot.model.similar(body.feature, body.n)
+    lines = [{"feature": name, "similarity": value} for name, value in similar_features]
+    return answer(snapshot, {"feature": similar_features.feature, "similar": lines})
 
 
 @rankings.post("/explain", summary="Explain a prediction")
 def explain(request: Request, body: Explain) -> Response:
     """Split a prediction into contributions of observations and metadata that add up to it."""
-    snapshot = service_of(request).snapshot
-    with error_at("/feature"):
-        snapshot.shown.catalogue[body.feature]
+    snapshot = _snapshot_with(request, body.feature)
     with error_at("/row"):
-        found = snapshot.model.explain(body.row, body.feature)
-    parts = [
+        explanation = snapshot.model.explain(body.row, body.feature)
+    contributions = [
         {
-            "source": each.source,
-            "name": each.name,
-            "given": each.given if isinstance(each.given, (str, int, float, bool, list)) else None,
-            "label": each.label,
-            "value": each.value,
+            "source": part.source,
+            "name": part.name,
+            "given": part.given if isinstance(part.given, (str, int, float, bool, list)) else None,
+            "label": part.label,
+            "value": part.value,
         }
-        for each in found.largest(body.n)
+        for part in explanation.largest(body.n)
     ]
     content = {
-        "row": found.row,
-        "feature": found.feature,
-        "unit": found.unit,
-        "baseline": found.baseline,
-        "output": found.output,
-        "mean": found.mean,
-        "contributions": parts,
+        "row": explanation.row,
+        "feature": explanation.feature,
+        "unit": explanation.unit,
+        "baseline": explanation.baseline,
+        "output": explanation.output,
+        "mean": explanation.mean,
+        "contributions": contributions,
     }
     return answer(snapshot, content)
 
 
 admin = APIRouter(prefix="/v1", tags=["model"])
 
-_BUCKETS = 60  # of surprise over time
+_BUCKETS = 60  # in the course of surprise over time
 
 
 @admin.get("/model", summary="Which model is served")
 def model(request: Request) -> Response:
-    """Say which model is served, what it is made of and how much has arrived."""
+    """Describe the served model: its parts, its size, and the number of additions."""
     snapshot = service_of(request).snapshot
     info, state = snapshot.model.info, snapshot.state
     content = {
@@ -559,10 +538,10 @@ def model(request: Request) -> Response:
         "adapter": info.adapter,
         "rows": info.rows,
         "features": info.features,
-        "added_features": info.features - state.own_features,
-        "added_rows": info.rows - state.own_rows,
+        "added_features": info.features - state.fitted_features,
+        "added_rows": info.rows - state.fitted_rows,
         "left_out": state.left_out,
-        "kinds": [str(kind) for kind in snapshot.shown.kinds[:20]],
+        "kinds": [str(kind) for kind in snapshot.fitted.kinds[:20]],
         "metadata": info.metadata,
     }
     return answer(snapshot, content)
@@ -570,7 +549,7 @@ def model(request: Request) -> Response:
 
 @admin.post("/model", summary="Take over another fitted model")
 def take_over(request: Request, body: TakeOver) -> Response:
-    """Serve the fitted model of another folder, with everything that arrived; no answer is interrupted."""
+    """Serve the fitted model of another folder, with all changes so far; no request is interrupted."""
     with error_at("/path"):
         snapshot = service_of(request).take_over(Path(body.path).resolve())
     return answer(snapshot, {"left_out": snapshot.state.left_out})
@@ -578,13 +557,13 @@ def take_over(request: Request, body: TakeOver) -> Response:
 
 @admin.get("/schema", summary="The metadata of features and rows")
 def schema(request: Request) -> Response:
-    """Say which metadata columns features and rows have, with the values to suggest."""
+    """Return the metadata columns of features and rows, with known values and ranges."""
     snapshot = service_of(request).snapshot
-    fitted = snapshot.shown
-    held = fitted.row_metadata
+    fitted = snapshot.fitted
+    row_metadata = fitted.row_metadata
     content = {
         "features": _columns(fitted.schema),
-        "rows": _columns(None if held is None else held.schema),
+        "rows": _columns(None if row_metadata is None else row_metadata.schema),
         "kinds": sorted({str(kind) for kind in fitted.kinds if kind.type != KindType.REAL})[:100]
         + (["real"] if any(kind.type == KindType.REAL for kind in fitted.kinds) else []),
         "usual_kind": str(fitted.kinds[0]),
@@ -597,77 +576,74 @@ def _columns(schema: MetadataSchema | None) -> list[dict[str, Any]]:
     fields = ("values", "low", "high", "mean")
     return [
         {"name": column.name, "type": column.spec.partition(":")[0]}
-        | {name: _plain(getattr(column, name)) for name in fields if hasattr(column, name)}
+        | {name: getattr(column, name) for name in fields if hasattr(column, name)}
         for column in columns
     ]
 
 
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
-
-
 @admin.get("/quality", summary="How good predictions are")
 def quality(request: Request) -> Response:
-    """Show the errors to expect by shots, the calibration, and the surprise of what arrives over time."""
+    """Return expected errors by shots, the calibration, and the surprise of observations over time."""
     service = service_of(request)
     snapshot = service.snapshot
     info = snapshot.model.info
     curve = [
-        {"shots": each.shots, "error": each.error, "standard_error": each.standard_error}
-        for each in info.errors
+        {"shots": point.shots, "error": point.error, "standard_error": point.standard_error}
+        for point in info.errors
     ]
-    parts = [_surprise(each) for each in service.store.surprises(_BUCKETS)]
+    surprises = [_surprise(sums) for sums in service.store.surprises(_BUCKETS)]
     content = {
         "judged_on": info.judged_on,
         "curve": curve,
         "calibration": _calibration(snapshot),
         "metadata": info.metadata,
-        "surprise": parts,
-        "staleness": _staleness(snapshot, parts),
+        "surprise": surprises,
+        "staleness": _staleness(snapshot, surprises),
     }
     return answer(snapshot, content)
 
 
 def _calibration(snapshot: Snapshot) -> dict[str, Any]:
-    held, present = snapshot.shown.calibration, {kind.type for kind in snapshot.shown.kinds}
+    calibration, types = snapshot.fitted.calibration, {kind.type for kind in snapshot.fitted.kinds}
     return {
-        "shots": held.marks.tolist(),
+        "shots": calibration.marks.tolist(),
         "levels": list(LEVELS),
-        "factors": {kind.name.lower(): held.factors[kind].tolist() for kind in KindType if kind in present},
-        "slopes": held.slopes.tolist(),
-        "shifts": held.shifts.tolist(),
+        "factors": {
+            kind_type.name.lower(): calibration.factors[kind_type].tolist()
+            for kind_type in KindType
+            if kind_type in types
+        },
+        "slopes": calibration.slopes.tolist(),
+        "shifts": calibration.shifts.tolist(),
     }
 
 
-def _surprise(part: dict[str, Any]) -> dict[str, Any]:
-    count = max(1, int(part["observations"]))
-    mean = part["excess"] / count
-    error = math.sqrt(max(0.0, part["squares"] / count - mean**2) / count)
+def _surprise(sums: dict[str, Any]) -> dict[str, Any]:
+    """Return the mean and standard error of the surprise in a bucket from its sums."""
+    count = max(1, int(sums["observations"]))
+    mean = sums["excess"] / count
+    error = math.sqrt(max(0.0, sums["squares"] / count - mean**2) / count)
     return {
-        "first": moment(part["first"]),
-        "last": moment(part["last"]),
-        "observations": int(part["observations"]),
+        "first": format_time(sums["first"]),
+        "last": format_time(sums["last"]),
+        "observations": int(sums["observations"]),
         "excess": mean,
         "standard_error": error,
     }
 
 
-def _staleness(snapshot: Snapshot, parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """All parts together, as ``Headstart.staleness`` says it."""
-    from headstart.model.state import Arrived, staleness_of
-
-    count = sum(each["observations"] for each in parts)
-    total = sum(each["observations"] * each["excess"] for each in parts)
-    squares = sum(
-        each["observations"] * (each["excess"] ** 2 + each["observations"] * each["standard_error"] ** 2)
-        for each in parts
-    )
-    said = staleness_of(Arrived(count, total, squares), len(snapshot.shown.knowledge.cells.index))
+def _staleness(snapshot: Snapshot, buckets: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return ``Headstart.staleness`` for the observations of all buckets."""
+    count, total, squares = 0, 0.0, 0.0
+    for bucket in buckets:
+        n, mean, error = bucket["observations"], bucket["excess"], bucket["standard_error"]
+        count, total, squares = count + n, total + n * mean, squares + n * (mean**2 + n * error**2)
+    staleness = staleness_of(Arrived(count, total, squares), len(snapshot.fitted.knowledge.cells.index))
     return {
-        "observations": said.observations,
-        "growth": said.growth,
-        "excess": said.excess,
-        "standard_error": said.standard_error,
-        "refit": said.refit,
-        "text": str(said),
+        "observations": staleness.observations,
+        "growth": staleness.growth,
+        "excess": staleness.excess,
+        "standard_error": staleness.standard_error,
+        "refit": staleness.refit,
+        "text": str(staleness),
     }

@@ -10,10 +10,10 @@ MAX_NAME = 500
 
 MAX_TEXT = 10_000
 
-MOST_NAMES = 100_000
+MAX_NAMES = 100_000
 
 
-def _plain(text: str) -> str:
+def _check_characters(text: str) -> str:
     """Refuse control characters and invalid Unicode, which databases and terminals cannot handle."""
     if any(letter < " " or letter == "\x7f" for letter in text):
         raise ValueError("control characters are not allowed in names")
@@ -24,13 +24,13 @@ def _plain(text: str) -> str:
     return text
 
 
-_PLAIN = {"pattern": r"^[^\u0000-\u001f\u007f]+$"}
+_NAME_PATTERN = {"pattern": r"^[^\u0000-\u001f\u007f]+$"}
 
 Name = Annotated[
     str,
     StringConstraints(min_length=1, max_length=MAX_NAME, strict=True),
-    AfterValidator(_plain),
-    Field(json_schema_extra=_PLAIN),
+    AfterValidator(_check_characters),
+    Field(json_schema_extra=_NAME_PATTERN),
 ]
 
 Text = Annotated[str, StringConstraints(max_length=MAX_TEXT, strict=True)]
@@ -41,7 +41,7 @@ Metadatum = Text | bool | int | FiniteFloat | None | list[Text | bool | int | Fi
 
 Metadata = Annotated[dict[Name, Metadatum], Field(max_length=1000)]
 
-Observations = Annotated[dict[Name, Value], Field(max_length=MOST_NAMES)]
+Observations = Annotated[dict[Name, Value], Field(max_length=MAX_NAMES)]
 
 Level = Annotated[float, Field(gt=0, lt=1, strict=True)]
 
@@ -51,12 +51,12 @@ Count = Annotated[int, Field(ge=1, le=1000, strict=True)]
 
 By = Literal["mean", "upper", "information"]
 
-NamesList = Annotated[list[Name], Field(min_length=1, max_length=MOST_NAMES)]
+NamesList = Annotated[list[Name], Field(min_length=1, max_length=MAX_NAMES)]
 
 
 Time = Annotated[float, Field(allow_inf_nan=False)] | Annotated[str, StringConstraints(max_length=100)]
 
-_WHEN = "When it was observed, a number or a date; only of a model with a half-life."
+_TIME_HELP = "Time of the observations, a number or a date; only for a model with a half-life."
 
 
 class Body(BaseModel):
@@ -74,7 +74,7 @@ class NewFeature(Body):
     kind: Annotated[str, StringConstraints(max_length=100)] | None = Field(
         default=None, description="Such as rating:1:5; by default the most frequent kind of the model."
     )
-    time: Time | None = Field(default=None, description=_WHEN)
+    time: Time | None = Field(default=None, description=_TIME_HELP)
 
 
 class NewRow(Body):
@@ -83,7 +83,7 @@ class NewRow(Body):
     name: Name
     metadata: Metadata | None = None
     observations: Observations = Field(default_factory=dict, description="Its first values, by feature.")
-    time: Time | None = Field(default=None, description=_WHEN)
+    time: Time | None = Field(default=None, description=_TIME_HELP)
 
 
 class Observation(Body):
@@ -92,13 +92,13 @@ class Observation(Body):
     row: Name
     feature: Name
     value: Value
-    time: Time | None = Field(default=None, description=_WHEN)
+    time: Time | None = Field(default=None, description=_TIME_HELP)
 
 
 class NewObservations(Body):
     """Observations to add; all of them or none."""
 
-    observations: Annotated[list[Observation], Field(min_length=1, max_length=MOST_NAMES)]
+    observations: Annotated[list[Observation], Field(min_length=1, max_length=MAX_NAMES)]
 
 
 class Predict(Body):

@@ -50,13 +50,11 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlch
 from headstart.errors import InputError, StorageError
 from headstart.model.state import Arrived
 
-_READ_AT_ONCE = 500  # names in one query
+_KEEP_REQUESTS = timedelta(days=2)  # after which an idempotency key may be used again
 
-_KEEP_REQUESTS = timedelta(days=2)
+_LOCK = 0x4EAD57A7  # the key of the writers' advisory lock in PostgreSQL
 
-_LOCK = 0x4EAD57A7  # number of the writers' lock in a PostgreSQL database
-
-_WAIT = 10.0  # seconds for which a writer waits for another one
+_WAIT = 10.0  # seconds that a writer waits for another one
 
 _MIGRATIONS = Path(__file__).parent / "migrations"
 
@@ -67,7 +65,7 @@ class Cell(NamedTuple):
     row: str
     feature: str
     value: float
-    time: float | None = None  # in a model whose observations age
+    time: float | None = None  # only for a model whose observations age
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,7 @@ class Delta:
 
     Attributes
     ----------
-    lost_features, lost_rows : list of str
+    removed_features, removed_rows : list of str
         Features and rows to remove; unknown names are ignored.
     features : dict
         ``{name: {"metadata": …, "kind": …}}`` of new features.
@@ -86,19 +84,19 @@ class Delta:
         Observations in the order of their first arrival, each cell once, with its latest value.
     """
 
-    lost_features: Sequence[str] = ()
-    lost_rows: Sequence[str] = ()
+    removed_features: Sequence[str] = ()
+    removed_rows: Sequence[str] = ()
     features: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     rows: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)
     cells: Sequence[Cell] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.lost_features or self.lost_rows or self.features or self.rows or self.cells)
+        return bool(self.removed_features or self.removed_rows or self.features or self.rows or self.cells)
 
 
 @dataclass(frozen=True)
-class Stored:
-    """A feature or row that was added: its metadata and kind as the request had them, and the time."""
+class AddedEntry:
+    """A feature or row that was added: its metadata and kind as in the request, and the time."""
 
     name: str
     at: datetime
@@ -169,20 +167,20 @@ class Store:
         with self.reading() as connection:
             return read_last_number(connection)
 
-    def feature(self, name: str) -> Stored | None:
-        """Return a feature that was added; None for any other."""
+    def feature(self, name: str) -> AddedEntry | None:
+        """Return a feature that was added through the service; None for any other."""
         with self.reading() as connection:
             line = connection.execute(select(FEATURES).where(FEATURES.c.name == name)).one_or_none()
-        return None if line is None else Stored(name, line.at, json.loads(line.metadata), line.kind)
+        return None if line is None else AddedEntry(name, line.at, json.loads(line.metadata), line.kind)
 
-    def row(self, name: str) -> Stored | None:
-        """Return a row that was added; None for any other."""
+    def row(self, name: str) -> AddedEntry | None:
+        """Return a row that was added through the service; None for any other."""
         with self.reading() as connection:
             line = connection.execute(select(ROWS).where(ROWS.c.name == name)).one_or_none()
-        return None if line is None else Stored(name, line.at, json.loads(line.metadata or "{}"))
+        return None if line is None else AddedEntry(name, line.at, json.loads(line.metadata or "{}"))
 
     def times(self, features: list[str]) -> dict[str, datetime]:
-        """Return when features were added, for those of ``features`` that were."""
+        """Return the times at which ``features`` were added, without features of the fit."""
         query = select(FEATURES.c.name, FEATURES.c.at).where(FEATURES.c.name.in_(features))
         with self.reading() as connection:
             return {line.name: line.at for line in connection.execute(query)}
@@ -200,7 +198,7 @@ class Store:
             return [(Cell(*line[:3]), line[3]) for line in connection.execute(query)]
 
     def surprises(self, buckets: int) -> list[dict[str, Any]]:
-        """Return sums of prediction errors of observations, in ``buckets`` parts of equally many changes."""
+        """Return sums of prediction errors, in ``buckets`` parts with equal numbers of changes."""
         scored = CHANGES.c.excess.is_not(None)
         with self.reading() as connection:
             total = int(connection.execute(select(func.count()).where(scored)).scalar_one())
@@ -222,7 +220,7 @@ class Store:
         return [dict(zip(names, numbers, strict=True)) for numbers in parts]
 
     def clean(self) -> None:
-        """Overwrite deleted lines in the files of SQLite; PostgreSQL does so by itself."""
+        """Overwrite deleted lines in the files of SQLite; PostgreSQL does it without a request."""
         if self._engine.dialect.name != "sqlite":
             return
         with suppress(UnavailableError), self._engine.connect() as connection:
@@ -374,8 +372,8 @@ def read_all(connection: Connection, rows: Sequence[str]) -> Delta:
     removed_features = [line.name for line in connection.execute(select(REMOVED_FEATURES.c.name))]
     removed_digests = {line.digest for line in connection.execute(select(REMOVED_ROWS.c.digest))}
     return Delta(
-        lost_features=removed_features,
-        lost_rows=_find_removed(connection, rows, removed_digests),
+        removed_features=removed_features,
+        removed_rows=_find_removed(connection, rows, removed_digests),
         features=added_features(connection),
         rows=_added_rows(connection, None),
         cells=read_cells(connection),
@@ -394,8 +392,8 @@ def read_since(connection: Connection, number: int, rows: Sequence[str]) -> Delt
         elif kind == "remove_row":
             removed_digests.add(name)
     return Delta(
-        lost_features=list(removed_features),
-        lost_rows=_find_removed(connection, rows, removed_digests),
+        removed_features=list(removed_features),
+        removed_rows=_find_removed(connection, rows, removed_digests),
         features=added_features(connection, number),
         rows=_added_rows(connection, number),
         cells=_cells_since(connection, number),
@@ -460,7 +458,7 @@ def read_cells(connection: Connection) -> list[Cell]:
 
 
 def added_features(connection: Connection, number: int | None = None) -> dict[str, dict[str, Any]]:
-    """Return metadata and kind of the features that were added, of those after change ``number`` if given."""
+    """Return metadata and kind of added features; only of those after change ``number`` if it is set."""
     query = select(FEATURES.c.name, FEATURES.c.kind, FEATURES.c.metadata).order_by(FEATURES.c.number)
     if number is not None:
         query = query.where(FEATURES.c.number > number)
@@ -601,7 +599,7 @@ def migrate(connection: Connection) -> None:
     present = MigrationContext.configure(connection).get_current_revision()
     if present == scripts.get_current_head():
         return
-    known = {each.revision for each in scripts.walk_revisions()}
+    known = {script.revision for script in scripts.walk_revisions()}
     if present is not None and present not in known:
         raise StorageError(f"the store has a newer schema ({present}); upgrade headstart to use it")
     config = Config()

@@ -1,4 +1,4 @@
-"""Prepare lists of features, distributions and histories of predictions, and exports."""
+"""Compute lists of features, distributions and histories of predictions, and exports, for the routes."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ from headstart.table.metadata import as_array
 
 Sort = Literal["added", "name", "shots", "uncertainty"]
 
-_HEADS_AT_ONCE = 1 << 14
+_HEADS_AT_ONCE = 1 << 14  # features whose uncertainty is computed together
 
-_MAX_ROWS = 2000  # of which predictions are averaged or counted
+_MAX_ROWS = 2000  # rows over which predictions are averaged or counted
 
-_BINS = 30
+_BINS = 30  # of histograms
 
-_MAX_POINTS, _MAX_POINTS_IN_BACKBONE = 40, 12  # of the history of an added feature and of a fitted one
+_MAX_POINTS, _MAX_POINTS_IN_BACKBONE = 40, 12  # in the history of an added feature and of a fitted one
 
 
 @dataclass(frozen=True)
 class FeatureIndex:
-    """All features of a model state, to be searched, sorted and paged.
+    """An index of all features of a model state, to search and sort them.
 
-    A position is the number of a feature in the order in which features were added.
+    The position of a feature is its number in the order of addition.
     """
 
     fitted: ModelState
 
     @cached_property
     def names(self) -> list[str]:
-        """The names, in the order in which the features were added."""
+        """The names of the features in the order of addition."""
         return list(self.fitted.catalogue)
 
     @cached_property
@@ -55,17 +55,17 @@ class FeatureIndex:
 
     @cached_property
     def _slots(self) -> NDArray[np.int64]:
-        listing = self.fitted.catalogue.listing
-        return listing.present[np.argsort(listing.places[listing.present], kind="stable")]
+        columns = self.fitted.catalogue.columns
+        return columns.used_slots[np.argsort(columns.positions[columns.used_slots], kind="stable")]
 
     @cached_property
     def shots(self) -> NDArray[np.int64]:
         """The number of observations in the context of each feature."""
-        return self.fitted.catalogue.listing.shots[self._slots]
+        return self.fitted.catalogue.columns.shots[self._slots]
 
     @cached_property
     def uncertainty(self) -> NDArray[np.float64]:
-        """``uncertainty_of`` of all features."""
+        """The uncertainty of all features; see ``uncertainty_of``."""
         return self.uncertainty_of(np.arange(len(self.names)))
 
     @cached_property
@@ -110,13 +110,13 @@ class FeatureIndex:
             packed = fitted.catalogue.stored(torch.from_numpy(slots[part])).packed_covariance
             # The mean of [d; 1]ᵀ·C·[d; 1] over rows is the trace of C with the rows' second moment.
             result[part] = weighted_traces(packed, moment.double()).clamp(min=0).sqrt().numpy()
-        listing = fitted.catalogue.listing
-        types = fitted.modelled(torch.from_numpy(listing.types[slots])).numpy()
-        return result * np.where(types == KindType.BINARY, 1.0, listing.spans[slots])
+        columns = fitted.catalogue.columns
+        types = fitted.modelled(torch.from_numpy(columns.types[slots])).numpy()
+        return result * np.where(types == KindType.BINARY, 1.0, columns.spans[slots])
 
 
 class IndexCache:
-    """Keeps the index of the model state that was last used."""
+    """A cache of the index of one model state, the latest that was used."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -130,7 +130,7 @@ class IndexCache:
             return self._index
 
 
-def predicted_over_rows(state: LiveState, fitted: ModelState, name: str) -> Prediction:
+def predict_over_rows(state: LiveState, fitted: ModelState, name: str) -> Prediction:
     """Predict a feature for all rows, or for 2000 evenly spaced ones.
 
     Parameters
@@ -162,8 +162,8 @@ def distribution(state: LiveState, name: str) -> dict[str, Any]:
         The number of rows, the mean over them of the predicted means and of the standard deviations, the
         standard deviation of the means (``spread``), and the counts of the means between ``edges``.
     """
-    predicted = predicted_over_rows(state, state.model, name)
-    means = predicted.mean.ravel()
+    prediction = predict_over_rows(state, state.model, name)
+    means = prediction.mean.ravel()
     kind = state.model.catalogue[name].kind
     # A kind with bounds always has the same bins, so that two histograms can be compared.
     bounds = None if kind.low is None or kind.high is None else (float(kind.low), float(kind.high))
@@ -171,7 +171,7 @@ def distribution(state: LiveState, name: str) -> dict[str, Any]:
     return {
         "rows": len(means),
         "mean": float(means.mean()),
-        "std": float(predicted.std.mean()),
+        "std": float(prediction.std.mean()),
         "spread": float(means.std()),
         "edges": edges.tolist(),
         "counts": counts.tolist(),
@@ -179,7 +179,7 @@ def distribution(state: LiveState, name: str) -> dict[str, Any]:
 
 
 def history(state: LiveState, name: str, arrived: Sequence[str]) -> list[dict[str, Any]]:
-    """Return summaries of the predictions of a feature as its observations arrived.
+    """Return summaries of the predictions of a feature after each of its observations.
 
     Parameters
     ----------
@@ -188,7 +188,8 @@ def history(state: LiveState, name: str, arrived: Sequence[str]) -> list[dict[st
     name : str
         The feature.
     arrived : sequence of str
-        The rows whose observations arrived, in order; all other observations of the feature precede them.
+        The rows of the observations that arrived at the service, in order. All other observations of the
+        feature are earlier.
 
     Returns
     -------
@@ -201,14 +202,14 @@ def history(state: LiveState, name: str, arrived: Sequence[str]) -> list[dict[st
     if feature.fixed:
         raise InputError(f"feature {name!r} has a fixed head, whose observations are not kept")
     positions = dict.fromkeys(base.rows.position(row) for row in arrived if row in base.rows)
-    later = [row for row in positions if feature.holds(row)]
+    later = [row for row in positions if feature.is_observed_by(row)]
     first = feature.rows[~np.isin(feature.rows, np.array(later, dtype=np.int64))]
     counts = _spaced_counts(len(later), _MAX_POINTS_IN_BACKBONE if feature.in_backbone else _MAX_POINTS)
     steps = [
-        base.with_own_units(feature.among(np.union1d(first, np.array(later[:count], dtype=np.int64))))
+        base.with_own_units(feature.restrict_to(np.union1d(first, np.array(later[:count], dtype=np.int64))))
         for count in counts
     ]
-    if feature.in_backbone:  # its head depends on its position in the backbone: one pass makes only one
+    if feature.in_backbone:  # its head depends on its position in the backbone: one pass makes one head
         return [_point(state, base.adapted([step]), name, step.shots) for step in steps]
     # Give each step a name of its own, so that one pass makes the heads of all steps.
     names = [f"step {number} of {name}" for number in range(len(steps))]
@@ -220,26 +221,26 @@ def history(state: LiveState, name: str, arrived: Sequence[str]) -> list[dict[st
     ]
 
 
-def _spaced_counts(count: int, most: int) -> list[int]:
-    """Return at most ``most`` numbers from 0 to ``count``, spaced logarithmically."""
-    if count < most:
+def _spaced_counts(count: int, limit: int) -> list[int]:
+    """Return at most ``limit`` numbers from 0 to ``count``, spaced logarithmically."""
+    if count < limit:
         return list(range(count + 1))
-    counts = np.unique(np.round(np.geomspace(1, count, most - 1)).astype(int))
+    counts = np.unique(np.round(np.geomspace(1, count, limit - 1)).astype(int))
     return [0, *counts.tolist()]
 
 
 def _point(state: LiveState, fitted: ModelState, name: str, shots: int) -> dict[str, Any]:
-    predicted = predicted_over_rows(state, fitted, name)
+    prediction = predict_over_rows(state, fitted, name)
     return {
         "shots": shots,
-        "mean": float(predicted.mean.mean()),
-        "std": float(predicted.std.mean()),
-        "spread": float(predicted.mean.std()),
+        "mean": float(prediction.mean.mean()),
+        "std": float(prediction.std.mean()),
+        "spread": float(prediction.mean.std()),
     }
 
 
 def export(store: Store) -> tuple[pa.Table, pa.Table]:
-    """Return the observations made through the service, and the metadata of the features added by it.
+    """Return the observations in a store, and the metadata of the features that were added through it.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Run a worker of the service: open store and model, follow changes, and replace the model."""
+"""Run a worker of the service: its store, its model, and the threads that keep them up to date."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headstart.service.store import Store
 
 
 class ServiceSettings(Config):
-    """Limits of a service, and how it polls for changes."""
+    """The limits and polling of a service."""
 
     loopback: bool = True  # whether only this machine can reach it; otherwise a token is always needed
     hosts: tuple[str, ...] = ("localhost", "127.0.0.1", "[::1]", "testserver")  # answered without a token
@@ -60,51 +60,51 @@ class Service:
     def __init__(self, path: Path, url: str, settings: ServiceSettings) -> None:
         self.path, self.url, self.settings = path, url, settings
         self.metrics = Metrics()
-        self.keys: TokenSet | None = None  # None until the store has been read
-        self.failed: str | None = None  # why the last attempt to open store and model failed
+        self.tokens: TokenSet | None = None  # None until the store has been read
+        self.failure: str | None = None  # the error of the last attempt to open store and model
         self._store: Store | None = None
         self._live: LiveModel | None = None
         self._writer: Writer | None = None
         self._watcher: Watcher | None = None
         self._stop = threading.Event()
-        self._opening = threading.Thread(target=self._open, name="headstart-opening", daemon=True)
+        self._opener = threading.Thread(target=self._open, name="headstart-opener", daemon=True)
 
     def start(self) -> None:
-        """Start loading in a thread, which retries until the store can be reached; see ``ready``."""
+        """Open store and model in a thread, which retries until both are open; see ``ready``."""
         sys.setswitchinterval(_SWITCH_INTERVAL)
-        self._opening.start()
+        self._opener.start()
 
     def wait(self, seconds: float = 60.0) -> None:
         """Wait until the model is loaded."""
-        self._opening.join(seconds)
+        self._opener.join(seconds)
 
     def _open(self) -> None:
         while not self._stop.is_set():
             try:
                 self._store = store = self._store or Store(self.url)
-                self._set_keys(TokenSet(store.tokens()))
+                self._set_tokens(TokenSet(store.tokens()))
                 live = LiveModel(store, served_folder(store, self.path))
-                self._writer = Writer(live, self.metrics.committed)
+                self._writer = Writer(live, self.metrics.count_changes)
                 self._watcher = Watcher(
                     live,
-                    self._set_keys,
+                    self._set_tokens,
                     self.path,
                     self.settings.poll_seconds,
                     watch_model=self.settings.watch_model,
                 )
                 self._live = live
-                self.failed = None
+                self.failure = None
                 return
             except HeadstartError as error:
-                self.failed = str(error)
+                self.failure = str(error)
                 LOG.warning("not ready yet: %s", error)
             except Exception:
-                self.failed = "it could not be loaded; the log of the server says why"
+                self.failure = "it could not be loaded; the log of the server says why"
                 LOG.exception("not ready")
             self._stop.wait(_RETRY_SECONDS)
 
-    def _set_keys(self, keys: TokenSet) -> None:
-        self.keys = keys
+    def _set_tokens(self, tokens: TokenSet) -> None:
+        self.tokens = tokens
 
     def close(self) -> None:
         """Finish pending changes, and stop all threads."""
@@ -128,7 +128,7 @@ class Service:
         return self._live.snapshot
 
     def _not_ready(self) -> Problem:
-        return Problem(503, self.failed or "the model is still being loaded", headers={"retry-after": "1"})
+        return Problem(503, self.failure or "the model is still being loaded", headers={"retry-after": "1"})
 
     def change(self, change: Change, key: str | None = None, body: bytes = b"") -> Future[Receipt]:
         """Submit a change; the future is done when the change is committed."""
@@ -141,9 +141,9 @@ class Service:
         if self._live is None:
             raise self._not_ready()
         model_digest(path)
-        after = self._live.take_over(path)
+        snapshot = self._live.take_over(path)
         self.store.set_fact(MODEL_FACT, json.dumps({"path": str(path), "instead_of": str(self.path)}))
-        return after
+        return snapshot
 
     def ready(self) -> None:
         """Raise a problem unless a model is loaded and the store answers."""
@@ -158,8 +158,8 @@ class Watcher:
     ----------
     live : LiveModel
         The served model.
-    keys : callable
-        Called with the current tokens.
+    set_tokens : callable
+        Called with the current tokens after each poll.
     folder : Path
         The model folder with which the service was started.
     seconds : float
@@ -171,16 +171,16 @@ class Watcher:
     def __init__(
         self,
         live: LiveModel,
-        keys: Callable[[TokenSet], None],
+        set_tokens: Callable[[TokenSet], None],
         folder: Path,
         seconds: float,
         *,
         watch_model: bool = True,
     ) -> None:
-        self._live, self._keys, self._folder, self._seconds = live, keys, folder, seconds
+        self._live, self._set_tokens, self._folder, self._seconds = live, set_tokens, folder, seconds
         self._watch_model = watch_model
         self._stamp = file_stamp(live.snapshot.path)
-        self._refused: tuple[Path, object] | None = None
+        self._refused: tuple[Path, object] | None = None  # folder and stamp of a model that cannot be served
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headstart-watcher", daemon=True)
         self._thread.start()
@@ -190,23 +190,24 @@ class Watcher:
         self._stop.set()
         self._thread.join(timeout=30)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Poll once."""
         store = self._live.store
-        self._keys(TokenSet(store.tokens()))
+        self._set_tokens(TokenSet(store.tokens()))
         self._live.follow()
-        self._look_for_model(store)
+        self._poll_model(store)
 
     def _run(self) -> None:
         while not self._stop.wait(self._seconds):
             try:
-                self.look()
+                self.poll()
             except HeadstartError as error:
-                LOG.debug("will look again: %s", error)
+                LOG.debug("will poll again: %s", error)
             except Exception:
-                LOG.exception("looking for changes failed; will look again")
+                LOG.exception("polling failed; will poll again")
 
-    def _look_for_model(self, store: Store) -> None:
+    def _poll_model(self, store: Store) -> None:
+        """Take over the model of the folder if it is another one than the served model."""
         path = served_folder(store, self._folder)
         stamp = file_stamp(path)
         snapshot = self._live.snapshot
@@ -218,7 +219,7 @@ class Watcher:
                 self._live.take_over(path)
             self._stamp = stamp
         except HeadstartError as error:
-            self._refused = (path, stamp)  # until it changes again
+            self._refused = (path, stamp)  # do not try again until the model changes
             LOG.error("the model in %s is not taken over: %s", path, error)
 
 

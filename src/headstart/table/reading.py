@@ -41,6 +41,8 @@ DUPLICATES = ("error", "last", "mean")
 
 Form = Literal["auto", "long", "wide"]
 
+Axis = Literal["row", "feature"]
+
 Batches = tuple[list[NDArray[Any]], list[NDArray[Any]], list[NDArray[Any]]]  # rows, features, values
 
 T = TypeVar("T")
@@ -139,7 +141,8 @@ def read_long(source: Source, row: str, feature: str, value: str, time: str | No
             valid = column.is_valid().to_numpy(zero_copy_only=False)
             row_numbers, feature_numbers, values = row_numbers[valid], feature_numbers[valid], values[valid]
         if (bad := _first_non_finite(values)) is not None:
-            raise _non_finite(rows.names[row_numbers[bad]], features.names[feature_numbers[bad]], values[bad])
+            row_name, feature_name = rows.names[row_numbers[bad]], features.names[feature_numbers[bad]]
+            raise _non_finite(f"row {row_name!r}, feature {feature_name!r}", values[bad])
         _append(batches, row_numbers, feature_numbers, smallest_exact(values))
         records, nulls = records + len(batch), nulls + column.null_count
     notes = [*rows.notes(), *features.notes()]
@@ -153,12 +156,15 @@ def read_long(source: Source, row: str, feature: str, value: str, time: str | No
     return replace(observations, times=times_of(pa.chunked_array(times), f"{source.label}: {time!r}"))
 
 
-def read_wide(source: Source, row: str, only: Sequence[str] | None = None) -> Observations:
+def read_wide(
+    source: Source, row: str, only: Sequence[str] | None = None, axis: Axis = "row"
+) -> Observations:
     """Read one line per row and one column per feature. A blank cell is not observed.
 
-    A column may be blank in all lines. ``only`` restricts the features to some of the columns.
+    A column may be blank in all lines. ``only`` restricts the features to some of the columns. Messages call
+    the names in the column ``row`` as ``axis`` says.
     """
-    rows = NameNumbering("row")
+    rows = NameNumbering(axis)
     columns = [column for column in only or source.columns if column != row]
     if not columns:
         raise InputError(
@@ -171,9 +177,9 @@ def read_wide(source: Source, row: str, only: Sequence[str] | None = None) -> Ob
         row_numbers = rows.number(batch.column(0), _record_places(source, records))
         lines, feature_numbers, values = _observed_cells(batch.select(columns))
         if (bad := _first_non_finite(values)) is not None:
-            raise _non_finite(
-                rows.names[row_numbers[lines[bad]]], features[feature_numbers[bad]], values[bad]
-            )
+            name, feature = rows.names[row_numbers[lines[bad]]], features[feature_numbers[bad]]
+            of_feature = f", feature {feature!r}" if axis == "row" else ""
+            raise _non_finite(f"{axis} {name!r}{of_feature}", values[bad])
         _append(batches, row_numbers[lines], feature_numbers.astype(np.int32), smallest_exact(values))
         records += len(batch)
     notes = [
@@ -189,20 +195,35 @@ def read_context(
     data: object, row: str | None = None, value: str | None = None, text: TextFormat | None = None
 ) -> dict[str, float]:
     """Read the observations of one feature from a file or frame with one line per row: {row: value}."""
-    row, _, value = Columns(row, None, value).normalise().or_default()
-    source = open_source(data, (row, value), text)
-    source.require(row, "row")
+    return _read_values(data, "row", row, value, text)
+
+
+def read_row(
+    data: object, feature: str | None = None, value: str | None = None, text: TextFormat | None = None
+) -> dict[str, float]:
+    """Read the observations of one row from a file or frame with one line per feature: {feature: value}."""
+    return _read_values(data, "feature", feature, value, text)
+
+
+def _read_values(
+    data: object, axis: Axis, column: str | None, value: str | None, text: TextFormat | None
+) -> dict[str, float]:
+    """Read {name: value}, where the names are rows or features, as ``axis`` says."""
+    column = axis if column is None else as_name(column, "column name")
+    value = "value" if value is None else as_name(value, "column name")
+    source = open_source(data, (column, value), text)
+    source.require(column, axis)
     source.require(value, "value")
-    observations = read_wide(source, row, [value])
+    observations = read_wide(source, column, [value], axis)
     names = (observations.rows[number] for number in observations.row_numbers)
-    context = dict(zip(names, observations.values.tolist(), strict=True))
-    if len(context) < len(observations.row_numbers):
+    values = dict(zip(names, observations.values.tolist(), strict=True))
+    if len(values) < len(observations.row_numbers):
         numbers, counts = np.unique(observations.row_numbers, return_counts=True)
         repeated = observations.rows[int(numbers[counts > 1][0])]
         spellings = observations.spellings.get(repeated)
         written = f" (it is written as {spellings})" if spellings else ""
-        raise InputError(f"{source.label}: row {repeated!r} has more than one value{written}; keep one")
-    return context
+        raise InputError(f"{source.label}: {axis} {repeated!r} has more than one value{written}; keep one")
+    return values
 
 
 def _append(batches: Batches, *batch: NDArray[Any]) -> None:
@@ -232,9 +253,9 @@ def _first_non_finite(values: NDArray[np.float64]) -> int | None:
     return None if finite.all() else int(np.argmin(finite))
 
 
-def _non_finite(row: str, feature: str, value: float) -> InputError:
+def _non_finite(cell: str, value: float) -> InputError:
     return InputError(
-        f"the value of row {row!r}, feature {feature!r} is {value}; values must be finite numbers"
+        f"the value of {cell} is {value}; values must be finite numbers"
         " (leave the cell blank if it is not observed)"
     )
 

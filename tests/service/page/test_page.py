@@ -76,7 +76,7 @@ def test_a_feature_is_added_observed_and_removed(open_page: Open, api: httpx.Cli
     page.get_by_label("Row", exact=True).nth(1).fill(other)
     page.get_by_label("Value (1–5)").nth(1).fill("1")
     page.get_by_role("button", name="Save observations").click()
-    effect = page.get_by_text("Taken: 2 observations; it now has 3 shots.")
+    effect = page.get_by_text("Added 2 observations; the feature now has 3 shots.")
     effect.wait_for()
     after = mean(api, "Dune 3")
     assert after < before

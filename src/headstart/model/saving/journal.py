@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from headstart.errors import ModelFileError
 from headstart.files import explain_storage_error, read_regular_file, sync_folder
 from headstart.model.features import Feature
-from headstart.model.inputs import NewRows, Triples, numbers
+from headstart.model.inputs import NewRows, Triples, split_observations
 from headstart.model.state import Arrived, ModelState
 from headstart.model.updates import (
     Update,
@@ -232,7 +232,7 @@ def observe_call(fitted: ModelState, after: ModelState, given: Triples, update: 
 
 def add_rows_call(fitted: ModelState, new: NewRows) -> Call:
     """Return the call that adds these rows."""
-    lists = [numbers(observations, "row") for observations in new.given.values()]
+    lists = [split_observations(observations, "row") for observations in new.observations.values()]
     rows = {
         name: dict(zip(features, values.tolist(), strict=True))
         for name, (features, values) in zip(new.names, lists, strict=True)
@@ -243,7 +243,7 @@ def add_rows_call(fitted: ModelState, new: NewRows) -> Call:
         "rows": rows,
         "metadata": new.encoded.tolist(),
         "records": _packed(new.records, schema),
-        "teach": new.teach,
+        "teach": new.update_features,
     }
 
 

@@ -1,10 +1,10 @@
-// Requests to the service. A token is asked for when one is needed, and kept for this tab only.
+// Requests to the service. If it needs a token, the page asks for it and keeps it for this tab only.
 
-import { h, unique } from "./dom.js";
+import { h, uniqueId } from "./dom.js";
 
-const PLACE = "headstart-token";
+const TOKEN_KEY = "headstart-token";
 
-/** What the service answered instead: `message` is for a person. */
+/** An error of the service; `message` is for a person. */
 export class Problem extends Error {
   constructor(status, message, errors = []) {
     super(message);
@@ -15,7 +15,7 @@ export class Problem extends Error {
 
 async function send(method, path, body) {
   const headers = { Accept: "application/json" };
-  const token = sessionStorage.getItem(PLACE);
+  const token = sessionStorage.getItem(TOKEN_KEY);
   if (token) headers.Authorization = `Bearer ${token}`;
   if (body !== undefined) headers["Content-Type"] = "application/json";
   try {
@@ -31,7 +31,7 @@ async function send(method, path, body) {
 
 async function call(method, path, body) {
   let response = await send(method, path, body);
-  while (response.status === 401 && (await askToken(Boolean(sessionStorage.getItem(PLACE))))) {
+  while (response.status === 401 && (await askToken(Boolean(sessionStorage.getItem(TOKEN_KEY))))) {
     response = await send(method, path, body);
   }
   const content = await response.json().catch(() => ({}));
@@ -47,21 +47,21 @@ export const get = (path) => call("GET", path);
 export const post = (path, body) => call("POST", path, body);
 export const remove = (path) => call("DELETE", path);
 
-/** The address of a feature or row in the API. */
-export const place = (what, name) => `v1/${what}/${encodeURIComponent(name)}`;
+/** Return the path of a feature or row in the API. */
+export const pathOf = (collection, name) => `v1/${collection}/${encodeURIComponent(name)}`;
 
-let asking = null;
+let openDialog = null;
 
-/** Ask for a token, once also if several requests need it; resolves to whether one was given. */
+/** Ask for a token, with one dialog for all requests that wait; resolves to whether one was entered. */
 function askToken(wrong) {
-  asking ??= openTokenDialog(wrong).finally(() => {
-    asking = null;
+  openDialog ??= openTokenDialog(wrong).finally(() => {
+    openDialog = null;
   });
-  return asking;
+  return openDialog;
 }
 
 function openTokenDialog(wrong) {
-  const id = unique("token");
+  const id = uniqueId("token");
   const input = h("input", {
     id,
     type: "password",
@@ -77,7 +77,7 @@ function openTokenDialog(wrong) {
       "p",
       { class: wrong ? "problem" : "muted" },
       wrong
-        ? "This token is not valid (any more)."
+        ? "This token is not valid, or not valid any more."
         : "This service answers only with a token. It is kept until you close this tab.",
     ),
     h("label", { for: id }, "Token"),
@@ -94,10 +94,10 @@ function openTokenDialog(wrong) {
   dialog.showModal();
   return new Promise((resolve) => {
     dialog.addEventListener("close", () => {
-      const given = dialog.returnValue === "ok" && input.value.trim();
-      if (given) sessionStorage.setItem(PLACE, given);
+      const token = dialog.returnValue === "ok" && input.value.trim();
+      if (token) sessionStorage.setItem(TOKEN_KEY, token);
       dialog.remove();
-      resolve(Boolean(given));
+      resolve(Boolean(token));
     });
   });
 }

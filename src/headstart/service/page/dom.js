@@ -1,4 +1,4 @@
-// Elements from plain calls. Texts become text nodes, so nothing that a name contains is ever read as HTML.
+// Create elements. Texts become text nodes, so that HTML in a name is never interpreted.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -15,38 +15,38 @@ function fill(element, attributes, children) {
   return element;
 }
 
-/** An HTML element: h("a", { href: "#/", onclick }, "text", element, [more]). */
+/** Create an HTML element: h("a", { href: "#/", onclick }, "text", element, [more]). */
 export function h(tag, attributes, ...children) {
   return fill(document.createElement(tag), attributes, children);
 }
 
-/** An SVG element. */
+/** Create an SVG element. */
 export function s(tag, attributes, ...children) {
   return fill(document.createElementNS(SVG, tag), attributes, children);
 }
 
-let numbers = 0;
+let lastNumber = 0;
 
-/** An id that no other element has. */
-export function unique(prefix) {
-  numbers += 1;
-  return `${prefix}-${numbers}`;
+/** Return an id that no other element has. */
+export function uniqueId(prefix) {
+  lastNumber += 1;
+  return `${prefix}-${lastNumber}`;
 }
 
-/** A link to a view; names are encoded. */
+/** Create a link to the view of a feature or row. */
 export function link(view, name, attributes) {
   return h("a", { href: href(view, name), dir: "auto", ...attributes }, name);
 }
 
-/** The address of a view. */
+/** Return the address of a view; names are encoded. */
 export function href(view, name) {
   return name === undefined ? `#/${view}` : `#/${view}/${encodeURIComponent(name)}`;
 }
 
-/** Say something to everyone: shown for a while, and read aloud. */
-export function say(text) {
-  const place = document.getElementById("said");
-  place.replaceChildren(h("p", null, text));
-  clearTimeout(say.timer);
-  say.timer = setTimeout(() => place.replaceChildren(), 9000);
+/** Show a message for a while; screen readers read it aloud. */
+export function announce(text) {
+  const status = document.getElementById("status");
+  status.replaceChildren(h("p", null, text));
+  clearTimeout(announce.timer);
+  announce.timer = setTimeout(() => status.replaceChildren(), 9000);
 }

@@ -1,9 +1,9 @@
-// What surrounds charts: a title, a summary, the numbers as a table; and charts inside tables.
+// Figures: a chart with a title, a summary and its numbers as a table. Also tables, and charts inside them.
 
 import { h, s } from "./dom.js";
 import { number } from "./format.js";
 
-/** A bar inside a line of a table, beside the number that it shows. */
+/** Draw a number as a bar, inside a line of a table. */
 export function meter(share) {
   const width = Math.max(0, Math.min(1, share || 0)) * 100;
   return s(
@@ -14,27 +14,27 @@ export function meter(share) {
   );
 }
 
-/** A mean with its interval inside a line of a table. */
+/** Draw a mean with its interval, inside a line of a table. */
 export function interval(line, [low, high]) {
-  const at = (value) => 4 + 112 * Math.max(0, Math.min(1, (value - low) / (high - low || 1)));
+  const x = (value) => 4 + 112 * Math.max(0, Math.min(1, (value - low) / (high - low || 1)));
   return s(
     "svg",
     { class: "interval", viewBox: "0 0 120 14", "aria-hidden": "true" },
     s("line", { class: "axis", x1: 4, x2: 116, y1: 7, y2: 7 }),
-    s("line", { class: "range", x1: at(line.low), x2: at(line.high), y1: 7, y2: 7 }),
-    s("circle", { class: "dot", cx: at(line.mean), cy: 7, r: 4 }),
+    s("line", { class: "range", x1: x(line.low), x2: x(line.high), y1: 7, y2: 7 }),
+    s("circle", { class: "dot", cx: x(line.mean), cy: 7, r: 4 }),
   );
 }
 
-/** A chart with its title, a sentence that says what it shows, and its numbers as a table. */
+/** Create a chart with its title, a sentence that describes it, and its numbers as a table. */
 export function figure({ title, summary, height = 220, draw, columns, lines, level = "h2", legend = [] }) {
-  const place = h("div", { class: "chart" });
-  let drawn = 0;
+  const container = h("div", { class: "chart" });
+  let drawnWidth = 0;
   const redraw = () => {
-    const width = Math.round(place.clientWidth);
-    if (!width || width === drawn) return;
-    drawn = width;
-    place.replaceChildren(
+    const width = Math.round(container.clientWidth);
+    if (!width || width === drawnWidth) return;
+    drawnWidth = width;
+    container.replaceChildren(
       s(
         "svg",
         {
@@ -48,12 +48,12 @@ export function figure({ title, summary, height = 220, draw, columns, lines, lev
       ),
     );
   };
-  new ResizeObserver(redraw).observe(place);
+  new ResizeObserver(redraw).observe(container);
   return h(
     "figure",
     null,
     h("figcaption", null, h(level, null, title), h("p", { class: "muted" }, summary)),
-    place,
+    container,
     legend.length > 0 &&
       h(
         "ul",
@@ -73,9 +73,9 @@ export function figure({ title, summary, height = 220, draw, columns, lines, lev
   );
 }
 
-/** A table; the first cell of each line is its header. */
+/** Create a table; the first cell of each line is its header. `shown` is whether the caption is visible. */
 export function table({ caption, columns, lines, shown = false }) {
-  const place = h(
+  const container = h(
     "div",
     { class: "scroll" },
     h(
@@ -98,21 +98,22 @@ export function table({ caption, columns, lines, shown = false }) {
           h(
             "tr",
             null,
-            line.map((cell, place) => (place ? h("td", null, cell) : h("th", { scope: "row" }, cell))),
+            line.map((cell, i) => (i ? h("td", null, cell) : h("th", { scope: "row" }, cell))),
           ),
         ),
       ),
     ),
   );
-  // What scrolls must be reached with the keyboard; what does not is no further stop on the way.
-  const watching = new ResizeObserver(() => {
-    const scrolls = place.scrollHeight > place.clientHeight + 1 || place.scrollWidth > place.clientWidth + 1;
+  // A table that scrolls must be reachable with the keyboard; others must not be further tab stops.
+  const observer = new ResizeObserver(() => {
+    const { scrollHeight, clientHeight, scrollWidth, clientWidth } = container;
+    const scrolls = scrollHeight > clientHeight + 1 || scrollWidth > clientWidth + 1;
     for (const [name, value] of Object.entries({ tabindex: "0", role: "group", "aria-label": caption })) {
-      if (scrolls) place.setAttribute(name, value);
-      else place.removeAttribute(name);
+      if (scrolls) container.setAttribute(name, value);
+      else container.removeAttribute(name);
     }
   });
-  watching.observe(place);
-  watching.observe(place.firstChild);
-  return place;
+  observer.observe(container);
+  observer.observe(container.firstChild);
+  return container;
 }

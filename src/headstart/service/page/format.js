@@ -1,10 +1,10 @@
-// Numbers, times and metadata as people read them.
+// Format numbers, times and metadata for people.
 
 const whole = new Intl.NumberFormat("en");
 
 const missing = (value) => value === null || value === undefined || Number.isNaN(value);
 
-/** A number with the digits that it needs, at most about three. */
+/** Format a number with the digits that it needs, at most about three. */
 export function number(value) {
   if (missing(value)) return "–";
   if (Math.abs(value - Math.round(value)) < 1e-5 && Math.abs(value) < 1e15)
@@ -13,7 +13,7 @@ export function number(value) {
   return text.includes("e") ? text : text.replace(/\.?0+$/, "");
 }
 
-/** An estimate, always with the same digits, so that columns can be compared. */
+/** Format an estimate, always with the same digits, so that columns can be compared. */
 export function estimate(value) {
   if (missing(value)) return "–";
   const size = Math.abs(value);
@@ -22,28 +22,28 @@ export function estimate(value) {
   return sign + size.toFixed(size < 0.1 ? 3 : size < 100 ? 2 : 0);
 }
 
-/** A number with its sign. */
+/** Format an estimate with its sign. */
 export function signed(value) {
   return `${value < 0 ? "−" : "+"}${estimate(Math.abs(value))}`;
 }
 
-/** So many things: "1 row", "2 rows". */
+/** Format a count with its noun: "1 row", "2 rows". */
 export function count(value, noun) {
   return `${whole.format(value)} ${noun}${value === 1 ? "" : "s"}`;
 }
 
-/** A moment in the reader's time zone. */
-export function when(text) {
+/** Format a time in the time zone of the reader. */
+export function formatTime(text) {
   return text ? new Date(text).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" }) : "";
 }
 
-/** A value of metadata. */
-export function metadatum(value) {
+/** Format a value of metadata. */
+export function formatMetadata(value) {
   return Array.isArray(value) ? value.join(", ") : String(value);
 }
 
-/** What a kind means: "rating:1:5" is "rating 1–5". */
-export function kind(text) {
+/** Format a kind: "rating:1:5" as "rating 1–5". */
+export function formatKind(text) {
   const [type, low, high] = text.split(":");
   return type === "rating" ? `${type} ${low}–${high}` : type;
 }

@@ -1,4 +1,4 @@
-// Which view is shown: "#/feature/NAME?search=…" calls feature(main, NAME, parameters).
+// Show the view of the address: "#/feature/NAME?search=…" calls feature(content, NAME, parameters).
 
 import { get } from "./api.js";
 import { h } from "./dom.js";
@@ -14,9 +14,9 @@ import { rows } from "./views/rows.js";
 const VIEWS = { features, feature, add, rows, row, quality };
 const PARENTS = { feature: "features", add: "features", row: "rows" };
 const main = document.getElementById("main");
-let shown = 0;
+let lastVisit = 0;
 
-function read(hash) {
+function parseAddress(hash) {
   const [path, query] = hash.replace(/^#\/?/, "").split("?");
   const [view, name] = path.split("/");
   try {
@@ -30,18 +30,18 @@ function read(hash) {
   }
 }
 
-function mark(view) {
-  for (const each of document.querySelectorAll("[data-view]")) {
-    if (each.dataset.view === (PARENTS[view] ?? view)) each.setAttribute("aria-current", "page");
-    else each.removeAttribute("aria-current");
+function markCurrent(view) {
+  for (const item of document.querySelectorAll("[data-view]")) {
+    if (item.dataset.view === (PARENTS[view] ?? view)) item.setAttribute("aria-current", "page");
+    else item.removeAttribute("aria-current");
   }
 }
 
 async function show() {
-  const { view, name, query } = read(location.hash);
-  const own = ++shown;
+  const { view, name, query } = parseAddress(location.hash);
+  const visit = ++lastVisit;
   const content = h("div", { class: `view ${view}` });
-  mark(view);
+  markCurrent(view);
   main.setAttribute("aria-busy", "true");
   try {
     await (VIEWS[view] ?? features)(content, name, query);
@@ -50,33 +50,33 @@ async function show() {
       h("h1", null, error.status === 503 ? "One moment" : "This did not work"),
       problem(error),
     );
-    // The model is being loaded, or the store is away for a while: both end by themselves.
-    if (error.status === 503) setTimeout(() => own === shown && show(), 2000);
+    // The model is being loaded or the store cannot be reached; try again.
+    if (error.status === 503) setTimeout(() => visit === lastVisit && show(), 2000);
   }
-  if (own !== shown) return; // another view was asked for meanwhile
+  if (visit !== lastVisit) return; // the address has changed meanwhile
   main.replaceChildren(content);
   main.removeAttribute("aria-busy");
   const heading = content.querySelector("h1");
   document.title = `${heading?.textContent ?? "Headstart"} · Headstart`;
-  if (own > 1) {
-    // keyboards and screen readers go on at the new view; the first view leaves them at the top
+  if (visit > 1) {
+    // Move the focus of keyboards and screen readers to the new view; not on the first visit.
     heading?.setAttribute("tabindex", "-1");
     heading?.focus({ preventScroll: true });
     scrollTo(0, 0);
   }
 }
 
-async function describe() {
+async function showModel() {
   const model = await get("v1/model");
   document.getElementById("model").textContent =
     `${count(model.features, "feature")}, ${count(model.rows, "row")}. Model ${model.model}.`;
 }
 
 document.querySelector(".skip").addEventListener("click", (event) => {
-  event.preventDefault(); // the address says which view is shown
+  event.preventDefault(); // the address must stay that of the view
   main.focus();
 });
 addEventListener("hashchange", show);
 show()
-  .then(describe)
+  .then(showModel)
   .catch(() => {});

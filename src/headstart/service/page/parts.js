@@ -1,13 +1,13 @@
-// Pieces that several views use.
+// Parts of pages that several views use.
 
 import { get } from "./api.js";
-import { h, unique } from "./dom.js";
-import { metadatum } from "./format.js";
+import { h, uniqueId } from "./dom.js";
+import { formatMetadata } from "./format.js";
 
-/** What went wrong, with the fields that are meant. */
+/** Show an error, with the fields that it concerns. */
 export function problem(error) {
   if (!("status" in error)) console.error(error);
-  const fields = (error.errors ?? []).filter((each) => each.detail && each.detail !== error.message);
+  const fields = (error.errors ?? []).filter(({ detail }) => detail && detail !== error.message);
   return h(
     "div",
     { class: "problem", role: "alert" },
@@ -16,14 +16,14 @@ export function problem(error) {
       h(
         "ul",
         null,
-        fields.slice(0, 8).map((each) => h("li", null, `${each.field ?? ""} ${each.detail}`.trim())),
+        fields.slice(0, 8).map(({ field, detail }) => h("li", null, `${field ?? ""} ${detail}`.trim())),
       ),
   );
 }
 
-/** A part of a view that loads by itself, so that one that fails does not take the others with it. */
+/** Create a section that loads its own content, so that an error in it does not affect the others. */
 export function panel(title, load, attributes) {
-  const id = unique("panel");
+  const id = uniqueId("panel");
   const content = h("div", { "aria-busy": "true" }, h("p", { class: "muted" }, "Loading …"));
   const section = h(
     "section",
@@ -43,9 +43,9 @@ export function panel(title, load, attributes) {
   return section;
 }
 
-/** Ask before something that cannot be undone; resolves to the answer. */
-export function confirmed(title, text, action) {
-  const id = unique("ask");
+/** Ask before an action that cannot be undone; resolves to whether it was confirmed. */
+export function askToConfirm(title, text, action) {
+  const id = uniqueId("ask");
   const dialog = h(
     "dialog",
     { "aria-labelledby": id },
@@ -72,9 +72,9 @@ export function confirmed(title, text, action) {
   });
 }
 
-/** A field with its label. */
+/** Create a field with its label. */
 export function field(label, input, hint) {
-  const id = input.id || unique("field");
+  const id = input.id || uniqueId("field");
   input.id = id;
   if (hint) input.setAttribute("aria-describedby", `${id}-hint`);
   return h(
@@ -86,39 +86,39 @@ export function field(label, input, hint) {
   );
 }
 
-/** Wait until someone stops typing. */
-export function settled(action, milliseconds = 200) {
+/** Return a function that calls `action` when no further call has come for some milliseconds. */
+export function debounce(action, milliseconds = 200) {
   let timer;
-  return (...given) => {
+  return (...values) => {
     clearTimeout(timer);
-    timer = setTimeout(() => action(...given), milliseconds);
+    timer = setTimeout(() => action(...values), milliseconds);
   };
 }
 
-/** A list of names to choose from, asked of the service as someone types. */
-export function suggesting(input, what) {
-  const list = h("datalist", { id: unique("names") });
+/** Complete the names of `collection` in an input, with suggestions of the service. */
+export function suggestNames(input, collection) {
+  const list = h("datalist", { id: uniqueId("names") });
   input.setAttribute("list", list.id);
   const ask = async () => {
-    const found = await get(`v1/${what}?limit=12&search=${encodeURIComponent(input.value)}`).catch(
-      () => null,
-    );
-    if (found) list.replaceChildren(...found[what].map((each) => h("option", { value: each.name ?? each })));
+    const query = `limit=12&search=${encodeURIComponent(input.value)}`;
+    const answer = await get(`v1/${collection}?${query}`).catch(() => null);
+    if (answer)
+      list.replaceChildren(...answer[collection].map((item) => h("option", { value: item.name ?? item })));
   };
   input.addEventListener("focus", ask, { once: true });
-  input.addEventListener("input", settled(ask));
+  input.addEventListener("input", debounce(ask));
   return list;
 }
 
-/** Links to earlier and later parts of a list. */
+/** Create links to the previous and next page of a list. */
 export function pager(total, offset, limit, address) {
   if (total <= limit) return null;
-  const to = (place, text) =>
-    place === null ? h("span", { class: "muted" }, text) : h("a", { href: address(place) }, text);
+  const to = (start, text) =>
+    start === null ? h("span", { class: "muted" }, text) : h("a", { href: address(start) }, text);
   return h(
     "nav",
     { class: "pager", "aria-label": "Pages" },
-    to(offset > 0 ? Math.max(0, offset - limit) : null, "← Before"),
+    to(offset > 0 ? Math.max(0, offset - limit) : null, "← Previous"),
     h(
       "span",
       null,
@@ -128,10 +128,10 @@ export function pager(total, offset, limit, address) {
   );
 }
 
-/** What is known of a feature or row. */
-export function described(metadata) {
+/** Create a card of the metadata of a feature or row. */
+export function metadataCard(metadata) {
   const entries = Object.entries(metadata).map(([key, value]) =>
-    h("div", null, h("dt", { dir: "auto" }, key), h("dd", { dir: "auto" }, metadatum(value))),
+    h("div", null, h("dt", { dir: "auto" }, key), h("dd", { dir: "auto" }, formatMetadata(value))),
   );
   return h(
     "section",
@@ -139,6 +139,6 @@ export function described(metadata) {
     h("h2", { id: "metadata" }, "Metadata"),
     entries.length
       ? h("dl", { class: "facts" }, entries)
-      : h("p", { class: "muted" }, "Nothing is known of it but its name."),
+      : h("p", { class: "muted" }, "It has no metadata."),
   );
 }

@@ -1,38 +1,38 @@
-// A form for a new feature, made from the metadata schema of the model.
+// A form for a new feature, created from the metadata schema of the model.
 
 import { get, post } from "../api.js";
-import { h, href, say, unique } from "../dom.js";
-import { count, kind as kindText, number } from "../format.js";
-import { observationFields } from "../observing.js";
+import { h, href, announce, uniqueId } from "../dom.js";
+import { count, formatKind, number } from "../format.js";
+import { observationFields } from "../observation_form.js";
 import { field, problem } from "../parts.js";
 
 const TYPES = { number: "number", date: "date" };
 const HINTS = {
-  labels: "Several are separated by commas.",
-  vector: "Numbers, separated by commas.",
+  labels: "Separate several labels by commas.",
+  vector: "Numbers separated by commas.",
   date: "A day, such as 2026-05-01.",
 };
 
 export async function add(content) {
   const schema = await get("v1/schema");
   const name = h("input", { required: true, maxlength: 500, autocomplete: "off" });
-  const every = [schema.usual_kind, ...schema.kinds];
-  const kinds = every.filter(
-    (each, place) => every.findIndex((other) => kindText(other) === kindText(each)) === place,
+  const allKinds = [schema.usual_kind, ...schema.kinds];
+  const kinds = allKinds.filter(
+    (kind, i) => allKinds.findIndex((other) => formatKind(other) === formatKind(kind)) === i,
   );
   const kind = h(
     "select",
     null,
-    kinds.map((each) => h("option", { value: each }, kindText(each))),
+    kinds.map((text) => h("option", { value: text }, formatKind(text))),
   );
   const columns = schema.features
     .filter((column) => !["ignore", "custom"].includes(column.type))
     .map(metadataField);
   const observations = h("div");
-  const failed = h("div");
+  const message = h("div");
   const button = h("button", { class: "primary" }, "Add it");
   let fields;
-  // Which values can be entered depends on the kind.
+  // The values that can be entered depend on the kind.
   const setKind = () => {
     const [type, low, high] = kind.value.split(":");
     const bounds = type === "rating" ? { low: Number(low), high: Number(high) } : { low: null, high: null };
@@ -48,28 +48,28 @@ export async function add(content) {
       class: "card narrow",
       async onsubmit(event) {
         event.preventDefault();
-        failed.replaceChildren();
+        message.replaceChildren();
         button.disabled = true;
         try {
-          const given = { name: name.value, kind: kind.value, observations: fields.read(), metadata: {} };
+          const body = { name: name.value, kind: kind.value, observations: fields.read(), metadata: {} };
           for (const column of columns) {
             const value = column.read();
-            if (value !== null) given.metadata[column.name] = value;
+            if (value !== null) body.metadata[column.name] = value;
           }
-          const answer = await post("v1/features", given);
-          say(
-            `Added ${answer.name} with ${count(answer.observations, "observation")}. It is predicted already.`,
+          const answer = await post("v1/features", body);
+          announce(
+            `Added ${answer.name} with ${count(answer.observations, "observation")}. Its predictions are ready.`,
           );
           location.hash = href("feature", answer.name);
         } catch (error) {
-          failed.replaceChildren(problem(error));
-          failed.firstChild.scrollIntoView({ block: "nearest" });
+          message.replaceChildren(problem(error));
+          message.firstChild.scrollIntoView({ block: "nearest" });
         }
         button.disabled = false;
       },
     },
     field("Name", name),
-    kinds.length > 1 ? field("Kind", kind, "Which values it takes.") : null,
+    kinds.length > 1 ? field("Kind", kind, "The values of the feature.") : null,
     columns.length > 0 &&
       h(
         "fieldset",
@@ -78,7 +78,7 @@ export async function add(content) {
         h(
           "p",
           { class: "hint" },
-          "All optional. The more is known, the better it is predicted before anyone has observed it.",
+          "Optional. Metadata improves the predictions while there are few observations.",
         ),
         columns.map((column) => column.element),
       ),
@@ -89,19 +89,19 @@ export async function add(content) {
       h("p", { class: "hint" }, "Optional; more can be entered at any time."),
       observations,
     ),
-    failed,
+    message,
     h("div", { class: "buttons" }, button, h("a", { class: "button", href: "#/features" }, "Cancel")),
   );
   content.append(
     h("p", { class: "crumbs" }, h("a", { href: "#/features" }, "Features")),
     h("h1", null, "Add a feature"),
-    h("p", { class: "lead" }, "It is predicted for every row as soon as it is added."),
+    h("p", { class: "lead" }, "It can be predicted for every row as soon as it is added."),
     form,
   );
 }
 
 function metadataField(column) {
-  if (column.type === "text") return made(column, h("textarea", { rows: 3 }), (text) => text);
+  if (column.type === "text") return createField(column, h("textarea", { rows: 3 }), (text) => text);
   const input = h("input", {
     type: TYPES[column.type] ?? "text",
     step: column.type === "number" ? "any" : null,
@@ -109,15 +109,15 @@ function metadataField(column) {
   });
   const hint =
     column.type === "number" && column.low !== undefined && column.low !== null
-      ? `Known: ${plain(column.low)} to ${plain(column.high)}.`
+      ? `Known: ${formatBound(column.low)} to ${formatBound(column.high)}.`
       : HINTS[column.type];
-  const list = column.values?.length ? h("datalist", { id: unique("values") }) : null;
+  const list = column.values?.length ? h("datalist", { id: uniqueId("values") }) : null;
   if (list) {
     input.setAttribute("list", list.id);
-    // Of several labels the last is completed: the list offers whole texts, so it is made anew as someone types.
-    const offer = () => {
+    // Complete the last of several labels: the entries are whole texts, so they change with the input.
+    const updateList = () => {
       const parts = input.value.split(",");
-      const begin =
+      const prefix =
         column.type === "labels" && parts.length > 1
           ? `${parts
               .slice(0, -1)
@@ -125,24 +125,24 @@ function metadataField(column) {
               .join(", ")}, `
           : "";
       list.replaceChildren(
-        ...column.values.slice(0, 500).map((value) => h("option", { value: begin + value })),
+        ...column.values.slice(0, 500).map((value) => h("option", { value: prefix + value })),
       );
     };
-    offer();
-    if (column.type === "labels") input.addEventListener("input", offer);
+    updateList();
+    if (column.type === "labels") input.addEventListener("input", updateList);
   }
-  return made(column, input, readers[column.type] ?? ((text) => text), hint, list);
+  return createField(column, input, readers[column.type] ?? ((text) => text), hint, list);
 }
 
-const plain = (value) => (Number.isInteger(value) ? String(value) : number(value));
-const parts = (text) =>
+const formatBound = (value) => (Number.isInteger(value) ? String(value) : number(value));
+const splitCommas = (text) =>
   text
     .split(",")
     .map((part) => part.trim())
     .filter(Boolean);
-const readers = { number: Number, labels: parts, vector: (text) => parts(text).map(Number) };
+const readers = { number: Number, labels: splitCommas, vector: (text) => splitCommas(text).map(Number) };
 
-function made(column, input, read, hint, list) {
+function createField(column, input, read, hint, list) {
   return {
     name: column.name,
     element: h("div", null, field(column.name, input, hint), list),

@@ -1,32 +1,41 @@
-// One feature: what is predicted, how that moved, what is alike, whom to ask, whom to show it to.
+// One feature: its predictions and their history, similar features, rows to observe next, and its audience.
 
-import { get, place, post, remove } from "../api.js";
-import { h, say } from "../dom.js";
-import { count, estimate, kind, when } from "../format.js";
-import { observing } from "../observing.js";
-import { confirmed, described, panel, problem } from "../parts.js";
-import { audience, distribution, history, observations, similar, suggested } from "./feature_panels.js";
+import { get, pathOf, post, remove } from "../api.js";
+import { h, announce } from "../dom.js";
+import { count, estimate, formatKind, formatTime } from "../format.js";
+import { observationForm } from "../observation_form.js";
+import { askToConfirm, metadataCard, panel, problem } from "../parts.js";
+import { audience, distribution, history, observations, similar, suggestions } from "./feature_panels.js";
 
 export async function feature(content, name) {
-  const address = place("features", name);
+  const address = pathOf("features", name);
   const [known, first] = await Promise.all([get(address), get(`${address}/distribution`)]);
   const state = { known, now: first, before: null };
   const facts = h("p", { class: "lead", id: "facts" }, factsOf(known));
   const effect = h("div", { class: "effect", role: "status" });
-  const predicted = panel(null, () => distribution(state), {
+  const distributionPanel = panel(null, () => distribution(state), {
     "aria-labelledby": null,
     "aria-label": "Predicted distribution",
   });
-  const moved = panel(null, () => history(address, known), {
+  const historyPanel = panel(null, () => history(address, known), {
     "aria-labelledby": null,
     "aria-label": "How the prediction moved",
   });
-  const asking = panel("Suggested rows to observe next", () => suggested(name, (row) => form.start(row)));
-  const showing = panel("Audience", () => audience(known));
-  const seen = panel("Observations", () => observations(state.known));
-  const alike = panel("Most similar features", () => similar(name));
+  const suggestionPanel = panel("Suggested rows to observe next", () => suggestions(name, (row) => form.start(row)));
+  const audiencePanel = panel("Audience", () => audience(known));
+  const observationPanel = panel("Observations", () => observations(state.known));
+  const similarPanel = panel("Most similar features", () => similar(name));
 
-  const form = observing({
+  const panels = [
+    distributionPanel,
+    historyPanel,
+    suggestionPanel,
+    audiencePanel,
+    observationPanel,
+    similarPanel,
+  ];
+
+  const form = observationForm({
     known,
     async submit(observations) {
       const triples = Object.entries(observations).map(([row, value]) => ({ row, feature: name, value }));
@@ -35,7 +44,7 @@ export async function feature(content, name) {
       Object.assign(state, { known: changed, before: state.now, now });
       facts.textContent = factsOf(changed);
       effect.replaceChildren(...effectOf(state, triples.length, answer.warning));
-      await Promise.all([predicted, moved, asking, showing, seen, alike].map((each) => each.reload()));
+      await Promise.all(panels.map((panel) => panel.reload()));
     },
   });
 
@@ -45,7 +54,7 @@ export async function feature(content, name) {
       "div",
       { class: "head" },
       h("h1", { dir: "auto" }, name),
-      h("button", { class: "danger quiet", onclick: () => drop(name, address, content) }, "Remove"),
+      h("button", { class: "danger quiet", onclick: () => removeFeature(name, address, content) }, "Remove"),
     ),
     facts,
     h(
@@ -54,7 +63,7 @@ export async function feature(content, name) {
       h(
         "div",
         null,
-        predicted,
+        distributionPanel,
         h(
           "section",
           { class: "card", "aria-labelledby": "enter" },
@@ -62,25 +71,25 @@ export async function feature(content, name) {
           form.element,
           effect,
         ),
-        moved,
-        alike,
+        historyPanel,
+        similarPanel,
       ),
-      h("div", null, asking, showing, described(known.metadata), seen),
+      h("div", null, suggestionPanel, audiencePanel, metadataCard(known.metadata), observationPanel),
     ),
   );
 }
 
 function factsOf(known) {
-  const unsure = known.uncertainty === null ? "" : `, uncertainty ± ${estimate(known.uncertainty)}`;
+  const uncertainty = known.uncertainty === null ? "" : `, uncertainty ± ${estimate(known.uncertainty)}`;
   const since = known.added
-    ? `. Added ${when(known.added)}`
+    ? `. Added ${formatTime(known.added)}`
     : known.fitted
-      ? ". Known since the model was fitted"
+      ? ". In the model since the fit"
       : "";
-  return `${kind(known.kind)}, ${count(known.shots, "shot")}${unsure}${since}.`;
+  return `${formatKind(known.kind)}, ${count(known.shots, "shot")}${uncertainty}${since}.`;
 }
 
-function effectOf({ now, before, known }, taken, warning) {
+function effectOf({ now, before, known }, added, warning) {
   const change = (label, from, to) =>
     h(
       "div",
@@ -89,30 +98,30 @@ function effectOf({ now, before, known }, taken, warning) {
       h("dd", null, `${estimate(from)} → `, h("strong", null, estimate(to))),
     );
   return [
-    h("p", null, `Taken: ${count(taken, "observation")}; it now has ${count(known.shots, "shot")}.`),
+    h("p", null, `Added ${count(added, "observation")}; the feature now has ${count(known.shots, "shot")}.`),
     h(
       "dl",
       { class: "changes" },
       change("Mean over rows", before.mean, now.mean),
-      change("Uncertainty of one, ±", before.std, now.std),
+      change("Uncertainty of one row, ±", before.std, now.std),
       change("Rows differ by ±", before.spread, now.spread),
     ),
     warning && h("p", { class: "notice" }, warning),
   ].filter(Boolean);
 }
 
-async function drop(name, address, content) {
+async function removeFeature(name, address, content) {
   if (
-    !(await confirmed(
+    !(await askToConfirm(
       "Remove this feature?",
-      `“${name}” and everything that was observed of it will be removed. This cannot be undone.`,
+      `“${name}” and all its observations will be removed. This cannot be undone.`,
       "Remove",
     ))
   )
     return;
   try {
     await remove(address);
-    say(`Removed ${name}.`);
+    announce(`Removed ${name}.`);
     location.hash = "#/features";
   } catch (error) {
     content.prepend(problem(error));

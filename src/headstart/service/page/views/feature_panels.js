@@ -1,4 +1,4 @@
-// The parts of a feature's page that are loaded one by one.
+// The panels of the view of a feature.
 
 import { get, post } from "../api.js";
 import { curve, histogram } from "../charts.js";
@@ -6,17 +6,17 @@ import { h, link } from "../dom.js";
 import { figure, interval, meter, table } from "../figures.js";
 import { count, estimate, number } from "../format.js";
 
-/** Predictions over rows, before and after the last observations. */
+/** Show the distribution of predictions over rows, before and after the last observations. */
 export function distribution({ known, now, before }) {
   const compared = before ? ` Before: mean ${estimate(before.mean)}.` : "";
-  const lines = now.counts.map((each, place) => [
-    `${number(now.edges[place])} to ${number(now.edges[place + 1])}`,
-    each,
-    ...(before ? [sameBins(now, before) ? before.counts[place] : "–"] : []),
+  const lines = now.counts.map((rows, i) => [
+    `${number(now.edges[i])} to ${number(now.edges[i + 1])}`,
+    rows,
+    ...(before ? [sameBins(now, before) ? before.counts[i] : "–"] : []),
   ]);
   return figure({
     title: "Predicted distribution",
-    summary: `Predictions for ${count(now.rows, "row")}: mean ${estimate(now.mean)}, rows differ by ± ${estimate(now.spread)}; the uncertainty of one is ± ${estimate(now.std)}.${compared}`,
+    summary: `Predictions for ${count(now.rows, "row")}: mean ${estimate(now.mean)}, rows differ by ± ${estimate(now.spread)}; the uncertainty of one row is ± ${estimate(now.std)}.${compared}`,
     columns: ["Predicted value", "Rows", ...(before ? ["Rows before"] : [])],
     lines,
     height: 240,
@@ -30,9 +30,9 @@ export function distribution({ known, now, before }) {
   });
 }
 
-const sameBins = (one, other) => one.edges.every((edge, place) => edge === other.edges[place]);
+const sameBins = (one, other) => one.edges.every((edge, i) => edge === other.edges[i]);
 
-/** The mean prediction by shots. */
+/** Show the mean prediction by shots. */
 export async function history(address, known) {
   const { history: points } = await get(`${address}/history`);
   if (points.length < 2) {
@@ -42,8 +42,8 @@ export async function history(address, known) {
         "p",
         { class: "muted" },
         known.fitted
-          ? "Nothing has arrived since the model was fitted. The line begins with the first observation."
-          : "Nothing was observed yet. The line begins with the first observation.",
+          ? "There are no observations since the fit. The line begins with the first one."
+          : "There are no observations yet. The line begins with the first one.",
       ),
     ];
   }
@@ -52,18 +52,16 @@ export async function history(address, known) {
     title: "How the prediction moved",
     summary: `The mean over rows went from ${estimate(points[0].mean)} to ${estimate(last.mean)}, its typical uncertainty (band) from ± ${estimate(points[0].std)} to ± ${estimate(last.std)}.`,
     columns: ["Shots", "Mean", "Uncertainty", "Rows differ by"],
-    lines: points.map((each) => [each.shots, each.mean, each.std, each.spread]),
+    lines: points.map((point) => [point.shots, point.mean, point.std, point.spread]),
     draw: curve(
-      points.map((each) => ({ x: each.shots, y: each.mean, error: each.std })),
-      { xLabel: "shots", xs: wholes(points.map((each) => each.shots)) },
+      points.map((point) => ({ x: point.shots, y: point.mean, error: point.std })),
+      { xLabel: "shots", xs: points.length <= 10 ? points.map((point) => point.shots) : undefined },
     ),
   });
 }
 
-const wholes = (shots) => (shots.length <= 10 ? shots : undefined);
-
-/** Rows whose observations would tell most; `choose` takes one into the form. */
-export async function suggested(name, choose) {
+/** List the rows to observe next; `choose` is called with the chosen row. */
+export async function suggestions(name, choose) {
   const { rows } = await post("v1/suggest", { feature: name, n: 6 });
   return [
     h("p", { class: "muted" }, "Their observations would inform most about this feature."),
@@ -86,47 +84,47 @@ export async function suggested(name, choose) {
   ];
 }
 
-/** The rows with the highest predictions. */
+/** List the rows with the highest predictions. */
 export async function audience(known) {
   const { ranking, level } = await post("v1/audience", { feature: known.name, n: 6 });
-  if (!ranking.length) return h("p", { class: "muted" }, "Every row has observed it.");
+  if (!ranking.length) return h("p", { class: "muted" }, "All rows have an observation of it.");
   const range =
     known.low === null
-      ? [Math.min(...ranking.map((each) => each.low)), Math.max(...ranking.map((each) => each.high))]
+      ? [Math.min(...ranking.map(({ low }) => low)), Math.max(...ranking.map(({ high }) => high))]
       : [known.low, known.high];
   return [
     h("p", { class: "muted" }, `The highest predictions, with ${Math.round(level * 100)} % intervals.`),
     table({
       caption: "Rows with the highest predictions",
       columns: ["Row", "Predicted", "Interval"],
-      lines: ranking.map((each) => [
-        link("row", each.row),
-        estimate(each.mean),
+      lines: ranking.map((line) => [
+        link("row", line.row),
+        estimate(line.mean),
         h(
           "span",
           { class: "measure" },
-          interval(each, range),
-          `${estimate(each.low)} to ${estimate(each.high)}`,
+          interval(line, range),
+          `${estimate(line.low)} to ${estimate(line.high)}`,
         ),
       ]),
     }),
   ];
 }
 
-/** Features whose predictions go together with it. */
+/** List the features whose predictions correlate most with it. */
 export async function similar(name) {
-  const found = await post("v1/similar", { feature: name, n: 6 });
+  const answer = await post("v1/similar", { feature: name, n: 6 });
   return table({
     caption: "Features whose predictions correlate most with its own",
     columns: ["Feature", "Similarity"],
-    lines: found.similar.map((each) => [
-      link("feature", each.feature),
-      h("span", { class: "measure" }, meter(Math.abs(each.similarity)), each.similarity.toFixed(3)),
+    lines: answer.similar.map((line) => [
+      link("feature", line.feature),
+      h("span", { class: "measure" }, meter(Math.abs(line.similarity)), line.similarity.toFixed(3)),
     ]),
   });
 }
 
-/** What was observed. */
+/** List the observations. */
 export function observations(known) {
   const entries = Object.entries(known.observations);
   if (!entries.length) return h("p", { class: "muted" }, "None yet.");

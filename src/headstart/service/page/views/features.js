@@ -1,10 +1,10 @@
-// All features: searched, sorted and paged by the service.
+// The list of features; the service searches, sorts and pages it.
 
 import { get } from "../api.js";
 import { h, link } from "../dom.js";
 import { meter, table } from "../figures.js";
-import { count, estimate, kind, number, when } from "../format.js";
-import { field, pager, settled } from "../parts.js";
+import { count, estimate, formatKind, number, formatTime } from "../format.js";
+import { field, pager, debounce } from "../parts.js";
 
 const LIMIT = 25;
 const SORTS = {
@@ -17,34 +17,34 @@ const SORTS = {
   "shots desc": "Most shots first",
 };
 
-export async function features(content, _, query) {
-  const asked = {
-    search: query.get("search") ?? "",
-    sort: query.get("sort") ?? "added desc",
-    offset: Number(query.get("offset")) || 0,
+export async function features(content, _, parameters) {
+  const query = {
+    search: parameters.get("search") ?? "",
+    sort: parameters.get("sort") ?? "added desc",
+    offset: Number(parameters.get("offset")) || 0,
   };
-  const address = (change) => `#/features?${new URLSearchParams({ ...asked, offset: 0, ...change })}`;
+  const address = (change) => `#/features?${new URLSearchParams({ ...query, offset: 0, ...change })}`;
   const results = h("div", { "aria-live": "polite", "aria-busy": "true" });
-  const search = h("input", { type: "search", value: asked.search, autocomplete: "off" });
+  const search = h("input", { type: "search", value: query.search, autocomplete: "off" });
   const sort = h(
     "select",
     null,
     Object.entries(SORTS).map(([value, text]) =>
-      h("option", { value, selected: value === asked.sort }, text),
+      h("option", { value, selected: value === query.sort }, text),
     ),
   );
 
-  // Typing replaces the address without opening the view anew, so that the field keeps its focus.
-  const again = async (change) => {
-    Object.assign(asked, { offset: 0 }, change);
-    history.replaceState(null, "", address({ offset: asked.offset }));
-    await load(results, asked, address);
+  // Replace the address without opening the view again, so that the field keeps its focus.
+  const reload = async (change) => {
+    Object.assign(query, { offset: 0 }, change);
+    history.replaceState(null, "", address({ offset: query.offset }));
+    await load(results, query, address);
   };
   search.addEventListener(
     "input",
-    settled(() => again({ search: search.value })),
+    debounce(() => reload({ search: search.value })),
   );
-  sort.addEventListener("change", () => again({ sort: sort.value }));
+  sort.addEventListener("change", () => reload({ sort: sort.value }));
   content.append(
     h(
       "div",
@@ -60,71 +60,71 @@ export async function features(content, _, query) {
     ),
     results,
   );
-  await load(results, asked, address);
+  await load(results, query, address);
 }
 
-async function load(results, asked, address) {
-  const [sort, order] = asked.sort.split(" ");
+async function load(results, query, address) {
+  const [sort, order] = query.sort.split(" ");
   const parameters = new URLSearchParams({
-    search: asked.search,
+    search: query.search,
     sort,
     order,
-    offset: asked.offset,
+    offset: query.offset,
     limit: LIMIT,
   });
-  const own = (load.last = Symbol("asked"));
-  const found = await get(`v1/features?${parameters}`);
-  if (own !== load.last) return; // a later question is on its way
-  results.replaceChildren(...shown(found, asked, address).filter(Boolean));
+  const request = (load.last = Symbol("request"));
+  const page = await get(`v1/features?${parameters}`);
+  if (request !== load.last) return; // a later request is on its way
+  results.replaceChildren(...renderPage(page, query, address).filter(Boolean));
   results.removeAttribute("aria-busy");
 }
 
-function shown(found, asked, address) {
-  if (!found.total) {
+function renderPage(page, query, address) {
+  if (!page.total) {
     return [
       h(
         "p",
         { class: "empty" },
-        asked.search ? `No feature's name contains “${asked.search}”.` : "There are no features yet.",
+        query.search ? `No feature's name contains “${query.search}”.` : "There are no features yet.",
       ),
     ];
   }
-  const largest = (key) => Math.max(...found.features.map((each) => each[key] ?? 0)) || 1;
-  const most = Math.log1p(largest("shots"));
-  const widest = largest("uncertainty");
-  const lines = found.features.map((each) => [
+  const largest = (key) => Math.max(...page.features.map((feature) => feature[key] ?? 0)) || 1;
+  const maxShots = Math.log1p(largest("shots"));
+  const maxUncertainty = largest("uncertainty");
+  const lines = page.features.map((feature) => [
     h(
       "span",
       { class: "name" },
-      link("feature", each.name),
-      each.added && h("small", null, `added ${when(each.added)}`),
+      link("feature", feature.name),
+      feature.added && h("small", null, `added ${formatTime(feature.added)}`),
     ),
-    h("span", { class: "muted" }, kind(each.kind)),
+    h("span", { class: "muted" }, formatKind(feature.kind)),
     h(
       "span",
       { class: "measure" },
-      meter(Math.log1p(each.shots) / most),
-      number(each.shots),
-      h("span", { class: "narrow-only", "aria-hidden": "true" }, each.shots === 1 ? "shot" : "shots"),
+      meter(Math.log1p(feature.shots) / maxShots),
+      number(feature.shots),
+      h("span", { class: "narrow-only", "aria-hidden": "true" }, feature.shots === 1 ? "shot" : "shots"),
     ),
     h(
       "span",
       { class: "measure" },
-      meter((each.uncertainty ?? 0) / widest),
-      each.uncertainty === null ? "–" : `± ${estimate(each.uncertainty)}`,
+      meter((feature.uncertainty ?? 0) / maxUncertainty),
+      feature.uncertainty === null ? "–" : `± ${estimate(feature.uncertainty)}`,
     ),
   ]);
   return [
     h(
       "p",
       { class: "muted" },
-      `${count(found.total, "feature")}${asked.search ? ` with “${asked.search}” in the name` : ""}. Bars compare the features of this page; shots on a logarithmic scale.`,
+      `${count(page.total, "feature")}${query.search ? ` with “${query.search}” in the name` : ""}. Bars compare the features of this page; shots on a logarithmic scale.`,
     ),
     table({
       caption: "Features with their shots and uncertainty",
       columns: ["Feature", "Kind", "Shots", "Uncertainty"],
       lines,
     }),
-    pager(found.total, asked.offset, LIMIT, (offset) => address({ offset })),
+    pager(page.total, query.offset, LIMIT, (offset) => address({ offset })),
   ];
 }

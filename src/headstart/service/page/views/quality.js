@@ -1,19 +1,19 @@
-// How good predictions are: by shots, as intervals, and over time.
+// The quality of predictions: errors by shots, calibration of intervals, and surprise over time.
 
 import { get } from "../api.js";
 import { curve } from "../charts.js";
 import { h } from "../dom.js";
 import { figure, meter, table } from "../figures.js";
-import { count, number, when } from "../format.js";
+import { count, number, formatTime } from "../format.js";
 
 export async function quality(content) {
-  const found = await get("v1/quality");
+  const answer = await get("v1/quality");
   content.append(
     h("h1", null, "Quality"),
     h(
       "p",
       { class: "lead" },
-      "What errors to expect of a new feature, whether intervals hold, and whether what arrives is as expected.",
+      "The errors to expect for a new feature, the calibration of intervals, and how well new observations are predicted.",
     ),
     h(
       "div",
@@ -26,7 +26,7 @@ export async function quality(content) {
           "div",
           null,
           column
-            .map((part) => part(found))
+            .map((part) => part(answer))
             .filter(Boolean)
             .map((part) => h("section", { class: "card" }, part)),
         ),
@@ -35,53 +35,55 @@ export async function quality(content) {
   );
 }
 
-function nothing(title, text) {
+function emptyPart(title, text) {
   return [h("h2", null, title), h("p", { class: "muted" }, text)];
 }
 
 function errors({ curve: points, judged_on: judged }) {
   const title = "Error by shots";
   if (!points.length)
-    return nothing(
+    return emptyPart(
       title,
-      "This model was fitted with one given adapter, which was not judged on features held out. A model fitted with the default adapter is.",
+      "The adapter of this model was chosen by hand and not judged on features held out. The default adapter is.",
     );
   const [first, last] = [points[0], points.at(-1)];
   return figure({
     title,
     summary: `On ${count(judged, "feature")} held out of training: ${first.error.toFixed(3)} at ${count(first.shots, "shot")}, ${last.error.toFixed(3)} at ${number(last.shots)}. Lower is better; the band is the standard error.`,
     columns: ["Shots", "Error", "Standard error"],
-    lines: points.map((each) => [each.shots, each.error, each.standard_error]),
+    lines: points.map((point) => [point.shots, point.error, point.standard_error]),
     draw: curve(
-      points.map((each) => ({ x: each.shots, y: each.error, error: each.standard_error })),
-      { xLabel: "shots", spread: Math.log1p, xs: points.map((each) => each.shots) },
+      points.map((point) => ({ x: point.shots, y: point.error, error: point.standard_error })),
+      { xLabel: "shots", transform: Math.log1p, xs: points.map((point) => point.shots) },
     ),
   });
 }
 
-function surprise({ surprise: parts, staleness }) {
+function surprise({ surprise: buckets, staleness }) {
   const title = "Surprise over time";
-  if (!parts.length)
-    return nothing(
-      title,
-      "Nothing has arrived yet. Each observation that arrives is compared with its prediction.",
-    );
+  if (!buckets.length)
+    return emptyPart(title, "There are no new observations yet. Each one is compared with its prediction.");
   return [
     figure({
       title,
       summary:
-        "By how much observations are further from their predictions than expected. At the dashed line they are as expected; above it they surprise.",
+        "How much further observations are from their predictions than expected. On the dashed line they are as expected.",
       columns: ["Until", "Observations", "Excess", "Standard error"],
-      lines: parts.map((each) => [when(each.last), each.observations, each.excess, each.standard_error]),
-      // By order and not by time: observations come in bursts.
+      lines: buckets.map((bucket) => [
+        formatTime(bucket.last),
+        bucket.observations,
+        bucket.excess,
+        bucket.standard_error,
+      ]),
+      // In order of arrival and not by time, because observations come in bursts.
       draw: curve(
-        parts.map((each, place) => ({ x: place, y: each.excess, error: each.standard_error })),
+        buckets.map((bucket, i) => ({ x: i, y: bucket.excess, error: bucket.standard_error })),
         {
-          xLabel: "when they arrived",
+          xLabel: "time of arrival",
           whiskers: true,
           level: 0,
-          xs: [...new Set([0, parts.length - 1])],
-          label: (place) => short(parts[place].last),
+          xs: [...new Set([0, buckets.length - 1])],
+          label: (i) => shortTime(buckets[i].last),
         },
       ),
     }),
@@ -89,7 +91,7 @@ function surprise({ surprise: parts, staleness }) {
   ];
 }
 
-const short = (time) =>
+const shortTime = (time) =>
   new Date(time).toLocaleString("en-GB", {
     day: "numeric",
     month: "short",
@@ -97,11 +99,11 @@ const short = (time) =>
     minute: "2-digit",
   });
 
-function calibration({ calibration: held }) {
+function calibration({ calibration: fitted }) {
   const title = "Calibration";
-  const kinds = Object.keys(held.factors);
-  if (!held.shots.length || !kinds.length) return nothing(title, "Predictions are used as they are.");
-  const usual = held.levels.indexOf(0.9);
+  const kinds = Object.keys(fitted.factors);
+  if (!fitted.shots.length || !kinds.length) return emptyPart(title, "Predictions are not recalibrated.");
+  const column = fitted.levels.indexOf(0.9);
   const widths = kinds
     .filter((kind) => kind !== "binary")
     .map((kind) =>
@@ -110,12 +112,12 @@ function calibration({ calibration: held }) {
         title: `90 % intervals of kind ${kind}`,
         height: 190,
         summary:
-          "What intervals are multiplied by, so that they held 90 % of the values that were kept back. At 1 they were right already.",
-        columns: ["Shots", ...held.levels.map((level) => `${Math.round(level * 100)} %`)],
-        lines: held.shots.map((shots, place) => [shots, ...held.factors[kind][place]]),
+          "The factor of the width of intervals at which they contain 90 % of held-out values. At 1 they need no correction.",
+        columns: ["Shots", ...fitted.levels.map((level) => `${Math.round(level * 100)} %`)],
+        lines: fitted.shots.map((shots, i) => [shots, ...fitted.factors[kind][i]]),
         draw: curve(
-          held.shots.map((shots, place) => ({ x: shots, y: held.factors[kind][place][usual] })),
-          { xLabel: "shots", spread: Math.log1p, xs: held.shots, level: 1, zero: true },
+          fitted.shots.map((shots, i) => ({ x: shots, y: fitted.factors[kind][i][column] })),
+          { xLabel: "shots", transform: Math.log1p, xs: fitted.shots, level: 1, zero: true },
         ),
       }),
     );
@@ -125,25 +127,21 @@ function calibration({ calibration: held }) {
       caption: "Log-odds of kind binary are multiplied by a slope and shifted",
       shown: true,
       columns: ["Shots", "Slope", "Shift"],
-      lines: held.shots.map((shots, place) => [
+      lines: fitted.shots.map((shots, i) => [
         number(shots),
-        number(held.slopes[place]),
-        number(held.shifts[place]),
+        number(fitted.slopes[i]),
+        number(fitted.shifts[i]),
       ]),
     });
   return [h("h2", null, title), ...widths, slopes].filter(Boolean);
 }
 
-function metadata({ metadata: said }) {
-  const shares = Object.entries(said ?? {}).sort(([, one], [, other]) => other - one);
+function metadata({ metadata: columns }) {
+  const shares = Object.entries(columns ?? {}).sort(([, one], [, other]) => other - one);
   if (!shares.length) return null;
   return [
-    h("h2", null, "What metadata says"),
-    h(
-      "p",
-      { class: "muted" },
-      "By how much each column makes the error smaller before anything is observed.",
-    ),
+    h("h2", null, "Use of metadata"),
+    h("p", { class: "muted" }, "The reduction of the error by each column at zero shots."),
     table({
       caption: "Share of the error that each metadata column removes",
       columns: ["Column", "Share"],

@@ -1,16 +1,16 @@
-// One row: what it observed, what it would like or know, and why.
+// One row: its observations, its recommended features, and the reasons of predictions.
 
-import { get, place, post, remove } from "../api.js";
+import { get, pathOf, post, remove } from "../api.js";
 import { waterfall } from "../charts.js";
-import { h, link, say } from "../dom.js";
+import { h, link, announce } from "../dom.js";
 import { figure, interval, table } from "../figures.js";
-import { count, estimate, metadatum, number, signed, when } from "../format.js";
-import { confirmed, described, panel, problem } from "../parts.js";
+import { count, estimate, formatMetadata, number, signed, formatTime } from "../format.js";
+import { askToConfirm, metadataCard, panel, problem } from "../parts.js";
 
-const MOST = 100; // observations that are shown
+const LIMIT = 100; // of observations in the list
 
 export async function row(content, name) {
-  const address = place("rows", name);
+  const address = pathOf("rows", name);
   const known = await get(address);
   const why = h(
     "section",
@@ -20,11 +20,11 @@ export async function row(content, name) {
   );
   const observed = Object.keys(known.observations).length;
   const since = known.added
-    ? ` Added ${when(known.added)}.`
+    ? ` Added ${formatTime(known.added)}.`
     : known.fitted
-      ? " Known since the model was fitted."
+      ? " In the model since the fit."
       : "";
-  const facts = Object.keys(known.metadata).length > 0 && described(known.metadata);
+  const facts = Object.keys(known.metadata).length > 0 && metadataCard(known.metadata);
   content.append(
     h("p", { class: "crumbs" }, h("a", { href: "#/rows" }, "Rows")),
     h(
@@ -33,7 +33,7 @@ export async function row(content, name) {
       h("h1", { dir: "auto" }, name),
       h(
         "button",
-        { class: "danger quiet", onclick: () => drop(name, address, content) },
+        { class: "danger quiet", onclick: () => removeRow(name, address, content) },
         "Remove this row",
       ),
     ),
@@ -44,7 +44,7 @@ export async function row(content, name) {
       h(
         "div",
         null,
-        panel("Recommended features", () => recommended(name, why), { class: "card tall" }),
+        panel("Recommended features", () => recommendations(name, why), { class: "card tall" }),
       ),
       h(
         "div",
@@ -57,69 +57,69 @@ export async function row(content, name) {
   );
 }
 
-async function recommended(name, why) {
+async function recommendations(name, why) {
   const { ranking, level } = await post("v1/recommend", { row: name, n: 10, mixed_kinds: true });
-  if (!ranking.length) return h("p", { class: "muted" }, "It has observed every feature.");
-  const range = [Math.min(...ranking.map((each) => each.low)), Math.max(...ranking.map((each) => each.high))];
-  const explain = (feature) =>
+  if (!ranking.length) return h("p", { class: "muted" }, "It has observations of all features.");
+  const range = [Math.min(...ranking.map(({ low }) => low)), Math.max(...ranking.map(({ high }) => high))];
+  const whyButton = (feature) =>
     h(
       "button",
-      { class: "small", "aria-label": `Why ${feature}`, onclick: () => explained(name, feature, why) },
+      { class: "small", "aria-label": `Why ${feature}`, onclick: () => explain(name, feature, why) },
       "Why",
     );
-  if (why.dataset.feature === undefined) explained(name, ranking[0].feature, why, false);
+  if (why.dataset.feature === undefined) explain(name, ranking[0].feature, why, false);
   return [
     h("p", { class: "muted" }, `The highest predictions, with ${Math.round(level * 100)} % intervals.`),
     table({
       caption: "Features with the highest predictions",
       columns: ["Feature", "Predicted", "Reasons"],
-      lines: ranking.map((each) => [
-        link("feature", each.feature),
+      lines: ranking.map((line) => [
+        link("feature", line.feature),
         h(
           "span",
           { class: "stack" },
           h(
             "span",
             null,
-            estimate(each.mean),
-            h("small", null, `${estimate(each.low)} to ${estimate(each.high)}`),
+            estimate(line.mean),
+            h("small", null, `${estimate(line.low)} to ${estimate(line.high)}`),
           ),
-          interval(each, range),
+          interval(line, range),
         ),
-        explain(each.feature),
+        whyButton(line.feature),
       ]),
     }),
   ];
 }
 
-async function explained(name, feature, why, jump = true) {
+async function explain(name, feature, why, jump = true) {
   why.dataset.feature = feature;
   try {
-    const found = await post("v1/explain", { row: name, feature, n: 10 });
-    if (why.dataset.feature !== feature) return; // another one was asked for meanwhile
-    const parts = found.contributions.map((each) => ({
-      label: said(each),
-      value: each.value,
-      text: signed(each.value),
+    const explanation = await post("v1/explain", { row: name, feature, n: 10 });
+    if (why.dataset.feature !== feature) return; // another feature was chosen meanwhile
+    const parts = explanation.contributions.map((part) => ({
+      label: labelOf(part),
+      value: part.value,
+      text: signed(part.value),
     }));
-    const rest = found.output - found.baseline - parts.reduce((sum, part) => sum + part.value, 0);
+    const rest = explanation.output - explanation.baseline - parts.reduce((sum, part) => sum + part.value, 0);
     if (Math.abs(rest) > 5e-4) parts.push({ label: "everything else", value: rest, text: signed(rest) });
     const chart = waterfall(
-      { label: "Beginning", value: found.baseline, text: estimate(found.baseline) },
+      { label: "Baseline", value: explanation.baseline, text: estimate(explanation.baseline) },
       parts,
-      { label: "Together", value: found.output, text: estimate(found.output) },
+      { label: "Sum", value: explanation.output, text: estimate(explanation.output) },
     );
-    const unit = found.unit ? ` in ${found.unit}` : "";
+    const unit = explanation.unit ? ` in ${explanation.unit}` : "";
     why.replaceChildren(
       figure({
         title: "Why",
         ...chart,
-        summary: `${feature}: from ${estimate(found.baseline)} to ${estimate(found.output)}${unit}; the parts add up.${Math.abs(found.mean - found.output) < 5e-3 ? "" : ` Predicted: ${estimate(found.mean)}.`}`,
+        summary: `${feature}: from ${estimate(explanation.baseline)} to ${estimate(explanation.output)}${unit}; the parts add up.${Math.abs(explanation.mean - explanation.output) < 5e-3 ? "" : ` Predicted: ${estimate(explanation.mean)}.`}`,
         columns: ["Reason", "Contribution"],
         lines: [
-          ["Beginning", found.baseline],
+          ["Baseline", explanation.baseline],
           ...parts.map((part) => [part.label, part.text]),
-          ["Together", found.output],
+          ["Sum", explanation.output],
         ],
       }),
     );
@@ -130,34 +130,35 @@ async function explained(name, feature, why, jump = true) {
   if (jump) why.scrollIntoView({ block: "nearest", behavior: "smooth" });
 }
 
-// What the service calls "year = 1971"; lists are joined here.
-const said = (each) => (Array.isArray(each.given) ? `${each.name} = ${metadatum(each.given)}` : each.label);
+// The label of the service, such as "year = 1971"; lists are joined here.
+const labelOf = (part) =>
+  Array.isArray(part.given) ? `${part.name} = ${formatMetadata(part.given)}` : part.label;
 
 function observations(known) {
   const entries = Object.entries(known.observations);
-  if (!entries.length) return h("p", { class: "muted" }, "Nothing yet.");
+  if (!entries.length) return h("p", { class: "muted" }, "None yet.");
   return [
-    entries.length > MOST && h("p", { class: "muted" }, `The first ${MOST} of ${number(entries.length)}.`),
+    entries.length > LIMIT && h("p", { class: "muted" }, `The first ${LIMIT} of ${number(entries.length)}.`),
     table({
       caption: "Observed values by feature",
       columns: ["Feature", "Value"],
-      lines: entries.slice(0, MOST).map(([feature, value]) => [link("feature", feature), number(value)]),
+      lines: entries.slice(0, LIMIT).map(([feature, value]) => [link("feature", feature), number(value)]),
     }),
   ].filter(Boolean);
 }
 
-async function drop(name, address, content) {
+async function removeRow(name, address, content) {
   if (
-    !(await confirmed(
+    !(await askToConfirm(
       "Remove this row?",
-      `All observations of “${name}” leave every feature and the store. This cannot be undone.`,
+      `“${name}” and all its observations will be removed from the features and the store. This cannot be undone.`,
       "Remove",
     ))
   )
     return;
   try {
     await remove(address);
-    say(`Removed ${name}.`);
+    announce(`Removed ${name}.`);
     location.hash = "#/rows";
   } catch (error) {
     content.prepend(problem(error));

@@ -1,23 +1,23 @@
-// All rows, by name.
+// The list of rows.
 
 import { get } from "../api.js";
 import { h, link } from "../dom.js";
 import { count } from "../format.js";
-import { field, pager, settled } from "../parts.js";
+import { field, pager, debounce } from "../parts.js";
 
 const LIMIT = 60;
 
-export async function rows(content, _, query) {
-  const asked = { search: query.get("search") ?? "", offset: Number(query.get("offset")) || 0 };
-  const address = (change) => `#/rows?${new URLSearchParams({ ...asked, ...change })}`;
+export async function rows(content, _, parameters) {
+  const query = { search: parameters.get("search") ?? "", offset: Number(parameters.get("offset")) || 0 };
+  const address = (change) => `#/rows?${new URLSearchParams({ ...query, ...change })}`;
   const results = h("div", { "aria-live": "polite" });
-  const search = h("input", { type: "search", value: asked.search, autocomplete: "off" });
+  const search = h("input", { type: "search", value: query.search, autocomplete: "off" });
   search.addEventListener(
     "input",
-    settled(async () => {
-      Object.assign(asked, { search: search.value, offset: 0 });
+    debounce(async () => {
+      Object.assign(query, { search: search.value, offset: 0 });
       history.replaceState(null, "", address());
-      await load(results, asked, address);
+      await load(results, query, address);
     }),
   );
   content.append(
@@ -25,7 +25,7 @@ export async function rows(content, _, query) {
     h(
       "p",
       { class: "lead" },
-      "The people or things that the features are observed of. Open one to see its recommended features, and why.",
+      "The people or things with observations of features. Open a row to see its recommended features, and why.",
     ),
     h(
       "form",
@@ -34,22 +34,22 @@ export async function rows(content, _, query) {
     ),
     results,
   );
-  await load(results, asked, address);
+  await load(results, query, address);
 }
 
-async function load(results, asked, address) {
-  const own = (load.last = Symbol("asked"));
-  const found = await get(`v1/rows?${new URLSearchParams({ ...asked, limit: LIMIT })}`);
-  if (own !== load.last) return;
+async function load(results, query, address) {
+  const request = (load.last = Symbol("request"));
+  const page = await get(`v1/rows?${new URLSearchParams({ ...query, limit: LIMIT })}`);
+  if (request !== load.last) return; // a later request is on its way
   results.replaceChildren(
     ...[
-      h("p", { class: "muted" }, found.total ? `${count(found.total, "row")}.` : "No row has such a name."),
+      h("p", { class: "muted" }, page.total ? `${count(page.total, "row")}.` : "No row has such a name."),
       h(
         "ul",
         { class: "names" },
-        found.rows.map((name) => h("li", null, link("row", name))),
+        page.rows.map((name) => h("li", null, link("row", name))),
       ),
-      pager(found.total, asked.offset, LIMIT, (offset) => address({ offset })),
+      pager(page.total, query.offset, LIMIT, (offset) => address({ offset })),
     ].filter(Boolean),
   );
 }

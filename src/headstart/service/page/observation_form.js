@@ -2,9 +2,9 @@
 
 import { Problem } from "./api.js";
 import { h } from "./dom.js";
-import { field, problem, suggesting } from "./parts.js";
+import { field, problem, suggestNames } from "./parts.js";
 
-/** The fields alone: `element`, `read()` → {row: value}, `start(row)` and `clear()`. */
+/** Create fields of rows and values: `element`, `read()` → {row: value}, `start(row)` and `clear()`. */
 export function observationFields({ low, high, kind }) {
   const lines = h("div", { class: "lines" });
   const add = (row = "") => {
@@ -25,12 +25,12 @@ export function observationFields({ low, high, kind }) {
         { class: "line" },
         field("Row", name),
         field(low === null || low === undefined ? "Value" : `Value (${low}–${high})`, value),
-        suggesting(name, "rows"),
+        suggestNames(name, "rows"),
       ),
     );
     return { name, value };
   };
-  const all = () => [...lines.children].map((line) => [...line.querySelectorAll("input, select")]);
+  const inputs = () => [...lines.children].map((line) => [...line.querySelectorAll("input, select")]);
   const clear = () => {
     lines.replaceChildren();
     add();
@@ -45,34 +45,34 @@ export function observationFields({ low, high, kind }) {
     ),
     clear,
     start(row) {
-      const free = all().find(([name, value]) => !name.value && !value.value);
+      const free = inputs().find(([name, value]) => !name.value && !value.value);
       if (free) free[0].value = row;
       (free ? free[1] : add(row).value).focus();
     },
     read() {
-      const given = all().filter(([name, value]) => name.value || value.value);
-      for (const [name, value] of given) {
+      const filled = inputs().filter(([name, value]) => name.value || value.value);
+      for (const [name, value] of filled) {
         if (!name.value) throw new Problem(422, "Name the row of each value.");
-        if (given.filter(([other]) => other.value === name.value).length > 1)
+        if (filled.filter(([other]) => other.value === name.value).length > 1)
           throw new Problem(422, `${name.value} is there twice; keep one value.`);
         if (!value.value) throw new Problem(422, `Enter the value of ${name.value}.`);
       }
-      return Object.fromEntries(given.map(([name, value]) => [name.value, Number(value.value)]));
+      return Object.fromEntries(filled.map(([name, value]) => [name.value, Number(value.value)]));
     },
   };
 }
 
-/** The form: `submit` takes {row: value}. */
-export function observing({ known, submit }) {
+/** Create the form; `submit` is called with {row: value}. */
+export function observationForm({ known, submit }) {
   const fields = observationFields(known);
-  const failed = h("div");
+  const message = h("div");
   const button = h("button", { class: "primary" }, "Save observations");
   const element = h(
     "form",
     {
       async onsubmit(event) {
         event.preventDefault();
-        failed.replaceChildren();
+        message.replaceChildren();
         button.disabled = true;
         try {
           const observations = fields.read();
@@ -81,13 +81,13 @@ export function observing({ known, submit }) {
           await submit(observations);
           fields.clear();
         } catch (error) {
-          failed.replaceChildren(problem(error));
+          message.replaceChildren(problem(error));
         }
         button.disabled = false;
       },
     },
     fields.element,
-    failed,
+    message,
     h("div", { class: "buttons" }, button),
   );
   return { element, start: fields.start };
