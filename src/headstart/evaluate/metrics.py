@@ -15,9 +15,9 @@ Floats = NDArray[np.float64]
 
 Ints = NDArray[np.int64]
 
-COVERED = 0.9
+COVERAGE = 0.9  # the level of the intervals that are tested
 
-_HALF_WIDTH = 1.6448536269514722  # standard normal quantile of (1 + COVERED) / 2
+_HALF_WIDTH = 1.6448536269514722  # standard normal quantile of (1 + COVERAGE) / 2
 
 _BINS = 15
 
@@ -29,13 +29,13 @@ class Metric:
     """The label of a metric, and which values are better."""
 
     label: str
-    better: Literal["lower", "higher", "near"]  # near: values near COVERED are better
+    better: Literal["lower", "higher", "near"]  # near: values near COVERAGE are better
 
     def best(self, values: Floats) -> int:
         """Return the position of the best value; NaN is never the best."""
         if self.better == "higher":
             return int(np.nanargmax(values))
-        return int(np.nanargmin(np.abs(values - COVERED) if self.better == "near" else values))
+        return int(np.nanargmin(np.abs(values - COVERAGE) if self.better == "near" else values))
 
 
 METRICS: dict[str, Metric] = {
@@ -72,7 +72,7 @@ def score(
     mean : array of shape (targets,)
         The predicted means in data units; for binary targets the probability of 1.
     lines : array of shape (targets,)
-        The number of each target's feature.
+        The position of each target's feature among the tested features.
     kinds : array of shape (targets,)
         The kind of each target, a ``KindType``.
     std : array of shape (targets,), optional
@@ -82,8 +82,8 @@ def score(
     -------
     dict
         By name (see ``METRICS``), a ``Score``. Binary targets have AUROC, log-loss and calibration error;
-        the others have RMSE, MAE and coverage. A metric that is not defined, such as the AUROC of ones
-        only, is left out.
+        the others have RMSE, MAE and coverage. Undefined metrics, such as the AUROC of
+        ones only, are left out.
 
     Examples
     --------
