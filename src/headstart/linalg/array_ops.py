@@ -95,17 +95,9 @@ def cholesky_inverse(lower: A) -> A:
 
 
 def _cholesky_inverse_one(lower: Array) -> Array:
-    """Compute (L·Lᵀ)⁻¹ of one lower triangular matrix L (n, n)."""
-    triangle = _lapack().dpotri(lower, lower=1)[0]
-    return cast(Array, triangle.ravel(order="F").take(_mirror(len(triangle))))
-
-
-@cache
-def _mirror(size: int) -> Array:
-    """Return the positions of a symmetric matrix's entries in its lower triangle, in column-major order."""
-    down, across = np.indices((size, size))
-    positions: Array = np.minimum(down, across) * size + np.maximum(down, across)
-    return positions
+    # LAPACK's dpotri starts threads even for small matrices, which takes milliseconds on a busy machine.
+    inverse = _lapack().dtrtri(lower, lower=1)[0]
+    return cast(Array, inverse.T @ inverse)
 
 
 def add_identity(matrices: A) -> A:
