@@ -109,6 +109,28 @@ def test_meta_loss_equals_the_slow_one(tiny: Callable[..., Tiny]) -> None:
     assert abs(episode_loss(adapter, knowledge.likelihood, episode).item() - total / count) < 1e-5
 
 
+def test_the_loss_averaged_over_features_is_the_mean_of_their_losses(tiny: Callable[..., Tiny]) -> None:
+    world = tiny(shots=(8, 5, 7, 6, 9, 4))
+    likelihood, adapter = world.knowledge.likelihood, build_adapter(CHNConfig(), world.knowledge)
+    every = tasks.Tasks(world.batch, torch.zeros(6, dtype=torch.int64), (world.knowledge.states,))
+    config = MetaTrainingConfig(average="features", max_shots=3, batch_size=6, min_steps=1)
+    (episode,) = tasks.EpisodeDrawer(every, config, seed=0).epoch(torch.Generator().manual_seed(0))
+    losses = [
+        episode_loss(
+            adapter,
+            likelihood,
+            tasks.Episode(
+                episode.context.take(torch.tensor([n])),
+                episode.targets.take(torch.tensor([n])),
+                episode.states,
+            ),
+        )
+        for n in range(6)
+    ]
+    assert episode.targets.counts.unique().numel() > 1
+    torch.testing.assert_close(episode_loss(adapter, likelihood, episode), torch.stack(losses).mean())
+
+
 @given(
     counts=st.lists(st.integers(0, 30), min_size=1, max_size=6),
     most=st.integers(1, 12),
@@ -295,6 +317,13 @@ def test_holding_back_parts_the_features(share: float) -> None:
     for part, who in zip((teaching, validating), names, strict=True):
         assert torch.equal(part.fold, every.fold[who])
         assert torch.equal(part.batch.shots, batch.shots[who])
+
+
+def test_no_share_holds_nothing_back() -> None:
+    batch, backbone, knowledge = world(some_cells())
+    every = cross_fitted_tasks(batch, backbone, knowledge, seed=0)
+    teaching, validating = every.hold_out(0.0, seed=1)
+    assert (len(teaching), len(validating)) == (FEATURES, 0)
 
 
 # -- Which episodes an epoch of meta-training goes over

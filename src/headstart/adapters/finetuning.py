@@ -242,13 +242,14 @@ class MAML(Adapter):
 
     @property
     def meta_settings(self) -> Mapping[str, object]:
-        """The paper's meta-batch and outer learning rate, with no weight decay."""
+        """The paper's meta-batch, outer learning rate and mean over features, with no weight decay."""
         config = self.config
         return {
             "batch_size": config.meta_batch,
             "learning_rate": config.outer_learning_rate,
             "weight_decay": 0.0,
             "min_steps": 1,
+            "average": "features",
         }
 
     def adapt(self, batch: FeatureBatch, states: RowStates) -> Heads:

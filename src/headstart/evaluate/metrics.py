@@ -61,7 +61,12 @@ class Score(NamedTuple):
 
 
 def score(
-    truth: Floats, mean: Floats, lines: Ints, kinds: Ints, std: Floats | None = None
+    truth: Floats,
+    mean: Floats,
+    lines: Ints,
+    kinds: Ints,
+    std: Floats | None = None,
+    ranking: Floats | None = None,
 ) -> dict[str, Score]:
     """Compute all metrics that are defined for the kinds of the targets.
 
@@ -77,6 +82,9 @@ def score(
         The kind of each target, a ``KindType``.
     std : array of shape (targets,), optional
         The predicted standard deviations, to compute the coverage of the 90 % interval.
+    ranking : array of shape (targets,), optional
+        The scores that AUROC compares, by default ``mean``. The benchmark passes uncalibrated probabilities,
+        so that calibration does not change rankings.
 
     Returns
     -------
@@ -98,7 +106,9 @@ def score(
         numeric_std = None if std is None else std[numeric]
         scores |= _score_numeric(truth[numeric], mean[numeric], lines[numeric], numeric_std)
     if binary.any():
-        scores |= _score_binary(truth[binary], mean[binary], lines[binary])
+        scores |= _score_binary(
+            truth[binary], mean[binary], lines[binary], (mean if ranking is None else ranking)[binary]
+        )
     return {name: value for name, value in scores.items() if np.isfinite(value.value)}
 
 
@@ -114,11 +124,11 @@ def _score_numeric(truth: Floats, mean: Floats, lines: Ints, std: Floats | None)
     return scores
 
 
-def _score_binary(truth: Floats, mean: Floats, lines: Ints) -> dict[str, Score]:
+def _score_binary(truth: Floats, mean: Floats, lines: Ints, ranking: Floats) -> dict[str, Score]:
     features, targets = len(np.unique(lines)), len(truth)
-    by_feature = auroc(truth, mean, lines)
+    by_feature = auroc(truth, ranking, lines)
     defined = np.isfinite(by_feature)
-    pooled = auroc(truth, mean, np.zeros_like(lines))
+    pooled = auroc(truth, ranking, np.zeros_like(lines))
     scores = {"auroc": Score(float(pooled[0]), features, targets)}
     if defined.any():
         counts = np.bincount(lines, minlength=len(by_feature))

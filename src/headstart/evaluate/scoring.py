@@ -81,7 +81,8 @@ def score_targets(
         std = None if (kinds == KindType.BINARY).all() else test.unscaled_std(factor * predictive.std)
         corrected = calibration.probability(mean, shots[test.lines])
         mean = torch.where(test.kinds == KindType.BINARY, corrected, mean)
-    return score(test.truth, test.unscaled(mean), test.lines.numpy(), kinds, std)
+    ranking = predictive.mean.double().numpy()
+    return score(test.truth, test.unscaled(mean), test.lines.numpy(), kinds, std, ranking)
 
 
 def runs_of(

@@ -61,9 +61,12 @@ class Tasks:
         return Tasks(self.batch.take(features), self.fold[features], self.states)
 
     def hold_out(self, share: float, seed: int) -> tuple[Tasks, Tasks]:
-        """Split the features at random into training and validation features, at least one of each."""
+        """Split the features at random into training and validation features.
+
+        There is at least one of each, but no validation feature if ``share`` is 0.
+        """
         order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))
-        held_out = min(max(1, round(share * len(self))), len(self) - 1)
+        held_out = min(max(1, round(share * len(self))), len(self) - 1) if share > 0 else 0
         return self.take(order[held_out:]), self.take(order[:held_out])
 
     def split(self) -> list[tuple[FeatureBatch, RowStates]]:
@@ -245,7 +248,7 @@ class EpisodeDrawer:
         else:
             batch, states = self.tasks.sampled(features, self.most, generator)
         shots = draw_shots(batch, config.max_shots, generator, config.shots)
-        weights = None
+        weights = torch.ones(len(features)) if config.average == "features" else None
         if config.weighting is not None and self.mean_weights is not None:
             counts = self.tasks.batch.shots[features]
             weights = feature_weights(shots, counts, self.mean_weights, config.weighting)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 import torch
 from pydantic import Field
@@ -30,6 +30,7 @@ class LoopConfig(Config):
     """Settings of a training loop."""
 
     epochs: int = Field(ge=0)
+    steps: int | None = Field(None, ge=1)  # gradient steps in all; if given, they determine the epochs
     batch_size: int = Field(ge=1)  # at most; see min_steps
     min_steps: int = Field(1, ge=1)  # batches of an epoch, at least; batches become smaller if necessary
     learning_rate: float = Field(gt=0)
@@ -41,6 +42,17 @@ class LoopConfig(Config):
     patience: int | None = Field(None, ge=1)
     validate_every: int = Field(1, ge=1)
     checkpoint_seconds: float = 20.0
+
+    def resolve_epochs(self, count: int) -> Self:
+        """Return the settings with the epochs that ``steps`` gradient steps take over ``count`` items.
+
+        >>> LoopConfig(epochs=0, steps=350, batch_size=1000, learning_rate=1e-3).resolve_epochs(2389).epochs
+        117
+        """
+        if self.steps is None:
+            return self
+        per_epoch = max(1, math.ceil(count / self.batch_for(count)))
+        return self.revised(epochs=math.ceil(self.steps / per_epoch), steps=None)
 
     def batches(self, order: Tensor) -> Iterator[Tensor]:
         """Split the items of an epoch into batches."""

@@ -31,7 +31,9 @@ class MetaTrainingConfig(LoopConfig):
     max_targets: int | None = Field(None, ge=1)  # per feature and episode; None: all
     weighting: float | None = Field(None, ge=0, le=1)  # see EpisodeDrawer; None: equal weights of targets
     epoch_features: int | None = Field(None, ge=1)  # features per epoch, at most; None: all
-    validation_share: float = Field(0.1, gt=0, lt=1)  # fraction of features held out for early stopping
+    average: Literal["targets", "features"] = "targets"  # of the loss, if there is no weighting
+    # Fraction of the features held out for early stopping and calibration.
+    validation_share: float = Field(0.1, ge=0, lt=1)
 
     def filled(self, adapter: Adapter) -> MetaTrainingConfig:
         """Complete the settings for ``adapter``.

@@ -95,13 +95,14 @@ def _fit_by_gradients(
     checkpoint: Path | None,
 ) -> None:
     """Minimise the backbone's loss by gradient descent, with early stopping on held-out observations."""
-    loop = Loop(backbone, config, seed=seed, title="Training the backbone", reporter=reporter,
-                checkpoint=checkpoint)  # fmt: skip
     is_held_out = (
         torch.rand(len(cells.index), generator=torch.Generator().manual_seed(seed)) < config.validation_share
     )
     training, held_out = cells.keep(~is_held_out), cells.keep(is_held_out)
     observed_rows = torch.nonzero(training.counts)[:, 0]
+    config = config.resolve_epochs(len(observed_rows))
+    loop = Loop(backbone, config, seed=seed, title="Training the backbone", reporter=reporter,
+                checkpoint=checkpoint)  # fmt: skip
 
     def losses(generator: torch.Generator) -> Iterator[Tensor]:
         order = observed_rows[torch.randperm(len(observed_rows), generator=generator)]

@@ -276,6 +276,8 @@ def prepare(
         else:
             tasks = disjoint_tasks(batch, knowledge)
         training, validation = tasks.hold_out(recipe.metatraining.validation_share, seed)
+    metatraining = recipe.metatraining.resolve_epochs(len(training))
+    recipe = recipe.revised(metatraining=metatraining)
     return AdapterTrainer(backbone, knowledge, training, validation, recipe, all_binary, reporter, checkpoint)
 
 
