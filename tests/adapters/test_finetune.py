@@ -58,12 +58,10 @@ def test_adam_step_is_torchs_and_stays_differentiable_at_zero():
     assert torch.equal(gradient.grad, nothing)
 
 
-def test_parts_of_very_different_shots_do_not_change_the_result(tiny, monkeypatch):
-    from headstart.adapters import finetuning as finetune
-
+def test_parts_of_very_different_shots_do_not_change_the_result(tiny, limits):
     world = tiny(new=(0, 1, 2) * 4, shots=(0, 1, 10, 3, 0, 2, 9, 5, 1, 8, 0, 4))
-    whole, split = tune(world, start_of(world), 5), finetune.split_by_work
-    monkeypatch.setattr(finetune, "split_by_work", lambda work, groups: split(work, 1, groups))
+    whole = tune(world, start_of(world), 5)
+    limits(baseline_numbers_per_part=1)
     each = tune(world, start_of(world), 5)
     torch.testing.assert_close(each.weight, whole.weight)
     torch.testing.assert_close(each.bias, whole.bias)

@@ -53,7 +53,12 @@ def pooled_heads(chosen: Tensor, otherwise: Heads, knowledge: Knowledge) -> Head
     return Heads(weight, torch.where(count > 0, share @ heads.bias, otherwise.bias))
 
 
-def split_by_work(work: Tensor, budget: int = 1 << 22, groups: Tensor | None = None) -> tuple[Tensor, ...]:
+_WORK_AT_ONCE = 1 << 22  # numbers computed for a part of a batch
+
+
+def split_by_work(
+    work: Tensor, budget: int | None = None, groups: Tensor | None = None
+) -> tuple[Tensor, ...]:
     """Split features into consecutive parts whose ``work`` (features,) sums to about ``budget``.
 
     The parts bound the memory of computations on large batches. No part contains two values of
@@ -63,7 +68,7 @@ def split_by_work(work: Tensor, budget: int = 1 << 22, groups: Tensor | None = N
     (tensor([0, 1, 2]), tensor([3]))
     """
     # Dividing the work before each feature lets a part exceed the budget by one feature at most.
-    cut = ((work.cumsum(0) - work) // budget).diff() != 0
+    cut = ((work.cumsum(0) - work) // (budget or _WORK_AT_ONCE)).diff() != 0
     if groups is not None:
         cut = cut | (groups.diff() != 0)
     return torch.tensor_split(torch.arange(len(work)), (torch.nonzero(cut).squeeze(1) + 1).tolist())
