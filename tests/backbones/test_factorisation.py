@@ -70,9 +70,9 @@ class Watched(FactorisationTraining):
 
     given: float | None = None  # the strength of every group of columns; None: as chosen
 
-    def _start(self) -> RowPosterior:
+    def _initialise_factors(self) -> RowPosterior:
         self.kept: list[Slow] = []
-        self.rows = super()._start()
+        self.rows = super()._initialise_factors()
         self.first_signs = self.backbone.signature(self.cells).numpy().copy()
         return self.rows
 
@@ -375,7 +375,7 @@ def test_observations_are_ordered_by_feature_once_for_all_sweeps(
             made.append(cells)
             super().__init__(cells)
 
-    summed = row_sweep.feature_sums
+    summed = row_sweep.sum_features
     found, anew = [], []
 
     def both(backbone: Factorisation, kept: list[row_sweep.RowBlock], rows: RowPosterior):
@@ -387,7 +387,7 @@ def test_observations_are_ordered_by_feature_once_for_all_sweeps(
 
     filled = torch.nonzero(cells.counts)[:, 0]
     monkeypatch.setattr(row_sweep, "TransposedSum", Counted)
-    monkeypatch.setattr(sweeping_module, "feature_sums", both)
+    monkeypatch.setattr(sweeping_module, "sum_features", both)
     model = untrained(every_kind, sweeps=5)
     list(sweeping(model, cells))
     assert len(found) == 5
