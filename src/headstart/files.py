@@ -331,6 +331,7 @@ def lock_folder(
         _thread.locks.pop(identity, None)
         if handle in _handles:
             _handles.remove(handle)
+            fcntl.flock(handle, fcntl.LOCK_UN)  # a child that was just forked may not have closed its copy
             os.close(handle)
 
 
