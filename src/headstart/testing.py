@@ -7,7 +7,7 @@ and run all checks on it. Authors of adapters and backbones call them in their t
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -134,13 +134,18 @@ def same(one: object, other: object, *, exact: bool = False) -> bool:
     )
 
 
-def check_adapter(adapter: str | type[Adapter] | AdapterConfig) -> None:
+def check_adapter(adapter: str | type[Adapter] | AdapterConfig) -> tuple[str, ...]:
     """Check that an adapter fulfils the contract, after training it on small synthetic tables.
 
     Parameters
     ----------
     adapter : str, type or AdapterConfig
         The adapter: its name, its class (registered if it is not yet), or its settings.
+
+    Returns
+    -------
+    tuple of str
+        The capabilities that the adapter declares (see ``Adapter``).
 
     Raises
     ------
@@ -150,6 +155,9 @@ def check_adapter(adapter: str | type[Adapter] | AdapterConfig) -> None:
     Examples
     --------
     >>> check_adapter("mean")
+    ()
+    >>> check_adapter("bayes")
+    ('gives_uncertainty', 'streaming', 'adapts_one', 'sharded', 'explainable', 'supports_weights')
     """
     if isinstance(adapter, type):
         register_adapter(adapter)
@@ -160,6 +168,25 @@ def check_adapter(adapter: str | type[Adapter] | AdapterConfig) -> None:
             for check in ADAPTER_CHECKS:
                 check(fixture)
     check_model(config)
+    return declared_capabilities(fixture.adapter, ADAPTER_CAPABILITIES)
+
+
+ADAPTER_CAPABILITIES = (
+    "gives_uncertainty",
+    "streaming",
+    "adapts_one",
+    "sharded",
+    "explainable",
+    "supports_weights",
+    "blend_partner",
+)
+
+BACKBONE_CAPABILITIES = ("reads_any_head", "reads_single_rows", "explainable", "sharded", "supports_weights")
+
+
+def declared_capabilities(part: Adapter | Backbone, names: Sequence[str]) -> tuple[str, ...]:
+    """Return those of ``names`` that the adapter or backbone declares."""
+    return tuple(name for name in names if getattr(part, name) not in (False, None))
 
 
 def check_adapter_heads(fixture: Fixture) -> None:
@@ -289,13 +316,18 @@ def check_model(config: AdapterConfig) -> None:
         require(equal, "a saved and loaded model must predict the same, bit for bit", where)
 
 
-def check_backbone(backbone: str | type[Backbone] | BackboneConfig) -> None:
+def check_backbone(backbone: str | type[Backbone] | BackboneConfig) -> tuple[str, ...]:
     """Check that a backbone fulfils the contract, after training it on small synthetic tables.
 
     Parameters
     ----------
     backbone : str, type or BackboneConfig
         The backbone: its name, its class (registered if it is not yet), or its settings.
+
+    Returns
+    -------
+    tuple of str
+        The capabilities that the backbone declares (see ``Backbone``).
 
     Raises
     ------
@@ -305,6 +337,7 @@ def check_backbone(backbone: str | type[Backbone] | BackboneConfig) -> None:
     Examples
     --------
     >>> check_backbone("factorisation")
+    ('reads_any_head', 'reads_single_rows', 'explainable', 'sharded', 'supports_weights')
     """
     if isinstance(backbone, type):
         register_backbone(backbone)
@@ -313,6 +346,7 @@ def check_backbone(backbone: str | type[Backbone] | BackboneConfig) -> None:
         with torch.no_grad():
             for check in BACKBONE_CHECKS:
                 check(fixture)
+    return declared_capabilities(fixture.backbone, BACKBONE_CAPABILITIES)
 
 
 def check_states(fixture: Fixture) -> None:

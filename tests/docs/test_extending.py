@@ -59,6 +59,38 @@ def test_it_is_found_by_its_entry_point_checked_used_and_saved(outside: Path, tm
         Headstart.load(tmp_path / "ratings.headstart")
 
 
+SERVED = """
+from pathlib import Path
+from starlette.testclient import TestClient
+from headstart import Headstart
+from headstart.datasets import synthetic_ratings
+from headstart.service.app import create_app
+
+table = synthetic_ratings(rows=40, features=20, density=0.5)
+Headstart(adapter="shrunk-mean", quiet=True).fit(table).save("served.headstart")
+app = create_app(Path("served.headstart"), "sqlite:///store.db")
+with TestClient(app, base_url="http://127.0.0.1") as client:
+    app.service.wait()
+    row, other = table.rows[0], table.rows[1]
+    added = client.post("/v1/features", json={"name": "new", "observations": {row: 5}})
+    assert added.status_code == 201, added.text
+    cell = {"rows": [other], "features": ["new"]}
+    before = client.post("/v1/predict", json=cell).json()
+    observed = [{"row": other, "feature": "new", "value": 5}]
+    assert client.post("/v1/observations", json={"observations": observed}).status_code < 300
+    after = client.post("/v1/predict", json=cell).json()
+    print(before != after)
+    explained = client.post("/v1/explain", json={"row": other, "feature": "new"})
+    print(explained.status_code, "new: 2 observations" in explained.text)
+"""
+
+
+def test_it_is_served_observed_and_explained(outside: Path, tmp_path: Path) -> None:
+    script = tmp_path / "served.py"
+    script.write_text(SERVED)
+    assert run(outside, tmp_path, sys.executable, "-W", "ignore", str(script)) == "True\n200 True\n"
+
+
 def test_it_can_be_registered_without_an_entry_point(outside: Path, tmp_path: Path) -> None:
     (tmp_path / "headstart_shrunk.py").write_text(MODULE)
     register = next(step for step in STEPS if "register_adapter(" in step)

@@ -147,7 +147,7 @@ def take(model: Headstart, cells: list[tuple[str, str, float, float]]) -> None:
     for cell in cells:
         feature = model.fitted_.catalogue[cell[1]]
         side = "rows" if feature.fixed else "both"
-        if not feature.in_backbone and model.backbone == "pvae":
+        if not feature.in_backbone and model.fitted_.settings.backbone.name == "pvae":
             side = "features"
         groups.setdefault(side, []).append(cell)
     for side, group in groups.items():

@@ -15,10 +15,9 @@ import torch
 from torch import Tensor
 
 from headstart.adapters.base import Adapter
-from headstart.backbones.base import Backbone
 from headstart.core.types import FeatureBatch, RowStates
 from headstart.display import table_html
-from headstart.errors import InputError, for_user, option_name
+from headstart.errors import InputError, UnsupportedError, for_user, option_name
 from headstart.model.features import Feature
 from headstart.model.inputs import NEW_ROW, check_rows, is_observations
 from headstart.model.observations import ObservationList
@@ -228,7 +227,8 @@ def explain(fitted: ModelState, row: Any, feature: object) -> Explanation:
     feature : str or int
         A feature of the model.
     """
-    backbone, adapter = _explainable_parts(fitted)
+    backbone, adapter = fitted.backbone, fitted.adapter
+    _require_explainable(fitted)
     (known,), heads = fitted.catalogue.take([feature])
     explained = _explained_row(fitted, row)
     inputs = explained.inputs
@@ -269,17 +269,14 @@ def explain(fitted: ModelState, row: Any, feature: object) -> Explanation:
     return _explanation(fitted, explained, known, baseline, relevant)
 
 
-def _explainable_parts(fitted: ModelState) -> tuple[Backbone, Adapter]:
-    """Return the backbone and the adapter; raise an error if their predictions are not sums."""
-    backbone, adapter = fitted.backbone, fitted.adapter
-    if backbone.explainable and adapter.explainable:
-        return backbone, adapter
-    raise InputError(
-        f"{for_user('explain()', 'headstart explain')} needs closed forms, whose predictions are sums: the "
-        f"backbone 'factorisation' with the adapter 'bayes' or 'chn-bayes'. This model has "
-        f"{fitted.settings.backbone.name!r} with {fitted.settings.chosen_adapter.name!r}; fit with "
-        f"{option_name('adapter', 'bayes')}"
-    )
+def _require_explainable(fitted: ModelState) -> None:
+    """Raise an error if the states of rows are not sums of contributions."""
+    if not fitted.backbone.explainable:
+        raise UnsupportedError(
+            f"{for_user('explain()', 'headstart explain')} needs a backbone whose row states are sums of "
+            f"contributions, such as 'factorisation', not {fitted.settings.backbone.name!r}; "
+            f"fit with {option_name('backbone', 'factorisation')}"
+        )
 
 
 def _explained_row(fitted: ModelState, row: Any) -> _Row:
@@ -344,9 +341,10 @@ def _column_effects(
 ) -> dict[str, Tensor]:
     """Return the effect of each metadata column on the prior head; empty if there is no such sum.
 
-    There is none for a feature whose scale the model finds, because the scale depends on all columns jointly.
+    There is none for a feature whose scale the model finds, because the scale depends on all columns jointly,
+    and for an adapter that is not ``explainable``.
     """
-    if fitted.schema is None or bool(batch.unscaled.any()):
+    if fitted.schema is None or not adapter.explainable or bool(batch.unscaled.any()):
         return {}
     columns = fitted.schema.columns
     widths = [column.width for column in columns]

@@ -185,8 +185,11 @@ def row_inputs(
     """Return the inputs of ``compute_row_states`` for one row; the inputs of ``fit`` if ``as_fitted``."""
     lists = ObservationLists.of([observations])
     read = (fitted.catalogue.slots_by_number(lists.keys) >= 0) | as_fitted  # not features removed since
+    by_backbone = as_fitted or not reads_any_feature(fitted)
+    if by_backbone:
+        read &= lists.keys < len(fitted.backbone_features)
     cells, slots, facts = _scaled_cells(fitted, lists, read)
-    if as_fitted:
+    if by_backbone:
         heads = fitted.knowledge.heads.take(cells.index)
     else:
         heads = fitted.catalogue.stored(torch.from_numpy(slots))
