@@ -47,7 +47,8 @@ def is_tidy(place: Path, *, journal: bool = False) -> bool:
     """Whether there is an index, a file of weights and, if asked for, one journal: that of the index."""
     names = sorted(path.name for path in place.iterdir())
     base = json.loads((place / "model.json").read_text())["checksum"]
-    wanted = [f"journal-{base[:16]}.jsonl", "model.json"] if journal else ["model.json"]
+    of_journal = [f"acknowledged-{base[:16]}.json", f"journal-{base[:16]}.jsonl"] if journal else []
+    wanted = [*of_journal, "model.json"]
     return names[:-1] == wanted and names[-1].startswith("weights-")
 
 

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import itertools
 import re
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from typing import Any
 
 from headstart.adapters.base import ADAPTERS
 from headstart.backbones.base import BACKBONES
-from headstart.errors import HeadstartError, ModelFileError
+from headstart.errors import HeadstartError, ModelFileError, ModelFileWarning
 from headstart.files import CAN_LOCK, read_json, read_regular_file, unpack_tensors
 from headstart.model.saving.assembly import assemble
 from headstart.model.saving.format import FORMAT, ModelFacts, checksum
@@ -93,6 +94,8 @@ def changing_files(path: Path) -> list[Path]:
 
 
 def _replay_journal(opened: OpenModel) -> OpenModel:
+    if opened.journal.warning is not None:
+        warnings.warn(opened.journal.warning, ModelFileWarning, stacklevel=5)
     if not opened.journal.changes:
         return opened
     with _damage_errors(opened.journal.path):
