@@ -39,7 +39,6 @@ from headstart.files import (
     Layout,
     explain_storage_error,
     is_partial,
-    json_bytes,
     left_over,
     lock_folder,
     order_tensors,
@@ -121,6 +120,7 @@ def open_for_changes(path: Path) -> Iterator[tuple[OpenModel, FolderLock]]:
     with lock_folder(path) as lock:
         opened = open_model(path, verify=False)
         keep_rest(opened.journal)
+        _remove_left_over(path)
         yield opened, lock
 
 
@@ -183,7 +183,7 @@ def _write(fitted: ModelState, path: Path) -> None:
     if written is not None:
         weights, digest, size = written
         facts = model_facts(fitted, weights, digest).model_dump(mode="json")
-        _write_index(fitted, path, {**facts, "rows": rows}, size)
+        _write_index(path, {**facts, "rows": rows}, size)
 
 
 def _with_global_indices(tensors: dict[str, Tensor], rows: int) -> dict[str, Tensor]:
@@ -233,13 +233,13 @@ def _write_weights(
     return name, digest, size
 
 
-def _write_index(fitted: ModelState, path: Path, facts: dict[str, Any], size: int) -> None:
+def _write_index(path: Path, facts: dict[str, Any], size: int) -> None:
     """Write all files except the weights, which exist and have ``size`` bytes; remove superseded files."""
     base = checksum(facts)
     index = {**facts, "checksum": base}
     current = {str(facts["weights"])}
     if CAN_LOCK and size >= _LAZY_FROM:
-        current.add(write_lazy_file(fitted, facts, json_bytes(index), base, path).name)
+        current.add(write_lazy_file(facts, base, path).name)
     # Otherwise an older journal of the same model would be replayed as soon as the index is written.
     journal = path / journal_name(base)
     _remove(acknowledged_path(journal))  # before the journal, which without its changes would seem cut
@@ -247,7 +247,14 @@ def _write_index(fitted: ModelState, path: Path, facts: dict[str, Any], size: in
     write_json(path / INDEX, index)
     files = (file for file in path.iterdir() if _MODEL_FILES.fullmatch(file.name) and file.name != INDEX)
     superseded = [file for file in files if file.name not in current]
-    for file in superseded + (left_over(path, _MODEL_FILES) if CAN_LOCK else []):
+    for file in superseded:
+        file.unlink(missing_ok=True)
+    _remove_left_over(path)
+
+
+def _remove_left_over(path: Path) -> None:
+    """Remove the unfinished files of killed writers from a locked folder."""
+    for file in left_over(path, _MODEL_FILES) if CAN_LOCK else []:
         file.unlink(missing_ok=True)
 
 

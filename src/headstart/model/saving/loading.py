@@ -58,9 +58,9 @@ def check_model(path: Path) -> OpenModel:
     """Read the whole model, also in the way it is opened lazily, and refuse it if a file is damaged."""
     require_model(path)
     opened = _replay_journal(read_whole(path))
-    base = find_checksum(path / INDEX)
-    lazy_files = [] if base is None else [*path.glob(f"quick-{base[:16]}-*")]
-    if base is not None and lazy_files and open_lazily(path, INDEX, base, verify=True) is None:
+    facts, base = _read_facts(path)
+    lazy_files = [*path.glob(f"quick-{base[:16]}-*")]
+    if lazy_files and open_lazily(path, base, facts) is None:
         raise ModelFileError(
             f"{lazy_files[0]} is damaged; remove it: the model is whole without it and only opens slower"
         )
@@ -107,8 +107,8 @@ def _open_lazily(path: Path, verify: bool) -> OpenModel | None:
     """Map a large model into memory; return None if it must be read as a whole."""
     for _ in range(_ATTEMPTS):
         try:
-            base = find_checksum(path / INDEX)
-            opened = None if base is None else open_lazily(path, INDEX, base, verify=verify)
+            facts, base = _read_facts(path) if verify else (None, find_checksum(path / INDEX))
+            opened = None if base is None else open_lazily(path, base, facts)
             if base is None or opened is None:
                 return None
             journal = read_journal(path / journal_name(base), base)
