@@ -69,7 +69,7 @@ test-lowest: ## run the tests on the lowest versions that pyproject.toml allows,
 audit: ## list known vulnerabilities of the pinned versions, with pip-audit in .venv-audit (needs the network)
 	test -x $(AUDIT)/bin/pip-audit || python3 -m venv $(AUDIT)
 	$(AUDIT)/bin/$(PIP) pip-audit==2.10.1
-	$(AUDIT)/bin/pip-audit --no-deps --disable-pip -r constraints.txt
+	$(AUDIT)/bin/pip-audit --strict --no-deps --disable-pip -r constraints.txt
 
 hooks: $(STAMP) ## run the checks before every git commit
 	$(BIN)/pre-commit install

@@ -1,11 +1,11 @@
-"""What a new feature costs: closed-form heads against the bare matrix products they need.
+"""Measure the time of a new feature: closed-form heads compared with the bare matrix products they need.
 
     python benchmarks/adapting.py
 
-A table of MovieLens-1M's shape and density is made up; nothing is trained, since training changes no
-cost. Per number of shots, in batches of 128 features: milliseconds a feature, and how many times as long
-as the matrix products alone. All take turns, so that the machine's noise falls on all alike. Also: what one
-observation more costs on a feature that has 1 to 10,000 (``observe``).
+The table is synthetic, with the shape and density of MovieLens-1M. Nothing is trained: training does not
+change the cost. Printed by number of shots, in batches of 128 features: milliseconds per feature, and the
+ratio to the matrix products alone. The methods take turns, so that other load on the machine affects all of
+them. Also printed: the time of one further observation of a feature that has 1 to 10,000.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ROWS, FEATURES, METADATA, LATENT, CODE = 20_000, 3_000, 19, 32, 67
 BATCH, SHOTS, ROUNDS = 128, (0, 1, 4, 16, 64, 128, 1024), 7
 
 
-def made_up() -> Knowledge:
+def random_knowledge() -> Knowledge:
     generator = torch.Generator().manual_seed(0)
 
     def normal(*size: int) -> Tensor:
@@ -58,11 +58,11 @@ def new_features(count: int, shots: int) -> FeatureBatch:
 
 
 def products(shots: int, adapter: ClosedFormAdapter) -> Callable[[], None]:
-    """Every matrix product of ``adapt``, and nothing else."""
+    """Return a function that computes every matrix product of ``adapt`` and nothing else."""
     size = adapter.prior.size
     rows, root = torch.randn(BATCH, shots, size).double(), torch.randn(size, size).double()
-    spread = torch.randn(BATCH, size, size).double()
-    network = getattr(adapter, "f", ())  # what the hypernetwork reads of each observation
+    covariance = torch.randn(BATCH, size, size).double()
+    network = getattr(adapter, "f", ())  # the hypernetwork's layers for each observation
     layers = [layer.weight.T for layer in network if isinstance(layer, nn.Linear)]
     read = torch.randn(BATCH * shots, len(layers[0])) if layers else torch.zeros(0)
 
@@ -74,7 +74,7 @@ def products(shots: int, adapter: ClosedFormAdapter) -> Callable[[], None]:
             seen.mT @ seen
         else:
             white.mT @ white
-            root @ spread @ root.T
+            root @ covariance @ root.T
         hidden = read
         for layer in layers:
             hidden = hidden @ layer
@@ -83,7 +83,7 @@ def products(shots: int, adapter: ClosedFormAdapter) -> Callable[[], None]:
 
 
 def main() -> None:
-    knowledge = made_up()
+    knowledge = random_knowledge()
     adapters = {
         name: build_adapter(adapter_config(name), knowledge).eval() for name in ("bayes", "chn-bayes")
     }
@@ -91,22 +91,22 @@ def main() -> None:
         states = {name: adapter.refine(knowledge.states) for name, adapter in adapters.items()}
         print("| shots | " + " | ".join(f"{name}, ms a feature | × products" for name in adapters) + " |")
         for shots in SHOTS:
-            batch, taken = new_features(BATCH, shots), {}
+            batch, times = new_features(BATCH, shots), {}
             for _ in range(ROUNDS):
                 for name, adapter in adapters.items():
                     bare = products(shots, adapter)
-                    taken.setdefault((name, "bare"), []).append(timed(bare))
+                    times.setdefault((name, "bare"), []).append(timed(bare))
                     made = timed(lambda a=adapter, n=name, b=batch: a.adapt(b, states[n]))
-                    taken.setdefault((name, "made"), []).append(made)
-            told = []
+                    times.setdefault((name, "made"), []).append(made)
+            columns = []
             for name in adapters:
-                made, bare = (float(np.median(taken[name, what])) for what in ("made", "bare"))
-                told.append(
+                made, bare = (float(np.median(times[name, key])) for key in ("made", "bare"))
+                columns.append(
                     f"{made / BATCH * 1000:.3f} | {made / bare:.1f}"
                     if shots
                     else f"{made / BATCH * 1000:.3f} | –"
                 )
-            print(f"| {shots} | " + " | ".join(told) + " |", flush=True)
+            print(f"| {shots} | " + " | ".join(columns) + " |", flush=True)
         stream(adapters["chn-bayes"], states["chn-bayes"])
 
 

@@ -1,14 +1,14 @@
-"""One epoch of pretraining and of meta-training, beside a plain dense version and the bare GEMMs.
+"""Measure an epoch of pretraining and of meta-training, compared with a dense version and bare GEMMs.
 
-The table has the shape of MovieLens-1M (6,040 rows × 3,706 features, a million ratings of 1 to 5, as
-skewed): 60 % of the features train the backbone, 30 % the hypernetwork.
+The table has the shape of MovieLens-1M: 6,040 rows × 3,706 features, and a million ratings of 1 to 5 with the
+same skew. 60 % of the features train the backbone, 30 % the hypernetwork.
 
-- "dense" is how such models are commonly written: (batch × features × dims) tensors, rows encoded anew
-  in every step. It is timed on a few batches and scaled up to the epoch.
-- "GEMMs" are only the matrix products that any implementation needs: the encoder's, the shared
-  decoder's and the heads', there and back.
+- "dense" is the usual implementation: (batch × features × dims) tensors, with rows encoded again in every
+  step. It is timed on a few batches and scaled up to the epoch.
+- "GEMMs" are only the matrix products that every implementation needs: those of encoder, shared decoder and
+  heads, forward and backward.
 
-Everything is timed in one run, alternating, and the median is reported: compare the ratios.
+All are timed alternately in one run, and the medians are printed: compare the ratios.
 
     python benchmarks/epochs.py            # add --quick for a smaller table
 """
@@ -55,7 +55,7 @@ PAPER_CHN = CHNConfig(metadata_encoding=5, metadata_layers=(10,), parameter_laye
 
 
 def ratings(rows: int, features: int, observations: int) -> Cells:
-    """Random ratings with a long tail of features and of rows, as in MovieLens-1M."""
+    """Draw random ratings with a long tail of features and of rows, as in MovieLens-1M."""
     generator = torch.Generator().manual_seed(0)
     popularity = torch.arange(1, features + 1).double().pow(-0.8)
     activity = torch.arange(1, rows + 1).double().pow(-0.5)
@@ -101,26 +101,26 @@ def seconds(work: Callable[[], None]) -> float:
 
 
 def compare(title: str, works: dict[str, tuple[Callable[[], None], float]], rounds: int) -> dict[str, object]:
-    """Run each work in turn, several rounds; the number beside each scales it up to an epoch."""
+    """Run all ``works`` in turn for several rounds; each has a factor that scales it up to an epoch."""
     times: dict[str, list[float]] = {name: [] for name in works}
     for turn in range(rounds + 1):
         for name, (work, scale) in works.items():
-            taken = seconds(work) * scale
+            duration = seconds(work) * scale
             if turn > 0:  # the first round warms up
-                times[name].append(taken)
-    middle = {name: statistics.median(each) for name, each in times.items()}
-    faster, against = middle["dense"] / middle["headstart"], middle["headstart"] / middle["GEMMs"]
-    print(f"{title:<34}" + "  ".join(f"{name} {value:8.3f} s" for name, value in middle.items()), end="")
+                times[name].append(duration)
+    medians = {name: statistics.median(durations) for name, durations in times.items()}
+    faster, against = medians["dense"] / medians["headstart"], medians["headstart"] / medians["GEMMs"]
+    print(f"{title:<34}" + "  ".join(f"{name} {value:8.3f} s" for name, value in medians.items()), end="")
     print(f"   {faster:6.1f}× faster than dense, {against:4.1f}× the GEMMs", flush=True)
-    return {"title": title, "seconds": middle, "faster_than_dense": faster, "over_gemms": against}
+    return {"title": title, "seconds": medians, "faster_than_dense": faster, "over_gemms": against}
 
 
 def peak_gib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
-def own_peak(known: Cells, kinds: Tensor, tasks: FeatureBatch) -> float:
-    """Peak memory of an epoch of each stage with the defaults, while nothing else has run yet."""
+def peak_of_defaults(known: Cells, kinds: Tensor, tasks: FeatureBatch) -> float:
+    """Return the peak memory of one epoch of each stage with the defaults, before anything else runs."""
     model = PVAE(PVAEConfig(), kinds, value_grid(known))
     pvae_epoch(known, model, 256)()
     metadata = torch.rand(len(kinds), 19)
@@ -142,14 +142,16 @@ def main() -> None:
     order = torch.randperm(features, generator=torch.Generator().manual_seed(1))
     by_feature = cells.transpose()
     trained = order[: int(0.6 * features)]
-    met = order[int(0.6 * features) : int(0.9 * features)]
+    meta_trained = order[int(0.6 * features) : int(0.9 * features)]
     known = by_feature.take(trained).transpose()
-    found: list[dict[str, object]] = []
+    comparisons: list[dict[str, object]] = []
     kinds = torch.full((len(trained),), KindType.RATING)
     tasks = FeatureBatch(
-        by_feature.take(met), torch.rand(len(met), 19), torch.full((len(met),), KindType.RATING)
+        by_feature.take(meta_trained),
+        torch.rand(len(meta_trained), 19),
+        torch.full((len(meta_trained),), KindType.RATING),
     )
-    own = own_peak(known, kinds, tasks)
+    default_peak = peak_of_defaults(known, kinds, tasks)
     presets = (("defaults", PVAEConfig(), 256, CHNConfig(), 64), ("paper", PAPER, 1000, PAPER_CHN, 256))
     for title, config, batch, chn, size in presets:
         model, other = (PVAE(config, kinds, value_grid(known)) for _ in range(2))
@@ -158,7 +160,7 @@ def main() -> None:
             "GEMMs": (pvae_gemms(known, config, batch), 1.0),
             "dense": (dense_pvae_batches(known, DensePVAE(other), batch, 1), rows / batch),
         }
-        found.append(compare(f"pretraining, {title}", works, options.rounds))
+        comparisons.append(compare(f"pretraining, {title}", works, options.rounds))
         metadata = torch.rand(len(trained), 19)
         knowledge = Knowledge(
             model.states(known), known, model.heads.detach(), metadata, kinds, model.likelihood
@@ -169,14 +171,14 @@ def main() -> None:
             "GEMMs": (meta_gemms(tasks, adapter, size), 1.0),
             "dense": (dense_meta_batches(tasks, twin, DensePVAE(model), known, size), len(tasks) / size),
         }
-        found.append(compare(f"meta-training, {title}", works, options.rounds))
-    print(f"peak memory: {own:.1f} GiB before any dense version ran, {peak_gib():.1f} GiB with them")
+        comparisons.append(compare(f"meta-training, {title}", works, options.rounds))
+    print(f"peak memory: {default_peak:.1f} GiB before any dense version ran, {peak_gib():.1f} GiB with them")
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump(
                 {
-                    "comparisons": found,
-                    "peak_gib": own,
+                    "comparisons": comparisons,
+                    "peak_gib": default_peak,
                     "peak_with_dense_gib": peak_gib(),
                     "threads": torch.get_num_threads(),
                 },

@@ -1,4 +1,4 @@
-"""What ``epochs.py`` compares with: the usual dense versions, and the bare matrix products."""
+"""The references of ``epochs.py``: the usual dense versions, and the bare matrix products."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def step(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
     optimizer.step()
 
 
-def written(cells: Cells) -> tuple[Tensor, Tensor]:
-    """All cells, with a mask of those that are observed: two of (rows, features)."""
+def to_dense(cells: Cells) -> tuple[Tensor, Tensor]:
+    """Return dense values and a mask of the observed cells, both (rows, features)."""
     values, mask = torch.zeros(2, len(cells), cells.width)
     values[cells.lines, cells.index], mask[cells.lines, cells.index] = cells.values, 1.0
     return values, mask
 
 
 class DensePVAE(nn.Module):
-    """The same model in the usual way: every feature of every row is embedded, then masked."""
+    """The same model in the usual implementation: it embeds every feature of every row, then masks."""
 
     def __init__(self, model: PVAE) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ def dense_pvae_batches(cells: Cells, model: DensePVAE, batch: int, few: int) -> 
 
     def batches() -> None:
         for rows in torch.randperm(len(cells))[: few * batch].split(batch):
-            step(optimizer, model.loss(*written(cells.take(rows))))
+            step(optimizer, model.loss(*to_dense(cells.take(rows))))
 
     return batches
 
@@ -70,18 +70,18 @@ def dense_pvae_batches(cells: Cells, model: DensePVAE, batch: int, few: int) -> 
 def dense_meta_batches(
     tasks: FeatureBatch, adapter: ContextualHypernetwork, model: DensePVAE, cells: Cells, batch: int
 ) -> Callable[[], None]:
-    """One step as commonly written: each batch of features encodes every row anew, densely."""
+    """Return one step of the usual implementation: each batch of features encodes all rows, densely."""
     optimizer = torch.optim.Adam(adapter.parameters(), fused=True)
     generator = torch.Generator().manual_seed(0)
 
     def states() -> Iterator[tuple[Tensor, Tensor]]:
         for rows in torch.arange(len(cells)).split(500):
-            values, mask = written(cells.take(rows))
+            values, mask = to_dense(cells.take(rows))
             with torch.no_grad():
                 mean, _ = model.encode(values, mask)
                 yield mean, model.fast.decoder(mean)
 
-    def one() -> None:
+    def run_step() -> None:
         part = tasks.take(torch.randperm(len(tasks))[:batch])
         episode = draw_episode(part, adapter.knowledge.states, draw_shots(part, 32, generator), generator)
         codes, activations = (torch.cat(each) for each in zip(*states(), strict=True))
@@ -103,11 +103,11 @@ def dense_meta_batches(
         mask[episode.targets.lines, episode.targets.index] = 1.0
         step(optimizer, (mask * (truth - predicted) ** 2).sum() / mask.sum())
 
-    return one
+    return run_step
 
 
 def product(left: Tensor, right: Tensor) -> None:
-    """A linear layer's three products: forward, and the gradients of both sides."""
+    """Compute the three products of a linear layer: forward, and the gradients of both sides."""
     out = left @ right
     out @ right.T
     left.T @ out
@@ -145,6 +145,6 @@ def meta_gemms(tasks: FeatureBatch, adapter: ContextualHypernetwork, batch: int)
         for _ in range(steps):
             for left, right in sides:
                 product(left, right)
-            (heads @ activation) @ activation.T  # the rows are frozen: no gradient of theirs
+            (heads @ activation) @ activation.T  # the rows are frozen and need no gradient
 
     return gemms

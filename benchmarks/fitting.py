@@ -1,10 +1,11 @@
-"""How long a fit of the default takes, alone and beside another version of the package.
+"""Measure the time of a fit with the defaults, alone or compared with another version of the package.
 
     OMP_NUM_THREADS=1 python benchmarks/fitting.py --data DATA --set movielens --beside ../before/src
 
-Each fit is a fresh process; the versions take turns, so that a busy machine slows both. Seconds of the
-processor are compared, because others disturb them less. ``--split`` draws a tenth of the features, which are
-held out; how well they are predicted from their first observations is printed with the time.
+Each fit is a fresh process; the versions take turns, so that a busy machine slows both. CPU seconds are
+compared, because other processes affect them less. ``--split`` is the seed that draws a tenth of the
+features, which are held out; the error of their predictions from their first observations is printed with
+the time.
 """
 
 from __future__ import annotations
@@ -31,31 +32,31 @@ def main() -> None:
     parser.add_argument("--split", type=int, default=100)
     parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--beside", type=Path, help="folder src of another version")
-    parser.add_argument("--out", type=Path, help="write what was measured as JSON")
+    parser.add_argument("--out", type=Path, help="write the measurements as JSON")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.worker:
-        print(json.dumps(fit(given.data, given.set, given.split)))
+    options = parser.parse_args()
+    if options.worker:
+        print(json.dumps(fit(options.data, options.set, options.split)))
         return
     here = Path(__file__).resolve().parents[1] / "src"
-    versions = {"this": here} | ({} if given.beside is None else {"beside": given.beside.resolve()})
+    versions = {"this": here} | ({} if options.beside is None else {"beside": options.beside.resolve()})
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in versions}
-    for _ in range(given.turns):
+    for _ in range(options.turns):
         for name, source in versions.items():
-            found[name].append(_run(source, given))
+            found[name].append(_run(source, options))
             print(name, found[name][-1], flush=True)
     least = {name: min(run["cpu"] for run in runs) for name, runs in found.items()}
-    print("least seconds of the processor:", {name: round(seconds, 1) for name, seconds in least.items()})
-    if given.beside is not None:
+    print("least CPU seconds:", {name: round(seconds, 1) for name, seconds in least.items()})
+    if options.beside is not None:
         print(f"ratio: {least['beside'] / least['this']:.2f}")
-    if given.out is not None:
-        given.out.write_text(json.dumps(found, indent=1))
+    if options.out is not None:
+        options.out.write_text(json.dumps(found, indent=1))
 
 
-def _run(source: Path, given: argparse.Namespace) -> dict[str, Any]:
+def _run(source: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Measure one version in a fresh process."""
-    command = [sys.executable, __file__, "--worker", "--set", given.set, "--split", str(given.split)]
-    command += [] if given.data is None else ["--data", str(given.data)]
+    command = [sys.executable, __file__, "--worker", "--set", options.set, "--split", str(options.split)]
+    command += [] if options.data is None else ["--data", str(options.data)]
     environment = {**os.environ, "PYTHONPATH": str(source)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     facts: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -79,7 +80,7 @@ def fit(data: Path | None, name: str, split: int) -> dict[str, Any]:
 
 
 def _errors(model: Any, table: Any) -> list[float]:
-    """The error after each number of shots, on observations that follow the most shots; in data units."""
+    """Return the RMSE at each number of shots, on observations after the largest number, in data units."""
     order = np.random.default_rng(0).permutation(len(table))
     order = order[np.argsort(table.feature_index[order], kind="stable")]
     feature = table.feature_index[order].astype(np.int64)
@@ -92,21 +93,21 @@ def _errors(model: Any, table: Any) -> list[float]:
         squared, count = 0.0, 0
         for start in range(0, len(large), BATCH):
             part = large[start : start + BATCH]
-            asked = {}
-            for each in part.tolist():
-                shown = order[(feature == each) & (rank < shots)]
-                own = {key: value for key, value in metadata[each].items() if value is not None}
-                asked[names[each]] = {
-                    "metadata": own or None,
-                    "observations": {rows[table.row_index[i]]: float(table.values[i]) for i in shown},
+            new = {}
+            for position in part.tolist():
+                context = order[(feature == position) & (rank < shots)]
+                described = {key: value for key, value in metadata[position].items() if value is not None}
+                new[names[position]] = {
+                    "metadata": described or None,
+                    "observations": {rows[table.row_index[i]]: float(table.values[i]) for i in context},
                 }
-            model.add_features(asked)
-            mean = np.asarray(model.predict(rows, list(asked)).mean)
-            for place, each in enumerate(part.tolist()):
-                targets = order[(feature == each) & (rank >= SHOTS[-1])]
-                apart = mean[table.row_index[targets], place] - table.values[targets]
-                squared, count = squared + float((apart**2).sum()), count + len(targets)
-                model.remove_feature(names[each])
+            model.add_features(new)
+            mean = np.asarray(model.predict(rows, list(new)).mean)
+            for column, position in enumerate(part.tolist()):
+                targets = order[(feature == position) & (rank >= SHOTS[-1])]
+                residuals = mean[table.row_index[targets], column] - table.values[targets]
+                squared, count = squared + float((residuals**2).sum()), count + len(targets)
+                model.remove_feature(names[position])
         errors.append((squared / count) ** 0.5)
     return errors
 

@@ -1,13 +1,13 @@
-"""Does a model that takes observations as they come keep up with one that is fitted again?
+"""Compare a model that observes arriving values with a model that is fitted again.
 
     python benchmarks/living.py --data /path/to/data --set movielens --out living
 
-Two questions. **Stream**: a model is fitted on the first half of every row's observations (in a random
-order). The second half then arrives in random order, in blocks; a tenth of all observations is in neither
-and measures the error. At each step: the error of the model as it was fitted (frozen), of the same model
-that has observed what arrived (living), and of one that is fitted anew on everything (refit). **New
-features**: rows known only by 16 features that were added after ``fit``, against the same rows where these
-features were in the table from the start. Written: ``living-SET.json``.
+Two parts. **Stream**: a model is fitted on half of the observations of every row (in a random order). The
+other half then arrives in random order, in blocks; a tenth of all observations is in neither half and
+measures the error. Measured at each step: the error of the model without changes (frozen), of the same
+model after ``observe`` (living), and of a model fitted on all observations so far (refit). **New
+features**: rows with observations of only 16 features that were added after ``fit``, compared with the same
+rows where these features were in the table from the start. Written: ``living-SET.json``.
 """
 
 from __future__ import annotations
@@ -38,28 +38,30 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=4, help="how often errors are measured")
     parser.add_argument("--blocks", type=int, default=10, help="blocks of observations between two steps")
     parser.add_argument("--adapter", default="bayes")
-    parser.add_argument("--skip", default="", help="stream or features: what not to run")
+    parser.add_argument("--skip", default="", help="stream or features: the part to leave out")
     parser.add_argument("--out", type=Path, required=True)
-    given = parser.parse_args()
-    given.out.mkdir(parents=True, exist_ok=True)
-    table = some_rows(load_dataset(given.set, given.data), given.rows)
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    table = some_rows(load_dataset(options.set, options.data), options.rows)
     results: dict[str, object] = {
-        "set": given.set, "rows": len(table.rows), "features": len(table.features),
-        "observations": len(table), "adapter": given.adapter, "threads": torch.get_num_threads(),
+        "set": options.set, "rows": len(table.rows), "features": len(table.features),
+        "observations": len(table), "adapter": options.adapter, "threads": torch.get_num_threads(),
     }  # fmt: skip
-    if given.skip != "features":
-        results["rows known by new features"] = new_features(table, given.adapter)
+    if options.skip != "features":
+        results["rows known by new features"] = new_features(table, options.adapter)
         print(results["rows known by new features"], flush=True)
-    if given.skip != "stream":
-        results["stream"] = stream(table, given.adapter, given.steps, given.blocks)
-    (given.out / f"living-{given.set}.json").write_text(json.dumps(results, indent=1) + "\n")
+    if options.skip != "stream":
+        results["stream"] = stream(table, options.adapter, options.steps, options.blocks)
+    (options.out / f"living-{options.set}.json").write_text(json.dumps(results, indent=1) + "\n")
 
 
 def some_rows(table: Table, share: float) -> Table:
-    kept = np.random.default_rng(0).random(len(table.rows)) < share
-    inside, place = kept[table.row_index], np.cumsum(kept) - 1
-    names = Names([name for name, keep in zip(table.rows, kept, strict=True) if keep], "row")
-    return replace(table, rows=names, row_index=place[table.row_index[inside]],
+    selected = np.random.default_rng(0).random(len(table.rows)) < share
+    inside, positions = selected[table.row_index], np.cumsum(selected) - 1
+    names = Names(
+        [name for name, is_selected in zip(table.rows, selected, strict=True) if is_selected], "row"
+    )
+    return replace(table, rows=names, row_index=positions[table.row_index[inside]],
                    feature_index=table.feature_index[inside], values=table.values[inside])  # fmt: skip
 
 
@@ -75,10 +77,10 @@ def frame(table: Table, cells: NDArray[np.int64]) -> pa.Table:
 
 
 def errors(model: Headstart, table: Table, cells: NDArray[np.int64]) -> dict[str, float]:
-    """The root of the mean squared error at these cells of features that the model knows."""
+    """Return the RMSE at these cells, for features of the model."""
     known = np.array([name in model.fitted_.catalogue for name in table.features])
     cells = cells[known[table.feature_index[cells]]]
-    names = [name for name, there in zip(table.features, known, strict=True) if there]
+    names = [name for name, is_known in zip(table.features, known, strict=True) if is_known]
     column = np.cumsum(known) - 1
     squared, total = 0.0, 0
     for rows in np.array_split(np.unique(table.row_index[cells]), 16):
@@ -109,38 +111,38 @@ def stream(table: Table, adapter: str, steps: int, blocks: int) -> list[dict[str
         began = time.perf_counter()
         for block in np.array_split(cells, blocks):
             living.observe(frame(table, block))
-        took = time.perf_counter() - began
+        seconds = time.perf_counter() - began
         seen = first.copy()
         seen[np.concatenate(np.array_split(arriving, steps)[:step])] = True
         began = time.perf_counter()
         refit = Headstart(adapter=adapter, quiet=True).fit(part(table, seen))
         fitting = time.perf_counter() - began
-        cells_held = np.flatnonzero(test)
+        test_cells = np.flatnonzero(test)
         rmse = {
-            "living": errors(living, table, cells_held)["rmse"],
-            "refit": errors(refit, table, cells_held)["rmse"],
+            "living": errors(living, table, test_cells)["rmse"],
+            "refit": errors(refit, table, test_cells)["rmse"],
         }
         found.append({
             "share": step / steps, "frozen": frozen, **rmse,
             "living / refit": rmse["living"] / rmse["refit"],
-            "ms per observation": 1e3 * took / len(cells), "seconds of refit": fitting,
+            "ms per observation": 1e3 * seconds / len(cells), "seconds of refit": fitting,
         })  # fmt: skip
         print(found[-1], flush=True)
     return found
 
 
 def new_features(table: Table, adapter: str) -> dict[str, float]:
-    """Rows known by features that were added after fit, or that were in the table from the start."""
+    """Return the errors at rows whose observed features were added after ``fit``, or were in the table."""
     random = np.random.default_rng(2)
     popular = np.argsort(-table.counts)[: 8 * NEW_FEATURES]
     later = random.choice(popular, NEW_FEATURES, replace=False)
     new_rows = random.random(len(table.rows)) < 0.2
     old, inside = ~new_rows[table.row_index], np.isin(table.feature_index, later)
     targets = np.flatnonzero(~old & ~inside)
-    told: dict[str, dict[str, float]] = {table.rows[row]: {} for row in np.flatnonzero(new_rows)}
+    contexts: dict[str, dict[str, float]] = {table.rows[row]: {} for row in np.flatnonzero(new_rows)}
     for cell in np.flatnonzero(~old & inside):
         row, feature = table.row_index[cell], table.feature_index[cell]
-        told[table.rows[row]][table.features[feature]] = table.values[cell]
+        contexts[table.rows[row]][table.features[feature]] = table.values[cell]
     without = Headstart(adapter=adapter, quiet=True).fit(_old_rows(part(table, old & ~inside), new_rows))
     for feature in table.features.take(later):
         if feature in without.features:
@@ -153,23 +155,23 @@ def new_features(table: Table, adapter: str) -> dict[str, float]:
     before = Headstart(adapter=adapter, quiet=True).fit(_old_rows(part(table, old), new_rows))
     found = {
         "spread": float(table.values[targets].std()),
-        "observed per row": np.mean([len(t) for t in told.values()]),
+        "observed per row": np.mean([len(t) for t in contexts.values()]),
     }
-    for name, model, given in (
-        ("nothing observed", without, {row: {} for row in told}),
-        ("features added after fit", without, told),
-        ("features in the table", before, told),
+    for name, model, observations in (
+        ("nothing observed", without, {row: {} for row in contexts}),
+        ("features added after fit", without, contexts),
+        ("features in the table", before, contexts),
     ):
         model = _copy(model)
-        model.add_rows(given)
+        model.add_rows(observations)
         found[name] = errors(model, table, targets)["rmse"]
     return found
 
 
 def _old_rows(table: Table, new: NDArray[np.bool_]) -> Table:
-    place = np.cumsum(~new) - 1
-    names = Names([name for name, there in zip(table.rows, new, strict=True) if not there], "row")
-    return replace(table, rows=names, row_index=place[table.row_index])
+    positions = np.cumsum(~new) - 1
+    names = Names([name for name, is_new in zip(table.rows, new, strict=True) if not is_new], "row")
+    return replace(table, rows=names, row_index=positions[table.row_index])
 
 
 def _copy(model: Headstart) -> Headstart:

@@ -1,11 +1,11 @@
-"""What does one observation cost, taken by its row and its feature together?
+"""Measure the time of ``observe`` for one observation, which updates its row and its feature.
 
     python benchmarks/observing.py --data /path/to/data --out observing.json
 
-A model is fitted on MovieLens-1M, as ratings, as reals (with a little noise) and as 0 and 1, with few sweeps:
-how well it predicts does not matter here. Then single triples are observed, their rows drawn at random and
-their features as often as they are rated. Printed and written, in milliseconds: the least and the median
-time, and both of the CPU time, to which other work on the machine does not add.
+A model is fitted on MovieLens-1M, as ratings, as reals (with some noise) and as 0 and 1. It is fitted with
+few sweeps, because its accuracy does not matter here. Then it observes single triples with random rows, and
+with features in proportion to their ratings. Printed and written, in milliseconds: least and median of the
+elapsed time and of the CPU time, to which other work on the machine does not add.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ def main() -> None:
     parser.add_argument("--sweeps", type=int, default=6)
     parser.add_argument("--kinds", nargs="+", default=["rating", "real", "binary"])
     parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    table, found = load_dataset("movielens", given.data), {}
-    for kind in given.kinds:
-        backbone = {"name": "factorisation", "sweeps": given.sweeps}
+    table, times = load_dataset("movielens", options.data), {}
+    for kind in options.kinds:
+        backbone = {"name": "factorisation", "sweeps": options.sweeps}
         model = Headstart(adapter="bayes", backbone=backbone, quiet=True).fit(of_kind(table, kind))
-        found[kind] = observed(model, kind, given.triples)
-        print(kind, {name: round(value, 2) for name, value in found[kind].items()}, flush=True)
-    if given.out is not None:
-        given.out.write_text(json.dumps(found, indent=1) + "\n")
+        times[kind] = time_observe(model, kind, options.triples)
+        print(kind, {name: round(value, 2) for name, value in times[kind].items()}, flush=True)
+    if options.out is not None:
+        options.out.write_text(json.dumps(times, indent=1) + "\n")
 
 
 def of_kind(table: Table, kind: str) -> Table:
-    """The same observations as ratings, reals or 0 and 1."""
+    """Return the same observations as ratings, reals or 0 and 1."""
     if kind == "rating":
         return table
     if kind == "binary":
@@ -60,7 +60,7 @@ def of_kind(table: Table, kind: str) -> Table:
     )
 
 
-def observed(model: Headstart, kind: str, count: int) -> dict[str, float]:
+def time_observe(model: Headstart, kind: str, count: int) -> dict[str, float]:
     random = np.random.default_rng(1)
     rows, features = list(model.rows), model.features
     shots = np.array([model.feature(name).shots for name in features])
@@ -79,9 +79,9 @@ def observed(model: Headstart, kind: str, count: int) -> dict[str, float]:
         cpu.append(1000 * (time.thread_time() - began))
     times = {"wall": wall[WARM_UP:], "cpu": cpu[WARM_UP:]}
     return {
-        f"{name} {which}": float(of(each))
-        for name, each in times.items()
-        for which, of in (("least", np.min), ("median", np.median))
+        f"{name} {statistic}": float(function(milliseconds))
+        for name, milliseconds in times.items()
+        for statistic, function in (("least", np.min), ("median", np.median))
     }
 
 

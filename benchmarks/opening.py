@@ -1,12 +1,11 @@
-"""What does it cost to open a saved model, and to take one observation into it?
+"""Measure the time to open a saved model, and to add one observation to it.
 
     python benchmarks/opening.py --features 1000 10000 100000 --out opening.json
 
-A small model is fitted and many features are added, with three observations each. Printed and written, in
-milliseconds of the processor, to which other work on the machine does not add, the least of several times: to
-read the saved model as a whole, as models without a journal are; to ``load`` it; to open it without
-verifying; to change one feature by one observation and save the whole model; and the same by ``updating``,
-with a journal that is empty and with one of so many changes.
+A small model is fitted, and many features are added with three observations each. Printed and written, in
+milliseconds of CPU time, the least of ``--repeats``: reading the whole model; ``load``;
+``load(verify=False)``; adding one observation and saving the whole model; and the same by ``updating``,
+with an empty journal and with a journal of ``--changes`` changes.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import pyarrow as pa
 import torch
 
 from headstart import Headstart, Table
-from headstart.model.saving import loading as opening
+from headstart.model.saving.loading import read_whole
 
 ROWS, FITTED, AT_ONCE = 400, 60, 20_000
 
@@ -34,19 +33,21 @@ def main() -> None:
     parser.add_argument("--changes", type=int, default=100)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    small, found = fitted(), {}
-    for features in given.features:
+    small, found = fit_small_model(), {}
+    for features in options.features:
         with tempfile.TemporaryDirectory() as folder:
-            found[features] = measured(grown(small, features), Path(folder), given.changes, given.repeats)
+            found[features] = measure(
+                add_features(small, features), Path(folder), options.changes, options.repeats
+            )
         print(features, {name: round(value, 1) for name, value in found[features].items()}, flush=True)
-    if given.out is not None:
-        given.out.write_text(json.dumps(found, indent=1) + "\n")
+    if options.out is not None:
+        options.out.write_text(json.dumps(found, indent=1) + "\n")
 
 
-def fitted() -> Headstart:
-    """A model of few features."""
+def fit_small_model() -> Headstart:
+    """Fit a model of ``FITTED`` features."""
     random = np.random.default_rng(0)
     outputs = random.normal(size=(ROWS, 8)) @ random.normal(size=(8, FITTED))
     values = np.clip(np.round(3 + 0.8 * (outputs + 0.5 * random.normal(size=outputs.shape))), 1, 5)
@@ -57,8 +58,8 @@ def fitted() -> Headstart:
     return Headstart(adapter="bayes", backbone=backbone, quiet=True).fit(table)
 
 
-def grown(small: Headstart, features: int) -> Headstart:
-    """The same model with so many features."""
+def add_features(small: Headstart, features: int) -> Headstart:
+    """Return the model with further features, ``features`` in all."""
     model = Headstart(**small.get_params())
     model.fitted_ = small.fitted_
     for start in range(FITTED, features, AT_ONCE):
@@ -71,35 +72,35 @@ def grown(small: Headstart, features: int) -> Headstart:
     return model
 
 
-def measured(model: Headstart, folder: Path, changes: int, repeats: int) -> dict[str, float]:
-    """All times of one model, in milliseconds, and its size in megabytes."""
+def measure(model: Headstart, folder: Path, changes: int, repeats: int) -> dict[str, float]:
+    """Return all times of a model in milliseconds, and its size in megabytes."""
     place, count = folder / "m", 0
     model.save(place)
     size = sum(path.stat().st_size for path in place.iterdir()) / 1e6
 
-    def whole() -> None:
+    def save_whole() -> None:
         changed = Headstart(**model.get_params())
-        changed.fitted_ = opening.read_whole(place).fitted
+        changed.fitted_ = read_whole(place).fitted
         changed.observe([("u1", "n100", 3)])
         changed.save(folder / "other")
 
-    def journaled() -> None:
+    def append_to_journal() -> None:
         nonlocal count
         count += 1
         with Headstart.updating(place) as changed:
             changed.observe([(f"u{count}", f"n{100 + count}", 3)])
 
-    found = {
+    times = {
         "megabytes": size,
-        "read whole": least(lambda: opening.read_whole(place), repeats),
+        "read whole": least(lambda: read_whole(place), repeats),
         "load": least(lambda: Headstart.load(place), repeats),
         "load without verifying": least(lambda: Headstart.load(place, verify=False), repeats),
-        "observe and save all": least(whole, max(1, repeats // 2)),
-        "observe to the journal": least(journaled, repeats),
+        "observe and save all": least(save_whole, max(1, repeats // 2)),
+        "observe to the journal": least(append_to_journal, repeats),
     }
     while count < changes:
-        journaled()
-    return {**found, f"the same after {changes} changes": least(journaled, repeats)}
+        append_to_journal()
+    return {**times, f"the same after {changes} changes": least(append_to_journal, repeats)}
 
 
 def least(work: Callable[[], object], repeats: int) -> float:

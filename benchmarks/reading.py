@@ -1,6 +1,8 @@
-"""How fast, and in how much memory, long tables are read: ``python benchmarks/reading.py [--millions 10]``.
+"""Measure time and memory of reading long tables from CSV and Parquet.
 
-Each file is read in a process of its own, so that the peak is that of the reading alone.
+    python benchmarks/reading.py --millions 10
+
+Each file is read in a process of its own, so that the peak memory is that of reading alone.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ def write(folder: Path, millions: int) -> list[Path]:
     with pa_csv.CSVWriter(paths[0], schema) as as_csv, pq.ParquetWriter(paths[1], schema) as as_parquet:
         for part in range(millions):
             row = generator.integers(0, ROWS, PART)
-            # Each million has features of its own residue, so that no (row, feature) contradicts another.
+            # Each million has its own features (by residue), so that no (row, feature) occurs twice.
             cell = np.unique(row * (FEATURES // millions) + generator.integers(0, FEATURES // millions, PART))
             generator.shuffle(cell)
             row, feature = np.divmod(cell, FEATURES // millions)
@@ -62,12 +64,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--millions", type=int, default=10)
     parser.add_argument("--read", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.read:
-        read(given.read)
+    options = parser.parse_args()
+    if options.read:
+        read(options.read)
         return
     with tempfile.TemporaryDirectory() as folder:
-        for path in write(Path(folder), given.millions):
+        for path in write(Path(folder), options.millions):
             subprocess.run([sys.executable, __file__, "--read", str(path)], check=True)
 
 

@@ -1,11 +1,11 @@
-"""How time, memory and disk grow with a table, and whether a model stays as good.
+"""Measure the growth of time, memory, disk and error with the size of a table.
 
     python benchmarks/scale.py --sizes 1M 3M 10M 100M:2M:100k --out scale
 
 A size is a number of observations, or OBSERVATIONS:ROWS:FEATURES. Each table is made once
-(``scale_tables.py``), as a folder of Parquet files. Each size then runs in a fresh process: read, fit, save,
-load, add features, observe, predict; a process that takes more memory than ``--memory`` (GiB) is ended.
-Written: ``SIZE-ADAPTER.json`` for each, which a later run does not repeat, and ``growth.png``.
+(``scale_tables.py``), as a folder of Parquet files. Each size then runs in a fresh process: read, fit,
+save, load, add features, observe, predict; a process that takes more memory than ``--memory`` (GiB) is
+killed. Written: ``SIZE-ADAPTER.json`` for each size, which a later run does not repeat, and ``growth.png``.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ GIB = 2**30
 # The parts of a fit that are timed, by the module that calls them.
 PARTS = {
     "sweeps": ("headstart.training.recipe", "pretrain"),
-    "row states": ("headstart.training.recipe", "knowledge_of"),
+    "row states": ("headstart.training.recipe", "build_knowledge"),
     "folds": ("headstart.training.recipe", "cross_fitted_tasks"),
-    "new heads": ("headstart.training.recipe", "with_new_heads"),
+    "new heads": ("headstart.training.recipe", "cross_fit_heads"),
     "adapter": ("headstart.training.recipe", "train_adapter"),
-    "calibration": ("headstart.training.recipe", "outcomes_of"),
-    "heads": ("headstart.model.fitting", "_assembled"),
+    "calibration": ("headstart.training.recipe", "predict_held_out"),
+    "heads": ("headstart.model.fitting", "_build_state"),
 }
 
 
@@ -47,30 +47,30 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--adapter", default="bayes")
     parser.add_argument("--memory", type=float, default=10.0, help="GiB that a process may take")
-    parser.add_argument("--sweeps", type=int, help="of the backbone, if not the usual number")
+    parser.add_argument("--sweeps", type=int, help="number of sweeps, if not the default")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--keep-model", action="store_true", help="do not remove the saved models")
-    given = parser.parse_args()
-    if given.worker is not None:
-        run(given.worker, Path(given.out), given.adapter, given.sweeps)
+    options = parser.parse_args()
+    if options.worker is not None:
+        run(options.worker, Path(options.out), options.adapter, options.sweeps)
         return
-    given.out.mkdir(parents=True, exist_ok=True)
-    for size in given.sizes:
+    options.out.mkdir(parents=True, exist_ok=True)
+    for size in options.sizes:
         shape = Shape.of(size)
-        folder = given.out / "tables" / shape.name
+        folder = options.out / "tables" / shape.name
         make(shape, folder)
-        few = "" if given.sweeps is None else f"-{given.sweeps}-sweeps"
-        result = given.out / f"{shape.name}-{given.adapter}{few}.json"
+        few = "" if options.sweeps is None else f"-{options.sweeps}-sweeps"
+        result = options.out / f"{shape.name}-{options.adapter}{few}.json"
         if not result.exists() or "failed" in json.loads(result.read_text()):
-            outcome = watched(folder, result, given.adapter, given.sweeps, given.memory)
+            outcome = run_with_limit(folder, result, options.adapter, options.sweeps, options.memory)
             print(shape.name, outcome, flush=True)
-        if not given.keep_model:
+        if not options.keep_model:
             subprocess.run(["rm", "-rf", str(folder / "model")], check=True)
-    draw(given.out, given.adapter)
+    draw(options.out, options.adapter)
 
 
-def watched(folder: Path, result: Path, adapter: str, sweeps: int | None, memory: float) -> str:
-    """Run one size in a process of its own, and end it if it takes too much memory."""
+def run_with_limit(folder: Path, result: Path, adapter: str, sweeps: int | None, memory: float) -> str:
+    """Run one size in a process of its own, and kill it if it takes too much memory."""
     command = [sys.executable, __file__, "--worker", str(folder), "--out", str(result), "--adapter", adapter]
     command += [] if sweeps is None else ["--sweeps", str(sweeps)]
     process, most, began = subprocess.Popen(command), 0.0, time.time()
@@ -91,7 +91,7 @@ def watched(folder: Path, result: Path, adapter: str, sweeps: int | None, memory
 
 
 def _status(field: str, pid: int | str = "self") -> float:
-    """A figure of a process's memory in bytes; 0 if it has ended."""
+    """Return a field of a process's memory status in bytes; 0 if the process has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -100,7 +100,7 @@ def _status(field: str, pid: int | str = "self") -> float:
 
 
 class Record:
-    """Seconds and peak memory of stages, written as they end."""
+    """Seconds and peak memory of stages, written to a file after each stage."""
 
     def __init__(self, path: Path, facts: dict[str, Any]) -> None:
         self.path = path
@@ -108,11 +108,8 @@ class Record:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Time a stage, also in seconds of the processor, which others disturb less.
-
-        The peak of memory is that of the whole process since the stage began.
-        """
-        Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
+        """Measure a stage: elapsed and CPU seconds, and the peak memory of the process during the stage."""
+        Path("/proc/self/clear_refs").write_text("5")  # reset the high-water mark
         began, cpu = time.perf_counter(), time.process_time()
         yield
         seconds = self.facts["seconds"]
@@ -124,7 +121,7 @@ class Record:
         self.path.write_text(json.dumps(self.facts, indent=1))
 
     def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The same function as a stage."""
+        """Return ``function`` measured as the stage ``name``."""
 
         @wraps(function)
         def inner(*args: Any, **options: Any) -> Any:
@@ -135,7 +132,7 @@ class Record:
 
 
 def run(folder: Path, result: Path, adapter: str, sweeps: int | None) -> None:
-    """All that one process does with one table."""
+    """Read, fit, save, load, add, observe and predict one table, and write the measurements."""
     began = time.perf_counter()
     import torch
 
@@ -192,7 +189,7 @@ def run(folder: Path, result: Path, adapter: str, sweeps: int | None) -> None:
 
 
 def _first(groups: np.ndarray, count: int) -> np.ndarray:
-    """A mask of the first so many of each group."""
+    """Return a mask of the first ``count`` entries of each group."""
     mask = np.zeros(len(groups), dtype=bool)
     for group in np.unique(groups):
         mask[np.flatnonzero(groups == group)[:count]] = True
@@ -200,7 +197,7 @@ def _first(groups: np.ndarray, count: int) -> np.ndarray:
 
 
 def _errors(model: Any, rows: np.ndarray, names: np.ndarray, truth: np.ndarray) -> float:
-    """The root mean squared error of expected values beside the generating truth, cell by cell."""
+    """Return the RMSE of predicted means against the generating truth of these cells."""
     known = np.isin(rows.astype(str), list(model.rows))
     rows, names, truth = rows[known].astype(str), names[known], truth[known]
     squared, order = [], np.random.default_rng(0).permutation(len(rows))[:4000]
@@ -211,7 +208,7 @@ def _errors(model: Any, rows: np.ndarray, names: np.ndarray, truth: np.ndarray) 
 
 
 def draw(out: Path, adapter: str) -> None:
-    """Growth curves of time and memory, with the exponent of a straight line in logarithms."""
+    """Draw time, memory and disk by observations, with the exponents of power laws fitted to them."""
     import matplotlib
 
     matplotlib.use("Agg")

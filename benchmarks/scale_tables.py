@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 RANK, GENRES, NOISE = 8, 12, 0.7
 NEW, SHOTS = 32, 16  # features that are not in the table, and their observations
-TESTS = 20_000  # cells of known features whose truth is kept
+TESTS = 20_000  # cells of known features with their true means
 CHUNK = 2_000_000  # observations, about, in a file
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How large a table is."""
+    """The size of a table."""
 
     observations: int
     rows: int
@@ -53,7 +53,7 @@ def _short(number: int) -> str:
 
 
 def make(shape: Shape, folder: Path, seed: int = 0) -> None:
-    """Write the folders of observations, the metadata, and what is asked with its truth."""
+    """Write the observations, the metadata, and the test cells with their true means."""
     done = folder / "shape.json"
     if done.exists():
         return
@@ -61,7 +61,7 @@ def make(shape: Shape, folder: Path, seed: int = 0) -> None:
     rng = np.random.default_rng(seed)
     heads, bias, metadata = _features(shape.features + NEW, rng)
     pq.write_table(metadata.slice(0, shape.features), folder / "metadata.parquet")
-    # A Zipf-like law with a flat head: the most popular feature is seen by a few percent of the rows.
+    # A Zipf-like law with a flat head: a few percent of the rows observe the most popular feature.
     popularity = 1 / (np.arange(shape.features) + shape.features / 50 + 10) ** 0.9
     cumulative = np.cumsum(rng.permutation(popularity))
     cumulative /= cumulative[-1]
@@ -72,7 +72,7 @@ def make(shape: Shape, folder: Path, seed: int = 0) -> None:
         rows = np.arange(start, min(shape.rows, start + per_file))
         part = np.random.default_rng((seed, 1, number))
         factors = part.normal(size=(len(rows), RANK)).astype(np.float32)
-        # A tenth more is drawn than is wanted, because some cells are drawn twice.
+        # Somewhat more cells are drawn than needed, because some are drawn twice.
         counts = np.maximum(1, part.lognormal(np.log(usual) - 0.32, 0.8, len(rows)) * 1.05).astype(np.int64)
         counts = np.minimum(counts, shape.features // 3 + 1)
         line = np.repeat(np.arange(len(rows)), counts)
@@ -107,7 +107,7 @@ def make(shape: Shape, folder: Path, seed: int = 0) -> None:
 def _features(
     count: int, rng: np.random.Generator
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], pa.Table]:
-    """Heads, biases and metadata: a genre and a year say a part of what a feature is like."""
+    """Draw heads, biases and metadata; heads depend in part on genre and year."""
     genre, year = rng.integers(GENRES, size=count), rng.integers(1950, 2025, size=count)
     centres, slope = rng.normal(size=(GENRES, RANK)), rng.normal(size=RANK)
     age = (year - 1987) / 20

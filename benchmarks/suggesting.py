@@ -1,10 +1,10 @@
-"""Does asking the rows that ``suggest`` names beat asking rows at random?
+"""Compare observations at rows that ``suggest`` returns with observations at random rows.
 
     python benchmarks/suggesting.py --data /path/to/data --set movielens --splits 3 --out suggested
 
-New features are held out of the fit. Half of a new feature's observations are its targets, the same
-for everybody; of the other half, k are revealed: the first k of a random order, or the first k that
-``model.suggest`` names when it may choose among that half. Written: ``suggesting-SET.json`` and ``.png``.
+New features are held out from the fit. Half of the observations of a new feature are its targets, the same
+for both methods. Of the other half, k are revealed: the first k in a random order, or the first k that
+``model.suggest`` chooses from this half. Written: ``suggesting-SET.json`` and ``.png``.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ def main() -> None:
     parser.add_argument("--set", default="movielens", choices=("movielens", "elearning", "neuropathic"))
     parser.add_argument("--splits", type=int, default=3)
     parser.add_argument("--out", type=Path, required=True)
-    given = parser.parse_args()
-    given.out.mkdir(parents=True, exist_ok=True)
-    table = load_dataset(given.set, given.data)
-    runs = [run for seed in range(given.splits) for run in one_split(table, given.set, seed)]
-    data = {"name": given.set, "rows": len(table.rows), "features": len(table.features)}
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    table = load_dataset(options.set, options.data)
+    runs = [run for seed in range(options.splits) for run in score_split(table, options.set, seed)]
+    data = {"name": options.set, "rows": len(table.rows), "features": len(table.features)}
     results = Results(data=data, settings={"methods": ["suggested", "random"]}, runs=runs)
     metric = "rmse" if "rmse" in results.metrics else "auroc"
-    results.save(given.out / f"suggesting-{given.set}.json")
-    (given.out / f"suggesting-{given.set}.png").write_bytes(plot_kshot(results, [metric]))
+    results.save(options.out / f"suggesting-{options.set}.json")
+    (options.out / f"suggesting-{options.set}.png").write_bytes(plot_kshot(results, [metric]))
     print(results.to_markdown())
 
 
-def one_split(table: Table, name: str, seed: int) -> list[Run]:
+def score_split(table: Table, name: str, seed: int) -> list[Run]:
     split = split_features(table, TEST_SHARE.get(name, 0.1), seed=seed)
     new = table.with_features(split.meta_test)
     model = Headstart(random_state=seed).fit(table.without_features(new.features))
@@ -52,12 +52,12 @@ def one_split(table: Table, name: str, seed: int) -> list[Run]:
     asked: dict[str, dict[str, list[str]]] = {"suggested": {}, "random": {}}
     targets: dict[str, dict[str, float]] = {}
     for feature in new.features:
-        seen = new.observations_of(feature)
-        rows = [str(row) for row in random.permutation(list(seen))]
+        observations = new.observations_of(feature)
+        rows = [str(row) for row in random.permutation(list(observations))]
         pool, rest = rows[: len(rows) // 2], rows[len(rows) // 2 :]
         if len(pool) < 2 * SHOTS[-1]:  # with fewer there is little to choose from
             continue
-        targets[feature] = {row: seen[row] for row in rest}
+        targets[feature] = {row: observations[row] for row in rest}
         asked["random"][feature] = pool[: SHOTS[-1]]
         model.add_feature(feature, metadata=_metadata(new, feature))
         asked["suggested"][feature] = model.suggest(feature, SHOTS[-1], pool)
@@ -66,11 +66,11 @@ def one_split(table: Table, name: str, seed: int) -> list[Run]:
         run
         for method, order in asked.items()
         for shots in SHOTS
-        for run in _scored(model, new, order, targets, method, shots, seed)
+        for run in _score(model, new, order, targets, method, shots, seed)
     ]
 
 
-def _scored(
+def _score(
     model: Headstart,
     new: Table,
     order: dict[str, list[str]],
@@ -79,12 +79,12 @@ def _scored(
     shots: int,
     seed: int,
 ) -> list[Run]:
-    seen = {feature: new.observations_of(feature) for feature in order}
+    observations = {feature: new.observations_of(feature) for feature in order}
     model.add_features(
         {
             feature: {
                 "metadata": _metadata(new, feature),
-                "observations": {row: seen[feature][row] for row in rows[:shots]},
+                "observations": {row: observations[feature][row] for row in rows[:shots]},
                 "kind": new.kinds[new.features.position(feature)],
             }
             for feature, rows in order.items()
@@ -99,8 +99,8 @@ def _scored(
         model.remove_feature(feature)
     line = np.concatenate(lines)
     kinds = new.kinds.types[new.features.positions(list(order))][line]
-    found = score(np.concatenate(truths), np.concatenate(means), line, kinds)
-    return runs_of(found, seed, method, shots)
+    scores = score(np.concatenate(truths), np.concatenate(means), line, kinds)
+    return runs_of(scores, seed, method, shots)
 
 
 def _metadata(table: Table, feature: str) -> dict[str, object]:

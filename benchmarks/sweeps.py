@@ -1,15 +1,15 @@
-"""What a sweep of the factorisation costs: beside the bare sparse and dense products that it needs.
+"""Measure a sweep of the factorisation, compared with the bare sparse and dense products that it needs.
 
     python benchmarks/sweeps.py
     python benchmarks/sweeps.py --sizes 1M:20k:2k --latent 32 --sweeps 10
 
-A size is OBSERVATIONS:ROWS:FEATURES. Ratings are made up at random places, popular features more often.
-Sweeps and products take turns, so that the machine's noise falls on both alike, and are measured in seconds
-of the processor; OMP_NUM_THREADS=1 gives those of one thread. The products are: second moments, packed, and
-values × factors, both summed over each row's and over each feature's observations, as sparse products; and
-the Cholesky factor and the inverse of one matrix for each row and for each feature, in double precision.
-Printed for each size and number of factors: seconds of both for one sweep, and how many times as long the
-sweep takes. Every fifth sweep chooses anew what is worth regressing on, and is a part of the mean.
+A size is OBSERVATIONS:ROWS:FEATURES. The ratings are synthetic, at random cells, with long-tailed
+popularity. Sweeps and products take turns, so that other load on the machine affects both, and are measured
+in CPU seconds; use OMP_NUM_THREADS=1 for one thread. The products are: sparse products that sum packed
+second moments, and values × factors, over the observations of each row and of each feature; and the
+Cholesky factor and inverse of one matrix for each row and for each feature, in double precision. Printed
+for each size and number of factors: seconds of both per sweep, and their ratio. Every fifth sweep selects
+the columns of the regressions again; the mean includes these sweeps.
 """
 
 from __future__ import annotations
@@ -33,22 +33,23 @@ from scale_tables import Shape
 warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
 
 
-def made_up(observations: int, rows: int, features: int) -> Cells:
-    """Ratings of low rank with noise, at random places; about so many, as no place is taken twice."""
+def random_ratings(observations: int, rows: int, features: int) -> Cells:
+    """Draw ratings of low rank with noise at random cells; at most ``observations``, each cell once."""
     random = np.random.default_rng(0)
     popularity = random.pareto(1.2, features) + 1
     index = random.choice(features, observations, p=popularity / popularity.sum())
-    places = np.unique(random.integers(rows, size=observations) * features + index)
-    lines, index = np.divmod(places, features)
-    near, far = random.normal(size=(rows, 4)), random.normal(size=(features, 4))
-    output = (near[lines] * far[index]).sum(1) + random.normal(size=len(lines))
+    cells_drawn = np.unique(random.integers(rows, size=observations) * features + index)
+    lines, index = np.divmod(cells_drawn, features)
+    factors, loadings = random.normal(size=(rows, 4)), random.normal(size=(features, 4))
+    output = (factors[lines] * loadings[index]).sum(1) + random.normal(size=len(lines))
     values = np.clip(np.round(2 + output / 2), 0, 4) / 4
-    given = (torch.from_numpy(each) for each in (lines, index, values.astype(np.float32)))
-    return Cells.from_pairs(*given, rows, features)
+    arrays = (lines, index, values.astype(np.float32))
+    lines, index, values = (torch.from_numpy(array) for array in arrays)
+    return Cells.from_pairs(lines, index, values, rows, features)
 
 
-def sweeping(cells: Cells, latent: int, sweeps: int) -> Callable[[], object]:
-    """Does one sweep at each call."""
+def build_sweep(cells: Cells, latent: int, sweeps: int) -> Callable[[], object]:
+    """Return a function that runs one sweep at each call."""
     kinds = torch.full((cells.width,), KindType.RATING, dtype=torch.int64)
     config = FactorisationConfig(latent=latent, signature=latent, sweeps=sweeps + 2).resolved(kinds)
     backbone = Factorisation(config, kinds, torch.linspace(0, 1, 5))
@@ -58,7 +59,7 @@ def sweeping(cells: Cells, latent: int, sweeps: int) -> Callable[[], object]:
 
 
 def products(cells: Cells, latent: int) -> Callable[[], object]:
-    """Every product of a sweep, and nothing else."""
+    """Return a function that computes every product of a sweep and nothing else."""
     packed = (latent + 1) * (latent + 2) // 2
     by_row, by_feature = (_sparse(each) for each in (cells, cells.transpose()))
     of_rows, of_features = ((torch.rand(n, packed), torch.rand(n, latent + 1)) for n in by_row.shape)
@@ -66,8 +67,8 @@ def products(cells: Cells, latent: int) -> Callable[[], object]:
 
     def run() -> None:
         for sparse, dense in ((by_row, of_features), (by_feature, of_rows)):
-            for each in dense:
-                sparse @ each
+            for matrix in dense:
+                sparse @ matrix
         for matrices in (row_matrices, feature_matrices):
             torch.cholesky_inverse(torch.linalg.cholesky_ex(matrices).L)
 
@@ -93,17 +94,17 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", default=["1M:20k:2k", "1M:20k:20k"])
     parser.add_argument("--latent", nargs="+", type=int, default=[16, 32], help="numbers of factors")
     parser.add_argument("--sweeps", type=int, default=10, help="sweeps that are measured")
-    given = parser.parse_args()
+    options = parser.parse_args()
     print("| observations × rows × features | factors | a sweep | its products | ratio |", flush=True)
     print("|---|---|---|---|---|", flush=True)
-    for size in given.sizes:
+    for size in options.sizes:
         shape = Shape.of(size)
-        cells = made_up(shape.observations, shape.rows, shape.features)
-        for latent in given.latent:
-            sweep, bare = sweeping(cells, latent, given.sweeps), products(cells, latent)
-            sweep()  # finds signatures, and where to start
+        cells = random_ratings(shape.observations, shape.rows, shape.features)
+        for latent in options.latent:
+            sweep, bare = build_sweep(cells, latent, options.sweeps), products(cells, latent)
+            sweep()  # computes signatures and initial factors
             bare()
-            both = np.array([[timed(sweep), timed(bare)] for _ in range(given.sweeps)]).mean(0)
+            both = np.array([[timed(sweep), timed(bare)] for _ in range(options.sweeps)]).mean(0)
             print(
                 f"| {len(cells.index):,} × {len(cells):,} × {cells.width:,} | {latent} "
                 f"| {both[0]:.2f} s | {both[1]:.2f} s | {both[0] / both[1]:.2f} |",
@@ -112,7 +113,7 @@ def main() -> None:
 
 
 def timed(run: Callable[[], object]) -> float:
-    """Seconds of the processor, which other processes disturb less."""
+    """Return the CPU seconds of ``run``, which other processes affect less."""
     began = time.process_time()
     run()
     return time.process_time() - began

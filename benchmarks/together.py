@@ -1,10 +1,10 @@
-"""What training by several processes costs: time, memory and what they send each other.
+"""Measure training by several processes: time, memory and the bytes they exchange.
 
     python benchmarks/together.py --size 1M:20k:20k --processes 1 2 --out together
 
 The table is that of ``scale.py``. Each number of processes is started by ``torchrun`` on this machine.
-Written: ``SIZE-N-processes.json`` with, for every process, seconds of the processor and bytes that it gave to
-be added up, gathered or exchanged, by part of the fit, and its peak of resident memory.
+Written: ``SIZE-N-processes.json`` with, for every process, CPU seconds and the bytes that it passed to
+collective operations, by part of the fit, and its peak of resident memory.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from scale_tables import Shape, make
 
 
 class Counting(ProcessGroup):
-    """Counts the bytes that this process gives to the others."""
+    """A process group that counts the bytes that this process passes to collective operations."""
 
-    given = 0
+    sent = 0
 
-    def total(self, numbers: Tensor) -> Tensor:
-        self.given += numbers.numel() * numbers.element_size()
-        return super().total(numbers)
+    def all_reduce_sum(self, part: Tensor) -> Tensor:
+        self.sent += part.numel() * part.element_size()
+        return super().all_reduce_sum(part)
 
-    def gathered(self, part: Tensor) -> Tensor:
-        self.given += part.numel() * part.element_size()
-        return super().gathered(part)
+    def all_gather(self, part: Tensor) -> Tensor:
+        self.sent += part.numel() * part.element_size()
+        return super().all_gather(part)
 
-    def exchanged(self, parts: Sequence[Tensor]) -> list[Tensor]:
-        self.given += sum(part.numel() * part.element_size() for part in parts)
-        return super().exchanged(parts)
+    def all_to_all(self, parts: Sequence[Tensor]) -> list[Tensor]:
+        self.sent += sum(part.numel() * part.element_size() for part in parts)
+        return super().all_to_all(parts)
 
 
 def main() -> None:
@@ -53,24 +53,24 @@ def main() -> None:
     parser.add_argument("--sweeps", type=int, default=4)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.worker is not None:
-        run(given.worker, given.out, given.sweeps)
+    options = parser.parse_args()
+    if options.worker is not None:
+        run(options.worker, options.out, options.sweeps)
         return
-    given.out.mkdir(parents=True, exist_ok=True)
-    shape = Shape.of(given.size)
-    folder = given.out / "tables" / shape.name
+    options.out.mkdir(parents=True, exist_ok=True)
+    shape = Shape.of(options.size)
+    folder = options.out / "tables" / shape.name
     make(shape, folder)
-    for count in given.processes:
-        result = given.out / f"{shape.name}-{count}-processes.json"
+    for count in options.processes:
+        result = options.out / f"{shape.name}-{count}-processes.json"
         start = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(count), __file__]
-        own = ["--worker", str(folder), "--out", str(result), "--sweeps", str(given.sweeps)]
-        subprocess.run([*start, *own], check=True)
+        arguments = ["--worker", str(folder), "--out", str(result), "--sweeps", str(options.sweeps)]
+        subprocess.run([*start, *arguments], check=True)
         print(result.read_text())
 
 
 def run(folder: Path, result: Path, sweeps: int) -> None:
-    """Read, fit and save as one of several processes, and write what each of them took."""
+    """Read, fit and save as one of several processes, and write the measurements of all of them."""
     from headstart import Headstart, Table
 
     seconds: Counter[str] = Counter()
@@ -78,18 +78,18 @@ def run(folder: Path, result: Path, sweeps: int) -> None:
 
     def timed(part: str, work: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(work)
-        def measured(*given: Any, **more: Any) -> Any:
-            began, before = time.process_time(), counting.given
-            found = work(*given, **more)
+        def measured(*arguments: Any, **options: Any) -> Any:
+            began, before = time.process_time(), counting.sent
+            result = work(*arguments, **options)
             seconds[part] += time.process_time() - began
-            sent[part] += counting.given - before
-            return found
+            sent[part] += counting.sent - before
+            return result
 
         return measured
 
     for part, (module, name) in PARTS.items():
-        place = import_module(module)
-        setattr(place, name, timed(part, getattr(place, name)))
+        caller = import_module(module)
+        setattr(caller, name, timed(part, getattr(caller, name)))
     with join_processes() as joined:
         counting = Counting(joined.rank, joined.size, launched=True)
         with use_group(counting):
@@ -100,18 +100,18 @@ def run(folder: Path, result: Path, sweeps: int) -> None:
             backbone = {"name": "factorisation", "sweeps": sweeps}
             model = Headstart(adapter="bayes", backbone=backbone, quiet=True).fit(table)
             save(model, folder / "model")
-            own = {
+            facts = {
                 "rows": len(table.rows),
                 "observations": len(table),
                 "seconds": dict(seconds),
                 "bytes": dict(sent),
                 "peak_bytes": _peak(),
             }
-            every = process_group().all_gather_texts([json.dumps(own)])
+            gathered = process_group().all_gather_texts([json.dumps(facts)])
     if joined.is_main:
-        found = {"features": len(table.features), "sweeps": sweeps}
-        found["processes"] = [json.loads(each[0]) for each in every]
-        result.write_text(json.dumps(found, indent=1) + "\n")
+        summary = {"features": len(table.features), "sweeps": sweeps}
+        summary["processes"] = [json.loads(texts[0]) for texts in gathered]
+        result.write_text(json.dumps(summary, indent=1) + "\n")
 
 
 def _peak() -> int:

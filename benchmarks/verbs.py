@@ -1,11 +1,10 @@
-"""How far are recommend, audience, suggest and predict from the bare products that they need?
+"""Measure recommend, audience, suggest and predict, compared with the bare products that they need.
 
     python benchmarks/verbs.py --features 100000 --rows 1000000 --width 64 --out verbs.json
 
-A model of made-up heads and states is asked; beside each question the bare product of the same tensors is
-timed, alternating with it in one run. Printed and written: the least of the times of each in milliseconds,
-because other work on the machine only adds to them, their ratio, and that of the medians of CPU times.
-Products are in the precision that the question is answered in.
+The model has random heads and states. Each call alternates in one run with the bare product of the same
+tensors in the same precision. Printed and written: the least time of each in milliseconds, because other
+work on the machine only adds to it, their ratio, and the ratio of the medians of CPU times.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from headstart.model.observations import ObservationList
 from headstart.model.rows import RowStore
 from headstart.table import Kind, Names
 
-Question = Callable[[], object]
+Call = Callable[[], object]
 
 
 def main() -> None:
@@ -39,26 +38,26 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=64, help="activations of a row")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
     facts: dict[str, dict[str, float]] = {}
     for model, pairs in (
-        (wide := made(20_000, given.features, given.width), over_features(wide)),
-        (long := made(given.rows, 100, given.width), over_rows(long)),
+        (wide := random_model(20_000, options.features, options.width), over_features(wide)),
+        (long := random_model(options.rows, 100, options.width), over_rows(long)),
     ):
         del model
-        for name, (question, bare) in pairs.items():
-            facts[name] = measured(question, bare, given.repeats)
+        for name, (call, bare) in pairs.items():
+            facts[name] = measure(call, bare, options.repeats)
             print(f"{name:44} {facts[name]['ms']:9.1f} ms  bare {facts[name]['bare_ms']:9.1f} ms  "
                   f"ratio {facts[name]['ratio']:.2f}  of medians of CPU time "
                   f"{facts[name]['cpu_median_ratio']:.2f}")  # fmt: skip
-    if given.out is not None:
-        settings = {"features": given.features, "rows": given.rows, "width": given.width, "threads": 1}
-        given.out.write_text(json.dumps({"settings": settings, "ratios": facts}, indent=1) + "\n")
+    if options.out is not None:
+        settings = {"features": options.features, "rows": options.rows, "width": options.width, "threads": 1}
+        options.out.write_text(json.dumps({"settings": settings, "ratios": facts}, indent=1) + "\n")
 
 
-def made(rows: int, features: int, width: int) -> Headstart:
-    """A model of ratings with so many rows and features, whose numbers are drawn at random."""
+def random_model(rows: int, features: int, width: int) -> Headstart:
+    """Build a model of ratings with ``rows`` rows and ``features`` features and random numbers."""
     model = Headstart(backbone={"name": "factorisation", "latent": width}, adapter="bayes", quiet=True)
     model.fit(synthetic_ratings(rows=60, features=30, density=0.5))
     random = torch.Generator().manual_seed(0)
@@ -93,8 +92,8 @@ def made(rows: int, features: int, width: int) -> Headstart:
     return model
 
 
-def over_features(model: Headstart) -> dict[str, tuple[Question, Question]]:
-    """One row against all features."""
+def over_features(model: Headstart) -> dict[str, tuple[Call, Call]]:
+    """Return calls for one row and all features, each with its bare product."""
     heads = model.fitted_.catalogue.stored(slice(0, len(model.features)))
     row = model.fitted_.states.activation[7]
     square = squares(torch.cat([row, torch.ones(1)])[None])[0]
@@ -112,26 +111,26 @@ def over_features(model: Headstart) -> dict[str, tuple[Question, Question]]:
     }
 
 
-def over_rows(model: Headstart) -> dict[str, tuple[Question, Question]]:
-    """One feature against all rows."""
+def over_rows(model: Headstart) -> dict[str, tuple[Call, Call]]:
+    """Return calls for one feature and all rows, each with its bare product."""
     _, heads = model.fitted_.catalogue.take(["f7"])
     rows, weight = model.fitted_.states.activation, heads.weight[0]
     matrix = unpack(heads.packed_covariance, rows.shape[1] + 1)[0, :-1, :-1].contiguous()
 
-    def form(dtype: torch.dtype) -> Question:
+    def form(dtype: torch.dtype) -> Call:
         return lambda: [
             ((part @ matrix.to(dtype)) * part).sum(1) for part in map(dtype_of(dtype), rows.split(4096))
         ]
 
     def forms() -> object:
-        """What 10 choices need: two forms of each row, then two products for each further choice."""
+        """Compute the products of 10 choices: two forms of each row, then two products per further choice."""
         single = form(torch.float32)
         return single(), single(), [torch.mv(rows, weight) for _ in range(2 * 9)]
 
     changed = np.random.default_rng(1)
 
     def after_a_change() -> object:
-        """One row has another state since the last question, which must not move the states of all others."""
+        """Change the state of one row before the call, which must not copy the states of all others."""
         roster, row = model.fitted_.roster, np.array([int(changed.integers(len(rows)))])
         nothing = ObservationList.none()
         model.fitted_ = replace(model.fitted_, roster=roster.put(row, roster.take(row), [nothing]))
@@ -154,19 +153,19 @@ def dtype_of(dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:
     return lambda part: part.to(dtype)
 
 
-def measured(question: Question, bare: Question, repeats: int) -> dict[str, float]:
-    """The least times of both, alternating, after a first call that fills what is kept."""
+def measure(call: Call, bare: Call, repeats: int) -> dict[str, float]:
+    """Return the least times of both, alternating, after a first call that fills the caches."""
     times: dict[str, list[float]] = {"ms": [], "bare_ms": []}
     cpu: dict[str, list[float]] = {"ms": [], "bare_ms": []}
-    question(), bare()
+    call(), bare()
     end = time.perf_counter() + 2
-    while len(times["ms"]) < repeats or time.perf_counter() < end:  # what is short is asked more often
-        for name, work in (("ms", question), ("bare_ms", bare)):
+    while len(times["ms"]) < repeats or time.perf_counter() < end:  # repeat short calls more often
+        for name, work in (("ms", call), ("bare_ms", bare)):
             start, began = time.perf_counter(), time.thread_time()
             work()
             times[name].append(1000 * (time.perf_counter() - start))
             cpu[name].append(time.thread_time() - began)  # other work on the machine does not add to it
-    least = {name: min(each) for name, each in times.items()}
+    least = {name: min(durations) for name, durations in times.items()}
     median = float(np.median(cpu["ms"]) / np.median(cpu["bare_ms"]))
     return {**least, "ratio": least["ms"] / least["bare_ms"], "cpu_median_ratio": median}
 

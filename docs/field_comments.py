@@ -1,4 +1,4 @@
-"""Documents fields from the source: each has its type, its default and a comment beside it.
+"""Document the fields of settings in the API reference, from their types, defaults and comments.
 
 ``epochs: int = Field(200, ge=0)  # at most`` becomes a line of a table in the reference.
 """
@@ -19,10 +19,10 @@ _LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 
 
 class FieldComments(griffe.Extension):
-    """Gives settings a table of parameters, and other fields the comment beside them as a docstring."""
+    """Give settings a table of parameters, and other fields their comments as docstrings."""
 
     def on_instance(self, *, obj: griffe.Object, **kwargs: Any) -> None:  # noqa: ARG002
-        """Give doctests that stand without a heading the heading that makes them code."""
+        """Add the heading "Examples" to doctests without one, so that they are shown as code."""
         if obj.docstring and obj.docstring.value.count(">>>") and "Examples\n---" not in obj.docstring.value:
             before, prompt, after = obj.docstring.value.partition(">>>")
             obj.docstring.value = f"{before}Examples\n--------\n{prompt}{after}"
@@ -34,13 +34,13 @@ class FieldComments(griffe.Extension):
         if not (isinstance(settings, type) and issubclass(settings, Config) and settings.model_fields):
             return
         text = cls.docstring.value if cls.docstring else ""
-        if "Parameters\n---" not in text:  # otherwise the source lists them itself
+        if "Parameters\n---" not in text:  # otherwise the docstring lists the fields
             summary, examples, doctests = text.partition("Examples\n---")
             parts = [summary.strip(), _parameters(settings), examples + doctests]
             cls.docstring = griffe.Docstring("\n\n".join(parts), parent=cls)
 
     def on_attribute_instance(self, *, attr: griffe.Attribute, **kwargs: Any) -> None:  # noqa: ARG002
-        """Take the comment at the end of a field's line for its docstring, where it has none."""
+        """Use the comment at the end of a field's line as its docstring, if it has none."""
         lines = _lines(attr)
         comment = _FIELD.search("\n".join(lines[(attr.lineno or 1) - 1 : attr.endlineno]))
         if attr.docstring is None and comment:
@@ -55,7 +55,7 @@ def _lines(attr: griffe.Attribute) -> list[str]:
 
 
 def _parameters(settings: type[Config]) -> str:
-    """The fields as a section of a numpy docstring."""
+    """Return the fields of ``settings`` as the section "Parameters" of a numpy docstring."""
     comments: dict[str, str] = {}
     for base in reversed(settings.__mro__):
         if base.__module__.startswith("headstart."):
@@ -71,7 +71,7 @@ def _parameters(settings: type[Config]) -> str:
             f"{words} {getattr(limit, key)}"
             for limit in field.metadata
             for key, words in _LIMITS.items()
-            if hasattr(limit, key) and abs(getattr(limit, key)) < 2**31  # not those of a 64-bit number
+            if hasattr(limit, key) and abs(getattr(limit, key)) < 2**31  # not the limits of 64-bit numbers
         ]
         about = [*([_sentence(comments[name])] if name in comments else []), *map(_sentence, limits)]
         lines += [f"{name} : {kind}{default}", "    " + " ".join(about or ["–"])]

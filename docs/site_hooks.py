@@ -1,8 +1,7 @@
-"""Puts documents that live outside of docs/ into the site: README, changelog, contributing, peers.
+"""Add documents outside of docs/ to the site: README, changelog, contributing, peers.
 
-Links between documents are written for the repository, where they also work on disk. Here they are
-rewritten for the site. A link to a file that is no page of the site, such as a
-source file, becomes plain text.
+Links in the documents are relative to the repository; these hooks rewrite them for the site. A link to a file
+that is no page of the site, such as a source file, becomes plain text.
 """
 
 from __future__ import annotations
@@ -38,20 +37,20 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     here = page.file.src_uri
     document = PAGES.get(here, f"docs/{here}")
 
-    def rewritten(link: re.Match[str]) -> str:
+    def rewrite(link: re.Match[str]) -> str:
         image, text, target, anchor = link[1], link[2], link[3], link[4] or ""
         wanted = posixpath.normpath(posixpath.join(posixpath.dirname(document), target))
-        there = _site_path(wanted)
-        if there is None:
+        target_page = _site_path(wanted)
+        if target_page is None:
             return text
-        relative = posixpath.relpath(there, posixpath.dirname(here) or ".")
+        relative = posixpath.relpath(target_page, posixpath.dirname(here) or ".")
         return f"{image}[{text}]({relative}{anchor})"
 
-    return _LINK.sub(rewritten, markdown)
+    return _LINK.sub(rewrite, markdown)
 
 
 def _site_path(document: str) -> str | None:
-    """Where a document of the repository is on the site, or None if it is not there."""
+    """Return the page of a document of the repository, or None if the site does not have it."""
     for page, source in PAGES.items():
         if document == source:
             return page

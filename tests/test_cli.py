@@ -28,7 +28,7 @@ from headstart.cli.research import DATASET_NAMES, EXPERIMENT_NAMES, _show_story
 from headstart.datasets import DOWNLOADS
 from headstart.errors import ModelFileError
 from headstart.evaluate import Results
-from headstart.experiments.demo import Story
+from headstart.experiments.demo import FilmPredictions
 from headstart.experiments.presets import ALL, EXPERIMENTS
 from headstart.model import Headstart
 from tests.model.conftest import able, ratings_table
@@ -377,7 +377,7 @@ def test_names_are_shown_as_they_are(saved: Path) -> None:
 def test_tables_show_names_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
     printing.show(["[/head]"], [["[/cell]"]], title="[/title]")
     printing.say("[/said]")
-    _show_story(Story("[/film]", ["[/user]"], [4.0], {2: [(3.5, 0.5)]}))
+    _show_story(FilmPredictions("[/film]", ["[/user]"], [4.0], {2: [(3.5, 0.5)]}))
     printed = capsys.readouterr().out
     assert set(re.findall(r"\[/\w+\]", printed)) >= {"[/head]", "[/cell]", "[/title]", "[/said]"}
     assert "[/film]: predicted" in printed

@@ -2,7 +2,6 @@
 
     python tools/check_prose.py              check the files listed in CHECKED
     python tools/check_prose.py PATH ...     check these files and folders
-    python tools/check_prose.py --count      count the findings of every file that is not in CHECKED
 
 Each rule is a pattern with advice on what to write instead. ``# prose: ok`` on a line of a comment, or on the
 line where a docstring or message ends, allows a rare right use; in Markdown it is ``<!-- prose: ok -->``.
@@ -16,41 +15,13 @@ import io
 import re
 import sys
 import tokenize
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 
-# Files and folders that pass. Add a folder once it does; `make check` then keeps it so.
-CHECKED = (
-    "tools",
-    "src/headstart/__init__.py",
-    "src/headstart/cli",
-    "src/headstart/client.py",
-    "src/headstart/config.py",
-    "src/headstart/datasets",
-    "src/headstart/display.py",
-    "src/headstart/distributed.py",
-    "src/headstart/errors.py",
-    "src/headstart/files.py",
-    "src/headstart/linalg/ragged.py",
-    "src/headstart/linalg/ridge.py",
-    "src/headstart/linalg/row_sharded.py",
-    "src/headstart/model",
-    "src/headstart/parallel.py",
-    "src/headstart/progress.py",
-    "src/headstart/registry.py",
-    "src/headstart/scoring.py",
-    "src/headstart/scoring_ray.py",
-    "src/headstart/service",
-    "src/headstart/table",
-    "src/headstart/testing.py",
-)
-
-# Files and folders that --count looks at.
-ALL = ("src", "benchmarks", "tools", "docs", "README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+CHECKED = ("src", "benchmarks", "tools", "docs", "README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 
 _ALLOW = "prose: ok"
 
@@ -210,17 +181,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Print the findings; return 1 if there are any."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("paths", nargs="*", type=Path)
-    parser.add_argument("--count", action="store_true")
     options = parser.parse_args(arguments)
-    if options.count:
-        checked = set(find_files([ROOT / name for name in CHECKED]))
-        others = [path for path in find_files([ROOT / name for name in ALL]) if path not in checked]
-        counts = Counter({path.relative_to(ROOT): len(check_file(path)) for path in others})
-        for path, count in counts.most_common():
-            if count:
-                print(f"{count:5} {path}")
-        print(f"{counts.total():5} in all")
-        return 0
     places = options.paths or [ROOT / name for name in CHECKED]
     findings = [finding for path in find_files(places) for finding in check_file(path)]
     for finding in findings:

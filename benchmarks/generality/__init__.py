@@ -1,6 +1,6 @@
-"""The battery: the untouched default beside simple references, on tables of every shape.
+"""Compare the default with simple references on tables of every shape.
 
-The references are the peers of ``benchmarks/peers``, whose modules are imported by their bare names.
+The references are the peers of ``benchmarks/peers``; its modules are imported by their bare names.
 """
 
 import sys

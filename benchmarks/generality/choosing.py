@@ -1,4 +1,4 @@
-"""Settings of the references, chosen on known features treated as new: small grids, one after the other."""
+"""Choose the settings of references on known features treated as new, from small grids."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ SLOW = ("als", "vbmf", "lightgbm")
 
 
 def choose(name: str, method: Reference, trial: Trial, say: Callable[[str], None]) -> dict[str, Any]:
-    """The settings of a reference that differ from its own, for this table."""
+    """Return the chosen settings of a reference for this table that differ from its defaults."""
     grid = dict(GRIDS.get(name, {}))
     if len(trial.known) > LARGE and name in SLOW:
         return {}
@@ -74,7 +74,7 @@ def choose(name: str, method: Reference, trial: Trial, say: Callable[[str], None
 
 
 def _loss(method: Reference, trial: Trial) -> float:
-    """The main scores over all shots; both sorts of them count where kinds are mixed."""
+    """Return the mean of the main scores over all shots; for mixed kinds both scores count."""
     losses = []
     for found in scored(method, trial, rows=False):
         losses += [

@@ -1,4 +1,4 @@
-"""The picture: where Headstart is ahead of the best reference, and where it is not."""
+"""Draw a heat map of Headstart compared with the best reference."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PANELS = {
 
 
 def heatmap(summary: Summary, method: str) -> bytes:
-    """A PNG: tables down, shots across; a number in every cell, + is better than the best reference."""
+    """Draw a PNG with one line per table and one column per shots; + is better than the best reference."""
     lines = list(
         dict.fromkeys((place.table, place.metric) for test in _PANELS for place in summary.places(test))
     )
@@ -68,7 +68,7 @@ def heatmap(summary: Summary, method: str) -> bytes:
 def _grid(
     summary: Summary, method: str, test: str, lines: list[tuple[str, str]]
 ) -> tuple[list[int], np.ndarray[Any, Any]]:
-    """The shots of a test and the gains: (lines, shots); NaN: not measured, -inf: the run failed."""
+    """Return the shots of a test and the gains (lines, shots); NaN: not measured, -inf: the run failed."""
     places = summary.places(test)
     shots = sorted({place.shots for place in places})
     values = np.full((len(lines), len(shots)), np.nan)

@@ -1,4 +1,4 @@
-"""Observations in a random order within each feature, or each row: contexts are what comes first."""
+"""Observations in a random order within each feature or each row: the first ones are the context."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Ints = NDArray[Any]
 
 @dataclass(frozen=True)
 class Ordered:
-    """One (feature, row, value) an observation, and its rank in the random order of its ``group``.
+    """Observations (feature, row, value), each with its rank in the random order of its ``group``.
 
-    The group is its feature where features are new, its row where rows are. A context of k shots holds
-    the ranks below k; the targets are the ranks from ``part`` up, the same at every k. Groups with no
-    more than ``part`` observations are not tested.
+    The group of an observation is its feature in tests of new features, its row in tests of new rows. A
+    context of k shots has the ranks below k; the targets are the ranks from ``part`` up, the same at
+    every k. Groups with no more than ``part`` observations are not tested.
     """
 
     feature: Ints  # (n,)
@@ -46,7 +46,7 @@ class Ordered:
         ladder: tuple[int, ...],
         seed: int,
     ) -> Ordered:
-        """Observations grouped ``by`` "feature" or "row", in an order that the seed says."""
+        """Shuffle observations within groups ``by`` "feature" or "row", by a seed."""
         group = feature if by == "feature" else row
         order = np.lexsort((np.random.default_rng(seed).random(len(group)), group))
         counts = np.bincount(group, minlength=groups)
@@ -58,12 +58,12 @@ class Ordered:
 
     @property
     def shots(self) -> tuple[int, ...]:
-        """The sizes of context that leave the targets alone."""
+        """The context sizes that contain no target."""
         return tuple(k for k in self.ladder if k <= self.part)
 
     @cached_property
     def tested(self) -> NDArray[np.bool_]:
-        """Which groups have targets: (groups,)."""
+        """Mask of the groups with targets: (groups,)."""
         tested: NDArray[np.bool_] = np.bincount(self.group, minlength=self.groups) > self.part
         return tested
 
@@ -78,10 +78,10 @@ class Ordered:
 
 
 def largest_part(counts: Ints, ladder: tuple[int, ...], times: int) -> int:
-    """The largest context of which there is ``times`` as much.
+    """Return the largest context size such that groups have ``times`` as many observations.
 
-    It has to be so in half of the groups, or in 20 of them: in sparse tables most features have few
-    observations, and those with more are tested.
+    This must hold for half of the groups, or for 20 of them: in sparse tables most features have few
+    observations, and features with more are tested.
     """
     enough = min(_ENOUGH, -(-len(counts) // 2))
     fitting = [k for k in ladder if k > 0 and int((counts >= times * k).sum()) >= enough]

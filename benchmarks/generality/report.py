@@ -1,4 +1,7 @@
-"""One page on all runs of a folder: ``python benchmarks/generality/report.py --out DIR [--add DIR]``."""
+"""Write a report of all runs of a folder.
+
+python benchmarks/generality/report.py --out DIR [--add DIR]
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ def publish(out: Path, *others: Path) -> None:
 
 
 def as_json(summary: Summary, own: list[str]) -> dict[str, object]:
-    """All that the page says, as data."""
+    """Return the content of the report as plain JSON."""
     places = []
     for place, scores in summary.scores.items():
         best = summary.best_reference(place) if place.metric in MAIN else None
@@ -63,7 +66,7 @@ def as_json(summary: Summary, own: list[str]) -> dict[str, object]:
 
 
 def bars(summary: Summary, test: str, method: str) -> dict[str, int]:
-    """At how many places a method keeps to the bars."""
+    """Count the places at which a method passes the bars."""
     places = summary.places(test)
     judged = [within for place in places if (within := summary.within(place, method)) is not None]
     behind = sum(summary.behind_biases(place, method) for place in places)
@@ -88,7 +91,7 @@ def _ranks(summary: Summary, test: str, own: list[str]) -> list[str]:
 
 
 def _scores(summary: Summary, test: str, metric: str, own: list[str]) -> list[str]:
-    """A line a table and method; the best of each table and k in bold, ✗ where a bar is missed."""
+    """Return one line per table and method; the best of each table and k in bold, ✗ where a bar is missed."""
     places = [place for place in summary.places(test) if place.metric == metric]
     if not places:
         return []
@@ -117,7 +120,7 @@ def _cell(summary: Summary, place: Place | None, method: str, judged: bool) -> s
 
 
 def _coverage(summary: Summary, own: list[str]) -> list[str]:
-    """Coverage of the intervals in percent, the mean over shots, and the least and most of the 90 %."""
+    """Return the coverage of the intervals in percent: mean over shots, and range for the 90 % level."""
     lines = [
         "",
         "## Coverage of intervals, %",
@@ -144,7 +147,7 @@ def _coverage(summary: Summary, own: list[str]) -> list[str]:
 
 
 def _variants(summary: Summary, own: list[str]) -> list[str]:
-    """What metadata of noise, and shuffled metadata, cost against the table as it is."""
+    """Compare tables with noise as metadata, and with shuffled metadata, with the unchanged tables."""
     lines: list[str] = []
     for variant, title in (("noise", "100 columns of noise as metadata"), ("shuffled", "Shuffled metadata")):
         places = summary.places("features", variant)
@@ -200,5 +203,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--add", type=Path, action="append", default=[], help="further folders of runs")
-    given = parser.parse_args()
-    publish(given.out, *given.add)
+    options = parser.parse_args()
+    publish(options.out, *options.add)

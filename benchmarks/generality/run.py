@@ -1,6 +1,8 @@
-"""The untouched default and five references, on tables of every shape, on the same contexts and targets.
+"""Compare the default with five references on tables of every shape, on the same contexts and targets.
 
-``python benchmarks/generality/run.py --out DIR --data DIR``; what ``--out`` holds already is not run again.
+    python benchmarks/generality/run.py --out DIR --data DIR
+
+Finished runs in ``--out`` are not repeated.
 """
 
 from __future__ import annotations
@@ -35,11 +37,11 @@ DEFAULT_METHODS = tuple(name for name in METHODS if name != "headstart-told-scal
 
 
 class OutOfTime(Exception):
-    """A fit that took longer than it may."""
+    """A fit exceeded its time limit."""
 
 
 class Battery:
-    """The folder of runs: one file a (table, variant, method, split), one a reference's settings."""
+    """The folder of runs: one file per (table, variant, method, split), and one per tuned reference."""
 
     def __init__(
         self, out: Path, data: Path | None = None, limit: int = 0, tables: dict[str, Entry] = TABLES
@@ -49,7 +51,7 @@ class Battery:
         self._trial = lru_cache(maxsize=1)(self._new_trial)
 
     def run(self, table: str, variant: str, method: str, split: int, label: str | None = None) -> None:
-        """Run one method on one split of one table, unless that was done before."""
+        """Run one method on one split of one table, unless it is finished."""
         label = label or method
         path = self.out / table / variant / label / f"split-{split}.json"
         if path.exists():
@@ -78,7 +80,7 @@ class Battery:
         return Trial.of(varied(self.table(table), variant), split)
 
     def _chosen(self, table: str, variant: str, method: str, trial: Trial) -> Method:
-        """The method, a reference with settings chosen once a table and variant, on the first split run."""
+        """Return the method; a reference has settings chosen on the first split of the table and variant."""
         found = METHODS[method]()
         if not isinstance(found, Reference):
             return found
@@ -92,7 +94,7 @@ class Battery:
 
 @contextmanager
 def limited(seconds: int) -> Iterator[None]:
-    """Raise OutOfTime in what takes more of a processor's time, whatever else is running; 0 is no limit."""
+    """Raise OutOfTime in a block that takes more than this CPU time; 0 is no limit."""
 
     def stop(*_: object) -> None:
         raise OutOfTime(f"more than {seconds} s")
@@ -110,7 +112,7 @@ def limited(seconds: int) -> Iterator[None]:
 
 
 def told(record: dict[str, Any]) -> str:
-    """A record in one line."""
+    """Return a record as one line of text."""
     start = f"{record['table']} {record['variant']} {record['method']} {record['split']}:"
     if "error" in record:
         return f"{start} FAILED, {record['error'][:200]}"
@@ -140,11 +142,11 @@ def _plain(value: object) -> object:
     return value.item() if isinstance(value, np.generic) else str(value)
 
 
-def _listed(given: str, known: Any, what: str) -> list[str]:
-    for name in given.split(","):
+def _listed(names: str, known: Any, what: str) -> list[str]:
+    for name in names.split(","):
         if name not in known:
             raise UnknownNameError(f"unknown {what} {name!r}{did_you_mean(name, known)}")
-    return given.split(",")
+    return names.split(",")
 
 
 def main() -> None:
@@ -159,30 +161,30 @@ def main() -> None:
     parser.add_argument("--variants", default=",".join(VARIANTS), help=f"of {', '.join(VARIANTS)}")
     parser.add_argument("--label", help="what to call headstart in the results, as headstart-before")
     parser.add_argument("--limit", type=int, default=0, help="most processor seconds of a run; 0: no limit")
-    given = parser.parse_args()
-    tables = _listed(given.tables, TABLES, "table")
-    methods = _listed(given.methods or ",".join(DEFAULT_METHODS), METHODS, "method")
-    variants = _listed(given.variants, VARIANTS, "variant")
+    options = parser.parse_args()
+    tables = _listed(options.tables, TABLES, "table")
+    methods = _listed(options.methods or ",".join(DEFAULT_METHODS), METHODS, "method")
+    variants = _listed(options.variants, VARIANTS, "variant")
     for method in methods:
         if method in LIBRARIES and importlib.util.find_spec(LIBRARIES[method]) is None:
-            if given.methods:
+            if options.methods:
                 raise InputError(f"method {method!r} needs a library: pip install {LIBRARIES[method]}")
             say(f"{method} is left out: its library is not installed")
     methods = [m for m in methods if m not in LIBRARIES or importlib.util.find_spec(LIBRARIES[m])]
-    battery = Battery(given.out, given.data, given.limit)
-    for split in (int(seed) for seed in given.splits.split(",")):
+    battery = Battery(options.out, options.data, options.limit)
+    for split in (int(seed) for seed in options.splits.split(",")):
         for table in tables:
-            if reason := TABLES[table].missing(given.data):
+            if reason := TABLES[table].missing(options.data):
                 say(f"{table} is left out: {reason}")
                 continue
             for variant in variants:
                 if variant == "shuffled" and battery.table(table).metadata is None:
                     say(f"{table} shuffled is left out: it has no metadata")
                     continue
-                for method in methods if variant == "plain" or given.methods else ["headstart"]:
-                    label = given.label if method == "headstart" else None
+                for method in methods if variant == "plain" or options.methods else ["headstart"]:
+                    label = options.label if method == "headstart" else None
                     battery.run(table, variant, method, split, label)
-        publish(given.out)
+        publish(options.out)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Bringing features with scales of their own to one scale, honestly, for methods that need it."""
+"""Standardise features with scales of their own, from known features and contexts only."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from headstart.table.kinds import KindType
 
 @dataclass(frozen=True)
 class Scaling:
-    """Centre and scale of every known feature, and how those of a new one follow from its context.
+    """Centre and scale of every known feature, and estimates for new features from their contexts.
 
-    A table of one binary or rating kind is left as it is. Otherwise features of a kind that share a
+    A table of one binary or rating kind is not changed. Otherwise features of a kind that share a
     scale get one centre and scale, and reals with scales of their own are standardised each by its own
-    observations. Such a new feature's centre is the mean of its context, shrunk to the typical centre of
-    known features by how much those differ beside its error; the logarithm of its scale likewise.
+    observations. The centre of such a new feature is the mean of its context, shrunk towards the
+    typical centre of known features according to their variance; the logarithm of its scale likewise.
     """
 
     centre: Floats  # (known,)
@@ -32,7 +32,7 @@ class Scaling:
 
     @classmethod
     def of(cls, trial: Trial) -> Scaling:
-        """As the known features say."""
+        """Estimate the scaling from the known features."""
         known = trial.known
         count, values = len(known.features), known.values.astype(float)
         binary, new_binary = (table.kinds.types == KindType.BINARY for table in (known, trial.new))
@@ -47,11 +47,11 @@ class Scaling:
         return cls(centre, scale, binary, new_binary, trial.own_scales)
 
     def new(self, context: Context) -> tuple[Floats, Floats, Floats]:
-        """Centre, scale and cautious scale of new features given their contexts: (new,) each.
+        """Return centre, scale and shrunken scale of new features given their contexts: (new,) each.
 
-        A scale is not known exactly, and one too large costs more than one too small. Predictions are
-        therefore brought back by the cautious scale, which makes the expected square of the error, in
-        the feature's true standard deviations, least: exp(m - 1.5 v) where log scale is Gaussian (m, v).
+        A scale is uncertain, and one too large costs more than one too small. Predictions therefore use the
+        shrunken scale, which minimises the expected squared error in units of the true standard deviation:
+        exp(m - 1.5 v) for a Gaussian log scale with mean m and variance v.
         """
         centre, scale = np.zeros(context.features), np.ones(context.features)
         for code in (True, False):
@@ -76,7 +76,7 @@ class Scaling:
         scale[of] = np.exp(middle)
         cautious = scale.copy()
         cautious[of] = np.exp(middle - 1.5 * np.where(number > 1, weight * error, spread**2))
-        # Where a context is one value all over, that value is all that can be said.
+        # If all values of a context are equal, predict this value: its scale is 0.
         cautious[of] *= (sample > 0) | (number < 2)
         usual, wide = _typical(self.centre[like])
         doubt = scale[of] ** 2 / np.maximum(number, 1e-9)
@@ -85,6 +85,6 @@ class Scaling:
 
 
 def _typical(values: Floats) -> tuple[float, float]:
-    """The median, and the standard deviation around it."""
+    """Return the median, and the standard deviation around it."""
     median = float(np.median(values))
     return median, max(float(np.sqrt(np.mean((values - median) ** 2))), 1e-9)

@@ -1,4 +1,4 @@
-"""A fitted method's scores: new features, held-out rows, and both at once."""
+"""Score a fitted method on new features, held-out rows, and both at once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _GOES_WITH = {"rmse": ("rmse",), "auroc": ("auroc", "log_loss", "ece")}
 
 
 def scored(method: Method, trial: Trial, rows: bool = True) -> Iterator[dict[str, Any]]:
-    """Score a fitted method at every number of shots; a dict each: test, shots, seconds, scores."""
+    """Score a fitted method at every number of shots; yield dicts with test, shots, seconds and scores."""
     cells = trial.new_cells
     at = cells.targets
     for shots in trial.shots:
@@ -64,10 +64,10 @@ def _of_rows(method: Method, trial: Trial) -> Iterator[dict[str, Any]]:
 
 
 def scores_of(trial: Trial, said: Said, truth: Floats, feature: Ints, table: Table) -> dict[str, float]:
-    """All scores of some cells of ``trial.known`` or ``trial.new``.
+    """Compute all scores of some cells of ``trial.known`` or ``trial.new``.
 
     Errors are in data units or, where features have scales of their own, in each one's standard
-    deviation. Coverage is that of the intervals of numbers; for 0/1 it would say little.
+    deviation. Coverage is computed for numbers only; for 0/1 it is not informative.
     """
     if not np.isfinite(said.mean).all():
         raise FloatingPointError("some predictions are not finite")

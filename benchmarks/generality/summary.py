@@ -1,4 +1,4 @@
-"""From the runs of a folder to means over splits, ranks, and how far from the best reference."""
+"""Summarise the runs of a folder: means over splits, ranks, and differences to the best reference."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOISE = 0.1  # so little behind biases is chance: % or hundredths
 
 
 class Place(NamedTuple):
-    """Where a score was measured."""
+    """The table, test, metric and shots of a score."""
 
     table: str
     variant: str
@@ -31,7 +31,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Summary:
-    """Mean scores of all methods by place, with the runs they come from."""
+    """Mean scores of all methods by place, with their runs."""
 
     scores: dict[Place, dict[str, float]]
     records: list[dict[str, Any]]
@@ -66,13 +66,13 @@ class Summary:
         return [*(t for t in TABLES if t in present), *sorted(present - set(TABLES))]
 
     def places(self, test: str, variant: str = "plain", metrics: tuple[str, ...] = MAIN) -> list[Place]:
-        """The places of a test in the order of tables, metrics and shots."""
+        """Return the places of a test in the order of tables, metrics and shots."""
         order = {table: i for i, table in enumerate(self.tables)}
         here = [p for p in self.scores if p.test == test and p.variant == variant and p.metric in metrics]
         return sorted(here, key=lambda p: (order[p.table], metrics.index(p.metric), p.shots))
 
     def best_reference(self, place: Place) -> tuple[str, float] | None:
-        """The best of the references at a place, by mean score; None where none was run."""
+        """Return the best reference at a place by mean score; None if none was run."""
         scores = {name: value for name, value in self.scores[place].items() if name in REFERENCES}
         if not scores:
             return None
@@ -80,7 +80,7 @@ class Summary:
         return name, scores[name]
 
     def gain(self, place: Place, method: str, other: float | None = None) -> float | None:
-        """How much better than the best reference, or another score: % of RMSE, hundredths of AUROC."""
+        """Return the gain over the best reference or another score: % of RMSE, hundredths of AUROC."""
         mine = self.scores[place].get(method)
         if other is None:
             found = self.best_reference(place)
@@ -90,19 +90,19 @@ class Summary:
         return 100 * (mine - other) if place.metric == "auroc" else 100 * (other - mine) / other
 
     def within(self, place: Place, method: str) -> bool | None:
-        """Whether the method is no further behind the best reference than is allowed."""
+        """Return whether the method is at most the allowed distance behind the best reference."""
         if method not in self.scores[place]:
             return False if self.failed(place, method) else None
         gain = self.gain(place, method)
         return None if gain is None else gain >= -ALLOWED[place.metric]
 
     def behind_biases(self, place: Place, method: str) -> bool:
-        """Whether the method is behind row and column means by more than chance."""
+        """Return whether the method is behind row and column means by more than chance."""
         gain = self.gain(place, method, self.scores[place].get("biases"))
         return "biases" in self.scores[place] and gain is not None and gain < -NOISE
 
     def failed(self, place: Place, method: str) -> bool:
-        """Whether a run of the method on this table ended in an error."""
+        """Return whether a run of the method on this table failed."""
         return any(
             "error" in record
             and (record["table"], record["variant"], record["method"]) == (*place[:2], method)
@@ -110,7 +110,7 @@ class Summary:
         )
 
     def mean_ranks(self, test: str) -> dict[str, float]:
-        """The mean rank of each method over the places of a test where all of them were run.
+        """Return the mean rank of each method over the places of a test where all methods were run.
 
         A failed run ranks last; methods that cannot do the test at all have no rank.
         """

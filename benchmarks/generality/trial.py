@@ -1,4 +1,4 @@
-"""What every method gets of one table and split: known features and rows, new ones, and targets."""
+"""Define one split of a table: known and new features, known and held-out rows, contexts and targets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NEW, _LEAST, _MOST_ROWS = 0.2, 8, 200
 
 @dataclass(frozen=True)
 class Trial:
-    """A table parted into known and new features, and into known rows and rows held out.
+    """A table split into known and new features, and into known and held-out rows.
 
     Methods are fitted on ``known``: known features at known rows. Feature indices of ``new_cells`` and
     ``both_cells`` are positions in ``new``, those of ``row_cells`` in ``known``; rows of ``new_cells``
@@ -99,7 +99,7 @@ class Trial:
 
     @property
     def one_kind(self) -> str:
-        """What the references take the table for: binary, rating or real."""
+        """The kind that the references use for the whole table: binary, rating or real."""
         kind = self.known.kinds[0]
         if self.mixed or kind.type == KindType.REAL:
             return "real"
@@ -111,7 +111,7 @@ class Trial:
         return tuple(part.encoded_metadata().astype(np.float64) for part in (self.known, self.new))  # type: ignore[return-value]
 
     def context(self, shots: int) -> Context:
-        """The first ``shots`` observations of every new feature that is tested, in data units."""
+        """Return the first ``shots`` observations of every tested new feature, in data units."""
         cells = self.new_cells
         at = cells.seen(shots)
         return Context(
@@ -120,7 +120,7 @@ class Trial:
         )  # fmt: skip
 
     def problem(self, values: Floats, new_values: Floats, low: float, high: float) -> Problem:
-        """The peers' problem, with these values in place of the observed ones."""
+        """Return the problem of the peers, with other values in place of the observed ones."""
         known, cells = self.known, self.new_cells
         return Problem(
             known=csr_matrix((values, (known.row_index, known.feature_index)), shape=known.shape),
@@ -137,12 +137,12 @@ class Trial:
         )
 
     def rehearsal(self, seed: int = 0) -> Trial:
-        """The same within the known features and rows: what references are tuned on."""
+        """Return a trial within the known features and rows, on which references are tuned."""
         return Trial.of(self.known, seed, hold_rows=False)
 
 
 def with_rows(table: Table, keep: NDArray[np.bool_]) -> Table:
-    """The table of these rows only, all features kept: ``keep`` is (rows,)."""
+    """Return the table of the rows in the mask ``keep`` (rows,), with all features."""
     there = keep[table.row_index]
     return replace(
         table,
@@ -154,7 +154,7 @@ def with_rows(table: Table, keep: NDArray[np.bool_]) -> Table:
 
 
 def ordered(table: Table, by: str, ladder: tuple[int, ...], seed: int, part: int | None = None) -> Ordered:
-    """A table's observations in a random order within each feature or row."""
+    """Return the observations of a table in a random order within each feature or row."""
     groups = len(table.features) if by == "feature" else len(table.rows)
     features, rows = table.feature_index.astype(np.int64), table.row_index.astype(np.int64)
     values = table.values.astype(float)
@@ -165,7 +165,7 @@ def ordered(table: Table, by: str, ladder: tuple[int, ...], seed: int, part: int
 
 
 def deviations(table: Table) -> Floats:
-    """The standard deviation of each feature's observations, 1 where they are one value: (features,)."""
+    """Return the standard deviation of the observations of each feature, 1 if they are equal: (features,)."""
     index, count = table.feature_index, len(table.features)
     number = np.maximum(np.bincount(index, minlength=count), 1)
     mean = np.bincount(index, table.values, count) / number

@@ -1,4 +1,4 @@
-"""The same table with metadata that says nothing: noise beside what there is, or shuffled lines."""
+"""Variants of a table with uninformative metadata: added noise, or shuffled lines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOISE = 100  # columns
 
 
 def varied(table: Table, variant: str, seed: int = 0) -> Table:
-    """The table in this variant; ``plain`` is as it is."""
+    """Return the table in this variant; ``plain`` is the unchanged table."""
     if variant == "plain":
         return table
     generator = np.random.default_rng(1000 + seed)

@@ -1,4 +1,4 @@
-"""The few computations that factorisations share, without a loop over rows, features or observations."""
+"""Computations that factorisations share, without loops over rows, features or observations."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _DENSE = 2**24  # pairs of a dense product, for the same reason
 
 
 def replaced(matrix: csr_matrix, values: NDArray[np.floating]) -> csr_matrix:
-    """A matrix observed at the same places, with other values there."""
+    """Return a sparse matrix of the same pattern with other values."""
     return csr_matrix((values, matrix.indices, matrix.indptr), shape=matrix.shape)
 
 
 def lines_of(matrix: csr_matrix) -> Ints:
-    """The line of each observation: (n,)."""
+    """Return the line of each observation: (n,)."""
     return np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
 
 
@@ -37,12 +37,12 @@ def weighted_sums(weights: csr_matrix, moments: Floats) -> Floats:
 
 
 def outer(vectors: Floats) -> Floats:
-    """Each vector times itself: (n, d) → (n, d, d)."""
+    """Return the outer product of each vector with itself: (n, d) → (n, d, d)."""
     return vectors[:, :, None] * vectors[:, None, :]
 
 
 def with_one(vectors: Floats) -> Floats:
-    """A 1 appended to each vector: (n, d) → (n, d + 1)."""
+    """Append a 1 to each vector: (n, d) → (n, d + 1)."""
     return np.concatenate([vectors, np.ones((len(vectors), 1))], axis=1)
 
 
@@ -52,9 +52,9 @@ def solve(matrices: Floats, vectors: Floats) -> Floats:
 
 
 def dots(left: Floats, right: Floats, at_left: Ints, at_right: Ints) -> Floats:
-    """The dot product of ``left[at_left]`` and ``right[at_right]``: (n,).
+    """Return the dot products of ``left[at_left]`` and ``right[at_right]``: (n,).
 
-    By one matrix product where a good share of all pairs is asked for, else by gathering, in parts.
+    A dense matrix product computes them if they are a large share of all pairs; otherwise rows are gathered.
     """
     pairs = len(left) * len(right)
     if pairs <= min(_DENSE, 20 * len(at_left)):
@@ -70,7 +70,7 @@ def dots(left: Floats, right: Floats, at_left: Ints, at_right: Ints) -> Floats:
 def ridge(metadata: Floats, values: Floats, weights: Floats, strength: float) -> Floats:
     """Weighted ridge regression of ``values`` (n, d) on metadata, its intercept free: (1 + width, d).
 
-    The strength counts observations: that of a mean weight of 1 a feature.
+    The strength is in units of observations, relative to a mean weight of 1 per feature.
     """
     design = np.concatenate([np.ones((len(metadata), 1)), metadata], axis=1)
     scaled = design * (weights / max(weights.mean(), 1e-12))[:, None]
@@ -81,19 +81,19 @@ def ridge(metadata: Floats, values: Floats, weights: Floats, strength: float) ->
 
 
 def predicted(metadata: Floats, coefficients: Floats) -> Floats:
-    """What a ridge regression says of these features: (n, d)."""
+    """Return the predictions of a ridge regression for these features: (n, d)."""
     said: Floats = coefficients[0] + metadata @ coefficients[1:]
     return said
 
 
 def logit(chance: Floats) -> Floats:
-    """The inverse of the logistic function, finite at 0 and 1."""
+    """Return the inverse of the logistic function, finite at 0 and 1."""
     safe = np.clip(chance, 1e-4, 1 - 1e-4)
     found: Floats = np.log(safe / (1 - safe))
     return found
 
 
 def probit_mean(mean: Floats, variance: Floats) -> Floats:
-    """The expected logistic function of a Gaussian, by MacKay's approximation: (n,)."""
+    """Return the expected logistic function of a Gaussian, by MacKay's approximation: (n,)."""
     found: Floats = expit(mean / np.sqrt(1 + np.pi * variance / 8))
     return found

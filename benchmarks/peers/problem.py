@@ -1,4 +1,4 @@
-"""The one problem every method gets: what it may learn from, contexts of new features, and targets."""
+"""Define the problem of all methods: known features, contexts of new features, and targets."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from headstart.table.metadata import MetadataSchema
 from headstart.training.episodes import random_ranks
 from headstart.training.recipe import hide_scales
 
-Floats = NDArray[Any]  # of whatever precision a library takes
+Floats = NDArray[Any]  # of the precision that a library takes
 Ints = NDArray[Any]
 
 SHOTS = (0, 1, 2, 4, 8, 16, 32, 64, 128)
-PARTS = (32, 128)  # targets come after so many observations of a feature
+PARTS = (32, 128)  # numbers of observations of a feature before its targets
 _FEW = 300  # known features
 
 
 @dataclass(frozen=True)
 class Context:
-    """What is seen of the new features: one (feature, row, value) an observation."""
+    """The revealed observations of the new features: (feature, row, value) each."""
 
     shots: int
     feature: Ints  # (n,)
@@ -42,16 +42,16 @@ class Context:
 
     @property
     def features(self) -> int:
-        """How many new features there are, with a context or without."""
+        """Number of new features, with a context or without."""
         return len(self.metadata)
 
     @cached_property
     def counts(self) -> Ints:
-        """How many observations each new feature has: (new,)."""
+        """Number of observations of each new feature: (new,)."""
         return np.bincount(self.feature, minlength=self.features)
 
     def matrix(self, values: Floats | None = None) -> csr_matrix:
-        """New features × rows, holding the context's values or others in their place."""
+        """Return new features × rows with the values of the context, or other values in their place."""
         held = self.value if values is None else values
         return csr_matrix((held, (self.feature, self.row)), shape=(self.features, self.rows))
 
@@ -83,7 +83,7 @@ class Problem:
     def of_split(
         cls, table: Table, split: FeatureSplit, seed: int, parts: tuple[int, ...] = PARTS
     ) -> Problem:
-        """Train and meta-train features are known, meta-test features new; orders as the benchmark's."""
+        """Build the problem of a split: meta-test features are new, all others known."""
         table = hide_scales(table, split.train)
         kinds = set(table.kinds)
         if len(kinds) > 1 or table.kinds.types[0] == KindType.REAL:
@@ -113,26 +113,26 @@ class Problem:
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
+        """Number of rows."""
         return int(self.known.shape[0])
 
     @property
     def shots(self) -> tuple[int, ...]:
-        """The shots at which something is tested."""
+        """The tested numbers of shots."""
         return tuple(k for k in SHOTS if k <= max(self._tested_parts))
 
     @cached_property
     def counts(self) -> Ints:
-        """How many observations each new feature has: (new,)."""
+        """Number of observations of each new feature: (new,)."""
         return np.bincount(self.feature, minlength=len(self.metadata_new))
 
     def tested(self, shots: int) -> NDArray[np.bool_]:
-        """Which new features are tested at these shots: (new,)."""
+        """Return a mask of the new features tested at these shots: (new,)."""
         tested: NDArray[np.bool_] = self.counts > min(p for p in self._tested_parts if p >= shots)
         return tested
 
     def context(self, shots: int) -> Context:
-        """The first ``shots`` observations of every new feature tested at these shots."""
+        """Return the first ``shots`` observations of every new feature tested at these shots."""
         tested = self.tested(shots)
         seen = (self.rank < shots) & tested[self.feature]
         return Context(
@@ -140,19 +140,19 @@ class Problem:
         )
 
     def targets(self, part: int) -> Ints:
-        """Which of the new features' observations are the targets of a part: (targets,) positions."""
+        """Return the positions of a part's targets among the observations of new features: (targets,)."""
         return np.flatnonzero((self.rank >= part) & (self.counts > part)[self.feature])
 
     def rehearsals(self) -> list[Problem]:
-        """The same problem within the known features, some treated as new: what methods are tuned on.
+        """Return problems within the known features, some treated as new, on which methods are tuned.
 
-        One of six parts is new; where features are few, each part is so in turn, lest chance decide.
+        One of six parts is new; if features are few, each part in turn, to reduce the influence of chance.
         """
         every = self.folds(6)
         return every if self.known.shape[1] < _FEW else every[:1]
 
     def folds(self, number: int, seed: int = 0) -> list[Problem]:
-        """Rehearsals in which every known feature is new exactly once."""
+        """Return rehearsals in which every known feature is new exactly once."""
         order = np.random.default_rng(seed).permutation(self.known.shape[1])
         return [self.holding_out(part, seed) for part in np.array_split(order, number)]
 
@@ -184,7 +184,7 @@ class Problem:
         )
 
     def including(self, context: Context) -> Problem:
-        """The new features' contexts among what is known: for methods that are trained anew."""
+        """Return the problem with contexts among the known features, for methods that are trained again."""
         cells = self.known.tocoo()
         width = self.known.shape[1]
         joined = csr_matrix(
@@ -213,7 +213,7 @@ class Problem:
 
 
 def known_and_new(table: Table, split: FeatureSplit) -> tuple[Table, Table]:
-    """The tables of known and of new features; metadata encoded as the known ones say."""
+    """Return the tables of known and of new features, with metadata encoded by the known ones."""
     known = table.with_features(np.union1d(split.train, split.meta_train))
     new = table.with_features(split.meta_test)
     if known.metadata is None or known.schema is None:

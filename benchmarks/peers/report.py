@@ -1,4 +1,4 @@
-"""From the finished runs of a folder to tables and pictures."""
+"""Report the finished runs of a folder by tables and pictures."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ MAIN = ("rmse", "rmse_per_feature", "auroc", "auroc_per_feature")
 
 
 def finished(out: Path) -> list[dict[str, Any]]:
-    """All runs a folder holds."""
+    """Return all runs of a folder."""
     return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(out.glob("*/*/split-*.json"))]
 
 
 def results_of(records: list[dict[str, Any]], part: int, order: tuple[str, ...]) -> Results:
-    """The numbers of one data set and part, methods in this order."""
+    """Return the results of one data set and part, with methods in this order."""
     runs = [[Run(**run) for run in record["parts"].get(str(part), [])] for record in records]
-    return Results.merged({}, {"methods": list(order)}, runs)
+    return Results.from_splits({}, {"methods": list(order)}, runs)
 
 
 def publish(out: Path, order: tuple[str, ...]) -> None:
-    """Write ``summary.md`` and a picture a data set."""
+    """Write ``summary.md`` and a picture for each data set."""
     by_set: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for record in finished(out):
         by_set[record["set"]].append(record)
@@ -54,7 +54,7 @@ def publish(out: Path, order: tuple[str, ...]) -> None:
 
 
 def _times(records: list[dict[str, Any]], order: tuple[str, ...]) -> list[str]:
-    """A line a method: splits, seconds to fit, milliseconds to adapt to a feature, settings."""
+    """Return one line per method: splits, seconds to fit, milliseconds to adapt to a feature, settings."""
     lines = [
         "| method | splits | fit, s | ms a new feature, fewest and most shots | settings |",
         "|---|---:|---:|---:|---|",

@@ -1,6 +1,8 @@
-"""Every method a user could pick instead, on the same splits, contexts and targets.
+"""Compare Headstart with other methods and libraries on the same splits, contexts and targets.
 
-``python benchmarks/peers/run.py --data DIR --out DIR``; what ``--out`` holds already is not run again.
+    python benchmarks/peers/run.py --data DIR --out DIR
+
+Finished runs in ``--out`` are not repeated.
 """
 
 from __future__ import annotations
@@ -32,21 +34,21 @@ SETS = ("movielens", "elearning", "neuropathic")
 
 
 class Runs:
-    """The folder of runs: one file a (data set, method, split), and one with the settings tuned."""
+    """The folder of runs: one file per (data set, method, split), and one with the tuned settings."""
 
     def __init__(self, data: Path | None, out: Path, parts: tuple[int, ...] = PARTS) -> None:
         self.out, self.parts = out, parts
         self._table = lru_cache(maxsize=None)(lambda name: load_dataset(name, data))
 
     def problem(self, name: str, split: int) -> Problem:
-        """The problem of one data set and split."""
+        """Return the problem of one data set and split."""
         table: Table = self._table(name)
         return Problem.of_split(
             table, split_features(table, TUNED[name].test_share, seed=split), split, self.parts
         )
 
     def run(self, name: str, method: str, split: int) -> None:
-        """Run one method on one split, unless that was done before."""
+        """Run one method on one split, unless it is finished."""
         path = self._folder(name, method) / f"split-{split}.json"
         if path.exists():
             return
@@ -76,7 +78,7 @@ class Runs:
             say(f"{name} split {split} {method} [{part}] fit {seconds:.0f} s, {main} {told}")
 
     def _tuned(self, name: str, method: str) -> Peer:
-        """The method with the settings tuned on the known features of the first split."""
+        """Return the method with settings tuned on the known features of the first split."""
         peer = METHODS[method]()
         if peer.tuned_as is not None:
             return type(peer)(**self._tuned(name, peer.tuned_as).settings)
@@ -99,7 +101,7 @@ def say(text: str) -> None:
 
 
 def check_libraries(methods: list[str]) -> None:
-    """Refuse, before any work, methods whose library is not there."""
+    """Refuse methods whose library is not installed, before any work."""
     for method in methods:
         library = METHODS[method]().library
         if library is not None and importlib.util.find_spec(library) is None:
@@ -117,19 +119,19 @@ def main() -> None:
     parser.add_argument("--methods", default=",".join(METHODS), help=f"of {', '.join(METHODS)}")
     parser.add_argument("--splits", type=int, default=5)
     parser.add_argument("--part", default=",".join(map(str, PARTS)), help="where targets begin")
-    given = parser.parse_args()
-    sets, methods = given.sets.split(","), given.methods.split(",")
+    options = parser.parse_args()
+    sets, methods = options.sets.split(","), options.methods.split(",")
     for chosen, known in ((sets, DATASETS), (methods, METHODS)):
         for name in chosen:
             if name not in known:
                 raise UnknownNameError(f"unknown {name!r}{did_you_mean(name, known)}")
     check_libraries(methods)
-    runs = Runs(given.data, given.out, tuple(int(part) for part in given.part.split(",")))
+    runs = Runs(options.data, options.out, tuple(int(part) for part in options.part.split(",")))
     for method in methods:
         for name in sets:
-            for split in range(given.splits):
+            for split in range(options.splits):
                 runs.run(name, method, split)
-        publish(given.out, tuple(METHODS))
+        publish(options.out, tuple(METHODS))
 
 
 def _write(path: Path, record: dict[str, object]) -> None:

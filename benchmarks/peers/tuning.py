@@ -1,4 +1,4 @@
-"""Running a peer on a problem, scoring it, and choosing its settings on known features alone."""
+"""Run a peer on a problem, score it, and choose its settings on known features only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headstart.table.kinds import KindType
 
 
 class Outcome(NamedTuple):
-    """How well a peer does at some shots on one part's targets."""
+    """The scores of a peer at some shots on the targets of one part."""
 
     part: int
     shots: int
@@ -52,7 +52,7 @@ def trial(peer: Peer, problem: Problem, shots: tuple[int, ...] | None = None) ->
 
 
 def loss(peer: Peer, problem: Problem) -> float:
-    """What tuning makes small: the main metric, pooled and per feature, over all shots and parts."""
+    """Return the loss of tuning: the main metric, pooled and per feature, over all shots and parts."""
     name = "auroc" if problem.kind == "binary" else "rmse"
     sign = -1.0 if METRICS[name].better == "higher" else 1.0
     found = [

@@ -1,4 +1,4 @@
-"""Latency of predictions by their rate, while 100 observations a second arrive."""
+"""Measure the latency of predictions by their rate, while 100 observations a second arrive."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _LONGEST = 0.05  # seconds of the 99th percentile
 
 
 def load(model: Headstart, port: int, seconds: float = 5.0, repeats: int = 3) -> list[dict[str, float]]:
-    """Latency at growing rates, until the 99th percentile passes 50 ms in all repeats.
+    """Return the latency at growing rates, until the 99th percentile exceeds 50 ms in all repeats.
 
-    Of the repeats the one with the least 99th percentile counts: others may have shared the processor.
+    The repeat with the least 99th percentile counts: other processes may have slowed the others down.
     """
     with _Writers(model, port) as writers:
-        _at_rate(port, bodies(model, 200), 100)  # the first requests find nothing warm
+        _at_rate(port, bodies(model, 200), 100)  # warm up
         found: list[dict[str, float]] = []
         for wanted in RATES:
             lines = [_line(model, port, wanted, seconds, writers) for _ in range(repeats)]
@@ -85,7 +85,7 @@ class _Writers:
 
 
 def _at_rate(port: int, asked: list[bytes], wanted: float) -> list[float]:
-    """Latencies of requests that are due at a steady rate, waiting included."""
+    """Return the latencies of requests that are due at a steady rate, including waiting."""
     times: list[float] = []
     begin = time.perf_counter() + 0.05
 

@@ -1,4 +1,4 @@
-"""Requests per second of one row × one feature against an empty endpoint of the same server."""
+"""Measure requests per second for one cell, compared with an empty endpoint of the same server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from service.server import Connection, bodies
 
 
 def rate(model: Headstart, port: int, repeats: int = 7) -> dict[str, Any]:
-    """Ask both endpoints in turn; the best turn of each counts."""
+    """Call both endpoints in turn; the best turn of each counts."""
     asked = bodies(model, 300)
     _per_second(port, "/v1/predict", asked)
     turns = [
@@ -18,7 +18,7 @@ def rate(model: Headstart, port: int, repeats: int = 7) -> dict[str, Any]:
         for _ in range(repeats)
     ]
     empty, predict = (max(each) for each in zip(*turns, strict=True))
-    ratios = sorted(own / other for other, own in turns)
+    ratios = sorted(predict / empty for empty, predict in turns)
     return {
         "empty": empty,
         "predict": predict,

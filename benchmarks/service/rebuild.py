@@ -1,4 +1,4 @@
-"""The time to start with many features of 10 observations each, by kind."""
+"""Measure the time to start with many features of 10 observations each, by kind."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHOTS = 10
 
 
 def _reals() -> Table:
-    """Features whose scales differ, so that the scale of a new one is found from its observations."""
+    """Draw features of different scales, so that a new one must infer its scale from its observations."""
     random = np.random.default_rng(0)
     factors, loadings = random.normal(size=(2000, 4)), random.normal(size=(600, 4))
     values = (factors @ loadings.T + random.normal(size=(2000, 600))) * random.lognormal(size=600)
@@ -42,7 +42,7 @@ TABLES: dict[str, Callable[[], Table]] = {
 
 
 def rebuild(folder: Path, kind: str, count: int) -> dict[str, Any]:
-    """Fit a small model, fill a store with so many features, and start."""
+    """Fit a small model, fill a store with ``count`` features, and start."""
     model = Headstart(adapter="bayes", quiet=True).fit(TABLES[kind]())
     place = folder / kind
     model.save(place)
@@ -55,7 +55,7 @@ def rebuild(folder: Path, kind: str, count: int) -> dict[str, Any]:
 
 
 def _fill(store: Store, model: Headstart, kind: str, count: int) -> None:
-    """Write features with their observations, as if each had come by itself."""
+    """Write features with their observations, as if each had arrived in a change of its own."""
     random, rows, at = np.random.default_rng(0), list(model.rows), writing.now()
     metadata = {"rating": '{"year": 1999}', "binary": '{"level": 0.5}'}.get(kind, "{}")
     numbers = range(1, count + 1)
@@ -69,12 +69,12 @@ def _fill(store: Store, model: Headstart, kind: str, count: int) -> None:
     }[kind].astype(float)
     with store.writing() as connection:
         change = {"at": at, "kind": "feature", "observations": SHOTS}
-        connection.execute(insert(CHANGES), [{"number": n, "name": own, **change} for n, own in every])
+        connection.execute(insert(CHANGES), [{"number": n, "name": name, **change} for n, name in every])
         feature = {"at": at, "metadata": metadata}
-        connection.execute(insert(FEATURES), [{"number": n, "name": own, **feature} for n, own in every])
+        connection.execute(insert(FEATURES), [{"number": n, "name": name, **feature} for n, name in every])
         cells = [
-            {"number": n, "row": rows[i], "feature": own, "value": value}
-            for (n, own), line, said in zip(every, chosen.tolist(), values.tolist(), strict=True)
-            for i, value in zip(line, said, strict=True)
+            {"number": n, "row": rows[i], "feature": name, "value": value}
+            for (n, name), line, numbers_of_line in zip(every, chosen.tolist(), values.tolist(), strict=True)
+            for i, value in zip(line, numbers_of_line, strict=True)
         ]
         connection.execute(insert(OBSERVATIONS), cells)

@@ -1,4 +1,4 @@
-"""How fast the service is, by ratios within one run.
+"""Measure the speed of the service by ratios within one run.
 
     OMP_NUM_THREADS=1 python benchmarks/service/run.py --out service.json
 
@@ -9,7 +9,7 @@ Parts, each can be chosen with ``--part``:
 - ``load``: latency of predictions by their rate, while 100 observations a second arrive.
 - ``rebuild``: the time to start with 100,000 features of 10 observations each.
 
-Client and server are processes of their own. The client is a plain socket, so that it costs little.
+Client and server are separate processes. The client is a plain socket with little overhead.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PARTS = (*ASKING, "rebuild")
 def measure(
     parts: list[str], features: int, kinds: list[str], model: Path | None, folder: Path
 ) -> dict[str, Any]:
-    """Run these parts; the files of models and stores go to the folder."""
+    """Run ``parts``; models and stores are written to ``folder``."""
     found: dict[str, Any] = {}
     if "rebuild" in parts:
         found["rebuild"] = {}
@@ -61,7 +61,7 @@ def measure(
 
 
 def main() -> None:
-    """Read the options, measure, and write what was found."""
+    """Read the options, measure, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--part", action="append", choices=PARTS)
     parser.add_argument("--features", type=int, default=100_000, help="of the part rebuild")

@@ -1,4 +1,4 @@
-"""A service in a process of its own, and a plain client that costs little."""
+"""Start a service in a process of its own, and call it by a plain socket with little overhead."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HEADERS = "Host: localhost\r\nContent-Type: application/json\r\n"
 
 
 def _serve(model: str, url: str, port: int) -> None:
-    """Serve with an endpoint that does nothing beside the others."""
+    """Serve, with an additional endpoint that does nothing."""
     import uvicorn
     from starlette.responses import Response
 
@@ -40,7 +40,7 @@ def _serve(model: str, url: str, port: int) -> None:
 
 @contextmanager
 def served(folder: Path) -> Iterator[int]:
-    """Serve the model of a folder with an empty store; give the port."""
+    """Serve the model of a folder with an empty store; yield the port."""
     with socket.socket() as own:
         own.bind(("127.0.0.1", 0))
         port = own.getsockname()[1]
@@ -67,14 +67,14 @@ def _wait_for(port: int) -> None:
 
 
 class Connection:
-    """A connection that is kept open."""
+    """A connection that stays open."""
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def post(self, path: str, body: bytes, accept: str = "application/json") -> bytes:
-        """Send a body and return the whole answer; any status but success is an error."""
+        """Send a body and return the body of the answer; raise an error unless the status is 200 or 201."""
         head = f"POST {path} HTTP/1.1\r\n{HEADERS}Accept: {accept}\r\nContent-Length: {len(body)}\r\n\r\n"
         self._socket.sendall(head.encode() + body)
         received, end = bytearray(), -1
@@ -91,7 +91,7 @@ class Connection:
 
 
 def bodies(model: Headstart, count: int, seed: int = 0) -> list[bytes]:
-    """Questions for one row × one feature each."""
+    """Return random bodies for predictions of one row × one feature each."""
     random, rows, features = np.random.default_rng(seed), list(model.rows), model.features
     chosen = random.integers((len(rows), len(features)), size=(count, 2)).tolist()
     return [to_json({"rows": [rows[i]], "features": [features[j]]}) for i, j in chosen]

@@ -58,12 +58,10 @@ def test_adam_step_is_torchs_and_stays_differentiable_at_zero():
     assert torch.equal(gradient.grad, nothing)
 
 
-def test_parts_of_very_different_shots_do_not_change_the_result(tiny, monkeypatch):
-    from headstart.adapters import finetuning as finetune
-
+def test_parts_of_very_different_shots_do_not_change_the_result(tiny, limits):
     world = tiny(new=(0, 1, 2) * 4, shots=(0, 1, 10, 3, 0, 2, 9, 5, 1, 8, 0, 4))
-    whole, split = tune(world, start_of(world), 5), finetune.parts
-    monkeypatch.setattr(finetune, "parts", lambda work, apart: split(work, 1, apart))
+    whole = tune(world, start_of(world), 5)
+    limits(baseline_numbers_per_part=1)
     each = tune(world, start_of(world), 5)
     torch.testing.assert_close(each.weight, whole.weight)
     torch.testing.assert_close(each.bias, whole.bias)
@@ -109,13 +107,13 @@ def test_it_is_as_its_base_is_but_for_the_heads(tiny, base):
     alone = build_adapter(adapter_config(base), world.knowledge)
     assert tuned.refines == alone.refines
     assert not tuned.gives_uncertainty  # a tuned head does not know how sure it is
-    shared = ADAPTERS.part_of(tuned.config).trained_as(tuned.config)
-    assert shared == ADAPTERS.part_of(alone.config).trained_as(alone.config)
+    shared = ADAPTERS.part_of(tuned.config).training_config(tuned.config)
+    assert shared == ADAPTERS.part_of(alone.config).training_config(alone.config)
     trained = build_adapter(shared, world.knowledge)
     with torch.no_grad():
         for parameter in trained.parameters():
             parameter.add_(0.1)
-    tuned.take_training(trained)
+    tuned.copy_training(trained)
     innermost = tuned.base
     while hasattr(innermost, "base"):
         innermost = innermost.base

@@ -4,7 +4,6 @@ import pytest
 import torch
 from tests.oracles.knn import squared_distances
 
-from headstart.adapters import baselines as knn
 from headstart.adapters import build_adapter
 from headstart.adapters.baselines import MeanHeadConfig, NearestHeadsConfig
 from headstart.core.types import RowStates
@@ -74,9 +73,9 @@ def test_states_of_other_rows_are_refused(tiny):
         build_adapter(NearestHeadsConfig(), world.knowledge).adapt(world.batch, few)
 
 
-def test_parts_do_not_change_the_result(tiny, monkeypatch):
+def test_parts_do_not_change_the_result(tiny, limits):
     world = tiny()
     adapter = build_adapter(NearestHeadsConfig(neighbours=2), world.knowledge)
-    whole, split = world.adapted(adapter), knn.parts
-    monkeypatch.setattr(knn, "parts", lambda work: split(work, 1))
+    whole = world.adapted(adapter)
+    limits(baseline_numbers_per_part=1)
     torch.testing.assert_close(world.adapted(adapter).weight, whole.weight)

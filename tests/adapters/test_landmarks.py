@@ -38,7 +38,7 @@ def test_extents_are_median_distances_of_predictions_in_units_of_the_usual_one()
             usual = np.sort(np.abs(outputs - middle))[(len(outputs) - 1) // 2]
             relative.append(abs(activation[i] @ weight - middle) / usual)
         expected.append(max(1.0, np.sort(relative)[(len(relative) - 1) // 2]))
-    found = landmarks.extents(knowledge.states.activation).numpy()
+    found = landmarks.row_scales(knowledge.states.activation).numpy()
     np.testing.assert_allclose(found, expected, rtol=1e-6)
     assert found.argmax() == 7
     assert found[7] > 10
@@ -48,4 +48,4 @@ def test_activations_that_an_adapter_added_are_left_out() -> None:
     knowledge = known()
     landmarks, states = ReferenceFeatures.of(knowledge), knowledge.states
     wider = torch.cat([states.activation, torch.ones(50, 2)], dim=1)
-    assert torch.equal(landmarks.extents(wider), landmarks.extents(states.activation))
+    assert torch.equal(landmarks.row_scales(wider), landmarks.row_scales(states.activation))

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headstart.adapters.baselines import kind_means, parts, pooled_heads
+from headstart.adapters.baselines import kind_means, pooled_heads, split_by_work
 from headstart.core.types import Heads
 
 WORK = st.lists(st.integers(0, 50), max_size=30)
@@ -11,16 +11,16 @@ WORK = st.lists(st.integers(0, 50), max_size=30)
 
 @given(work=WORK, budget=st.integers(1, 100))
 def test_parts_cover_everything_in_order_within_the_budget(work, budget):
-    split = parts(torch.tensor(work, dtype=torch.int64), budget)
+    split = split_by_work(torch.tensor(work, dtype=torch.int64), budget)
     assert torch.cat(split).tolist() == list(range(len(work)))
     for part in split:
         assert sum(work[i] for i in part.tolist()[:-1]) <= budget
 
 
-@given(apart=st.lists(st.integers(0, 2), max_size=20))
-def test_parts_do_not_span_two_labels(apart):
-    label = torch.tensor(apart, dtype=torch.int64)
-    for part in parts(torch.ones_like(label), 5, label):
+@given(labels=st.lists(st.integers(0, 2), max_size=20))
+def test_parts_do_not_span_two_labels(labels):
+    label = torch.tensor(labels, dtype=torch.int64)
+    for part in split_by_work(torch.ones_like(label), 5, label):
         assert len(set(label[part].tolist())) <= 1
 
 

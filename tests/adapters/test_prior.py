@@ -116,7 +116,7 @@ def test_a_known_feature_treated_as_new_gets_what_the_others_predict(mixed: bool
     description = Description.of(knowledge.metadata, WIDTHS)
     description = description.with_cubic_terms(prior.bends)
     if mixed:
-        description = description.with_more(torch.nn.functional.one_hot(knowledge.kinds, 3).float())
+        description = description.with_group(torch.nn.functional.one_hot(knowledge.kinds, 3).float())
     regression = empirical_prior(knowledge, knowledge.heads, description).regression
     known = torch.from_numpy(metadata_weights(knowledge)[0])
     theta = stacked_heads(knowledge.heads).double()
@@ -130,7 +130,7 @@ def test_a_known_feature_treated_as_new_gets_what_the_others_predict(mixed: bool
     torch.testing.assert_close(found[:, -1], expected[:, -1], rtol=1e-3, atol=1e-3)
     assert not found[:, WIDTH:-1].any()  # of learned activations nothing is expected
     # A stranger with the same metadata is predicted from all features, that one included.
-    matrix, constant = regression.map(description.numbers.shape[1])
+    matrix, constant = regression.linear_map(description.numbers.shape[1])
     strangers = prior.mean(batch_of(knowledge, None))
     fitted = (description.numbers.double() @ matrix + constant).float()
     torch.testing.assert_close(strangers[:, -1], fitted[:, -1], rtol=1e-3, atol=1e-3)
@@ -174,7 +174,7 @@ def test_of_known_features_it_is_known_how_much_observed_they_are() -> None:
     known = replace(batch, known=torch.arange(FEATURES))
     theta, weights = stacked_heads(heads).double(), torch.from_numpy(metadata_weights(knowledge)[0])
     for description, found in (
-        (plain.with_more(popularity), prior.mean(known)),
+        (plain.with_group(popularity), prior.mean(known)),
         (Description(popularity, [torch.tensor([0])]), prior.mean_without_metadata(known)),
     ):
         regression = empirical_prior(knowledge, heads, description).regression

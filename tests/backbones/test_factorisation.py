@@ -11,14 +11,18 @@ import torch
 from numpy.typing import NDArray
 from tests.limits import Limits
 
-from headstart.backbones import factorisation_fit as row_sweep
-from headstart.backbones import factorisation_fit as sweeping_module
 from headstart.backbones.factorisation import Factorisation, FactorisationConfig
-from headstart.backbones.factorisation_fit import FactorisationTraining, to_logistic, whiten
+from headstart.backbones.factorisation_fit import (
+    FactorisationTraining,
+    row_blocks,
+    sum_features,
+    sweep_rows,
+    to_logistic,
+    whiten,
+)
 from headstart.backbones.row_posterior import MORE_PASSES, PASSES, RowPosterior
 from headstart.core.types import Description
 from headstart.linalg.packed import unpack
-from headstart.linalg.ragged import TransposedSum
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 
@@ -70,9 +74,9 @@ class Watched(FactorisationTraining):
 
     given: float | None = None  # the strength of every group of columns; None: as chosen
 
-    def _start(self) -> RowPosterior:
+    def _initialise_factors(self) -> RowPosterior:
         self.kept: list[Slow] = []
-        self.rows = super()._start()
+        self.rows = super()._initialise_factors()
         self.first_signs = self.backbone.signature(self.cells).numpy().copy()
         return self.rows
 
@@ -362,43 +366,20 @@ def test_the_size_of_blocks_does_not_matter(kinds: list[int], budget: int, limit
 
 
 @every_mix
-def test_observations_are_ordered_by_feature_once_for_all_sweeps(
-    kinds: list[int], monkeypatch: pytest.MonkeyPatch, limits: Limits
-) -> None:
-    """What is kept gives, in every sweep, the sums that observations ordered anew would give."""
+def test_blocks_of_rows_can_be_used_in_every_sweep(kinds: list[int], limits: Limits) -> None:
+    """They give the sums that new blocks would give, whatever was computed with them before."""
     limits(block_bytes=20_000)
     cells, every_kind = made_up(kinds)
-    made: list[Cells] = []
-
-    class Counted(TransposedSum):
-        def __init__(self, cells: Cells) -> None:
-            made.append(cells)
-            super().__init__(cells)
-
-    summed = row_sweep.feature_sums
-    found, anew = [], []
-
-    def both(backbone: Factorisation, kept: list[row_sweep.RowBlock], rows: RowPosterior):
-        found.append(summed(backbone, kept, rows))
-        with monkeypatch.context() as uncounted:
-            uncounted.setattr(row_sweep, "TransposedSum", TransposedSum)
-            anew.append(summed(backbone, row_sweep.row_blocks(backbone, cells.take(filled)), rows))
-        return found[-1]
-
-    filled = torch.nonzero(cells.counts)[:, 0]
-    monkeypatch.setattr(row_sweep, "TransposedSum", Counted)
-    monkeypatch.setattr(sweeping_module, "feature_sums", both)
-    model = untrained(every_kind, sweeps=5)
-    list(sweeping(model, cells))
-    assert len(found) == 5
-    for one, other in zip(found, anew, strict=True):
-        for name, each in vars(one).items():
-            assert torch.equal(each, getattr(other, name)), name
-    # Where all is binary the link comes with the last sweep, and with it other blocks.
-    times = 2 if kinds == MIXES["binary"] else 1
-    parts = sum(len(each.index) for each in made)
-    assert len(made) > 1
-    assert parts == times * len(cells.index)
+    cells = cells.take(torch.nonzero(cells.counts)[:, 0])
+    model = untrained(every_kind)
+    blocks, signatures = row_blocks(model, cells), model.signature(cells)
+    assert len(blocks) > 1
+    rows = model.row_posterior(cells, signatures)
+    for _ in range(3):
+        sweep_rows(model, blocks, signatures, rows)
+        found, anew = sum_features(model, blocks, rows), sum_features(model, row_blocks(model, cells), rows)
+        for name, sums in vars(found).items():
+            assert torch.equal(sums, getattr(anew, name)), name
 
 
 def test_heads_of_numbers_are_put_behind_the_link_alike_to_first_order() -> None:

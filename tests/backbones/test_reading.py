@@ -69,9 +69,9 @@ def test_a_row_is_the_same_alone_and_in_company(kinds: list[KindType], budget: i
 @pytest.mark.parametrize("kinds", MIXES, ids=str)
 def test_padded_readings_are_the_same_sums(kinds: list[KindType]) -> None:
     cells, known_heads, every = world(kinds, COUNTS)
-    moments = HeadMoments.of(known_heads, every)
     cells = replace(cells, values=cells.values.double())
-    plain, padded = RowBatch(cells, moments.double()), PaddedRows(cells, moments)
+    double = HeadMoments.of(known_heads.to(torch.float64), every)
+    plain, padded = RowBatch(cells, double), PaddedRows(cells, double)
     packed = LATENT * (LATENT + 1) // 2
     spread = torch.eye(LATENT).double()[tuple(torch.tril_indices(LATENT, LATENT))].expand(len(COUNTS), packed)
     now = RowPosterior(torch.randn(len(COUNTS), LATENT).double(), spread, torch.ones(len(COUNTS)).double())

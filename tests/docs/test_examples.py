@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pkgutil
 import re
 import shlex
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -75,3 +77,44 @@ def test_links_lead_somewhere(path: Path) -> None:
         if heading:
             titles = re.findall(r"^#+ (.*)$", document.read_text(encoding="utf-8"), re.M)
             assert heading in {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def backticked(path: Path) -> list[str]:
+    """The words in backticks outside of fenced blocks."""
+    text = re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.S | re.M)
+    return [" ".join(words.split()) for words in re.findall(r"`([^`]+)`", text)]
+
+
+@every_document
+def test_named_source_files_exist(path: Path) -> None:
+    folders = [ROOT, ROOT / "src/headstart", *(ROOT / "benchmarks").iterdir()]
+    for name in backticked(path):
+        if re.fullmatch(r"[\w/]+/\w+\.py", name):
+            assert any((folder / name).exists() for folder in folders), name
+
+
+@every_document
+def test_named_code_exists(path: Path) -> None:
+    if path.name == "extending.md":  # names classes of its own
+        return
+    for name in backticked(path):
+        if "/" in name:  # a file
+            continue
+        for module in re.findall(r"\bheadstart\.[a-z_]+(?:\.\w+)*", name):
+            if not module.endswith((".db", ".checkpoint", ".png")):
+                assert pkgutil.resolve_name(module), module
+        for word in re.findall(r"\b_?[a-z]{2,}_[a-z]{2}\w*|\b[A-Z][a-z]+[A-Z]\w+", name):
+            assert word in words_of_the_code(), word
+
+
+@cache
+def words_of_the_code() -> set[str]:
+    """All words in the source of package, tests and benchmarks."""
+    files = [file for top in ("src", "tests", "benchmarks") for file in (ROOT / top).rglob("*.py")]
+    return {word for file in files for word in re.findall(r"\w+", file.read_text(encoding="utf-8"))}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs/reference").glob("*.md")), ids=lambda path: path.name)
+def test_the_reference_names_existing_objects(path: Path) -> None:
+    for name in re.findall(r"^::: ([\w.]+)", path.read_text(encoding="utf-8"), re.M):
+        assert pkgutil.resolve_name(name), name

@@ -106,3 +106,12 @@ def test_best_knows_which_way_is_better():
     assert METRICS["rmse"].best(values) == 0
     assert METRICS["auroc"].best(values) == 2
     assert METRICS["coverage_90"].best(values) == 2
+
+
+def test_auroc_ranks_by_other_scores_if_they_are_given():
+    truth, lines, kinds = np.array([0.0, 1, 0, 1]), np.zeros(4, int), np.zeros(4, int)
+    saturated, scores = np.ones(4), np.array([0.1, 0.8, 0.3, 0.9])
+    assert score(truth, saturated, lines, kinds)["auroc"].value == 0.5
+    ranked = score(truth, saturated, lines, kinds, ranking=scores)
+    assert ranked["auroc"].value == ranked["auroc_per_feature"].value == 1
+    assert ranked["log_loss"].value == score(truth, saturated, lines, kinds)["log_loss"].value

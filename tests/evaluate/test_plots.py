@@ -91,7 +91,7 @@ def test_zero_shots_have_a_place_before_one():
 
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=30).map(sorted))
 def test_labels_never_overlap_nor_leave_the_picture_nor_change_order(wanted):
-    placed = plots._spread(np.array(wanted), 2.0, 0.0, 100.0)
+    placed = plots._separate(np.array(wanted), 2.0, 0.0, 100.0)
     assert (np.diff(placed) >= 2.0 - 1e-6).all()
     assert placed.min() >= -1e-6
     assert placed.max() <= 100 + 1e-6

@@ -68,7 +68,7 @@ def test_a_missing_file_is_refused(tmp_path):
 def test_merging_puts_runs_in_one_order(worlds):
     results = worlds.some_results(["chn", "mean"])
     parts = [[run for run in reversed(results.runs) if run.split == s] for s in (2, 0, 1)]
-    assert Results.merged(results.data, results.settings, parts) == results
+    assert Results.from_splits(results.data, results.settings, parts) == results
 
 
 def test_curves_are_mean_and_sample_deviation_over_splits(worlds):
@@ -138,7 +138,7 @@ def test_the_tests_of_features_and_rows_are_kept_apart(worlds, tmp_path):
     assert results.curves("rmse")["mean"].mean[2] == pytest.approx(np.mean(features))
     results.save(tmp_path / "results.json")
     assert Results.load(tmp_path / "results.json") == results
-    assert Results.merged(results.data, results.settings, [reversed(results.runs)]) == results
+    assert Results.from_splits(results.data, results.settings, [reversed(results.runs)]) == results
 
 
 def test_tables_of_rows_say_what_they_are(worlds):

@@ -121,7 +121,7 @@ def test_scores_are_those_of_a_model_that_is_asked_cell_by_cell(spied, method):
         run = next(
             run
             for run in spied.results.runs
-            if (run.test, run.method, run.given, run.metric) == ("rows", method, shots, "rmse")
+            if (run.test, run.method, run.n_observations, run.metric) == ("rows", method, shots, "rmse")
         )
         assert run.value == pytest.approx(np.sqrt((error**2).mean()), rel=1e-4)
         assert (run.features, run.targets) == (len(np.unique(features[number_kind])), number_kind.sum())

@@ -14,9 +14,15 @@ from hypothesis import strategies as st
 from headstart.datasets import synthetic_mixed, synthetic_ratings, synthetic_responses
 from headstart.errors import InputError
 from headstart.evaluate import KShotTest, RowTest, split_features
-from headstart.evaluate.kshot import both_few
+from headstart.evaluate.kshot import new_cell_targets
 from headstart.evaluate.scoring import HeldOutRows
-from headstart.evaluate.splits import LEAST_ROWS, MOST_ROWS, draw_rows, split_rows, usable_row_shots
+from headstart.evaluate.splits import (
+    MAX_TEST_ROWS,
+    MIN_TRAINING_ROWS,
+    draw_rows,
+    split_rows,
+    usable_row_shots,
+)
 from headstart.table import Table
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
@@ -57,7 +63,9 @@ def test_parts_have_every_row_once_with_all_it_has():
     assert (away.times.tolist(), away.weights.tolist()) == ([2.0, 3.0, 5.0], [2.0, 3.0, 5.0])
 
 
-@pytest.mark.parametrize(("rows", "share", "count"), [(60, 0.1, 6), (60, 0.5, 30), (6000, 0.5, MOST_ROWS)])
+@pytest.mark.parametrize(
+    ("rows", "share", "count"), [(60, 0.1, 6), (60, 0.5, 30), (6000, 0.5, MAX_TEST_ROWS)]
+)
 def test_the_share_of_rows_is_drawn_but_never_too_many(rows, share, count):
     table = synthetic_ratings(rows, 5, 0.9)
     drawn = draw_rows(table, share, 0)
@@ -85,7 +93,7 @@ def test_values_do_not_matter_and_empty_rows_are_never_drawn():
         (float("nan"), "from 0 to below 1"),
         (0.001, "of 40 rows with observations none is held out; use another share, or test_rows=0"),
         (0.99, "of 40 rows with observations only 0 are left to train on"),
-        (1 - LEAST_ROWS / 40 + 0.03, "only 3 are left"),
+        (1 - MIN_TRAINING_ROWS / 40 + 0.03, "only 3 are left"),
     ],
 )
 def test_bad_shares_are_refused(table, share, message):
@@ -155,7 +163,7 @@ def test_both_few_are_all_cells_of_tested_rows_and_tested_features(table):
     known, new = np.arange(12), np.arange(12, 15)
     rows = RowTest(away.with_features(known), away.kinds.take(known), SHOTS, 0)
     features = KShotTest(feature_batch(kept.with_features(new)), kept.kinds.take(new), (0, 4), 0)
-    found = both_few(away.with_features(new), away.kinds.take(new), rows, features)
+    found = new_cell_targets(away.with_features(new), away.kinds.take(new), rows, features)
     assert found is not None
     cells = {
         (int(new[features.features[line]]), away.rows[int(rows.rows[row])]): truth
@@ -167,7 +175,7 @@ def test_both_few_are_all_cells_of_tested_rows_and_tested_features(table):
         here = {row: truth for (feature, row), truth in cells.items() if feature == position}
         assert here == pytest.approx({row: value for row, value in wanted.items() if row in tested}, abs=1e-5)
     few = KShotTest(feature_batch(kept.with_features(new)), kept.kinds.take(new), (0, 2), 0)
-    assert both_few(away.with_features(new), away.kinds.take(new), rows, few) is None
+    assert new_cell_targets(away.with_features(new), away.kinds.take(new), rows, few) is None
 
 
 def test_binary_features_taken_as_numbers_are_scored_as_binary():

@@ -41,7 +41,7 @@ def test_the_hypernetwork_beats_the_means_at_every_number_of_shots(tmp_path: Pat
     assert "epochs = 300" not in page  # what did not run is not shown
     assert "uniform" not in page
     assert json.loads((tmp_path / "demo" / "results.json").read_text())["format"] == 2
-    story = outcome.story
+    story = outcome.film
     assert list(story.predicted) == [0, 4, 16]
     assert len(story.users) == len(story.truth) == len(story.predicted[16])
     assert all(1 <= mean <= 5 and std > 0 for said in story.predicted.values() for mean, std in said)

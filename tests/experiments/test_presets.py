@@ -55,6 +55,15 @@ def test_the_papers_table_of_hyper_parameters(dataset, epochs, meta, rates, late
     assert paper.chn.parameter_layers == layers
     for training in (paper.pretraining, paper.metatraining):
         assert (training.min_steps, training.patience, training.schedule) == (1, None, "constant")
+        assert training.validation_share == 0  # all of the 30 % train
+
+
+def test_a_smaller_table_is_trained_for_the_papers_number_of_steps():
+    paper = preset("paper", "elearning")
+    assert paper.pretraining.resolve_epochs(2389).epochs == 117  # 3 steps each
+    assert paper.metatraining.resolve_epochs(231).epochs == 120  # 2 steps each
+    movielens = preset("paper", "movielens")
+    assert movielens.pretraining.resolve_epochs(6040).epochs == 200
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -44,7 +44,7 @@ def test_the_map_gives_what_the_fit_gives() -> None:
     regression = LooRidge(make_groups(columns, groups))
     regression.strengths = torch.tensor([1.0, 0.0, 0.1], dtype=torch.float64)
     regression.fit(columns, targets, torch.ones(40, dtype=torch.float64))
-    matrix, constant = regression.map(columns.shape[1])
+    matrix, constant = regression.linear_map(columns.shape[1])
     design = regression._design(columns)
     torch.testing.assert_close(columns @ matrix + constant, design @ regression.coefficients)
     assert bool((matrix[groups[1]] == 0).all())

@@ -11,7 +11,7 @@ from tests.linalg.test_symmetric import symmetric
 
 from headstart.linalg import ragged as padding
 from headstart.linalg.packed import pack
-from headstart.linalg.ragged import blocks, outputs_at, pad, places
+from headstart.linalg.ragged import blocks, outputs_at, pad, positions_in_line
 from headstart.table.cells import Cells
 
 some_cells = given(
@@ -55,7 +55,7 @@ def test_padded_puts_each_observation_in_its_place(
         own = numbers[ends[line] : ends[line + 1]]
         assert torch.equal(block[line, : len(own)], own)
         assert not block[line, len(own) :].any()
-        assert places(cells)[ends[line] : ends[line + 1]].tolist() == list(range(len(own)))
+        assert positions_in_line(cells)[ends[line] : ends[line + 1]].tolist() == list(range(len(own)))
 
 
 @some_cells

@@ -44,7 +44,7 @@ def test_the_default_is_what_the_judge_chooses() -> None:
     info = model.info
     assert (info.backbone, info.adapter, info.chosen) == ("factorisation", "bayes", "bayes")
     assert model.fitted_.settings.adapter == BayesConfig()
-    assert info.judged_on == sum(map(len, judge.folds(np.arange(16), seed=0)))
+    assert info.judged_on == sum(map(len, judge.draw_folds(np.arange(16), seed=0)))
     assert [each.shots for each in info.errors] == list(model.fitted_.judgement.shots)
     verdict = model.fitted_.judgement.candidates["bayes"]
     for each, squared, spread in zip(info.errors, verdict.error, verdict.standard_error, strict=True):

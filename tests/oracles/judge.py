@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from headstart.training.judge import (
-    Judged,
+    CandidateOutcomes,
 )
 
 
-def is_better(candidate: Judged, other: Judged, standard_errors: float) -> bool:
+def is_better(candidate: CandidateOutcomes, other: CandidateOutcomes, standard_errors: float) -> bool:
     """One feature after the other, by its name."""
     by_feature: dict[int, list[float]] = {}
     for shots in candidate.outcomes:

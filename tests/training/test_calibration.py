@@ -19,7 +19,7 @@ from headstart.table.kinds import KindType
 from headstart.training import calibration
 from headstart.training.calibration import LEVELS, USUAL_LEVEL, Calibration, Outcome
 from headstart.training.episodes import disjoint_tasks
-from headstart.training.judge import outcomes_of
+from headstart.training.judge import predict_held_out
 
 ROWS, CLAIMED = 400, 0.3  # the standard deviation that heads claim, at a row of usual noise
 
@@ -60,7 +60,7 @@ def row_noise() -> torch.Tensor:
 
 
 def measured(adapter: Adapter, knowledge: Knowledge, batch: FeatureBatch) -> Calibration:
-    outcomes = outcomes_of(adapter, knowledge.likelihood, disjoint_tasks(batch, knowledge), seed=0)
+    outcomes = predict_held_out(adapter, knowledge.likelihood, disjoint_tasks(batch, knowledge), seed=0)
     return Calibration.fit(outcomes, VALIDATION_SHOTS, by_level=adapter.gives_uncertainty)
 
 

@@ -38,11 +38,11 @@ from headstart.training.episodes import (
     draw_shots,
     episode_loss,
     feature_weights,
+    mean_weights,
     predict_targets,
-    random_part,
     sample_features,
+    sample_shuffled,
     shuffle_observations,
-    usual_weights,
 )
 from headstart.training.meta_training import MetaTrainingConfig
 from headstart.training.pretraining import PretrainingConfig, pretrain
@@ -107,6 +107,28 @@ def test_meta_loss_equals_the_slow_one(tiny: Callable[..., Tiny]) -> None:
             total -= float(likelihood.log_prob(torch.tensor(x)).detach())
             count += 1
     assert abs(episode_loss(adapter, knowledge.likelihood, episode).item() - total / count) < 1e-5
+
+
+def test_the_loss_averaged_over_features_is_the_mean_of_their_losses(tiny: Callable[..., Tiny]) -> None:
+    world = tiny(shots=(8, 5, 7, 6, 9, 4))
+    likelihood, adapter = world.knowledge.likelihood, build_adapter(CHNConfig(), world.knowledge)
+    every = tasks.Tasks(world.batch, torch.zeros(6, dtype=torch.int64), (world.knowledge.states,))
+    config = MetaTrainingConfig(average="features", max_shots=3, batch_size=6, min_steps=1)
+    (episode,) = tasks.EpisodeDrawer(every, config, seed=0).epoch(torch.Generator().manual_seed(0))
+    losses = [
+        episode_loss(
+            adapter,
+            likelihood,
+            tasks.Episode(
+                episode.context.take(torch.tensor([n])),
+                episode.targets.take(torch.tensor([n])),
+                episode.states,
+            ),
+        )
+        for n in range(6)
+    ]
+    assert episode.targets.counts.unique().numel() > 1
+    torch.testing.assert_close(episode_loss(adapter, likelihood, episode), torch.stack(losses).mean())
 
 
 @given(
@@ -297,6 +319,13 @@ def test_holding_back_parts_the_features(share: float) -> None:
         assert torch.equal(part.batch.shots, batch.shots[who])
 
 
+def test_no_share_holds_nothing_back() -> None:
+    batch, backbone, knowledge = world(some_cells())
+    every = cross_fitted_tasks(batch, backbone, knowledge, seed=0)
+    teaching, validating = every.hold_out(0.0, seed=1)
+    assert (len(teaching), len(validating)) == (FEATURES, 0)
+
+
 # -- Which episodes an epoch of meta-training goes over
 
 
@@ -360,7 +389,7 @@ def test_feature_weights_go_from_popularity_to_evenness() -> None:
     counts = torch.tensor([1, 10, 100, 1000])
     for power in (0.0, 0.5, 1.0):
         for shots in (0, 1, 15, 10_000):
-            usual = usual_weights(counts.repeat(2), shots, power)
+            usual = mean_weights(counts.repeat(2), shots, power)
             found = feature_weights(torch.full((4,), shots), counts, usual, power)
             exponent = power + (1 - power) / math.sqrt(1 + shots)
             mean = sum(n**exponent for n in counts.tolist()) / 4
@@ -396,7 +425,7 @@ def test_a_part_of_each_line_is_drawn(counts: list[int], most: int, seed: int) -
     whole = lines_of(cells)
     assert [sorted(line) for line in lines_of(mixed)] == [sorted(line) for line in whole]
     lines = torch.tensor([len(counts) - 1, 0, 0])
-    part = lines_of(random_part(mixed, lines, most, generator))
+    part = lines_of(sample_shuffled(mixed, lines, most, generator))
     for line, own in zip(lines.tolist(), part, strict=True):
         assert len(own) == len(set(own)) == min(most, counts[line])
         assert set(own) <= set(whole[line])
@@ -406,7 +435,9 @@ def test_every_part_is_as_likely() -> None:
     cells, generator = batch_of([5], 0).cells, torch.Generator().manual_seed(0)
     pairs = Counter(
         frozenset(
-            lines_of(random_part(shuffle_observations(cells, generator), torch.tensor([0]), 2, generator))[0]
+            lines_of(
+                sample_shuffled(shuffle_observations(cells, generator), torch.tensor([0]), 2, generator)
+            )[0]
         )
         for _ in range(2000)
     )

@@ -30,19 +30,19 @@ from headstart.training import recipe as choosing
 from headstart.training.calibration import Outcome
 from headstart.training.episodes import cross_fitted_tasks
 from headstart.training.judge import (
-    Judged,
-    better,
+    CandidateOutcomes,
+    beats,
     blend_outcomes,
-    folds,
+    concatenate_outcomes,
+    draw_folds,
     isotonic_decreasing,
-    join_judged,
-    outcomes_of,
+    predict_held_out,
 )
 from headstart.training.recipe import (
+    AdapterTrainer,
     Judge,
-    Prepared,
     Recipe,
-    Trained,
+    TrainedParts,
     feature_batch,
     modelled_table,
     prepare,
@@ -61,7 +61,7 @@ def nowhere(_: str) -> Path | None:
 @settings(max_examples=60, deadline=None)
 def test_folds_are_disjoint_and_leave_most_features(features: int, seed: int) -> None:
     names = 3 * np.arange(features) + 7  # any positions
-    found = folds(names, seed)
+    found = draw_folds(names, seed)
     every = np.concatenate(found)
     assert len(set(every.tolist())) == len(every)
     assert set(every.tolist()) <= set(names.tolist())
@@ -72,7 +72,7 @@ def test_folds_are_disjoint_and_leave_most_features(features: int, seed: int) ->
         assert len(fold) <= 400
         assert (np.diff(fold) > 0).all()
     assert len(every) >= min(40, 0.5 * features - 4)  # as many as can be had
-    for one, other in zip(found, folds(names, seed), strict=True):
+    for one, other in zip(found, draw_folds(names, seed), strict=True):
         assert np.array_equal(one, other)
 
 
@@ -99,21 +99,21 @@ def test_candidates_are_compared_feature_by_feature(seed: int, margin: float) ->
         for number, each in enumerate(made):
             off = [list(random.normal(size=n) * (1 - 0.1 * number)) for n in counts]
             each[shots] = outcome(there, off)
-    one, two = Judged(made[0]), Judged(made[1])
+    one, two = CandidateOutcomes(made[0]), CandidateOutcomes(made[1])
     for candidate, other in ((one, two), (two, one)):
-        assert better(candidate, other, margin) == is_better(candidate, other, margin)
-    assert not better(one, one, 0.0)
+        assert beats(candidate, other, margin) == is_better(candidate, other, margin)
+    assert not beats(one, one, 0.0)
 
 
 def test_outcomes_of_different_features_are_put_together() -> None:
     one, other = outcome([3, 9], [[0.1, 0.2], [0.3]]), outcome([4], [[-1.0, 0.5]])
-    whole = join_judged([one, other])
+    whole = concatenate_outcomes([one, other])
     assert whole.feature.tolist() == [3, 3, 9, 4, 4]
     assert whole.features == 3
     torch.testing.assert_close(whole.predictive.mean, torch.cat([one.predictive.mean, other.predictive.mean]))
     torch.testing.assert_close(whole.truth, torch.cat([one.truth, other.truth]))
-    assert join_judged([one]) is one
-    verdict = Judged({0: whole, 4: one}).verdict()
+    assert concatenate_outcomes([one]) is one
+    verdict = CandidateOutcomes({0: whole, 4: one}).verdict()
     errors = [[[0.01, 0.04], [1, 0.25], [0.09]], [[0.01, 0.04], [0.09]]]
     means = [np.mean([error for own in each for error in own]) for each in errors]
     np.testing.assert_allclose(verdict.error, means, rtol=1e-5)
@@ -133,7 +133,7 @@ def test_a_feature_keeps_its_name_at_every_number_of_shots() -> None:
     values = batch.cells.lines.float() / 11
     named = batch.observing(type(batch.cells)(batch.cells.indptr, batch.cells.index, values, 40))
     tasks = cross_fitted_tasks(named, trained.backbone, trained.knowledge, seed=0)
-    found = outcomes_of(trained.adapters["a"].adapter, trained.knowledge.likelihood, tasks, seed=0)
+    found = predict_held_out(trained.adapters["a"].adapter, trained.knowledge.likelihood, tasks, seed=0)
     assert len(found) >= 3
     for shots, each in found.items():
         assert sorted(set(each.feature.tolist())) == torch.nonzero(named.shots > shots)[:, 0].tolist()
@@ -166,16 +166,16 @@ def changed_ratings(held: np.ndarray | None = None) -> Table:
 def test_what_is_held_out_is_hidden_from_backbone_and_adapter(
     make: Callable[..., Table], adapter: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[Trained] = []
+    seen: list[TrainedParts] = []
 
-    def spy(*given: object, **named: object) -> Trained:
+    def spy(*given: object, **named: object) -> TrainedParts:
         seen.append(train(*given, **named))  # type: ignore[arg-type]
         return seen[-1]
 
     monkeypatch.setattr(choosing, "train", spy)
     recipe, config = Recipe(metatraining={"epochs": 2}), adapter_config(adapter)
     outcomes = []
-    held = folds(np.arange(14), seed=0)[1]
+    held = draw_folds(np.arange(14), seed=0)[1]
     for table in (make(), make(held)):
         honest = Judge(table, np.arange(14), QUIET, nowhere)
         assert np.array_equal(honest.folds[1], held)
@@ -204,7 +204,7 @@ def test_the_judges_choice_is_trained_on_everything() -> None:
     assert recipe == Recipe()
     assert trained.backbone.features == 14
     assert set(judgement.candidates) == {"bayes"}
-    assert judgement.features == sum(len(fold) for fold in folds(np.arange(14), seed=0))
+    assert judgement.features == sum(len(fold) for fold in draw_folds(np.arange(14), seed=0))
     assert judgement.shots == tuple(k for k in VALIDATION_SHOTS if k in judgement.shots)
     assert len(judgement.candidates["bayes"].error) == len(judgement.shots)
     calibration = trained.adapters["adapter"].calibration
@@ -279,7 +279,7 @@ def test_shares_that_do_not_rise_are_the_nearest(pairs: list[tuple[float, float]
     np.testing.assert_allclose(found, expected, atol=1e-9)
 
 
-def prepared_for(table: Table) -> Prepared:
+def prepared_for(table: Table) -> AdapterTrainer:
     features = np.arange(len(table.features))
     return prepare(
         table, features, features, Recipe(metatraining={"epochs": 3}), True,
@@ -297,14 +297,14 @@ def test_the_blend_predicts_as_its_outcomes_say(make: Callable[[], Table]) -> No
     shares = adapter.shares
     assert bool(((shares >= 0) & (shares <= 1)).all())
     assert bool((shares.diff() <= 1e-6).all())
-    measured = outcomes_of(adapter, likelihood, prepared.validation, seed=0)
+    measured = predict_held_out(adapter, likelihood, prepared.validation, seed=0)
     for shots, outcome in measured.items():
         torch.testing.assert_close(
             outcome.predictive.mean, blend[shots].predictive.mean, rtol=1e-4, atol=1e-5
         )
         torch.testing.assert_close(outcome.predictive.std, blend[shots].predictive.std, rtol=1e-3, atol=1e-4)
         assert torch.equal(outcome.truth, closed[shots].truth)
-    assert set(own.judged) == {"bayes", "chn-bayes"}
+    assert set(own.candidates) == {"bayes", "chn-bayes"}
 
 
 def test_between_the_measured_shots_shares_are_interpolated() -> None:

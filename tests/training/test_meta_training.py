@@ -31,7 +31,8 @@ def test_the_user_overrules_what_suits_an_adapter_but_not_what_it_is(tiny: Calla
     assert mine == plain.revised(epochs=7)
     maml = build_adapter(adapter_config("maml-3"), tiny().knowledge)
     assert maml.meta_settings
-    wished = MetaTrainingConfig(**dict.fromkeys(maml.meta_settings, 1)).filled(maml)
+    wishes = {**dict.fromkeys(maml.meta_settings, 1), "average": "targets"}
+    wished = MetaTrainingConfig(**wishes).filled(maml)
     for name, value in maml.meta_settings.items():
         assert getattr(wished, name) == value
 

@@ -1,4 +1,4 @@
-"""The battery's methods by name: five references, and Headstart."""
+"""The methods by name: five references, and Headstart."""
 
 from __future__ import annotations
 

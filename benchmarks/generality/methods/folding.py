@@ -1,6 +1,6 @@
-"""Folding new rows into a fitted peer: its row parameters are those of the new rows afterwards.
+"""Fold new rows into a fitted peer: replace its row parameters by those of the new rows.
 
-Peers are made for new features; for rows, the same computations are used with the sides exchanged.
+Peers are made for new features; for rows, the same computations are used with rows and features exchanged.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FOLDABLE = (Biases, ALS, VBMF)
 
 
 def known_features(peer: Peer, problem: Problem) -> Any:
-    """What ``peer.predict`` takes for its known features."""
+    """Return the argument of ``peer.predict`` that stands for its known features."""
     if isinstance(peer, Biases):
         return peer.feature_bias
     if isinstance(peer, VBMF):
@@ -35,7 +35,7 @@ def known_features(peer: Peer, problem: Problem) -> Any:
 
 
 def folded(peer: Peer, features: Any, observed: csr_matrix) -> Peer:
-    """A copy of the peer whose rows are the lines of ``observed``: (held-out rows, known features)."""
+    """Return a copy of the peer whose rows are the lines of ``observed`` (held-out rows, known features)."""
     found = copy.copy(peer)
     lines = observed.shape[0]
     if isinstance(found, Biases):

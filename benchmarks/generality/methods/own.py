@@ -1,4 +1,4 @@
-"""Headstart itself, by its public calls alone: fit, add_features, predict, remove_feature."""
+"""Run Headstart by its public methods: fit, add_features, predict, remove_feature."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ BATCH = 128  # features added, or predicted, at once
 
 
 class HeadstartMethod(Method):
-    """A Headstart with nothing set but its seed.
+    """Headstart with its defaults and a seed.
 
-    In a table of one kind, nothing is said of a new feature's kind. Otherwise it is named, a real with
-    a scale of its own as "real" from 2 shots on, where Headstart finds the scale itself; below, and
-    always with ``tell_scales``, it is told the centre and scale that the references use.
+    In a table of one kind, new features are added without a kind. Otherwise the kind is passed. A real with a
+    scale of its own is passed as "real" from 2 shots on, where Headstart infers the scale; below, and always
+    with ``tell_scales``, it is passed with the centre and scale that the references use.
     """
 
     def __init__(self, tell_scales: bool = False, **given: Any) -> None:
@@ -95,7 +95,7 @@ class HeadstartMethod(Method):
         return Said(mean, intervals)
 
     def _kinds(self, context: Context) -> list[str | None]:
-        """What is said of each new feature's kind."""
+        """Return the kind to pass for each new feature."""
         kinds = self.trial.new.kinds
         if not (self.trial.own_scales or self.trial.mixed):
             return [None] * len(kinds)

@@ -1,4 +1,4 @@
-"""What a method of the battery is."""
+"""Define the interface of the compared methods."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Said:
 
 
 class Method(ABC):
-    """Learns from a trial's known features and rows, then adapts to what is new."""
+    """A method that learns from the known features and rows of a trial, then adapts to new ones."""
 
     settings: dict[str, Any]
 
@@ -33,14 +33,14 @@ class Method(ABC):
 
     @abstractmethod
     def adapt(self, context: Context) -> Any:
-        """Adapt to all new features at once; returns what ``predict`` needs."""
+        """Adapt to all new features at once; return the argument ``adapted`` of ``predict``."""
 
     @abstractmethod
     def predict(self, adapted: Any, feature: Ints, row: Ints) -> Said:
         """Predict new features at known rows: positions in ``trial.new`` and ``trial.known.rows``."""
 
     def fold(self, feature: Ints, row: Ints, value: Floats) -> Any | None:  # noqa: ARG002
-        """Take in held-out rows by observations of known features; None: the method cannot."""
+        """Fold in held-out rows by observations of known features; return None if the method cannot."""
         return None
 
     def predict_rows(self, folded: Any, adapted: Any | None, feature: Ints, row: Ints) -> Said:

@@ -1,4 +1,4 @@
-"""A peer as a method of the battery: scaled in, scaled out, its settings tuned on known features."""
+"""Run a peer as a method: scale its values, tune its settings on known features, scale predictions back."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _EDGE = 0.005  # a number taken for a probability keeps so far from 0 and 1
 
 
 class Reference(Method):
-    """A peer that sees standardised values and answers in data units, within the feature's ends.
+    """A peer that reads standardised values and predicts in data units, within the ends of the feature.
 
-    Tables of several kinds are numbers to it, 0/1 too (see ``Scaling``).
+    It reads tables of several kinds as numbers, 0/1 too (see ``Scaling``).
     """
 
     def __init__(self, peer: Peer) -> None:
@@ -31,7 +31,7 @@ class Reference(Method):
 
     @property
     def settings(self) -> dict[str, Any]:  # type: ignore[override]
-        """The peer's."""
+        """The settings of the peer."""
         return self.peer.settings
 
     def fit(self, trial: Trial) -> None:

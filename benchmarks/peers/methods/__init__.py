@@ -1,4 +1,4 @@
-"""The methods, one class a file, by name. A peer's library is imported when it is first fitted."""
+"""The methods by name, one class per file. The library of a peer is imported when it is first fitted."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ class ALS(Peer):
 
     Folding in regresses a new feature's context on its rows' factors with the penalty ``fold``, towards
     a prior mean: a ridge regression of known features' vectors on metadata (``prior="metadata"``) or
-    their mean (``prior="mean"``). Binary values are taken as real numbers.
+    their mean (``prior="mean"``). Binary values are read as real numbers.
     """
 
     factors: int = 16
@@ -73,7 +73,7 @@ class ALS(Peer):
         penalty: float,
         weighted: bool,
     ) -> Floats:
-        """Each line's (factors, bias) given the other side's: (lines, d + 1)."""
+        """Return (factors, bias) of each line given those of the other side: (lines, d + 1)."""
         design = with_one(others[:, :-1])
         ones = replaced(observed, np.ones(observed.nnz))
         counts = np.diff(observed.indptr)

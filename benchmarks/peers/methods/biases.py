@@ -1,4 +1,4 @@
-"""A row's bias plus a feature's bias; a new feature's starts from what its metadata says."""
+"""Predict by the sum of a row's and a feature's bias; metadata gives the prior of a new feature's bias."""
 
 from __future__ import annotations
 
@@ -71,13 +71,13 @@ class Biases(Peer):
         return self.link(self.row_bias[row] + adapted[feature])
 
     def link(self, total: Floats) -> Floats:
-        """From the sum of biases to the data's own units."""
+        """Convert the sum of biases to data units."""
         return expit(total) if self.binary else np.clip(total, self.low, self.high)
 
     def _newton(
         self, group: Ints, value: Floats, offset: Floats, bias: Floats, prior: Floats, strength: float
     ) -> Floats:
-        """One Newton step of every group's bias; for least squares the solution."""
+        """Compute one Newton step of the bias of every group; for least squares this is the solution."""
         now = offset + bias[group]
         mean = expit(now) if self.binary else now
         curve = mean * (1 - mean) if self.binary else np.ones(len(now))

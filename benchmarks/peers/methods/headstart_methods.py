@@ -1,4 +1,4 @@
-"""Headstart itself, by its public calls alone: fit, add_features, predict, remove_feature."""
+"""Run Headstart by its public methods: fit, add_features, predict, remove_feature."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class HeadstartPeer(Peer):
         return Headstart(**{"random_state": self.seed, "quiet": True, **self.given})
 
     def _named(self, problem: Problem) -> tuple[Table, Table]:
-        """The tables of known and new features; remembers the names of the new ones and of rows."""
+        """Return the tables of known and new features, and store the names of new features and of rows."""
         if problem.tables is None:
             raise InputError("Headstart needs a problem with its tables; make it by Problem.of_split()")
         known, new = problem.tables
@@ -93,7 +93,7 @@ class HeadstartRetrained(HeadstartPeer):
 
 
 def joined(known: Table, new: Table, context: Context) -> Table:
-    """The table of known features and of the tested new ones, these with nothing but their contexts."""
+    """Return the table of known features and of tested new features with only their contexts."""
     new = new.with_features(context.tested)
     place = np.cumsum(context.tested) - 1 + len(known.features)
     width = len(known.features) + len(new.features)

@@ -17,9 +17,9 @@ from methods.protocol import Peer
 
 @dataclass
 class ImplicitALS(Peer):
-    """What lies above the biases is liked, what lies below is not, the more the farther.
+    """Values above the biases count as liked, values below as not liked, weighted by their distance.
 
-    The library scores likings, not values. So its score is mapped to the data's scale: a regression of
+    The library scores preferences, not values. So its score is mapped to the data's scale: a regression of
     values on the biases' prediction and the score (linear, or logistic for binary), for each number of
     shots, fitted on a sixth of the known features treated as new.
     """
@@ -86,7 +86,7 @@ class ImplicitALS(Peer):
         return bias, self._model.recalculate_item(np.arange(context.features), liked)
 
     def _scores(self, adapted: tuple[Floats, Floats], feature: Ints, row: Ints) -> Floats:
-        """The biases' prediction, for binary as a logit, and the library's score: (n, 2)."""
+        """Return the prediction of the biases (a logit for binary) and the score of the library: (n, 2)."""
         bias, factors = adapted
         base = self.biases.link(self.biases.row_bias[row] + bias[feature])
         score = dots(self._model.user_factors, factors, row, feature)

@@ -1,4 +1,4 @@
-"""Nearest known features, by metadata and by context, tell how a row departs from the biases."""
+"""Predict the residuals of biases from the nearest known features, by metadata and by context."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ItemKNN(Peer):
 
     Similarity to a known feature is the cosine of metadata, times ``metadata_weight``, plus the
     correlation of residuals on common rows, shrunk by n / (n + ``shrinkage``). The ``neighbours`` most
-    similar count, and ``damping`` is what the sum of their similarities is compared with. For binary
+    similar count, and ``damping`` is added to the sum of their similarities. For binary
     values, residuals are those of the logistic biases.
     """
 
@@ -78,9 +78,9 @@ class ItemKNN(Peer):
 
 
 def similar_metadata(new: Floats, known: Floats) -> Floats:
-    """The cosine of metadata where it is positive, else 0: (new, known).
+    """Return the cosine of metadata, at least 0: (new, known).
 
-    Columns are centred first, so that what all features share does not count.
+    Columns are centred first, so that common values of all features do not count.
     """
     centre = known.mean(0)
     left, right = (_unit(metadata - centre) for metadata in (new, known))

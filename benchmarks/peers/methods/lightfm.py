@@ -19,8 +19,8 @@ from methods.protocol import Peer
 class LightFM(Peer):
     """The logistic loss; a rating counts as a 1 and a 0, weighted by how near it lies to either end.
 
-    Places for the new features' own embeddings are kept from the start and zero until the context, on
-    which a copy of the model goes on for ``context_epochs``.
+    The model reserves embeddings for the new features, which are zero until a copy of the model trains on
+    their contexts for ``context_epochs``.
     """
 
     components: int = 16
@@ -49,7 +49,7 @@ class LightFM(Peer):
         self.low, self.high = problem.low, problem.high
         self._first, new = problem.known.shape[1], len(problem.metadata_new)
         metadata = np.concatenate([problem.metadata_known, problem.metadata_new])
-        own, every = identity(len(metadata)), np.ones((len(metadata), 1))  # what all share is a feature too
+        own, every = identity(len(metadata)), np.ones((len(metadata), 1))  # a constant column
         described = csr_matrix(np.concatenate([every, metadata], axis=1))
         joined = hstack([own, described], format="csr", dtype=np.float32)
         self._features = normalize(joined, "l1").astype(np.float32) if self.normalised else joined

@@ -1,4 +1,4 @@
-"""LightGBM on hand-made features of a cell: what the row does, what the context says, metadata."""
+"""LightGBM on hand-made inputs of a cell: statistics of the row and of the context, and metadata."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from methods.protocol import Peer
 class LightGBM(Peer):
     """Gradient-boosted trees, trained on known features treated as new at every number of shots.
 
-    Known features are parted into ``folds``. For each, all that the design reads is computed from the
-    other folds, so that no row statistic and no factor has seen the feature that is to be predicted.
+    Known features are split into ``folds``. The inputs of each fold are computed from the other folds, so
+    that no row statistic and no factor depends on the feature to predict.
     """
 
     leaves: int = 31
@@ -79,7 +79,7 @@ class LightGBM(Peer):
 
 
 class _Source:
-    """Computes the design of cells from a problem's known features and a context."""
+    """Compute the inputs of cells from a problem's known features and a context."""
 
     def __init__(self, problem: Problem) -> None:
         known = problem.known
@@ -98,7 +98,7 @@ class _Source:
         self.directions = self.als.rows[:, :-1] / np.maximum(lengths, 1e-9)
 
     def of_context(self, context: Context) -> dict[str, Any]:
-        """What a context says of each new feature, before any row is asked about."""
+        """Compute the statistics of the context of each new feature, which do not depend on the row."""
         bias = self.biases.adapt(context)
         total = self.biases.row_bias[context.row] + bias[context.feature]
         residual = context.value - self.biases.link(total)
@@ -116,7 +116,7 @@ class _Source:
         }
 
     def design(self, seen: dict[str, Any], feature: Ints, row: Ints) -> NDArray[np.float32]:
-        """The numbers the trees read: (n, width)."""
+        """Return the inputs of the trees: (n, width)."""
         total = self.biases.row_bias[row] + seen["bias"][feature]
         parts = [
             self.rows[row],

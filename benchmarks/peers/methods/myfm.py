@@ -1,4 +1,4 @@
-"""myFM: a Bayesian factorisation machine by Gibbs sampling, trained anew whenever something is seen."""
+"""myFM: a Bayesian factorisation machine by Gibbs sampling, trained again for every context."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from methods.protocol import Peer
 
 @dataclass
 class MyFM(Peer):
-    """Rows and features by name, features' metadata, and (``history``) what else the row has observed.
+    """Rows and features by name, features' metadata, and (``history``) the other observations of the row.
 
     There is no folding in: ``adapt`` trains from scratch on all known observations and all contexts.
     """
 
     rank: int = 10
     iterations: int = 100
-    kept: int = 80  # samples, of which the mean is the prediction
+    kept: int = 80  # last samples; the prediction is their mean
     history: bool = True
     seed: int = 0
 

@@ -1,4 +1,4 @@
-"""What a peer is: something that learns from known features, then adapts to new ones."""
+"""Define the interface of peers: methods that learn from known features, then adapt to new ones."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from problem import Context, Floats, Ints, Problem
 class Peer(ABC):
     """The fields of a peer are its settings; ``choices`` are the values tried for some of them.
 
-    Settings are tuned one after the other in the order of ``choices``; a choice is a value or, where
-    several settings hang together, a dict of them.
+    Settings are tuned one after the other in the order of ``choices``; a choice is a value or,
+    for several settings at once, a dict of them.
     """
 
     choices: ClassVar[dict[str, tuple[Any, ...]]] = {}
-    library: ClassVar[str | None] = None  # what it imports beyond Headstart's own requirements
-    shots: ClassVar[tuple[int, ...] | None] = None  # those at which it is worth its time; None: all
-    tuning_shots: ClassVar[tuple[int, ...] | None] = None  # … and at which it is tuned
+    library: ClassVar[str | None] = None  # its import beyond the requirements of Headstart
+    shots: ClassVar[tuple[int, ...] | None] = None  # the tested shots; None: all
+    tuning_shots: ClassVar[tuple[int, ...] | None] = None  # the shots it is tuned at; None: all
     tuned_as: ClassVar[str | None] = None  # the method whose tuned settings it takes
 
     @abstractmethod
     def fit(self, problem: Problem) -> None:
-        """Learn from what is known."""
+        """Learn from the known features."""
 
     @abstractmethod
     def adapt(self, context: Context) -> Any:
-        """Adapt to all new features at once; returns what ``predict`` needs. This is what is timed."""
+        """Adapt to all new features at once; return the argument of ``predict``. This is timed."""
 
     @abstractmethod
     def predict(self, adapted: Any, feature: Ints, row: Ints) -> Floats:
-        """The mean (rating, data units) or probability of 1 (binary) at these cells: (n,)."""
+        """Predict the mean (rating, data units) or the probability of 1 (binary) at these cells: (n,)."""
 
     def spread(self) -> Floats | None:
-        """The standard deviations of the last prediction, from methods that say how sure they are: (n,)."""
+        """Return the standard deviations of the last prediction (n,), if the method has them."""
         return None
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All settings, for the record."""
+        """All settings of the method."""
         return asdict(self)

@@ -1,4 +1,4 @@
-"""The gap to a full retrain: variational Bayes matrix factorisation fitted anew with the contexts in it."""
+"""Fit variational Bayes matrix factorisation again with the contexts: the gap to a full retrain."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from methods.vbmf import VBMF, Beliefs
 
 @dataclass
 class VBMFRetrained(VBMF):
-    """``adapt`` fits everything from scratch, the new features among the known ones."""
+    """``adapt`` fits from scratch on the known features and the contexts of the new ones."""
 
     shots: ClassVar = (8, 32, 128)
     tuned_as: ClassVar = "vbmf"

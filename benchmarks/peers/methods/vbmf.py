@@ -33,7 +33,7 @@ class Beliefs:
 
     @property
     def design(self) -> Floats:
-        """What the other side's regression reads: factors and a 1: (n, d + 1)."""
+        """The inputs of the other side's regression: factors and a 1: (n, d + 1)."""
         return with_one(self.mean[:, :-1])
 
     @property
@@ -69,7 +69,7 @@ class VBMF(Peer):
     value = row factors · feature factors + row bias + feature bias + noise. A row's prior is centred at
     0, a feature's at a ridge regression on its metadata (a feature counts by its number of observations
     to the power of ``popularity``); both prior covariances are full. Binary values take Jaakkola and
-    Jordan's bound of the logistic likelihood, or are taken as real numbers (``likelihood``).
+    Jordan's bound of the logistic likelihood, or are read as real numbers (``likelihood``).
     """
 
     factors: int = 16
@@ -123,7 +123,7 @@ class VBMF(Peer):
         return probit_mean(mean, np.maximum(second - mean**2, 0))
 
     def _start(self, known: csr_matrix) -> tuple[Beliefs, Beliefs]:
-        """Features and rows to begin with."""
+        """Initialise features and rows."""
         size, generator = self.factors + 1, np.random.default_rng(self.seed)
         # Logits are larger than ratings' residuals, and too small a start would die out.
         scale = 1.0 if self.logistic else 0.1
@@ -140,10 +140,10 @@ class VBMF(Peer):
     def _posterior(
         self, observed: csr_matrix, others: Beliefs, prior: Floats, spread: Floats, now: Beliefs
     ) -> Beliefs:
-        """The posterior of every line of ``observed`` given the other side's beliefs.
+        """Compute the posterior of every line of ``observed`` given the posteriors of the other side.
 
         ``prior`` (lines, d + 1) and ``spread`` (d + 1, d + 1) are the prior's means and covariance; ``now``
-        says where the logistic bound is taken.
+        is the point of the logistic bound.
         """
         if self.logistic:
             pull, weight = observed.data - 0.5, self._curvature(observed, now, others)
@@ -156,7 +156,7 @@ class VBMF(Peer):
         return Beliefs(np.einsum("nde,ne->nd", covariance, vector + prior @ precision), covariance)
 
     def _curvature(self, observed: csr_matrix, lines: Beliefs, others: Beliefs) -> Floats:
-        """Jaakkola and Jordan's weight of each observation, at the best place of the bound: (n,)."""
+        """Return Jaakkola and Jordan's weight of each observation, at the tightest bound: (n,)."""
         (left, left_spread), (right, right_spread) = lines.full(True), others.full(False)
         second = dots(
             _flat(left_spread + outer(left)), _flat(right_spread + outer(right)),
@@ -167,12 +167,12 @@ class VBMF(Peer):
         return weight
 
     def _prior_of_features(self, metadata: Floats) -> tuple[Floats, Floats]:
-        """The ridge coefficients (1 + width, d + 1) and what they leave unexplained (d + 1, d + 1)."""
+        """Return the ridge coefficients (1 + width, d + 1) and the residual covariance (d + 1, d + 1)."""
         said = ridge(metadata, self.features.mean, self._weights, self.ridge_strength)
         return said, _moment(self.features, predicted(metadata, said), self._weights)
 
     def _expected_error(self, known: csr_matrix) -> float:
-        """The expected squared error of an observation, exact under both sides' beliefs."""
+        """Return the expected squared error of an observation under the posteriors of both sides."""
         mask, rows, features = replaced(known, np.ones(known.nnz)), self.rows, self.features
         moments = outer(rows.mean) + rows.covariance
         square = np.sum(weighted_sums(mask, features.design_moments) * moments)
@@ -183,7 +183,7 @@ class VBMF(Peer):
 
 
 def _moment(beliefs: Beliefs, centre: Floats, weights: Floats | None) -> Floats:
-    """The expected covariance around a centre, with a little added to keep it regular: (d, d)."""
+    """Return the expected covariance around a centre, slightly regularised: (d, d)."""
     gap = beliefs.mean - centre
     shares = np.full(len(gap), 1 / len(gap)) if weights is None else weights / weights.sum()
     found = (gap * shares[:, None]).T @ gap + np.einsum("n,nde->de", shares, beliefs.covariance)

@@ -1,4 +1,4 @@
-"""Adapters: anything that maps (context, metadata) to a head. Every module here is found by itself."""
+"""Adapters: classes that map the context and metadata of a new feature to its head."""
 
 from headstart.adapters.base import (
     ADAPTERS,

@@ -1,6 +1,6 @@
-"""Define the interface of adapters and find adapters by name."""
+"""The interface of adapters, and functions that find and build an adapter by its name."""
 
-# ruff: noqa: ARG002 - without a capability its methods raise, whatever their arguments are
+# ruff: noqa: ARG002 - the methods of missing capabilities raise without reading their arguments
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ROWS_AT_ONCE = 2**17
 
 
 class AdapterConfig(Config):
-    """Settings of an adapter; a subclass gives ``name`` the adapter's name as its only value."""
+    """Settings of an adapter; a subclass declares ``name`` with the adapter's name as its only value."""
 
     name: str
 
@@ -36,49 +36,49 @@ class AdapterConfig(Config):
 
 
 class OneContext(NamedTuple):
-    """The context of one feature, in numpy: n observations and the states of their rows."""
+    """Context of one feature in numpy: n observations and the states of their rows."""
 
     kind: int
     values: Array  # (n,), on the models' scale
     activation: Array  # (n, width)
     noise: Array | None  # (n,)
     variance: Array | None  # (n, width)
-    weights: Array | None = None  # (n,): of the observations; None: all weigh the same
+    weights: Array | None = None  # (n,): age weights of the observations; None: all 1
 
 
 class Adapter(nn.Module, ABC):
     """Map the contexts of new features to their heads.
 
-    ``Adapter(config, knowledge)`` only allocates: it reads the sizes of the knowledge, not its numbers.
-    ``prepare`` then initialises parameters and buffers; a saved adapter gets them from its file
-    instead. Only parameters and buffers are saved; the knowledge itself is saved with the
-    model. ``adapt`` must not depend on the order of a context, must work with no shots, and must give a
-    batch the same heads as one feature at a time: ``headstart.testing.check_adapter`` checks this.
+    The constructor only allocates: it reads the sizes of the ``knowledge``, not its numbers. ``prepare`` then
+    initialises parameters and buffers; those of a saved adapter come from its file instead. Only parameters
+    and buffers are saved; the knowledge is saved with the model. ``adapt`` must not depend on the order of a
+    context, must work without shots, and must return the same heads for a batch as for one feature at a
+    time: ``headstart.testing.check_adapter`` checks this.
 
-    Everything beyond ``adapt`` is a capability. A subclass declares it by a class attribute and
-    implements the methods that belong to it; without it these methods raise ``UnsupportedError``.
+    All other methods belong to optional capabilities. A subclass declares a capability by a class attribute
+    and implements its methods; without the capability these methods raise ``UnsupportedError``.
 
-    ================== =================================================================================
-    declared by        methods
-    ================== =================================================================================
-    ``streaming``      ``streams``, ``evidence``, ``solve``: heads from sufficient statistics
-    ``adapts_one``     ``adapt_one``, ``refine_one``, ``one_prior_means``: one feature or row, in numpy
-    ``sharded``        ``adapt_sharded``: the rows are distributed over several processes
-    ``explainable``    ``metadata_effects``, ``metadata_gains``: the influence of each metadata column
-    ``weighs``         no further method: ``adapt`` reads the weights of observations (``Cells.weights``)
-    ``blend_partner``  ``set_blend_shares``: heads are a mixture with those of another adapter
-    ================== =================================================================================
+    ==================== ===============================================================================
+    declared by          methods
+    ==================== ===============================================================================
+    ``streaming``        ``streams``, ``evidence``, ``solve``: heads from sufficient statistics
+    ``adapts_one``       ``adapt_one``, ``refine_one``, ``one_prior_means``: one feature or row, in numpy
+    ``sharded``          ``adapt_sharded``: the rows are distributed over several processes
+    ``explainable``      ``metadata_effects``, ``metadata_gains``: the influence of each metadata column
+    ``supports_weights`` no further method: ``adapt`` reads the weights of observations
+    ``blend_partner``    ``set_blend_shares``: heads are a mixture with those of another adapter
+    ==================== ===============================================================================
     """
 
     config_type: ClassVar[type[AdapterConfig]]
-    numbered: ClassVar[str | None] = None  # the setting that a number after the name sets, as in knn-10
-    variants: ClassVar[tuple[str, ...]] = ()  # the names to list; the plain name where there are none
+    number_setting: ClassVar[str | None] = None  # the setting for the number in a name like knn-10
+    variants: ClassVar[tuple[str, ...]] = ()  # the names to list, by default the plain name
     refines: ClassVar[bool] = False  # whether ``refine`` changes the states
-    gives_uncertainty: ClassVar[bool] = False  # whether heads come with a covariance and a noise
-    streaming: ClassVar[bool] = False  # whether heads follow from sums over observations
-    sharded: ClassVar[bool] = False  # whether several processes can adapt together
+    gives_uncertainty: ClassVar[bool] = False  # whether heads have a covariance and a noise
+    streaming: ClassVar[bool] = False  # whether heads are functions of sums over observations
+    sharded: ClassVar[bool] = False  # whether several processes can compute heads together
     explainable: ClassVar[bool] = False  # whether the influence of metadata can be computed
-    weighs: ClassVar[bool] = False  # whether old observations may weigh less than new ones
+    supports_weights: ClassVar[bool] = False  # whether ``adapt`` reads age weights of observations
 
     def __init__(self, config: AdapterConfig, knowledge: Knowledge) -> None:
         super().__init__()
@@ -86,15 +86,15 @@ class Adapter(nn.Module, ABC):
         self.knowledge = knowledge
 
     @classmethod
-    def named(cls, name: str) -> dict[str, Any] | None:
+    def settings_for_name(cls, name: str) -> dict[str, Any] | None:
         """Return the settings that ``name`` selects, or None if it is not one of this adapter's names."""
         plain_name = str(cls.config_type.model_fields["name"].default)
-        if cls.numbered is None:
+        if cls.number_setting is None:
             return {"name": plain_name} if name == plain_name else None
         stem, _, number = name.rpartition("-")
         if stem != plain_name or not number.isdecimal():
             return None
-        return {"name": plain_name, cls.numbered: int(number)}
+        return {"name": plain_name, cls.number_setting: int(number)}
 
     def prepare(self) -> None:
         """Initialise parameters and buffers from the knowledge, once, before any training."""
@@ -104,34 +104,31 @@ class Adapter(nn.Module, ABC):
 
     @property
     def learns(self) -> bool:
-        """Whether there is anything to meta-train."""
+        """Whether any parameter can be meta-trained."""
         return any(parameter.requires_grad for parameter in self.parameters())
 
     @property
     def meta_settings(self) -> Mapping[str, object]:
-        """Settings of meta-training that are part of the method, such as MAML's meta-batch."""
+        """Settings of meta-training that the method prescribes, such as MAML's meta-batch."""
         return {}
 
     @property
     def meta_defaults(self) -> Mapping[str, object]:
-        """Settings of meta-training that suit the method, unless the user sets others."""
+        """Default settings of meta-training for this method."""
         return {}
 
     @classmethod
-    def trained_as(cls, config: Any) -> AdapterConfig:
-        """Return the settings whose meta-training serves this adapter too; here its own."""
+    def training_config(cls, config: Any) -> AdapterConfig:
+        """Return the settings of the adapter whose meta-training this one reuses; by default its own."""
         settings: AdapterConfig = config
         return settings
 
-    def take_training(self, trained: Adapter) -> None:
-        """Copy the parameters of ``trained``, an adapter of the settings ``trained_as``."""
+    def copy_training(self, trained: Adapter) -> None:
+        """Copy the parameters of ``trained``, an adapter with the settings ``training_config``."""
         self.load_state_dict(trained.state_dict())
 
     def refine(self, states: RowStates) -> RowStates:
-        """Return the backbone's ``states`` as this adapter's heads read them; here unchanged.
-
-        ``adapt`` is given refined states, and its heads go with refined activations.
-        """
+        """Refine ``states`` for ``adapt`` and for predictions from its heads; by default change nothing."""
         return states
 
     @torch.no_grad()
@@ -148,16 +145,19 @@ class Adapter(nn.Module, ABC):
 
     @abstractmethod
     def adapt(self, batch: FeatureBatch, states: RowStates) -> Heads:
-        """Give each feature of the batch its head; differentiable in the adapter's parameters."""
+        """Compute the head of each feature of ``batch``, differentiable in the adapter's parameters.
+
+        ``states`` are the refined states of the rows that the contexts index.
+        """
 
     # -- capability: heads from sufficient statistics ---------------------------------------------
 
     def streams(self, kinds: Tensor) -> Tensor:
-        """Return a mask like ``kinds``: of which kinds heads follow from sums over observations.
+        """Return a mask of the ``kinds`` whose heads are functions of sums over observations.
 
-        Then an observation costs the same whether it is the second or the thousandth, and the order of
-        observations does not matter: ``solve(evidence(a) + evidence(b))`` is ``adapt(a and b)``. An
-        observation is removed by subtracting its evidence.
+        For these, ``solve(evidence(a) + evidence(b))`` equals ``adapt`` of both contexts together, so that
+        the cost of an observation does not grow with the context. Subtracting its evidence removes an
+        observation.
         """
         return torch.zeros_like(kinds, dtype=torch.bool)
 
@@ -166,7 +166,7 @@ class Adapter(nn.Module, ABC):
         self._cannot("make heads from sums over observations")
 
     def solve(self, evidence: Tensor, batch: FeatureBatch) -> Heads:
-        """Compute heads from sums; of ``batch`` only metadata and kinds are read."""
+        """Compute heads from ``evidence``, and the metadata and kinds of ``batch``."""
         self._cannot("make heads from sums over observations")
 
     # -- capability: one feature or one row, without the overhead of tensors ----------------------
@@ -181,8 +181,8 @@ class Adapter(nn.Module, ABC):
     ) -> tuple[OneHead, Tensor | None]:
         """Compute the head of one feature as ``adapt`` does, and its ``evidence`` if its kind streams.
 
-        ``prior_means`` come from ``one_prior_means``; ``start`` (size,) is a head close to the result,
-        such as the one before the latest observation, and makes iterations converge sooner.
+        ``prior_means`` are those of ``one_prior_means``; ``start`` (size,) is a head close to the result,
+        such as the one before the latest observation, from which iterations converge sooner.
         """
         self._cannot("adapt a single feature")
 
@@ -191,7 +191,7 @@ class Adapter(nn.Module, ABC):
         self._cannot("refine a single row")
 
     def one_prior_means(self, feature: int | FeatureBatch) -> Array:
-        """Return the prior means of one head: (parts, size).
+        """Return the means of one head under each of P priors: (P, size).
 
         ``feature`` is the position of a feature of the backbone, or a batch of one new feature.
         """
@@ -200,39 +200,39 @@ class Adapter(nn.Module, ABC):
     # -- capability: several processes ------------------------------------------------------------
 
     def adapt_sharded(self, batch: FeatureBatch, states: RowStates, reduce: Reduce) -> Heads:
-        """Compute the heads that ``adapt`` gives, where each process has the cells of its own rows.
+        """Compute the heads of ``adapt`` if each process has the observations of some rows only.
 
-        ``reduce`` adds a tensor up over all processes; all of them call this and get the same heads.
+        ``reduce`` sums a tensor over all processes. All processes call this method and get the same heads.
         """
         self._cannot("adapt in several processes")
 
     # -- capability: explaining -------------------------------------------------------------------
 
     def metadata_effects(self, batch: FeatureBatch, reference: FeatureBatch) -> Tensor:
-        """Return the change of a head without shots due to each number of its metadata: (numbers, size).
+        """Return the change of a zero-shot head due to each number of its metadata: (numbers, size).
 
-        The change is from the metadata of ``reference`` to that of ``batch``, one feature each.
+        The change is from the metadata of ``reference`` to those of ``batch``, of one feature each.
         """
         self._cannot("be explained")
 
     @property
     def metadata_gains(self) -> Tensor:
-        """The share of the error of predicted heads that each metadata column removes: (columns,)."""
+        """The fraction of the error of predicted heads that each metadata column explains: (columns,)."""
         self._cannot("be explained")
 
     # -- capability: blending ---------------------------------------------------------------------
 
     @property
     def blend_partner(self) -> Adapter | None:
-        """The adapter whose heads are mixed with those of this one; None: there is no such mixture."""
+        """The adapter whose heads are mixed with those of this one; None without a mixture."""
         return None
 
     def set_blend_shares(self, shares: Tensor | float) -> None:
         """Set the weight of this adapter's own heads in the mixture, at ``VALIDATION_SHOTS``."""
         self._cannot("be blended with another one")
 
-    def _cannot(self, what: str) -> NoReturn:
-        raise UnsupportedError(f"the adapter {self.config.name!r} cannot {what}")
+    def _cannot(self, action: str) -> NoReturn:
+        raise UnsupportedError(f"the adapter {self.config.name!r} cannot {action}")
 
 
 ADAPTERS: Registry[Adapter] = Registry("adapter", "headstart.adapters")
@@ -241,7 +241,7 @@ register_adapter = ADAPTERS.register
 
 
 def adapter_names() -> list[str]:
-    """Return the names of all methods; others of the same form, such as knn-3, are understood too."""
+    """Return the names of all adapters; names with another number, such as knn-3, are valid too."""
     return [name for key, part in ADAPTERS.parts().items() for name in part.variants or (key,)]
 
 
@@ -252,7 +252,7 @@ def adapter_config(
 ) -> AdapterConfig:
     """Turn a name, settings or their saved form into settings.
 
-    ``seed`` is set in adapters that draw random numbers. ``settings`` maps the plain name of an adapter
+    ``seed`` is for adapters that draw random numbers. ``settings`` maps the plain name of an adapter
     ("chn", "knn", "maml", …) to settings that differ from its defaults.
 
     >>> adapter_config("knn-10").neighbours
@@ -289,7 +289,7 @@ def adapter_config(
 def _find_variant(name: str) -> dict[str, Any]:
     """Return the settings that ``name`` selects."""
     for part in ADAPTERS.parts().values():
-        settings = part.named(name)
+        settings = part.settings_for_name(name)
         if settings is not None:
             return settings
     names = adapter_names()
@@ -298,12 +298,12 @@ def _find_variant(name: str) -> dict[str, Any]:
 
 
 def new_adapter(config: AdapterConfig, knowledge: Knowledge) -> Adapter:
-    """Allocate an adapter whose parameters are to be loaded from a file."""
+    """Allocate an adapter without initialising its parameters, to load them from a file."""
     return ADAPTERS.part_of(config)(config, knowledge)
 
 
 def build_adapter(config: AdapterConfig, knowledge: Knowledge) -> Adapter:
-    """Make an adapter that is ready to be meta-trained."""
+    """Build an adapter with initialised parameters, ready for meta-training."""
     # Initial weights are drawn on the CPU, so that they do not depend on the device.
     adapter = new_adapter(config.resolved(knowledge), knowledge).to(knowledge.device)
     with compute_on(knowledge.device):

@@ -1,4 +1,7 @@
-"""Make heads in closed form: Bayesian regression on the rows' activations, from a learned prior."""
+"""Closed-form adapters: Bayesian regression of a feature's values on the rows' activations.
+
+``ClosedFormAdapter`` is the base of ``BayesHead`` (``bayes``), here, and of ``chn-bayes``.
+"""
 
 from __future__ import annotations
 
@@ -34,13 +37,13 @@ from headstart.linalg.ragged import all_equal, blocks, pad, pad_rows
 from headstart.table.kinds import KindType
 from headstart.table.outliers import LEAST_DEVIATION, winsorise, winsorise_by_feature, winsorise_one
 
-_MANY_FEATURES = 1000  # from which networks are trained longer, in larger batches
-_MAX_LOG_NOISE = 3.0  # |log| of a row's noise relative to the usual
-_SHARDED_BUDGET = 1 << 22  # numbers in one block of several processes, which wait for each other at each one
+_MANY_FEATURES = 1000  # number of features from which networks train longer, in larger batches
+_MAX_LOG_NOISE = 3.0  # |log| of a row's noise relative to the average
+_SHARDED_BUDGET = 1 << 22  # numbers in a block of several processes, which synchronise once per block
 
 
 def default_meta_training(features: int) -> Mapping[str, object]:
-    """Return settings of meta-training for a table of ``features``: few epochs at a high rate.
+    """Return the settings of meta-training for a table of ``features``: few epochs at a high learning rate.
 
     >>> default_meta_training(100)["epochs"], default_meta_training(5000)["epochs"]
     (15, 24)
@@ -48,8 +51,8 @@ def default_meta_training(features: int) -> Mapping[str, object]:
     many = features >= _MANY_FEATURES
     return {
         "epochs": 24 if many else 15,
-        "epoch_features": 2000,  # more of them cost time and change little
-        # With many features, large batches with few observations of each learn more in the same time.
+        "epoch_features": 2000,  # more features take longer and change little
+        # With many features, large batches with few observations per feature learn more in the same time.
         "batch_size": 192 if many else 48,
         "max_shots": 32 if many else 128,
         "max_targets": 32 if many else 256,
@@ -58,7 +61,7 @@ def default_meta_training(features: int) -> Mapping[str, object]:
         "weight_decay": 0.0,
         "decoupled_weight_decay": 0.05 if many else 0.1,
         "max_grad_norm": 1.0,
-        # With many features the last state is as good as the best validated one, and less accidental.
+        # With many features the last state is as good as the best validated one, and varies less.
         "patience": None if many else 15,
         "shots": "log",
         "weighting": 0.5,
@@ -66,11 +69,11 @@ def default_meta_training(features: int) -> Mapping[str, object]:
 
 
 class ClosedFormAdapter(Adapter):
-    """θ ~ N(prior mean, C) given x_i = θ·[d_i; 1] + noise_i: exact for ratings and reals.
+    """Bayesian regression x_i = θ·[d_i; 1] + noise_i with the prior θ ~ N(prior mean, C).
 
     The prior and the noise, which depends on the row, are initialised from the backbone's heads and
-    meta-trained through the closed form. Values behind a logistic link get Laplace's approximation.
-    Subclasses define the prior mean.
+    meta-trained through the closed form. The posterior is exact for ratings and reals, and Laplace's
+    approximation for values behind a logistic link. Subclasses define the prior mean.
     """
 
     refines: ClassVar[bool] = True
@@ -78,17 +81,18 @@ class ClosedFormAdapter(Adapter):
     streaming: ClassVar[bool] = True
     sharded: ClassVar[bool] = True
     explainable: ClassVar[bool] = True
-    weighs: ClassVar[bool] = True
+    supports_weights: ClassVar[bool] = True
     context_free_prior: ClassVar[bool] = False  # whether the prior mean does not depend on the context
 
     def __init__(self, config: AdapterConfig, knowledge: Knowledge, learned: int = 0) -> None:
-        """``learned`` is the number of learned activations beside the backbone's."""
+        """Initialise with ``learned`` activations to learn beside the backbone's."""
         super().__init__(config, knowledge)
         width = knowledge.states.code.shape[1]
         self.prior = HeadPrior(knowledge, learned)
-        self.log_trust = nn.Parameter(torch.ones(()))  # of a squashed rating, relative to a binary value
-        # An uncertain row adds to the noise of an observation: the variance of its activation weighted
-        # by the mean squares of heads' weights; if the backbone gives none, the variance of its code.
+        # log of the weight of a rating behind a logistic link, relative to a binary value
+        self.log_trust = nn.Parameter(torch.ones(()))
+        # The uncertainty of a row adds to the noise of its observations: the variance of its activation
+        # weighted by the mean squared weights of heads, and the variance of its code weighted by `doubt`.
         self.mean_squares = nn.Parameter(torch.zeros(self.prior.size - 1))
         self.doubt = nn.Parameter(torch.zeros(width))
         self.row_noise = mlp([width + 1, 32, 1])
@@ -104,7 +108,7 @@ class ClosedFormAdapter(Adapter):
         self.mean_squares[: len(mean_squares)] = mean_squares
         last = cast(nn.Linear, self.row_noise[-1])
         nn.init.zeros_(last.bias)
-        nn.init.zeros_(last.weight)  # at first a row has the noise that the backbone gives it
+        nn.init.zeros_(last.weight)  # begin with the noise that the backbone estimates for each row
         if self.scale_prior is not None and self.knowledge.scales is not None:
             usual = self.prior.noise(self.knowledge.kinds)
             noise = None if heads.noise is None else heads.noise / usual
@@ -114,19 +118,19 @@ class ClosedFormAdapter(Adapter):
 
     @property
     def meta_defaults(self) -> Mapping[str, object]:
-        """Few epochs at a high rate: training ends close to where it begins."""
+        """Settings of meta-training: few epochs at a high learning rate."""
         return default_meta_training(len(self.knowledge.heads))
 
     @property
     def dtype(self) -> torch.dtype:
-        """The precision of solving: single in training, for speed; otherwise double.
+        """The precision of the solvers: single in training, for speed; otherwise double.
 
-        In double precision the order and the batching of observations do not change the result.
+        In double precision the result does not depend on the order and the batching of observations.
         """
         return torch.float32 if self.training else torch.float64
 
     def refine(self, states: RowStates) -> RowStates:
-        """Estimate the noise of each row from its code and the uncertainty of it."""
+        """Estimate the noise of each row from its code and the standard deviation of the code."""
         inputs = torch.cat([states.code, states.code_std.mean(1, keepdim=True)], dim=1)
         noise = self.row_noise(inputs)[:, 0].clamp(-_MAX_LOG_NOISE, _MAX_LOG_NOISE).exp()
         noise = noise * (1 + states.code_std**2 @ self.doubt.clamp(min=0))
@@ -136,7 +140,7 @@ class ClosedFormAdapter(Adapter):
 
     @abstractmethod
     def prior_mean(self, batch: FeatureBatch, sums: Tensor) -> Tensor:
-        """Return the prior mean of each head, from metadata and ``context_sums``: (features, size)."""
+        """Return the prior mean of each head, given metadata and ``context_sums``: (features, size)."""
 
     def context_sums(self, batch: FeatureBatch, states: RowStates) -> Tensor:
         """Return the sums over contexts that the prior mean reads: here none, (features, 0)."""
@@ -144,9 +148,9 @@ class ClosedFormAdapter(Adapter):
 
     @property
     def mixes_priors(self) -> bool:
-        """Whether a prior without metadata is an alternative, which the context may favour.
+        """Whether heads mix the posteriors under two priors, with and without metadata.
 
-        Learned activations have no such prior, and training does without it.
+        Training uses the first prior only; learned activations have no prior without metadata.
         """
         possible = not self.training and self.prior.learned == 0 and bool(self.prior.misleading > 0)
         return possible and self.prior.uses_metadata
@@ -167,13 +171,13 @@ class ClosedFormAdapter(Adapter):
 
     @torch.no_grad()
     def adapt_sharded(self, batch: FeatureBatch, states: RowStates, reduce: Reduce) -> Heads:
-        """Compute the heads that ``adapt`` gives, where each process has the cells of its own rows."""
+        """Compute the heads of ``adapt`` if each process has the observations of some rows only."""
         return self._adapt(batch, states, reduce)
 
     def _adapt(self, batch: FeatureBatch, states: RowStates, reduce: Reduce | None) -> Heads:
-        """Compute the posteriors of heads, those of similar shots together.
+        """Compute the posteriors of heads in blocks of similar shots.
 
-        ``reduce`` adds up over processes; with None, this process has all observations.
+        ``reduce`` adds up tensors over processes; None if this process has all observations.
         """
         batch = self._winsorise(batch, states, sharded=reduce is not None)
         sums, shots, unscaled = self.context_sums(batch, states), batch.shots, batch.unscaled
@@ -224,14 +228,14 @@ class ClosedFormAdapter(Adapter):
         if int(batch.kinds[0]) == KindType.BINARY:
             weights = cells.weighted(torch.ones_like(noise))
             rows = rows * pad(probit_scale(noise), cells)[:, :, None]
-        else:  # a rating is more informative than a binary value: how much more is learned
+        else:  # a rating is more informative than a binary value, by a learned factor
             weights = cells.weighted(self.log_trust.exp() / noise)
         return classify(rows, values, pad(weights, cells), prior_mean, root, reduce=reduce)
 
     def _unscaled_heads(
         self, batch: FeatureBatch, states: RowStates, prior_mean: Tensor, root: Tensor
     ) -> Heads:
-        """Compute heads of reals together with their centre and scale, in units that all reals share."""
+        """Infer the heads of reals together with their centre and scale, in units common to all reals."""
         scale_prior, units = cast(ScalePrior, self.scale_prior), cast(Tensor, batch.units)
         zero, one = units[:, :1], units[:, 1:]
         lines, centre = batch.cells.lines, scale_prior.centre
@@ -243,8 +247,7 @@ class ClosedFormAdapter(Adapter):
             scale_prior, cells, states.activation, weights, means, covariance
         )
         mean[:, -1] += centre - zero[:, 0]
-        # Draws from a continuous distribution are never equal: a feature whose values are all equal is
-        # constant.
+        # Draws from a continuous distribution are never equal: equal values mean a constant feature.
         constant, first = all_equal(batch.cells)
         mean[constant, :-1] = 0.0
         mean[constant, -1] = one[constant, 0] * first[constant].double()
@@ -267,7 +270,7 @@ class ClosedFormAdapter(Adapter):
         if states.variance is None:
             return noise
         mean_squares = self.mean_squares.clamp(min=0)
-        if len(index) < len(states):  # a few observations must not cost as much as all rows
+        if len(index) < len(states):  # compute the products of the observed rows only
             return noise + states.variance.index_select(0, index) @ mean_squares
         return noise + (states.variance @ mean_squares).index_select(0, index)
 
@@ -275,22 +278,22 @@ class ClosedFormAdapter(Adapter):
 
     @cached_property
     def reference_features(self) -> ReferenceFeatures:
-        """Known real features, by which the adapter measures how extreme rows are."""
+        """Known real features, which measure how extreme the values of each row are."""
         return ReferenceFeatures.of(self.knowledge)
 
     def _winsorise(self, batch: FeatureBatch, states: RowStates, *, sharded: bool) -> FeatureBatch:
-        """Bring outliers of reals back, unless their row is as extreme in most known features."""
+        """Winsorise outliers of reals, unless their row is as extreme in most known features."""
         real = batch.kinds == KindType.REAL
         if not bool(real.any() and (self.knowledge.kinds == KindType.REAL).any()):
             return batch
         cells = batch.cells
         rows, positions = torch.unique(cells.index, return_inverse=True)
-        extent = self.reference_features.extents(states.activation.index_select(0, rows))[positions]
+        extent = self.reference_features.row_scales(states.activation.index_select(0, rows))[positions]
         least = torch.full((len(batch),), LEAST_DEVIATION, dtype=torch.float64)
         if sharded:
             values = winsorise_by_feature(cells.lines, cells.values, real, extent, least)
             return batch.observing(replace(cells, values=values))
-        if batch.units is not None and self.knowledge.scales is not None:  # their scale is yet unknown
+        if batch.units is not None and self.knowledge.scales is not None:  # features of unknown scale
             smallest = self.knowledge.scales.scale.min() / batch.units[:, 1].clamp(min=1e-300)
             least = torch.where(batch.unscaled, LEAST_DEVIATION * smallest, least)
         return batch.observing(winsorise(cells, real, extent, least))
@@ -306,16 +309,16 @@ class ClosedFormAdapter(Adapter):
         return ~self.knowledge.likelihood.squashes(kinds) & (kinds != KindType.REAL)
 
     def evidence(self, batch: FeatureBatch, states: RowStates) -> Tensor:
-        """Compute the packed ``ContextSums`` and the context sums of each feature: (features, numbers)."""
-        sums, further = self._sums(batch, states), self.context_sums(batch, states)
-        return torch.cat([sums.pack(), further.double()], dim=1)
+        """Return packed ``ContextSums`` and ``context_sums`` of each feature: (features, numbers)."""
+        sums, context_sums = self._sums(batch, states), self.context_sums(batch, states)
+        return torch.cat([sums.pack(), context_sums.double()], dim=1)
 
     def solve(self, evidence: Tensor, batch: FeatureBatch) -> Heads:
-        """Compute heads from sums; of ``batch`` only metadata and kinds are read."""
+        """Compute heads from ``evidence``, and the metadata and kinds of ``batch``."""
         size = self.prior.size
-        packed, further = evidence.tensor_split([packed_length(size)], dim=1)
+        packed, context_sums = evidence.tensor_split([packed_length(size)], dim=1)
         sums = unpack_sums(packed, size)
-        prior_mean = self.prior_mean(batch, further).to(evidence.dtype)
+        prior_mean = self.prior_mean(batch, context_sums).to(evidence.dtype)
         means, roots, shares = self._priors(prior_mean, batch, self.prior.root(evidence.dtype))
         mean, covariance = mix(condition_on_sums(sums, means, roots), shares, sums.counts)
         return self._heads(mean, covariance, batch.kinds)
@@ -329,21 +332,24 @@ class ClosedFormAdapter(Adapter):
 
     @property
     def adapts_one(self) -> bool:
-        """Whether the head of one feature needs no network: only then it is computed in numpy."""
+        """Whether ``adapt_one`` can compute the head of one feature: only without a network."""
         return self.context_free_prior and not self.training
 
     @cached_property
     def _constants(self) -> _Constants:
-        """The trained parameters in numpy; they do not change any more."""
+        """The trained parameters in numpy, cached: they do not change after training."""
         return _Constants.of(self)
 
     def adapt_one(
         self, context: OneContext, prior_means: Array, start: Array | None = None
     ) -> tuple[OneHead, Tensor | None]:
-        """Compute the head of one feature as ``adapt`` does, and its ``evidence`` if its kind streams."""
+        """Compute the head of one feature as ``adapt`` does, and its ``evidence`` or None.
+
+        ``prior_means`` are those of ``one_prior_means``; ``start`` (size,) is a head close to the new one.
+        """
         constants, values = self._constants, context.values
         if context.kind == KindType.REAL:
-            extent = self.reference_features.extents(torch.from_numpy(context.activation)).numpy()
+            extent = self.reference_features.row_scales(torch.from_numpy(context.activation)).numpy()
             values = winsorise_one(values, extent, LEAST_DEVIATION)
         usual, evidence = constants.noise[context.kind], None
         noise = np.full(len(values), usual) if context.noise is None else usual * context.noise
@@ -388,18 +394,22 @@ class ClosedFormAdapter(Adapter):
     # -- explaining -------------------------------------------------------------------------------
 
     def metadata_slopes(self, *, squashed: bool) -> Tensor:
-        """Return the derivative of a head without shots by its described metadata: (columns, size).
+        """Return the derivative of a zero-shot head with respect to described metadata: (columns, size).
 
-        A network that reads all columns together is not part of it. ``squashed`` heads are behind a
-        logistic link, where priors are not mixed.
+        The networks of subclasses do not count. ``squashed`` heads are behind a logistic link, and have the
+        prior with metadata only.
         """
         share = 1.0 if squashed or not self.mixes_priors else 1 - float(self.prior.misleading)
         return share * self.prior.base[:-1].double()
 
     def metadata_effects(self, batch: FeatureBatch, reference: FeatureBatch) -> Tensor:
-        """Return the change of a head without shots due to each number of its metadata: (numbers, size)."""
+        """Return the change of a zero-shot head due to each number of its metadata: (numbers, size).
+
+        The change is from the metadata of ``reference`` to those of ``batch``, of one feature each.
+        """
         described = (
-            self.prior.describe(each.metadata, each.kinds)[0, :-1].double() for each in (batch, reference)
+            self.prior.describe(feature.metadata, feature.kinds)[0, :-1].double()
+            for feature in (batch, reference)
         )
         slopes = self.metadata_slopes(squashed=bool(self.knowledge.likelihood.squashes(batch.kinds)))
         effects = torch.sub(*described)[:, None] * slopes
@@ -408,15 +418,15 @@ class ClosedFormAdapter(Adapter):
 
     @property
     def metadata_gains(self) -> Tensor:
-        """The share of the error of predicted heads that each metadata column removes: (columns,)."""
+        """The fraction of the error of predicted heads that each metadata column explains: (columns,)."""
         return self.prior.gains
 
 
 class _Constants(NamedTuple):
-    """The parameters that the head of one feature needs, in numpy."""
+    """Parameters of an adapter in numpy, for heads of one feature."""
 
-    roots: Array  # (P, size, size): of the priors' covariances: with metadata, and without it if P is 2
-    shares: Array | None  # (P,): the probabilities of the priors; None: there is only one
+    roots: Array  # (P, size, size): roots of the priors' covariances, with metadata and, if P = 2, without
+    shares: Array | None  # (P,): the probabilities of the priors; None if P = 1
     noise: tuple[float, ...]  # by kind
     mean_squares: Array  # (width,)
     layers: tuple[tuple[Array, Array], ...]  # weights and biases of the network for the noise of a row
@@ -443,7 +453,7 @@ class _Constants(NamedTuple):
 
 
 def _scaled_rows(activation: Array, scale: Array) -> Array:
-    """Return [d; 1] of each row, times its scale: (n, size)."""
+    """Return [d; 1] · ``scale`` of each row: (n, size)."""
     rows = np.empty((len(activation), activation.shape[1] + 1))
     np.multiply(activation, scale[:, None], out=rows[:, :-1])
     rows[:, -1] = scale
@@ -451,22 +461,22 @@ def _scaled_rows(activation: Array, scale: Array) -> Array:
 
 
 class BayesConfig(AdapterConfig):
-    """Settings of the closed-form head; there is nothing to tune."""
+    """Settings of the closed-form head, which has no hyper-parameters."""
 
     name: Literal["bayes"] = "bayes"
 
 
 @register_adapter
 class BayesHead(ClosedFormAdapter):
-    """Bayesian regression with the prior mean that metadata predicts."""
+    """Bayesian regression with a prior mean predicted from metadata."""
 
     config_type: ClassVar[type[AdapterConfig]] = BayesConfig
     context_free_prior: ClassVar[bool] = True
 
     def __init__(self, config: BayesConfig, knowledge: Knowledge) -> None:
         super().__init__(config, knowledge)
-        self.requires_grad_(False)  # all it learns, it learns from known heads; chn-bayes learns further
+        self.requires_grad_(False)  # `prepare` sets all parameters; only chn-bayes meta-trains them
 
     def prior_mean(self, batch: FeatureBatch, sums: Tensor) -> Tensor:  # noqa: ARG002
-        """Return the heads that metadata predicts: (features, size)."""
+        """Return the heads predicted from metadata: (features, size)."""
         return self.prior.mean(batch)

@@ -1,4 +1,4 @@
-"""Join the contextual hypernetwork with the closed-form head: the default adapter."""
+"""The default adapter (``chn-bayes``): a closed-form head whose prior mean comes from a hypernetwork."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from headstart.core.types import (
 from headstart.linalg.gaussian import ContextSums, packed_length, unpack_sums
 from headstart.linalg.ragged import segment_sum
 
-BLEND = "chn-bayes-blend"  # the name of the blend with the closed form, which "auto" uses
+BLEND = "chn-bayes-blend"  # the name of the blend with the closed form, a candidate of "auto"
 
-_SHRINK = 4.0  # observations of zero that the mean over a context includes
+_SHRINK = 4.0  # zeros that the mean over a context includes
 
-_RESIDUAL_SCALE = 3.0  # brings residuals of ratings to about ±1
+_RESIDUAL_SCALE = 3.0  # scales residuals of ratings to about ±1
 
 
 class CHNBayesConfig(AdapterConfig):
-    """Sizes of the networks; ``None`` is replaced by a number that depends on the number of features."""
+    """Sizes of the networks; ``activations=None`` depends on the number of features."""
 
     name: Literal["chn-bayes"] = "chn-bayes"
-    activations: int | None = Field(None, ge=0)  # learned ones, beside the backbone's
+    activations: int | None = Field(None, ge=0)  # learned activations beside the backbone's
     encoding: int = Field(32, ge=1)  # of the context
     metadata_encoding: int = Field(32, ge=1)
     hidden: int = Field(128, ge=1)
     dropout: float = Field(0.2, ge=0, lt=1)
-    blend: bool = False  # whether heads are blended with those of the closed form
+    blend: bool = False  # whether to blend heads with those of the closed form
 
     def resolved(self, knowledge: Knowledge) -> Self:
         """Return the settings with the number of learned activations filled in."""
@@ -52,15 +52,15 @@ class CHNBayesConfig(AdapterConfig):
 
 @register_adapter
 class CHNBayes(ClosedFormAdapter):
-    """The closed-form head with a prior mean that a hypernetwork computes from context and metadata.
+    """Closed-form head with a prior mean that a hypernetwork computes from context and metadata.
 
-    θ ~ N(description·base + s·net([g(Σ f / (k + 4), log k); h(description)]), C), then conditioned on the
-    context; f reads a row's code, its value, and the residual of the value from the prediction by metadata.
-    Heads read the backbone's activation and further ones φ(code), learned with the rest. The context
-    enters by a mean, so that any number of shots looks like the numbers that it was trained on.
+    θ ~ N(description·base + s·net([g(Σ f / (k + 4), log k); h(description)]), C), conditioned on the k
+    observations of the context. The inputs of f are a row's code, its value, and the residual of the value
+    from the prediction by metadata. Heads read the backbone's activation and learned activations φ(code).
+    A mean over the context, unlike a sum, generalises to more shots than in training.
 
-    With ``blend``, a feature gets the moments of a mixture of this head and that of ``BayesHead``. The
-    share of this one depends on the number of shots: the fewer there are, the more the networks add.
+    With ``blend``, the head has the moments of a mixture of this head and that of ``BayesHead``. The weights
+    of the mixture depend on the number of shots.
     """
 
     config_type: ClassVar[type[AdapterConfig]] = CHNBayesConfig
@@ -70,29 +70,29 @@ class CHNBayes(ClosedFormAdapter):
     def __init__(self, config: CHNBayesConfig, knowledge: Knowledge) -> None:
         learned = config.activations or 0
         super().__init__(config, knowledge, learned)
-        width, columns = knowledge.states.code.shape[1], len(self.prior.base) - 1
+        width, columns = knowledge.states.code.shape[1], len(self.prior.base) - 1  # without the constant
         self.phi = mlp([width, config.hidden, learned]) if learned else None
         self.f = mlp([width + 2, config.hidden, config.encoding])
         self.g = mlp([config.encoding + 1, config.hidden, config.encoding])
         self.h = mlp([columns, 64, config.metadata_encoding]) if columns else None
-        joined = config.encoding + (config.metadata_encoding if columns else 0)
-        self.net = mlp([joined, 2 * config.hidden, self.prior.size])
+        inputs = config.encoding + (config.metadata_encoding if columns else 0)
+        self.net = mlp([inputs, 2 * config.hidden, self.prior.size])
         self.dropout = SharedDropout(config.dropout)
-        self.reach: Tensor  # (size,): the unit of the hypernetwork's outputs, a prior standard deviation
+        self.reach: Tensor  # (size,): s, the unit of the hypernetwork's outputs: prior standard deviations
         self.register_buffer("reach", torch.ones(self.prior.size))
         self.anchor = BayesHead(BayesConfig(), knowledge) if config.blend else None
-        self.shares: Tensor  # of the hypernetwork's head in the blend, at VALIDATION_SHOTS
+        self.shares: Tensor  # weights of the hypernetwork's head in the blend, at VALIDATION_SHOTS
         if config.blend:
             self.register_buffer("shares", torch.full((len(VALIDATION_SHOTS),), 0.5))
 
     @classmethod
-    def named(cls, name: str) -> dict[str, Any] | None:
-        """Return the settings of the plain name or of the blend."""
-        return {"name": "chn-bayes", "blend": True} if name == BLEND else super().named(name)
+    def settings_for_name(cls, name: str) -> dict[str, Any] | None:
+        """Return the settings of ``chn-bayes`` or of the blend, or None for another ``name``."""
+        return {"name": "chn-bayes", "blend": True} if name == BLEND else super().settings_for_name(name)
 
     @torch.no_grad()
     def prepare(self) -> None:
-        """Initialise the networks such that the prior is close to that of metadata alone."""
+        """Initialise the networks such that the prior is close to that from metadata alone."""
         super().prepare()
         last = cast(nn.Linear, self.net[-1])
         nn.init.zeros_(last.bias)
@@ -103,7 +103,7 @@ class CHNBayes(ClosedFormAdapter):
 
     @torch.no_grad()
     def finish(self) -> None:
-        """Use the learned observation noise in the closed form: both are computed from the same sums."""
+        """Copy the learned observation noise to the closed form, so that both heads use the same sums."""
         if self.anchor is not None:
             self.anchor.prior.log_noise.copy_(self.prior.log_noise)
             self.anchor.mean_squares.copy_(self.mean_squares[: len(self.anchor.mean_squares)])
@@ -117,7 +117,7 @@ class CHNBayes(ClosedFormAdapter):
         learned = torch.tanh(self.phi(states.code))
         activation = torch.cat([states.activation, learned], dim=1)
         variance = states.variance
-        if variance is not None:  # that of learned activations is not known
+        if variance is not None:  # learned activations have no known variance
             variance = torch.cat([variance, torch.zeros_like(learned)], dim=1)
         return replace(states, activation=activation, variance=variance)
 
@@ -150,19 +150,19 @@ class CHNBayes(ClosedFormAdapter):
     # -- the blend --------------------------------------------------------------------------------
 
     def _adapt(self, batch: FeatureBatch, states: RowStates, reduce: Reduce | None) -> Heads:
-        """Compute the posterior of each feature's head, or its blend with the closed form's."""
+        """Compute the posteriors of heads, or their blend with those of the closed form."""
         partner = self._active_partner
         if partner is None:
             return super()._adapt(batch, states, reduce)
-        closed = partner._adapt(batch, self._without_learned(states), reduce)
-        if not bool(self.shares.any()):  # the hypernetwork has no share at all
-            return pad_heads(closed, self.prior.size - 1)
+        closed_form = partner._adapt(batch, self._without_learned(states), reduce)
+        if not bool(self.shares.any()):  # the blend is the closed form alone
+            return pad_heads(closed_form, self.prior.size - 1)
         shots = batch.cells.weighted_counts
         shots = shots if reduce is None else reduce(shots.clone())
-        return mix_heads(super()._adapt(batch, states, reduce), closed, self.share(shots))
+        return mix_heads(super()._adapt(batch, states, reduce), closed_form, self.share(shots))
 
     def solve(self, evidence: Tensor, batch: FeatureBatch) -> Heads:
-        """Compute heads from sums; those of the closed form follow from a part of them."""
+        """Compute heads from ``evidence``, which contains the sums of the closed form."""
         heads, partner = super().solve(evidence, batch), self._active_partner
         if partner is None:
             return heads
@@ -173,32 +173,32 @@ class CHNBayes(ClosedFormAdapter):
         return mix_heads(heads, partner.solve(sums.pack(), batch), self.share(counts))
 
     def metadata_slopes(self, *, squashed: bool) -> Tensor:
-        """Return the derivative of a blend without shots by its described metadata: (columns, size)."""
+        """Return the derivative of a zero-shot blend with respect to described metadata: (columns, size)."""
         slopes, partner = super().metadata_slopes(squashed=squashed), self._active_partner
         if partner is None:
             return slopes
         other, learned = partner.metadata_slopes(squashed=squashed), self.prior.learned
-        wide = torch.cat([other[:, :-1], other.new_zeros(len(other), learned), other[:, -1:]], dim=1)
-        return torch.lerp(wide, slopes, float(self.shares[0]))
+        padded = torch.cat([other[:, :-1], other.new_zeros(len(other), learned), other[:, -1:]], dim=1)
+        return torch.lerp(padded, slopes, float(self.shares[0]))
 
     @property
     def blend_partner(self) -> BayesHead | None:
-        """The closed form without a hypernetwork, if heads are blended with it."""
+        """The closed form without a hypernetwork; None without ``blend``."""
         return self.anchor
 
     def set_blend_shares(self, shares: Tensor | float) -> None:
-        """Set the share of the hypernetwork's heads at ``VALIDATION_SHOTS``."""
+        """Set the weights of the hypernetwork's heads at ``VALIDATION_SHOTS``."""
         self.shares.copy_(torch.as_tensor(shares))
 
     @property
     def _active_partner(self) -> BayesHead | None:
-        """The closed form if it has a share: it has none while networks are trained."""
+        """The closed form if it has a weight in the blend; None in training."""
         if self.anchor is None or self.training or not bool((self.shares < 1).any()):
             return None
         return self.anchor
 
     def _without_learned(self, states: RowStates) -> RowStates:
-        """Return the states as the closed form reads them: without the learned activations."""
+        """Return the states without the learned activations, for the closed form."""
         width, variance = self.prior.size - 1 - self.prior.learned, states.variance
         return replace(
             states,
@@ -207,6 +207,6 @@ class CHNBayes(ClosedFormAdapter):
         )
 
     def share(self, shots: Tensor) -> Tensor:
-        """Return the share of the hypernetwork's heads after ``shots`` (features,)."""
+        """Return the weight of the hypernetwork's heads after ``shots`` (features,): (features,)."""
         left, right, near = interpolate(torch.tensor(VALIDATION_SHOTS), shots)
         return torch.lerp(self.shares[left], self.shares[right], near)

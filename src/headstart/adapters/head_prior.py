@@ -1,4 +1,7 @@
-"""Learn the prior of a head from known heads and the feature's metadata."""
+"""Prior distribution of a head, estimated from known heads and the metadata of their features.
+
+The closed-form adapters condition it on the context of a new feature.
+"""
 
 from __future__ import annotations
 
@@ -10,71 +13,81 @@ from torch import Tensor, nn
 
 from headstart.core.networks import initial_tensor
 from headstart.core.types import Description, FeatureBatch, Heads, Knowledge, add_cubic_terms
-from headstart.distributed import process_group
 from headstart.linalg.packed import append_one, positive, squares, triangle_indices, unpack
-from headstart.linalg.ragged import column_sums, gram, line_blocks, sampled_products
+from headstart.linalg.ragged import column_sums, line_blocks, sampled_products
 from headstart.linalg.ridge import LooRidge, loo_covariance, make_groups, reliability
+from headstart.linalg.row_sharded import (
+    gather_first_rows,
+    global_count,
+    global_start,
+    global_sum,
+    second_moment,
+)
 from headstart.table.kinds import KindType
 
-_USUAL_MISLEADING, _FEATURES_TO_BELIEVE = 0.25, 10.0
+_PRIOR_SHARE, _PRIOR_FEATURES = 0.25, 10.0  # prior mean and pseudo-count of ``p_uninformative``
 
-_NOISE_OBSERVATIONS = 2**23  # that noise is measured on, at most
+_NOISE_OBSERVATIONS = 2**23  # observations from which noise is estimated, at most
 
-_BINARY_NOISE = 0.1  # of the output: a row that now and then answers at random
+_BINARY_NOISE = 0.1  # variance of the output of a binary feature: rows that sometimes answer at random
+
+_REFERENCE_FEATURES, _REFERENCE_ROWS = 64, 4096  # of ``ReferenceFeatures``, at most
 
 
 @dataclass(frozen=True)
 class EmpiricalPrior:
-    """A regression of known heads on metadata, in which no head is predicted from itself."""
+    """Ridge regression of known heads on metadata, with leave-one-out predictions."""
 
     matrix: Tensor  # (columns, size)
     constant: Tensor  # (size,)
-    loo_means: Tensor  # (features, size): what the other features say of each known one
-    covariance: Tensor  # (size, size): of heads around these
+    loo_means: Tensor  # (features, size): each known head predicted from the other features
+    covariance: Tensor  # (size, size): of heads around ``loo_means``
     regression: LooRidge
-    trained_on: Tensor | None = None  # the positions of the features that were regressed; None: all
+    trained_on: Tensor | None = None  # the positions of the features in the regression; None: all
 
 
 def empirical_prior(
     knowledge: Knowledge, heads: Heads, description: Description, importance: Tensor | None = None
 ) -> EmpiricalPrior:
-    """Regress heads (w, b) of the backbone's features on what describes these features.
+    """Regress the heads (w, b) of the backbone's features on their ``description``.
 
-    A feature counts by what its observations say of its head, and by its ``importance`` (features,). Where
-    only some features were taught, these alone are regressed, and all are predicted.
+    The weight of a feature is the reliability of its head, times its ``importance`` (features,). If the
+    backbone was trained on some features only, the regression uses these and predicts all.
     """
     trained_on = knowledge.trained_on
     if trained_on is not None and len(heads) > len(trained_on):
-        numbers, some = description.numbers, Description(description.numbers[trained_on], description.groups)
-        found = empirical_prior(
-            knowledge, heads.take(trained_on), some, None if importance is None else importance[trained_on]
+        part = empirical_prior(
+            knowledge,
+            heads.take(trained_on),
+            Description(description.numbers[trained_on], description.groups),
+            None if importance is None else importance[trained_on],
         )
-        means = numbers @ found.matrix + found.constant
-        means[trained_on] = found.loo_means
-        return replace(found, loo_means=means, trained_on=trained_on)
+        means = description.numbers @ part.matrix + part.constant
+        means[trained_on] = part.loo_means
+        return replace(part, loo_means=means, trained_on=trained_on)
     stacked = stacked_heads(heads)
     size = stacked.shape[1]
     metric = activation_metric(knowledge)
-    own, deviation = heads.packed_covariance, stacked - stacked.mean(0)
-    prior = deviation.T @ deviation / max(1, len(deviation)) + unpack(own.mean(0), size)
-    weights = reliability(own, prior, metric)
+    covariances, deviation = heads.packed_covariance, stacked - stacked.mean(0)
+    prior = deviation.T @ deviation / max(1, len(deviation)) + unpack(covariances.mean(0), size)
+    weights = reliability(covariances, prior, metric)
     if importance is not None:
         weights = weights * (importance / importance.mean()).double()
-    spread = unpack((weights / weights.sum()).to(stacked.dtype) @ own, size)
+    within = unpack((weights / weights.sum()).to(stacked.dtype) @ covariances, size)
     regression = LooRidge(make_groups(description.numbers, description.groups))
     regression.choose(description.numbers, stacked, weights, torch.linalg.cholesky(positive(metric)))
     loo_means = regression.fit(description.numbers, stacked, weights)
-    matrix, constant = regression.map(description.numbers.shape[1])
-    covariance = loo_covariance(stacked - loo_means, spread, weights)
+    matrix, constant = regression.linear_map(description.numbers.shape[1])
+    covariance = loo_covariance(stacked - loo_means, within, weights)
     dtype = stacked.dtype
     return EmpiricalPrior(matrix.to(dtype), constant.to(dtype), loo_means, covariance.to(dtype), regression)
 
 
 def p_uninformative(heads: Heads, with_metadata: EmpiricalPrior, without: EmpiricalPrior) -> Tensor:
-    """The share of features that metadata misleads about: whose heads are likelier without it.
+    """Estimate the fraction of features whose heads the prior without metadata predicts better.
 
-    Expectation maximisation over a mixture of the two priors, each head predicted from the others; a
-    quarter is assumed where features are few.
+    Expectation maximisation fits a mixture of the two priors to the leave-one-out likelihoods of known heads.
+    With few features the estimate is close to 1/4.
     """
     trained_on: Tensor | slice = slice(None) if without.trained_on is None else without.trained_on
     stacked = stacked_heads(heads)[trained_on].double()
@@ -86,35 +99,32 @@ def p_uninformative(heads: Heads, with_metadata: EmpiricalPrior, without: Empiri
         determinant: Tensor = lower.diagonal().log().sum()
         return -0.5 * (white**2).sum(0) - determinant
 
-    better = log_likelihood(without) - log_likelihood(with_metadata)
-    share: Tensor = torch.tensor(_USUAL_MISLEADING, dtype=torch.float64)
+    log_ratios = log_likelihood(without) - log_likelihood(with_metadata)
+    share: Tensor = torch.tensor(_PRIOR_SHARE, dtype=torch.float64)
     for _ in range(50):
-        belongs = torch.sigmoid(better + torch.logit(share))
-        assumed = _FEATURES_TO_BELIEVE * _USUAL_MISLEADING
-        share = (belongs.sum() + assumed) / (len(better) + _FEATURES_TO_BELIEVE)
+        probabilities = torch.sigmoid(log_ratios + torch.logit(share))
+        expected = probabilities.sum() + _PRIOR_FEATURES * _PRIOR_SHARE
+        share = expected / (len(log_ratios) + _PRIOR_FEATURES)
     return share
 
 
 def activation_metric(knowledge: Knowledge) -> Tensor:
-    """What a difference of heads does to predictions, squared: E[(d, 1)(d, 1)ᵀ] over rows, (size, size)."""
-    states, width = knowledge.states, knowledge.states.activation.shape[1]
-    metric = torch.zeros(width + 1, width + 1, dtype=torch.float64)
-    metric[:-1, :-1] = gram(states.activation, states.activation)
-    metric[:-1, -1] = metric[-1, :-1] = column_sums(states.activation)
-    metric[-1, -1] = len(states)
-    _, whole = process_group().span(len(states))
-    metric = process_group().all_reduce_sum(metric) / max(1, whole)
+    """Compute E[(d, 1)(d, 1)ᵀ] over all rows: (size, size).
+
+    It turns a difference of heads into the mean squared difference of their predictions.
+    """
+    states = knowledge.states
+    metric = second_moment(states.activation)
     if states.variance is not None:
-        metric[:-1, :-1] += torch.diag(
-            process_group().all_reduce_sum(column_sums(states.variance)) / max(1, whole)
-        )
+        variances = global_sum(column_sums(states.variance)) / max(1, global_count(len(states)))
+        metric[:-1, :-1] += torch.diag(variances)
     return metric
 
 
 def empirical_noise(knowledge: Knowledge) -> Tensor:
-    """How far observations lie from the backbone's own predictions: a variance by kind, (kinds,).
+    """Estimate the variance of observations of each kind around the backbone's predictions: (kinds,).
 
-    What is uncertain of rows and heads is part of it: a fit lies closer to what it was fitted to.
+    The variances of rows and heads are added, because residuals of a fit are smaller than the noise.
     """
     kinds, new = knowledge.kinds, knowledge.new_heads
     counts = squared = torch.zeros(len(kinds), dtype=torch.float64)
@@ -126,48 +136,46 @@ def empirical_noise(knowledge: Knowledge) -> Tensor:
         for errors, features in _squared_errors(knowledge):
             squared = squared + torch.bincount(features, errors.double(), minlength=len(kinds))
             counts = counts + torch.bincount(features, minlength=len(kinds))
-        squared, counts = (
-            process_group().all_reduce_sum(squared),
-            process_group().all_reduce_sum(counts.double()),
-        )
+        squared, counts = global_sum(squared), global_sum(counts.double())
     noise = torch.tensor([_BINARY_NOISE, knowledge.likelihood.config.output_variance, 1.0])
     for kind in set(KindType) - {KindType.BINARY}:
-        own = kinds == kind
-        if float(counts[own].sum()) > 0:
-            noise[kind] = (squared[own].sum() / counts[own].sum()).clamp(min=1e-6)
+        of_kind = kinds == kind
+        if float(counts[of_kind].sum()) > 0:
+            noise[kind] = (squared[of_kind].sum() / counts[of_kind].sum()).clamp(min=1e-6)
     return noise
 
 
 def _squared_errors(knowledge: Knowledge) -> Iterator[tuple[Tensor, Tensor]]:
-    """The squared errors of observations and the features of these, in blocks of rows."""
+    """Yield the expected squared errors (n,) of observations and their features (n,), by blocks of rows."""
     likelihood, cells, states = knowledge.likelihood, knowledge.cells, knowledge.states
-    start, _ = process_group().span(len(cells))
-    _, observations = process_group().span(len(cells.index))
-    if observations > _NOISE_OBSERVATIONS:  # so many say it well enough
+    observations = global_count(len(cells.index))
+    first_row = global_start(len(cells))
+    if observations > _NOISE_OBSERVATIONS:  # take every n-th row
         step = -(-observations // _NOISE_OBSERVATIONS)
-        rows = torch.arange(-start % step, len(cells), step)
+        rows = torch.arange(-first_row % step, len(cells), step)
         cells, states = cells.take(rows), states.take(rows)
     heads = knowledge.heads.detach()
     down, across = triangle_indices(heads.weight.shape[1] + 1, heads.weight.device)
     twice = torch.where(down == across, 1.0, 2.0)
     covariance, mean_squares = heads.packed_covariance, heads.mean_squares()
-    for place, block in line_blocks(cells, 8 * (len(heads) + len(down)), per_cell=12 * len(down)):
-        own, kinds = states.take(place), knowledge.kinds[block.index]
-        logits = sampled_products(own.activation, heads.weight, block) + heads.bias[block.index]
+    for rows_of_block, block in line_blocks(cells, 8 * (len(heads) + len(down)), per_cell=12 * len(down)):
+        state, kinds = states.take(rows_of_block), knowledge.kinds[block.index]
+        logits = sampled_products(state.activation, heads.weight, block) + heads.bias[block.index]
         squared = (likelihood.mean(logits, kinds) - block.values) ** 2
-        rows_squared = squares(append_one(own.activation)) * twice
+        rows_squared = squares(append_one(state.activation)) * twice
         squared = squared + sampled_products(rows_squared, covariance, block)
-        if own.variance is not None:
-            squared = squared + sampled_products(own.variance, mean_squares, block)
-        if own.noise is not None:
-            squared = squared / own.noise[block.lines]
+        if state.variance is not None:
+            squared = squared + sampled_products(state.variance, mean_squares, block)
+        if state.noise is not None:
+            squared = squared / state.noise[block.lines]
         yield squared, block.index
 
 
 def mean_squared_weights(knowledge: Knowledge, heads: Heads, features: Tensor | None = None) -> Tensor:
-    """E[w²] of the usual head: by what an uncertain activation enters the variance of an output, (width,).
+    """Compute the mean of E[w²] over heads, weighted by their observations: (width,).
 
-    ``heads`` are those of the backbone's ``features`` at these positions; None: of all.
+    It turns the variance of an activation into the variance of an output. ``heads`` are those of the
+    backbone's features at the positions ``features``, by default of all features.
     """
     counts = knowledge.count_shots() if features is None else knowledge.count_shots()[features]
     counts = counts.to(heads.weight.dtype) + 1e-3
@@ -175,55 +183,55 @@ def mean_squared_weights(knowledge: Knowledge, heads: Heads, features: Tensor | 
 
 
 def stacked_heads(heads: Heads) -> Tensor:
-    """(w, b) of each head: (features, size)."""
+    """Return (w, b) of each head: (features, size)."""
     return torch.cat([heads.weight, heads.bias[:, None]], dim=1)
-
-
-_FEATURES, _ROWS = 64, 4096  # at most so many features are looked at, and rows to learn what is usual
 
 
 @dataclass(frozen=True)
 class ReferenceFeatures:
-    """Some known real features, and what outputs they usually have."""
+    """The most observed real features, with the median and the deviation of their outputs.
+
+    They measure how extreme a row is, in order to tell extreme rows from errors in the data.
+    """
 
     weight: Tensor  # (features, width), in double precision
     bias: Tensor  # (features,)
     middle: Tensor  # (features,): the median output
-    deviation: Tensor  # (features,): the median distance from it
+    deviation: Tensor  # (features,): the median absolute deviation from it
 
     @classmethod
     def of(cls, knowledge: Knowledge) -> ReferenceFeatures:
-        """The most observed real features of the backbone."""
+        """Select reference features among those of the backbone."""
         real = torch.nonzero(knowledge.kinds == KindType.REAL)[:, 0]
         order = torch.argsort(knowledge.count_shots()[real], descending=True, stable=True)
-        heads = knowledge.heads.take(real[order[:_FEATURES]])
+        heads = knowledge.heads.take(real[order[:_REFERENCE_FEATURES]])
         weight, bias = heads.weight.detach().double(), heads.bias.detach().double()
-        start, _ = process_group().span(len(knowledge.states))
-        first = process_group().all_gather(knowledge.states.activation[: max(0, _ROWS - start)])
-        outputs = torch.addmm(bias, first.double(), weight.T)
+        activation = gather_first_rows(knowledge.states.activation, _REFERENCE_ROWS)
+        outputs = torch.addmm(bias, activation.double(), weight.T)
         middle = outputs.median(dim=0).values
         return cls(weight, bias, middle, (outputs - middle).abs().median(dim=0).values)
 
-    def extents(self, activation: Tensor) -> Tensor:
-        """How many times as far from the middle as usual each row lies in most features: (rows,), at least 1.
+    def row_scales(self, activation: Tensor) -> Tensor:
+        """Compute the median over features of each row's |output − middle| / deviation, at least 1: (rows,).
 
-        Where a new feature has a value that is far off too, this is what the row is like, and no error.
+        If it is large, an extreme value of a new feature is no error: the row is extreme.
         """
-        own = activation[:, : self.weight.shape[1]].double()  # an adapter may have added some of its own
-        distance = (torch.addmm(self.bias, own, self.weight.T) - self.middle).abs()
+        activation = activation[:, : self.weight.shape[1]].double()  # without an adapter's learned ones
+        distance = (torch.addmm(self.bias, activation, self.weight.T) - self.middle).abs()
         relative = distance / self.deviation.clamp(min=1e-12)
         return relative.median(dim=1).values.clamp(min=1.0)
 
 
 class HeadPrior(nn.Module):
-    """θ ~ N(description·base, root·rootᵀ), and the usual noise of an observation by kind.
+    """Prior θ ~ N(description·base, root·rootᵀ) of heads, and the noise of observations by kind.
 
-    A head has ``size`` numbers: one weight per activation of the backbone, one per learned activation
-    (``learned``, after those), and the bias. The regression on metadata is honest: each group of columns
-    has a strength chosen by leave-one-out, "not at all" included, and a known feature gets the mean that
-    the *other* features predict. In the regression for new features, known ones count by their number of
-    observations: errors are made on observations. Of a known feature it is also known how much observed
-    it is, which says something of it where rows choose what they observe.
+    A head has ``size`` parameters: a weight for each activation of the backbone, a weight for each of the
+    ``learned`` activations of an adapter, and the bias.
+
+    Each group of metadata columns has a ridge penalty chosen by leave-one-out cross-validation, which can
+    exclude the group. The prior mean of a known feature is its leave-one-out prediction, which also uses the
+    number of its observations: popular features differ from others. The regression for new features weights
+    known features by their number of observations.
     """
 
     def __init__(self, knowledge: Knowledge, learned: int = 0) -> None:
@@ -231,136 +239,140 @@ class HeadPrior(nn.Module):
         metadata = knowledge.metadata
         self.learned = learned
         self.size = knowledge.states.activation.shape[1] + learned + 1
-        # Where a table mixes kinds, the kind of a feature says as much as any metadata.
-        self.tells_kind = bool((knowledge.kinds != knowledge.kinds[:1]).any())
-        self.bends: Tensor  # a mask of the columns that may matter other than by a straight line
+        # In a table of several kinds, the kind of a feature is as informative as metadata.
+        self.encodes_kind = bool((knowledge.kinds != knowledge.kinds[:1]).any())
+        self.bends: Tensor  # a mask of the metadata columns with cubic terms
         self.register_buffer("bends", metadata.new_zeros(metadata.shape[1], dtype=torch.bool))
         columns = self.describe(metadata[:0], knowledge.kinds[:0]).shape[1]
         self.base = nn.Parameter(torch.zeros(columns, self.size))
         self.root_diagonal = nn.Parameter(torch.zeros(self.size))  # logarithms
         self.root_lower = nn.Parameter(torch.zeros(self.size, self.size))
         self.log_noise = nn.Parameter(torch.zeros(len(KindType)))
-        # The prior without metadata, which the context may prefer where metadata misleads.
+        # The prior without metadata, for features whose metadata are uninformative.
         self.plain_mean: Tensor
         self.register_buffer("plain_mean", torch.zeros(self.size))
         self.plain_root: Tensor
         self.register_buffer("plain_root", torch.eye(self.size))
-        self.misleading: Tensor  # share of features, before any is observed, whose metadata misleads
+        self.misleading: Tensor  # (): prior probability that metadata are uninformative
         self.register_buffer("misleading", torch.tensor(0.25, dtype=torch.float64))
-        # What the other features predict of each known one: as metadata says, and without it.
+        # (features, 2, size): the leave-one-out means of known features, with and without metadata.
         self.known_means: Tensor
         sizes = len(knowledge.kinds), 2, self.size
         self.register_buffer("known_means", initial_tensor(lambda: torch.zeros(sizes), *sizes))
-        self.gains: Tensor  # the share of the error of predicted heads that each metadata column removes
+        self.gains: Tensor  # the fraction of the error of predicted heads that each metadata column explains
         self.register_buffer("gains", torch.zeros(len(knowledge.widths)))
-        # By how much the others' prediction of each known feature differs from the fitted one. Only
-        # training asks for it, of a prior that was prepared.
+        # (features, size): leave-one-out predictions minus fitted values, used in training only.
         self.corrections: Tensor
         self.register_buffer("corrections", torch.zeros(0, self.size), persistent=False)
 
     @torch.no_grad()
     def prepare(self, knowledge: Knowledge) -> None:
-        """Start from the heads of known features and the errors of their predictions."""
+        """Estimate the prior from the heads of known features, and the noise from their residuals."""
         heads = (knowledge.new_heads or knowledge.heads).detach()
         description = Description.of(knowledge.metadata, knowledge.widths)
         self.bends.copy_(description.nonlinear_columns())
         description = description.with_cubic_terms(self.bends)
-        if self.tells_kind:
+        if self.encodes_kind:
             one_hot = nn.functional.one_hot(knowledge.kinds, len(KindType))
-            description = description.with_more(one_hot.to(description.numbers.dtype))
+            description = description.with_group(one_hot.to(description.numbers.dtype))
         counts = knowledge.count_shots()
         prior = empirical_prior(knowledge, heads, description, counts)
-        self.base.copy_(self._widened(torch.cat([prior.matrix, prior.constant[None]])))
+        self.base.copy_(self._pad_learned(torch.cat([prior.matrix, prior.constant[None]])))
         fitted = self.describe(knowledge.metadata, knowledge.kinds) @ self.base
-        self.corrections = (self._widened(prior.loo_means) - fitted).to(fitted.dtype)
+        self.corrections = (self._pad_learned(prior.loo_means) - fitted).to(fitted.dtype)
         self.gains.copy_(_column_gains(prior.regression, knowledge.widths, self.bends))
         noise = empirical_noise(knowledge)
-        usual = float(noise[int(knowledge.kinds.mode().values)])
-        root = self._root_of(prior.covariance, usual)
+        most_frequent = float(noise[int(knowledge.kinds.mode().values)])
+        root = self._covariance_root(prior.covariance, most_frequent)
         self.root_diagonal.copy_(root.diagonal().log())
         self.root_lower.copy_(root.tril(-1))
         self.log_noise.copy_(noise.log())
-        none = Description(knowledge.metadata[:, :0], [])
-        plain = empirical_prior(knowledge, heads, none, counts)
-        for part, known in enumerate((description, none)):
-            popular = known.with_more(counts.log1p()[:, None])
-            self.known_means[:, part] = self._widened(empirical_prior(knowledge, heads, popular).loo_means)
+        empty = Description(knowledge.metadata[:, :0], [])
+        plain = empirical_prior(knowledge, heads, empty, counts)
+        for position, columns in enumerate((description, empty)):
+            with_counts = columns.with_group(counts.log1p()[:, None])
+            loo_means = empirical_prior(knowledge, heads, with_counts).loo_means
+            self.known_means[:, position] = self._pad_learned(loo_means)
         self.misleading.copy_(p_uninformative(heads, prior, plain))
-        self.plain_mean.copy_(self._widened(plain.constant[None])[0])
-        self.plain_root.copy_(self._root_of(plain.covariance, usual))
+        self.plain_mean.copy_(self._pad_learned(plain.constant[None])[0])
+        self.plain_root.copy_(self._covariance_root(plain.covariance, most_frequent))
 
     @property
     def uses_metadata(self) -> bool:
-        """Whether any metadata column, or the kind, says something of heads."""
+        """Whether the prior mean depends on any metadata column or on the kind."""
         return bool((self.base[:-1] != 0).any())
 
     def describe(self, metadata: Tensor, kinds: Tensor) -> Tensor:
-        """Metadata, its bends, the kind where a table mixes kinds, and a constant: (features, columns)."""
+        """Return the columns of the regression: (features, columns).
+
+        They are metadata, cubic terms, the kind in a table of several kinds, and a constant.
+        """
         parts = [add_cubic_terms(metadata, self.bends)]
-        if self.tells_kind:
+        if self.encodes_kind:
             parts.append(nn.functional.one_hot(kinds, len(KindType)).to(metadata.dtype))
         return torch.cat([*parts, metadata.new_ones(len(metadata), 1)], dim=1)
 
     def mean(self, batch: FeatureBatch) -> Tensor:
-        """The prior mean of each head: (features, size)."""
+        """Compute the prior mean of each head: (features, size)."""
         mean = self.describe(batch.metadata, batch.kinds) @ self.base
         if batch.positions is not None:
             mean = mean + self.corrections[batch.positions]
-        return self._as_known(mean, batch, 0)
+        return self._replace_known(mean, batch, 0)
 
     def parts(self, mean: Tensor, batch: FeatureBatch) -> tuple[Tensor, Tensor, Tensor]:
-        """The prior with metadata, of this mean (features, size), and the one without: see ``mixed``.
+        """Return the two priors, with metadata (of the given ``mean``) and without.
 
-        Returned are means (features, 2, size), roots of covariances (2, size, size) and shares (2,).
+        Returned are means (features, 2, size), roots of covariances (2, size, size) and probabilities (2,).
         """
         means = torch.stack([mean.double(), self.mean_without_metadata(batch).double()], dim=1)
         roots = torch.stack([self.root(torch.float64), self.plain_root.double()])
         return means, roots, torch.stack([1 - self.misleading, self.misleading])
 
     def mean_without_metadata(self, batch: FeatureBatch) -> Tensor:
-        """The prior mean of each head if its metadata says nothing: (features, size)."""
-        return self._as_known(self.plain_mean.expand(len(batch), -1), batch, 1)
+        """Return the prior mean of each head in the prior without metadata: (features, size)."""
+        return self._replace_known(self.plain_mean.expand(len(batch), -1), batch, 1)
 
-    def _as_known(self, mean: Tensor, batch: FeatureBatch, part: int) -> Tensor:
+    def _replace_known(self, mean: Tensor, batch: FeatureBatch, position: int) -> Tensor:
+        """Replace the means of known features by ``known_means[:, position]``."""
         if batch.known is None:
             return mean
-        known = self.known_means[batch.known.clamp(min=0), part].to(mean.dtype)
+        known = self.known_means[batch.known.clamp(min=0), position].to(mean.dtype)
         return torch.where((batch.known >= 0)[:, None], known, mean)
 
     def root(self, dtype: torch.dtype) -> Tensor:
-        """The lower triangular root of a head's prior covariance: (size, size)."""
+        """Return the lower triangular root of a head's prior covariance: (size, size)."""
         return self.root_lower.to(dtype).tril(-1) + torch.diag(self.root_diagonal.to(dtype).exp())
 
     def noise(self, kinds: Tensor) -> Tensor:
-        """The usual variance of an observation of these kinds: like ``kinds``."""
+        """Return the variance of an observation of each of ``kinds``, at a row of average noise."""
         return self.log_noise.exp()[kinds]
 
-    def _root_of(self, covariance: Tensor, noise: float) -> Tensor:
-        """The root of a covariance of heads, with variances for the learned activations: (size, size)."""
-        added = torch.zeros(self.size)
-        added[self.size - 1 - self.learned : self.size - 1] = 0.5 * noise
-        widened = self._widened(self._widened(covariance).T)
-        root: Tensor = torch.linalg.cholesky(positive(widened.double() + torch.diag(added)))
+    def _covariance_root(self, covariance: Tensor, noise: float) -> Tensor:
+        """Add variances of learned activations to a covariance of heads; return its root (size, size)."""
+        variances = torch.zeros(self.size)
+        variances[self.size - 1 - self.learned : self.size - 1] = 0.5 * noise
+        padded = self._pad_learned(self._pad_learned(covariance).T)
+        root: Tensor = torch.linalg.cholesky(positive(padded.double() + torch.diag(variances)))
         return root.to(covariance.dtype)
 
-    def _widened(self, matrix: Tensor) -> Tensor:
-        """Put zeros for the learned activations before the last column, the bias."""
-        more = matrix.new_zeros(len(matrix), self.size - matrix.shape[1])
-        return torch.cat([matrix[:, :-1], more, matrix[:, -1:]], dim=1)
+    def _pad_learned(self, matrix: Tensor) -> Tensor:
+        """Insert zeros for the learned activations before the last column, the bias."""
+        zeros = matrix.new_zeros(len(matrix), self.size - matrix.shape[1])
+        return torch.cat([matrix[:, :-1], zeros, matrix[:, -1:]], dim=1)
 
 
 def _column_gains(regression: LooRidge, widths: tuple[int, ...], bends: Tensor) -> Tensor:
-    """What each metadata column contributes, its bends included: (metadata columns,).
+    """Return the error that each metadata column explains, with its cubic terms: (metadata columns,).
 
-    Where several columns share one strength, each is given an equal part of what they remove.
+    The gain of columns with a common penalty is divided equally among them.
     """
     owner = torch.repeat_interleave(torch.arange(len(widths)), torch.tensor(widths, dtype=torch.int64))
-    columns = [*range(len(widths)), *owner[bends].tolist()]  # of each group that was described
+    columns = [*range(len(widths)), *owner[bends].tolist()]  # the metadata column of each group
     gains = torch.zeros(len(widths))
     for members, gain, strength in zip(
         regression.members, regression.gains.tolist(), regression.strengths.tolist(), strict=True
     ):
         for member in members if strength > 0 else []:
-            if member < len(columns):  # the last group may be that of kinds
+            if member < len(columns):  # the last group can be that of kinds
                 gains[columns[member]] += gain / len(members)
     return gains

@@ -1,16 +1,18 @@
-"""Infer centre and scale of a new real feature together with its head.
+"""Joint inference of the centre, the scale and the head of a new real feature.
 
-Known features are standardised; a new one comes in units that all of them share. Its values are
+Known features are standardised. The values of a new feature are in units common to all features, with the
+model
 
     x_i = c + s·(w·d_i + e_i),   c ~ N(μ, ρ²·s²),   s² ~ scaled inverse χ²(ν₀, s₀²),   w ~ N(m, C),
 
-with w and e as of standardised features. With w ~ N(0, C + m·mᵀ) instead this is conjugate: s² given
-the observations has again an inverse χ² distribution. So the evidence for s² comes from that prior, and the
-head given s² from the first one.
+where w and the noise e are those of a standardised feature. The prior w ~ N(0, C + m·mᵀ) would be conjugate:
+the posterior of s² is again an inverse χ² distribution. The posterior of s² is computed with this prior, and
+the head given s² with the prior N(m, C).
 
-There are several such priors (``parts``) and several levels of noise. With A the rows √weight·d and
-A·C·Aᵀ = U·S·Uᵀ, the covariance of the values is diagonal in the basis U for all of them at once, up to
-terms of rank one. U comes from the rows where these are few, and from sums over them otherwise.
+The prior of c and s² is a mixture of several such priors (its ``parts``), with several levels of noise. Let
+A be the rows √weight·d and A·C·Aᵀ = U·S·Uᵀ. In the basis U the covariance of the values is diagonal, up to
+terms of rank one, for all parts and levels. U comes from the rows if there are few, otherwise from sums over
+them.
 """
 
 from __future__ import annotations
@@ -25,22 +27,22 @@ from headstart.linalg.gaussian import ContextSums, sum_contexts, temper
 from headstart.linalg.ragged import pad
 from headstart.table.cells import Cells
 
-_MIN_FREEDOM, _MAX_FREEDOM = 0.05, 50.0
-_PARTS, _MIN_FEATURES = 6, 5  # groups of known features by scale, and the least number in each
-_LEVELS = 5  # of noise
-_MIN_DISTANCE = 0.05
-_NEGLIGIBLE = 1e-13  # relative to the largest eigenvalue or the whole length
+_MIN_FREEDOM, _MAX_FREEDOM = 0.05, 50.0  # limits of ν₀
+_PARTS, _MIN_FEATURES = 6, 5  # groups of known features by scale, and the least number of features in each
+_LEVELS = 5  # levels of noise
+_MIN_DISTANCE = 0.05  # lower limit of ρ²
+_NEGLIGIBLE = 1e-13  # relative to the largest eigenvalue or to the squared length
 
 
 class ScaleBasis(NamedTuple):
-    """The contexts of features in the basis U; k is the number of its vectors."""
+    """Contexts of features in the basis U, which has k vectors."""
 
-    counts: Tensor  # (features,): what the observations count
+    counts: Tensor  # (features,): the number of observations, or the sum of their age weights
     spread: Tensor  # (features, k): S
     back: Tensor  # (features, size − 1, k): C·Aᵀ·U, from the basis to the weights of heads
     ones: Tensor  # (features, k): u = Uᵀ·s with s = √weight
     pattern: Tensor  # (features, k): a = Uᵀ·A·m, the values that the prior mean predicts
-    middle: Tensor  # (features, 1): a mean value, kept apart for precision
+    middle: Tensor  # (features, 1): a mean value, subtracted for numerical precision
     rest: Tensor  # (features, k): e = Uᵀ·(y − middle·s) with y = √weight·values
 
 
@@ -50,8 +52,8 @@ def basis_from_rows(
     """Diagonalise A·C·Aᵀ of padded contexts: k is the number of shots.
 
     ``rows`` (features, shots, size − 1) are activations; ``values``, relative to the centre of the prior,
-    and ``weights`` (features, shots) are 0 where padded; ``counts`` (features,) are what the observations
-    count. ``means`` (features, size − 1) are m and ``covariance`` (size − 1, size − 1) is C.
+    and ``weights`` (features, shots) are 0 where padded; ``counts`` (features,) are those of ``ScaleBasis``.
+    ``means`` (features, size − 1) are m and ``covariance`` (size − 1, size − 1) is C.
     """
     scale = weights.sqrt()
     rows = rows * scale[:, :, None]
@@ -66,10 +68,10 @@ def basis_from_rows(
 
 
 def basis_from_sums(sums: ContextSums, means: Tensor, covariance: Tensor) -> ScaleBasis:
-    """Diagonalise A·C·Aᵀ by way of Rᵀ·Aᵀ·A·R with C = R·Rᵀ, which has the same eigenvalues.
+    """Diagonalise Rᵀ·Aᵀ·A·R with C = R·Rᵀ, which has the same non-zero eigenvalues as A·C·Aᵀ.
 
-    Its eigenvectors V give U = A·R·V·S^(−½). Of s and y − middle·s two further vectors of eigenvalue 0 are
-    needed: the directions that are orthogonal to A. So k is size + 1, whatever the number of shots.
+    Its eigenvectors V give U = A·R·V·S^(−½). Two further vectors of eigenvalue 0 span the parts of s and
+    y − middle·s that are orthogonal to A. So k is size + 1 for any number of shots.
     """
     root = torch.linalg.cholesky(covariance)
     inner, ones_linear, ones_squared = sums.total[:, :-1, :-1], sums.total[:, :-1, -1], sums.total[:, -1, -1]
@@ -77,15 +79,15 @@ def basis_from_sums(sums: ContextSums, means: Tensor, covariance: Tensor) -> Sca
     largest = spread.amax(1, keepdim=True).clamp(min=1e-300)
     spread = torch.where(spread > _NEGLIGIBLE * largest, spread, 0.0)
     inverse = torch.where(spread > 0, spread.clamp(min=1e-300).rsqrt(), 0.0)
-    turned = root @ vectors
+    rotated = root @ vectors
     middle = torch.where(ones_squared > 0, sums.linear[:, -1] / ones_squared.clamp(min=1e-300), 0.0)
     rest_linear = sums.linear[:, :-1] - middle[:, None] * ones_linear
     rest_squared = (sums.squares - middle * sums.linear[:, -1]).clamp(min=0)
     ones, pattern, rest = (
-        inverse * (numbers[:, None] @ turned)[:, 0]
+        inverse * (numbers[:, None] @ rotated)[:, 0]
         for numbers in (ones_linear, (inner @ means[:, :, None])[:, :, 0], rest_linear)
     )
-    # Gram-Schmidt on the parts of s and of the rest that are orthogonal to A; s and the rest are orthogonal.
+    # Gram-Schmidt of the parts of s and rest orthogonal to A; s and rest are orthogonal to each other.
     ones_outside = (ones_squared - (ones**2).sum(1)).clamp(min=0)
     ones_outside = torch.where(ones_outside > _NEGLIGIBLE * ones_squared, ones_outside, 0.0).sqrt()
     along = -(ones * rest).sum(1) / ones_outside.clamp(min=1e-300)
@@ -96,7 +98,7 @@ def basis_from_sums(sums: ContextSums, means: Tensor, covariance: Tensor) -> Sca
     def extend(numbers: Tensor, first: Tensor, second: Tensor) -> Tensor:
         return torch.cat([numbers, first[:, None], second[:, None]], dim=1)
 
-    back = nn.functional.pad(turned * spread.sqrt()[:, None], (0, 2))
+    back = nn.functional.pad(rotated * spread.sqrt()[:, None], (0, 2))
     return ScaleBasis(
         sums.counts,
         extend(spread, zero, zero),
@@ -111,10 +113,10 @@ def basis_from_sums(sums: ContextSums, means: Tensor, covariance: Tensor) -> Sca
 def infer_scales(
     prior: ScalePrior, cells: Cells, activation: Tensor, weights: Tensor, means: Tensor, covariance: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return mean and covariance of heads and their noise: see ``ScalePrior.posterior``.
+    """Return ``ScalePrior.posterior``: means, covariances and relative noise of heads.
 
-    ``cells`` has one line per feature and points at rows of ``activation`` (rows, size − 1); ``weights`` (n,)
-    are those of the observations, ``means`` (features, size − 1) are m and ``covariance`` is C.
+    ``cells`` has one line per feature and indexes rows of ``activation`` (rows, size − 1); ``weights`` (n,)
+    are the precisions of the observations, ``means`` (features, size − 1) are m and ``covariance`` is C.
     """
     if int(cells.counts.max()) > activation.shape[1]:
         basis = basis_from_sums(sum_contexts(cells, activation, weights), means, covariance)
@@ -126,12 +128,12 @@ def infer_scales(
 
 
 class ScalePrior(nn.Module):
-    """The prior of a feature's centre, scale and noise: a mixture, weighed by evidence.
+    """Mixture prior of a feature's centre, scale and noise.
 
-    Scales, and the distances of centres from the middle in units of them, may differ by orders of
-    magnitude. So known features are grouped by scale, then by distance, and each of these parts has its own
-    ν₀, s₀² and ρ²; a last part is vague enough for features unlike all known ones. Besides, the noise of a
-    feature relative to the usual has one of a few levels.
+    Scales, and the distances |c − μ| / s of centres, can differ by orders of magnitude. Known features are
+    therefore grouped by scale, then by distance, and each of these parts has its own ν₀, s₀² and ρ². The last
+    part is vague, for features unlike all known ones. The noise of a feature, relative to the average, has
+    one of a few levels.
     """
 
     def __init__(self, scales: Scales, features: int) -> None:
@@ -145,16 +147,17 @@ class ScalePrior(nn.Module):
         self.centre: Tensor  # μ
         self.register_buffer("centre", torch.zeros((), dtype=torch.float64))
         self.reach: Tensor  # (parts,): ρ²
-        self.share: Tensor  # (parts,): of the known features
+        self.share: Tensor  # (parts,): fraction of the known features
         self.freedom: Tensor  # (parts,): ν₀
         self.square: Tensor  # (parts,): s₀²
-        self.level: Tensor  # (levels,): noise relative to the usual
-        self.level_share: Tensor  # (levels,): of the known features
+        self.level: Tensor  # (levels,): noise relative to the average
+        self.level_share: Tensor  # (levels,): fraction of the known features
 
     def prepare(self, scales: Scales, noise: Tensor | None) -> None:
-        """Match the known features; ``noise`` (features,) is theirs relative to the usual, if known.
+        """Fit the mixture to known features, with ``noise`` (features,) relative to the average, if known.
 
-        In every part the mean and variance of log s² and the distance of centres are matched.
+        In each part, moment matching fits the mean and variance of log s² and the mean squared distance of
+        centres.
         """
         centre, scale = scales.centre.double(), scales.scale.double().clamp(min=1e-30)
         self.centre.copy_(_weighted_median(centre, 1 / scale))
@@ -181,11 +184,11 @@ class ScalePrior(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return mean (features, size) and covariance of heads (s·w, c − μ), and their relative noise.
 
-        ``basis`` holds the contexts, ``means`` (features, size − 1) are m and ``covariance`` is C.
+        ``basis`` contains the contexts, ``means`` (features, size − 1) are m and ``covariance`` is C.
         """
-        # Of shape (features, levels, parts, k), without the axes that a number does not depend on.
+        # Tensors broadcast to (features, levels, parts, k).
         level, reach = self.level[:, None], self.reach
-        diagonal = 1 / (basis.spread[:, None] + level)  # D: of the inverse covariance of values, in U
+        diagonal = 1 / (basis.spread[:, None] + level)  # D: the inverse covariance of values in U, c known
         ones, pattern, rest = basis.ones[:, None], basis.pattern[:, None], basis.rest[:, None]
         weighted_ones = diagonal * ones  # D·u
 
@@ -216,18 +219,18 @@ class ScalePrior(nn.Module):
         )
         evidence = (evidence * temper(counts)).flatten(1)
         weights = torch.softmax(evidence, dim=1)
-        # Errors count in units of the feature's scale: the smaller it may be, the more an error costs.
+        # The loss is in units of the feature's scale: an error costs more if the scale is small.
         costs = torch.softmax(evidence - square.flatten(1).log(), dim=1)
         expected = self._expected_square(freedom, square)
         noise = (weights * (expected * level).flatten(1)).sum(1)
 
-        # The mean of a part is κ·m + back·z of the weights, and c of the centre: (κ, z, c) of each. The last
-        # part, of features unlike all others, has no prior mean.
+        # Each part has the mean weights κ·m + back·z and the mean centre c: coordinates (κ, z, c). The vague
+        # last part has no prior mean.
         kappa = shrinkage_scale(freedom, square) * (torch.arange(len(reach)) < len(reach) - 1)
-        pulled = (ue - kappa * ua + middle * uu) / centre_determinant  # uᵀM⁻¹·(y − κ·a)
+        residual = (ue - kappa * ua + middle * uu) / centre_determinant  # uᵀM⁻¹·(y − κ·a)
         z = diagonal[:, :, None] * (rest[:, :, None] - kappa[..., None] * pattern[:, :, None])
-        z = z + (middle - reach * pulled)[..., None] * weighted_ones[:, :, None]
-        parts = torch.cat([kappa[..., None], z, (reach * pulled)[..., None]], dim=-1).flatten(1, 2)
+        z = z + (middle - reach * residual)[..., None] * weighted_ones[:, :, None]
+        parts = torch.cat([kappa[..., None], z, (reach * residual)[..., None]], dim=-1).flatten(1, 2)
         mean = (costs[:, None] @ parts)[:, 0]
         between = (parts - mean[:, None]) * weights.sqrt()[:, :, None]
         inner = between.mT @ between
@@ -251,17 +254,18 @@ class ScalePrior(nn.Module):
 
     @staticmethod
     def _expected_square(freedom: Tensor, square: Tensor) -> Tensor:
-        """Return E[s²], or three times s² where there are too few degrees of freedom for it."""
+        """Return E[s²], or 3·s₀² with too few degrees of freedom for a finite expectation."""
         return square * torch.where(freedom > 3, freedom / (freedom - 2).clamp(min=1), 3.0)
 
 
 def _add_covariances(
     inner: Tensor, share: Tensor, centre_variance: Tensor, diagonal: Tensor, weighted_ones: Tensor
 ) -> None:
-    """Add the covariances of all parts, each times its ``share``, in the coordinates (κ, z, c).
+    """Add the covariances of all parts, each times its ``share``, to ``inner`` in the coordinates (κ, z, c).
 
-    That of a part is C − C·Aᵀ·M⁻¹·A·C of the weights, ρ² / (1 + ρ²·uᵀDu) of the centre, and
-    −C·Aᵀ·D·u times this between them; C itself is not in these coordinates.
+    In a part the covariance of the weights is C − C·Aᵀ·M⁻¹·A·C, the variance of the centre is g = ρ² / (1 +
+    ρ²·uᵀDu), and the covariance of both is −g·C·Aᵀ·D·u. The term C is not representable in these
+    coordinates; the caller adds it.
     """
     centre = (share * centre_variance).sum(2)  # (features, levels)
     of_weights = inner[:, 1:-1, 1:-1]
@@ -274,17 +278,18 @@ def _add_covariances(
 
 
 def shrinkage_scale(freedom: Tensor, square: Tensor) -> Tensor:
-    """Return E[1/s] / E[1/s²]: the multiple of a predicted pattern with the least error in units of s."""
+    """Return E[1/s] / E[1/s²], the factor of a predicted pattern with the least expected error / s²."""
     half = freedom / 2
     return (square / half).sqrt() * (torch.lgamma(half + 0.5) - torch.lgamma(half)).exp()
 
 
 def _group_count(features: int, most: int) -> int:
+    """Return the number of groups with at least ``_MIN_FEATURES`` features each, up to ``most``."""
     return max(1, min(most, features // _MIN_FEATURES))
 
 
 def _weighted_median(values: Tensor, weights: Tensor) -> Tensor:
-    """Return the value with the least sum of weighted distances."""
+    """Return the weighted median of ``values`` (n,)."""
     order = torch.argsort(values)
     running = weights[order].cumsum(0)
     return values[order][int(torch.searchsorted(running, running[-1] / 2).clamp(max=len(values) - 1))]

@@ -1,12 +1,9 @@
-"""Backbones: base models that compute a row's code and activation. The registry imports every module here."""
+"""Backbones: base models that compute the code and the activation of each row."""
 
 from headstart.backbones.base import (
     BACKBONES,
     Backbone,
     BackboneConfig,
-    OpenBackbone,
-    SweptBackbone,
-    TrainedBackbone,
     backbone_config,
     build_backbone,
     register_backbone,
@@ -16,9 +13,6 @@ __all__ = [
     "BACKBONES",
     "Backbone",
     "BackboneConfig",
-    "OpenBackbone",
-    "SweptBackbone",
-    "TrainedBackbone",
     "backbone_config",
     "build_backbone",
     "register_backbone",

@@ -1,6 +1,6 @@
-"""Define the interface of backbones, and find backbones by name."""
+"""The interface of backbones, and functions that find and build a backbone by its name."""
 
-# ruff: noqa: ARG002 - without a capability its methods raise, whatever their arguments are
+# ruff: noqa: ARG002 - the methods of missing capabilities raise without reading their arguments
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from headstart.config import Config
 from headstart.core.likelihood import Likelihood, LikelihoodConfig
 from headstart.core.types import Description, Heads, OneRow, OneState, RowBelief, RowParts, RowStates
-from headstart.distributed import process_group
 from headstart.errors import UnsupportedError
 from headstart.linalg.array_ops import Array
 from headstart.linalg.ragged import PER_NUMBER
+from headstart.linalg.row_sharded import global_unique
 from headstart.parallel import parallel_map
 from headstart.registry import Registry
 from headstart.table.cells import Cells
@@ -37,14 +37,13 @@ class BackboneConfig(Config):
 
 
 class Backbone(nn.Module, ABC):
-    """A base model over a fixed set of features.
+    """Base model over a fixed set of features.
 
-    A subclass implements ``batch_states``, has one head per feature, and is trained by gradient (``loss``)
-    or by sweeps (``train_by_sweeps``), as ``trained_by`` says. Values are on the models' scale. Only
-    ``states`` and ``heads`` are used once the backbone is frozen.
+    A subclass implements ``batch_states``, has one head per feature, and trains by gradient (``loss``) or by
+    sweeps (``train_by_sweeps``), according to ``trained_by``. Values are on the models' scale.
 
-    The class attributes below declare the optional capabilities. A subclass that sets one of them to True
-    implements the methods named beside it; without it they raise ``UnsupportedError``.
+    Class attributes declare optional capabilities. A subclass that sets one of them to True implements the
+    methods in its comment; without the capability these methods raise ``UnsupportedError``.
     """
 
     config_type: ClassVar[type[BackboneConfig]]
@@ -54,11 +53,11 @@ class Backbone(nn.Module, ABC):
     reads_single_rows: ClassVar[bool] = False  # state_of_one: states_by for one row in numpy
     explainable: ClassVar[bool] = False  # row_parts: a row's activation as a sum over its observations
     sharded: ClassVar[bool] = False  # training by several processes, each with some of the rows
-    weighs: ClassVar[bool] = False  # Cells.weights: old observations count less
+    supports_weights: ClassVar[bool] = False  # reads Cells.weights: old observations count less
     config: BackboneConfig
     weight: nn.Parameter  # (features, width): the heads' w
     bias: nn.Parameter  # (features,): the heads' b
-    sweeps: int  # how many sweeps train_by_sweeps makes
+    sweeps: int  # the number of sweeps of train_by_sweeps
 
     def __init__(self, config: BackboneConfig, kinds: Tensor, grid: Tensor) -> None:
         super().__init__()
@@ -67,11 +66,11 @@ class Backbone(nn.Module, ABC):
         self.kinds: Tensor
         self.register_buffer("kinds", kinds)  # (features,): the kind of each feature
         self.grid: Tensor
-        self.register_buffer("grid", grid)  # the distinct training values, empty if there are many
+        self.register_buffer("grid", grid)  # the distinct training values, or empty: see ``value_grid``
 
     @property
     def features(self) -> int:
-        """Number of features that the backbone was built for."""
+        """Number of features of the backbone."""
         return len(self.kinds)
 
     @property
@@ -93,15 +92,15 @@ class Backbone(nn.Module, ABC):
 
     @abstractmethod
     def batch_states(self, cells: Cells) -> RowStates:
-        """Compute the states of a batch of rows from their observations; a row may have none."""
+        """Compute the states of a batch of rows from their observations; a row can be empty."""
 
     @torch.no_grad()
     def states(self, cells: Cells, hidden: Tensor | None = None, batch: int | None = None) -> RowStates:
-        """Compute the states of any number of rows, without the features in the mask ``hidden`` (features,).
+        """Compute the states of any number of rows in batches of ``batch`` rows.
 
-        ``batch`` is the number of rows computed at a time.
+        The features in the mask ``hidden`` (features,) are ignored.
         """
-        # A batch costs a constant that grows with the features: at most about 256 batches.
+        # Each batch has a constant cost that grows with the features: use at most about 256 batches.
         batch = batch or min(2**14, max(1024, len(cells) // 256))
         starts = range(0, len(cells), batch)
 
@@ -123,7 +122,7 @@ class Backbone(nn.Module, ABC):
     # -- optional capabilities --------------------------------------------------------------------
 
     def loss(self, cells: Cells, generator: torch.Generator) -> Tensor:
-        """Return the training loss of a batch of rows, per row; ``generator`` gives all random numbers."""
+        """Compute the training loss per row of a batch of rows, with random numbers from ``generator``."""
         self._cannot("be trained by gradient")
 
     def train_by_sweeps(
@@ -132,10 +131,10 @@ class Backbone(nn.Module, ABC):
         description: Description,
         generator: torch.Generator,
     ) -> Iterator[float]:
-        """Train on rows × features, with the features' metadata ``description``.
+        """Train on the observations ``cells`` (rows × features) and the features' metadata ``description``.
 
         Each of the ``sweeps`` updates every parameter once and yields the standard deviation of the
-        prediction errors, 0 where it is unknown.
+        prediction errors, 0 if unknown.
         """
         self._cannot("be trained by sweeps")
 
@@ -147,16 +146,16 @@ class Backbone(nn.Module, ABC):
         checkpoint: Path,
         seconds: float,
     ) -> Iterator[float]:
-        """Train by sweeps, saving progress to the file ``checkpoint`` every ``seconds``.
+        """Train by sweeps, and save progress to the file ``checkpoint`` every ``seconds``.
 
-        By default nothing is saved: a backbone whose sweeps take little time need not.
+        By default nothing is saved.
         """
         yield from self.train_by_sweeps(cells, description, generator)
 
     def prior_means(self, cells: Cells) -> Tensor:
-        """Compute the prior means of rows' activations, before the observed values: (rows, width).
+        """Compute the prior means of rows' activations, without their values: (rows, width).
 
-        They may depend on *which* features a row observed. The prior covariance is the identity.
+        They can depend on *which* features a row observed. The prior covariance is the identity.
         """
         self._cannot("compute states from other heads than its own")
 
@@ -168,14 +167,14 @@ class Backbone(nn.Module, ABC):
         own: Tensor,
         belief: RowBelief | None = None,
     ) -> RowStates:
-        """Compute the states of rows from observations with other heads than the backbone's own.
+        """Compute the states of rows from ``heads`` instead of the backbone's own.
 
         ``states(cells)`` equals ``states_by`` with the backbone's own heads.
 
         Parameters
         ----------
         cells : Cells
-            One line per row; its ``index`` points at ``heads``.
+            One line per row; its ``index`` contains positions in ``heads``.
         heads : Heads
             Heads with their covariance and noise.
         kinds : Tensor
@@ -208,36 +207,18 @@ class Backbone(nn.Module, ABC):
         own: Tensor,
         belief: RowBelief | None = None,
     ) -> RowParts:
-        """Decompose the activation of one row into contributions; parameters as of ``states_by``."""
+        """Decompose the activation of one row into contributions; parameters as in ``states_by``."""
         self._cannot("explain a row")
 
     def _cannot(self, action: str) -> NoReturn:
         raise UnsupportedError(f"the backbone {self.config.name!r} cannot {action}")
 
 
-class TrainedBackbone(Backbone):
-    """A backbone trained by gradient descent: it implements ``loss``."""
-
-    trained_by = "gradient"
-
-
-class SweptBackbone(Backbone):
-    """A backbone trained by sweeps: it implements ``train_by_sweeps`` and sets ``sweeps``."""
-
-    trained_by = "sweeps"
-
-
-class OpenBackbone(Backbone):
-    """A backbone that computes row states from any heads."""
-
-    reads_any_head = True
-
-
 BACKBONES: Registry[Backbone] = Registry("backbone", "headstart.backbones")
 
 register_backbone = BACKBONES.register
 
-LARGEST_GRID = 32
+LARGEST_GRID = 32  # distinct values
 
 
 def backbone_config(choice: object) -> BackboneConfig:
@@ -259,12 +240,9 @@ def build_backbone(config: BackboneConfig, kinds: Tensor, grid: Tensor) -> Backb
 
 def value_grid(cells: Cells) -> Tensor:
     """Return the distinct values if there are at most ``LARGEST_GRID``, otherwise an empty tensor."""
-    grid: Tensor = torch.unique(cells.values)
-    if not process_group().is_single:
-        grid = torch.unique(process_group().all_gather(grid[: LARGEST_GRID + 1]))
+    grid = global_unique(cells.values, LARGEST_GRID)
     return grid if len(grid) <= LARGEST_GRID else grid[:0]
 
 
 AnyBackbone = Annotated[SerializeAsAny[BackboneConfig], BeforeValidator(backbone_config)]
-
 """The type of a setting that holds the settings of any backbone."""

@@ -1,4 +1,8 @@
-"""Factorise a table by variational Bayes: a row's state is a closed form of its observations."""
+"""The default backbone: a factorisation of the table by variational Bayes.
+
+The state of a row follows from its observations in closed form (``row_posterior``); ``factorisation_fit``
+trains the model.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from headstart.backbones.base import BackboneConfig, OpenBackbone, SweptBackbone, register_backbone
+from headstart.backbones.base import Backbone, BackboneConfig, register_backbone
 from headstart.backbones.row_posterior import (
     AnyArray,
     FactorPrior,
@@ -28,8 +32,7 @@ from headstart.backbones.row_posterior import (
 from headstart.backbones.signature import Signature
 from headstart.core.likelihood import LikelihoodConfig
 from headstart.core.networks import initial_tensor
-from headstart.core.types import Description, Heads, OneState, RowBelief, RowParts, RowStates
-from headstart.core.types import OneRow as OneRow
+from headstart.core.types import Description, Heads, OneRow, OneState, RowBelief, RowParts, RowStates
 from headstart.linalg.array_ops import Array
 from headstart.linalg.packed import inverse, pack, squares
 from headstart.linalg.ragged import blocks
@@ -38,7 +41,7 @@ from headstart.table.kinds import KindType
 
 _LARGE = 20_000  # features from which the default factorisation is smaller, to save memory
 
-_NUMBERS_AT_ONCE = 1 << 20  # second moments gathered for one block of rows: they should stay in the cache
+_NUMBERS_AT_ONCE = 1 << 20  # second moments gathered for one block of rows, which should fit in the cache
 
 
 class FactorisationConfig(BackboneConfig):
@@ -46,9 +49,9 @@ class FactorisationConfig(BackboneConfig):
 
     name: Literal["factorisation"] = "factorisation"
     latent: int | None = Field(None, ge=1)  # superfluous factors shrink to zero
-    signature: int | None = Field(None, ge=0)  # length of the summary of which features a row observed
-    # Whether rows choose what they observe, as people choose the films they rate; only then is the choice
-    # informative. None: yes, unless all features are binary, as exam questions and diagnoses are.
+    signature: int | None = Field(None, ge=0)  # length of the vector that summarises which features a row has
+    # Whether rows choose the features they observe, as people choose the films they rate; only then is the
+    # choice informative. None: yes, unless all features are binary, like exam questions and diagnoses.
     observed_by_choice: bool | None = None
     sweeps: int = Field(20, ge=1)
     uncertain_rows: bool = True  # whether states contain the noise and the variance of rows
@@ -75,22 +78,24 @@ class FactorisationConfig(BackboneConfig):
 
 
 @register_backbone
-class Factorisation(SweptBackbone, OpenBackbone):
-    """x_ij ~ u_i·v_j + b_j with Gaussian u and (v, b), every posterior with its full covariance.
+class Factorisation(Backbone):
+    """Model x_ij ~ u_i·v_j + b_j with Gaussian u and (v, b), and full posterior covariances.
 
-    Given the features' posteriors, a row's posterior is that of Bayesian linear regression, also for a new
-    row (``row_posterior``). Its prior mean depends on *which* features the row observed (``Signature``). A
-    binary observation enters by the Jaakkola–Jordan bound, as a Gaussian one whose weight depends on the
-    certainty of its prediction; a distant real one loses weight. Each sweep updates rows, then features, then
-    priors and noise: coordinate ascent on the evidence lower bound.
+    Given the features' posteriors, the posterior of a row, known or new, is that of Bayesian linear
+    regression (``row_posterior``). Its prior mean depends on *which* features the row observed
+    (``Signature``). The Jaakkola–Jordan bound replaces a binary observation by a Gaussian one whose weight
+    depends on the certainty of its prediction; real outliers lose weight. Each sweep updates rows, then
+    features, then priors and noise: coordinate ascent on the evidence lower bound.
     """
 
     config_type: ClassVar[type[BackboneConfig]] = FactorisationConfig
+    trained_by = "sweeps"
     heads_read_code: ClassVar[bool] = True
+    reads_any_head: ClassVar[bool] = True
     reads_single_rows: ClassVar[bool] = True
     explainable: ClassVar[bool] = True
     sharded: ClassVar[bool] = True
-    weighs: ClassVar[bool] = True
+    supports_weights: ClassVar[bool] = True
     config: FactorisationConfig
 
     def __init__(self, config: FactorisationConfig, kinds: Tensor, grid: Tensor) -> None:
@@ -102,7 +107,7 @@ class Factorisation(SweptBackbone, OpenBackbone):
         weight = initial_tensor(lambda: 0.1 * torch.randn(features, self.latent), features, self.latent)
         self.weight = nn.Parameter(weight, requires_grad=False)
         self.bias = nn.Parameter(torch.zeros(features), requires_grad=False)
-        self.spread: Tensor  # (features, packed): posterior covariance of each (v, b), packed
+        self.spread: Tensor  # (features, packed): posterior covariance of each (v, b)
         spread = pack(0.01 * torch.eye(self.latent + 1))
         self.register_buffer(
             "spread", initial_tensor(lambda: spread.repeat(features, 1), features, len(spread))
@@ -120,7 +125,7 @@ class Factorisation(SweptBackbone, OpenBackbone):
 
     @property
     def code_size(self) -> int:
-        """Length of the factors, their precision and certainty, and the signature without its constant."""
+        """Length of the code: factors, their precision and certainty, and signature without its constant."""
         return self.latent + 1 + self.signature.size
 
     @property
@@ -130,17 +135,17 @@ class Factorisation(SweptBackbone, OpenBackbone):
 
     @property
     def observation_precision(self) -> Tensor:
-        """Precision of each feature's observations at a row of usual noise: (features,)."""
+        """Precision of each feature's observations at a row of average noise: (features,)."""
         return self.precision[self.kinds] * self.relative_precision
 
     @property
     def noisy_rows(self) -> bool:
-        """Whether rows differ in the precision of their ratings: not if there are two values only."""
+        """Whether rows differ in the precision of their ratings; no if ratings have only two values."""
         return len(self.grid) != 2
 
     @property
     def row_passes(self) -> int:
-        """Number of passes that the posterior of a row takes."""
+        """Number of passes of the fixed-point iteration for the posterior of a row."""
         if self._row_passes is None:
             self._row_passes = count_passes(self.kinds, noisy=self.noisy_rows)
         return self._row_passes
@@ -168,7 +173,7 @@ class Factorisation(SweptBackbone, OpenBackbone):
         return row_posterior(rows, prior, self.row_passes, noisy=self.noisy_rows)
 
     def row_prior(self, signature: Tensor, belief: RowBelief | None = None) -> FactorPrior:
-        """Return the prior of the factors of rows with a ``signature`` (rows, size), in its precision."""
+        """Return the prior of the factors of rows with a ``signature`` (rows, size), in the same dtype."""
         mean = signature @ self.row_map.to(signature)
         covariance = self.row_covariance.to(signature)
         if belief is not None:
@@ -176,7 +181,7 @@ class Factorisation(SweptBackbone, OpenBackbone):
         return FactorPrior(mean, pack(covariance), inverse(covariance))
 
     def prior_means(self, cells: Cells) -> Tensor:
-        """Compute the prior means that the signatures give rows: (rows, latent)."""
+        """Compute the prior means of rows from their signatures: (rows, latent)."""
         means: Tensor = self.signature(cells) @ self.row_map
         return means
 
@@ -184,9 +189,11 @@ class Factorisation(SweptBackbone, OpenBackbone):
     def states_by(
         self, cells: Cells, heads: Heads, kinds: Tensor, own: Tensor, belief: RowBelief | None = None
     ) -> RowStates:
-        """Compute the states of rows from other heads; the signature reads the backbone's own features only.
+        """Compute the states of rows from ``heads`` instead of the backbone's own.
 
-        The computation is in double precision, so that a row's state does not depend on the other rows.
+        ``own`` gives the position of each feature in the backbone, negative for features added later, which
+        the signature does not read. The computation is in double precision, so that the state of a row does
+        not depend on the other rows.
         """
         known = self._own_cells(cells, own)
         if len(cells) == 1:
@@ -244,7 +251,7 @@ class Factorisation(SweptBackbone, OpenBackbone):
         return RowStates(*self._state_parts(posterior, signature))
 
     def _state_parts(self, posterior: RowPosterior, signature: AnyArray) -> list[AnyArray]:
-        """Return code, its standard deviation, activation and, if they are wanted, noise and variance."""
+        """Return code, its standard deviation, activation and, if ``uncertain_rows``, noise and variance."""
         xp, mean, relative = namespace(posterior.mean), posterior.mean, posterior.relative_precision
         variance = posterior.variance
         std = xp.sqrt(variance)
@@ -261,9 +268,9 @@ class Factorisation(SweptBackbone, OpenBackbone):
     ) -> RowParts:
         """Decompose the factors of one row into the contributions of its observations."""
         known = self._own_cells(cells, own)
-        nothing = known.keep(torch.zeros_like(known.index, dtype=torch.bool))
+        empty_row = known.keep(torch.zeros_like(known.index, dtype=torch.bool))
         signature = self.signature(known)
-        usual = self.prior_means(nothing)[0].double()
+        usual = self.prior_means(empty_row)[0].double()
         choice = (signature @ self.row_map)[0].double() - usual
         metadata = torch.zeros_like(usual) if belief is None else belief.shift[0].double()
         contributions = row_contributions(
@@ -277,7 +284,7 @@ class Factorisation(SweptBackbone, OpenBackbone):
         return RowParts(usual, contributions[0], contributions[1], contributions[2:])
 
     def _own_cells(self, cells: Cells, own: Tensor) -> Cells:
-        """Return the observations of the backbone's own features, pointing at their positions."""
+        """Return the observations of the backbone's own features, indexed by position in the backbone."""
         positions = own[cells.index]
         return replace(cells, index=positions, width=self.features).keep(positions >= 0)
 
@@ -310,10 +317,3 @@ def _numpy_prior(covariance: Tensor) -> tuple[Array, Array]:
     """Return a covariance and its inverse in double precision."""
     exact = covariance.double()
     return exact.numpy(), inverse(exact).numpy()
-
-
-def one_state(
-    backbone: Factorisation, row: OneRow, known: Array, belief: tuple[Array, Array] | None = None
-) -> OneState:
-    """Return ``backbone.state_of_one(row, known, belief)``."""
-    return backbone.state_of_one(row, known, belief)

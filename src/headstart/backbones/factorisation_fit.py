@@ -1,4 +1,4 @@
-"""Fit a factorisation by sweeps over rows, features, priors and noise."""
+"""Training of the factorisation by sweeps over rows, features, priors and noise, with checkpoints."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headstart.backbones.factorisation import Factorisation
 from headstart.backbones.row_posterior import NOISE_SHOTS, RowBatch, RowPosterior, row_posterior
 from headstart.core.devices import move
 from headstart.core.types import Description
-from headstart.distributed import process_group
+from headstart.distributed import main_process_decides, process_group, run_in_each_process
 from headstart.errors import ModelFileError
 from headstart.files import explain_storage_error, pack_tensors, read_tensors, write_bytes
 from headstart.linalg.packed import append_one, inverse, pack, positive, solve, squares, unpack
@@ -35,24 +35,36 @@ from headstart.linalg.ragged import (
     segment_sum,
 )
 from headstart.linalg.ridge import Group, LooRidge, loo_covariance, make_groups, reliability
-from headstart.linalg.row_sharded import draw_normal_rows, global_mean, global_std
+from headstart.linalg.row_sharded import (
+    draw_normal_rows,
+    feature_counts,
+    feature_sums,
+    global_count,
+    global_mean,
+    global_start,
+    global_std,
+    global_sum,
+)
 from headstart.parallel import parallel_map
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 
-_CHANCES = 0.02, 0.98  # limits of outputs taken as probabilities
+_PROBABILITIES = 0.02, 0.98  # limits of outputs as probabilities
 
 
 def head_metric(backbone: Factorisation) -> Tensor:
-    """Return the metric of rows' factors in which distances are those of predictions: (latent, latent)."""
+    """Compute E[v·vᵀ] over features: (latent, latent).
+
+    It turns a difference of rows' factors into the mean squared difference of their predictions.
+    """
     moments = unpack(backbone.head_moments().second.mean(0), backbone.latent + 1)
     return moments[:-1, :-1].double()
 
 
 def whiten(backbone: Factorisation) -> None:
-    """Change the basis of the factors: prior mean 0 and covariance the identity.
+    """Change the basis of the factors such that their prior has mean 0 and the identity as covariance.
 
-    The heads' mean second moment becomes diagonal, so that variances of factors are comparable.
+    The mean second moment of heads becomes diagonal, so that variances of factors are comparable.
     """
     size = backbone.latent + 1
     centre = backbone.row_map[0].double().clone()
@@ -73,27 +85,27 @@ def whiten(backbone: Factorisation) -> None:
 
 
 def to_logistic(backbone: Factorisation) -> None:
-    """Convert heads of 0 and 1 as numbers to logistic heads that agree to first order at an average row."""
+    """Convert heads of the numbers 0 and 1 to logistic heads, equal to first order at an average row."""
     backbone.kinds = torch.full_like(backbone.kinds, KindType.BINARY)
     output = backbone.weight @ backbone.row_map[0] + backbone.bias
-    chance = output.clamp(*_CHANCES)
-    slope = chance * (1 - chance)
-    backbone.bias.copy_(torch.logit(chance) + (backbone.bias - output) / slope)
+    probability = output.clamp(*_PROBABILITIES)
+    slope = probability * (1 - probability)
+    backbone.bias.copy_(torch.logit(probability) + (backbone.bias - output) / slope)
     backbone.weight.copy_(backbone.weight / slope[:, None])
     backbone.spread.copy_(backbone.spread / slope[:, None] ** 2)
     backbone.relative_precision.fill_(1.0)
 
 
-_PARTS = 4  # parts of a block that threads update
+_PARTS = 4  # parts of a block for threads, at most
 
-Errors = dict[int, tuple[float, float]]  # by kind: the sum of squared errors, and the weight of its terms
+Errors = dict[int, tuple[float, float]]  # by kind: the sum of squared errors, and the sum of their weights
 
 
 @dataclass(frozen=True)
 class FeatureSums:
     """Sums over the observations of each feature.
 
-    A rating is weighted by the relative precision of its row, others by their ``gaussian_terms``.
+    The weight of a rating is the relative precision of its row; others have that of ``gaussian_terms``.
     """
 
     total: Tensor  # (features, packed): second moments of rows' factors
@@ -103,7 +115,7 @@ class FeatureSums:
 
 @dataclass(frozen=True)
 class RowBlock:
-    """A range of rows with their observations, the same in every sweep."""
+    """Range of rows with their observations, the same in every sweep."""
 
     rows: slice
     all_cells: Cells
@@ -112,14 +124,14 @@ class RowBlock:
     def cells(self) -> Cells:
         """The observations of these rows, as views.
 
-        They are made anew each time: the caches of kept cells would add up over the blocks.
+        Each access makes new cells: the cached properties of all blocks together would take much memory.
         """
         return self.all_cells.block(self.rows.start, self.rows.stop)
 
     def parts(self) -> list[RowBlock]:
         """Split the block into smaller ones for several threads."""
         observations = int(self.all_cells.indptr[self.rows.stop] - self.all_cells.indptr[self.rows.start])
-        # Each part reads all features once: it should have several times as many observations.
+        # Each part reads all heads once: it should have several times as many observations.
         parts = max(1, min(_PARTS, observations // (4 * self.all_cells.width)))
         step = -(-(self.rows.stop - self.rows.start) // parts)
         starts = range(self.rows.start, self.rows.stop, max(1, step))
@@ -127,13 +139,13 @@ class RowBlock:
 
     @cached_property
     def back(self) -> TransposedSum:
-        """The observations in the order of features: sorted once for all sweeps, 8 bytes each."""
+        """The observations sorted by feature, once for all sweeps: 8 bytes each."""
         return TransposedSum(self.cells)
 
 
 def row_blocks(backbone: Factorisation, cells: Cells) -> list[RowBlock]:
-    """Split rows into blocks, for all sweeps in which kinds and cells stay the same."""
-    # Where weights depend on rows, a dense product of rows and all features may be the cheapest.
+    """Split rows into blocks, for all sweeps with the same kinds and cells."""
+    # If weights depend on rows, a dense product of rows and all features can be the cheapest.
     per_cell = PER_CELL + (int(8 / DENSE_FROM) if backbone.head_moments().weighs else 0)
     blocks = line_blocks(cells, PER_NUMBER * (backbone.latent + 1) ** 2, per_cell=per_cell)
     return [RowBlock(rows, cells) for rows, _ in blocks]
@@ -142,7 +154,7 @@ def row_blocks(backbone: Factorisation, cells: Cells) -> list[RowBlock]:
 def sweep_rows(
     backbone: Factorisation, blocks: list[RowBlock], signatures: Tensor, rows: RowPosterior
 ) -> Errors:
-    """Update the posteriors ``rows`` of all rows once, in place, and return the errors of their observations.
+    """Update the posteriors ``rows`` once, in place, and return the errors of the observations.
 
     Arrays of size rows × latent² exist for one block at a time.
     """
@@ -165,23 +177,20 @@ def sweep_rows(
         for kind, squared, count in block_errors:
             before = errors.get(kind, (0.0, 0.0))
             errors[kind] = (before[0] + squared, before[1] + count)
-    if not process_group().is_single:
-        errors = _total_errors(errors)
-    if KindType.RATING in errors:  # these errors are weighted by the precision
+    local = torch.tensor([errors.get(kind, (0.0, 0.0)) for kind in KindType], dtype=torch.float64)
+    errors = {
+        int(kind): (squared, count)
+        for kind, (squared, count) in zip(KindType, global_sum(local).tolist(), strict=True)
+        if count > 0
+    }
+    if KindType.RATING in errors:  # the weights of ratings include the precision
         squared, count = errors[KindType.RATING]
         errors[KindType.RATING] = (squared / float(backbone.precision[KindType.RATING]), max(1.0, count))
-    return {kind: (squared, count) for kind, (squared, count) in errors.items() if count > 0}
-
-
-def _total_errors(errors: Errors) -> Errors:
-    """Sum the errors over all processes."""
-    local = torch.tensor([errors.get(kind, (0.0, 0.0)) for kind in KindType], dtype=torch.float64)
-    totals = zip(KindType, process_group().all_reduce_sum(local).tolist(), strict=True)
-    return {int(kind): (squared, count) for kind, (squared, count) in totals if count > 0}
+    return errors
 
 
 def _errors(batch: RowBatch, rows: RowPosterior) -> Iterator[tuple[int, float, float]]:
-    """Yield by kind the expected squared errors of a batch's ratings and reals, and their weight."""
+    """Yield the kind, the sum of expected squared errors and the sum of weights of ratings and of reals."""
     if batch.ratings is not None:
         squared = batch.ratings.squared_errors(rows).double().sum()
         yield KindType.RATING, float(squared), float(batch.ratings.counts.double().sum())
@@ -192,12 +201,12 @@ def _errors(batch: RowBatch, rows: RowPosterior) -> Iterator[tuple[int, float, f
         mean, second = batch.outputs(rows)
         squared = (batch.values - mean) ** 2 + (second - mean**2).clamp(min=0)
         weights = batch.gaussian_terms(rows)[0] / batch.precision
-        counted = batch.aged(torch.ones_like(squared))[real]
-        yield KindType.REAL, float((weights * squared)[real].double().sum()), float(counted.double().sum())
+        counts = batch.aged(torch.ones_like(squared))[real]
+        yield KindType.REAL, float((weights * squared)[real].double().sum()), float(counts.double().sum())
 
 
-def feature_sums(backbone: Factorisation, blocks: list[RowBlock], rows: RowPosterior) -> FeatureSums:
-    """Compute the sums over all rows that the update of features needs, block by block."""
+def sum_features(backbone: Factorisation, blocks: list[RowBlock], rows: RowPosterior) -> FeatureSums:
+    """Compute the sums over the observations of each feature, for the update of heads."""
     moments, size = backbone.head_moments(), backbone.latent + 1
     total = torch.zeros(backbone.features, size * (size + 1) // 2)
     linear = torch.zeros(backbone.features, size)
@@ -210,22 +219,22 @@ def feature_sums(backbone: Factorisation, blocks: list[RowBlock], rows: RowPoste
         block.back.add(linear, append_one(now.mean), values)
         squared = (weights * batch.values**2).double()
         squares += torch.bincount(batch.cells.index, squared, minlength=backbone.features)
-    return FeatureSums(*(process_group().all_reduce_sum(part) for part in (total, linear, squares)))
+    return FeatureSums(global_sum(total), global_sum(linear), global_sum(squares))
 
 
-_ROWS = ("mean", "spread", "relative_precision")
+_ROW_TENSORS = ("mean", "spread", "relative_precision")
 
 
 class SweepProgress:
-    """Checkpoints of a training: a file with the state of features, and one per process with its rows.
+    """Checkpoints of training: a file with the state of features, and one file per process with its rows.
 
-    The rows' files are written first and removed last, and the file that names them is replaced atomically:
-    it and the files that it names are complete at any moment.
+    The first file names the others. It is replaced atomically, after they are written and before old ones are
+    removed, so that a checkpoint is complete at any moment.
 
     Parameters
     ----------
     path : Path
-        The file, in a folder that all processes see.
+        The file, in a folder that all processes can read.
     seconds : float
         The least time between two checkpoints.
     """
@@ -239,38 +248,36 @@ class SweepProgress:
     def keep(self, training: FactorisationTraining, turn: int) -> None:
         """Write a checkpoint after sweep ``turn`` if it is due; always after the last one."""
         last = turn == training.backbone.sweeps
-        due = process_group().is_main and (last or time.monotonic() - self._saved >= self.seconds)
-        if not process_group().sum_number(due):
+        if not main_process_decides(last or time.monotonic() - self._saved >= self.seconds):
             return
         facts: dict[str, Any] = {"turn": turn, "rows": [], "regressions": {}}
         if not last:
             facts["rows"] = self._write_rows(training.rows, turn)
-        tensors = {f"backbone/{name}": each for name, each in training.backbone.state_dict().items()}
+        tensors = {f"backbone/{name}": tensor for name, tensor in training.backbone.state_dict().items()}
         tensors |= {"generator": training.generator.get_state()}
         tensors |= {"prior_means": training.prior_means, "prior_covariance": training.prior_covariance}
         for name in ("head", "row"):
-            parts, facts["regressions"][name] = _state_of(getattr(training, f"{name}_regression"))
+            parts, facts["regressions"][name] = _pack_regression(getattr(training, f"{name}_regression"))
             tensors |= {f"{name}/{key}": tensor for key, tensor in parts.items()}
         if process_group().is_main:
-            write_bytes(
-                self.path, pack_tensors({name: each.clone() for name, each in tensors.items()}, facts)
-            )
+            contiguous = {name: tensor.clone() for name, tensor in tensors.items()}
+            write_bytes(self.path, pack_tensors(contiguous, facts))
             self._remove_other_rows({name for _, _, name in facts["rows"]})
         self._saved = time.monotonic()
 
     def _write_rows(self, rows: RowPosterior, turn: int) -> list[tuple[int, int, str]]:
-        """Write this process's rows; return first row, number of rows and file of each process."""
-        start, _ = process_group().span(len(rows.mean))
-        name = f"{self.path.stem}.rows-{turn}-{start}-of-{process_group().size}.safetensors"
-        write_bytes(self.path.with_name(name), pack_tensors({each: getattr(rows, each) for each in _ROWS}))
-        names, counts = (
-            process_group().all_gather_texts([name]),
-            process_group().sizes(len(rows.mean)),
-        )  # these wait for all
+        """Write the rows of this process; return first row, number of rows and file of each process."""
+        group, start = process_group(), global_start(len(rows.mean))
+        name = f"{self.path.stem}.rows-{turn}-{start}-of-{group.size}.safetensors"
+        write_bytes(
+            self.path.with_name(name), pack_tensors({part: getattr(rows, part) for part in _ROW_TENSORS})
+        )
+        names, counts = group.all_gather_texts([name]), group.sizes(len(rows.mean))  # these wait for all
         starts = [sum(counts[:i]) for i in range(len(counts))]
-        return [(at, count, files[0]) for at, count, files in zip(starts, counts, names, strict=True)]
+        return [(first, count, files[0]) for first, count, files in zip(starts, counts, names, strict=True)]
 
     def _remove_other_rows(self, current: set[str]) -> None:
+        """Remove the files of rows whose names are not in ``current``."""
         pattern = re.compile(rf"{re.escape(self.path.stem)}\.rows-\d+-\d+-of-\d+\.safetensors")
         with explain_storage_error(self.path):
             for path in self.path.parent.iterdir():
@@ -280,34 +287,33 @@ class SweepProgress:
     # -- reading ----------------------------------------------------------------------------------
 
     def restore(self, training: FactorisationTraining) -> int:
-        """Restore a training from the file; return the number of its sweeps, 0 if there is no file."""
-        if not process_group().sum_number(process_group().is_main and self.path.exists()):
+        """Restore ``training`` from the file; return the number of its sweeps, 0 if there is no file."""
+        if not main_process_decides(self.path.exists()):
             return 0
-        tensors, facts = process_group().all_or_none(lambda: read_tensors(self.path))
+        tensors, facts = run_in_each_process(lambda: read_tensors(self.path))
         generator, device = tensors.pop("generator"), training.cells.values.device
-        tensors = {name: each.to(device) for name, each in tensors.items()}
+        tensors = {name: tensor.to(device) for name, tensor in tensors.items()}
         parts: dict[str, dict[str, Tensor]] = {}
-        for name, each in tensors.items():
-            head, _, rest = name.partition("/")
-            parts.setdefault(head, {})[rest] = each
-        # Assigned, not copied: the tensor of kinds is shared with the table.
+        for name, tensor in tensors.items():
+            part, _, key = name.partition("/")
+            parts.setdefault(part, {})[key] = tensor
+        # Assign instead of copying: the backbone shares the tensor of kinds with the table.
         training.backbone.load_state_dict(parts["backbone"], assign=True)
         training.generator.set_state(generator)
         training.prior_means, training.prior_covariance = tensors["prior_means"], tensors["prior_covariance"]
         for name in ("head", "row"):
-            restored = _regression(parts[name], facts["regressions"][name], shared=name == "row")
-            setattr(training, f"{name}_regression", restored)
+            regression = _unpack_regression(parts[name], facts["regressions"][name], shared=name == "row")
+            setattr(training, f"{name}_regression", regression)
         if facts["rows"]:
-            start, _ = process_group().span(len(training.cells))
-            rows = process_group().all_or_none(
-                lambda: self._read_rows(facts["rows"], start, start + len(training.cells))
-            )
+            start = global_start(len(training.cells))
+            end = start + len(training.cells)
+            rows = run_in_each_process(lambda: self._read_rows(facts["rows"], start, end))
             training.rows = move(rows, device)
         return int(facts["turn"])
 
     def _read_rows(self, files: list[tuple[int, int, str]], begin: int, end: int) -> RowPosterior:
         """Read the rows from ``begin`` up to ``end`` from the files that contain them."""
-        found: dict[str, list[Tensor]] = {name: [] for name in _ROWS}
+        tensors: dict[str, list[Tensor]] = {name: [] for name in _ROW_TENSORS}
         for start, count, name in files:
             low, high = max(begin, start) - start, min(end, start + count) - start
             if low >= high:
@@ -315,21 +321,21 @@ class SweepProgress:
             path = self.path.with_name(name)
             try:
                 with safe_open(path, framework="pt") as file:
-                    for each, parts in found.items():
-                        parts.append(file.get_slice(each)[low:high])
+                    for part, slices in tensors.items():
+                        slices.append(file.get_slice(part)[low:high])
             except (OSError, SafetensorError, FileNotFoundError) as error:
                 raise ModelFileError(f"{path} is missing or damaged ({error}); start anew") from None
-        if not found["mean"]:  # a process may have no rows that observed anything
+        if not tensors["mean"]:  # all rows of this process are empty
             with safe_open(self.path.with_name(files[0][2]), framework="pt") as file:
-                found = {each: [file.get_slice(each)[:0]] for each in _ROWS}
-        return RowPosterior(*(torch.cat(parts) for parts in found.values()))
+                tensors = {part: [file.get_slice(part)[:0]] for part in _ROW_TENSORS}
+        return RowPosterior(*(torch.cat(slices) for slices in tensors.values()))
 
 
-def _state_of(regression: LooRidge) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the choices of a regression as tensors and as JSON."""
+def _pack_regression(regression: LooRidge) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the state of a regression as tensors and as JSON."""
     tensors = {"strengths": regression.strengths, "gains": regression.gains}
-    for place, group in enumerate(regression.groups):
-        tensors |= {f"{place}/{name}": each for name, each in vars(group).items()}
+    for position, group in enumerate(regression.groups):
+        tensors |= {f"{position}/{name}": tensor for name, tensor in vars(group).items()}
     return tensors, {
         "groups": len(regression.groups),
         "members": regression.members,
@@ -337,11 +343,11 @@ def _state_of(regression: LooRidge) -> tuple[dict[str, Tensor], dict[str, Any]]:
     }
 
 
-def _regression(tensors: dict[str, Tensor], facts: dict[str, Any], *, shared: bool) -> LooRidge:
-    """Restore a regression from ``_state_of``."""
+def _unpack_regression(tensors: dict[str, Tensor], facts: dict[str, Any], *, shared: bool) -> LooRidge:
+    """Restore a regression from the state of ``_pack_regression``."""
     groups = [
-        Group(*(tensors[f"{place}/{name}"] for name in ("columns", "centre", "basis")))
-        for place in range(facts["groups"])
+        Group(*(tensors[f"{position}/{name}"] for name in ("columns", "centre", "basis")))
+        for position in range(facts["groups"])
     ]
     regression = LooRidge(groups, shared=shared)
     regression.members, regression.tried = facts["members"], facts["tried"]
@@ -349,62 +355,64 @@ def _regression(tensors: dict[str, Tensor], facts: dict[str, Any], *, shared: bo
     return regression
 
 
-_CHOOSING = 5  # sweeps between two choices of the groups to regress on
+_CHOICE_INTERVAL = 5  # sweeps between two choices of the regressions' penalties
 
 _MAX_RELATIVE_PRECISION = 1e4  # of a feature
 
-_LEAST_VARIANCE = 1e-6  # of an observation, on the models' scale: a lower limit for every table
+_MIN_VARIANCE = 1e-6  # of an observation, on the models' scale
 
 
 class FactorisationTraining:
-    """One training of a factorisation, with the state that only training needs.
+    """Training of a factorisation, with the state that exists only during training.
 
-    The prior mean of a feature's head is predicted from its metadata by a regression on all *other* features,
-    and that of a row's factors from its signature by a regression on all other rows: otherwise a regression
-    would be confirmed by its own predictions.
+    A regression on all *other* features predicts the prior mean of a feature's head from its metadata, and a
+    regression on all other rows that of a row's factors from its signature. Without leaving out the feature
+    or row, regressions would be fitted to their own predictions.
     """
 
     def __init__(
         self, backbone: Factorisation, cells: Cells, description: Description, generator: torch.Generator
     ) -> None:
-        # Rows without observations are uninformative and would slow down convergence.
-        filled = torch.nonzero(cells.counts)[:, 0]
-        if 0 < len(filled) < len(cells) or not process_group().is_single:
-            cells = cells.take(filled)
+        # Rows without observations are uninformative and would slow down convergence. A table without any
+        # observations keeps its rows.
+        observed = torch.nonzero(cells.counts)[:, 0]
+        total = global_count(len(observed))  # every process must take part in the sum
+        if total and len(observed) < len(cells):
+            cells = cells.take(observed)
         self.backbone, self.generator, self.weights = backbone, generator, cells.weights
         # The first sweeps weight all observations equally: with small weights factors would shrink to zero.
         self.cells = replace(cells, weights=None)
-        counts = process_group().all_reduce_sum(torch.bincount(cells.index, minlength=cells.width))
-        self.counts = self.weighted_counts = counts
+        self.counts = self.weighted_counts = feature_counts(cells)
         # Popular features differ from rarely observed ones.
         popularity = self.counts.to(description.numbers.dtype).log1p()[:, None]
-        self.description = description.with_cubic_terms(description.nonlinear_columns()).with_more(popularity)
+        cubic = description.with_cubic_terms(description.nonlinear_columns())
+        self.description = cubic.with_group(popularity)
         self.latent, self.size = backbone.latent, backbone.latent + 1
         self.rows: RowPosterior
         self.head_regression: LooRidge
         self.row_regression: LooRidge
         self.prior_means: Tensor  # (features, size): of heads
-        self.prior_covariance: Tensor  # (size, size): around these
+        self.prior_covariance: Tensor  # (size, size): of heads around these
         # The bound for the logistic link is loose and shrinks useful factors to zero. If all features are
-        # binary, 0 and 1 are modelled as numbers, and only the last sweep uses the link.
+        # binary, the sweeps model 0 and 1 as numbers, and only the last one uses the link.
         self.as_numbers = backbone.sweeps > 1 and bool((backbone.kinds == KindType.BINARY).all())
 
     @torch.no_grad()
     def sweeps(self, progress: SweepProgress | None = None) -> Iterator[float]:
-        """Update everything once per sweep, and yield the standard deviation of the errors.
+        """Update all posteriors, priors and noise in each sweep; yield the standard deviation of the errors.
 
-        With ``progress`` the sweeps continue from its checkpoint and write new ones.
+        With ``progress``, continue from its checkpoint and write new ones.
         """
         backbone, cells = self.backbone, self.cells
         done = 0 if progress is None else progress.restore(self)
         if done == backbone.sweeps:
             return
-        # The differences do not change, only their shrinkage.
+        # Sweeps change the shrinkage of signatures, but not their differences from the mean.
         differences = backbone.signature.differences(cells) if done else self._begin()
         signatures = backbone.signature.shrink(differences, cells.counts)
         blocks = row_blocks(backbone, cells)
         for turn in range(done + 1, backbone.sweeps + 1):
-            choosing = turn % _CHOOSING == 0
+            choosing = turn % _CHOICE_INTERVAL == 0
             if self.weights is not None and turn == backbone.sweeps // 2 + 1:
                 cells = self.cells = replace(cells, weights=self.weights)
                 self.weighted_counts = torch.bincount(cells.index, self.weights, minlength=cells.width)
@@ -420,7 +428,7 @@ class FactorisationTraining:
                 signatures = backbone.signature.shrink(differences, cells.counts)
             error = self._update_precision(errors)
             self._update_heads(
-                feature_sums(backbone, blocks, self.rows), self.prior_means, self.prior_covariance
+                sum_features(backbone, blocks, self.rows), self.prior_means, self.prior_covariance
             )
             self._update_head_prior(choosing=choosing)
             if turn == backbone.sweeps:
@@ -430,12 +438,12 @@ class FactorisationTraining:
             yield error
 
     def _begin(self) -> Tensor:
-        """Fit the signature and initialise everything; return ``Signature.differences``."""
+        """Fit the signature and initialise the state; return ``Signature.differences``."""
         backbone, cells = self.backbone, self.cells
         backbone.signature.fit(cells, self.generator)
         if self.as_numbers:
             backbone.kinds = torch.full_like(backbone.kinds, KindType.RATING)
-        self.rows = self._start()
+        self.rows = self._initialise_factors()
         groups = make_groups(self.description.numbers, self.description.groups, self.generator)
         self.head_regression = LooRidge(groups)
         differences = backbone.signature.differences(cells)
@@ -448,58 +456,56 @@ class FactorisationTraining:
         return differences
 
     def _update_head_prior(self, *, choosing: bool) -> None:
+        """Update means and covariance of the heads' prior."""
         self.prior_means, self.prior_covariance = self._head_prior(
             self.rows, self.prior_covariance, choosing=choosing
         )
 
-    def _start(self) -> RowPosterior:
+    def _initialise_factors(self) -> RowPosterior:
         """Initialise heads and rows by the means of rows and features, and small random factors."""
         backbone, cells = self.backbone, self.cells
         binary = backbone.kinds == KindType.BINARY
-        sums = process_group().all_reduce_sum(
-            torch.bincount(cells.index, cells.values.double(), minlength=cells.width)
-        )
-        middle = (sums / self.counts.clamp(min=1e-9)).to(backbone.bias.dtype)
-        usual = global_mean(cells.values)
-        shrunk = self.counts / (self.counts + 5)
-        middle = usual + shrunk * (middle - usual)
-        rows = _row_means(cells, middle, 5.0)
-        scale = global_std(rows) + 1e-3
+        sums = feature_sums(cells, cells.values)
+        feature_means = (sums / self.counts.clamp(min=1e-9)).to(backbone.bias.dtype)
+        mean = global_mean(cells.values)
+        feature_means = mean + self.counts / (self.counts + 5) * (feature_means - mean)
+        row_means = _row_means(cells, feature_means, 5.0)
+        scale = global_std(row_means) + 1e-3
         # Outputs of a logistic link are larger than ratings, and factors that start too small stay zero.
         size = torch.where(binary, 1.0, 0.1)[:, None]
         backbone.weight.copy_(size * torch.randn(backbone.weight.shape, generator=self.generator))
         backbone.weight[:, 0] = torch.where(binary, 4 * scale, scale)  # the first factor is the row's mean
-        backbone.bias.copy_(torch.where(binary, torch.logit(middle.clamp(0.02, 0.98)), middle))
-        others = 0.1 * draw_normal_rows(len(rows), self.latent - 1, self.generator)
-        spread = pack(0.1 * torch.eye(self.latent)).repeat(len(rows), 1)
-        mean = torch.cat([rows[:, None] / scale, others], 1)
-        return RowPosterior(mean, spread, torch.ones(len(rows)))
+        bias = torch.where(binary, torch.logit(feature_means.clamp(*_PROBABILITIES)), feature_means)
+        backbone.bias.copy_(bias)
+        others = 0.1 * draw_normal_rows(len(row_means), self.latent - 1, self.generator)
+        spread = pack(0.1 * torch.eye(self.latent)).repeat(len(row_means), 1)
+        factors = torch.cat([row_means[:, None] / scale, others], 1)
+        return RowPosterior(factors, spread, torch.ones(len(row_means)))
 
     # -- the updates of a sweep -------------------------------------------------------------------
 
     def _update_row_prior(self, rows: RowPosterior, signatures: Tensor, *, choosing: bool) -> None:
-        """Regress rows' factors on signatures, each row predicted from the others."""
+        """Regress rows' factors on signatures, with leave-one-out predictions."""
         backbone, cells, regression = self.backbone, self.cells, self.row_regression
         weights = torch.ones(len(cells))
         if choosing:
             metric = head_metric(backbone)
             regression.choose(signatures, rows.mean, weights, torch.linalg.cholesky(positive(metric)))
         predicted = regression.fit(signatures, rows.mean, weights)
-        matrix, constant = regression.map(signatures.shape[1])
+        matrix, constant = regression.linear_map(signatures.shape[1])
         matrix[0] = constant
         backbone.row_map.copy_(matrix)
         if choosing:
             metric = metric.to(rows.mean.dtype)
             backbone.signature.learn_patience(cells, rows.mean, backbone.row_map, metric, self.generator)
         residual = rows.mean - predicted
-        covariance = unpack(column_sums(rows.spread), self.latent) + gram(residual, residual)
-        _, whole = process_group().span(len(residual))
-        backbone.row_covariance.copy_(positive(process_group().all_reduce_sum(covariance) / max(1, whole)))
+        covariance = global_sum(unpack(column_sums(rows.spread), self.latent) + gram(residual, residual))
+        backbone.row_covariance.copy_(positive(covariance / max(1, global_count(len(residual)))))
 
     def _head_prior(
         self, rows: RowPosterior, prior_covariance: Tensor, *, choosing: bool
     ) -> tuple[Tensor, Tensor]:
-        """Predict each head from metadata and the other heads; return means and the residuals' covariance."""
+        """Predict each head from metadata by a regression on the others; return means and covariance."""
         backbone, numbers, regression = self.backbone, self.description.numbers, self.head_regression
         heads = backbone.stacked_heads()
         metric = rows.mean_moment()
@@ -516,15 +522,14 @@ class FactorisationTraining:
         error = 0.0
         for kind, (squared, count) in errors.items():
             variance = squared / count
-            self.backbone.precision[kind] = 1 / max(variance, _LEAST_VARIANCE)
+            self.backbone.precision[kind] = 1 / max(variance, _MIN_VARIANCE)
             error = max(variance, 0.0) ** 0.5
         return error
 
     def _update_heads(self, sums: FeatureSums, prior_means: Tensor, prior_covariance: Tensor) -> None:
         """Update the posteriors of the features' heads, and their relative precisions."""
         backbone = self.backbone
-        plain = backbone.precision[backbone.kinds] * backbone.relative_precision
-        factors = torch.where(backbone.kinds == KindType.RATING, plain, 1.0)
+        factors = torch.where(backbone.kinds == KindType.RATING, backbone.observation_precision, 1.0)
         prior = inverse(prior_covariance).to(sums.total.dtype)
 
         def update(part: slice) -> None:
@@ -543,9 +548,10 @@ class FactorisationTraining:
     def _update_relative_precision(
         self, part: slice, total: Tensor, weighted: Tensor, values: Tensor
     ) -> None:
-        """Estimate the relative precision of each feature's ratings, shrunk to the usual; 1 for other kinds.
+        """Estimate the relative precision of each feature's ratings, shrunk to 1; 1 for other kinds.
 
-        ``values`` (features,) are the sums of weighted squares of values.
+        ``total``, ``weighted`` and ``values`` are the weighted sums of second moments, of values × factors,
+        and of squared values.
         """
         backbone, counts = self.backbone, self.weighted_counts[part]
         heads = torch.cat([backbone.weight[part], backbone.bias[part, None]], dim=1)
@@ -562,11 +568,11 @@ class FactorisationTraining:
         )
 
 
-def _row_means(cells: Cells, middle: Tensor, shrink: float) -> Tensor:
-    """Return the mean of each row's values less ``middle`` (features,), and of ``shrink`` zeros: (rows,)."""
+def _row_means(cells: Cells, feature_means: Tensor, shrink: float) -> Tensor:
+    """Compute each row's mean deviation from ``feature_means``, with ``shrink`` zeros added: (rows,)."""
     means = torch.zeros(len(cells))
     for rows, block in line_blocks(cells, 64):
-        values = block.values - middle[block.index]
+        values = block.values - feature_means[block.index]
         sums = segment_sum(values[:, None], block.indptr)[:, 0]
         means[rows] = sums / (block.counts + shrink).clamp(min=1e-9)
     return means

@@ -1,4 +1,4 @@
-"""Predict rows by a feed-forward network, as an alternative to autoencoders."""
+"""The feed-forward backbone, a deterministic alternative to the autoencoder."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from headstart.backbones.base import BackboneConfig, TrainedBackbone, register_backbone
+from headstart.backbones.base import Backbone, BackboneConfig, register_backbone
 from headstart.core.networks import mlp
 from headstart.core.types import RowStates
 from headstart.linalg.ragged import sampled_products, segment_weighted_sum
@@ -22,26 +22,25 @@ class FeedForwardConfig(BackboneConfig):
     first_layer: int = Field(128, ge=1)
     code: int = Field(64, ge=1)
     layers: tuple[PositiveInt, ...] = (200,)
-    max_drop_rate: float = Field(
-        0.5, gt=0, le=1
-    )  # each row's rate of hidden inputs is drawn from Uniform(0, this)
+    max_drop_rate: float = Field(0.5, gt=0, le=1)  # each row hides a fraction ~ Uniform(0, max_drop_rate)
 
 
 @register_backbone
-class FeedForward(TrainedBackbone):
-    """Masked inputs → hidden layers → heads; the code is an intermediate layer.
+class FeedForward(Backbone):
+    """Network of masked inputs, hidden layers and heads; the code is an intermediate layer.
 
-    The first layer reads every feature's masked value and its mask, ``Σ_j (x_j·A_j + B_j)`` over the
-    observed ones, divided by √n so that sparse and dense rows are on one scale.
+    The first layer reads values and mask: it is ``Σ_j (x_j·A_j + B_j)`` over the n observed features j,
+    divided by √n so that sparse and dense rows have the same scale.
     """
 
     config_type: ClassVar[type[BackboneConfig]] = FeedForwardConfig
+    trained_by = "gradient"
     config: FeedForwardConfig
 
     def __init__(self, config: FeedForwardConfig, kinds: Tensor, grid: Tensor) -> None:
         super().__init__(config, kinds, grid)
         features, first = len(kinds), config.first_layer
-        self.input = nn.Parameter(torch.randn(2 * features, first) * first**-0.5)  # A above B
+        self.input = nn.Parameter(torch.randn(2 * features, first) * first**-0.5)  # A, then B
         self.input_bias = nn.Parameter(torch.zeros(first))
         self.to_code = mlp([first, config.code], last=True)
         self.from_code = mlp([config.code, *config.layers], last=True)
@@ -63,10 +62,10 @@ class FeedForward(TrainedBackbone):
         return RowStates(code, torch.zeros_like(code), self.from_code(code))
 
     def loss(self, cells: Cells, generator: torch.Generator) -> Tensor:
-        """Return the negative log-likelihood per row of the entries hidden from the input."""
+        """Compute the negative log-likelihood per row of the observations hidden from the input."""
         rate = torch.rand(len(cells), generator=generator) * self.config.max_drop_rate
-        kept = torch.rand(len(cells.index), generator=generator) >= rate[cells.lines]
-        activation = self.batch_states(cells.keep(kept)).activation
-        hidden = cells.keep(~kept)
+        visible = torch.rand(len(cells.index), generator=generator) >= rate[cells.lines]
+        activation = self.batch_states(cells.keep(visible)).activation
+        hidden = cells.keep(~visible)
         logits = sampled_products(activation, self.weight, hidden) + self.bias[hidden.index]
         return self.likelihood.nll(logits, hidden.values, self.kinds[hidden.index]).sum() / len(cells)

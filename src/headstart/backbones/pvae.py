@@ -1,4 +1,4 @@
-"""Encode rows by the partial variational autoencoder of the paper."""
+"""The partial variational autoencoder (P-VAE) of the paper."""
 
 from __future__ import annotations
 
@@ -8,25 +8,24 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from headstart.backbones.base import BackboneConfig, TrainedBackbone, register_backbone
+from headstart.backbones.base import Backbone, BackboneConfig, register_backbone
 from headstart.core.networks import mlp
 from headstart.core.types import RowStates
 from headstart.linalg.ragged import folded_sum, sampled_products, segment_weighted_sum
 from headstart.table.cells import Cells
 
-# Tabling one (feature, value) pair costs about as much as this many observations on the folded path.
-GRID_COST = 1.6
+GRID_COST = 1.6  # cost of tabulating a (feature, value) pair, relative to that of encoding an observation
 
 
 class SetEncoder(nn.Module):
     """Sum over a row's observations of ``relu(layer([x, x·e_j, bias_j]))``: (rows, size).
 
-    ``e_j`` (``embedding`` wide) and ``bias_j`` are learned per feature. The layer is linear before its
-    ReLU, so it folds into two vectors a feature, ``relu(x·A_j + B_j)``, exactly. Where the values lie
-    on a small ``grid``, every possible ``relu(...)`` is computed once per batch and only summed.
+    ``e_j`` (``embedding`` wide) and ``bias_j`` are learned for each feature. As the layer is linear, it
+    equals ``relu(x·A_j + B_j)`` with two vectors per feature. If the values are on a small ``grid``, all
+    possible ``relu(...)`` are computed once per batch.
 
-    ``pooling="root"`` divides the sum by √n and appends log(1 + n), which keeps rows of very different
-    numbers of observations on one scale.
+    ``pooling="root"`` divides the sum by √n and appends log(1 + n), so that rows with few and with many
+    observations have the same scale.
     """
 
     def __init__(
@@ -42,7 +41,7 @@ class SetEncoder(nn.Module):
         self.output_size = size + (pooling == "root")
 
     def fold(self) -> tuple[Tensor, Tensor]:
-        """Fold the layer into a slope and a shift for every feature: two of (features, size)."""
+        """Combine layer and embeddings into A and B: two of (features, size)."""
         of_value, of_embedding, of_bias = torch.split(self.layer.weight.T, [1, self.embedding.shape[1], 1])
         slope = torch.addmm(of_value, self.embedding, of_embedding)
         shift = torch.addmm(self.layer.bias, self.bias, of_bias)
@@ -55,8 +54,8 @@ class SetEncoder(nn.Module):
         if on_grid is None:
             total = folded_sum(slope, shift, cells)
         else:
-            tabled = torch.addcmul(shift[:, None], self.grid[:, None], slope[:, None]).relu()
-            total = segment_weighted_sum(tabled.flatten(0, 1), on_grid)
+            table = torch.addcmul(shift[:, None], self.grid[:, None], slope[:, None]).relu()
+            total = segment_weighted_sum(table.flatten(0, 1), on_grid)
         if self.pooling == "sum":
             return total
         n = cells.counts.to(total.dtype)[:, None]
@@ -68,14 +67,14 @@ class SetEncoder(nn.Module):
         width = cells.width * points
         if points == 0 or width * GRID_COST > len(cells.index):
             return None
-        at = torch.bucketize(cells.values, self.grid).clamp_(max=points - 1)
-        if not torch.equal(self.grid[at], cells.values):
+        positions = torch.bucketize(cells.values, self.grid).clamp_(max=points - 1)
+        if not torch.equal(self.grid[positions], cells.values):
             return None
-        return Cells(cells.indptr, cells.index.long() * points + at, cells.values, width)
+        return Cells(cells.indptr, cells.index.long() * points + positions, cells.values, width)
 
 
 class PVAEConfig(BackboneConfig):
-    """Settings of a P-VAE. The defaults are not the paper's: see ``docs/methods.md``."""
+    """Settings of the P-VAE. The defaults differ from the paper: see ``docs/methods.md``."""
 
     name: Literal["pvae"] = "pvae"
     embedding: int = Field(50, ge=1)
@@ -85,16 +84,15 @@ class PVAEConfig(BackboneConfig):
     latent: int = Field(64, ge=1)
     decoder_layers: tuple[PositiveInt, ...] = (200,)
     kl_weight: float = Field(0.01, ge=0)
-    max_drop_rate: float = Field(
-        0.8, ge=0, le=1
-    )  # each row's rate of dropped inputs is drawn from Uniform(0, this)
+    max_drop_rate: float = Field(0.8, ge=0, le=1)  # each row drops a fraction ~ Uniform(0, max_drop_rate)
 
 
 @register_backbone
-class PVAE(TrainedBackbone):
-    """Set encoder → Gaussian posterior of the code z → shared decoder → one head per feature."""
+class PVAE(Backbone):
+    """Autoencoder: set encoder, Gaussian posterior of the code z, shared decoder and one head per feature."""
 
     config_type: ClassVar[type[BackboneConfig]] = PVAEConfig
+    trained_by = "gradient"
     config: PVAEConfig
 
     def __init__(self, config: PVAEConfig, kinds: Tensor, grid: Tensor) -> None:
@@ -114,10 +112,10 @@ class PVAE(TrainedBackbone):
         return self.config.latent
 
     def loss(self, cells: Cells, generator: torch.Generator) -> Tensor:
-        """Return the negative ELBO per row; a random share of inputs is dropped."""
+        """Compute the negative ELBO per row, with a random fraction of the inputs dropped."""
         rate = torch.rand(len(cells), generator=generator) * self.config.max_drop_rate
-        kept = cells.keep(torch.rand(len(cells.index), generator=generator) >= rate[cells.lines])
-        mean, log_variance = self.posterior(kept)
+        visible = torch.rand(len(cells.index), generator=generator) >= rate[cells.lines]
+        mean, log_variance = self.posterior(cells.keep(visible))
         noise = torch.randn(mean.shape, generator=generator)
         return self.negative_elbo(cells, mean, log_variance, noise)
 

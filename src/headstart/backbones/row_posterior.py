@@ -1,21 +1,21 @@
-"""Compute the Gaussian posterior of rows' factors from their observations.
+"""Gaussian posterior of the factors of rows, given their observations; used by the factorisation.
 
-A value x of a feature is modelled as u·v + b plus noise, with the row's factors u and the feature's uncertain
-head (v, b). Given a weight ω and a weighted value t of each observation, the posterior of u has
+The model of a value x is u·v + b plus noise, with the row's factors u and the feature's uncertain head
+(v, b). Given a weight ω and a weighted value t of each observation, the posterior of u has
 
     precision  Λ = Λ₀ + Σ ω·E[v·vᵀ]
     mean       Λ⁻¹·(Λ₀·m + Σ (t·v − ω·E[v·b]))
 
 with the prior mean m and precision Λ₀. A rating has ω = precision · relative precision of its row, t = ω·x.
 The relative precision, and the weights of binary and real observations, depend on the posterior: a few
-passes of a fixed point find them.
+fixed-point iterations find them.
 
-The formulas are written once, over tensors with a leading dimension of rows and over numpy arrays of a single
-row without it. Only products over observations differ, by how the observations are stored:
+The formulas work on tensors with a leading dimension of rows, and on numpy arrays of a single row. Only the
+products over observations depend on the storage of the observations:
 
 - ``RowBatch``: rows × features as a sparse matrix beside the moments of all features, for many rows;
 - ``PaddedRows``: the moments of each observation gathered into padded blocks, for some rows and other heads;
-- ``SingleRow``: one row in numpy, where the overhead of tensors would cost more than the arithmetic.
+- ``SingleRow``: one row in numpy, because the overhead of tensors exceeds the arithmetic.
 """
 
 from __future__ import annotations
@@ -31,64 +31,61 @@ import torch
 from torch import Tensor
 
 from headstart.core.types import Heads, OneRow
-from headstart.distributed import process_group
 from headstart.linalg import packed
 from headstart.linalg.array_ops import Array, cholesky, cholesky_inverse
 from headstart.linalg.packed import append_one, squares, triangle_indices, unpack
 from headstart.linalg.ragged import (
     column_sums,
-    gram,
     pad,
-    places,
+    positions_in_line,
     sampled_products,
     segment_sum,
     segment_weighted_sum,
 )
+from headstart.linalg.row_sharded import second_moment
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 
 AnyArray = Any
 """A tensor for a batch of rows, or a numpy array for a single row."""
 
-NOISE_SHOTS = (
-    5.0  # observations of usual noise added to those of a row or feature when its noise is estimated
-)
+NOISE_SHOTS = 5.0  # pseudo-observations of average noise in the noise estimate of a row or feature
 
-PASSES, MORE_PASSES = 3, 5  # more where the weights of observations depend on the row
+PASSES, MORE_PASSES = 3, 5  # more if the weights of observations depend on the row
 
-WINSORISED = 25.0  # squared standard deviations beyond which a real observation pulls no harder
+WINSORISED = 25.0  # squared standardised residual from which the influence of a real is constant
 
 
-# -- arrays of either library -----------------------------------------------------------------------
+# -- arrays of torch and numpy ----------------------------------------------------------------------
 #
-# Symmetric matrices of a batch are packed, for memory and for sparse products; that of a single row is whole.
+# Symmetric matrices of a batch are packed, for memory and for sparse products; a single row's is square.
 
 
 def namespace(array: AnyArray) -> ModuleType:
-    """Return the library of an array: torch or numpy, whose functions of one name do the same."""
+    """Return the module of functions for ``array``: torch or numpy."""
     return torch if isinstance(array, Tensor) else np
 
 
 def at_least(numbers: AnyArray, least: float) -> AnyArray:
-    """Raise numbers to ``least``."""
+    """Return the maximum of each number and ``least``."""
     return numbers.clamp(min=least) if isinstance(numbers, Tensor) else np.maximum(numbers, least)
 
 
 def _traces(left: AnyArray, right: AnyArray) -> AnyArray:
-    """Compute tr(M·N) of symmetric matrices: (…)."""
+    """Compute the traces tr(M·N) of symmetric matrices: (…)."""
     return packed.traces(left, right) if isinstance(left, Tensor) else np.vdot(left, right)
 
 
 def _inner_and_cross(matrices: AnyArray, latent: int) -> tuple[AnyArray, AnyArray]:
-    """Split matrices over (v, b) into those over v, and the vectors (…, latent) between v and b."""
+    """Split matrices over (v, b) into the block of v and the column (…, latent) of v and b."""
     if isinstance(matrices, Tensor):
-        bias = latent * (latent + 1) // 2  # where its entries begin in a packed matrix
+        bias = latent * (latent + 1) // 2  # the first entry of the bias in a packed matrix
         return matrices[..., :bias], matrices[..., bias:-1]
     return matrices[:-1, :-1], matrices[:-1, -1]
 
 
 def _solve(precision: AnyArray, linear: AnyArray) -> tuple[AnyArray, AnyArray]:
-    """Return means and covariances of Gaussians with this precision, and precision · mean."""
+    """Return means and covariances of Gaussians with ``precision`` and ``linear`` = precision · mean."""
     if isinstance(precision, Tensor):
         means, covariances = packed.solve(unpack(precision, linear.shape[-1]), linear)
         return means, packed.pack(covariances)
@@ -98,13 +95,13 @@ def _solve(precision: AnyArray, linear: AnyArray) -> tuple[AnyArray, AnyArray]:
 
 @cache
 def _off_diagonal_twice(size: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Return factors of packed entries that make a dot product of two packed matrices a trace."""
+    """Return the factor of each packed entry in a trace tr(M·N): 1 on the diagonal, 2 off it."""
     down, across = triangle_indices(size, device)
     return torch.where(down == across, 1.0, 2.0).to(dtype)
 
 
 def _weighs(kinds: AnyArray) -> bool:
-    """Return whether the weight of any observation of features of these ``kinds`` depends on its row."""
+    """Return whether the weights of observations depend on the row for any of ``kinds``: not for ratings."""
     return bool((kinds != KindType.RATING).any())
 
 
@@ -117,7 +114,7 @@ class RowPosterior:
 
     mean: AnyArray  # (…, latent)
     spread: AnyArray  # the covariance: (rows, packed) of a batch, (latent, latent) of a single row
-    relative_precision: AnyArray  # (…): precision of a row's observations relative to the usual one
+    relative_precision: AnyArray  # (…): precision of a row's observations relative to the average row
 
     @property
     def covariance(self) -> AnyArray:
@@ -134,37 +131,33 @@ class RowPosterior:
     def moments(self) -> AnyArray:
         """Return E[(u, 1)(u, 1)ᵀ] of each row, packed as ``spread`` is."""
         if isinstance(self.mean, Tensor):
-            moments = squares(append_one(self.mean))
-            moments[:, : self.spread.shape[-1]] += self.spread  # the bias comes last
-            return moments
-        whole = np.empty((len(self.mean) + 1, len(self.mean) + 1))
-        whole[:-1, :-1] = self.mean[:, None] * self.mean + self.spread
-        whole[:-1, -1] = whole[-1, :-1] = self.mean
-        whole[-1, -1] = 1.0
-        return whole
+            packed_moments = squares(append_one(self.mean))
+            packed_moments[:, : self.spread.shape[-1]] += self.spread  # the bias comes last
+            return packed_moments
+        moments = np.empty((len(self.mean) + 1, len(self.mean) + 1))
+        moments[:-1, :-1] = self.mean[:, None] * self.mean + self.spread
+        moments[:-1, -1] = moments[-1, :-1] = self.mean
+        moments[-1, -1] = 1.0
+        return moments
 
     def at(self, rows: slice) -> RowPosterior:
         """Return the posteriors of some rows as views."""
         return RowPosterior(self.mean[rows], self.spread[rows], self.relative_precision[rows])
 
     def put(self, rows: slice, posterior: RowPosterior) -> None:
-        """Overwrite the posteriors of some rows in place; only training does so."""
+        """Overwrite the posteriors of some ``rows`` in place; used in training only."""
         self.mean[rows] = posterior.mean
         self.spread[rows] = posterior.spread
         self.relative_precision[rows] = posterior.relative_precision
 
     def mean_moment(self) -> Tensor:
         """Compute the mean of E[(u, 1)(u, 1)ᵀ] over the rows of all processes: (latent + 1, latent + 1)."""
-        (_, rows), latent = process_group().span(len(self.mean)), self.mean.shape[1]
-        moment = torch.zeros(latent + 1, latent + 1, dtype=torch.float64)
-        moment[:-1, :-1] = gram(self.mean, self.mean) + unpack(column_sums(self.spread), latent)
-        moment[:-1, -1] = moment[-1, :-1] = column_sums(self.mean)
-        moment[-1, -1] = len(self.mean)
-        return process_group().all_reduce_sum(moment) / max(1, rows)
+        covariance = unpack(column_sums(self.spread), self.mean.shape[1])
+        return second_moment(self.mean, covariance)
 
 
 class FactorPrior(NamedTuple):
-    """The Gaussian prior of rows' factors: a mean for each row, and one covariance."""
+    """Gaussian prior of rows' factors: a mean for each row, and one covariance."""
 
     mean: AnyArray  # (…, latent)
     spread: AnyArray  # the covariance: (packed,) for a batch, (latent, latent) for a single row
@@ -176,15 +169,15 @@ class FactorPrior(NamedTuple):
 
 
 class RatingSums(NamedTuple):
-    """Sums over each row's ratings, weighted by their usual precision."""
+    """Sums over each row's ratings, weighted by their precision ω at a row of average noise."""
 
-    counts: AnyArray  # (…): the number of ratings, or the sum of their weights by age
+    counts: AnyArray  # (…): the number of ratings, or the sum of their age weights
     squares: AnyArray  # (…): Σ ω·x²
     linear: AnyArray  # (…, latent + 1): Σ ω·x·(v, b)
     total: AnyArray  # Σ ω·E[(v, b)(v, b)ᵀ]: (rows, packed), or (latent + 1, latent + 1)
 
     def squared_errors(self, now: RowPosterior) -> AnyArray:
-        """Compute the expected squared errors of the row's own predictions: (…)."""
+        """Compute the expected squared error of each row's predictions, weighted by precision: (…)."""
         if isinstance(now.mean, Tensor):
             explained = (self.linear * append_one(now.mean)).sum(1)
         else:
@@ -192,7 +185,7 @@ class RatingSums(NamedTuple):
         return self.squares - 2 * explained + _traces(self.total, now.moments())
 
     def relative_precision(self, now: RowPosterior) -> AnyArray:
-        """Estimate the precision of each row's ratings, shrunk to the usual: (…)."""
+        """Estimate the relative precision of each row's ratings, shrunk to 1: (…)."""
         return (NOISE_SHOTS + self.counts) / (NOISE_SHOTS + at_least(self.squared_errors(now), 0.0))
 
 
@@ -206,7 +199,7 @@ class HeadMoments:
     heads: Tensor  # (features, latent + 1): the means of (v, b)
     second: Tensor  # (features, packed): E[(v, b)(v, b)ᵀ]
     kinds: Tensor  # (features,)
-    precision: Tensor  # (features,): of an observation that is not binary, at a row of usual noise
+    precision: Tensor  # (features,): of an observation that is not binary, at a row of average noise
 
     @classmethod
     def of(cls, heads: Heads, kinds: Tensor) -> HeadMoments:
@@ -215,18 +208,14 @@ class HeadMoments:
         noise = torch.ones_like(heads.bias) if heads.noise is None else heads.noise
         return cls(stacked, heads.packed_covariance + squares(stacked), kinds, 1 / noise)
 
-    def double(self) -> HeadMoments:
-        """Return the moments in double precision."""
-        return HeadMoments(self.heads.double(), self.second.double(), self.kinds, self.precision.double())
-
     @property
     def weighs(self) -> bool:
-        """Whether the weight of any observation depends on its row: that of all kinds but ratings."""
+        """Whether the weight of any observation depends on its row, as for all kinds but ratings."""
         return _weighs(self.kinds)
 
 
 class ObservedRows(ABC):
-    """The observations of some rows, each with the moments of its feature's head.
+    """Observations of some rows, each with the moments of its feature's head.
 
     Subclasses implement the two products over observations, ``sums`` and ``outputs``, and ``by_row``.
     """
@@ -234,28 +223,28 @@ class ObservedRows(ABC):
     values: AnyArray  # (n,): on the models' scale
     weights: AnyArray | None  # (n,): by age; None: all 1
     kinds: AnyArray  # (n,): of the features
-    precision: AnyArray  # (n,): of an observation that is not binary, at a row of usual noise
+    precision: AnyArray  # (n,): of an observation that is not binary, at a row of average noise
     weighs: bool  # whether the weight of any observation depends on its row
 
     @abstractmethod
     def sums(self, weights: AnyArray, values: AnyArray) -> tuple[AnyArray, AnyArray]:
-        """Return Σ weight · E[(v, b)(v, b)ᵀ], and Σ value · (v, b) (…, latent + 1), of each row."""
+        """Compute Σ weight · E[(v, b)(v, b)ᵀ], and Σ value · (v, b) (…, latent + 1), of each row."""
 
     @abstractmethod
     def outputs(self, now: RowPosterior) -> tuple[AnyArray, AnyArray]:
-        """Return E[u·v + b] and E[(u·v + b)²] of each observation: two of (n,)."""
+        """Compute E[u·v + b] and E[(u·v + b)²] of each observation: two arrays (n,)."""
 
     @abstractmethod
     def by_row(self, *numbers: AnyArray) -> tuple[AnyArray, ...]:
-        """Sum numbers of the observations, each (n,), over each row: as many of (…)."""
+        """Sum each array of ``numbers`` (n,) over the observations of each row: (…)."""
 
     def aged(self, numbers: AnyArray) -> AnyArray:
-        """Multiply numbers of the observations (n,) by the observations' weights."""
+        """Multiply ``numbers`` (n,) of the observations by their age weights."""
         return numbers if self.weights is None else numbers * self.weights
 
     @cached_property
     def ratings(self) -> RatingSums | None:
-        """The sums over each row's ratings; None if there are other kinds only."""
+        """The sums over each row's ratings; None if no feature is a rating."""
         if self.weighs:
             rated = self.kinds == KindType.RATING
             if not bool(rated.any()):
@@ -271,19 +260,19 @@ class ObservedRows(ABC):
         return RatingSums(counts, squared, linear, total)
 
     def relative_precision(self, now: RowPosterior, *, noisy: bool) -> AnyArray:
-        """Estimate the precision of each row's ratings, relative to the usual, if it is ``noisy``: (…).
+        """Estimate the relative precision of each row's ratings; if not ``noisy``, return 1: (…).
 
-        Reals are left out: the errors of a row of large values are large, and its values are right.
+        Reals do not count: a row of large values has large errors although its values are right.
         """
         if not noisy or self.ratings is None:
             return namespace(now.mean).ones_like(now.relative_precision)
         return self.ratings.relative_precision(now)
 
     def total_terms(self, now: RowPosterior, relative: AnyArray, *, new: bool) -> tuple[AnyArray, AnyArray]:
-        """Return ``sums`` over all observations, with the relative precision of each row's ratings."""
+        """Compute ``sums`` over all observations; ``relative`` (…) scales the weights of ratings."""
         total, linear = None, None
         if self.ratings is not None:
-            scale = relative[..., None]  # a single row's broadcasts to its matrix, too
+            scale = relative[..., None]  # for a single row (1,), which broadcasts to its matrix
             total, linear = scale * self.ratings.total, scale * self.ratings.linear
         if self.weighs:
             others = self.sums(*self.gaussian_terms(now, new=new))
@@ -291,17 +280,17 @@ class ObservedRows(ABC):
         return total, linear
 
     def gaussian_terms(self, now: RowPosterior, *, new: bool = False) -> tuple[AnyArray, AnyArray]:
-        """Approximate binary and real observations by Gaussian ones: weight and weight · value, two of (n,).
+        """Approximate binary and real observations by Gaussian ones: weight and weight · value, each (n,).
 
         A binary observation has the weight of Jaakkola and Jordan's bound. A real one beyond five standard
-        deviations loses weight (winsorising): it may be an error in the data. Its distance is measured
-        against the noise or, if ``new`` says that ``now`` is a prior, against noise and prior together, so
-        that a row of only large values is not taken for a row of errors. Ratings get 0.
+        deviations loses weight (winsorising), because it can be an error in the data. The standard
+        deviation is that of the noise or, if ``now`` is a prior (``new``), that of noise and prior together,
+        so that a row of only large values does not count as a row of errors. Ratings get 0.
         """
         xp = namespace(self.values)
         binary, real = self.kinds == KindType.BINARY, self.kinds == KindType.REAL
         mean, second = self.outputs(now)
-        bound = xp.sqrt(at_least(second, 1e-6))  # the bound is tightest at the root of E[(u·v + b)²]
+        bound = xp.sqrt(at_least(second, 1e-6))  # the bound is tightest at √E[(u·v + b)²]
         uncertainty, squared = at_least(second - mean**2, 0.0), (self.values - mean) ** 2
         if new:
             squared = squared / (1 / self.precision + uncertainty)
@@ -313,7 +302,7 @@ class ObservedRows(ABC):
         return self.aged(weights), self.aged(values)
 
     def terms(self, now: RowPosterior, rating_weights: AnyArray) -> tuple[AnyArray, AnyArray]:
-        """Return weight and weight · value of all observations, those of ratings being ``rating_weights``."""
+        """Return weight and weight · value of all observations; ratings have the ``rating_weights`` (n,)."""
         rating_weights = self.aged(rating_weights)
         rating_values = rating_weights * self.values
         if not self.weighs:
@@ -338,11 +327,11 @@ class RowBatch(ObservedRows):
 
     @cached_property
     def precision(self) -> Tensor:
-        """Precisions of the observations at a row of usual noise: (n,)."""
+        """Precisions of the observations at a row of average noise: (n,)."""
         return self.moments.precision[self.cells.index]
 
     def sums(self, weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Sum moments over each row by sparse products."""
+        """Compute sums by sparse products."""
         return (
             segment_weighted_sum(self.moments.second, self.cells, weights),
             segment_weighted_sum(self.moments.heads, self.cells, values),
@@ -356,12 +345,12 @@ class RowBatch(ObservedRows):
         )
 
     def by_row(self, *numbers: Tensor) -> tuple[Tensor, ...]:
-        """Sum numbers of the observations, each (n,), over each row: as many of (rows,)."""
+        """Sum each array of ``numbers`` (n,) over the observations of each row: (rows,)."""
         return segment_sum(torch.stack(numbers, dim=1), self.cells.indptr).unbind(1)
 
 
 class PaddedRows(ObservedRows):
-    """Rows with the moments of each observation gathered once, in double precision, for all passes."""
+    """Rows with the moments of each observation gathered once for all passes, in double precision."""
 
     def __init__(self, cells: Cells, moments: HeadMoments) -> None:
         self.cells, self.values = cells, cells.values.double()
@@ -373,35 +362,34 @@ class PaddedRows(ObservedRows):
         self.precision = precision.double()
         self.heads = pad(heads.double(), cells)  # (rows, most, latent + 1)
         self.second = pad(second.double(), cells)  # (rows, most, packed)
-        self.lines, self.positions = (
-            cells.lines,
-            places(cells),
-        )  # (n,): where each observation lies in a block
+        # (n,): the entries of the observations in a block
+        self.lines, self.positions = cells.lines, positions_in_line(cells)
         self.weighs = _weighs(self.kinds)
 
     def sums(self, weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Sum moments by one dense product for each row."""
+        """Compute sums by one dense product for each row."""
         return (
             (pad(weights, self.cells)[:, None] @ self.second)[:, 0],
             (pad(values, self.cells)[:, None] @ self.heads)[:, 0],
         )
 
     def outputs(self, now: RowPosterior) -> tuple[Tensor, Tensor]:
-        """Compute outputs by one dense product for each row.
-
-        A vector from the left takes a sixth of the time of the same from the right.
-        """
+        """Compute outputs by one dense product for each row."""
+        # Vector · matrix takes a sixth of the time of matrix · vector.
         mean = append_one(now.mean)[:, None] @ self.heads.mT
         second = _doubled_moments(now)[:, None] @ self.second.mT
         return mean[self.lines, 0, self.positions], second[self.lines, 0, self.positions]
 
     def by_row(self, *numbers: Tensor) -> tuple[Tensor, ...]:
-        """Sum numbers of the observations, each (n,), over each row: as many of (rows,)."""
+        """Sum each array of ``numbers`` (n,) over the observations of each row: (rows,)."""
         return segment_sum(torch.stack(numbers, dim=1), self.cells.indptr).unbind(1)
 
 
 class SingleRow(ObservedRows):
-    """One row in numpy. Its second moments stay parted into covariances and heads: fewer numbers to write."""
+    """One row in numpy.
+
+    Second moments stay separated into covariances and products of heads, which saves memory accesses.
+    """
 
     def __init__(self, row: OneRow) -> None:
         self.values, self.weights, self.kinds = row.values, row.weights, row.kinds
@@ -410,7 +398,7 @@ class SingleRow(ObservedRows):
         self.weighs = _weighs(row.kinds)
 
     def sums(self, weights: Array, values: Array) -> tuple[Array, Array]:
-        """Sum moments by a Gram matrix of the heads and a product with their covariances."""
+        """Compute sums by a Gram matrix of the heads and a product with their covariances."""
         scaled = self.heads * np.sqrt(weights)[:, None]
         spread = packed.unpack(weights.astype(self.covariance.dtype) @ self.covariance)
         return scaled.T @ scaled + spread, values @ self.heads
@@ -423,12 +411,12 @@ class SingleRow(ObservedRows):
         return self.heads[:, :-1] @ now.mean + self.heads[:, -1], second
 
     def by_row(self, *numbers: Array) -> tuple[Array, ...]:
-        """Sum numbers of the observations, each (n,): as many of ()."""
+        """Sum each array of ``numbers`` (n,) over the observations: ()."""
         return tuple(part.sum() for part in numbers)
 
 
 def _doubled_moments(now: RowPosterior) -> Tensor:
-    """Return packed moments whose product with another packed matrix is a trace: (rows, packed)."""
+    """Return packed moments whose dot product with a packed matrix M is tr(moments·M): (rows, packed)."""
     moments: Tensor = now.moments()
     return moments * _off_diagonal_twice(now.mean.shape[1] + 1, moments.device, moments.dtype)
 
@@ -437,10 +425,10 @@ def _doubled_moments(now: RowPosterior) -> Tensor:
 
 
 def count_passes(kinds: Tensor, *, noisy: bool) -> int:
-    """Return the number of passes for rows of a table with features of these ``kinds``.
+    """Return the number of passes for rows of a table whose features have these ``kinds``.
 
-    It does not depend on the row, so that a row has the same state in every batch. Without a precision to
-    estimate, the first pass over ratings is exact.
+    It does not depend on the row, so that a row has the same state in every batch. If rows are not ``noisy``,
+    one pass over ratings is exact.
     """
     return MORE_PASSES if _weighs(kinds) else PASSES if noisy else 1
 
@@ -453,7 +441,7 @@ def row_posterior(
     *,
     noisy: bool = True,
 ) -> RowPosterior:
-    """Compute the posteriors of rows' factors by a few passes of a fixed point.
+    """Compute the posteriors of rows' factors by a few fixed-point iterations.
 
     Parameters
     ----------
@@ -487,18 +475,18 @@ def row_posterior(
 def row_contributions(
     rows: RowBatch, prior: FactorPrior, passes: int, usual: Tensor, shifts: Tensor, *, noisy: bool = True
 ) -> Tensor:
-    """Decompose the posterior mean of one row, less ``usual`` (latent,): (shifts + n, latent).
+    """Decompose the posterior mean of one row minus ``usual`` (latent,): (shifts + n, latent).
 
     Given the weights ω of the observations, the mean u solves Λ·u = Λ₀·m + Σ (t·v − ω·E[v·b]). Subtracting
     Λ·m₀ with the mean m₀ = ``usual`` of a row without observations,
 
         u − m₀ = Λ⁻¹·Λ₀·(m − m₀) + Σ Λ⁻¹·(t·v − ω·(E[v·b] + E[v·vᵀ]·m₀)),
 
-    so an observation contributes by its distance from the value expected of a row without observations.
-    The ``shifts`` (shifts, latent) are the parts of m − m₀. All is in double precision.
+    so the contribution of an observation depends on its difference from the value expected for a row without
+    observations. The ``shifts`` (shifts, latent) are the parts of m − m₀. The result is in double precision.
     """
     before = row_posterior(rows, prior, passes - 1, noisy=noisy)
-    relative = rows.relative_precision(before, noisy=noisy)  # as in the last pass
+    relative = rows.relative_precision(before, noisy=noisy)  # the value of the last pass
     terms = rows.terms(before, relative.double() * rows.precision.double())
     weights, values = (part.double()[:, None] for part in terms)
     heads = rows.moments.heads[rows.cells.index].double()
@@ -506,6 +494,8 @@ def row_contributions(
     inner, cross = second[:, :-1, :-1], second[:, :-1, -1]
     prior_precision = prior.precision.double()
     precision = prior_precision + (weights[..., None] * inner).sum(0)
-    pulls = values * heads[:, :-1] - weights * (cross + inner @ usual)
-    contributions: Tensor = torch.linalg.solve(precision, torch.cat([shifts @ prior_precision, pulls]).T).T
+    observation_terms = values * heads[:, :-1] - weights * (cross + inner @ usual)
+    contributions: Tensor = torch.linalg.solve(
+        precision, torch.cat([shifts @ prior_precision, observation_terms]).T
+    ).T
     return contributions

@@ -470,7 +470,9 @@ def evaluate(
             "features": run.features,
             "targets": run.targets,
         }
-        for run in sorted(results.runs, key=lambda run: (results.metrics.index(run.metric), run.given))
+        for run in sorted(
+            results.runs, key=lambda run: (results.metrics.index(run.metric), run.n_observations)
+        )
     ]
     destination.write(pa.Table.from_pylist(lines))
     facts = results.data

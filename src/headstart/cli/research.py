@@ -26,7 +26,7 @@ from headstart.cli.output import say, show
 
 if TYPE_CHECKING:
     from headstart.evaluate.results import Results
-    from headstart.experiments.demo import Story
+    from headstart.experiments.demo import FilmPredictions
 
 
 Out = Annotated[Path, typer.Option("--out", help="Folder for the results. Finished splits in it are kept.")]
@@ -119,7 +119,7 @@ def demo(
     begin = time.monotonic()
     outcome = run_demo(out, Reporter(), seed)
     _show_scores(outcome.results)
-    _show_story(outcome.story)
+    _show_story(outcome.film)
     picture = f"{out}/kshot.png, " if (out / "kshot.png").exists() else ""
     say(
         f"wrote {picture}{out}/report.html, {out}/results.json and the model {out}/films.headstart "
@@ -140,7 +140,7 @@ def _show_scores(results: Results) -> None:
     show(("method", *map(str, results.shots)), lines, title=title)
 
 
-def _show_story(story: Story) -> None:
+def _show_story(story: FilmPredictions) -> None:
     lines = []
     for i, user in enumerate(story.users):
         cells = [

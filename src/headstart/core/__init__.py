@@ -1,4 +1,4 @@
-"""Data exchanged between the parts: row states, heads, feature batches, knowledge, the likelihood."""
+"""Data types, predictive distributions and networks that backbones, adapters and models share."""
 
 from headstart.core.likelihood import Likelihood, LikelihoodConfig
 from headstart.core.predictive import Predictive, predict_cells, predict_grid

@@ -1,4 +1,4 @@
-"""Choose the device that trains and predicts, and move data to it."""
+"""Devices: find the CPU or GPU for training and prediction, and move data to it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ CPU = torch.device("cpu")
 
 Thing = TypeVar("Thing")
 
-_DRAWING = (torch.rand, torch.randn, torch.randint, torch.randperm)
+_RANDOM_FUNCTIONS = (torch.rand, torch.randn, torch.randint, torch.randperm)
 
 
 def move(thing: Thing, device: torch.device) -> Thing:
-    """Return tensors, or lists or dataclasses of them, on ``device``; networks are not moved.
+    """Return tensors, or lists or dataclasses of tensors, on ``device``; networks are not moved.
 
-    An object that is already there is returned unchanged.
+    An object that is already on ``device`` is returned unchanged.
     """
     if isinstance(thing, Tensor):
         return cast(Thing, thing.to(device))
@@ -42,18 +42,15 @@ def move(thing: Thing, device: torch.device) -> Thing:
 
 @contextmanager
 def compute_on(device: torch.device) -> Iterator[None]:
-    """Create new tensors of the ``with`` block on ``device``, unless the call names a device.
-
-    Code that computes on a device then need not name it at every new tensor. On the CPU nothing changes.
-    """
+    """Create new tensors in the ``with`` block on ``device``, unless a call names another device."""
     if device.type == "cpu":
         yield
         return
-    with device, _Drawing(device):
+    with device, _RandomFromCPU(device):
         yield
 
 
-class _Drawing(TorchFunctionMode):
+class _RandomFromCPU(TorchFunctionMode):
     """Draw random numbers on the CPU and move them, so that a seed gives the same numbers on any device."""
 
     def __init__(self, device: torch.device) -> None:
@@ -67,15 +64,15 @@ class _Drawing(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Call a function of PyTorch, with random numbers from the CPU."""
+        """Call ``func``; draw its random numbers on the CPU."""
         options = dict(kwargs or {})
-        if func in _DRAWING and options.get("device") is None:
+        if func in _RANDOM_FUNCTIONS and options.get("device") is None:
             return func(*args, **{**options, "device": CPU}).to(self.device)
         return func(*args, **options)
 
 
 def device_of(name: object) -> torch.device:
-    """Return the available device with this ``name``; the CPU for None.
+    """Return the device called ``name`` if it is available; the CPU for None.
 
     >>> device_of("cpu")
     device(type='cpu')

@@ -1,4 +1,4 @@
-"""Compute predictions from heads' outputs w·d + b, and the likelihood of values under them."""
+"""Links and likelihoods of all kinds: distributions of values given the outputs w·d + b of heads."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class LikelihoodConfig(Config):
 
 
 class Likelihood(nn.Module):
-    """Bernoulli for binary, Gaussian of fixed variance for ratings, of learned variance for reals.
+    """Bernoulli for binary values, Gaussian of fixed variance for ratings and of learned variance for reals.
 
-    Every method works on cells of any mix of kinds; ``kinds`` contains each cell's kind
+    All methods work on cells of several kinds; ``kinds`` contains the kind of each cell
     (``headstart.table.kinds``) and broadcasts against the logits.
     """
 
@@ -36,11 +36,11 @@ class Likelihood(nn.Module):
         self.real_log_variance = nn.Parameter(torch.zeros(()))
 
     def is_logistic(self, kind: int) -> bool:
-        """Return whether the link of this kind is the logistic function; otherwise it is the identity."""
+        """Return whether the link of ``kind`` is the logistic function; otherwise it is the identity."""
         return kind == KindType.BINARY or (kind == KindType.RATING and self.config.rating_link == "sigmoid")
 
     def squashes(self, kinds: Tensor) -> Tensor:
-        """Return whether the link of each kind is the logistic function: a mask like ``kinds``."""
+        """Return the mask of ``kinds`` whose link is the logistic function."""
         binary = kinds == KindType.BINARY
         return binary | (kinds == KindType.RATING) if self.is_logistic(KindType.RATING) else binary
 
@@ -74,7 +74,7 @@ class Likelihood(nn.Module):
         return _by_kind(logit_of, kinds, mean)
 
     def noise(self, kinds: Tensor) -> Tensor:
-        """Return the variance of observations where no head has one, 0 for binary ones: like ``kinds``."""
+        """Return the default variance of observations of each of ``kinds``; 0 for binary ones."""
         by_kind = [torch.zeros(()), torch.tensor(self.config.output_variance), self.real_log_variance.exp()]
         return torch.stack(by_kind).to(kinds.device)[kinds]
 
@@ -83,9 +83,9 @@ class Likelihood(nn.Module):
     def predictive(
         self, logits: Tensor, variance: Tensor, noise: Tensor, kinds: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return mean and variance of values whose outputs are Gaussian: two of the logits' shape.
+        """Return mean and variance of values with Gaussian outputs: two tensors of the logits' shape.
 
-        ``variance`` is that of the output, ``noise`` that of an observation. See ``predictive_of_kind``.
+        ``variance`` is that of the output, ``noise`` that of an observation: see ``predictive_moments``.
         """
         present = _present(kinds)
         mean, total = self.predictive_of_kind(logits, variance, noise, present[0])
@@ -111,7 +111,7 @@ class Likelihood(nn.Module):
         if bool(binary.all()):
             return bernoulli
         mean, total = self.predictive(logits, variance, noise, kinds)
-        total = torch.where(binary, 1.0, total)  # a certain binary cell has no variance to divide by
+        total = torch.where(binary, 1.0, total)  # the variance of a binary value can be 0
         gaussian = 0.5 * ((values - mean) ** 2 / total + total.log() + math.log(2 * math.pi))
         return torch.where(binary, bernoulli, gaussian)
 
@@ -122,10 +122,10 @@ class Likelihood(nn.Module):
 def predictive_moments(
     output: Any, variance: Any, noise: Any, *, logistic: bool, binary: bool
 ) -> tuple[Any, Any]:
-    """Return mean and variance of a value whose output is Gaussian, from tensors or numpy numbers.
+    """Return mean and variance of a value with a Gaussian output, as tensors or numpy numbers.
 
-    ``variance`` is that of the output. The ``noise`` of an observation adds to the value, but to the output
-    of a binary one. Through the logistic function the mean is MacKay's approximation σ(m / √(1 + π·v / 8)).
+    ``variance`` is that of the output. The ``noise`` of an observation adds to the value or, if it is binary,
+    to the output. Behind a logistic link the mean is MacKay's approximation σ(m / √(1 + π·v / 8)).
     """
     if not logistic:
         return output, variance + noise
@@ -149,7 +149,7 @@ def _present(kinds: Tensor) -> list[KindType]:
 
 
 def _by_kind(compute: Callable[[int], Tensor], kinds: Tensor, like: Tensor) -> Tensor:
-    """Compute ``compute(kind)`` for the kinds that occur, and select each cell's own."""
+    """Evaluate ``compute(kind)`` for the kinds that occur, and select that of each cell."""
     present = _present(kinds)
     result = compute(present[0])
     for kind in present[1:]:

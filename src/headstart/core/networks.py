@@ -1,4 +1,4 @@
-"""Build small networks whose initial values and dropout do not depend on device or sharding."""
+"""Small networks whose initial values and dropout do not depend on the device or the number of processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LOADING = ContextVar("loading", default=False)
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """Leave the tensors of ``initial_tensor`` uninitialised in this block: a saved model replaces them."""
+    """Let ``initial_tensor`` return uninitialised tensors in this block: a saved model replaces them."""
     token = _LOADING.set(True)
     try:
         yield
@@ -25,10 +25,10 @@ def loading() -> Iterator[None]:
 
 
 def initial_tensor(make: Callable[[], Tensor], *sizes: int) -> Tensor:
-    """Return ``make()``, a tensor of these ``sizes``; while loading, an uninitialised one.
+    """Return ``make()``, a tensor of these ``sizes``; within ``loading``, an uninitialised tensor.
 
-    It is for parameters and saved buffers that grow with the features: opening a model should not cost the
-    time to write as many numbers as it has.
+    Use it for parameters and saved buffers whose size grows with the features, so that opening a model does
+    not take time to initialise them.
 
     >>> initial_tensor(lambda: torch.ones(2, 3), 2, 3).sum()
     tensor(6.)
@@ -41,6 +41,8 @@ def initial_tensor(make: Callable[[], Tensor], *sizes: int) -> Tensor:
 
 @dataclass(frozen=True)
 class _Share:
+    """Part of a batch that the current thread or process computes."""
+
     start: int
     whole: int
     generator: torch.Generator
@@ -51,9 +53,9 @@ _share: ContextVar[_Share | None] = ContextVar("share", default=None)
 
 @contextmanager
 def batch_share(start: int, whole: int, seed: int) -> Iterator[None]:
-    """Declare the inputs of networks in this block as the lines from ``start`` of a batch of ``whole`` lines.
+    """Declare that inputs in this block are the lines from ``start`` on of a batch of ``whole`` lines.
 
-    Threads and processes with other shares of the batch pass the same ``seed``.
+    Threads and processes with other parts of the batch pass the same ``seed``.
     """
     generator = torch.Generator("cpu").manual_seed(seed)
     token = _share.set(_Share(start, whole, generator))
@@ -64,22 +66,22 @@ def batch_share(start: int, whole: int, seed: int) -> Iterator[None]:
 
 
 class SharedDropout(nn.Dropout):
-    """Dropout with the same mask whether a batch is computed whole or in shares (``batch_share``)."""
+    """Dropout whose mask does not depend on the division of a batch into parts (``batch_share``)."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """Drop some of the inputs (lines, width) in training."""
+        """Set some of the inputs (lines, width) to 0 in training."""
         share = _share.get()
         if not self.training or share is None:
             dropped: Tensor = super().forward(input)
             return dropped
-        # The CPU draws for every device: the same seed gives the same mask.
-        drawn = torch.rand(share.whole, *input.shape[1:], generator=share.generator, device="cpu")
-        kept = (drawn >= self.p)[share.start : share.start + len(input)].to(input)
-        return input * kept / (1 - self.p)
+        # Draw on the CPU, so that the mask does not depend on the device.
+        numbers = torch.rand(share.whole, *input.shape[1:], generator=share.generator, device="cpu")
+        mask = (numbers >= self.p)[share.start : share.start + len(input)].to(input)
+        return input * mask / (1 - self.p)
 
 
 def mlp(sizes: list[int], *, last: bool = False) -> nn.Sequential:
-    """Build linear layers of these ``sizes`` with ReLU between them, and after the last one if ``last``."""
+    """Build linear layers of the given ``sizes`` with ReLU between them, and after the last if ``last``."""
     layers: list[nn.Module] = []
     for size, following in pairwise(sizes):
         layers += [nn.Linear(size, following), nn.ReLU()]

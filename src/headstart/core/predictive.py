@@ -1,12 +1,12 @@
-"""Predict the distribution of a cell's value from a head and a row state.
+"""Predictive distributions of cells, given heads and row states.
 
 The output of a head (w, b) with covariance C at a row with activation d and variances v is Gaussian with
 
     mean      w·d + b
     variance  [d; 1]ᵀ·C·[d; 1] + Σ v·(w² + diagonal of C)
 
-and the value's distribution follows by its kind's link and noise. ``moments`` computes the output for the
-cells of a ``Layout``: some cells of each head, all cells of a grid, or a single cell in numpy.
+and the kind's link and noise determine the distribution of the value. ``moments`` computes the output for
+the cells of a ``Layout``: some cells of each head, all cells of a grid, or a single cell in numpy.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _CELLS_AT_ONCE = 2**24  # bounds the memory of a dense product of heads and rows
 
 @dataclass(frozen=True)
 class Predictive:
-    """The distribution of each value on the models' scale: a Gaussian output behind its kind's link."""
+    """Distributions of cells' values on the models' scale: Gaussian outputs behind the links of the kinds."""
 
-    logits: Tensor  # the mean of the output w·d + b; any shape
-    variance: Tensor  # of the output, because head and row are uncertain; same shape
-    noise: Tensor  # the variance of an observation; broadcasts to that shape
-    kinds: Tensor  # the kind of each cell; broadcasts to that shape
+    logits: Tensor  # (…): the mean of the output w·d + b
+    variance: Tensor  # (…): of the output, from the uncertainty of head and row
+    noise: Tensor  # the variance of an observation; broadcasts to (…)
+    kinds: Tensor  # the kind of each cell; broadcasts to (…)
     likelihood: Likelihood
 
     @cached_property
@@ -61,14 +61,14 @@ class Predictive:
         return self.likelihood.predictive_nll(self.logits, self.variance, self.noise, values, self.kinds)
 
     def output_noise(self) -> Tensor:
-        """Return the variance of an observation about the output: 1 / slope behind a logistic link."""
-        chance = torch.sigmoid(self.logits)
-        logistic = 1 / (chance * (1 - chance)).clamp(min=1e-4)
+        """Return the variance of an observation on the scale of the output: 1 / slope of a logistic link."""
+        probability = torch.sigmoid(self.logits)
+        logistic = 1 / (probability * (1 - probability)).clamp(min=1e-4)
         return torch.where(self.likelihood.squashes(self.kinds), logistic, self.noise)
 
 
 class SingleState(Protocol):
-    """The numbers of one row that a head reads, in numpy."""
+    """Inputs of a head at one row, in numpy."""
 
     @property
     def activation(self) -> Array:
@@ -76,7 +76,7 @@ class SingleState(Protocol):
 
     @property
     def noise(self) -> float | None:
-        """The noise of the row's observations, relative to the usual."""
+        """The noise of the row's observations, relative to the average row."""
 
     @property
     def variance(self) -> Array | None:
@@ -87,13 +87,13 @@ class SingleState(Protocol):
 
 
 class Layout(Protocol):
-    """The cells to predict: how numbers of heads and of rows are combined at each of them."""
+    """Arrangement of the cells to predict, which combines heads and rows at each cell."""
 
     def per_head(self, numbers: Any) -> Any:
-        """Bring one number per head to the cells."""
+        """Expand one number per head to the cells."""
 
     def per_row(self, numbers: Any) -> Any:
-        """Bring one number per row to the cells."""
+        """Expand one number per row to the cells."""
 
     def products(self, of_heads: Any, of_rows: Any) -> Any:
         """Compute the dot product of a vector per head and a vector per row at each cell."""
@@ -103,31 +103,31 @@ class Layout(Protocol):
 
 
 class CellLayout(Layout):
-    """Some cells of each head: one number per observation of ``cells``, whose lines are heads."""
+    """Some cells of each head: the observations of ``cells``, with one line per head."""
 
     def __init__(self, cells: Cells) -> None:
         self.cells, self.lines = cells, cells.lines
 
     def per_head(self, numbers: Tensor) -> Tensor:
-        """Return (heads,) at each cell: (n,)."""
+        """Expand (heads,) to (n,)."""
         return numbers[self.lines]
 
     def per_row(self, numbers: Tensor) -> Tensor:
-        """Return (rows,) at each cell: (n,)."""
+        """Expand (rows,) to (n,)."""
         return numbers.index_select(0, self.cells.index)
 
     def products(self, of_heads: Tensor, of_rows: Tensor) -> Tensor:
-        """Multiply (heads, width) and (rows, width) at each cell: (n,)."""
+        """Compute the dot products of (heads, width) and (rows, width) at each cell: (n,)."""
         return sampled_products(of_heads, of_rows, self.cells)
 
     def outputs(self, heads: Heads, activation: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute the outputs' means, and their variances because of the heads: two of (n,)."""
+        """Compute the means of outputs, and their variances from the heads: two of (n,)."""
         if heads.covariance is not None:
             stacked = torch.cat([heads.weight, heads.bias[:, None]], dim=1)
             mean, variance = outputs_at(stacked, heads.covariance, activation, self.cells)
             return mean, variance.clamp(min=0)
-        every = torch.arange(len(heads), device=self.cells.index.device)
-        parts = torch.split(every, max(1, _CELLS_AT_ONCE // max(1, len(activation))))
+        positions = torch.arange(len(heads), device=self.cells.index.device)
+        parts = torch.split(positions, max(1, _CELLS_AT_ONCE // max(1, len(activation))))
         products = [
             sampled_products(
                 heads.weight[part], activation, self.cells.take(part) if len(parts) > 1 else self.cells
@@ -139,7 +139,7 @@ class CellLayout(Layout):
 
 
 class GridLayout(Layout):
-    """Every row at every head: (rows, heads)."""
+    """All rows at all heads: (rows, heads)."""
 
     def per_head(self, numbers: Tensor) -> Tensor:
         """Return (heads,), which broadcasts over rows."""
@@ -150,23 +150,23 @@ class GridLayout(Layout):
         return numbers[:, None]
 
     def products(self, of_heads: Tensor, of_rows: Tensor) -> Tensor:
-        """Multiply (heads, width) and (rows, width): (rows, heads)."""
+        """Compute the dot products of (heads, width) and (rows, width): (rows, heads)."""
         return of_rows @ of_heads.T
 
     def means(self, heads: Heads, activation: Tensor) -> Tensor:
-        """Compute the outputs' means: (rows, heads)."""
-        if len(activation) == 1:  # a product with one vector reads the weights in their order in memory
+        """Compute the means of outputs: (rows, heads)."""
+        if len(activation) == 1:  # matrix · vector reads the weights in their memory order
             return torch.addmv(heads.bias, heads.weight, activation[0])[None]
         if len(heads) == 1:
             return (activation @ heads.weight[0] + heads.bias)[:, None]
         return torch.addmm(heads.bias, activation, heads.weight.T)
 
     def outputs(self, heads: Heads, activation: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute the outputs' means, and their variances because of the heads: two of (rows, heads)."""
+        """Compute the means of outputs, and their variances from the heads: two of (rows, heads)."""
         mean, packed, size = self.means(heads, activation), heads.covariance, heads.weight.shape[1] + 1
         if packed is None:
             return mean, torch.zeros_like(mean)
-        if len(activation) > 1 and 0 < len(heads) <= size // 2:  # few heads: no need to write all squares
+        if len(activation) > 1 and 0 < len(heads) <= size // 2:  # few heads: avoid the squares of all rows
             forms = [affine_form(activation, matrix) for matrix in unpack(packed, size)]
             variance = torch.stack(forms, dim=1)
         else:
@@ -175,7 +175,7 @@ class GridLayout(Layout):
 
 
 class SingleLayout(Layout):
-    """One cell in numpy: the overhead of tensors would cost more than the arithmetic."""
+    """One cell in numpy, because the overhead of tensors exceeds the arithmetic."""
 
     def per_head(self, numbers: Any) -> Any:
         """Return the head's number."""
@@ -186,11 +186,11 @@ class SingleLayout(Layout):
         return numbers
 
     def products(self, of_heads: Array, of_rows: Array) -> Any:
-        """Multiply two vectors (width,)."""
+        """Compute the dot product of two vectors (width,)."""
         return of_heads @ of_rows
 
     def outputs(self, heads: OneHead, activation: Array) -> tuple[Any, Any]:
-        """Compute the output's mean, and its variance because of the head."""
+        """Compute the mean of the output, and its variance from the head."""
         vector = np.concatenate([activation, _ONE])
         variance = vector @ unpack(heads.covariance.astype(np.float64)) @ vector
         return heads.weight.astype(np.float64) @ vector[:-1] + heads.bias, max(0.0, variance)
@@ -203,7 +203,7 @@ GRID, SINGLE = GridLayout(), SingleLayout()
 
 
 def moments(layout: Layout, heads: Any, states: Any) -> tuple[Any, Any]:
-    """Return the mean and the variance of the output at each cell of a layout."""
+    """Return the mean and the variance of the output at each cell of ``layout``."""
     mean, variance = layout.outputs(heads, states.activation)
     if states.variance is not None:
         variance = variance + layout.products(heads.mean_squares(), states.variance)
@@ -211,7 +211,7 @@ def moments(layout: Layout, heads: Any, states: Any) -> tuple[Any, Any]:
 
 
 def observation_noise(layout: Layout, head_noise: Any, states: Any) -> Any:
-    """Return the variance of an observation at each cell: that of the head, scaled by that of the row."""
+    """Return the variance of an observation at each cell: the noise of the head times that of the row."""
     noise = layout.per_head(head_noise)
     return noise if states.noise is None else noise * layout.per_row(states.noise)
 
@@ -219,6 +219,7 @@ def observation_noise(layout: Layout, head_noise: Any, states: Any) -> Any:
 def _predict(
     layout: Layout, heads: Heads, states: RowStates, kinds: Tensor, likelihood: Likelihood
 ) -> Predictive:
+    """Predict the cells of ``layout``."""
     noise = likelihood.noise(kinds) if heads.noise is None else heads.noise
     mean, variance = moments(layout, heads, states)
     noise = observation_noise(layout, noise.to(mean.dtype), states)
@@ -228,9 +229,9 @@ def _predict(
 def predict_cells(
     heads: Heads, states: RowStates, cells: Cells, kinds: Tensor, likelihood: Likelihood
 ) -> Predictive:
-    """Predict some cells of each head: one number per observation, (n,).
+    """Predict some cells of each head: (n,).
 
-    ``cells`` has one line per head and points at rows of ``states``; ``kinds`` (heads,) are their kinds.
+    ``cells`` has one line per head and indexes rows of ``states``; ``kinds`` (heads,) are those of the heads.
     """
     return _predict(CellLayout(cells), heads, states, kinds, likelihood)
 
@@ -242,11 +243,13 @@ def predict_grid(
     likelihood: Likelihood,
     dtype: torch.dtype = torch.float64,
 ) -> Predictive:
-    """Predict every row at every head: (rows, heads), by default in double precision.
+    """Predict all rows at all heads: (rows, heads), by default in double precision.
 
     In double precision the prediction of a cell does not depend on the other cells of the grid.
     """
-    return _predict(GRID, heads.to(dtype), _converted(states, dtype), kinds, likelihood)
+    noise, variance = (None if part is None else part.to(dtype) for part in (states.noise, states.variance))
+    states = replace(states, activation=states.activation.to(dtype), noise=noise, variance=variance)
+    return _predict(GRID, heads.to(dtype), states, kinds, likelihood)
 
 
 def predict_cell(head: OneHead, state: SingleState, kind: int, likelihood: Likelihood) -> tuple[float, float]:
@@ -258,17 +261,5 @@ def predict_cell(head: OneHead, state: SingleState, kind: int, likelihood: Likel
 
 
 def grid_logits(heads: Heads, states: RowStates, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Return the mean output of every head at every row, without its variance: (rows, heads)."""
+    """Compute the mean outputs of all heads at all rows, without variances: (rows, heads)."""
     return GRID.means(heads.to(dtype), states.activation.to(dtype))
-
-
-def grid_variance(heads: Heads, states: RowStates, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Return the variance of every head's output at every row: (rows, heads)."""
-    variance: Tensor = moments(GRID, heads.to(dtype), _converted(states, dtype))[1]
-    return variance
-
-
-def _converted(states: RowStates, dtype: torch.dtype) -> RowStates:
-    """Return the states with the parts that heads read in another precision."""
-    noise, variance = (None if part is None else part.to(dtype) for part in (states.noise, states.variance))
-    return replace(states, activation=states.activation.to(dtype), noise=noise, variance=variance)

@@ -1,6 +1,7 @@
 """Compare methods on the same splits, backbones, contexts and targets.
 
-``Benchmark.run`` trains and scores the methods split by split and writes everything to a ``BenchmarkFolder``.
+``Benchmark.run`` trains and scores the methods split by split, and writes a ``BenchmarkFolder``. The command
+``headstart benchmark`` and the paper's experiments use it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from headstart.training.pretraining import PretrainingConfig
 from headstart.training.recipe import (
     AUTO,
     Recipe,
-    Trained,
+    TrainedParts,
     feature_batch,
     hide_scales,
     modelled_table,
@@ -108,7 +109,7 @@ class BenchmarkConfig(Config):
         return adapter_config(name, seed, self.adapters)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the settings as plain JSON, without those that are not used."""
+        """Return the settings as plain JSON, without unused ones."""
         unused = set() if self.test_rows else {"test_rows", "row_shots"}
         settings = self.model_dump(mode="json", exclude={"pretraining", "metatraining", *unused})
         for part in ("pretraining", "metatraining"):  # methods choose the values that are not set
@@ -116,7 +117,7 @@ class BenchmarkConfig(Config):
         return settings
 
     def check_methods(self) -> None:
-        """Refuse methods that are unknown or given twice, and settings of unknown adapters."""
+        """Refuse unknown and repeated methods, and settings of unknown adapters."""
         for method in self.methods:
             if method != AUTO:
                 self.method(method, self.seed)  # raises an error if the name is unknown
@@ -133,12 +134,12 @@ class BenchmarkConfig(Config):
 
 
 class Benchmark:
-    """Compare methods on a table of which some features and some rows are held out and treated as new.
+    """Compare methods on held-out features and held-out rows of a table, which are treated as new.
 
     Parameters
     ----------
     table : Table
-        The observations, with metadata if there is any.
+        The observations; may have metadata.
     config : BenchmarkConfig
         The settings.
     name : str
@@ -213,7 +214,7 @@ class Benchmark:
             outcome = folder.finished(number)
             if outcome is None:
                 outcome = self._run_split(number, folder, reporter)
-                folder.keep(outcome)
+                folder.save(outcome)
             else:
                 reporter.say(f"Split {number + 1} of {self.config.splits}: already finished")
             outcomes.append(outcome)
@@ -222,11 +223,12 @@ class Benchmark:
             "splits": [{"split": o.split, **o.facts} for o in outcomes],
         }
         used = {"used": outcomes[0].used}  # sizes can differ by split, with the number of features
-        results = Results.merged(data, settings | used, [outcome.runs for outcome in outcomes])
+        results = Results.from_splits(data, settings | used, [outcome.runs for outcome in outcomes])
         folder.publish(results, [timing for outcome in outcomes for timing in outcome.timings])
         return results
 
     def _run_split(self, number: int, folder: BenchmarkFolder, reporter: Reporter) -> SplitOutcome:
+        """Train and score all methods on split ``number``."""
         config, split, seed = self.config, self.splits[number], self.config.seed + number
         training_rows, held_out_rows = split_rows(self.table, self.rows[number])
         table = hide_scales(training_rows, split.train)
@@ -274,7 +276,7 @@ class Benchmark:
         number: int,
         folder: BenchmarkFolder,
         reporter: Reporter,
-    ) -> Iterator[tuple[Trained, str]]:
+    ) -> Iterator[tuple[TrainedParts, str]]:
         """Train the methods and yield them with their binary link.
 
         Named methods share one backbone; "auto" has its own.
@@ -307,10 +309,11 @@ class Benchmark:
                     checkpoint=lambda part: checkpoint(f"auto-{part}"),
                 )
             reporter.say(f"auto chose {judgement.chosen}")
-            trained = Trained(best.backbone, best.knowledge, {AUTO: best.adapters["adapter"]})
+            trained = TrainedParts(best.backbone, best.knowledge, {AUTO: best.adapters["adapter"]})
             yield trained, chosen.binary_link
 
     def _check_shots(self) -> None:
+        """Refuse shots that leave no target in one of the splits."""
         shots, table = self.config.shots[-1], self.table
         for number, (split, rows) in enumerate(zip(self.splits, self.rows, strict=True)):
             is_held_out = np.zeros(len(table.rows), dtype=bool)
@@ -330,7 +333,7 @@ class Benchmark:
 
 
 def _score(
-    trained: Trained, test: KShotTest, rows: HeldOutRows | None, number: int, reporter: Reporter
+    trained: TrainedParts, test: KShotTest, rows: HeldOutRows | None, number: int, reporter: Reporter
 ) -> tuple[list[Run], list[Timing]]:
     """Score and time the trained methods on the tests of split ``number``."""
     adapters = {method: part.adapter for method, part in trained.adapters.items()}
@@ -368,7 +371,7 @@ class BenchmarkFolder:
 
     def __init__(self, path: Path, fingerprint: str, settings: dict[str, Any]) -> None:
         self.path = path
-        # Splits can be added to a benchmark; with any other change it is a different benchmark.
+        # The number of splits may grow; with any other change it is a different benchmark.
         same = {name: value for name, value in settings.items() if name != "splits"}
         self._identity = json.loads(json.dumps({"format": FORMAT, "table": fingerprint, "settings": same}))
 
@@ -387,6 +390,7 @@ class BenchmarkFolder:
         write_json(facts_file, self._identity)
 
     def _compare(self, identity: Any) -> None:
+        """Refuse other data and settings; ``identity`` is the content of ``benchmark.json``."""
         subject = f"{str(self.path)!r} contains a benchmark"
         if not isinstance(identity, dict) or not isinstance(identity.get("settings"), dict):
             raise InputError(f"{subject} whose {_FACTS_FILE} is damaged; name another folder")
@@ -421,7 +425,7 @@ class BenchmarkFolder:
         folder.mkdir(exist_ok=True)
         return folder / f"{name}.safetensors"
 
-    def keep(self, outcome: SplitOutcome) -> None:
+    def save(self, outcome: SplitOutcome) -> None:
         """Save a finished split and delete its checkpoints."""
         write_json(self._outcome_file(outcome.split), outcome.model_dump(mode="json"))
         shutil.rmtree(self.path / "splits" / str(outcome.split), ignore_errors=True)
@@ -464,7 +468,7 @@ def table_facts(table: Table, name: str) -> dict[str, Any]:
 def split_facts(
     split: FeatureSplit, test: KShotTest, held_out: int, rows: HeldOutRows | None
 ) -> dict[str, int]:
-    """Return the numbers of features in each part and, if ``held_out`` is not 0, of rows that are tested."""
+    """Return the numbers of features in each part, and of tested rows if ``held_out`` is not 0."""
     facts = {
         "train": len(split.train),
         "meta_train": len(split.meta_train),

@@ -1,4 +1,7 @@
-"""Define the tests of new features and new rows at every number of shots."""
+"""Define the tests of new features and new rows: contexts of k observations, and targets to predict.
+
+Benchmarks and ``Headstart.evaluate`` use them.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from headstart.training.episodes import random_ranks
 class NestedContexts:
     """Split the observations of each line into nested contexts and targets, at random.
 
-    The first k observations in a random order are the context at k shots; those after the first
+    The first k observations in a random order are the context at k shots; the observations after the first
     ``max(shots)`` are targets. Lines without a target are left out.
 
     Parameters
@@ -34,7 +37,8 @@ class NestedContexts:
     seed : int
         Seed of the random order.
     refusal : callable
-        The message if no line has a target, from the largest number of shots and the largest line.
+        Returns the error message if no line has a target, given the largest number of shots and the number
+        of observations of the largest line.
     """
 
     def __init__(
@@ -78,8 +82,8 @@ class Targets:
     Parameters
     ----------
     targets : Cells
-        The cells, on the models' scale: one line per feature, whose index are rows of the states that predict
-        them.
+        The cells on the models' scale, one line per feature. The index of a cell is the position of its row
+        in the states that predict it.
     scales : Kinds
         The kinds of these features in the data.
     modelled : Tensor
@@ -133,9 +137,9 @@ class KShotTest(Targets):
     """Contexts and targets of held-out features.
 
     The observations of each feature are put in a random order that does not depend on their values. The
-    first k are the context at k shots; those after the first ``max(shots)`` are the targets. So contexts
-    are nested, targets are the same for every k, and no target is part of a context. Features that have
-    no target are left out and counted.
+    first k are the context at k shots; the observations after the first ``max(shots)`` are the targets. So
+    contexts are nested, targets are the same for every k, and no target is part of a context. Features
+    without a target are left out and counted.
 
     Parameters
     ----------
@@ -153,7 +157,7 @@ class KShotTest(Targets):
     shots : tuple of int
         The numbers of shots in ascending order.
     features : Tensor
-        Positions in the batch of the features that are tested: (tested,).
+        Positions of the tested features in the batch: (tested,).
     targets : Cells
         The cells to predict, one line per tested feature.
     left_out : int
@@ -200,15 +204,15 @@ class KShotTest(Targets):
         return self._batch.observing(self._nested.first(shots))
 
 
-BOTH = 4  # observations of the feature and of the row, in the test of new features at new rows
+NEW_CELL_SHOTS = 4  # observations of the feature and of the row, in the test of new features at new rows
 
 
 class RowTest(Targets):
-    """Contexts and targets of held-out rows, at features that are known.
+    """Contexts and targets of held-out rows, at known features.
 
     The observations of each row are put in a random order that does not depend on their values. The first
-    r are the context of the row; those after the first ``max(shots)`` are the targets. So contexts are
-    nested, targets are the same for every r, and no target is part of a context. Rows that have no target
+    r are the context of the row; the observations after the first ``max(shots)`` are the targets. So contexts
+    are nested, targets are the same for every r, and no target is part of a context. Rows without a target
     are left out and counted.
 
     Parameters
@@ -227,11 +231,11 @@ class RowTest(Targets):
     shots : tuple of int
         The numbers of observations in ascending order.
     rows : Tensor
-        Positions in the table of the rows that are tested: (tested,).
+        Positions of the tested rows in the table: (tested,).
     features : Tensor
-        Positions in the table of the features that have a target: (features,).
+        Positions in the table of the features with a target: (features,).
     targets : Cells
-        The cells to predict, one line per feature of ``features``; their index are tested rows.
+        The cells to predict, one line per feature of ``features``; the index is the position of a tested row.
     left_out : int
         Number of rows without a target.
 
@@ -279,8 +283,8 @@ class RowTest(Targets):
         return self._nested.first(shots)
 
 
-def both_few(table: Table, kinds: Kinds, rows: RowTest, features: KShotTest) -> Targets | None:
-    """Return the cells of tested rows and tested new features as targets; None if there are none.
+def new_cell_targets(table: Table, kinds: Kinds, rows: RowTest, features: KShotTest) -> Targets | None:
+    """Return the cells of tested new rows at tested new features as targets; None if there are none.
 
     Parameters
     ----------
@@ -289,11 +293,11 @@ def both_few(table: Table, kinds: Kinds, rows: RowTest, features: KShotTest) -> 
     kinds : Kinds
         The kinds of these features in the data.
     rows : RowTest
-        The test of the same rows; the index of the targets are the rows that it tests.
+        The test of the same rows; the index of a target is a position among the rows that it tests.
     features : KShotTest
         The test of the same features; the targets have one line for each feature that it tests.
     """
-    if min(rows.shots[-1], features.shots[-1]) < BOTH:
+    if min(rows.shots[-1], features.shots[-1]) < NEW_CELL_SHOTS:
         return None
     cells = table.cells().take(rows.rows).transpose().take(features.features)
     if len(cells.index) == 0:

@@ -15,9 +15,9 @@ Floats = NDArray[np.float64]
 
 Ints = NDArray[np.int64]
 
-COVERED = 0.9
+COVERAGE = 0.9  # the level of the intervals that are tested
 
-_HALF_WIDTH = 1.6448536269514722  # standard normal quantile of (1 + COVERED) / 2
+_HALF_WIDTH = 1.6448536269514722  # standard normal quantile of (1 + COVERAGE) / 2
 
 _BINS = 15
 
@@ -29,13 +29,13 @@ class Metric:
     """The label of a metric, and which values are better."""
 
     label: str
-    better: Literal["lower", "higher", "near"]  # near: values near COVERED are better
+    better: Literal["lower", "higher", "near"]  # near: values near COVERAGE are better
 
     def best(self, values: Floats) -> int:
         """Return the position of the best value; NaN is never the best."""
         if self.better == "higher":
             return int(np.nanargmax(values))
-        return int(np.nanargmin(np.abs(values - COVERED) if self.better == "near" else values))
+        return int(np.nanargmin(np.abs(values - COVERAGE) if self.better == "near" else values))
 
 
 METRICS: dict[str, Metric] = {
@@ -61,7 +61,12 @@ class Score(NamedTuple):
 
 
 def score(
-    truth: Floats, mean: Floats, lines: Ints, kinds: Ints, std: Floats | None = None
+    truth: Floats,
+    mean: Floats,
+    lines: Ints,
+    kinds: Ints,
+    std: Floats | None = None,
+    ranking: Floats | None = None,
 ) -> dict[str, Score]:
     """Compute all metrics that are defined for the kinds of the targets.
 
@@ -72,18 +77,21 @@ def score(
     mean : array of shape (targets,)
         The predicted means in data units; for binary targets the probability of 1.
     lines : array of shape (targets,)
-        The number of each target's feature.
+        The position of each target's feature among the tested features.
     kinds : array of shape (targets,)
         The kind of each target, a ``KindType``.
     std : array of shape (targets,), optional
         The predicted standard deviations, to compute the coverage of the 90 % interval.
+    ranking : array of shape (targets,), optional
+        The scores that AUROC compares, by default ``mean``. The benchmark passes uncalibrated probabilities,
+        so that calibration does not change rankings.
 
     Returns
     -------
     dict
         By name (see ``METRICS``), a ``Score``. Binary targets have AUROC, log-loss and calibration error;
-        the others have RMSE, MAE and coverage. A metric that is not defined, such as the AUROC of ones
-        only, is left out.
+        the others have RMSE, MAE and coverage. Undefined metrics, such as the AUROC of
+        ones only, are left out.
 
     Examples
     --------
@@ -98,7 +106,9 @@ def score(
         numeric_std = None if std is None else std[numeric]
         scores |= _score_numeric(truth[numeric], mean[numeric], lines[numeric], numeric_std)
     if binary.any():
-        scores |= _score_binary(truth[binary], mean[binary], lines[binary])
+        scores |= _score_binary(
+            truth[binary], mean[binary], lines[binary], (mean if ranking is None else ranking)[binary]
+        )
     return {name: value for name, value in scores.items() if np.isfinite(value.value)}
 
 
@@ -114,11 +124,11 @@ def _score_numeric(truth: Floats, mean: Floats, lines: Ints, std: Floats | None)
     return scores
 
 
-def _score_binary(truth: Floats, mean: Floats, lines: Ints) -> dict[str, Score]:
+def _score_binary(truth: Floats, mean: Floats, lines: Ints, ranking: Floats) -> dict[str, Score]:
     features, targets = len(np.unique(lines)), len(truth)
-    by_feature = auroc(truth, mean, lines)
+    by_feature = auroc(truth, ranking, lines)
     defined = np.isfinite(by_feature)
-    pooled = auroc(truth, mean, np.zeros_like(lines))
+    pooled = auroc(truth, ranking, np.zeros_like(lines))
     scores = {"auroc": Score(float(pooled[0]), features, targets)}
     if defined.any():
         counts = np.bincount(lines, minlength=len(by_feature))

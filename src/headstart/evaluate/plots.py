@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-# The colours of Okabe and Ito, which colour-blind readers can distinguish, and a grey. Their yellow is
-# too pale on white, so a dark red replaces it there. Methods also differ in marker and dashes.
+# The palette of Okabe and Ito, which colour-blind readers can distinguish, and a grey. Its yellow is too
+# pale on white: there ``Theme.extra`` is a dark red. Methods also differ in marker and dashes.
 _COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
 
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
@@ -31,12 +31,12 @@ _DASHES = ((), (4, 1.2), (1.2, 1.2), (5, 1.2, 1.2, 1.2), (8, 2), (3, 1, 1, 1, 1,
 
 @dataclass(frozen=True)
 class Theme:
-    """The colours of a picture apart from those of the methods."""
+    """The colours of background, text and grid, and one further colour of lines."""
 
     paper: str
     ink: str
     faint: str
-    extra: str  # one more colour for lines
+    extra: str  # a further colour of lines
 
 
 LIGHT = Theme("#ffffff", "#222222", "#dddddd", "#882255")
@@ -46,7 +46,7 @@ DARK = Theme("#16181c", "#e6e6e6", "#3a3d44", "#F0E442")
 
 @dataclass(frozen=True)
 class Style:
-    """How the curve of one method is drawn."""
+    """Colour, marker and dashes of the curve of one method."""
 
     colour: str
     marker: str
@@ -66,7 +66,7 @@ class Style:
 
 
 def styles_of(methods: Sequence[str], theme: Theme) -> dict[str, Style]:
-    """Return a style per method; knn-1 and knn-5 differ only in a number, so they share colour and marker."""
+    """Return a style per method; methods such as knn-1 and knn-5 share colour and marker."""
     families: dict[str, list[str]] = {}
     for method in methods:
         families.setdefault(re.sub(r"-\d+$", "", method), []).append(method)
@@ -89,7 +89,7 @@ _PANELS: dict[Test, tuple[str, str]] = {  # title and axis of the panel of each 
 
 
 class MissingMatplotlibError(HeadstartError, ImportError):
-    """A picture was asked for, but matplotlib is not installed."""
+    """A picture needs matplotlib, which is not installed."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -110,15 +110,15 @@ class Panel:
 def plot_kshot(results: Results, metrics: Sequence[str] | None = None, *, dark: bool = False) -> bytes:
     """Draw one panel per metric, with one curve per method and a ±1σ band over splits.
 
-    If rows were held out, there is a second panel for each metric: by the observations of the row.
+    If rows were held out, each metric has a second panel, by the observations of the row.
 
     Parameters
     ----------
     results : Results
         The numbers to draw.
     metrics : sequence of str, optional
-        Names of the metrics, see ``METRICS``. By default ``"rmse"`` and ``"auroc"``, those of them that
-        the results have.
+        Names of the metrics, see ``METRICS``. By default ``"rmse"`` and ``"auroc"``, if the
+        results have them.
     dark : bool
         Whether to draw on a dark background.
 
@@ -221,7 +221,7 @@ def _position(shots: Sequence[int]) -> NDArray[np.float64]:
 
 
 def _limits(curves: dict[str, Curve], metric: Metric) -> tuple[float, float]:
-    """Return limits that show the good methods; a much worse one may lie outside, as its label says."""
+    """Return limits that show the good methods; much worse methods may lie outside."""
     means = np.concatenate([np.array(curve.mean) for curve in curves.values()])
     lows = [m - (s or 0) for c in curves.values() for m, s in zip(c.mean, c.sigma, strict=True)]
     highs = [m + (s or 0) for c in curves.values() for m, s in zip(c.mean, c.sigma, strict=True)]
@@ -236,9 +236,9 @@ def _limits(curves: dict[str, Curve], metric: Metric) -> tuple[float, float]:
 def _label_ends(
     axes: Axes, curves: dict[str, Curve], styles: dict[str, Style], theme: Theme, height: float
 ) -> None:
-    """Write the name of each method next to the end of its curve, moved so that names do not overlap.
+    """Write the name of each method next to the end of its curve; names do not overlap.
 
-    ``height`` is that of the panel in inches.
+    ``height`` is the height of the panel in inches.
     """
     low, high = axes.get_ylim()
     # Points per unit of the axis. The height of the axes is an estimate, exact enough for labels.
@@ -246,9 +246,9 @@ def _label_ends(
     ends = {method: curve.mean[-1] for method, curve in curves.items()}
     methods = sorted(ends, key=lambda method: ends[method])
     wanted = np.clip([ends[method] for method in methods], low, high) * per_unit
-    placed = _spread(wanted, _LABEL_HEIGHT, low * per_unit, high * per_unit) / per_unit
+    placed = _separate(wanted, _LABEL_HEIGHT, low * per_unit, high * per_unit) / per_unit
     right = max(float(_position(curve.shots)[-1]) for curve in curves.values())
-    size = (right + 0.5) / 8  # keeps the width of the labels independent of the number of shots
+    size = (right + 0.5) / 8  # the width of labels does not depend on the number of shots
     for method, y in zip(methods, placed, strict=True):
         style, x, end = styles[method], float(_position(curves[method].shots)[-1]), ends[method]
         outside = "" if low <= end <= high else f" {'↑' if end > high else '↓'} {end:.3g}"
@@ -267,10 +267,10 @@ def _label_ends(
     axes.set_ylim(low, high)
 
 
-def _spread(wanted: NDArray[np.float64], gap: float, low: float, high: float) -> NDArray[np.float64]:
+def _separate(wanted: NDArray[np.float64], gap: float, low: float, high: float) -> NDArray[np.float64]:
     """Move ascending positions at least ``gap`` apart within the limits, by the least sum of squares.
 
-    >>> _spread(np.array([1.0, 1.2, 5.0]), 1.0, 0.0, 10.0).tolist()
+    >>> _separate(np.array([1.0, 1.2, 5.0]), 1.0, 0.0, 10.0).tolist()
     [0.6, 1.6, 5.0]
     """
     from scipy.optimize import isotonic_regression  # imported here: few uses of the package need SciPy

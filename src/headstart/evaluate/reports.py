@@ -66,10 +66,10 @@ def html_report(results: Results, timings: Sequence[Timing] = (), title: str = "
         An HTML page that needs no other file. Without matplotlib, a note replaces the picture.
     """
     try:
-        drawn = picture(*(plot_kshot(results, dark=dark) for dark in (False, True)))
+        picture_section = picture(*(plot_kshot(results, dark=dark) for dark in (False, True)))
     except MissingMatplotlibError:
-        drawn = note(NO_PICTURE)
-    return page(title, [note(lead(results)), drawn, *numbers(results, timings)])
+        picture_section = note(NO_PICTURE)
+    return page(title, [note(lead(results)), picture_section, *numbers(results, timings)])
 
 
 def note(text: str) -> str:
@@ -78,7 +78,7 @@ def note(text: str) -> str:
 
 
 def page(title: str, sections: Sequence[str]) -> str:
-    """Return a self-contained page of these sections."""
+    """Return an HTML page of ``sections`` that needs no other file."""
     explained = f"<footer><p>{escape(EXPLANATION)}</p></footer>"
     body = "\n".join([f"<h1>{escape(title)}</h1>", *sections, explained])
     return (
@@ -129,7 +129,9 @@ def markdown_report(results: Results, timings: Sequence[Timing] = (), title: str
         table = timing_table(timings)
         parts += [f"## {table.title}", table.to_markdown()]
     for heading, facts in _groups(results):
-        lines = [f"- {markdown_text(name)}: {markdown_text(_shown(value))}" for name, value in facts.items()]
+        lines = [
+            f"- {markdown_text(name)}: {markdown_text(_value_text(value))}" for name, value in facts.items()
+        ]
         parts += [f"## {heading}", "\n".join(lines)]
     return "\n\n".join([*parts, EXPLANATION]) + "\n"
 
@@ -149,7 +151,7 @@ ROW_EXPLANATION = (
 
 
 def _groups(results: Results) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return the data, the settings, and the settings with all defaults, with their headings."""
+    """Return data, settings and used settings, each with its heading."""
     chosen = {name: value for name, value in results.settings.items() if name != "used"}
     used = results.settings.get("used")
     groups: list[tuple[str, Mapping[str, Any]]] = [("Data", results.data), ("Settings", chosen)]
@@ -157,7 +159,7 @@ def _groups(results: Results) -> list[tuple[str, Mapping[str, Any]]]:
 
 
 def lead(results: Results) -> str:
-    """Return one sentence that says which data the numbers come from."""
+    """Return one sentence about the data and the splits."""
     over = f"mean ± 1σ over {results.splits} splits" if results.splits > 1 else "one split"
     left_out = [int(split.get("left_out", 0)) for split in results.data.get("splits", [])]
     name = results.data.get("name", "Table")
@@ -168,7 +170,7 @@ def lead(results: Results) -> str:
 
 
 def picture(light: bytes, dark: bytes) -> str:
-    """Return the section with a picture, given as PNG for light and for dark pages."""
+    """Return a section with a picture; ``light`` and ``dark`` are PNG files for light and dark pages."""
     light_url, dark_url = ("data:image/png;base64," + base64.b64encode(png).decode() for png in (light, dark))
     return (
         f'<picture><source media="(prefers-color-scheme: dark)" srcset="{dark_url}">'
@@ -178,7 +180,7 @@ def picture(light: bytes, dark: bytes) -> str:
 
 
 def table_section(table: TextTable, *, folded: bool = False) -> str:
-    """Return the section with one table; a folded table opens with a click."""
+    """Return a section with one table; a ``folded`` table opens with a click."""
     head = "".join(f'<th scope="col">{k}</th>' for k in table.shots)
     rows = "\n".join(
         f'<tr><th scope="row">{escape(method)}</th>'
@@ -203,19 +205,19 @@ def table_section(table: TextTable, *, folded: bool = False) -> str:
 
 def _facts(facts: Mapping[str, Any]) -> str:
     rows = "\n".join(
-        f'<tr><th scope="row">{escape(str(name))}</th><td>{escape(_shown(value))}</td></tr>'
+        f'<tr><th scope="row">{escape(str(name))}</th><td>{escape(_value_text(value))}</td></tr>'
         for name, value in facts.items()
     )
     return f'<table class="facts"><tbody>\n{rows}\n</tbody></table>'
 
 
-def _shown(value: object) -> str:
-    """Return a setting or fact as text: lists separated by commas, groups as name = value."""
+def _value_text(value: object) -> str:
+    """Return a value as text: lists separated by commas, mappings as name = value."""
     if value is None:
         return "none"
     if isinstance(value, Mapping):
-        return "; ".join(f"{name} = {_shown(part)}" for name, part in value.items())
+        return "; ".join(f"{name} = {_value_text(part)}" for name, part in value.items())
     if isinstance(value, list | tuple):
         joint = " / " if any(isinstance(part, Mapping) for part in value) else ", "
-        return joint.join(_shown(part) for part in value)
+        return joint.join(_value_text(part) for part in value)
     return value if isinstance(value, str) else json.dumps(value)

@@ -1,8 +1,8 @@
-"""Store the results of a benchmark in a stable file format, and tabulate them.
+"""Store the results of a benchmark in a stable file format, and show them as tables.
 
 A ``Run`` is one number: a metric of one method on one split. ``Results`` are all runs of a benchmark with the
 data and settings; a ``Curve`` summarises the runs of one method over splits by shots; a ``TextTable`` shows
-the curves of all methods; a ``Timing`` is the time that a method needs for a head.
+the curves of all methods; a ``Timing`` is the time of a method per head.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from headstart.errors import InputError
 from headstart.evaluate.metrics import METRICS, Metric
 from headstart.files import write_bytes
 
-FORMAT = 2  # 2: runs can be of held-out rows; files of format 1 have none
+FORMAT = 2  # of ``results.json``; format 1 had no runs of held-out rows
 
 BATCH = 128  # features that are timed together
 
@@ -51,8 +51,8 @@ class Run(BaseModel):
     row_shots: int | None = None  # observations of each new row; None if the rows are known
     metric: str
     value: FiniteFloat
-    features: int  # number of features that the value was computed from
-    targets: int  # number of their cells
+    features: int  # number of features in the value
+    targets: int  # number of cells in the value
     ms_per_feature: float | None = None  # milliseconds to compute one head at these shots
 
     @property
@@ -63,12 +63,12 @@ class Run(BaseModel):
         return "rows" if self.shots is None else "both"
 
     @property
-    def given(self) -> int:
-        """The number of observations of each new feature or row."""
+    def n_observations(self) -> int:
+        """Number of observations of each new feature or row."""
         return next(number for number in (self.shots, self.row_shots) if number is not None)
 
     @model_validator(mode="after")
-    def _something_is_new(self) -> Run:
+    def _check_shots(self) -> Run:
         if self.shots is None and self.row_shots is None:
             raise ValueError("a run needs shots, row_shots or both")
         return self
@@ -152,10 +152,13 @@ class Results(BaseModel):
         write_bytes(Path(path), ("{" + ",\n ".join(parts) + "}\n").encode())
 
     @classmethod
-    def merged(
+    def from_splits(
         cls, data: dict[str, Any], settings: dict[str, Any], parts: Iterable[Iterable[Run]]
     ) -> Results:
-        """Join the runs of several splits, by split, method, test, observations and metric."""
+        """Build results from the runs of several splits.
+
+        The runs are sorted by split, method, test, number of observations and metric.
+        """
         methods = {method: i for i, method in enumerate(settings.get("methods", []))}
         metrics = {metric: i for i, metric in enumerate(METRICS)}
 
@@ -164,7 +167,7 @@ class Results(BaseModel):
                 run.split,
                 methods.get(run.method, len(methods)),
                 TESTS.index(run.test),
-                run.given,
+                run.n_observations,
                 metrics.get(run.metric, len(metrics)),
             )
 
@@ -187,7 +190,7 @@ class Results(BaseModel):
 
     @property
     def metrics(self) -> list[str]:
-        """The metrics that the test of new features has, the main ones first."""
+        """The metrics of the test of new features, the main ones first."""
         return self.metrics_of("features")
 
     @property
@@ -196,11 +199,11 @@ class Results(BaseModel):
         return len({run.split for run in self.runs})
 
     def shots_of(self, test: Test) -> list[int]:
-        """Return the numbers of observations that a test has in ascending order."""
-        return sorted({run.given for run in self.runs if run.test == test})
+        """Return the numbers of observations of a test in ascending order."""
+        return sorted({run.n_observations for run in self.runs if run.test == test})
 
     def metrics_of(self, test: Test) -> list[str]:
-        """Return the metrics that a test has, the main ones first."""
+        """Return the metrics of a test, the main ones first."""
         names = dict.fromkeys(run.metric for run in self.runs if run.test == test)
         return [name for name in METRICS if name in names] + [name for name in names if name not in METRICS]
 
@@ -222,11 +225,11 @@ class Results(BaseModel):
         values: dict[str, dict[int, list[float]]] = {}
         for run in self.runs:
             if run.metric == metric and run.test == test:
-                values.setdefault(run.method, {}).setdefault(run.given, []).append(run.value)
+                values.setdefault(run.method, {}).setdefault(run.n_observations, []).append(run.value)
         return {method: _curve(by_shots) for method, by_shots in values.items()}
 
     def to_markdown(self) -> str:
-        """Return one Markdown table per test and metric with mean ± 1σ over splits, the best in bold."""
+        """Return one Markdown table per test and metric: mean ± 1σ over splits, the best in bold."""
         tables = self._tables()
         return "\n\n".join(f"## {table.title}\n\n{table.to_markdown()}" for table in tables)
 
@@ -260,7 +263,7 @@ def _json(content: dict[str, Any]) -> str:
     return "{\n" + ",\n".join(lines) + "\n }"
 
 
-_TESTED = {
+_TEST_TITLES = {
     "features": "",
     "rows": "New rows, by their observations: ",
     "both": "New features in new rows, by the observations of each: ",
@@ -273,9 +276,9 @@ class TextTable:
 
     title: str
     shots: list[int]
-    cells: dict[str, list[str]]  # by method, one text per number of shots; empty if there is no value
+    cells: dict[str, list[str]]  # by method, one text per number of shots; empty without a value
     best: dict[int, str]  # by shots, the best method
-    corner: str = "shots"  # the heading of the first column, which names the numbers above the others
+    corner: str = "shots"  # the heading of the first column: the name of the numbers in the first line
 
     def lines(self) -> list[tuple[str, ...]]:
         """Return one line per method: its name and its texts."""
@@ -309,7 +312,7 @@ def metric_table(results: Results, metric: str, test: Test = "features") -> Text
         if any(math.isfinite(mean) for mean in means.values()):
             best[k] = list(means)[kind.best(np.array(list(means.values())))]
     corner = "shots" if test == "features" else "observations"
-    return TextTable(f"{_TESTED[test]}{kind.label} ({better})", shots, cells, best, corner)
+    return TextTable(f"{_TEST_TITLES[test]}{kind.label} ({better})", shots, cells, best, corner)
 
 
 def timing_table(timings: Sequence[Timing]) -> TextTable:
@@ -332,7 +335,7 @@ def _time_text(timings: Sequence[Timing]) -> str:
 
 
 def decimals(values: Iterable[float]) -> int:
-    """Return the number of decimals for values of this size: three for values from 0.1 to 10.
+    """Return the number of decimals for ``values`` of this size: three for values from 0.1 to 10.
 
     >>> decimals([0.93, 1.04]), decimals([312.0]), decimals([0.004])
     (3, 1, 5)

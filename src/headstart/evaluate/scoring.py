@@ -1,4 +1,4 @@
-"""Score adapters and time them on the tests of new features and new rows."""
+"""Score adapters on the tests of new features and new rows."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from headstart.core.likelihood import Likelihood
 from headstart.core.predictive import Predictive
 from headstart.core.types import FeatureBatch, Heads, Knowledge, RowStates
 from headstart.errors import InputError
-from headstart.evaluate.kshot import BOTH, KShotTest, RowTest, Targets, both_few
+from headstart.evaluate.kshot import NEW_CELL_SHOTS, KShotTest, RowTest, Targets, new_cell_targets
 from headstart.evaluate.metrics import Score, score
 from headstart.evaluate.results import Run, Timing
 from headstart.evaluate.splits import FeatureSplit
 from headstart.table import Table
 from headstart.table.kinds import KindType
 from headstart.training.calibration import USUAL_LEVEL, Calibration
-from headstart.training.recipe import Trained, feature_batch, modelled_table
+from headstart.training.recipe import TrainedParts, feature_batch, modelled_table
 
 _FEATURES_AT_ONCE = 1024
 
@@ -36,7 +36,10 @@ def score_adapter(
     times: Mapping[int, Timing],
     split: int = 0,
 ) -> list[Run]:
-    """Score one method at every number of shots. Without a calibration, intervals are not scored."""
+    """Score ``adapter`` under the name ``method`` at every number of shots of ``test``.
+
+    ``times`` has the time per head by shots. Without a ``calibration`` intervals are not scored.
+    """
     with torch.no_grad():
         states = adapter.refine(knowledge.states)
     heads = partial(heads_of, adapter, states=states)
@@ -53,9 +56,9 @@ def score_heads(
     times: Mapping[int, Timing],
     split: int = 0,
 ) -> list[Run]:
-    """Score a function that makes heads of contexts, at every number of shots.
+    """Score ``heads``, a function from contexts to heads, at every number of shots of ``test``.
 
-    ``states`` are those of the rows, refined for these heads.
+    ``states`` are the row states, refined for these heads.
     """
     runs = []
     for shots in test.shots:
@@ -70,7 +73,7 @@ def score_heads(
 def score_targets(
     test: Targets, predictive: Predictive, shots: Tensor, calibration: Calibration | None
 ) -> dict[str, Score]:
-    """Compute all metrics of predictions; ``shots`` (features,) are those of the heads."""
+    """Compute all metrics of predictions; ``shots`` (features,) are the shots of the heads."""
     kinds = test.kinds.numpy()
     mean, std = predictive.mean, None
     if calibration is not None:
@@ -78,7 +81,8 @@ def score_targets(
         std = None if (kinds == KindType.BINARY).all() else test.unscaled_std(factor * predictive.std)
         corrected = calibration.probability(mean, shots[test.lines])
         mean = torch.where(test.kinds == KindType.BINARY, corrected, mean)
-    return score(test.truth, test.unscaled(mean), test.lines.numpy(), kinds, std)
+    ranking = predictive.mean.double().numpy()
+    return score(test.truth, test.unscaled(mean), test.lines.numpy(), kinds, std, ranking)
 
 
 def runs_of(
@@ -108,7 +112,7 @@ def runs_of(
 
 @torch.no_grad()
 def heads_of(adapter: Adapter, context: FeatureBatch, states: RowStates) -> Heads:
-    """Return the heads that an adapter makes of any number of features; ``states`` are refined."""
+    """Adapt any number of features in batches; ``states`` are refined."""
     parts = torch.split(torch.arange(len(context)), _FEATURES_AT_ONCE)
     return Heads.concatenate([adapter.adapt(context.take(part), states) for part in parts])
 
@@ -118,7 +122,7 @@ class HeldOutRows:
     """The tests of held-out rows in one split, for models with one binary link."""
 
     known: FeatureBatch  # the known features with a target, with all their training observations
-    rows: RowTest  # at known features
+    rows: RowTest  # the held-out rows at known features
     new: KShotTest  # the new features
     both: Targets | None  # the cells of held-out rows and new features, if there are any
 
@@ -135,8 +139,8 @@ class HeldOutRows:
     ) -> HeldOutRows | None:
         """Build the tests; return None if no held-out row has enough observations of known features.
 
-        ``table`` has the training rows and ``held_out`` the others; both have all features, of the same
-        kinds.
+        ``table`` has the training rows and ``held_out`` the held-out rows; both have all features,
+        with the same kinds.
         """
         modelled = modelled_table(held_out, link)
         known_features = modelled.with_features(split.train)
@@ -149,12 +153,12 @@ class HeldOutRows:
             modelled.with_features(split.meta_test),
             held_out.kinds.take(split.meta_test),
         )
-        return cls(known, rows, new, both_few(new_features, new_kinds, rows, new))
+        return cls(known, rows, new, new_cell_targets(new_features, new_kinds, rows, new))
 
 
 @torch.no_grad()
-def score_rows(method: str, trained: Trained, test: HeldOutRows, split: int = 0) -> list[Run]:
-    """Score one method on new rows at every number of observations, and on new features at new rows."""
+def score_rows(method: str, trained: TrainedParts, test: HeldOutRows, split: int = 0) -> list[Run]:
+    """Score ``method`` on new rows at every number of observations, and on new features at new rows."""
     part, knowledge, rows = trained.adapters[method], trained.knowledge, test.rows
     adapter, calibration, likelihood = part.adapter, part.calibration, knowledge.likelihood
     trained_states = adapter.refine(knowledge.states)
@@ -169,19 +173,19 @@ def score_rows(method: str, trained: Trained, test: HeldOutRows, split: int = 0)
         scores = score_targets(rows, predictive, test.known.shots, calibration)
         runs += runs_of(scores, split, method, None, shots)
     if test.both is not None:
-        context = test.new.context(BOTH)
+        context = test.new.context(NEW_CELL_SHOTS)
         new_heads = heads_of(adapter, context, trained_states)
-        predictive = test.both.predict(new_heads, states(BOTH), likelihood)
+        predictive = test.both.predict(new_heads, states(NEW_CELL_SHOTS), likelihood)
         scores = score_targets(test.both, predictive, context.shots, calibration)
-        runs += runs_of(scores, split, method, BOTH, BOTH)
+        runs += runs_of(scores, split, method, NEW_CELL_SHOTS, NEW_CELL_SHOTS)
     return runs
 
 
 def known_heads(adapter: Adapter, knowledge: Knowledge, known: FeatureBatch, states: RowStates) -> Heads:
-    """Return the heads that a fitted model has for the features of its backbone.
+    """Return the heads of the backbone's features in a fitted model.
 
     A streaming adapter makes them from all observations of a feature; with any other adapter a model keeps
-    the backbone's heads. ``states`` are those of the training rows, refined.
+    the backbone's heads. ``states`` are the refined states of the training rows.
     """
     if adapter.streaming:
         return heads_of(adapter, known, states)

@@ -1,4 +1,4 @@
-"""Split features and rows into those that train and those held out."""
+"""Split the features and rows of a table: some train, the others are held out as new."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from headstart.table import Table
 class FeatureSplit:
     """Positions of a table's features in ascending order."""
 
-    train: NDArray[np.int64]  # these train the backbone
-    meta_train: NDArray[np.int64]  # these train the adapters; without a meta_share, the same as ``train``
-    meta_test: NDArray[np.int64]  # these are held out as new
+    train: NDArray[np.int64]  # train the backbone
+    meta_train: NDArray[np.int64]  # train the adapters; without a meta_share, the same as ``train``
+    meta_test: NDArray[np.int64]  # held out as new
 
 
 def split_features(
@@ -44,7 +44,7 @@ def split_features(
         Seed of the random order.
     by : str, optional
         Metadata column of numbers or dates, such as the year. The features with the smallest values
-        train the backbone, those with the largest are held out. Features with equal values are in
+        train the backbone, features with the largest are held out. Features with equal values are in
         random order. A feature without a value counts as the oldest.
 
     Returns
@@ -69,10 +69,10 @@ def split_features(
             raise InputError(f"{name} must be between 0 and 1; got {share!r}")
     order = np.random.default_rng(seed).permutation(len(table.features))
     if by is not None:
-        order = order[np.argsort(_times(table, by)[order], kind="stable")]
-    kept = _count((1 - test_share) * len(order))
-    train = kept if meta_share is None else _count((1 - test_share) * (1 - meta_share) * len(order))
-    parts = {"train": order[:train], "meta-train": order[train:kept], "meta-test": order[kept:]}
+        order = order[np.argsort(_column_numbers(table, by)[order], kind="stable")]
+    known = _count((1 - test_share) * len(order))
+    train = known if meta_share is None else _count((1 - test_share) * (1 - meta_share) * len(order))
+    parts = {"train": order[:train], "meta-train": order[train:known], "meta-test": order[known:]}
     if meta_share is None:
         parts["meta-train"] = parts["train"]
     for name, part in parts.items():
@@ -86,11 +86,15 @@ def split_features(
 
 
 def _count(number: float) -> int:
-    """Round to whole features; first to six decimals, because 0.9 · 10 can be computed as 8.999…"""
+    """Round a number of features to a whole number.
+
+    It is first rounded to six decimals, because a product such as 0.7 · 10 is not exact in floating point.
+    """
+
     return int(np.rint(np.round(number, 6)))
 
 
-def _times(table: Table, by: str) -> NDArray[np.float64]:
+def _column_numbers(table: Table, by: str) -> NDArray[np.float64]:
     """Return the metadata column ``by`` as numbers; a missing value is smaller than all others."""
     if table.metadata is None:
         raise InputError(f"cannot split by {by!r}: the table has no feature metadata")
@@ -104,13 +108,13 @@ def _times(table: Table, by: str) -> NDArray[np.float64]:
         column = column.cast(pa.timestamp("us")).cast(pa.int64())
     elif not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
         raise InputError(f"cannot split by {by!r}: it holds {column.type}, not numbers or dates")
-    times = column.cast(pa.float64()).to_numpy()
-    return np.where(np.isnan(times), -np.inf, times)
+    numbers = column.cast(pa.float64()).to_numpy()
+    return np.where(np.isnan(numbers), -np.inf, numbers)
 
 
-MOST_ROWS = 500  # more would take observations from training, and make metrics hardly more precise
+MAX_TEST_ROWS = 500  # more would take observations from training, with little gain in precision
 
-LEAST_ROWS = 4  # that must remain for training
+MIN_TRAINING_ROWS = 4
 
 
 def draw_rows(table: Table, share: float, seed: int) -> NDArray[np.int64]:
@@ -146,8 +150,8 @@ def draw_rows(table: Table, share: float, seed: int) -> NDArray[np.int64]:
     if share == 0:
         return np.zeros(0, np.int64)
     observed = np.unique(table.row_index)
-    count = min(round(share * len(observed)), MOST_ROWS)
-    if count == 0 or len(observed) - count < LEAST_ROWS:
+    count = min(round(share * len(observed)), MAX_TEST_ROWS)
+    if count == 0 or len(observed) - count < MIN_TRAINING_ROWS:
         problem = "none is held out" if count == 0 else f"only {len(observed) - count} are left to train on"
         raise InputError(
             f"{for_user('test_rows', '--test-rows')} {share:g}: of {len(observed)} rows with observations "
@@ -165,15 +169,15 @@ def split_rows(table: Table, rows: NDArray[np.int64]) -> tuple[Table, Table]:
 
 
 def usable_row_shots(table: Table, shots: tuple[int, ...], known_share: float) -> tuple[int, ...]:
-    """Return those of ``shots`` that leave a target to half of the rows.
+    """Return the ``shots`` that leave a target to half of the rows.
 
-    They do not depend on a split, so that all splits have the same: ``known_share`` of a row's
-    observations are expected to be of features of the backbone, and only these are contexts or targets.
+    They are the same for all splits. Only observations of the backbone's features are contexts or targets;
+    they are expected to be ``known_share`` of a row's observations.
 
     Raises
     ------
     InputError
-        If they are not valid, or if the table allows none of them.
+        If ``shots`` are not valid, or if the table allows none of them.
     """
     ordered = check_shots(shots)
     counts = np.bincount(table.row_index)

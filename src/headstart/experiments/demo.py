@@ -1,4 +1,4 @@
-"""Run the demo: train a model on real ratings of films and add new films to it."""
+"""Run the demo (``headstart demo``): train a model on real film ratings and add new films to it."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ SHOTS = (0, 1, 2, 4, 8, 16, 32)
 
 BASELINES = ("mean", "mean-head", "knn-10")
 
-HELD_OUT = 0.15  # of the films
+TEST_SHARE = 0.15  # of the films, held out as new
 
 
 @dataclass(frozen=True)
-class Story:
-    """One film, added with more and more ratings: predictions for some users, and their true ratings."""
+class FilmPredictions:
+    """Predictions of a new film for some users at several numbers of shots, and their true ratings."""
 
     film: str
     users: list[str]
@@ -45,7 +45,7 @@ class DemoOutcome:
     table: Table
     model: Headstart
     results: Results
-    story: Story
+    film: FilmPredictions
 
 
 def run_demo(out: Path, reporter: Reporter, seed: int = 0) -> DemoOutcome:
@@ -55,18 +55,16 @@ def run_demo(out: Path, reporter: Reporter, seed: int = 0) -> DemoOutcome:
     out.mkdir(parents=True, exist_ok=True)
     table = movielens_small()
     reporter.say(table.describe())
-    films = np.random.default_rng(seed).permutation(len(table.features))[
-        : int(HELD_OUT * len(table.features))
-    ]
-    new = table.with_features(np.sort(films))
+    order = np.random.default_rng(seed).permutation(len(table.features))
+    new = table.with_features(np.sort(order[: int(TEST_SHARE * len(order))]))
     model = Headstart(random_state=seed, quiet=reporter.quiet).fit(table.without_features(new.features))
     results = compare(model, new, seed)
     results.save(out / "results.json")
     write_picture(out / "kshot.png", results, ["rmse"])
     write_bytes(out / "report.html", html_report(results, title="New films").encode())
-    story = follow_film(model, new, seed)
+    film = predict_film(model, new, seed)
     model.save(out / "films.headstart")
-    return DemoOutcome(table, model, results, story)
+    return DemoOutcome(table, model, results, film)
 
 
 def compare(model: Headstart, new: Table, seed: int) -> Results:
@@ -107,8 +105,8 @@ def compare(model: Headstart, new: Table, seed: int) -> Results:
     return Results(data=data, settings=settings, runs=runs)
 
 
-def follow_film(model: Headstart, new: Table, seed: int, users: int = 6) -> Story:
-    """Add the new film with the most ratings, with 0, 4 and 16 of them, and predict other users' ratings."""
+def predict_film(model: Headstart, new: Table, seed: int, users: int = 6) -> FilmPredictions:
+    """Predict the new film with the most ratings for ``users`` users, from 0, 4 and 16 ratings of others."""
     film = new.features[int(np.argmax(new.counts))]
     position = new.features.position(film)
     ratings = list(new.observations_of(film).items())
@@ -123,4 +121,4 @@ def follow_film(model: Headstart, new: Table, seed: int, users: int = 6) -> Stor
         predicted[shots] = [prediction[user, film] for user in names]
         if shots < 16:
             model.remove_feature(film)
-    return Story(film, names, [value for _, value in targets], predicted)
+    return FilmPredictions(film, names, [value for _, value in targets], predicted)

@@ -1,4 +1,4 @@
-"""Run experiments and publish their pictures, reports and numbers."""
+"""Run the paper's experiments (``headstart reproduce``) and write their pictures, reports and numbers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ PAPER_RATIOS = {"knn-10": (3.5, 3.5, 3.4), "train-10": (3.6, 4.6, 5.4)}  # from 
 class Reproduction:
     """Reproduce one experiment of the paper, or all of them.
 
-    The constructor checks all arguments, before any work begins.
+    The constructor checks all arguments before any work.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class Reproduction:
     data : str or Path, optional
         The folder of the data sets.
     splits, seed : int
-        The number of random splits of the features, and the seed of the first.
+        The number of random splits of the features, and the seed of the first split.
     preset : str
         "paper" for the paper's settings, or "tuned".
     quick : bool
@@ -132,7 +132,7 @@ class Reproduction:
         write_json(facts_file, self._identity)
 
     def _benchmarks(self) -> dict[str, Benchmark]:
-        """Return the benchmark of each study; missing or damaged data sets are reported here."""
+        """Return the benchmark of each study; raise an error if a data set is missing or damaged."""
         tables: dict[str, Table] = {}
         benchmarks = {}
         for name, methods in self.methods.items():
@@ -188,7 +188,7 @@ def select_part(experiment: Experiment, study: str, results: Results, timings: S
     order = {method: i for i, method in enumerate(methods)}
     return StudyPart(
         study,
-        Results.merged(data, settings, [runs]),
+        Results.from_splits(data, settings, [runs]),
         sorted(selected, key=lambda timing: (order[timing.method], timing.shots)),
     )
 
@@ -206,7 +206,7 @@ def main_metric(results: Results) -> str:
 
 
 def panels(experiment: Experiment, parts: Sequence[StudyPart]) -> list[Panel]:
-    """Return the panels of a picture: one per study, or one per initial head for fine-tuning."""
+    """Return the panels of a picture: one per study or, for fine-tuning, one per initial head."""
     result = []
     for study, results, timings in parts:
         title, metric = str(results.data["name"]), METRICS[main_metric(results)]
@@ -273,7 +273,7 @@ def publish(
 
 
 def versions() -> dict[str, Any]:
-    """Return the versions and the machine that the numbers were computed with."""
+    """Return the versions of the software, the number of threads and the machine."""
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -285,7 +285,7 @@ def versions() -> dict[str, Any]:
 
 
 def ratio_table(timings: Sequence[Timing], to: str = "chn") -> TextTable:
-    """Return the times of the methods divided by those of ``to``, and the same ratios in the paper."""
+    """Return the times of the methods divided by the times of ``to``, beside the ratios in the paper."""
     shots = sorted({timing.shots for timing in timings})
     medians: dict[tuple[str, int], float] = {
         (method, k): float(
@@ -323,7 +323,7 @@ def _markdown(experiment: Experiment, parts: Sequence[StudyPart], image: str) ->
 
 
 def _first_tables(experiment: Experiment, part: StudyPart) -> list[TextTable]:
-    """Return the tables to show first: the times, in an experiment about times."""
+    """Return the tables to show first: for an experiment about times, the times and their ratios."""
     return [timing_table(part.timings), ratio_table(part.timings)] if experiment.shows == "times" else []
 
 

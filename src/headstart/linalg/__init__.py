@@ -1,1 +1,1 @@
-"""Linear algebra that knows no model: packed matrices, ragged batches, posteriors, ridge regression."""
+"""Linear algebra of the models: packed matrices, ragged batches, posteriors, ridge regression."""

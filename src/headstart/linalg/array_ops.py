@@ -1,10 +1,9 @@
 """Linear algebra for batches (torch) and single items (numpy with LAPACK).
 
-Formulas in ``gaussian`` and ``laplace`` are written once with these primitives. A batch of features is a
-torch tensor with a leading axis, so that it can be differentiated and moved to a device. A single feature
-is a numpy array without that axis: its matrices are so small that the overhead of several hundred torch
-calls would exceed the arithmetic. Both have ``@``, ``.mT``, indexing and arithmetic in common; everything
-else that the formulas need is here.
+``gaussian`` and ``laplace`` use these primitives to write each formula once. A batch of features is a torch
+tensor with a leading axis, which can be differentiated and moved to a device. A single feature is a numpy
+array without that axis: its matrices are so small that the overhead of torch calls exceeds the arithmetic.
+Both libraries have ``@``, ``.mT``, indexing and arithmetic in common; the other operations are here.
 """
 
 from __future__ import annotations
@@ -29,25 +28,24 @@ LinAlgError: type[RuntimeError] = torch.linalg.LinAlgError  # type: ignore[attr-
 
 @cache
 def _lapack() -> Any:
-    """Return SciPy's LAPACK, imported at its first use: few uses of the package need it."""
+    """Import SciPy's LAPACK at its first use: importing it takes time, and few commands need it."""
     from scipy.linalg import lapack
 
     return lapack
 
 
-_JITTER = 1e-7  # added to a diagonal, relative to its largest entry, where rounding made it indefinite
+_JITTER = 1e-7  # added to the diagonal of an indefinite matrix, relative to its largest entry
 
 
 def cholesky(matrices: A) -> A:
-    """Return the lower triangular root of each positive definite matrix (…, n, n).
+    """Compute the lower Cholesky factor of each positive definite matrix (…, n, n).
 
-    Precisions are sums of positive semi-definite terms. Where rounding made one indefinite, its diagonal
-    is raised a little.
+    If rounding made a matrix indefinite, a small number is added to its diagonal.
 
     Raises
     ------
     LinAlgError
-        If a matrix is not positive definite even then, or is not finite.
+        If a matrix is still not positive definite, or not finite.
     """
     if isinstance(matrices, np.ndarray):
         return _each(_cholesky_one, matrices)
@@ -61,6 +59,7 @@ def cholesky(matrices: A) -> A:
 
 
 def _cholesky_one(matrix: Array) -> Array:
+    """Compute the lower Cholesky factor of one matrix (n, n)."""
     dpotrf = _lapack().dpotrf
     lower, info = dpotrf(matrix, lower=1)
     if info:
@@ -96,16 +95,9 @@ def cholesky_inverse(lower: A) -> A:
 
 
 def _cholesky_inverse_one(lower: Array) -> Array:
-    triangle = _lapack().dpotri(lower, lower=1)[0]
-    return cast(Array, triangle.ravel(order="F").take(_mirror(len(triangle))))
-
-
-@cache
-def _mirror(size: int) -> Array:
-    """Return where each entry of a symmetric matrix is in its lower triangle, column by column."""
-    down, across = np.indices((size, size))
-    positions: Array = np.minimum(down, across) * size + np.maximum(down, across)
-    return positions
+    # LAPACK's dpotri starts threads even for small matrices, which takes milliseconds on a busy machine.
+    inverse = _lapack().dtrtri(lower, lower=1)[0]
+    return cast(Array, inverse.T @ inverse)
 
 
 def add_identity(matrices: A) -> A:
@@ -128,7 +120,7 @@ def weighted_gram(rows: A, weights: A) -> A:
     """Return Σ w·a·aᵀ over the rows a of each item: (…, n, size) and (…, n) to (…, size, size)."""
     if isinstance(rows, np.ndarray):
         scaled = rows * np.sqrt(weights)[..., None]
-        return cast(Array, scaled.T @ scaled)  # BLAS computes half of a symmetric product
+        return cast(Array, scaled.T @ scaled)  # BLAS computes only half of a symmetric product
     return (rows * weights[..., None]).mT @ rows
 
 
@@ -144,7 +136,7 @@ def multiply_each(items: A, matrices: A) -> A:
 
 def multiply_vectors(vectors: A, matrices: A) -> A:
     """Return vᵀ·M of vectors (…, n) and matrices (…, n, k): (…, k)."""
-    return (vectors[..., None, :] @ matrices)[..., 0, :]  # from the left: far faster in torch
+    return (vectors[..., None, :] @ matrices)[..., 0, :]  # faster in torch than matrix · vector
 
 
 def append_column(matrices: A, vectors: A) -> A:
@@ -186,7 +178,7 @@ def jaakkola_slope(outputs: A) -> A:
 
 
 def at_least(numbers: A, least: float) -> A:
-    """Return the numbers, and ``least`` in place of those below it."""
+    """Return the maximum of each number and ``least``."""
     if isinstance(numbers, np.ndarray):
         return np.maximum(numbers, least)
     return numbers.clamp(min=least)
@@ -203,7 +195,7 @@ def logarithm(numbers: A) -> A:
 
 
 def to_double(numbers: A) -> A:
-    """Return the numbers in double precision, in which single items always are."""
+    """Convert a batch to double precision; single items already have it."""
     return numbers if isinstance(numbers, np.ndarray) else numbers.double()
 
 
@@ -215,7 +207,7 @@ def to_precision_of(numbers: A, other: A) -> A:
 
 
 def _each(function: Any, *stacks: Array) -> Array:
-    """Call a function of matrices for each item of stacks (…, n, k) of a single leading axis, if any."""
+    """Apply a function of matrices to ``stacks`` (…, n, k), which have at most one leading axis."""
     if not stacks[0].size:  # LAPACK refuses empty matrices
         return stacks[-1].copy()
     if stacks[0].ndim == 2:

@@ -1,9 +1,9 @@
-"""Compute Gaussian posteriors of heads from their contexts.
+"""Gaussian posteriors of heads given their contexts.
 
 A head θ = (w, b) has P ≥ 1 alternative priors N(mean, root·rootᵀ), and an observation x of a row with the
-activation d has the likelihood N(θ·[d; 1], 1/weight). The posterior under each prior and its evidence come
-in closed form; ``mix`` joins them. Tensors are batches, ``(features, …)``; numpy arrays are one feature
-and have no such axis: see ``array_ops``.
+activation d has the likelihood N(θ·[d; 1], 1/weight). The posterior under each prior and its evidence have
+a closed form; ``mix`` averages them. Tensors are batches (features, …); numpy arrays are one feature, without
+the first axis: see ``array_ops``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from headstart.linalg.packed import append_one, pack, squares, unpack
 from headstart.linalg.ragged import pad, row_slices, segment_sum
 from headstart.table.cells import Cells
 
-TEMPER = 2.0  # shots at which the logarithm of the evidence counts half
+TEMPER = 2.0  # shots at which ``temper`` is one half
 
 _MAX_PADDING = 4  # entries of a padded block per observation, at most
 
@@ -42,13 +42,13 @@ _MAX_PADDING = 4  # entries of a padded block per observation, at most
 class ContextSums(NamedTuple):
     """Sufficient statistics of contexts: sums over observations x with weights w."""
 
-    counts: Numbers  # (features,): the sum of what observations count
+    counts: Numbers  # (features,): the number of observations, or the sum of their age weights
     total: Numbers  # (features, size, size): Σ w·[d; 1][d; 1]ᵀ
     linear: Numbers  # (features, size): Σ w·x·[d; 1]
     squares: Numbers  # (features,): Σ w·x²
 
     def pack(self) -> Numbers:
-        """Join the sums into one vector for each feature, which ``unpack_sums`` splits."""
+        """Concatenate the sums into one vector for each feature; ``unpack_sums`` splits it."""
         packed = pack(self.total)
         if isinstance(packed, np.ndarray):
             return np.concatenate([[self.counts], packed, self.linear, [self.squares]])
@@ -56,7 +56,7 @@ class ContextSums(NamedTuple):
 
 
 def packed_length(size: int) -> int:
-    """Return the number of sums of a head of ``size`` parameters."""
+    """Return the length of packed ``ContextSums`` of heads with ``size`` parameters."""
     return size * (size + 1) // 2 + size + 2
 
 
@@ -69,13 +69,17 @@ def unpack_sums(packed: Tensor, size: int) -> ContextSums:
 
 
 class Posterior(NamedTuple):
-    """The posteriors of heads under each of P priors."""
+    """Posteriors of heads under each of P priors.
+
+    The covariance is gainᵀ·gain if ``prior_covariances`` is None, else prior covariance − gainᵀ·gain. The
+    residuals r from the prior's predictions have the covariance V under the prior.
+    """
 
     mean: Numbers  # (features, P, size)
-    gain: Numbers  # (features, P, n, size): the covariance is gainᵀ·gain, or what this takes from the prior's
-    prior_covariances: Numbers | None  # (P, size, size): of the priors, if gainᵀ·gain is to be subtracted
-    unexplained: Numbers  # (features, P): rᵀ·V⁻¹·r of the residuals r, whose covariance under the prior is V
-    half_log_determinant: Numbers  # (features, P): ½·log |V| without the terms that all priors have in common
+    gain: Numbers  # (features, P, n, size)
+    prior_covariances: Numbers | None  # (P, size, size)
+    unexplained: Numbers  # (features, P): rᵀ·V⁻¹·r
+    half_log_determinant: Numbers  # (features, P): ½·log |V|, without terms common to all priors
 
     @property
     def log_evidence(self) -> Numbers:
@@ -85,14 +89,14 @@ class Posterior(NamedTuple):
     @property
     def covariance(self) -> Numbers:
         """The covariance under each prior: (features, P, size, size)."""
-        known = self.gain.mT @ self.gain
-        return known if self.prior_covariances is None else self.prior_covariances - known
+        product = self.gain.mT @ self.gain
+        return product if self.prior_covariances is None else self.prior_covariances - product
 
 
 def condition_on_sums(sums: ContextSums, means: Numbers, roots: Numbers) -> Posterior:
     """Condition P priors on the sums of contexts.
 
-    The priors have the means ``means`` (features, P, size) and the covariances root·rootᵀ of ``roots``
+    The priors have the ``means`` (features, P, size) and the covariances root·rootᵀ with ``roots``
     (P, size, size).
     """
     linear = sums.linear[..., None, :]
@@ -106,10 +110,10 @@ def condition_on_rows(
 ) -> Posterior:
     """Condition P priors on padded contexts.
 
-    ``rows`` (features, shots, size) are the activations with a 1, ``values`` and ``weights``
-    (features, shots) the observations and their precisions, 0 where padded; ``means`` and ``roots`` are as
-    in ``condition_on_sums``. With fewer shots than parameters the systems are shots × shots (Woodbury's
-    identity), which is another algorithm: it costs less the fewer shots there are.
+    ``rows`` (features, shots, size) are the activations with a 1; ``values`` and ``weights``
+    (features, shots) are the observations and their precisions, 0 where padded; ``means`` and ``roots`` are
+    as in ``condition_on_sums``. With fewer shots than parameters, Woodbury's identity makes the systems
+    shots × shots, at a lower cost.
     """
     residuals = values[..., None, :] - means @ rows.mT  # (features, P, shots)
     if rows.shape[-2] >= rows.shape[-1]:
@@ -139,7 +143,7 @@ def _condition(
     ``total`` is (features, size, size), ``linear`` (features, P, size) and ``squared`` (features, P).
     """
     white = add_identity(roots.mT @ multiply_each(total, roots))
-    # Double precision: the precisions of many observations span more than single precision holds.
+    # Double precision: with many observations the matrix is too ill-conditioned for single precision.
     lower = cholesky(to_double(white))
     right = append_column(to_double(roots.mT), multiply_vectors(linear, roots))
     solved = to_precision_of(solve_lower(lower, right), roots)
@@ -151,8 +155,8 @@ def _condition(
 def mix(posterior: Posterior, shares: Numbers | None, counts: Numbers) -> tuple[Numbers, Numbers]:
     """Return mean (features, size) and covariance (features, size, size) of a mixture of posteriors.
 
-    ``shares`` (P,) are the prior probabilities of the priors, None if there is only one. Their posterior
-    probabilities follow from the evidence, tempered by the ``counts`` (features,) of shots.
+    ``shares`` (P,) are the prior probabilities of the P priors, None if P = 1. Their posterior probabilities
+    follow from the evidence, tempered by the number of shots ``counts`` (features,).
     """
     mean, gain, covariances = posterior.mean, posterior.gain, posterior.prior_covariances
     if shares is None:
@@ -170,16 +174,16 @@ def mix(posterior: Posterior, shares: Numbers | None, counts: Numbers) -> tuple[
 
 
 def temper(counts: Numbers) -> Numbers:
-    """Return the exponent of the evidence of ``counts`` shots: one or two fit any prior by chance."""
+    """Return an exponent below 1 for the evidence of few shots, which can fit any prior by chance."""
     return counts / (counts + TEMPER)
 
 
 def sum_contexts(cells: Cells, activation: Tensor, weights: Tensor) -> ContextSums:
     """Compute the sums over the contexts of features in double precision.
 
-    ``cells`` has one line per feature and points at rows of ``activation`` (rows, size − 1); ``weights``
-    (n,) are those of the observations. Products of matrices are faster than many of vectors: one for a
-    single feature, in blocks if it is long, and a padded block for features of similar shots.
+    ``cells`` has one line per feature and indexes rows of ``activation`` (rows, size − 1); ``weights`` (n,)
+    are the precisions of the observations. A single feature, or features of similar shots in a padded block,
+    use matrix products, which are faster than outer products of each observation.
     """
     values, counts = cells.values.double(), cells.weighted_counts.double()
     if len(cells) == 1:
@@ -198,6 +202,7 @@ def sum_contexts(cells: Cells, activation: Tensor, weights: Tensor) -> ContextSu
 
 
 def _sum_one_context(cells: Cells, activation: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute total (size, size) and linear sums (size,) of one context, in blocks that fit in memory."""
     size = activation.shape[1] + 1
     total, linear = weights.new_zeros(size, size), weights.new_zeros(size)
     for part in row_slices(len(weights), 32 * size):

@@ -1,12 +1,13 @@
-"""Compute posteriors of heads behind the logistic link by Laplace's approximation.
+"""Posteriors of heads behind the logistic link, by Laplace's approximation.
 
-As in ``gaussian``, heads are computed in whitened coordinates, θ = prior + root·t with t ~ N(0, 1), and
-tensors are batches while numpy arrays are one feature.
+As in ``gaussian``, the unknowns are whitened, θ = prior + root·t with t ~ N(0, 1); tensors are batches, and
+numpy arrays are one feature.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import numpy as np
@@ -30,11 +31,11 @@ from headstart.linalg.array_ops import (
     weighted_gram,
 )
 
-_BOUNDED_STEPS = 4  # with the curvature of a bound, before Newton's own
-_BATCH_STEPS = 12
-_MAX_STEPS = 30  # of a single feature after the bounded ones
-_TOLERANCE = 1e-11  # the length of a step, in standard deviations of the prior, at which it has converged
-_MIN_SLOPE = 1e-7  # where all outputs are certain, rounding must not leave a negative curvature
+_BOUNDED_STEPS = 4  # first steps, with the curvature of a bound instead of the Hessian
+_BATCH_STEPS = 12  # steps of a batch
+_MAX_STEPS = 30  # steps of a single feature after the bounded ones
+_TOLERANCE = 1e-11  # step length at convergence, in standard deviations of the prior
+_MIN_SLOPE = 1e-7  # keeps the curvature positive despite rounding, if all outputs are certain
 
 
 def classify(
@@ -49,15 +50,15 @@ def classify(
 ) -> tuple[Numbers, Numbers]:
     """Return mean (features, size) and covariance (features, size, size) of logistic heads.
 
-    ``rows`` (features, shots, size) are the activations with a 1, scaled by ``probit_scale`` where a
-    row's own noise flattens its link; ``values`` (features, shots) are in [0, 1] and ``weights`` multiply
-    their log-likelihoods. The prior has the mean ``prior`` (features, size) and the covariance root·rootᵀ.
+    ``rows`` (features, shots, size) are the activations with a 1, scaled by ``probit_scale`` if rows have
+    noise; ``values`` (features, shots) are in [0, 1]; ``weights`` (features, shots) multiply the
+    log-likelihoods. The prior has the mean ``prior`` (features, size) and the covariance root·rootᵀ.
 
-    Newton's method finds the mode, of which there is only one. Its first steps take the curvature of
-    Jaakkola and Jordan's bound, which never overshoots: far from the mode Newton's own steps may diverge.
-    A batch takes a fixed number of steps. A single feature stops at convergence, and may begin at
-    ``start`` (size,), a head close to the mode. If each of several processes has a part of the shots,
-    ``reduce`` adds gradient and curvature up over the processes.
+    Newton's method finds the mode, which is unique. Far from the mode its steps can diverge: the first steps
+    use the curvature of Jaakkola and Jordan's bound, which never overshoot. A batch takes a fixed number of
+    steps. A single feature stops at convergence, and begins at ``start`` (size,), a head close to the mode,
+    if given. If each of several processes has a part of the shots, ``reduce`` adds up gradients and
+    curvatures over processes.
     """
     prior_outputs = multiply_vectors(prior, rows.mT)
     if isinstance(rows, np.ndarray):
@@ -71,8 +72,8 @@ def classify(
         system, begin = _NewtonOverShots(rows @ root, prior_outputs, values, weights), values.double()
     else:
         system, begin = _NewtonOverHead(rows @ root, prior_outputs, values, weights, reduce), prior
-    # At the mode a Newton step does not depend on where it started, so the last two steps alone
-    # carry the exact gradient: one for the mean, one for the covariance around it.
+    # A Newton step that ends at the mode does not depend on its start, so the last two steps alone
+    # give the exact gradient: one for the mean, one for the covariance.
     with torch.no_grad():
         point, _ = system.iterate(torch.zeros_like(begin), _BOUNDED_STEPS, _BATCH_STEPS - 2)
     point, _ = system.step(point, bounded=False)
@@ -83,7 +84,7 @@ def classify(
 def _posterior_of_one(
     newton: _NewtonOverHead, start: Array | None, prior: Array, root: Array
 ) -> tuple[Array, Array]:
-    """Converge from ``start`` or, where that fails, from the prior with more and more bounded steps."""
+    """Converge from ``start`` or, if that fails, from the prior with increasingly many bounded steps."""
     attempts = [(np.zeros_like(prior), bounded) for bounded in (_BOUNDED_STEPS, 4 * _BOUNDED_STEPS)]
     if start is not None:
         attempts.insert(0, (start, 0))
@@ -94,8 +95,8 @@ def _posterior_of_one(
     raise ArithmeticError("Newton's method does not converge")
 
 
-class _Newton:
-    """Newton's method for the mode of logistic heads; subclasses differ in the systems they solve."""
+class _Newton(ABC):
+    """Newton's method for the mode of logistic heads; subclasses solve systems of different size."""
 
     def __init__(
         self,
@@ -105,26 +106,26 @@ class _Newton:
         weights: Numbers,
         reduce: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        """``white`` (features, shots, size) are rows·root, ``prior_outputs`` (features, shots) rows·prior."""
+        """Initialise with ``white`` = rows·root and ``prior_outputs`` = rows·prior (features, shots)."""
         self.white, self.prior_outputs, self.values, self.weights = white, prior_outputs, values, weights
         self.reduce = reduce
 
+    @abstractmethod
     def step(self, point: Numbers, *, bounded: bool) -> tuple[Numbers, tuple[Numbers, ...]]:
-        """Return the next point, and a factor of the curvature at the present one."""
-        raise NotImplementedError
+        """Return the next point, and a factorisation of the curvature at ``point``."""
 
+    @abstractmethod
     def posterior(
         self, point: Numbers, factor: tuple[Numbers, ...], prior: Numbers, root: Numbers
     ) -> tuple[Numbers, Numbers]:
-        """Return mean and covariance of heads from the mode and the factor of its curvature."""
-        raise NotImplementedError
+        """Return mean and covariance of heads, given the mode ``point`` and its curvature's ``factor``."""
 
     def iterate(
         self, point: Numbers, bounded: int, steps: int, tolerance: float | None = None
     ) -> tuple[Numbers, tuple[Numbers, ...] | None]:
         """Take up to ``steps`` steps, the first ``bounded`` of them with the curvature of the bound.
 
-        With a ``tolerance``, stop at convergence, and return no factor if it is not reached.
+        With a ``tolerance``, stop at convergence; without convergence the factor is None.
         """
         last, factor = math.inf, None
         for turn in range(steps):
@@ -149,7 +150,7 @@ class _Newton:
 
 
 class _NewtonOverHead(_Newton):
-    """Steps of t itself (features, size), by systems of size × size."""
+    """Newton steps of t (features, size), with systems of size × size."""
 
     def step(self, point: Numbers, *, bounded: bool) -> tuple[Numbers, tuple[Numbers, ...]]:
         white = self.white
@@ -170,10 +171,10 @@ class _NewtonOverHead(_Newton):
 
 
 class _NewtonOverShots(_Newton):
-    """The same steps of a (features, shots) in t = whiteᵀ·a, by systems of shots × shots.
+    """The same steps for a (features, shots) with t = whiteᵀ·a, and systems of shots × shots.
 
-    These are far smaller if there are fewer shots than parameters. With K = white·whiteᵀ, c the curvature,
-    B = 1 + √c·K·√c and b = c·K·a + residuals, a step leads to a = b − √c·B⁻¹·√c·K·b.
+    With fewer shots than parameters these systems are smaller. With K = white·whiteᵀ, the curvature c,
+    B = 1 + √c·K·√c and b = c·K·a + residuals, the next point is a = b − √c·B⁻¹·√c·K·b.
     """
 
     def __init__(self, white: Numbers, prior_outputs: Numbers, values: Numbers, weights: Numbers) -> None:
@@ -183,7 +184,7 @@ class _NewtonOverShots(_Newton):
     def step(self, point: Numbers, *, bounded: bool) -> tuple[Numbers, tuple[Numbers, ...]]:
         change = multiply_vectors(point, self.kernel)
         residuals, slopes = self.residuals_and_slopes(change, bounded=bounded)
-        # Two roots, not the root of the product: padding has weight 0, where the root has no gradient.
+        # Two roots instead of the root of the product, which has no gradient at padding (weight 0).
         scale = square_root(self.weights) * square_root(slopes)
         scaled = scale[..., None] * self.kernel
         lower = cholesky(add_identity(scaled * scale[..., None, :]))

@@ -1,4 +1,4 @@
-"""Store symmetric matrices by their packed lower triangles, and solve systems of them."""
+"""Symmetric matrices stored as packed lower triangles: conversion, products and linear systems."""
 
 from __future__ import annotations
 
@@ -45,11 +45,13 @@ def _unpacked_entries(size: int, device: torch.device) -> Tensor:
 
 @cache
 def _packed_entries_one(size: int) -> Array:
+    """Return ``_packed_entries`` in numpy."""
     return _packed_entries(size, _CPU).numpy()
 
 
 @cache
 def _unpacked_entries_one(size: int) -> Array:
+    """Return ``_unpacked_entries`` in numpy, as a matrix."""
     return _unpacked_entries(size, _CPU).numpy().reshape(size, size)
 
 
@@ -99,9 +101,9 @@ def squares(vectors: Tensor) -> Tensor:
 
 
 def quadratic_forms(vectors: Tensor, packed: Tensor, spread: Tensor | None = None) -> Tensor:
-    """Return vᵀ·M·v of every vector (n, size) with every packed matrix (m, …), as one product: (n, m).
+    """Compute vᵀ·M·v of all ``vectors`` (n, size) with all ``packed`` matrices (m, …): (n, m).
 
-    If ``spread`` (n, up to size) gives variances of the vectors' first entries, it is the expected form.
+    With ``spread`` (n, up to size), the variances of the first entries of vectors, compute the expectation.
     """
     down, across = triangle_indices(vectors.shape[-1], vectors.device)
     twice = torch.where(down == across, 1.0, 2.0).to(vectors.dtype)  # off the diagonal twice
@@ -112,9 +114,9 @@ def quadratic_forms(vectors: Tensor, packed: Tensor, spread: Tensor | None = Non
 
 
 def affine_form(vectors: Tensor, matrix: Tensor) -> Tensor:
-    """Return [v; 1]ᵀ·M·[v; 1] of every vector (n, size − 1) with one matrix (size, size): (n,).
+    """Compute [v; 1]ᵀ·M·[v; 1] of all ``vectors`` (n, size − 1) with one ``matrix`` (size, size): (n,).
 
-    For few matrices this costs far less than writing all squares of each vector.
+    For few matrices this is faster than ``quadratic_forms``, which needs the squares of all vectors.
     """
     products = torch.addmm(2 * matrix[-1, :-1], vectors, matrix[:-1, :-1])
     return (products * vectors).sum(1) + matrix[-1, -1]
@@ -140,7 +142,7 @@ def weighted_traces(packed: Tensor, metric: Tensor) -> Tensor:
 
 
 def positive(matrix: Tensor, relative: float = 1e-6) -> Tensor:
-    """Return a symmetric matrix with its diagonal raised by ``relative`` of itself and of its mean."""
+    """Symmetrise a matrix, and add ``relative`` · (diagonal + its mean) to the diagonal."""
     matrix = (matrix + matrix.mT) / 2
     diagonal = matrix.diagonal(dim1=-2, dim2=-1)
     raised = relative * (diagonal + diagonal.mean(-1, keepdim=True)) + 1e-12
@@ -148,16 +150,16 @@ def positive(matrix: Tensor, relative: float = 1e-6) -> Tensor:
 
 
 def inverse(covariance: Tensor) -> Tensor:
-    """Return the inverse of a covariance, computed in double precision, in the covariance's dtype."""
+    """Invert a covariance in double precision; return it in the dtype of ``covariance``."""
     exact = torch.cholesky_inverse(torch.linalg.cholesky(positive(covariance.double())))
     return exact.to(covariance.dtype)
 
 
 def solve(precision: Tensor, linear: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and covariance of Gaussians of this precision and precision × mean.
+    """Return mean and covariance of Gaussians with ``precision`` and ``linear`` = precision · mean.
 
     ``precision`` is (n, size, size) and ``linear`` (n, size). The systems are solved in double precision:
-    the precisions of near-duplicate columns span more than single precision holds.
+    near-duplicate columns make them too ill-conditioned for single precision.
     """
     covariance = cholesky_inverse(cholesky(precision.double()))
     mean = (covariance @ linear.double()[:, :, None])[:, :, 0]

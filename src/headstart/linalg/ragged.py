@@ -303,16 +303,24 @@ def blocks(
         start = stop
 
 
-def places(cells: Cells) -> Tensor:
+def positions_in_line(cells: Cells) -> Tensor:
     """Return the position of each observation within its line: (n,)."""
     return torch.arange(len(cells.index), device=cells.index.device) - cells.indptr[cells.lines]
+
+
+def ranks_in_line(cells: Cells, keys: Tensor) -> Tensor:
+    """Return the rank of each observation among those of its line, by ``keys`` (n,) in [0, 1): (n,)."""
+    order = torch.argsort(cells.lines + keys)
+    ranks = torch.empty_like(order)
+    ranks[order] = positions_in_line(cells)
+    return ranks
 
 
 def pad(numbers: Tensor, cells: Cells) -> Tensor:
     """Pad ``numbers`` of the observations (n, …) with zeros to a block (lines, most, …)."""
     most = int(cells.counts.max()) if len(cells.index) else 0
     block = numbers.new_zeros(len(cells), most, *numbers.shape[1:])
-    block[cells.lines, places(cells)] = numbers
+    block[cells.lines, positions_in_line(cells)] = numbers
     return block
 
 
@@ -341,7 +349,7 @@ def outputs_at(weights: Tensor, matrices: Tensor, vectors: Tensor, cells: Cells)
     for group in blocks(cells.counts, size):
         part = numbered.take(group)
         block = pad_rows(vectors, replace(part, index=cells.index[part.index]))
-        in_block = part.lines * block.shape[1] + places(part)
+        in_block = part.lines * block.shape[1] + positions_in_line(part)
         mean = (block @ weights[group][:, :, None]).view(-1)
         form = ((block @ unpack(matrices[group], size)) * block).sum(2).view(-1)
         means.append(mean.index_select(0, in_block))

@@ -244,7 +244,7 @@ class LooRidge:
         loo: Tensor = goal - residual / (1 - leverage.clamp(0, 1 - 1e-6))[:, None]
         return loo.to(targets.dtype)
 
-    def map(self, width: int) -> tuple[Tensor, Tensor]:
+    def linear_map(self, width: int) -> tuple[Tensor, Tensor]:
         """Return the coefficients of encoded metadata (width, size) and the constant (size,)."""
         size = self.coefficients.shape[1]
         matrix, constant = torch.zeros(width, size, dtype=torch.float64), self.coefficients[-1].clone()

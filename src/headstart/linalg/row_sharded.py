@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from headstart.distributed import ProcessGroup, process_group
-from headstart.linalg.ragged import column_sums, gram, places
+from headstart.linalg.ragged import column_sums, gram, ranks_in_line
 from headstart.table.cells import Cells, index_dtype, offsets, ranges
 
 _DRAW_SIZE = 2**22  # numbers drawn at a time; a multiple of 16, see ``draw_normal_rows``
@@ -136,6 +136,16 @@ def right_singular_vectors(part: Tensor) -> Tensor:
     return vectors
 
 
+def fix_signs(vectors: Tensor) -> Tensor:
+    """Choose the signs of the columns of ``vectors`` (n, columns) independently of the number of processes.
+
+    The largest entry of each column becomes positive. Without a launcher of processes nothing changes.
+    """
+    if not process_group().launched:
+        return vectors
+    return vectors * vectors.gather(0, vectors.abs().argmax(0)[None]).sign()
+
+
 # -- rows of other processes --------------------------------------------------------------------------
 
 
@@ -190,6 +200,12 @@ def gather_sample(most: int, *parts: Tensor, group: ProcessGroup | None = None) 
     return [group.all_gather(part.contiguous()) for part in parts]
 
 
+def gather_random_rows(part: Tensor, most: int, generator: torch.Generator) -> Tensor:
+    """Draw at most ``most`` global rows without replacement, and return them in any order."""
+    chosen = torch.randperm(global_count(len(part)), generator=generator)[:most]
+    return gather_rows(part[select_local(chosen, len(part))[1]])
+
+
 def select_local(chosen: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Find the ``chosen`` (m,) global rows that are among the ``count`` local ones.
 
@@ -198,6 +214,27 @@ def select_local(chosen: Tensor, count: int) -> tuple[Tensor, Tensor]:
     start = global_start(count)
     positions = torch.nonzero((chosen >= start) & (chosen < start + count))[:, 0]
     return positions, chosen[positions] - start
+
+
+def sample_rows(
+    cells: Cells, vectors: Tensor, most: int, generator: torch.Generator
+) -> tuple[Cells, Tensor, Tensor, int]:
+    """Draw at most ``most`` global rows, from cells with one line per local row.
+
+    Returns the observations and the ``vectors`` (rows, size) of the drawn local rows, the positions of these
+    observations among the observations of all drawn rows, and the number of the latter.
+    """
+    rows = global_count(len(cells))
+    if rows <= most:
+        start, total = process_group().span(len(cells.index))
+        return cells, vectors, torch.arange(start, start + len(cells.index)), total
+    sample = torch.randperm(rows, generator=generator)[:most]
+    positions, local = select_local(sample, len(cells))
+    counts = torch.zeros_like(sample)
+    counts[positions] = cells.counts[local]
+    counts = global_sum(counts)
+    observations = ranges(offsets(counts)[positions], counts[positions])
+    return cells.take(local), vectors[local], observations, int(counts.sum())
 
 
 def gather_cells(cells: Cells, rows: int) -> Cells:
@@ -227,7 +264,7 @@ def sample_by_feature(cells: Cells, rows: int, most: int, generator: torch.Gener
     before, all_counts = counts[: group.rank].sum(0), counts.sum(0)
     positions = ranges(offsets(all_counts)[:-1] + before, cells.counts)
     keys = draw_uniform_at(positions, int(all_counts.sum()), generator)
-    smallest = _smallest_keys(cells, keys, most)
+    smallest = ranks_in_line(cells, keys) < most
     if group.is_single:
         return cells.keep(smallest)
     lines, keys = gather_rows(cells.lines[smallest]), gather_rows(keys[smallest])
@@ -236,15 +273,7 @@ def sample_by_feature(cells: Cells, rows: int, most: int, generator: torch.Gener
     order = torch.argsort(lines, stable=True)
     lines, keys, index, values = lines[order], keys[order], index[order], values[order]
     candidates = Cells(offsets(torch.bincount(lines, minlength=len(cells))), index, values, total)
-    return candidates.keep(_smallest_keys(candidates, keys, most))
-
-
-def _smallest_keys(cells: Cells, keys: Tensor, most: int) -> Tensor:
-    """Return whether each observation has one of the ``most`` smallest keys of its line: (n,)."""
-    order = torch.argsort(cells.lines + keys)
-    rank = torch.empty_like(order)
-    rank[order] = places(cells)
-    return rank < most
+    return candidates.keep(ranks_in_line(candidates, keys) < most)
 
 
 # -- random numbers -----------------------------------------------------------------------------------

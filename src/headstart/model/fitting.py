@@ -65,7 +65,7 @@ from headstart.table.names import sort_key
 from headstart.table.times import weights_of
 from headstart.training.calibration import USUAL_LEVEL
 from headstart.training.judge import Judgement
-from headstart.training.recipe import AUTO, Trained, feature_batch, modelled_table, train, train_best
+from headstart.training.recipe import AUTO, TrainedParts, feature_batch, modelled_table, train, train_best
 from headstart.training.row_prior import fit_row_prior
 
 MIN_FEATURES = 4  # with observations, in a table that can be fitted
@@ -139,7 +139,7 @@ def fit_table(
                 checkpoint=partial(part_file, checkpoint),
                 device=device,
             )
-        return _build_state(table, settings, trained.home(), train_features, judgement)
+        return _build_state(table, settings, trained.to_cpu(), train_features, judgement)
 
 
 def split_features(
@@ -177,8 +177,10 @@ def weight_by_age(table: Table, settings: Settings) -> Table:
     if half_life is None:
         return table
     adapter = settings.adapter
-    takes_weights = adapter == AUTO if isinstance(adapter, str) else ADAPTERS.part_of(adapter).weighs
-    if not takes_weights or not BACKBONES.part_of(settings.backbone).weighs:
+    takes_weights = (
+        adapter == AUTO if isinstance(adapter, str) else ADAPTERS.part_of(adapter).supports_weights
+    )
+    if not takes_weights or not BACKBONES.part_of(settings.backbone).supports_weights:
         raise InputError(
             f"{option_name('half_life')} needs parts whose observations can count less: "
             f"{option_name('backbone', 'factorisation')} with {option_name('adapter', 'bayes')}, "
@@ -225,7 +227,7 @@ def _too_large(table: Table, device: torch.device) -> str:
 def _build_state(
     table: Table,
     settings: Settings,
-    trained: Trained,
+    trained: TrainedParts,
     train_features: NDArray[np.int64],
     judgement: Judgement | None,
 ) -> ModelState:

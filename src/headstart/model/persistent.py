@@ -102,7 +102,7 @@ class Arena(Generic[Part]):
     """
 
     def __init__(self, parts: Part, room: int) -> None:
-        self.parts: Part = parts.detach().grown(room)
+        self.parts: Part = parts.detach().append_zeros(room)
         self.used = len(parts)
 
     @classmethod

@@ -1,1 +1,1 @@
-"""Training: pretraining a backbone, meta-training an adapter, and what both share."""
+"""Training: pretraining of backbones, meta-training, choice and calibration of adapters."""

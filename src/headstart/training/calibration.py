@@ -1,4 +1,4 @@
-"""Calibrate predictions at each number of shots, on features that were held out."""
+"""Calibration of predictions at each number of shots, on held-out features."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from headstart.core.predictive import Predictive
 from headstart.core.types import interpolate
 from headstart.table.kinds import KindType
 
-# The number of held-out features at which a correction is applied by half: few features measure it badly.
-_FEATURES_FOR_HALF = 10
+_SHRINKAGE_FEATURES = 10  # number of held-out features at which a correction is shrunk by half
 
-LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)  # of the intervals that are calibrated
+LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)  # of the calibrated intervals
 
 USUAL_LEVEL = LEVELS.index(0.9)
 
-# Of the absolute value of a standard normal variable, at the levels.
+# Quantiles of the absolute value of a standard normal variable, at the levels.
 _QUANTILES = [
     0.6744897501960817,
     1.2815515655446004,
@@ -43,8 +42,8 @@ class Outcome:
 
     predictive: Predictive  # (n,)
     truth: Tensor  # (n,), on the models' scale
-    feature: Tensor  # (n,): the feature that each value belongs to
-    binary: Tensor  # (n,): whether the value is 0 or 1, whichever link models it
+    feature: Tensor  # (n,): the feature of each value
+    binary: Tensor  # (n,): whether the feature is binary, even if the model treats it as a number
 
     @property
     def features(self) -> int:
@@ -54,12 +53,12 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Corrections of predictions by kind and shots, measured at a few numbers of shots (``marks``).
+    """Corrections of predictions by kind and shots, estimated at a few numbers of shots (``marks``).
 
-    The standard deviation of a rating or real is multiplied by a factor; there is one factor for each of the
-    ``LEVELS``, with which that share of the measured values was inside the interval. The logit of a binary
-    prediction is multiplied by a slope and shifted (Platt scaling). Between marks all corrections are
-    interpolated in log(1 + shots); beyond the last mark they are constant.
+    The standard deviation of a rating or real is multiplied by a factor for each of the ``LEVELS``, such that
+    the interval contains this fraction of held-out values. The logit of a binary prediction is multiplied by
+    a slope and shifted (Platt scaling). Corrections are interpolated linearly in log(1 + shots) between
+    marks, and constant beyond the last one.
     """
 
     marks: Tensor  # (marks,): numbers of shots, ascending
@@ -70,9 +69,9 @@ class Calibration:
     @classmethod
     @torch.no_grad()
     def fit(cls, outcomes: Mapping[int, Outcome], marks: tuple[int, ...], *, by_level: bool) -> Calibration:
-        """Measure the corrections on ``outcomes``, by shots.
+        """Estimate the corrections from outcomes.
 
-        A mark without outcomes gets the corrections of the last mark that has some.
+        A mark without outcomes gets the corrections of the last mark with outcomes.
 
         Parameters
         ----------
@@ -81,8 +80,8 @@ class Calibration:
         marks : tuple of int
             The numbers of shots of the calibration, ascending.
         by_level : bool
-            Whether to calibrate the intervals of each level. Otherwise the standard deviation becomes that of
-            the errors, for heads that have no uncertainty of their own.
+            Whether to calibrate the interval of each level. Otherwise the standard deviation becomes that of
+            the errors, for heads without uncertainty.
         """
         calibration = cls.none(marks)
         for column, shots in enumerate(marks):
@@ -90,7 +89,7 @@ class Calibration:
             if outcome is None:
                 continue
             kinds = outcome.predictive.kinds
-            share = outcome.features / (outcome.features + _FEATURES_FOR_HALF)
+            share = outcome.features / (outcome.features + _SHRINKAGE_FEATURES)
             ratios = (outcome.predictive.mean - outcome.truth).abs() / outcome.predictive.std
             for kind in set(kinds[~outcome.binary].tolist()):
                 kind_ratios = ratios[(kinds == kind) & ~outcome.binary]
@@ -110,29 +109,29 @@ class Calibration:
         return cls(torch.tensor(marks), factors, torch.ones(len(marks)), torch.zeros(len(marks)))
 
     def factor(self, shots: Tensor, kinds: Tensor) -> Tensor:
-        """Return the factors for features of these shots and kinds: (features, levels)."""
+        """Return the factors for features with ``shots`` and ``kinds`` (features,): (features, levels)."""
         left, right, share = interpolate(self.marks, shots)
         return torch.lerp(self.factors[kinds, left], self.factors[kinds, right], share[:, None])
 
     def one_factor(self, shots: int, kind: int) -> float:
-        """Return the factor of the usual level for one feature, computed in numpy."""
+        """Return the factor of ``USUAL_LEVEL`` for one feature, computed in numpy."""
         marks, factors = self.marks.numpy(), self.factors[kind, :, USUAL_LEVEL].numpy()
         return float(np.interp(math.log1p(shots), np.log1p(marks), factors))
 
-    def probability(self, chance: Tensor, shots: Tensor) -> Tensor:
-        """Return corrected probabilities (…, features) of binary features with these shots (features,)."""
+    def probability(self, probability: Tensor, shots: Tensor) -> Tensor:
+        """Correct the ``probability`` (…, features) of binary features with ``shots`` (features,)."""
         slope, shift = self.logit_terms(shots)
-        return torch.sigmoid(torch.logit(chance, eps=1e-4) * slope + shift)
+        return torch.sigmoid(torch.logit(probability, eps=1e-4) * slope + shift)
 
     def logit_terms(self, shots: Tensor) -> tuple[Tensor, Tensor]:
-        """Return slope and shift of the logits of binary features of these shots: two of (features,)."""
+        """Return slope and shift of the logits of binary features with ``shots``: two of (features,)."""
         left, right, share = interpolate(self.marks, shots)
         slope, shift = (torch.lerp(part[left], part[right], share) for part in (self.slopes, self.shifts))
         return slope, shift
 
 
 def _interval_factors(ratios: Tensor, share: float) -> Tensor:
-    """Return by what to multiply the interval of each level to contain its share of ``ratios``: (levels,).
+    """Return factors of the intervals with which each level contains its fraction of errors: (levels,).
 
     ``ratios`` are absolute errors in standard deviations. ``share`` of the correction is applied.
     """
@@ -145,10 +144,9 @@ def _interval_factors(ratios: Tensor, share: float) -> Tensor:
 def _platt(probability: Tensor, truth: Tensor, share: float) -> tuple[float, float]:
     """Return slope and shift of the logits that maximise the likelihood (Platt scaling).
 
-    A standard normal penalty on the distance from no change (1, 0) keeps the fit of few values close to it.
-    The penalised likelihood is concave; Newton's method with a line search along the projection onto the
-    bounds finds its maximum within them. ``share`` of the correction is applied, and none if that does not
-    raise the likelihood of the values it was fitted on.
+    The prior N((1, 0), I) shrinks the estimate from few values to no change. The penalised likelihood is
+    concave; projected Newton steps with a line search find its maximum within bounds. ``share`` of the
+    correction is applied, or none if it does not increase the likelihood of the values.
     """
     logits = torch.logit(probability.double(), eps=1e-4)
     inputs = torch.stack([logits, torch.ones_like(logits)], dim=1)  # (n, 2)

@@ -1,8 +1,8 @@
-"""Compute the heads of known features as if they were new, by cross-fitting.
+"""Cross-fitted heads: heads of known features as if they were new, from which adapters learn priors.
 
-A backbone's own heads come from rows whose factors were fitted to the same observations: the noise
-measured there is too small for a new feature, and the heads are too large. So the features of each fold
-get new heads on states that were computed with these features hidden, and priors are learned from them.
+The rows' factors are fitted to the same observations as the backbone's own heads. Compared with a new
+feature, the noise around these heads is too small and the heads are too large. Cross-fitting computes the
+heads of the features of each fold from row states that do not depend on these features.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from headstart.adapters.head_prior import (
     mean_squared_weights,
 )
 from headstart.core.types import Description, Heads, Knowledge, RowStates
-from headstart.distributed import process_group
 from headstart.linalg.gaussian import condition_on_rows, mix
 from headstart.linalg.packed import append_one, pack, positive
 from headstart.linalg.ragged import blocks, pad
-from headstart.linalg.row_sharded import gather_cells
+from headstart.linalg.row_sharded import gather_cells, global_count
 from headstart.parallel import parallel_map
 from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
@@ -34,45 +33,45 @@ from headstart.training.episodes import Tasks
 _ROUNDS = 4
 
 _BLOCK = 1 << 18  # numbers in one padded block
-_NOISE_SHOTS = 5.0  # observations with the usual noise that shrink the noise of a feature
+_NOISE_SHOTS = 5.0  # pseudo-observations of average noise in the noise estimate of a feature
 
 
 @torch.no_grad()
 def cross_fit_heads(knowledge: Knowledge, tasks: Tasks) -> Knowledge:
-    """Return the knowledge with heads and noise that are computed from cross-fitted tasks.
+    """Return the knowledge with cross-fitted heads and noise, computed from ``tasks``.
 
-    Heads behind a logistic link remain those of the backbone.
+    Features with a logistic link have the heads of the backbone.
     """
     squashed = knowledge.likelihood.squashes(knowledge.kinds)
     if bool(squashed.all()) or len(tasks.states) < 2:
         return knowledge
     plain = Description.of(knowledge.metadata, knowledge.widths)
-    description = plain.with_cubic_terms(plain.nonlinear_columns()).with_more(
+    description = plain.with_cubic_terms(plain.nonlinear_columns()).with_group(
         knowledge.count_shots().log1p()[:, None]
     )
-    every = torch.arange(len(knowledge.kinds))
-    some = every if tasks.batch.positions is None else tasks.batch.positions
-    sampled = len(some) < len(every)
+    positions = tasks.batch.positions
+    positions = torch.arange(len(knowledge.kinds)) if positions is None else positions
+    sampled = len(positions) < len(knowledge.kinds)
     if sampled:
-        description = Description(description.numbers[some], description.groups)
-    backbone_heads = knowledge.heads.detach().take(some)
-    kinds, squashed = knowledge.kinds[some], squashed[some]
-    _, rows = process_group().span(len(knowledge.states))
-    if any(len(states) != rows for states in tasks.states):  # each fold numbers its rows
+        description = Description(description.numbers[positions], description.groups)
+    backbone_heads = knowledge.heads.detach().take(positions)
+    kinds, squashed = knowledge.kinds[positions], squashed[positions]
+    rows = global_count(len(knowledge.states))
+    if any(len(states) != rows for states in tasks.states):  # each fold has its own row positions
         cells = winsorise(tasks.batch.cells, kinds == KindType.REAL)
     else:
         cells = gather_cells(knowledge.cells.transpose(), len(knowledge.cells))
     tasks = Tasks(tasks.batch.observing(cells), tasks.fold, tasks.states)
     counts = cells.counts.double()
-    usual = empirical_noise(knowledge)[kinds].double()
+    kind_noise = empirical_noise(knowledge)[kinds].double()
     one_kind = len(torch.unique(knowledge.kinds)) == 1
-    noise, heads = usual.clone(), backbone_heads
+    noise, heads = kind_noise.clone(), backbone_heads
     for _ in range(_ROUNDS):
         prior = empirical_prior(knowledge, heads, description)
-        mean_squares = mean_squared_weights(knowledge, heads, some).double()
-        means, covariances, variance = _round(tasks, backbone_heads, prior, noise, mean_squares)
-        overall = (variance * counts).sum() / counts.sum() if one_kind else usual
-        noise = ((_NOISE_SHOTS * overall + counts * variance) / (_NOISE_SHOTS + counts)).clamp(min=1e-8)
+        mean_squares = mean_squared_weights(knowledge, heads, positions).double()
+        means, covariances, variance = _update_heads(tasks, backbone_heads, prior, noise, mean_squares)
+        mean_noise = (variance * counts).sum() / counts.sum() if one_kind else kind_noise
+        noise = ((_NOISE_SHOTS * mean_noise + counts * variance) / (_NOISE_SHOTS + counts)).clamp(min=1e-8)
         heads = Heads(
             torch.where(squashed[:, None], backbone_heads.weight, means[:, :-1]),
             torch.where(squashed, backbone_heads.bias, means[:, -1]),
@@ -82,15 +81,15 @@ def cross_fit_heads(knowledge: Knowledge, tasks: Tasks) -> Knowledge:
     if not sampled:
         return replace(knowledge, new_heads=heads)
     all_heads = knowledge.heads.detach()
-    mean_noise = empirical_noise(replace(knowledge, new_heads=heads, trained_on=some))[knowledge.kinds]
+    mean_noise = empirical_noise(replace(knowledge, new_heads=heads, trained_on=positions))[knowledge.kinds]
     new = replace(all_heads, covariance=all_heads.packed_covariance, noise=mean_noise)
-    return replace(knowledge, new_heads=new.replaced(some, heads), trained_on=some)
+    return replace(knowledge, new_heads=new.replace_at(positions, heads), trained_on=positions)
 
 
-def _round(
+def _update_heads(
     tasks: Tasks, backbone_heads: Heads, prior: EmpiricalPrior, noise: Tensor, mean_squares: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return means, packed covariances and residual variances of the heads of all tasks under a prior."""
+    """Compute means, packed covariances and residual variances of the heads of all tasks."""
     root = torch.linalg.cholesky(positive(prior.covariance.double()))
     means = torch.cat([backbone_heads.weight, backbone_heads.bias[:, None]], dim=1)
     size = means.shape[1]
@@ -115,15 +114,15 @@ def _round(
 
 
 class _Rows(NamedTuple):
-    """The states of rows, as far as the heads of known features depend on them."""
+    """Row states as inputs of the regression of heads, in double precision."""
 
     factors: Tensor  # (rows, size): activations and a 1
-    noise: Tensor  # (rows,): relative to the usual
-    variance: Tensor  # (rows,): added to that of an observation by the row's uncertainty
+    noise: Tensor  # (rows,): relative to the average row
+    variance: Tensor  # (rows,): variance of an observation from the row's uncertainty
 
     @classmethod
     def of(cls, states: RowStates, mean_squares: Tensor) -> _Rows:
-        """Read states; ``mean_squares`` (width,) are E[w²] of the usual head."""
+        """Convert ``states``; ``mean_squares`` (width,) are the mean E[w²] over heads."""
         factors = append_one(states.activation).double()
         noise = factors.new_ones(len(factors)) if states.noise is None else states.noise.double()
         if states.variance is None:
@@ -134,15 +133,15 @@ class _Rows(NamedTuple):
 def _group_heads(
     cells: Cells, rows: _Rows, prior_means: Tensor, root: Tensor, noise: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return mean, covariance and noise of heads, the noise by one step of expectation maximisation.
+    """Compute mean, covariance and noise of heads; the noise by one step of expectation maximisation.
 
-    ``cells`` are of features of similar shots, ``prior_means`` (features, size) and ``root`` (size, size)
-    are of their prior, ``noise`` (features,) is their present estimate.
+    ``cells`` are the observations of features of similar shots, ``prior_means`` (features, size) and ``root``
+    (size, size) define their prior, and ``noise`` (features,) is the current estimate.
     """
     index, row_noise = cells.index, rows.noise[cells.index]
     value_variance, row_variance = noise[cells.lines] * row_noise, rows.variance[index]
     variance = value_variance + row_variance
-    share = value_variance / variance  # of a squared residual that is due to the value
+    share = value_variance / variance  # fraction of the variance of a residual due to the value's noise
     columns = torch.stack([1 / variance, cells.values.double(), share, row_variance, 1 / row_noise], dim=1)
     weights, values, share, row_variance, precision = pad(columns, cells).unbind(2)  # 0 where padded
     factors = pad(rows.factors.index_select(0, index), cells)

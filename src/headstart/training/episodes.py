@@ -1,7 +1,7 @@
-"""Build tasks and draw episodes from them.
+"""Tasks and episodes of meta-training.
 
-A *task* is a feature treated as new, with row states that do not depend on it. An *episode* reveals part of
-the observations of a batch of tasks as contexts; the others are targets.
+A *task* is a feature treated as new, with row states that do not depend on it. An *episode* divides the
+observations of a batch of tasks into contexts and targets.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from headstart.core.networks import batch_share
 from headstart.core.predictive import Predictive, predict_cells
 from headstart.core.types import FeatureBatch, Knowledge, RowStates
 from headstart.distributed import local_share, process_group
+from headstart.linalg.ragged import ranks_in_line
 from headstart.linalg.row_sharded import (
     gather_cells,
     gather_rows,
@@ -37,7 +38,7 @@ MOST_STATES = 2**28  # numbers in the row states of all folds: 1 GiB
 
 MOST_FOLDS = 12
 
-# Of a feature, where not all fit into memory: enough for its head, and for episodes to draw from.
+# Observations of a feature, if not all fit into memory: enough for its head, and to draw episodes from.
 _LEAST_OBSERVATIONS = 512
 
 
@@ -46,7 +47,7 @@ _LEAST_OBSERVATIONS = 512
 
 @dataclass(frozen=True)
 class Tasks:
-    """Features treated as new. Each belongs to a fold, whose row states were computed without it."""
+    """Features treated as new. Each belongs to a fold, whose row states are computed without it."""
 
     batch: FeatureBatch  # its cells index the states of each feature's fold
     fold: Tensor  # (features,): the position in ``states``
@@ -56,13 +57,16 @@ class Tasks:
         return len(self.batch)
 
     def take(self, features: Tensor) -> Tasks:
-        """Return these features, in this order."""
+        """Return the tasks at the positions ``features``."""
         return Tasks(self.batch.take(features), self.fold[features], self.states)
 
     def hold_out(self, share: float, seed: int) -> tuple[Tasks, Tasks]:
-        """Split the features at random into training and validation features, at least one of each."""
+        """Split the features at random into training and validation features.
+
+        There is at least one of each, but no validation feature if ``share`` is 0.
+        """
         order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))
-        held_out = min(max(1, round(share * len(self))), len(self) - 1)
+        held_out = min(max(1, round(share * len(self))), len(self) - 1) if share > 0 else 0
         return self.take(order[held_out:]), self.take(order[:held_out])
 
     def split(self) -> list[tuple[FeatureBatch, RowStates]]:
@@ -71,11 +75,11 @@ class Tasks:
         return [self.together(features) for features in members if len(features)]
 
     def together(self, features: Tensor) -> tuple[FeatureBatch, RowStates]:
-        """Return these features, which must be of one fold, with the states of the fold."""
+        """Return the ``features``, which must be of one fold, with the states of the fold."""
         return self._with_states(self.batch.take(features), features)
 
     def shuffled(self, seed: int) -> Tasks:
-        """Return the same features with the observations of each in random order, for ``sampled``."""
+        """Return the tasks with the observations of each feature in random order, for ``sampled``."""
         cells = shuffle_observations(self.batch.cells, torch.Generator().manual_seed(seed))
         return replace(self, batch=self.batch.observing(cells))
 
@@ -86,19 +90,20 @@ class Tasks:
 
         The tasks must be ``shuffled``.
         """
-        cells = random_part(self.batch.cells, features, most, generator)
+        cells = sample_shuffled(self.batch.cells, features, most, generator)
         return self._with_states(self.batch.take(features, cells), features)
 
     def _with_states(self, batch: FeatureBatch, features: Tensor) -> tuple[FeatureBatch, RowStates]:
+        """Return the batch of ``features``, and the states of their fold."""
         states = self.states[int(self.fold[features[0]])]
         return batch.observing(replace(batch.cells, width=len(states))), states
 
 
 def cross_fitted_tasks(batch: FeatureBatch, backbone: Backbone, knowledge: Knowledge, *, seed: int) -> Tasks:
-    """Split the backbone's own features into folds; the states of a fold are computed with it masked.
+    """Split the backbone's features into folds, and compute row states without the features of each fold.
 
-    So backbone and adapter both learn from all features. ``batch`` are all features of the backbone or, with
-    their positions, those returned by ``sample_features``.
+    So backbone and adapter both learn from all features. ``batch`` contains all features of the backbone or,
+    with their positions, the features of ``sample_features``.
     """
     generator = torch.Generator().manual_seed(seed)
     count = min(MOST_FOLDS, len(batch))
@@ -126,7 +131,7 @@ def cross_fitted_tasks(batch: FeatureBatch, backbone: Backbone, knowledge: Knowl
 
 
 def disjoint_tasks(batch: FeatureBatch, knowledge: Knowledge) -> Tasks:
-    """Return tasks of features that the backbone was not trained on, in one fold, as in the paper.
+    """Return tasks of features that did not train the backbone, in one fold, as in the paper.
 
     Each of several processes gets the states of all rows that observed these features.
     """
@@ -141,10 +146,10 @@ def disjoint_tasks(batch: FeatureBatch, knowledge: Knowledge) -> Tasks:
 
 
 def sample_features(knowledge: Knowledge, *, seed: int) -> Tensor | None:
-    """Return the positions of the backbone's features to meta-train on, ascending; None: all of them.
+    """Choose the backbone's features to meta-train on: ascending positions, or None for all features.
 
-    All of them if the states of all rows in every fold fit into memory. Otherwise a random sample of
-    features such that the states of the rows that observed them fit: more would improve an adapter little.
+    All features are used if the states of all rows in every fold fit into memory. Otherwise the result is a
+    random sample such that the states of the rows that observed these features fit.
     """
     if MOST_FOLDS * global_count(len(knowledge.states)) <= _most_rows(knowledge):
         return None
@@ -155,13 +160,13 @@ def sample_features(knowledge: Knowledge, *, seed: int) -> Tensor | None:
 
 
 def _most_rows(knowledge: Knowledge) -> int:
-    """Return the number of rows whose states fit into memory, all folds together."""
+    """Return the number of rows, of all folds together, whose states fit into memory."""
     states = knowledge.states
     return MOST_STATES // max(1, 2 * states.code.shape[1] + 2 * states.activation.shape[1])
 
 
 def _most_observations(knowledge: Knowledge) -> int:
-    """Return the most observations of one feature when features are sampled."""
+    """Return the most observations of one feature if features are sampled."""
     return max(_LEAST_OBSERVATIONS, _most_rows(knowledge) // max(1, len(knowledge.kinds)))
 
 
@@ -170,7 +175,7 @@ def _most_observations(knowledge: Knowledge) -> int:
 
 @dataclass(frozen=True)
 class Episode:
-    """A batch of features with their contexts, and their targets (one line per feature)."""
+    """Batch of features with contexts and targets (one line per feature)."""
 
     context: FeatureBatch
     targets: Cells
@@ -178,7 +183,7 @@ class Episode:
     weights: Tensor | None = None  # (features,) in the loss; None: the number of targets
 
     def compact(self) -> Episode:
-        """Return the same episode with the states of only the rows that occur in it."""
+        """Return the episode with the states of only the rows that occur in it."""
         all_rows = torch.cat([self.context.cells.index, self.targets.index])
         rows, index = torch.unique(all_rows, return_inverse=True)
         context_index, target_index = index.split([len(self.context.cells.index), len(self.targets.index)])
@@ -198,13 +203,13 @@ class EpisodeDrawer:
     def __init__(self, tasks: Tasks, config: MetaTrainingConfig, *, seed: int) -> None:
         self.config = config
         self.features = torch.nonzero(tasks.batch.shots >= 1)[:, 0]  # the others have no target
-        # A limit makes the cost of an episode independent of a feature's number of observations.
+        # A limit makes the cost of an episode independent of the number of observations of a feature.
         self.most = None if config.max_targets is None else config.max_shots + config.max_targets
         self.tasks = tasks if self.most is None else tasks.shuffled(seed)
         self.mean_weights = None
         if config.weighting is not None and len(self.features):
             counts = tasks.batch.shots[self.features]
-            self.mean_weights = usual_weights(counts, config.max_shots, config.weighting)
+            self.mean_weights = mean_weights(counts, config.max_shots, config.weighting)
 
     def epoch(self, generator: torch.Generator) -> Iterator[Episode]:
         """Yield the episodes of one epoch."""
@@ -213,6 +218,7 @@ class EpisodeDrawer:
                 yield self._draw_episode(features, generator)
 
     def _draw_features(self, generator: torch.Generator) -> Tensor:
+        """Draw the features of an epoch."""
         weighting, most = self.config.weighting, self.config.epoch_features
         if weighting is None or len(self.features) == 0:
             return self.features[torch.randperm(len(self.features), generator=generator)][:most]
@@ -235,13 +241,14 @@ class EpisodeDrawer:
             yield batches[number]
 
     def _draw_episode(self, features: Tensor, generator: torch.Generator) -> Episode:
+        """Draw an episode of ``features`` of one fold."""
         config = self.config
         if self.most is None:
             batch, states = self.tasks.together(features)
         else:
             batch, states = self.tasks.sampled(features, self.most, generator)
         shots = draw_shots(batch, config.max_shots, generator, config.shots)
-        weights = None
+        weights = torch.ones(len(features)) if config.average == "features" else None
         if config.weighting is not None and self.mean_weights is not None:
             counts = self.tasks.batch.shots[features]
             weights = feature_weights(shots, counts, self.mean_weights, config.weighting)
@@ -271,16 +278,16 @@ def draw_episode(
 
 
 def episode_loss(adapter: Adapter, likelihood: Likelihood, episode: Episode) -> Tensor:
-    """Return the negative log-likelihood of the targets; without weights the paper's meta-loss."""
+    """Compute the weighted negative log-likelihood of the targets; without weights the paper's meta-loss."""
     losses = predict_targets(adapter, likelihood, episode).nll(episode.targets.values)
     return (losses * _target_weights(episode)).sum()
 
 
 def shared_loss(adapter: Adapter, likelihood: Likelihood, episode: Episode, seed: int) -> Tensor:
-    """Return this process's part of ``episode_loss``, which is the sum over all processes.
+    """Compute the part of this process in ``episode_loss``, which is the sum over all processes.
 
-    Every process has the whole episode and makes the heads of its share of the features. ``seed`` is that of
-    dropout, which does not depend on the number of processes.
+    Every process has the whole episode and computes the heads of its share of the features. ``seed`` is that
+    of dropout, which does not depend on the number of processes.
     """
     features = torch.arange(len(episode.context))[local_share(len(episode.context))]
     if len(features) == 0:
@@ -293,7 +300,7 @@ def shared_loss(adapter: Adapter, likelihood: Likelihood, episode: Episode, seed
 
 
 def _target_weights(episode: Episode) -> Tensor:
-    """Return the weights of the targets in the loss, of sum one: (n,)."""
+    """Return the weights of the targets in the loss, with sum 1: (n,)."""
     targets = episode.targets
     if episode.weights is None:
         return torch.full((len(targets.index),), 1 / len(targets.index))
@@ -301,7 +308,7 @@ def _target_weights(episode: Episode) -> Tensor:
 
 
 def predict_targets(adapter: Adapter, likelihood: Likelihood, episode: Episode) -> Predictive:
-    """Predict the targets with the heads that the adapter makes of the contexts: (n,)."""
+    """Predict the targets with heads computed from the contexts: (n,)."""
     if adapter.refines:
         episode = episode.compact()  # refine only the rows that occur
     states = adapter.refine(episode.states)
@@ -320,7 +327,7 @@ def draw_shots(
 ) -> Tensor:
     """Draw the shots of each feature from {0..most}, leaving at least one target: (features,).
 
-    They are uniform as in the paper, or uniform in log(1 + shots), which gives few shots more weight.
+    The distribution is uniform as in the paper, or uniform in log(1 + shots), which prefers few shots.
     """
     if how == "uniform":
         shots = torch.randint(most + 1, (len(batch),), generator=generator)
@@ -333,7 +340,7 @@ def draw_shots(
 def draw_features(counts: Tensor, number: int, power: float, generator: torch.Generator) -> Tensor:
     """Draw the positions of ``number`` features in proportion to counts^power, in random order: (number,).
 
-    The sample is stratified: one feature is drawn from each of ``number`` equal parts of the total.
+    The sample is stratified: one feature from each of ``number`` equal parts of the total.
     """
     ends = (counts.double() ** power).cumsum(0)
     points = torch.arange(number) + torch.rand(number, generator=generator, dtype=torch.float64)
@@ -341,50 +348,48 @@ def draw_features(counts: Tensor, number: int, power: float, generator: torch.Ge
     return drawn[torch.randperm(number, generator=generator)]
 
 
-def feature_weights(shots: Tensor, counts: Tensor, usual: Tensor, power: float) -> Tensor:
-    """Return the weight in the loss of features with ``counts`` observations at ``shots``: (features,).
+def feature_weights(shots: Tensor, counts: Tensor, means: Tensor, power: float) -> Tensor:
+    """Compute the weights in the loss of features with ``counts`` observations at ``shots``: (features,).
 
-    The expected weight of a feature over all draws is counts^p, relative to its mean over all features
-    (``usual``, see ``usual_weights``). The exponent p falls from 1 at no shots, where a feature's targets
-    count by their number, towards ``power``: less uneven weights let more features contribute.
-    ``draw_features`` accounts for counts^power, these weights for the rest.
+    The expected weight of a feature over all draws is counts^p, divided by its mean over all features
+    (``means``, see ``mean_weights``). The exponent p falls from 1 at zero shots, where all targets have the
+    same weight, towards ``power``: with less uneven weights more features contribute. ``draw_features``
+    accounts for the factor counts^power, these weights for the rest.
     """
-    return counts.float() ** (_exponents(shots, power) - power) / usual[shots]
+    return counts.float() ** (_exponents(shots, power) - power) / means[shots]
 
 
-def usual_weights(every: Tensor, most: int, power: float) -> Tensor:
-    """Return the mean of counts^p over the counts ``every``, by shots from 0 to ``most``: (most + 1,)."""
-    counts, features = torch.unique(every, return_counts=True)  # counts repeat: compute each power once
+def mean_weights(feature_counts: Tensor, most: int, power: float) -> Tensor:
+    """Compute the mean of counts^p over ``feature_counts``, for shots from 0 to ``most``: (most + 1,)."""
+    # Counts repeat: compute each power once.
+    counts, features = torch.unique(feature_counts, return_counts=True)
     exponents = _exponents(torch.arange(most + 1), power)
-    means = [(counts.float() ** exponent * features).sum() / len(every) for exponent in exponents]
+    means = [(counts.float() ** exponent * features).sum() / len(feature_counts) for exponent in exponents]
     return torch.stack(means)
 
 
 def _exponents(shots: Tensor, power: float) -> Tensor:
+    """Return the exponent p of ``feature_weights`` at ``shots``."""
     return power + (1 - power) * (1 + shots.float()).rsqrt()
 
 
 def random_ranks(cells: Cells, generator: torch.Generator) -> Tensor:
     """Return the rank of each observation in a random order of its line: (n,)."""
-    lines = cells.lines
-    keys = torch.rand(len(lines), generator=generator, dtype=torch.float64)
-    order = torch.argsort(lines + keys)
-    rank = torch.empty_like(order)
-    rank[order] = torch.arange(len(order)) - cells.indptr[lines]
-    return rank
+    keys = torch.rand(len(cells.index), generator=generator, dtype=torch.float64)
+    return ranks_in_line(cells, keys)
 
 
 def shuffle_observations(cells: Cells, generator: torch.Generator) -> Cells:
-    """Return the same observations, those of each line in random order."""
+    """Return the observations of each line in random order."""
     order = torch.empty(len(cells.index), dtype=torch.int64)
     order[random_ranks(cells, generator) + cells.indptr[cells.lines]] = torch.arange(len(order))
     return cells.at(cells.indptr, order)
 
 
-def random_part(cells: Cells, lines: Tensor, most: int, generator: torch.Generator) -> Cells:
+def sample_shuffled(cells: Cells, lines: Tensor, most: int, generator: torch.Generator) -> Cells:
     """Draw at most ``most`` observations of each of ``lines`` from cells of ``shuffle_observations``.
 
-    They are consecutive from a random start, cyclically, so the cost does not depend on the lines' lengths.
+    They are consecutive from a random start, cyclically, so the cost does not depend on the length of lines.
     """
     counts = cells.counts[lines]
     first = (torch.rand(len(lines), generator=generator, dtype=torch.float64) * counts).long()

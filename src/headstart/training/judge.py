@@ -1,4 +1,4 @@
-"""Compare the predictions of candidates on held-out features."""
+"""Comparison of candidate adapters by their predictions of held-out features."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from headstart.training.calibration import Outcome
 from headstart.training.episodes import Tasks
 from headstart.training.meta_training import validation_episodes
 
-MIN_FEATURES = 12  # with fewer features there is nothing to hold out
+MIN_FEATURES = 12  # of a table, to compare candidates
 
-_FOLD_SHARE = 0.15  # of the features, held out in one fold
+_FOLD_SHARE = 0.15  # fraction of the features held out in one fold
 
 _TARGET_HELD_OUT = 60  # features in all folds together, if the table has enough
 
@@ -30,18 +30,18 @@ _MAX_HELD_OUT = 400  # features in one fold
 
 _MAX_FOLDS = 4
 
-_FEATURES_FOR_HALF = 10  # the number of features at which a measured blend share counts by half
+_SHRINKAGE_FEATURES = 10  # number of features at which an estimated blend share is shrunk by half
 
 
 class Verdict(Config):
-    """The errors of one candidate, by shots."""
+    """Errors of one candidate, by shots."""
 
     error: tuple[float, ...]  # mean squared error of observations, on the models' scale
     standard_error: tuple[float, ...]  # over features
 
 
 class Judgement(Config):
-    """The comparison of candidates and the chosen one."""
+    """Comparison of candidates, with the name of the chosen one."""
 
     shots: tuple[int, ...]
     features: int  # held out in all folds together
@@ -51,7 +51,7 @@ class Judgement(Config):
 
 @dataclass(frozen=True)
 class FeatureErrors:
-    """The errors of features at one number of shots."""
+    """Errors of features at one number of shots."""
 
     features: Tensor  # (features,)
     squared: Tensor  # (features,): sums of squared errors
@@ -77,8 +77,8 @@ class FeatureErrors:
 
 
 @dataclass(frozen=True)
-class Judged:
-    """The outcomes of one candidate in all folds, by shots."""
+class CandidateOutcomes:
+    """Outcomes of one candidate in all folds, by shots."""
 
     outcomes: dict[int, Outcome]
 
@@ -90,13 +90,13 @@ class Judged:
         """Return the mean error and its standard error over features, by shots."""
         errors = self.errors().values()
         return Verdict(
-            error=tuple(each.mean for each in errors),
-            standard_error=tuple(each.standard_error for each in errors),
+            error=tuple(error.mean for error in errors),
+            standard_error=tuple(error.standard_error for error in errors),
         )
 
 
-def folds(features: NDArray[np.int64], seed: int) -> list[NDArray[np.int64]]:
-    """Draw the features to hold out in each fold: one fold of many features, or several of few."""
+def draw_folds(features: NDArray[np.int64], seed: int) -> list[NDArray[np.int64]]:
+    """Draw the features to hold out in each fold; the fewer ``features``, the more folds."""
     order = np.random.default_rng(seed + 1).permutation(features)
     size = int(min(_MAX_HELD_OUT, max(2, round(_FOLD_SHARE * len(order)))))
     count = int(min(_MAX_FOLDS, max(1, round(_TARGET_HELD_OUT / size)), len(order) // size))
@@ -104,13 +104,13 @@ def folds(features: NDArray[np.int64], seed: int) -> list[NDArray[np.int64]]:
 
 
 @torch.no_grad()
-def outcomes_of(
+def predict_held_out(
     adapter: Adapter, likelihood: Likelihood, tasks: Tasks, *, seed: int, all_binary: bool = False
 ) -> dict[int, Outcome]:
     """Predict the targets of held-out features at several numbers of shots.
 
-    Return outcomes by shots, in main memory whatever the device of ``tasks``. Features are named by their
-    position in ``tasks``. ``all_binary`` marks all values as binary although they may be modelled as numbers.
+    Return outcomes by shots in main memory, with features identified by their position in ``tasks``.
+    ``all_binary`` marks all values as binary even if the model treats them as numbers.
     """
     with compute_on(tasks.batch.kinds.device):
         outcomes = _outcomes(adapter, likelihood, tasks, seed, all_binary)
@@ -120,6 +120,7 @@ def outcomes_of(
 def _outcomes(
     adapter: Adapter, likelihood: Likelihood, tasks: Tasks, seed: int, all_binary: bool
 ) -> dict[int, Outcome]:
+    """Predict the targets on the device of ``tasks``: outcomes by shots."""
     episodes = validation_episodes(tasks, VALIDATION_SHOTS[-1], seed)
     parts: dict[int, list[Outcome]] = {shots: [] for shots in episodes}
     for fold in torch.unique(tasks.fold).tolist():
@@ -128,34 +129,34 @@ def _outcomes(
             features = torch.nonzero((tasks.batch.shots > shots) & (tasks.fold == fold))[:, 0]
             if len(features) == 0:
                 continue
-            episode = next(each for each in fold_episodes if each.states is tasks.states[fold])
+            episode = next(episode for episode in fold_episodes if episode.states is tasks.states[fold])
             heads, targets = adapter.adapt(episode.context, refined), episode.targets
             predictive = predict_cells(heads, refined, targets, episode.context.kinds, likelihood)
             binary = torch.full((len(targets.index),), all_binary) | (predictive.kinds == KindType.BINARY)
             parts[shots].append(Outcome(predictive, targets.values, features[targets.lines], binary))
-    return {shots: join_judged(outcomes) for shots, outcomes in parts.items()}
+    return {shots: concatenate_outcomes(outcomes) for shots, outcomes in parts.items()}
 
 
-def join_judged(parts: list[Outcome]) -> Outcome:
+def concatenate_outcomes(parts: list[Outcome]) -> Outcome:
     """Concatenate outcomes of different features."""
     if len(parts) == 1:
         return parts[0]
     predictives = [part.predictive for part in parts]
     names = ("logits", "variance", "noise", "kinds")
-    tensors = {name: torch.cat([getattr(each, name) for each in predictives]) for name in names}
+    tensors = {name: torch.cat([getattr(part, name) for part in predictives]) for name in names}
     predictive = Predictive(**tensors, likelihood=predictives[0].likelihood)
     others = ("truth", "feature", "binary")
     return Outcome(predictive, *(torch.cat([getattr(part, name) for part in parts]) for name in others))
 
 
-def better(candidate: Judged, other: Judged, standard_errors: float) -> bool:
-    """Return whether a candidate's error is lower by more than ``standard_errors`` of the difference.
+def beats(candidate: CandidateOutcomes, other: CandidateOutcomes, standard_errors: float) -> bool:
+    """Return whether the error of ``candidate`` is lower by more than ``standard_errors`` of the difference.
 
-    All observations have the same weight, relative to the total error at the same number of shots. The
-    standard error of the difference is computed over features: errors of one feature are correlated.
+    Errors are relative to the total error at the same number of shots. The standard error of the difference
+    is computed over features, because errors of one feature are correlated.
     """
     errors, other_errors = candidate.errors(), other.errors()
-    count = max(int(each.features.max()) for each in errors.values()) + 1
+    count = max(int(error.features.max()) for error in errors.values()) + 1
     gains = torch.zeros(count, dtype=torch.float64)  # by feature, summed over numbers of shots
     present = torch.zeros(count, dtype=torch.bool)
     for shots in errors.keys() & other_errors.keys():
@@ -174,20 +175,19 @@ def blend_outcomes(
 ) -> tuple[dict[int, Outcome], dict[int, Outcome]]:
     """Set the shares of the networks in an adapter's blend; return the outcomes of blend and closed form.
 
-    At each number of shots the share minimises the squared error. With more shots the networks add less to
-    the closed form, so shares must not increase (isotonic regression).
+    The shares minimise the squared error at each number of shots, and do not increase with the shots
+    (isotonic regression): with more shots the networks improve less on the closed form.
     """
     by_share = {}
     for share in (0.0, 1.0):
         adapter.set_blend_shares(share)
-        by_share[share] = outcomes_of(adapter, likelihood, tasks, seed=seed, all_binary=all_binary)
+        by_share[share] = predict_held_out(adapter, likelihood, tasks, seed=seed, all_binary=all_binary)
     closed, networks = by_share[0.0], by_share[1.0]
     if not closed:  # no feature has a target
         return networks, closed
     best = [_best_share(networks[shots], closed[shots]) for shots in closed]
     shares = isotonic_decreasing(*(torch.stack(part) for part in zip(*best, strict=True))).clamp(0, 1)
-    measured = torch.tensor(list(closed))
-    position = torch.bucketize(torch.tensor(VALIDATION_SHOTS), measured, right=True) - 1
+    position = torch.bucketize(torch.tensor(VALIDATION_SHOTS), torch.tensor(list(closed)), right=True) - 1
     adapter.set_blend_shares(shares[position.clamp(min=0)])
     blend = {
         shots: _blend(networks[shots], closed[shots], float(share))
@@ -197,29 +197,29 @@ def blend_outcomes(
 
 
 def _best_share(networks: Outcome, closed: Outcome) -> tuple[Tensor, Tensor]:
-    """Return the share of the networks with the least squared error, shrunk to a half, and its weight."""
+    """Return the share of the networks with the least squared error, shrunk to 1/2, and its weight."""
     difference = (networks.predictive.mean - closed.predictive.mean).double()
     error = (closed.truth - closed.predictive.mean).double()
     weight = (difference**2).sum().clamp(min=1e-12)
     share = (difference * error).sum() / weight
-    confidence = closed.features / (closed.features + _FEATURES_FOR_HALF)
+    confidence = closed.features / (closed.features + _SHRINKAGE_FEATURES)
     return confidence * share + (1 - confidence) * 0.5, weight
 
 
 def isotonic_decreasing(values: Tensor, weights: Tensor) -> Tensor:
-    """Return the nearest non-increasing numbers by weighted least squares (isotonic regression).
+    """Fit a non-increasing function by weighted least squares (isotonic regression).
 
     >>> isotonic_decreasing(torch.tensor([1.0, 0.2, 0.4]), torch.ones(3))
     tensor([1.0000, 0.3000, 0.3000])
     """
-    from scipy.optimize import isotonic_regression  # slow to import, and only networks need it
+    from scipy.optimize import isotonic_regression  # slow to import; only networks need it
 
     fit = isotonic_regression(values.double().numpy(), weights=weights.double().numpy(), increasing=False)
-    return torch.from_numpy(fit.x.copy()).to(values.dtype)  # a reversed view, which torch does not take
+    return torch.from_numpy(fit.x.copy()).to(values.dtype)  # torch cannot read a reversed view
 
 
 def _blend(networks: Outcome, closed: Outcome, share: float) -> Outcome:
-    """Return the outcome of the blend, equal to that of the blended heads."""
+    """Return the outcome of the blended heads, given the outcomes of both."""
     first, second = networks.predictive, closed.predictive
     disagreement = share * (1 - share) * (first.logits - second.logits) ** 2
     predictive = Predictive(

@@ -1,4 +1,4 @@
-"""Train a module by gradient descent: epochs, validation, early stopping, checkpoints."""
+"""Training loop of gradient descent with validation, early stopping and checkpoints."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 import torch
 from pydantic import Field
@@ -23,23 +23,36 @@ from headstart.linalg.array_ops import LinAlgError
 from headstart.progress import Reporter
 
 Losses = Callable[[torch.Generator], Iterator[Tensor]]
+"""A function that yields the losses of the batches of an epoch."""
 
 
 class LoopConfig(Config):
-    """Settings of a training loop: its length, its steps and when it stops."""
+    """Settings of a training loop."""
 
     epochs: int = Field(ge=0)
+    steps: int | None = Field(None, ge=1)  # gradient steps in all; if given, they determine the epochs
     batch_size: int = Field(ge=1)  # at most; see min_steps
-    min_steps: int = Field(1, ge=1)  # batches shrink until an epoch has at least this many
+    min_steps: int = Field(1, ge=1)  # batches of an epoch, at least; batches become smaller if necessary
     learning_rate: float = Field(gt=0)
-    weight_decay: float = Field(0.0, ge=0)  # Adam's, added to the gradient
-    decoupled_weight_decay: float = Field(0.0, ge=0)  # AdamW's, of layers' weights only
-    max_grad_norm: float | None = Field(None, gt=0)  # longer gradients are scaled down to this norm
+    weight_decay: float = Field(0.0, ge=0)  # of Adam, added to the gradient
+    decoupled_weight_decay: float = Field(0.0, ge=0)  # of AdamW, for the weights of layers only
+    max_grad_norm: float | None = Field(None, gt=0)  # gradient clipping
     schedule: Literal["constant", "cosine"] = "constant"
-    # Number of validations without improvement before training stops; None: run to the end.
+    # Number of validations without improvement before training stops; None: train all epochs.
     patience: int | None = Field(None, ge=1)
     validate_every: int = Field(1, ge=1)
     checkpoint_seconds: float = 20.0
+
+    def resolve_epochs(self, count: int) -> Self:
+        """Return the settings with the epochs that ``steps`` gradient steps take over ``count`` items.
+
+        >>> LoopConfig(epochs=0, steps=350, batch_size=1000, learning_rate=1e-3).resolve_epochs(2389).epochs
+        117
+        """
+        if self.steps is None:
+            return self
+        per_epoch = max(1, math.ceil(count / self.batch_for(count)))
+        return self.revised(epochs=math.ceil(self.steps / per_epoch), steps=None)
 
     def batches(self, order: Tensor) -> Iterator[Tensor]:
         """Split the items of an epoch into batches."""
@@ -53,13 +66,13 @@ class LoopConfig(Config):
 class Loop:
     """Train a module with Adam and keep the state with the best validation score.
 
-    The checkpoint contains everything that determines the next step (parameters, Adam's moments, the random
-    generator, the best state so far), so a resumed run ends with the same numbers as an uninterrupted one.
+    The checkpoint contains parameters, Adam's moments, the random generator and the best state so far, so a
+    resumed run ends with the same numbers as an uninterrupted one.
 
     Parameters
     ----------
     module : nn.Module
-        Its parameters that require gradients are trained.
+        The module, whose parameters that require gradients are trained.
     config : LoopConfig
         The settings.
     seed : int
@@ -69,7 +82,7 @@ class Loop:
     reporter : Reporter
         Shows the progress.
     checkpoint : Path, optional
-        The file of the checkpoint. An existing one is resumed.
+        The file of the checkpoint. If it exists, training continues from it.
     """
 
     def __init__(
@@ -98,14 +111,14 @@ class Loop:
         Parameters
         ----------
         losses : callable
-            Yields the losses of an epoch's batches, given a random generator.
+            Yields the losses of the batches of an epoch, given a random generator.
         validate : callable, optional
-            Returns a score, lower is better. Without it the last state is kept.
+            Returns a score, lower is better. Without it the last state counts.
         """
         if self.checkpoint is not None and main_process_decides(self.checkpoint.exists()):
             self._restore(self.checkpoint)
         if validate is not None and self.epoch == 0 and self.config.epochs > 0:
-            self._keep_if_best(self._score(validate))  # the initial state may be better than any trained one
+            self._keep_if_best(self._score(validate))  # the initial state can be the best
         saved_at = time.monotonic()
         with (
             self.reporter.bar(self.title, self.config.epochs, self.epoch) as bar,
@@ -130,13 +143,15 @@ class Loop:
         self.module.eval()
 
     def _is_finished(self) -> bool:
+        """Return whether training has reached its last epoch or stops early."""
         config = self.config
         if self.epoch >= config.epochs:
             return True
-        waited = (self.epoch - self.best_epoch) // config.validate_every
-        return config.patience is not None and bool(self.best) and waited >= config.patience
+        validations = (self.epoch - self.best_epoch) // config.validate_every
+        return config.patience is not None and bool(self.best) and validations >= config.patience
 
     def _is_time_to_validate(self) -> bool:
+        """Return whether to validate after this epoch."""
         return self.epoch % self.config.validate_every == 0 or self.epoch == self.config.epochs
 
     def _train_epoch(self, losses: Losses) -> float:
@@ -146,7 +161,7 @@ class Loop:
             group["lr"] = self.config.learning_rate * self._schedule()
         total, count = torch.zeros(()), 0
         try:
-            with torch.random.fork_rng(devices=[]):  # dropout draws from the global generator only
+            with torch.random.fork_rng(devices=[]):  # dropout uses the global generator
                 torch.manual_seed(self.seed + self.epoch)
                 for loss in losses(self.generator):
                     self.optimizer.zero_grad()
@@ -170,12 +185,14 @@ class Loop:
         return 0.02 + 0.49 * (1 + math.cos(math.pi * self.epoch / self.config.epochs))
 
     def _not_finite(self, epoch: int) -> NumericalError:
+        """Return the error of a loss that is not finite."""
         return NumericalError(
             f"{self.title}: the loss is no longer finite at epoch {epoch}; try a lower "
             f"learning_rate than {self.config.learning_rate:g}"
         )
 
     def _score(self, validate: Callable[[], float]) -> float:
+        """Validate the current state; raise an error if the score is not a number."""
         self.module.eval()
         try:
             with torch.no_grad():
@@ -187,20 +204,24 @@ class Loop:
         return score
 
     def _keep_if_best(self, score: float) -> None:
+        """Copy the current state if its ``score`` is the best so far."""
         if score < self.best_score:
             self.best_score, self.best_epoch = score, self.epoch
             self.best = {name: value.clone() for name, value in self.module.state_dict().items()}
 
     def _progress_text(self, loss: float) -> str:
+        """Return the text beside the progress bar."""
         best = f"  validation {self.best_score:.4f}" if self.best else ""
         return f"loss {loss:.4f}{best}"
 
     def _outcome_text(self) -> str:
+        """Return the final text beside the progress bar."""
         if self.best_epoch == 0:
             return f"training did not improve on the start, which was kept: validation {self.best_score:.4f}"
         return f"best at epoch {self.best_epoch}: validation {self.best_score:.4f}"
 
     def _save(self) -> None:
+        """Write the checkpoint."""
         if self.checkpoint is None or not is_main_process():
             return
         tensors = {"generator": self.generator.get_state()}
@@ -211,11 +232,12 @@ class Loop:
         write_bytes(self.checkpoint, pack_tensors(tensors, facts))
 
     def _restore(self, checkpoint: Path) -> None:
+        """Read a checkpoint."""
         tensors, facts = read_tensors(checkpoint)
         groups: dict[str, dict[str, Tensor]] = {"module": {}, "best": {}, "adam": {}}
         for name, value in tensors.items():
-            group, _, rest = name.partition("/")
-            groups.setdefault(group, {})[rest] = value
+            group, _, key = name.partition("/")
+            groups.setdefault(group, {})[key] = value
         self.module.load_state_dict(groups["module"])
         self.best = groups["best"]
         _restore_optimizer(self.optimizer, groups["adam"])
@@ -226,10 +248,10 @@ class Loop:
 
 @contextmanager
 def interrupts() -> Iterator[threading.Event]:
-    """Turn a first Ctrl-C into an event, so that the current epoch is completed; a second one raises."""
+    """Let a first Ctrl-C set an event, so that the current epoch is completed; a second one raises."""
     interrupted = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield interrupted  # only the main thread may handle signals
+        yield interrupted  # only the main thread can handle signals
         return
 
     def handle(*_: object) -> None:
@@ -244,20 +266,20 @@ def interrupts() -> Iterator[threading.Event]:
 
 
 def _build_optimizer(module: nn.Module, config: LoopConfig) -> torch.optim.Optimizer:
-    """Build Adam, or AdamW if there is a decoupled weight decay.
+    """Build Adam, or AdamW with a decoupled weight decay.
 
-    AdamW decays the weights of layers only: the covariance of a prior or a noise has no reason to go to zero.
+    AdamW decays the weights of layers only: covariances of priors and noise should not shrink to zero.
     """
-    named = [(name, each) for name, each in module.named_parameters() if each.requires_grad]
+    parameters = {name: part for name, part in module.named_parameters() if part.requires_grad}
     if config.decoupled_weight_decay == 0:
         return torch.optim.Adam(
-            [parameter for _, parameter in named],
+            list(parameters.values()),
             lr=config.learning_rate,
             weight_decay=config.weight_decay,
             fused=True,
         )
-    layers = [parameter for name, parameter in named if name.endswith(".weight")]
-    others = [parameter for name, parameter in named if not name.endswith(".weight")]
+    layers = [parameter for name, parameter in parameters.items() if name.endswith(".weight")]
+    others = [parameter for name, parameter in parameters.items() if not name.endswith(".weight")]
     return torch.optim.AdamW(
         [
             {"params": layers, "weight_decay": config.decoupled_weight_decay},

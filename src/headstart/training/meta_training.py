@@ -1,4 +1,4 @@
-"""Meta-train an adapter: features treated as new teach it to make heads."""
+"""Meta-training of an adapter on known features treated as new."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headstart.training.loop import Loop, LoopConfig
 
 
 class MetaTrainingConfig(LoopConfig):
-    """Settings of meta-training. An adapter may have its own defaults (``Adapter.meta_defaults``)."""
+    """Settings of meta-training. An adapter can have its own defaults (``Adapter.meta_defaults``)."""
 
     epochs: int = Field(300, ge=0)
     batch_size: int = Field(64, ge=1)
@@ -28,15 +28,17 @@ class MetaTrainingConfig(LoopConfig):
     patience: int | None = Field(50, ge=1)
     shots: Literal["uniform", "log"] = "uniform"  # the distribution of the number of shots
     max_shots: int = Field(32, ge=0)
-    max_targets: int | None = Field(None, ge=1)  # of a feature in one episode; None: all
-    weighting: float | None = Field(None, ge=0, le=1)  # see EpisodeDrawer; None: all targets weigh the same
-    epoch_features: int | None = Field(None, ge=1)  # the most features that an epoch draws; None: all
-    validation_share: float = Field(0.1, gt=0, lt=1)  # of features held out for early stopping
+    max_targets: int | None = Field(None, ge=1)  # per feature and episode; None: all
+    weighting: float | None = Field(None, ge=0, le=1)  # see EpisodeDrawer; None: equal weights of targets
+    epoch_features: int | None = Field(None, ge=1)  # features per epoch, at most; None: all
+    average: Literal["targets", "features"] = "targets"  # of the loss, if there is no weighting
+    # Fraction of the features held out for early stopping and calibration.
+    validation_share: float = Field(0.1, ge=0, lt=1)
 
     def filled(self, adapter: Adapter) -> MetaTrainingConfig:
-        """Return these settings completed for an adapter.
+        """Complete the settings for ``adapter``.
 
-        The adapter's fixed settings (``meta_settings``) come first, then those set here, then its defaults.
+        Its fixed settings (``meta_settings``) override those set here, which override its defaults.
         """
         settings = {**adapter.meta_defaults, **self.model_dump(exclude_unset=True), **adapter.meta_settings}
         return MetaTrainingConfig(**settings)
@@ -53,9 +55,9 @@ def meta_train(
     reporter: Reporter,
     checkpoint: Path | None = None,
 ) -> None:
-    """Train the adapter's parameters on ``tasks`` and freeze them; ``validation`` tasks stop it early.
+    """Train the adapter on ``tasks`` with early stopping on ``validation``, and freeze it.
 
-    The backbone is frozen and its row states are part of the tasks.
+    The backbone is frozen; its row states are part of the tasks.
     """
     loop = Loop(adapter, config, seed=seed, title=f"Meta-training {adapter.config.name}", reporter=reporter,
                 checkpoint=checkpoint)  # fmt: skip
@@ -63,7 +65,7 @@ def meta_train(
 
     def losses(generator: torch.Generator) -> Iterator[Tensor]:
         for episode in drawer.epoch(generator):
-            dropout_seed = int(torch.randint(2**62, (), device="cpu"))  # all processes draw the same
+            dropout_seed = int(torch.randint(2**62, (), device="cpu"))  # the same in all processes
             yield shared_loss(adapter, knowledge.likelihood, episode, dropout_seed)
 
     validates = config.patience is not None
@@ -85,7 +87,7 @@ def _mean_loss(adapter: Adapter, knowledge: Knowledge, episodes: list[Episode]) 
 
 
 def validation_episodes(tasks: Tasks, max_shots: int, seed: int) -> dict[int, list[Episode]]:
-    """Draw fixed episodes for a few numbers of shots: one a fold, of all features with a target left."""
+    """Draw episodes for ``VALIDATION_SHOTS``: one per fold, of all features with at least one target."""
     generator = torch.Generator().manual_seed(seed)
     episodes: dict[int, list[Episode]] = {}
     for shots in VALIDATION_SHOTS:

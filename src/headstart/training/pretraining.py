@@ -1,4 +1,4 @@
-"""Pretrain a backbone on the observed cells of a table."""
+"""Pretraining of a backbone on the observations of a table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headstart.training.loop import Loop, LoopConfig
 
 
 class PretrainingConfig(LoopConfig):
-    """Settings of pretraining; ``validation_share`` of the observations is held out for early stopping."""
+    """Settings of pretraining; a fraction ``validation_share`` of the observations is for early stopping."""
 
     epochs: int = Field(200, ge=0)
     batch_size: int = Field(256, ge=1)
@@ -45,7 +45,7 @@ def pretrain(
     Parameters
     ----------
     backbone : Backbone
-        Its ``trained_by`` says how it is fitted: by closed-form sweeps or by gradient descent.
+        The backbone; ``trained_by`` declares whether it is fitted by closed-form sweeps or gradient descent.
     cells : Cells
         The observations, one line per row.
     description : Description
@@ -53,10 +53,10 @@ def pretrain(
     config : PretrainingConfig
         The settings.
     seed, reporter, checkpoint
-        As for ``Loop``.
+        As in ``Loop``.
     """
     if backbone.trained_by == "sweeps":
-        # Sweeps in one process take little time; of several processes one may fail before they end.
+        # Sweeps in one process are fast and need no checkpoint; one of several processes can fail.
         sweep_checkpoint = checkpoint if process_group().launched else None
         _fit_by_sweeps(backbone, cells, description, config, seed, reporter, sweep_checkpoint)
     else:
@@ -94,13 +94,15 @@ def _fit_by_gradients(
     reporter: Reporter,
     checkpoint: Path | None,
 ) -> None:
-    loop = Loop(backbone, config, seed=seed, title="Training the backbone", reporter=reporter,
-                checkpoint=checkpoint)  # fmt: skip
+    """Minimise the backbone's loss by gradient descent, with early stopping on held-out observations."""
     is_held_out = (
         torch.rand(len(cells.index), generator=torch.Generator().manual_seed(seed)) < config.validation_share
     )
     training, held_out = cells.keep(~is_held_out), cells.keep(is_held_out)
     observed_rows = torch.nonzero(training.counts)[:, 0]
+    config = config.resolve_epochs(len(observed_rows))
+    loop = Loop(backbone, config, seed=seed, title="Training the backbone", reporter=reporter,
+                checkpoint=checkpoint)  # fmt: skip
 
     def losses(generator: torch.Generator) -> Iterator[Tensor]:
         order = observed_rows[torch.randperm(len(observed_rows), generator=generator)]
@@ -116,7 +118,7 @@ def _fit_by_gradients(
 
 @torch.no_grad()
 def held_out_nll(backbone: Backbone, observed: Cells, held_out: Cells, batch: int = 1024) -> float:
-    """Return the mean negative log-likelihood of ``held_out``, given the rows' ``observed`` cells."""
+    """Compute the mean negative log-likelihood of ``held_out`` cells, given the ``observed`` cells."""
     total = torch.zeros(())
     for rows in torch.split(torch.arange(len(observed)), batch):
         activation = backbone.states(observed.take(rows)).activation

@@ -1,13 +1,14 @@
-"""Train a backbone and adapters on a table, for ``fit`` and for benchmarks.
+"""Training of a backbone and adapters on a table, for ``fit`` and for benchmarks.
 
-``train`` trains given adapters; ``train_best`` also chooses the adapter. Both go the same way:
+``train`` trains given adapters; ``train_best`` also chooses the adapter. Both take these steps:
 
 1. ``train_backbone`` trains the backbone and computes the state of every row once.
 2. ``prepare`` builds the tasks: features treated as new, each with row states computed without it.
 3. ``train_adapter`` meta-trains an adapter on some of the tasks.
-4. ``Calibration.fit`` calibrates it on the others, which were held out.
+4. ``Calibration.fit`` calibrates it on the other tasks.
 
-To choose, the ``Judge`` trains candidates without some features and compares their predictions of these.
+To choose an adapter, the ``Judge`` trains candidates without some features and compares the errors of their
+predictions of these features.
 """
 
 from __future__ import annotations
@@ -54,24 +55,24 @@ from headstart.training.cross_fitted_heads import cross_fit_heads
 from headstart.training.episodes import Tasks, cross_fitted_tasks, disjoint_tasks, sample_features
 from headstart.training.judge import (
     MIN_FEATURES,
-    Judged,
+    CandidateOutcomes,
     Judgement,
-    better,
+    beats,
     blend_outcomes,
-    folds,
-    join_judged,
-    outcomes_of,
+    concatenate_outcomes,
+    draw_folds,
+    predict_held_out,
 )
 from headstart.training.meta_training import MetaTrainingConfig, meta_train
 from headstart.training.pretraining import PretrainingConfig, pretrain
 
-AUTO: Literal["auto"] = "auto"  # in place of an adapter: the judge chooses one
+AUTO: Literal["auto"] = "auto"  # the name of an adapter chosen by the judge
 
-CLOSED_FORM, TRAINED = "bayes", "chn-bayes"  # the candidates
+CLOSED_FORM, NETWORKS = "bayes", "chn-bayes"  # the candidates
 
 MIN_FEATURES_TO_META_TRAIN = 1000  # with fewer, networks were never better than the closed form
 
-# From this size on the networks are judged during the final training: a separate one would cost too much.
+# From this size on, the judge uses the final training of networks: a separate one would take too long.
 MIN_OBSERVATIONS_AT_ONCE = 500_000
 
 _MARGIN = 1.0  # standard errors by which networks must beat the closed form
@@ -80,9 +81,8 @@ _MARGIN = 1.0  # standard errors by which networks must beat the closed form
 class Recipe(Config):
     """Settings of the training of a backbone and its adapters.
 
-    Without ``meta_share`` every feature trains the backbone and also, with the row states of a backbone that
-    has not seen it, the adapters. With it, that share of the features trains the adapters only, as in the
-    paper.
+    Without ``meta_share``, every feature trains the backbone and, with row states computed without it, the
+    adapters. With it, this fraction of the features trains the adapters only, as in the paper.
     """
 
     backbone: AnyBackbone = Field("factorisation", validate_default=True)
@@ -101,19 +101,19 @@ class TrainedAdapter:
     adapter: Adapter
     calibration: Calibration
     metatraining: MetaTrainingConfig | None  # None for an adapter without parameters
-    judged: dict[str, Judged]  # predictions of held-out features, of the adapter and of its closed form
+    candidates: dict[str, CandidateOutcomes]  # of the adapter and its closed form, by name
 
 
 @dataclass(frozen=True)
-class Trained:
-    """A trained backbone, its knowledge of the table, and trained adapters by name."""
+class TrainedParts:
+    """Trained backbone, its knowledge of the table, and trained adapters by name."""
 
     backbone: Backbone
     knowledge: Knowledge
     adapters: dict[str, TrainedAdapter]
 
-    def home(self) -> Trained:
-        """Move everything to main memory, where a model is stored whatever device trained it."""
+    def to_cpu(self) -> TrainedParts:
+        """Move backbone, knowledge and adapters to main memory."""
         if self.knowledge.device == CPU:
             return self
         backbone = self.backbone.to(CPU)
@@ -121,10 +121,10 @@ class Trained:
         knowledge = replace(self.knowledge, kinds=kinds, heads=heads, likelihood=likelihood)
         knowledge = move(knowledge, CPU)
         adapters = {
-            name: replace(trained, adapter=to_cpu(trained.adapter, knowledge))
+            name: replace(trained, adapter=_copy_adapter(trained.adapter, knowledge))
             for name, trained in self.adapters.items()
         }
-        return Trained(backbone, knowledge, adapters)
+        return TrainedParts(backbone, knowledge, adapters)
 
 
 def train(
@@ -137,7 +137,7 @@ def train(
     reporter: Reporter,
     checkpoint: Callable[[str], Path | None],
     device: torch.device = CPU,
-) -> Trained:
+) -> TrainedParts:
     """Train a backbone, then meta-train and calibrate adapters.
 
     Parameters
@@ -145,8 +145,8 @@ def train(
     table : Table
         The observations.
     train_features, meta_features : ndarray of int
-        The positions of the features that train the backbone and of those that train the adapters; without a
-        ``meta_share`` they are the same.
+        The positions of the features that train the backbone, and of the features that train the adapters;
+        without a ``meta_share`` they are the same.
     recipe : Recipe
         The settings.
     adapters : dict
@@ -156,10 +156,10 @@ def train(
     checkpoint : callable
         Returns the checkpoint file of the backbone or of an adapter, by name.
     device : torch.device
-        Trains, and has the result (see ``Trained.home``).
+        The device of training and of the result (see ``TrainedParts.to_cpu``).
     """
     cross_fit = any(ADAPTERS.part_of(config).gives_uncertainty for config in adapters.values())
-    prepared = prepare(
+    trainer = prepare(
         table,
         train_features,
         meta_features,
@@ -169,9 +169,9 @@ def train(
         checkpoint=checkpoint,
         device=device,
     )
-    memory: dict[str, Adapter] = {}
-    trained = {name: prepared.train(config, name, memory) for name, config in adapters.items()}
-    return Trained(prepared.backbone, prepared.knowledge, trained)
+    cache: dict[str, Adapter] = {}
+    trained = {name: trainer.train(config, name, cache) for name, config in adapters.items()}
+    return TrainedParts(trainer.backbone, trainer.knowledge, trained)
 
 
 def train_best(
@@ -182,18 +182,18 @@ def train_best(
     reporter: Reporter,
     checkpoint: Callable[[str], Path | None],
     device: torch.device = CPU,
-) -> tuple[Trained, Recipe, Judgement]:
-    """Choose the adapter and, for binary tables, the link that suit a table, and train them on all features.
+) -> tuple[TrainedParts, Recipe, Judgement]:
+    """Choose an adapter and, for binary tables, a link, and train them on all features of a table.
 
     The candidates are the closed form and, for tables of many features, networks blended with it. On a large
-    table the networks are judged during the final training, on features held out from their meta-training
-    only. A table with real features is always judged before: a new real feature must estimate its scale, as
-    only features held out from everything do.
+    table the judge uses the final training of the networks, with features held out from their meta-training
+    only. A table with real features is always judged before the final training: the scale of a new real
+    feature must be estimated, which only features held out from all training can show.
 
     Returns
     -------
-    trained : Trained
-        The chosen adapter, named "adapter", with its backbone.
+    trained : TrainedParts
+        The chosen adapter, under the name "adapter", with its backbone.
     recipe : Recipe
         The recipe with the chosen link.
     judgement : Judgement
@@ -209,7 +209,7 @@ def train_best(
     else:
         choice = judge.choose(recipe, networks=many)
         recipe = choice.recipe
-    prepared = prepare(
+    trainer = prepare(
         table,
         features,
         features,
@@ -220,22 +220,22 @@ def train_best(
         device=device,
     )
     if choice is None:
-        trained, judgement = _train_and_choose(prepared)
+        trained, judgement = _train_and_choose(trainer)
     else:
-        trained, judgement = prepared.train(choice.adapter, "adapter", {}), choice.judgement
+        trained, judgement = trainer.train(choice.adapter, "adapter", {}), choice.judgement
         if choice.calibration is not None:
             trained = replace(trained, calibration=choice.calibration)
-    return Trained(prepared.backbone, prepared.knowledge, {"adapter": trained}), recipe, judgement
+    return TrainedParts(trainer.backbone, trainer.knowledge, {"adapter": trained}), recipe, judgement
 
 
-def _train_and_choose(prepared: Prepared) -> tuple[TrainedAdapter, Judgement]:
+def _train_and_choose(trainer: AdapterTrainer) -> tuple[TrainedAdapter, Judgement]:
     """Train networks blended with the closed form; train the closed form alone if it is not worse."""
-    trained = prepared.train(adapter_config(BLEND), "adapter", {})
-    judged, chosen = trained.judged, TRAINED
-    if not better(judged[TRAINED], judged[CLOSED_FORM], _MARGIN):
-        chosen, trained = CLOSED_FORM, prepared.train(adapter_config(CLOSED_FORM), "closed form", {})
-        judged = {**judged, **trained.judged}
-    return trained, judgement_of(judged, chosen, len(prepared.validation))
+    trained = trainer.train(adapter_config(BLEND), "adapter", {})
+    candidates, chosen = trained.candidates, NETWORKS
+    if not beats(candidates[NETWORKS], candidates[CLOSED_FORM], _MARGIN):
+        chosen, trained = CLOSED_FORM, trainer.train(adapter_config(CLOSED_FORM), "closed form", {})
+        candidates = {**candidates, **trained.candidates}
+    return trained, build_judgement(candidates, chosen, len(trainer.validation))
 
 
 def prepare(
@@ -248,11 +248,11 @@ def prepare(
     reporter: Reporter,
     checkpoint: Callable[[str], Path | None],
     device: torch.device = CPU,
-) -> Prepared:
-    """Train a backbone and build the tasks that train and validate adapters.
+) -> AdapterTrainer:
+    """Train a backbone, and build the tasks for training and validation of adapters.
 
-    ``cross_fit`` adds cross-fitted heads of the backbone's features to the knowledge, for adapters that learn
-    a prior from them.
+    ``cross_fit`` adds cross-fitted heads of the backbone's features to the knowledge, from which adapters
+    learn a prior.
     """
     seed, all_binary = recipe.random_state, is_all_binary(table)
     table = modelled_table(table, recipe.binary_link)
@@ -276,12 +276,14 @@ def prepare(
         else:
             tasks = disjoint_tasks(batch, knowledge)
         training, validation = tasks.hold_out(recipe.metatraining.validation_share, seed)
-    return Prepared(backbone, knowledge, training, validation, recipe, all_binary, reporter, checkpoint)
+    metatraining = recipe.metatraining.resolve_epochs(len(training))
+    recipe = recipe.revised(metatraining=metatraining)
+    return AdapterTrainer(backbone, knowledge, training, validation, recipe, all_binary, reporter, checkpoint)
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """A trained backbone, with tasks that train adapters and tasks that validate them."""
+class AdapterTrainer:
+    """Trainer of adapters: a trained backbone with tasks for training and validation."""
 
     backbone: Backbone
     knowledge: Knowledge
@@ -292,10 +294,10 @@ class Prepared:
     reporter: Reporter
     checkpoint: Callable[[str], Path | None]
 
-    def train(self, config: AdapterConfig, name: str, memory: dict[str, Adapter]) -> TrainedAdapter:
+    def train(self, config: AdapterConfig, name: str, cache: dict[str, Adapter]) -> TrainedAdapter:
         """Train an adapter and calibrate it on the validation tasks.
 
-        ``name`` is the name of its checkpoint; for ``memory`` see ``train_adapter``.
+        ``name`` is the name of its checkpoint; for ``cache`` see ``train_adapter``.
         """
         seed, likelihood = self.recipe.random_state, self.knowledge.likelihood
         adapter, settings = train_adapter(
@@ -307,21 +309,21 @@ class Prepared:
             seed=seed,
             reporter=self.reporter,
             checkpoint=self.checkpoint(name),
-            memory=memory,
+            cache=cache,
         )
-        judged = {}
+        candidates = {}
         if adapter.blend_partner is not None:
             outcomes, closed_form = blend_outcomes(
                 adapter, likelihood, self.validation, seed=seed, all_binary=self.all_binary
             )
-            judged[adapter.blend_partner.config.name] = Judged(closed_form)
+            candidates[adapter.blend_partner.config.name] = CandidateOutcomes(closed_form)
         else:
-            outcomes = outcomes_of(
+            outcomes = predict_held_out(
                 adapter, likelihood, self.validation, seed=seed, all_binary=self.all_binary
             )
-        judged[config.name] = Judged(outcomes)
+        candidates[config.name] = CandidateOutcomes(outcomes)
         calibration = Calibration.fit(outcomes, VALIDATION_SHOTS, by_level=adapter.gives_uncertainty)
-        return TrainedAdapter(adapter, calibration, settings, judged)
+        return TrainedAdapter(adapter, calibration, settings, candidates)
 
 
 def train_backbone(
@@ -346,13 +348,13 @@ def train_backbone(
     with compute_on(device):
         pretrain(module, cells, description, pretraining, seed=seed, reporter=reporter, checkpoint=checkpoint)
     copy_from_main_process(module)
-    return module, knowledge_of(module, table, cells)
+    return module, build_knowledge(module, table, cells)
 
 
-def knowledge_of(backbone: Backbone, table: Table, cells: Cells | None = None) -> Knowledge:
-    """Return what adapters read of a frozen backbone: row states, heads, and the table it was trained on.
+def build_knowledge(backbone: Backbone, table: Table, cells: Cells | None = None) -> Knowledge:
+    """Collect the data for adapters: row states and heads of a frozen backbone, and its training table.
 
-    ``cells`` are the winsorised observations of ``table``; None: they are computed.
+    ``cells`` are the winsorised observations of ``table``, by default computed from it.
     """
     device = backbone.kinds.device
     cells = move(winsorise_cells(table), device) if cells is None else cells
@@ -367,7 +369,7 @@ def knowledge_of(backbone: Backbone, table: Table, cells: Cells | None = None) -
         backbone.kinds,
         backbone.likelihood,
         metadata_widths(table),
-        move(scales_of(table.kinds), device),
+        move(relative_scales(table.kinds), device),
     )
 
 
@@ -381,37 +383,37 @@ def train_adapter(
     seed: int,
     reporter: Reporter,
     checkpoint: Path | None = None,
-    memory: dict[str, Adapter] | None = None,
+    cache: dict[str, Adapter] | None = None,
 ) -> tuple[Adapter, MetaTrainingConfig | None]:
-    """Build an adapter and meta-train it if it has something to learn.
+    """Build an adapter, and meta-train it if it has trainable parameters.
 
     Return the adapter and the settings of its meta-training, None for an adapter without parameters.
-    ``memory`` holds adapters that were meta-trained before: adapters that differ only in their fine-tuning
+    ``cache`` contains adapters that were meta-trained before: adapters that differ only in their fine-tuning
     (``maml-0`` and ``maml-10``, ``chn`` and ``chn-train-5``) share one meta-training.
     """
-    memory = {} if memory is None else memory
-    shared = ADAPTERS.part_of(config).trained_as(config)
+    cache = {} if cache is None else cache
+    shared = ADAPTERS.part_of(config).training_config(config)
     key = shared.model_dump_json()
-    if key not in memory:
+    if key not in cache:
         with seeded(seed):
-            memory[key] = build_adapter(shared, knowledge)
-        if memory[key].learns:
+            cache[key] = build_adapter(shared, knowledge)
+        if cache[key].learns:
             with compute_on(knowledge.device):
-                meta_train(memory[key], knowledge, training, validation, metatraining.filled(memory[key]),
+                meta_train(cache[key], knowledge, training, validation, metatraining.filled(cache[key]),
                            seed=seed, reporter=reporter, checkpoint=checkpoint)  # fmt: skip
-                memory[key].finish()
-    adapter = trained = memory[key]
+                cache[key].finish()
+    adapter = trained = cache[key]
     settings = metatraining.filled(trained) if any(True for _ in trained.parameters()) else None
     if shared != config:
         adapter = build_adapter(config, knowledge)
-        adapter.take_training(trained)
+        adapter.copy_training(trained)
     copy_from_main_process(adapter)
     return adapter.eval().requires_grad_(False), settings
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The adapter and link that the judge chose, with the comparison and the calibration of the chosen."""
+    """Adapter and link chosen by the judge, with the comparison and the adapter's calibration."""
 
     recipe: Recipe
     adapter: AdapterConfig
@@ -420,18 +422,18 @@ class Choice:
 
 
 class Judge:
-    """Train candidates without some features and compare their predictions of these features.
+    """Train candidates without some features, and compare their predictions of these features.
 
-    A held-out feature is new to everything: backbone, row states, prior and adapter.
+    A held-out feature is new to the backbone, the row states, the prior and the adapter.
 
     Parameters
     ----------
     table : Table
         The observations.
     features : ndarray of int
-        The positions of the features that may be used.
+        The positions of the features to use.
     reporter, checkpoint, device
-        As for ``train``.
+        As in ``train``.
     """
 
     def __init__(
@@ -444,46 +446,46 @@ class Judge:
     ) -> None:
         self.table, self.features, self.device = table, features, device
         self.reporter, self.checkpoint = reporter, checkpoint
-        self.folds = folds(features, seed=0)
+        self.folds = draw_folds(features, seed=0)
         self.all_binary = is_all_binary(table)
 
     def choose(self, recipe: Recipe, *, networks: bool = False) -> Choice:
-        """Choose among the closed form, networks (if ``networks``), and both links of a binary table."""
+        """Choose among the closed form, networks if ``networks``, and both links of a binary table."""
         adapter, chosen = adapter_config(CLOSED_FORM), CLOSED_FORM
         if len(self.features) < MIN_FEATURES:
             no_comparison = Judgement(shots=(), features=0, chosen=CLOSED_FORM, candidates={})
             return Choice(recipe, adapter, no_comparison)
-        judged = self._judge(recipe, adapter, *([adapter_config(BLEND)] if networks else []))
+        candidates = self._judge(recipe, adapter, *([adapter_config(BLEND)] if networks else []))
         if self.all_binary:
             name, identity = f"{CLOSED_FORM}, 0 and 1 as numbers", recipe.revised(binary_link="identity")
-            judged[name] = self._judge(identity, adapter)[CLOSED_FORM]
-            if better(judged[name], judged[chosen], 0.0):
+            candidates[name] = self._judge(identity, adapter)[CLOSED_FORM]
+            if beats(candidates[name], candidates[chosen], 0.0):
                 chosen, recipe = name, identity
-        if networks and better(judged[TRAINED], judged[chosen], _MARGIN):
-            chosen, adapter = TRAINED, adapter_config(BLEND)
-        judgement = judgement_of(judged, chosen, sum(len(fold) for fold in self.folds))
-        calibration = Calibration.fit(judged[chosen].outcomes, VALIDATION_SHOTS, by_level=True)
+        if networks and beats(candidates[NETWORKS], candidates[chosen], _MARGIN):
+            chosen, adapter = NETWORKS, adapter_config(BLEND)
+        judgement = build_judgement(candidates, chosen, sum(len(fold) for fold in self.folds))
+        calibration = Calibration.fit(candidates[chosen].outcomes, VALIDATION_SHOTS, by_level=True)
         return Choice(recipe, adapter, judgement, calibration)
 
-    def _judge(self, recipe: Recipe, *adapters: AdapterConfig) -> dict[str, Judged]:
+    def _judge(self, recipe: Recipe, *adapters: AdapterConfig) -> dict[str, CandidateOutcomes]:
         """Return the outcomes of candidates on all folds, by name."""
         link = f" ({recipe.binary_link} link)" if self.all_binary else ""
         names = " and ".join(adapter.name for adapter in adapters)
         self.reporter.say(f"Judging {names}{link} on features held out")
         by_fold = [self._judge_fold(recipe, adapters, number) for number in range(len(self.folds))]
-        judged = {}
+        candidates = {}
         for adapter in adapters:
             parts = [outcomes[adapter.name] for outcomes in by_fold]
             shots = [k for k in VALIDATION_SHOTS if any(k in part for part in parts)]
-            judged[adapter.name] = Judged(
-                {k: join_judged([part[k] for part in parts if k in part]) for k in shots}
+            candidates[adapter.name] = CandidateOutcomes(
+                {k: concatenate_outcomes([part[k] for part in parts if k in part]) for k in shots}
             )
-        return judged
+        return candidates
 
     def _judge_fold(
         self, recipe: Recipe, adapters: tuple[AdapterConfig, ...], number: int
     ) -> dict[str, dict[int, Outcome]]:
-        """Train adapters without the features of a fold and predict these: outcomes by name and shots."""
+        """Train adapters without the features of a fold, and predict these: outcomes by name and shots."""
         held_out = self.folds[number]
         others = np.setdiff1d(self.features, held_out)
         table = hide_scales(self.table, others)
@@ -503,10 +505,10 @@ class Judge:
         batch = move(feature_batch(new_features, middle), self.device)
         with compute_on(self.device):
             tasks = disjoint_tasks(batch, trained.knowledge)
-        positions = torch.from_numpy(held_out)  # outcomes of all folds name features by table position
+        positions = torch.from_numpy(held_out)  # outcomes of all folds identify features by table position
         by_name = {}
         for name, candidate in trained.adapters.items():
-            outcomes = outcomes_of(
+            outcomes = predict_held_out(
                 candidate.adapter,
                 trained.knowledge.likelihood,
                 tasks,
@@ -520,46 +522,48 @@ class Judge:
         return by_name
 
 
-def judgement_of(judged: Mapping[str, Judged], chosen: str, features: int) -> Judgement:
+def build_judgement(candidates: Mapping[str, CandidateOutcomes], chosen: str, features: int) -> Judgement:
     """Summarise the comparison of candidates on ``features`` held-out features."""
-    verdicts = {name: candidate.verdict() for name, candidate in judged.items()}
-    shots = tuple(judged[chosen].outcomes)
+    verdicts = {name: candidate.verdict() for name, candidate in candidates.items()}
+    shots = tuple(candidates[chosen].outcomes)
     return Judgement(shots=shots, features=features, chosen=chosen, candidates=verdicts)
 
 
 def hide_scales(table: Table, known_features: NDArray[np.int64]) -> Table:
-    """Return the table with the centers and scales of real features computed from train features only.
+    """Return the table with centres and scales of real features computed from ``known_features`` only.
 
-    When a table is read, they are computed from all values. The center of a new feature would then
-    reveal its mean at zero shots. So all other real features get the scale that the train features
-    have in common or, if each of them has its own, their median scale.
+    Reading a table computes centres and scales from all values, so that the centre of a new feature reveals
+    its mean at zero shots. The other real features get the scale common to the known features or, if these
+    differ, their median scale.
     """
     real = table.kinds.types == KindType.REAL
     if not real.any():
         return table
-    trained = np.zeros(len(real), dtype=bool)
-    trained[known_features] = True
-    train = table.with_features(real & trained)
+    known = np.zeros(len(real), dtype=bool)
+    known[known_features] = True
+    known_table = table.with_features(real & known)
     kinds = np.array(table.kinds, dtype=object)
-    if global_count(len(train)):
-        resolved, _ = resolve_kinds("real", train.features, train.feature_index, train.values)
-        kinds[real & trained] = resolved
+    if global_count(len(known_table)):
+        resolved, _ = resolve_kinds(
+            "real", known_table.features, known_table.feature_index, known_table.values
+        )
+        kinds[real & known] = resolved
         common = Kind.real(float(np.median(resolved.offsets)), float(np.median(resolved.spans)))
     else:
         common = Kind.real()
-    kinds[real & ~trained] = common
+    kinds[real & ~known] = common
     return replace(table, kinds=Kinds(kinds))
 
 
 def is_all_binary(table: Table) -> bool:
-    """Return whether every feature of a table is binary."""
+    """Return whether all features of ``table`` are binary."""
     return bool((table.kinds.types == KindType.BINARY).all())
 
 
 def modelled_table(table: Table, binary_link: str) -> Table:
-    """Return the table with the kinds that are modelled: with an identity link, binary becomes a rating 0..1.
+    """Return the table with the kinds of the model: with an identity link, binary becomes a rating 0..1.
 
-    Only if all features are binary: a rating has its own noise, which binary features must not share.
+    This applies only if all features are binary: ratings have a common noise, unlike binary features.
     """
     if binary_link == "logistic" or not is_all_binary(table):
         return table
@@ -585,8 +589,8 @@ def metadata_widths(table: Table) -> tuple[int, ...]:
     return tuple(column.width for column in table.schema.columns) if table.schema else ()
 
 
-def scales_of(kinds: Kinds) -> Scales | None:
-    """Return centers and scales of real features relative to the usual one; None if all are equal."""
+def relative_scales(kinds: Kinds) -> Scales | None:
+    """Return centres and scales of real features relative to their median; None if all are equal."""
     middle, real = kinds.middle_real(), kinds.types == KindType.REAL
     if middle is None:
         return None
@@ -595,9 +599,9 @@ def scales_of(kinds: Kinds) -> Scales | None:
 
 
 def feature_batch(table: Table, middle: Kind | None = None) -> FeatureBatch:
-    """Return all features of a table as a batch of new features.
+    """Return all features of ``table`` as a batch of new features.
 
-    Features of the real kind ``middle`` have no center and scale of their own yet.
+    Features of the real kind ``middle`` have an unknown centre and scale.
     """
     units = None
     if middle is not None:
@@ -611,10 +615,10 @@ def feature_batch(table: Table, middle: Kind | None = None) -> FeatureBatch:
     )
 
 
-def to_cpu(adapter: Adapter, knowledge: Knowledge) -> Adapter:
-    """Build the same adapter over ``knowledge`` in main memory, as loading a saved one does.
+def _copy_adapter(adapter: Adapter, knowledge: Knowledge) -> Adapter:
+    """Copy an adapter to the device of ``knowledge``, as loading a saved one does.
 
-    Moving it would not do: an adapter may cache results on its device.
+    Moving it is not enough: an adapter can cache results on its device.
     """
     with seeded(0):
         copy = new_adapter(adapter.config, knowledge)

@@ -1,4 +1,4 @@
-"""Fit a prior of rows given their metadata, if it predicts rows that were left out."""
+"""Prior of rows given their metadata, by a leave-one-out ridge regression."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from headstart.linalg.ridge import LooRidge, make_groups
 
 _MIN_RELIABILITY = 0.05  # of a row's activation; avoids division by almost zero
 
-_MIN_GAIN = 0.01  # share of the leave-one-out error that metadata must explain; less is often chance
+_MIN_GAIN = 0.01  # fraction of the leave-one-out error that metadata must explain; less is often chance
 
-_MIN_VARIANCE = 0.05  # of rows around their predictions, however much metadata seems to explain
+_MIN_VARIANCE = 0.05  # lower limit of the variance of rows around their predictions
 
 
 @torch.no_grad()
 def fit_row_prior(
     backbone: Backbone, knowledge: Knowledge, encoded: Tensor, widths: tuple[int, ...]
 ) -> RowPrior | None:
-    """Regress the activations of rows on their encoded metadata (rows, columns).
+    """Regress the activations of rows on their ``encoded`` metadata (rows, columns).
 
-    Return None if metadata does not lower the leave-one-out error. As for features, a metadata column is used
-    only if it lowers that error by more than the best of as many uninformative columns would by chance
-    (``LooRidge``). ``widths`` are the numbers of encoded columns of the metadata columns.
+    Return None if metadata does not lower the leave-one-out error. ``LooRidge`` uses a metadata column only
+    if it lowers this error by more than uninformative columns would by chance. ``widths`` are the numbers of
+    encoded columns of each metadata column.
     """
     states = knowledge.states
     if states.variance is None or len(encoded) < 2 or encoded.shape[1] == 0:
@@ -37,7 +37,7 @@ def fit_row_prior(
     linear = Description.of(encoded, widths)
     bends = linear.nonlinear_columns()
     description = linear.with_cubic_terms(bends)
-    # Errors of activations count by their effect on predictions: in the metric of the heads' second moments.
+    # The second moments of heads turn errors of activations into errors of predictions.
     size = states.activation.shape[1]
     heads = knowledge.heads
     stacked = torch.cat([heads.weight, heads.bias[:, None]], dim=1)
@@ -48,7 +48,7 @@ def fit_row_prior(
     if float(regression.gains.sum()) < _MIN_GAIN:
         return None
     predicted = regression.fit(description.numbers, targets, weights)
-    matrix, constant = regression.map(description.numbers.shape[1])
+    matrix, constant = regression.linear_map(description.numbers.shape[1])
     dtype = targets.dtype
     gains = torch.zeros(len(linear.groups))  # by metadata column
     for members, gain in zip(regression.members, regression.gains.tolist(), strict=True):
@@ -63,7 +63,7 @@ def fit_row_prior(
 
 
 def _column_of_cubic_terms(linear: Description, bends: Tensor, pair: int) -> int:
-    """Return the metadata column that a pair of nonlinear terms belongs to."""
+    """Return the metadata column of a pair of cubic terms."""
     encoded_column = int(torch.nonzero(bends)[pair, 0])
     return next(i for i, group in enumerate(linear.groups) if bool((group == encoded_column).any()))
 
