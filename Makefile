@@ -5,10 +5,11 @@ STAMP := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.installed-docs
 LOWEST := .venv-lowest
 LINT := .venv-lint
+AUDIT := .venv-audit
 PIP := pip install --quiet --disable-pip-version-check
 COVERAGE := 96
 
-.PHONY: demo serve test test-text check lint-docker format bench docs test-package test-lowest hooks clean help
+.PHONY: demo serve test test-text check lint-docker format bench docs test-package test-lowest audit hooks clean help
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -65,6 +66,11 @@ test-lowest: ## run the tests on the lowest versions that pyproject.toml allows,
 	$(LOWEST)/bin/$(PIP) -c constraints-lowest.txt -e '.[dev,demo]'
 	$(LOWEST)/bin/pytest -n 2 -m 'not package' -p no:cacheprovider
 
+audit: ## list known vulnerabilities of the pinned versions, with pip-audit in .venv-audit (needs the network)
+	test -x $(AUDIT)/bin/pip-audit || python3 -m venv $(AUDIT)
+	$(AUDIT)/bin/$(PIP) pip-audit==2.10.1
+	$(AUDIT)/bin/pip-audit --strict --no-deps --disable-pip -r constraints.txt
+
 hooks: $(STAMP) ## run the checks before every git commit
 	$(BIN)/pre-commit install
 
@@ -72,4 +78,4 @@ bench: $(STAMP) ## compare the speed of the hot paths with a dense version and w
 	$(BIN)/python benchmarks/epochs.py
 
 clean: ## remove the environments and everything that was made
-	rm -rf $(VENV) $(LOWEST) $(LINT) demo dist site .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(LOWEST) $(LINT) $(AUDIT) demo dist site .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

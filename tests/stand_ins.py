@@ -47,7 +47,12 @@ def install_encoders(monkeypatch: pytest.MonkeyPatch, folder: Path, load: Callab
     """
 
     class SentenceTransformer:
-        def __init__(self, folder: str, local_files_only: bool) -> None:
+        def __init__(
+            self, folder: str, local_files_only: bool, trust_remote_code: bool, model_kwargs: dict[str, bool]
+        ) -> None:
+            assert local_files_only
+            assert not trust_remote_code
+            assert model_kwargs == {"use_safetensors": True}
             self._encode = load()
 
         def encode(self, texts: list[str], **_: object) -> Any:

@@ -203,6 +203,17 @@ def test_changes_are_written_to_a_journal_and_checked(model: Path, tmp_path: Pat
     assert "is whole" in said.stdout
     assert "3 changes in its journal" in said.stdout
     journal = next(model.glob("journal-*"))
+    lines = journal.read_bytes()
+    journal.write_bytes(lines + b"\0" * 100)
+    said = run("check", model)
+    assert said.returncode == 0
+    assert "note: " in said.stderr
+    assert "ends with 100 bytes that are not a change" in " ".join(said.stderr.split())
+    journal.write_bytes(lines[:-1])
+    said = run("check", model)
+    assert said.returncode == 1
+    assert "is cut short: 3 changes were acknowledged, and 2 of them" in " ".join(said.stderr.split())
+    journal.write_bytes(lines)
     journal.write_bytes(journal.read_bytes().replace(b'"update"', b'"UPDATE"'))
     said = run("check", model)
     assert said.returncode == 1

@@ -55,6 +55,10 @@ class SurpriseWarning(UserWarning):
     """An observation lies far outside the range that the model expected. It was accepted."""
 
 
+class ModelFileWarning(UserWarning):
+    """A saved model was loaded, but a part of its files is damaged or missing. The message says which."""
+
+
 class NotFittedError(HeadstartError, ValueError, AttributeError):
     """The model was used before ``fit``. It has the same base classes as scikit-learn's NotFittedError."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import math
 import mmap
 import os
 import re
@@ -13,8 +14,9 @@ import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import torch
@@ -155,7 +157,7 @@ def _umask() -> int:
 
 
 @contextmanager
-def open_regular_file(path: Path) -> Iterator[BinaryIO]:
+def open_regular_file(path: Path) -> Iterator[BufferedReader]:
     """Open a regular file: not a link, pipe or device."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
@@ -175,6 +177,12 @@ def read_regular_file(path: Path) -> bytes:
     """Read a regular file: not a link, pipe or device."""
     with open_regular_file(path) as file:
         return file.read()
+
+
+def file_sha256(path: Path) -> str:
+    """Return the SHA-256 of a regular file, which is read in blocks."""
+    with open_regular_file(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_json(path: Path) -> Any:
@@ -422,9 +430,7 @@ class MappedFile:
             try:
                 self._memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
                 self.facts, self._entries = self._header()
-                if max((entry.end for entry in self._entries.values()), default=0) != self.size:
-                    raise ValueError("its length is another than it says")
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+            except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
                 raise ModelFileError(f"{path} is damaged or cut short: {error}") from None
             self._handle = os.dup(file.fileno())
 
@@ -438,13 +444,23 @@ class MappedFile:
             raise ValueError("its header is cut short")
         header = json.loads(self._memory[8 : 8 + length])
         facts = json.loads(header.pop("__metadata__", {}).get("facts", "null"))
-        entries = {}
-        for name, fields in header.items():
-            start, end = (8 + length + int(offset) for offset in fields["data_offsets"])
-            entry = _Entry(_TYPES[fields["dtype"]], tuple(fields["shape"]), start, end)
-            if np.dtype(entry.type).itemsize * int(np.prod(entry.shape)) != end - start:
+        entries, end = {}, 8 + length
+        for name, fields in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+            shape, start = tuple(fields["shape"]), end
+            end = 8 + length + fields["data_offsets"][1]
+            entry = _Entry(_TYPES[fields["dtype"]], shape, start, end)
+            # A crafted shape, such as one whose product overflows, must not ask for more than the file has.
+            if not all(type(size) is int and 0 <= size <= self.size for size in shape):
+                raise ValueError(f"its tensor {name!r} has the shape {list(shape)}")
+            numbers = math.prod(shape)
+            if (
+                fields["data_offsets"][0] != start - 8 - length
+                or entry.type().itemsize * numbers != end - start
+            ):
                 raise ValueError(f"its tensor {name!r} has another length than it says")
             entries[name] = entry
+        if end != self.size:
+            raise ValueError("its length is another than it says")
         return facts, entries
 
     def tensors(self) -> dict[str, Tensor]:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -47,7 +48,8 @@ def is_tidy(place: Path, *, journal: bool = False) -> bool:
     """Whether there is an index, a file of weights and, if asked for, one journal: that of the index."""
     names = sorted(path.name for path in place.iterdir())
     base = json.loads((place / "model.json").read_text())["checksum"]
-    wanted = [f"journal-{base[:16]}.jsonl", "model.json"] if journal else ["model.json"]
+    of_journal = [f"acknowledged-{base[:16]}.json", f"journal-{base[:16]}.jsonl"] if journal else []
+    wanted = [*of_journal, "model.json"]
     return names[:-1] == wanted and names[-1].startswith("weights-")
 
 
@@ -79,6 +81,28 @@ def test_a_save_over_a_model_that_is_killed_keeps_the_old_or_the_new(tmp_path: P
     assert found == {False, True}
 
 
+def test_a_first_update_that_is_killed_is_there_or_not(tmp_path: Path) -> None:
+    place, model = tmp_path / "m", fresh()
+
+    def prepare() -> None:
+        cleared(place)
+        model.save(place)
+
+    def work() -> None:
+        with Headstart.updating(place) as changed:
+            changed.add_feature("new")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in kills(work, prepare, seed=3):
+            if "new" not in Headstart.load(place).features:
+                work()
+            with Headstart.updating(place) as changed:
+                changed.add_feature("after")
+            assert Headstart.load(place).features[-2:] == ["new", "after"]
+            assert is_tidy(place, journal=True)
+
+
 def test_an_acknowledged_update_is_there_after_any_kill(tmp_path: Path) -> None:
     """What was acknowledged stays; the update under way is there whole or not at all."""
     place = tmp_path / "m"
@@ -98,6 +122,8 @@ def test_an_acknowledged_update_is_there_after_any_kill(tmp_path: Path) -> None:
         acknowledged = Headstart.load(place).feature("new").shots
 
     acknowledged = 0
+    prepare()
+    work()  # the first change of a model has more steps than the others
     for _ in kills(work, prepare, seed=2):
         assert Headstart.load(place).feature("new").shots in (acknowledged, acknowledged + 1)
         work()

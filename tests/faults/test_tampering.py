@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import builtins
+import datetime
 import hashlib
+import io
 import json
 import os
 import random
+import resource
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
 from headstart import files as storage
-from headstart.errors import ModelFileError
+from headstart.errors import HeadstartError, InputError, ModelFileError
 from headstart.model import Headstart
 from headstart.model.saving.format import checksum
+from headstart.model.saving.lazy import SavedEntries, write_lazy_file
+from headstart.table.metadata import as_bytes, records_from
 from tests.faults.models import fresh
+from tests.limits import Limits
 
 KINDS = ("rating", "real", "binary")
 FLIPS = 1000
@@ -70,7 +77,11 @@ def rewritten(place: Path, change: Callable[[Facts, Tensors], object]) -> None:
     facts["weights_sha256"] = hashlib.sha256(content).hexdigest()
     facts["weights"] = f"weights-{facts['weights_sha256'][:16]}.safetensors"
     (place / facts["weights"]).write_bytes(content)
-    index.write_text(json.dumps({**facts, "checksum": checksum(facts)}))
+    base = checksum(facts)
+    index.write_text(json.dumps({**facts, "checksum": base}))
+    for quick in place.glob("quick-*"):
+        quick.unlink()
+        write_lazy_file(facts, base, place)
 
 
 def fact(path: str, value: object) -> Callable[[Facts, Tensors], None]:
@@ -166,6 +177,142 @@ MADE: dict[str, Callable[[Facts, Tensors], object]] = {
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return saved(tmp_path_factory.mktemp("tampering") / "m")
+
+
+@pytest.mark.parametrize("how", MADE)
+def test_tampering_with_a_large_model_is_said(
+    how: str, original: Path, tmp_path: Path, limits: Limits
+) -> None:
+    """A model that is mapped into memory gets the same checks, also if all its digests are right."""
+    limits(mapped_from_bytes=0)
+    place = tmp_path / "m"
+    Headstart.load(original).save(place)
+    assert list(place.glob("quick-*"))
+    rewritten(place, lambda *_: None)
+    loaded = Headstart.load(place)
+    assert isinstance(loaded.fitted_.catalogue._base, SavedEntries)
+    try:
+        rewritten(place, MADE[how])
+    except (HeadstartError, AttributeError, KeyError, TypeError, ValueError):
+        return  # a file for opening it quickly cannot be made of it
+    with pytest.raises(ModelFileError, match=str(place)):
+        Headstart.load(place)
+
+
+QUICK: dict[str, Callable[[Facts, Tensors], object]] = {
+    "other kinds": number("features/kinds", 1.5, 1),
+    "other shots": number("features/shots", 3),
+    "other numbers": tensor("features/numbers", lambda numbers: numbers.flip(0)),
+    "a number beyond all": number("features/numbers", 2**32),
+    "a negative number": number("features/numbers", -1),
+    "other flags": tensor("features/flags", lambda flags: ~flags),
+    "names in another order": tensor("names_of_features/order", lambda order: order.flip(0)),
+    "another letter": number("names_of_rows/bytes", 120),
+    "names that end elsewhere": number("names_of_rows/ends", 2**40, 3),
+    "other facts": lambda facts, _: facts["facts"].update(arrivals=77),
+    "another half-life": lambda facts, _: facts["facts"]["settings"].update(random_state=5),
+    "fewer tensors": lambda _, tensors: tensors.pop("features/shots"),
+}
+
+
+@pytest.mark.parametrize("how", QUICK)
+def test_a_quick_file_that_says_something_else_is_not_used(
+    how: str, original: Path, tmp_path: Path, limits: Limits
+) -> None:
+    limits(mapped_from_bytes=0)
+    place, whole = tmp_path / "m", Headstart.load(original)
+    whole.save(place)
+    (path,) = place.glob("quick-*")
+    tensors, facts = storage.read_tensors(path)
+    QUICK[how](facts, tensors)
+    path.write_bytes(storage.pack_tensors(tensors, facts))
+    loaded = Headstart.load(place)
+    assert not isinstance(loaded.fitted_.catalogue._base, SavedEntries)
+    assert np.array_equal(loaded.predict().mean, whole.predict().mean)
+    if "number" in how and how != "other numbers":
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        Headstart.load(place, verify=False)
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**18  # 256 MB
+
+
+SHAPES = {
+    "a product that overflows": ([2**32, 2**32], [0, 0]),
+    "a size that is no size": ([-1, -8], [0, 8]),
+    "more lines than bytes": ([2**40, 0], [0, 0]),
+    "a fraction": ([0.5], [0, 2]),
+    "a truth": ([True], [0, 4]),
+    "beyond the end": ([2**20], [0, 2**22]),
+    "before the beginning": ([2], [-8, 0]),
+    "one offset": ([2], [0]),
+    "no list": (2, [0, 8]),
+}
+
+
+@pytest.mark.parametrize("how", SHAPES)
+def test_a_header_asks_for_no_more_than_the_file_has(how: str, tmp_path: Path) -> None:
+    shape, offsets = SHAPES[how]
+    header = json.dumps({"t": {"dtype": "F32", "shape": shape, "data_offsets": offsets}}).encode()
+    path = tmp_path / "f"
+    path.write_bytes(len(header).to_bytes(8, "little") + header + b"\0" * 8)
+    with pytest.raises(ModelFileError, match="damaged or cut short"):
+        storage.MappedFile(path)
+
+
+def arrow(table: pa.Table, compression: str | None = None) -> torch.Tensor:
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(
+        sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)
+    ) as writer:
+        writer.write_table(table)
+    return torch.from_numpy(np.frombuffer(sink.getvalue(), dtype=np.uint8).copy())
+
+
+def nulls(count: int) -> pa.Array:
+    return pa.nulls(count)
+
+
+BOMBS: dict[str, Callable[[], torch.Tensor]] = {
+    "compressed": lambda: arrow(pa.table({"t": pa.array(["a" * 10**7])}), "zstd"),
+    "compressed by lz4": lambda: arrow(pa.table({"t": pa.array([0] * 10**6)}), "lz4"),
+    "a list of nothing": lambda: arrow(
+        pa.table({"t": pa.ListArray.from_arrays(pa.array([0, 10**9], pa.int32()), nulls(10**9))})
+    ),
+    "a list of a fixed size": lambda: arrow(
+        pa.table({"t": pa.FixedSizeListArray.from_arrays(nulls(10**9), 10**9)})
+    ),
+    "rows of nothing": lambda: arrow(pa.table({"t": nulls(10**9)})),
+    "runs": lambda: arrow(
+        pa.table({"t": pa.RunEndEncodedArray.from_arrays(pa.array([10**9], pa.int32()), pa.array([1]))})
+    ),
+    "a dictionary": lambda: arrow(pa.table({"t": pa.array(["a" * 10**6] * 9).dictionary_encode()})),
+    "empty texts": lambda: arrow(pa.table({"t": pa.array([b""] * 9, pa.binary(0))})),
+    "a map": lambda: arrow(pa.table({"t": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))})),
+    "offsets outside": lambda: torch.where(
+        (text := arrow(pa.table({"t": ["abcabcab"]}))) == 8, torch.tensor(120, dtype=torch.uint8), text
+    ),
+    "nothing at all": lambda: torch.zeros(0, dtype=torch.uint8),
+    "noise": lambda: torch.arange(200, dtype=torch.uint8),
+}
+
+
+@pytest.mark.parametrize("how", BOMBS)
+def test_metadata_that_would_become_larger_than_its_bytes_is_refused(how: str) -> None:
+    content = BOMBS[how]()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(InputError, match="its metadata"):
+        records_from(content, 1)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**18  # 256 MB
+
+
+def test_metadata_of_every_type_is_read_again() -> None:
+    record = {
+        "text": "Amélie", "number": 1.5, "list": ["a", None], "none": None, "nones": [None, None],
+        "nested": {"a": [1, 2], "b": {}}, "truth": True, "bytes": b"x", "day": datetime.date(2020, 1, 1),
+    }  # fmt: skip
+    content = as_bytes([record, {}], list(record))
+    first, second = records_from(content, 2)
+    assert first == {name: value for name, value in record.items() if value is not None}
+    assert second == {}
 
 
 @pytest.mark.parametrize("how", MADE)

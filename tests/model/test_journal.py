@@ -6,7 +6,7 @@ import json
 import multiprocessing
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +17,7 @@ import torch
 from tests.faults.models import fresh
 from tests.limits import Limits
 
-from headstart.errors import InputError, ModelFileError, StorageError, SurpriseWarning
+from headstart.errors import InputError, ModelFileError, ModelFileWarning, StorageError, SurpriseWarning
 from headstart.model import Headstart
 from headstart.model.saving import journal
 from headstart.model.saving.format import model_tensors
@@ -226,17 +226,145 @@ def three_lines(place: Path) -> tuple[Path, bytes]:
     return path, path.read_bytes()
 
 
+def before_the_last(place: Path) -> tuple[Path, bytes, bytes]:
+    """Three changes of which the writer of the third was killed before it acknowledged it.
+
+    Returns the path of the journal, all lines, and those that were acknowledged.
+    """
+    changed(plain(place), *(lambda m, i=i: m.add_feature(f"new{i}") for i in range(2)))
+    (path,) = journals(place)
+    acknowledged = journal.acknowledged_path(path)
+    two, count = path.read_bytes(), acknowledged.read_bytes()
+    changed(place, lambda m: m.add_feature("new2"))
+    acknowledged.write_bytes(count)
+    return path, path.read_bytes(), two
+
+
+def added(place: Path) -> list[str]:
+    return [name for name in Headstart.load(place).features if "new" in name]
+
+
 def test_a_torn_line_counts_as_never_written(tmp_path: Path) -> None:
     """At whatever byte a writer is killed, the model is that of before, and can be changed further."""
     place = tmp_path / "m"
+    path, content, whole = before_the_last(place)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for end in range(len(whole), len(content), 13):
+            path.write_bytes(content[:end])
+            assert added(place) == ["new0", "new1"]
+        path.write_bytes(content)
+        assert added(place) == ["new0", "new1", "new2"]  # on the disk, though not acknowledged
+        path.write_bytes(content[:-9])
+        live = changed(place, lambda m: m.add_feature("after"))
+        assert path.read_bytes().startswith(whole)
+        assert_same(Headstart.load(place), live)
+
+
+def test_a_cut_journal_is_said(tmp_path: Path) -> None:
+    """At every byte: a change that was acknowledged is there, or the model is refused."""
+    place = tmp_path / "m"
+    path, content = three_lines(place)
+    for end in [*range(0, len(content), 17), *range(len(content) - 20, len(content))]:
+        path.write_bytes(content[:end])
+        with pytest.raises(ModelFileError, match=r"is cut short: 3 changes were acknowledged, and \d of"):
+            Headstart.load(place)
+        assert path.read_bytes() == content[:end]
+    with pytest.raises(ModelFileError, match="cut short"), Headstart.updating(place):
+        pass
+    path.unlink()
+    with pytest.raises(ModelFileError, match=r"and 0 of them are there, with 0 bytes"):
+        Headstart.load(place)
+    path.write_bytes(content)
+    assert added(place) == ["new0", "new1", "new2"]
+
+
+def test_what_is_cut_off_is_kept(tmp_path: Path) -> None:
+    """As the error advises: nothing is lost by going on with the whole changes."""
+    place = tmp_path / "m"
     path, content = three_lines(place)
     whole = content[: content[:-1].rindex(b"\n") + 1]
-    for end in range(len(whole), len(content), 13):
-        path.write_bytes(content[:end])
-        assert [name for name in Headstart.load(place).features if "new" in name] == ["new0", "new1"]
-    live = changed(place, lambda m: m.add_feature("after"))
-    assert path.read_bytes().startswith(whole)
+    path.write_bytes(content[:-30])
+    journal.acknowledged_path(path).unlink()
+    with pytest.warns(ModelFileWarning, match="its 2 whole changes were loaded; .* will keep the .* bytes"):
+        assert added(place) == ["new0", "new1"]
+    with pytest.warns(ModelFileWarning):
+        live = changed(place, lambda m: m.add_feature("after"))
+    (rest,) = place.glob("cut-off-*")
+    assert rest.read_bytes() == content[len(whole) : -30]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert_same(Headstart.load(place), live)
+    live.save(place)
+    assert rest.exists()
+
+
+@pytest.mark.parametrize("tail", [b"\0", b"\0" * 4096, b"half a thought\n", b"0000000a" + b"\0" * 100])
+def test_bytes_after_the_acknowledged_changes_are_said(tail: bytes, tmp_path: Path) -> None:
+    """A power failure may leave zeros where a change was being written."""
+    place = tmp_path / "m"
+    path, content = three_lines(place)
+    path.write_bytes(content + tail)
+    with pytest.warns(ModelFileWarning, match=rf"ends with {len(tail)} bytes .* all 3 acknowledged changes"):
+        assert added(place) == ["new0", "new1", "new2"]
+    with pytest.warns(ModelFileWarning):
+        live = changed(place, lambda m: m.add_feature("after"))
+    assert [file.read_bytes() for file in place.glob("cut-off-*")] == [tail]
     assert_same(Headstart.load(place), live)
+
+
+def test_zeros_over_an_acknowledged_change_are_said(tmp_path: Path) -> None:
+    place = tmp_path / "m"
+    path, content = three_lines(place)
+    for zeros in (1, 10, 200, len(content)):
+        path.write_bytes(content[:-zeros] + b"\0" * zeros)
+        with pytest.raises(ModelFileError, match=r"is (damaged|cut short)") as caught:
+            Headstart.load(place)
+        assert f"remove {path}" not in str(caught.value)
+
+
+@pytest.mark.parametrize("how", ["flipped", "empty", "of another", "a list", "a link"])
+def test_a_damaged_number_of_changes_is_said(how: str, tmp_path: Path) -> None:
+    place = tmp_path / "m"
+    path, _ = three_lines(place)
+    file = journal.acknowledged_path(path)
+    content = file.read_bytes()
+    if how == "of another":
+        other, _ = three_lines(tmp_path / "other")
+        changed(tmp_path / "other", lambda m: m.remove_feature("f1"))
+        content = journal.acknowledged_path(other).read_bytes()
+    file.write_bytes(
+        {"flipped": content.replace(b"3", b"2", 1), "empty": b"", "a list": b"[]"}.get(how, content)
+    )
+    if how == "a link":
+        file.rename(tmp_path / "elsewhere")
+        file.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ModelFileError, match=r"acknowledged-|journal-"):
+        Headstart.load(place)
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_change_that_cannot_be_acknowledged_is_not_there(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever sync or rename fails, the journal and its number stay as they were."""
+    place = tmp_path / "m"
+    path, content = three_lines(place)
+    real = getattr(os, call)
+    for failing in range(3 if call == "fsync" else 1):
+        calls = iter(range(100))
+
+        def refuse(*arguments: object, failing: int = failing, calls: Iterator[int] = calls) -> object:
+            if next(calls) == failing:
+                raise OSError(5, "Input/output error")
+            return real(*arguments)
+
+        monkeypatch.setattr(os, call, refuse)
+        with pytest.raises(StorageError):
+            changed(place, lambda m: m.add_feature("too much"))
+        monkeypatch.undo()
+        assert path.read_bytes() == content
+        assert added(place) == ["new0", "new1", "new2"]
 
 
 def test_a_flipped_bit_of_a_journal_is_said(tmp_path: Path) -> None:

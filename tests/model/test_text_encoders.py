@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from tests.table.test_text_encoders import SHA, WEIGHTS, Stub
 
 from headstart.errors import InputError, UnknownNameError
 from headstart.model import Headstart
+from headstart.model.saving.format import checksum
 from headstart.table import Table
 from headstart.table.text_encoders import DEFAULT
 
@@ -94,6 +96,99 @@ def test_an_encoder_with_other_weights_is_refused(saved: Path, tmp_path: Path) -
     message = f"SHA-256 {SHA}; those of '{elsewhere}' on this machine have {other}"
     with pytest.raises(InputError, match=message):
         model.add_feature("n", metadata={"title": "a new film"})
+
+
+def name_encoder(saved: Path, encoder: str) -> None:
+    """Let a saved model name another encoder, with every digest as it should be."""
+    index = saved / "model.json"
+    facts = json.loads(index.read_text())
+    del facts["checksum"]
+    facts["metadata"]["columns"][0]["encoder"] = encoder
+    index.write_text(json.dumps({**facts, "checksum": checksum(facts)}))
+
+
+@pytest.mark.parametrize(
+    "encoder",
+    ["{folder}", "{folder}/", "{folder}/../evil", "./evil", "evil", "~/evil", "../evil", "someone/evil",
+     "sentence-transformers/other", "someone/all-MiniLM-L6-v2", "{folder}/all-MiniLM-L6-v2",
+     "file://{folder}", ""],
+)  # fmt: skip
+def test_a_saved_model_does_not_decide_which_encoder_is_loaded(
+    encoder: str, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = Stub()
+    install_encoders(monkeypatch, tmp_path / "downloaded", loaded.load)
+    monkeypatch.chdir(tmp_path)
+    write_weights(tmp_path / "evil", WEIGHTS)
+    if "MiniLM" in encoder:
+        write_weights(tmp_path / "evil" / "all-MiniLM-L6-v2", WEIGHTS)
+    name = encoder.format(folder=tmp_path / "evil")
+    name_encoder(saved, name)
+    model = Headstart.load(saved)
+    with pytest.raises(InputError, match=r"never chooses what to load; .* pass it, as encoders="):
+        model.add_feature("n", metadata={"title": "a new film"})
+    assert loaded.loaded == 0
+    if encoder == "evil":
+        monkeypatch.setenv("HEADSTART_ENCODERS", f"other{os.pathsep}evil")
+        model.add_feature("n", metadata={"title": f"a film of {tmp_path}"})  # in no cache
+        assert loaded.loaded == 1
+
+
+def test_the_default_encoder_is_found_by_its_name_only(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not in a folder of the same name that lies in the working directory."""
+    write_weights(tmp_path / DEFAULT, b"other weights")
+    monkeypatch.chdir(tmp_path)
+    Headstart.load(saved).add_feature("n", metadata={"title": "a new film"})
+
+
+def test_an_encoder_that_the_user_names_is_loaded(saved: Path, tmp_path: Path) -> None:
+    write_weights(tmp_path / "mine", WEIGHTS)
+    name_encoder(saved, str(tmp_path / "mine"))
+    model = Headstart.load(saved, encoders={"title": str(tmp_path / "mine")})
+    model.add_feature("n", metadata={"title": "a new film"})
+    again = Headstart.load(saved)
+    again.add_feature("n", metadata={"title": "a new film"})  # named in this process
+
+
+CODE = {
+    "code": ("custom.py", ""),
+    "a library": ("deep/custom.so", ""),
+    "pickled weights": ("2_Dense/pytorch_model.bin", ""),
+    "a pickle": ("2_Dense/model.pkl", ""),
+    "a class of its own": ("modules.json", [{"type": "custom.Evil", "path": ""}]),
+    "a class of the system": ("modules.json", [{"type": "subprocess.Popen", "path": ""}]),
+    "a module outside": ("modules.json", [{"type": "sentence_transformers.models.Dense", "path": "../x"}]),
+    "no list of modules": ("modules.json", 5),
+    "modules that are no JSON": ("modules.json", None),
+    "a router of others": ("router_config.json", {"types": {"query": "os.system"}}),
+    "an activation": ("2_Dense/config.json", {"activation_function": "os.getcwd"}),
+    "remote code": ("sentence_bert_config.json", {"model_args": {"trust_remote_code": True}}),
+}
+
+
+@pytest.mark.parametrize("how", CODE)
+def test_an_encoder_that_brings_code_is_refused(how: str, saved: Path, tmp_path: Path) -> None:
+    name, content = CODE[how]
+    folder = tmp_path / "mine"
+    write_weights(folder, WEIGHTS)
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text("{" if content is None else json.dumps(content))
+    model = Headstart.load(saved, encoders={"title": str(folder)})
+    with pytest.raises(InputError, match=f"is refused, because .*{name}"):
+        model.add_feature("n", metadata={"title": f"a new film with {how}"})
+
+
+def test_an_encoder_of_known_classes_is_loaded(saved: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    write_weights(folder, WEIGHTS)
+    modules = [{"type": "sentence_transformers.models.Transformer", "path": ""}]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "config.json").write_text(json.dumps({"activation_function": "gelu", "auto_map": {}}))
+    (folder / "pytorch_model.bin").write_text("beside the .safetensors weights, which are loaded")
+    model = Headstart.load(saved, encoders={"title": str(folder)})
+    model.add_feature("n", metadata={"title": "a new film"})
 
 
 def test_encoders_are_checked(saved: Path) -> None:

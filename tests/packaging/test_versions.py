@@ -42,3 +42,9 @@ def test_the_lowest_version_tested_is_the_lowest_allowed(requirement: Requiremen
     (bound,) = requirement.specifier
     assert bound.operator == ">="
     assert pins("constraints-lowest.txt")[name] == Version(bound.version)
+
+
+@pytest.mark.parametrize(("package", "vulnerable"), [("ray", "2.54.1"), ("starlette", "1.0.0")])
+def test_versions_with_known_vulnerabilities_are_not_allowed(package: str, vulnerable: str) -> None:
+    (requirement,) = {r for r in requirements(*EXTRAS) if canonicalize_name(r.name) == package}
+    assert vulnerable not in requirement.specifier

@@ -18,7 +18,7 @@ from typer.core import TyperGroup
 from headstart import __version__
 from headstart.cli import ask, change, fit, research, serve
 from headstart.cli.options import expand_groups
-from headstart.cli.output import say
+from headstart.cli.output import print_damage, say
 from headstart.distributed import is_launched
 from headstart.errors import HeadstartError, command_line
 from headstart.parallel import set_openmp_wait_policy
@@ -109,7 +109,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):  # replace characters that the terminal cannot show
             stream.reconfigure(errors="replace" if stream is sys.stdout else "backslashreplace")
     try:
-        with command_line():
+        with command_line(), print_damage():
             app()
     except HeadstartError as error:
         _fail(str(error), error)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 from rich.console import Console
@@ -17,7 +17,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from headstart.cli.options import Quiet
-from headstart.errors import InputError, SurpriseWarning, did_you_mean
+from headstart.errors import InputError, ModelFileWarning, SurpriseWarning, did_you_mean
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,6 +40,29 @@ def print_surprises() -> Iterator[None]:
             say(f"note: {warning.message}", stderr=True)
         else:
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+
+
+@contextmanager
+def print_damage() -> Iterator[None]:
+    """Print each ``ModelFileWarning`` of the ``with`` block as a note at once: an error may follow."""
+    with warnings.catch_warnings():
+        show_other = warnings.showwarning
+
+        def show_warning(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:
+            if issubclass(category, ModelFileWarning):
+                say(f"note: {message}", stderr=True)
+            else:
+                show_other(message, category, filename, lineno, file, line)
+
+        warnings.showwarning = show_warning
+        yield
 
 
 def show(header: Sequence[str], lines: Iterable[Sequence[str | Text]], title: str | None = None) -> None:

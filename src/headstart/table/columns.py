@@ -496,7 +496,7 @@ class TextColumn(Column):
             return np.zeros((len(column), self.size), np.float32)
         if self.encoder is None:
             return self._hashed(column)
-        sentence_encoder = self._find(str(encoder or self.encoder))
+        sentence_encoder = self._find(None if encoder is None else str(encoder))
         return self._place(_encode_texts(self.name, sentence_encoder, texts, reporter), lines, len(column))
 
     @classmethod
@@ -510,9 +510,13 @@ class TextColumn(Column):
         """Return name, type and encoder: ``title: text (all-MiniLM-L6-v2)``."""
         return f"{self.name}: text ({self.encoder or 'hashed words'})"
 
-    def _find(self, model: str) -> SentenceEncoder:
+    def _find(self, model: str | None) -> SentenceEncoder:
+        """Return the encoder ``model`` of the user; if it is None, the one by which texts were encoded."""
         try:
-            present = text_encoders.find_encoder(model)
+            if model is None:
+                present = text_encoders.find_saved_encoder(str(self.encoder))
+            else:
+                present = text_encoders.find_encoder(model)
         except InputError as error:
             raise InputError(
                 f"metadata {self.name!r} cannot be encoded here: {error}, as encoders={{{self.name!r}:"
@@ -521,8 +525,8 @@ class TextColumn(Column):
         if present.sha256 != self.encoder_sha256:
             raise InputError(
                 f"metadata {self.name!r} was encoded by {self.encoder!r}, whose weights have the SHA-256"
-                f" {self.encoder_sha256}; those of {model!r} on this machine have {present.sha256}, so their"
-                f" vectors would mean something else. Pass the folder of the former as"
+                f" {self.encoder_sha256}; those of {present.name!r} on this machine have {present.sha256}, so"
+                f" their vectors would mean something else. Pass the folder of the former as"
                 f" encoders={{{self.name!r}: FOLDER}}"
             )
         return present

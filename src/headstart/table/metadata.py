@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -419,13 +420,63 @@ def records_from(content: Tensor | None, count: int) -> list[dict[str, object] |
     """Return the records in the bytes of ``as_bytes``, one per feature; None for each without bytes."""
     if content is None:
         return [None] * count
-    try:
-        with pa.ipc.open_stream(pa.py_buffer(content.numpy().tobytes())) as reader:
-            table = reader.read_all()
-        table.validate(full=True)
-        lines = table.to_pylist() if table.num_columns else [{}] * count
-    except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
-        raise InputError(f"its metadata cannot be read: {error}") from None
-    if len(lines) != count:
+    table = table_from(content)
+    if table.num_columns and table.num_rows != count:
         raise InputError("its metadata does not agree with its features")
+    lines = table.to_pylist() if table.num_columns else [{}] * count
     return [{key: value for key, value in line.items() if value is not None} for line in lines]
+
+
+def table_from(content: Tensor) -> pa.Table:
+    """Return the table in the bytes of ``as_bytes`` without copying them.
+
+    The bytes may come from anyone, so a table that would become larger than they are is refused: compressed
+    buffers, repeated values, and lists of more values than there are bits.
+    """
+    try:
+        buffer = pa.py_buffer(content.numpy())
+        for message in pa.ipc.MessageReader.open_stream(buffer):
+            if message.type not in ("schema", "record batch") or _is_compressed(message):
+                raise InputError("its metadata is compressed or encoded in another way than it was saved")
+        with pa.ipc.open_stream(buffer) as reader:
+            table = reader.read_all()
+        values = sum(_count_values(chunk) for column in table.columns for chunk in column.chunks)
+        if values > 8 * len(content):
+            raise InputError(f"its metadata claims {values} values in {len(content)} bytes")
+        table.validate(full=True)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError, struct.error, UnicodeDecodeError) as error:
+        raise InputError(f"its metadata cannot be read: {error}") from None
+    return table
+
+
+def _is_compressed(message: pa.ipc.Message) -> bool:
+    """Return whether the buffers of a message are compressed, which its table ``RecordBatch`` says.
+
+    Flatbuffers: a table starts with the distance back to the list of the positions of its fields.
+    """
+    content = message.metadata.to_pybytes()
+
+    def field(table: int, number: int) -> int:
+        """Return the position of a field; 0 if it is absent."""
+        fields = table - struct.unpack_from("<i", content, table)[0]
+        size, at = struct.unpack_from("<H", content, fields)[0], 4 + 2 * number
+        offset = struct.unpack_from("<H", content, fields + at)[0] if at < size else 0
+        return table + offset if offset else 0
+
+    def follow(position: int) -> int:
+        return position + int(struct.unpack_from("<I", content, position)[0])
+
+    header = field(follow(0), 2)
+    return message.type == "record batch" and bool(field(follow(header), 3))
+
+
+def _count_values(array: pa.Array) -> int:
+    """Return the number of values in an array and its lists; refuse types that ``as_bytes`` never writes."""
+    kind = array.type
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return len(array) + _count_values(array.values)
+    if pa.types.is_struct(kind):
+        return len(array) + sum(_count_values(array.field(i)) for i in range(kind.num_fields))
+    if kind.num_fields or pa.types.is_dictionary(kind) or isinstance(kind, pa.BaseExtensionType):
+        raise InputError(f"its metadata has the type {kind}")
+    return len(array)

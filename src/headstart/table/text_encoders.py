@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import sys
 import threading
@@ -275,15 +276,47 @@ INSTALL = "pip install 'headstart[text]'"
 _SMALL = 20 * 2**20  # settings and vocabularies are smaller than this many bytes
 
 
+TRUSTED = "HEADSTART_ENCODERS"  # the environment variable of names and folders, separated as in PATH
+
+_named_by_user: set[str] = set()  # names and folders that the user passed in this process
+
+
 def find_encoder(model: str) -> SentenceEncoder:
-    """Return the encoder with this name, or in this folder.
+    """Return the encoder with this name, or in this folder, which the user has passed.
 
     Raises
     ------
     InputError
         If it is not on this machine. The message says how to get it.
     """
-    folder, packaged = _folder_of(model)
+    encoder = _find(model, *_folder_of(model))
+    _named_by_user.add(model)
+    return encoder
+
+
+def find_saved_encoder(model: str) -> SentenceEncoder:
+    """Return the encoder that a saved model names.
+
+    The saved model may come from anyone, so it never chooses the encoder: the default one is found by
+    its name only, and another one must be named by the user in this process or in ``HEADSTART_ENCODERS``.
+
+    Raises
+    ------
+    InputError
+        If it is another encoder that the user did not name, or if it is not on this machine.
+    """
+    if model.removeprefix(f"{ORGANISATION}/") == DEFAULT:
+        return _find(model, *_installed_folder_of(model))
+    trusted = {*_named_by_user, *os.environ.get(TRUSTED, "").split(os.pathsep)} - {""}
+    if model not in trusted:
+        raise InputError(
+            f"the saved model names the sentence encoder {model!r}, but a saved model never chooses what to "
+            f"load; if you trust this encoder, name it in the environment variable {TRUSTED}, or pass it"
+        )
+    return _find(model, *_folder_of(model))
+
+
+def _find(model: str, folder: Path, packaged: bool) -> SentenceEncoder:
     weights = sorted(folder.rglob("*.safetensors"))
     if not weights:
         raise InputError(
@@ -318,6 +351,11 @@ def _folder_of(model: str) -> tuple[Path, bool]:
         return path.resolve(), False
     if path.is_absolute() or model.startswith((".", "~")):
         raise InputError(f"there is no folder {model} with a sentence encoder")
+    return _installed_folder_of(model)
+
+
+def _installed_folder_of(model: str) -> tuple[Path, bool]:
+    """Return the folder of a model as ``_folder_of``, by its name only."""
     name = model if "/" in model else f"{ORGANISATION}/{model}"
     default = name == f"{ORGANISATION}/{DEFAULT}"
     if default and find_spec(PACKAGE) is not None:
@@ -367,12 +405,18 @@ def _load(folder: Path, model: str) -> Run:
         raise InputError(
             f"the sentence encoder {model!r} needs sentence-transformers, which is not installed: {INSTALL}"
         )
+    _require_no_code(folder, model)
     logging = import_module("transformers.utils.logging")
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()  # of the weights, which takes a second
     try:
         library = import_module("sentence_transformers")
-        loaded = library.SentenceTransformer(str(folder), local_files_only=True)
+        loaded = library.SentenceTransformer(
+            str(folder),
+            local_files_only=True,
+            trust_remote_code=False,
+            model_kwargs={"use_safetensors": True},
+        )
     except (OSError, ValueError, KeyError, RuntimeError, TypeError) as error:
         raise InputError(f"the sentence encoder {model!r} in {folder} cannot be loaded: {error}") from error
     finally:
@@ -380,6 +424,67 @@ def _load(folder: Path, model: str) -> Run:
             logging.enable_progress_bar()
     encode: Callable[..., Any] = loaded.encode
     return lambda texts: encode(texts, show_progress_bar=False, convert_to_numpy=True)
+
+
+_PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib")
+
+_CLASSES = ("sentence_transformers.", "torch.nn.")  # of modules and of their activation functions
+
+
+def _require_no_code(folder: Path, model: str) -> None:
+    """Refuse a sentence encoder that would run code of its own or unpickle its weights.
+
+    sentence-transformers imports the classes that ``modules.json`` names, from a local folder even without
+    ``trust_remote_code``, and reads pickled weights of a module that has no others.
+    """
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    folders_with_weights = {path.parent for path in files if path.suffix == ".safetensors"}
+    for path in files:
+        reason = None
+        if path.suffix in (".py", ".so", ".pyc"):
+            reason = "contains code"
+        elif path.suffix in _PICKLED and path.parent not in folders_with_weights:
+            reason = "is pickled, and there are no .safetensors weights beside it"
+        elif path.suffix == ".json" and path.stat().st_size < _SMALL:
+            reason = _describe_code(path, folder)
+        if reason is not None:
+            raise InputError(
+                f"the sentence encoder {model!r} is refused, because {path} {reason}; only classes of "
+                "sentence-transformers and .safetensors weights are loaded"
+            )
+
+
+def _describe_code(path: Path, folder: Path) -> str | None:
+    """Return which code a settings file would import; None if it imports none of others."""
+    try:
+        settings = json.loads(path.read_text())
+    except (ValueError, RecursionError, OSError):
+        return None if path.name not in ("modules.json", "router_config.json") else "cannot be read"
+    if path.name == "modules.json":
+        modules = settings if isinstance(settings, list) else [settings]
+        for module in modules:
+            if not isinstance(module, dict) or not str(module.get("type")).startswith(_CLASSES[0]):
+                return "names a class of another package"
+            if not (folder / str(module.get("path", ""))).resolve().is_relative_to(folder.resolve()):
+                return "names a module outside of the folder"
+    if not isinstance(settings, dict):
+        return None
+    if path.name == "router_config.json":
+        types = settings.get("types")
+        if not isinstance(types, dict) or not all(
+            str(name).startswith(_CLASSES[0]) for name in types.values()
+        ):
+            return "names a class of another package"
+    activation = str(settings.get("activation_function", ""))
+    if "." in activation and not activation.startswith(_CLASSES[1]):
+        return "names an activation function of another package"
+    return "asks for remote code" if _asks_for_remote_code(settings) else None
+
+
+def _asks_for_remote_code(settings: object) -> bool:
+    if isinstance(settings, dict):
+        return bool(settings.get("trust_remote_code")) or any(map(_asks_for_remote_code, settings.values()))
+    return isinstance(settings, list) and any(map(_asks_for_remote_code, settings))
 
 
 def _pip_name() -> str:

@@ -5,7 +5,8 @@ its content. Saving writes the new weights beside the old ones, then replaces ``
 removes the old weights, so that the folder contains a complete model at any time.
 
 A large model has one more file, with which it is opened lazily (``lazy.py``).
-A change of a saved model is a line in its journal, whose name contains the checksum of ``model.json``.
+A change of a saved model is a line in its journal, whose name contains the checksum of ``model.json``; so
+does the name of the file with the number of acknowledged changes.
 When the journal has become long, the whole model is saved again and the journal removed.
 """
 
@@ -38,7 +39,6 @@ from headstart.files import (
     Layout,
     explain_storage_error,
     is_partial,
-    json_bytes,
     left_over,
     lock_folder,
     order_tensors,
@@ -56,7 +56,14 @@ from headstart.linalg.row_sharded import (
 from headstart.model.fitting import with_global_shots
 from headstart.model.saving.export import export_table
 from headstart.model.saving.format import checksum, model_facts, model_tensors
-from headstart.model.saving.journal import Call, append_line, encode_line, journal_name
+from headstart.model.saving.journal import (
+    Call,
+    acknowledged_path,
+    append_line,
+    encode_line,
+    journal_name,
+    keep_rest,
+)
 from headstart.model.saving.lazy import QUICK, write_lazy_file
 from headstart.model.saving.loading import (
     INDEX,
@@ -72,7 +79,11 @@ from headstart.table import Table
 
 _JOURNAL = re.compile(r"journal-[0-9a-f]{16}\.jsonl")
 
-_MODEL_FILES = re.compile(rf"{re.escape(INDEX)}|{WEIGHTS.pattern}|{_JOURNAL.pattern}|{QUICK.pattern}")
+_ACKNOWLEDGED = re.compile(r"acknowledged-[0-9a-f]{16}\.json")
+
+_MODEL_FILES = re.compile(
+    "|".join([re.escape(INDEX), *(file.pattern for file in (WEIGHTS, _JOURNAL, _ACKNOWLEDGED, QUICK))])
+)
 
 _UNNAMED_WEIGHTS = f"weights-{'0' * 16}.safetensors"  # until the hash of the content is known
 
@@ -107,7 +118,10 @@ def open_for_changes(path: Path) -> Iterator[tuple[OpenModel, FolderLock]]:
     """Open a model and lock its folder while the block changes it; other writers wait."""
     require_model(path)  # before it is locked
     with lock_folder(path) as lock:
-        yield open_model(path, verify=False), lock
+        opened = open_model(path, verify=False)
+        keep_rest(opened.journal)
+        _remove_left_over(path)
+        yield opened, lock
 
 
 def append_changes(before: OpenModel, calls: list[Call]) -> bool:
@@ -169,7 +183,7 @@ def _write(fitted: ModelState, path: Path) -> None:
     if written is not None:
         weights, digest, size = written
         facts = model_facts(fitted, weights, digest).model_dump(mode="json")
-        _write_index(fitted, path, {**facts, "rows": rows}, size)
+        _write_index(path, {**facts, "rows": rows}, size)
 
 
 def _with_global_indices(tensors: dict[str, Tensor], rows: int) -> dict[str, Tensor]:
@@ -219,19 +233,28 @@ def _write_weights(
     return name, digest, size
 
 
-def _write_index(fitted: ModelState, path: Path, facts: dict[str, Any], size: int) -> None:
+def _write_index(path: Path, facts: dict[str, Any], size: int) -> None:
     """Write all files except the weights, which exist and have ``size`` bytes; remove superseded files."""
     base = checksum(facts)
     index = {**facts, "checksum": base}
     current = {str(facts["weights"])}
     if CAN_LOCK and size >= _LAZY_FROM:
-        current.add(write_lazy_file(fitted, facts, json_bytes(index), base, path).name)
+        current.add(write_lazy_file(facts, base, path).name)
     # Otherwise an older journal of the same model would be replayed as soon as the index is written.
-    _remove(path / journal_name(base))
+    journal = path / journal_name(base)
+    _remove(acknowledged_path(journal))  # before the journal, which without its changes would seem cut
+    _remove(journal)
     write_json(path / INDEX, index)
     files = (file for file in path.iterdir() if _MODEL_FILES.fullmatch(file.name) and file.name != INDEX)
     superseded = [file for file in files if file.name not in current]
-    for file in superseded + (left_over(path, _MODEL_FILES) if CAN_LOCK else []):
+    for file in superseded:
+        file.unlink(missing_ok=True)
+    _remove_left_over(path)
+
+
+def _remove_left_over(path: Path) -> None:
+    """Remove the unfinished files of killed writers from a locked folder."""
+    for file in left_over(path, _MODEL_FILES) if CAN_LOCK else []:
         file.unlink(missing_ok=True)
 
 

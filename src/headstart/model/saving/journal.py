@@ -1,5 +1,9 @@
 """Record the changes of a saved model, one line per change, and replay them.
 
+A second, small file holds the number of acknowledged changes and the digest of the last of them. It is
+written after the line of a change and before the writer returns. So a journal that lost an acknowledged
+change is told apart from the incomplete line of a writer that was killed.
+
 A change is a list of calls. A call contains its verb, names of rows and features, and values in the units of
 the data, in their order of arrival; replaying it computes heads and states again (see ``updates``). Metadata
 is recorded in encoded form, because its encoder may not be available when the call is replayed.
@@ -13,16 +17,24 @@ import json
 import os
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from headstart.errors import ModelFileError
-from headstart.files import explain_storage_error, read_regular_file, sync_folder
+from headstart.errors import ModelFileError, StorageError
+from headstart.files import (
+    explain_storage_error,
+    json_bytes,
+    read_json,
+    read_regular_file,
+    sync_folder,
+    write_bytes,
+)
 from headstart.model.features import Feature
 from headstart.model.inputs import NewRows, Triples, split_observations
 from headstart.model.state import ErrorSums, ModelState
@@ -47,6 +59,13 @@ _DIGEST_DIGITS = 64
 _HEADER = _LENGTH_DIGITS + 1 + _DIGEST_DIGITS + 1  # bytes of a line before its JSON
 
 
+class Acknowledged(NamedTuple):
+    """The number of acknowledged changes of a journal, and the digest of the last one."""
+
+    changes: int
+    digest: str
+
+
 @dataclass(frozen=True)
 class Journal:
     """The content of a journal.
@@ -61,17 +80,31 @@ class Journal:
         The digest of the last line, or the checksum of the model if there is no line.
     size : int
         The number of bytes of the file that are complete lines.
+    acknowledged : Acknowledged or None
+        The acknowledged changes; None if it is not known how many they are.
+    rest : bytes
+        The bytes after the complete lines, unless they are an incomplete line that was never acknowledged.
+    warning : str or None
+        A message about the rest, or about a missing file of acknowledged changes.
     """
 
     path: Path
     changes: list[list[Call]]
     digest: str
     size: int
+    acknowledged: Acknowledged | None
+    rest: bytes = b""
+    warning: str | None = None
 
 
 def journal_name(base: str) -> str:
     """Return the file name of the journal of the model with the checksum ``base``."""
     return f"journal-{base[:16]}.jsonl"
+
+
+def acknowledged_path(journal: Path) -> Path:
+    """Return the file with the number of acknowledged changes of a journal."""
+    return journal.with_name(f"acknowledged-{journal.stem.removeprefix('journal-')}.json")
 
 
 def read_journal(path: Path, base: str) -> Journal:
@@ -80,25 +113,107 @@ def read_journal(path: Path, base: str) -> Journal:
     Raises
     ------
     ModelFileError
-        If a line is damaged, or belongs to another model.
+        If an acknowledged change is damaged or missing, or belongs to another model.
     """
+    # Before the journal: another process may append a change in between, and then acknowledge it.
+    acknowledged = _read_acknowledged(acknowledged_path(path))
     try:
         content = read_regular_file(path)
     except FileNotFoundError:
-        return Journal(path, [], base, 0)
+        content = b""
     changes: list[list[Call]] = []
-    digest, start = base, 0
-    while True:
-        length = _read_length(path, content, start, len(changes))
-        if length is None or start + _HEADER + length + 1 > len(content):
-            return Journal(path, changes, digest, start)
-        text = content[start + _HEADER : start + _HEADER + length]
-        digest = _digest(digest, text)
-        line = content[start : start + _HEADER + length + 1]
-        if line != _line(digest, text):
-            raise _damage_error(path, len(changes))
+    digests, start = [base], 0
+    while (text := _read_text(content, start, digests[-1])) is not None:
+        digests.append(_digest(digests[-1], text))
         changes.append(json.loads(text))
-        start += len(line)
+        start += _HEADER + len(text) + 1
+    rest = content[start:]
+    incomplete = _is_incomplete_line(rest)
+    _require_acknowledged(path, acknowledged, digests, rest, incomplete)
+    warning = None
+    if acknowledged is None and content:
+        warning = (
+            f"{acknowledged_path(path)} is missing, so it is not known whether {path} is complete; "
+            f"its {len(changes)} whole changes were loaded{_describe_rest(path, rest)}"
+        )
+    elif not incomplete:
+        warning = (
+            f"{path} ends with {len(rest)} bytes that are not a change, as after a power failure; "
+            f"all {len(changes)} acknowledged changes were loaded{_describe_rest(path, rest)}"
+        )
+    else:
+        rest = b""  # of a killed writer, or of one that is still at work
+    return Journal(path, changes, digests[-1], start, acknowledged, rest, warning)
+
+
+def _require_acknowledged(
+    path: Path, acknowledged: Acknowledged | None, digests: list[str], rest: bytes, incomplete: bool
+) -> None:
+    """Refuse a journal without its acknowledged changes; ``digests`` are those of its complete lines."""
+    count = len(digests) - 1
+    if acknowledged is None:
+        if not incomplete and rest.strip(b"\0"):
+            raise _damage_error(path, count)
+        return
+    if count < acknowledged.changes and not incomplete and rest.strip(b"\0"):
+        raise _damage_error(path, count)
+    if count < acknowledged.changes:
+        raise ModelFileError(
+            f"{path} is cut short: {acknowledged.changes} changes were acknowledged, and {count} of them are "
+            f"there, with {len(rest)} bytes of the next; restore it from a copy, or remove "
+            f"{acknowledged_path(path)}, which holds only their number, to go on with the {count} that are "
+            f"there{_describe_rest(path, rest)}"
+        )
+    if digests[acknowledged.changes] != acknowledged.digest:
+        raise _damage_error(path, max(0, acknowledged.changes - 1))
+
+
+def _describe_rest(path: Path, rest: bytes) -> str:
+    return (
+        f"; the next change will keep the {len(rest)} bytes after them in {_rest_path(path, rest)}"
+        if rest
+        else ""
+    )
+
+
+def _rest_path(path: Path, rest: bytes) -> Path:
+    return path.with_name(f"cut-off-{hashlib.sha256(rest).hexdigest()[:16]}.jsonl")
+
+
+def keep_rest(journal: Journal) -> None:
+    """Write the rest of a journal to a file beside it, before a change overwrites it."""
+    if journal.rest:
+        write_bytes(_rest_path(journal.path, journal.rest), journal.rest)
+
+
+def _read_acknowledged(path: Path) -> Acknowledged | None:
+    """Read the number of acknowledged changes; return None if there is no such file."""
+    if not os.path.lexists(path):
+        return None
+    try:
+        facts = read_json(path)
+        acknowledged = Acknowledged(facts["changes"], facts["digest"])
+        if facts == _acknowledged_facts(acknowledged) and acknowledged.changes >= 0:
+            return acknowledged
+    except (KeyError, TypeError, ValueError):
+        pass
+    except ModelFileError:
+        if not os.path.lexists(path):  # another process has just replaced the model
+            return None
+        raise
+    raise ModelFileError(
+        f"{path} is damaged; restore it from a copy, or remove it: it holds only the number of changes, and "
+        "the changes themselves are in the journal"
+    )
+
+
+def _write_acknowledged(path: Path, acknowledged: Acknowledged) -> None:
+    write_bytes(path, json_bytes(_acknowledged_facts(acknowledged)))
+
+
+def _acknowledged_facts(acknowledged: Acknowledged) -> dict[str, object]:
+    facts = acknowledged._asdict()
+    return {**facts, "checksum": hashlib.sha256(repr(facts).encode()).hexdigest()}
 
 
 def encode_line(digest: str, calls: Sequence[Call]) -> bytes:
@@ -108,7 +223,14 @@ def encode_line(digest: str, calls: Sequence[Call]) -> bytes:
 
 
 def append_line(journal: Journal, line: bytes) -> None:
-    """Append a line durably; if writing fails, the journal is unchanged."""
+    """Append a line durably and acknowledge it; if writing fails, the journal is unchanged."""
+    path = acknowledged_path(journal.path)
+    before = journal.acknowledged
+    if before is None:
+        # Otherwise a killed first write would look like a journal that has lost this file.
+        before = Acknowledged(len(journal.changes), journal.digest)
+        _write_acknowledged(path, before)
+    digest = line[_LENGTH_DIGITS + 1 : _HEADER - 1].decode()
     new = not journal.path.exists()
     flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
     with explain_storage_error(journal.path):
@@ -118,13 +240,17 @@ def append_line(journal: Journal, line: bytes) -> None:
             try:
                 _write_all(handle, line, journal.size)
                 os.fsync(handle)
+                if new:
+                    sync_folder(journal.path.parent)
+                _write_acknowledged(path, Acknowledged(len(journal.changes) + 1, digest))
             except BaseException:
+                with suppress(StorageError, ModelFileError):
+                    if _read_acknowledged(path) != before:  # replaced, but perhaps not on the disk
+                        _write_acknowledged(path, before)
                 os.ftruncate(handle, journal.size)
                 raise
         finally:
             os.close(handle)
-        if new:
-            sync_folder(journal.path.parent)
 
 
 def _write_all(handle: int, line: bytes, position: int) -> None:
@@ -134,14 +260,29 @@ def _write_all(handle: int, line: bytes, position: int) -> None:
         rest = rest[os.write(handle, rest) :]
 
 
-def _read_length(path: Path, content: bytes, start: int, number: int) -> int | None:
-    """Return the length of the JSON in the line that starts at ``start``; None if the line is incomplete."""
-    digits = content[start : start + _LENGTH_DIGITS]
-    if len(digits) < _LENGTH_DIGITS:
+def _read_text(content: bytes, start: int, digest: str) -> bytes | None:
+    """Return the JSON of the line at ``start`` after the line with this digest; None if it is not whole."""
+    length = _read_length(content[start : start + _LENGTH_DIGITS])
+    if length is None:
         return None
-    if digits[8:] != _checksum(digits[:8]):
-        raise _damage_error(path, number)
+    text = content[start + _HEADER : start + _HEADER + length]
+    line = content[start : start + _HEADER + length + 1]
+    return text if line == _line(_digest(digest, text), text) else None
+
+
+def _read_length(digits: bytes) -> int | None:
+    """Return the length of the JSON of a line that starts with ``digits``; None if they are damaged."""
+    if len(digits) < _LENGTH_DIGITS or digits[8:] != _checksum(digits[:8]):
+        return None
     return int(digits[:8], 16)
+
+
+def _is_incomplete_line(rest: bytes) -> bool:
+    """Return whether ``rest`` is empty, or may be the beginning of a line."""
+    length = _read_length(rest[:_LENGTH_DIGITS])
+    if length is None:
+        return len(rest) < _LENGTH_DIGITS and not rest.strip(b"0123456789abcdef")
+    return len(rest) < _HEADER + length + 1
 
 
 def _line(digest: str, text: bytes) -> bytes:
@@ -161,7 +302,7 @@ def _digest(previous: str, text: bytes) -> str:
 def _damage_error(path: Path, number: int) -> ModelFileError:
     return ModelFileError(
         f"{path} is damaged: its line {number + 1} does not match its checksum, or is of another model; "
-        "restore it from a copy, or remove the file to go back to the model without the changes in it"
+        "restore it from a copy. It holds changes that were acknowledged, so do not delete it"
     )
 
 

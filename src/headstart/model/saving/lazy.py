@@ -23,7 +23,7 @@ from torch import Tensor
 
 from headstart.core.types import Heads, RowStates
 from headstart.errors import HeadstartError
-from headstart.files import MappedFile, open_regular_file, pack_tensors, read_regular_file, write_bytes
+from headstart.files import MappedFile, file_sha256, open_regular_file, pack_tensors, write_bytes
 from headstart.model.features import Entry, Feature, FeatureStore
 from headstart.model.persistent import Arena, PersistentArray
 from headstart.model.rows import RowStore
@@ -34,10 +34,18 @@ from headstart.model.saving.assembly import (
     build_state,
     group_tensors,
 )
-from headstart.model.saving.format import Groups, ModelFacts, read_row_metadata, with_observed_rows
-from headstart.model.state import Clock, ModelState
+from headstart.model.saving.format import (
+    Groups,
+    ModelFacts,
+    read_clock,
+    read_row_metadata,
+    with_observed_rows,
+)
+from headstart.model.saving.validation import check_counts, check_tensors
+from headstart.model.state import ModelState
 from headstart.table import Kind, Names
 from headstart.table.kinds import KindType
+from headstart.table.metadata import table_from
 
 _MAX_LOOKUPS = 1000  # with more lookups, a dictionary of all names is cheaper
 
@@ -135,22 +143,26 @@ def _hash(name: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "little")
 
 
-def entry_tensors(fitted: ModelState) -> dict[str, Tensor]:
+def entry_tensors(facts: Mapping[str, Any]) -> dict[str, Tensor]:
     """Return the tensors that ``SavedEntries`` needs besides the weights, by name."""
-    features = list(fitted.catalogue.values())
-    positions = {name: i for i, name in enumerate(fitted.backbone_features)}
-    later_numbers = len(positions) + np.cumsum([not feature.in_backbone for feature in features]) - 1
-    numbers = [
-        positions[feature.name] if feature.in_backbone else number
-        for feature, number in zip(features, later_numbers.tolist(), strict=True)
+    features = facts["features"]
+    positions = {name: i for i, name in enumerate(facts["backbone_features"])}
+    in_backbone = np.array(features["in_backbone"], dtype=bool)
+    numbers = len(positions) + np.cumsum(~in_backbone) - 1
+    numbers[in_backbone] = [
+        positions[name]
+        for name, inside in zip(features["names"], features["in_backbone"], strict=True)
+        if inside
     ]
-    kinds = [(float(feature.kind.type), feature.kind.first, feature.kind.second) for feature in features]
-    flags = [(feature.in_backbone, feature.finds_scale, feature.arrivals is not None) for feature in features]
+    kinds = [Kind.parse(kind) for kind in features["kinds"]]
+    flags = [features[name] for name in ("in_backbone", "finds_scale", "observed_since")]
     return {
-        "kinds": torch.tensor(kinds, dtype=torch.float64).reshape(-1, 3),
-        "flags": torch.tensor(flags, dtype=torch.bool).reshape(-1, 3),
-        "shots": torch.tensor([feature.shots for feature in features], dtype=torch.int64),
-        "numbers": torch.tensor(numbers, dtype=torch.int64),
+        "kinds": torch.tensor(
+            [(float(kind.type), kind.first, kind.second) for kind in kinds], dtype=torch.float64
+        ).reshape(-1, 3),
+        "flags": torch.tensor(flags, dtype=torch.bool).T.contiguous(),
+        "shots": torch.tensor(features["shots"], dtype=torch.int64),
+        "numbers": torch.from_numpy(numbers.astype(np.int64)),
     }
 
 
@@ -227,7 +239,12 @@ class SavedEntries(Mapping[str, Entry]):
     @cached_property
     def _records(self) -> pa.Table | None:
         content = self._groups.get("records")
-        return None if content is None else _map_table(content[""])
+        return None if content is None else table_from(content[""])
+
+    def check_records(self) -> None:
+        """Refuse metadata that cannot be read, or is not of these features."""
+        if self._records is not None and self._records.num_columns and len(self._records) != len(self):
+            raise ValueError("its metadata does not agree with its features")
 
     def _record(self, position: int) -> dict[str, object] | None:
         if self._records is None:
@@ -240,6 +257,8 @@ class SavedEntries(Mapping[str, Entry]):
         catalogue = FeatureStore(heads.take(slice(0, 0)), backbone_features)
         numbers = self._arrays["numbers"]
         count = max(len(backbone_features), int(numbers.max(initial=-1)) + 1)
+        if numbers.min(initial=0) < 0 or count > len(backbone_features) + len(self):
+            raise ValueError("its features have impossible numbers")
         slots, facts = np.full((count, 2), -1), np.zeros((count, 4))
         slots[numbers, 0] = current = np.arange(len(self))
         slots[numbers, 1] = np.where(self._references < 0, current, self._references)
@@ -262,12 +281,6 @@ class SavedEntries(Mapping[str, Entry]):
         return np.stack([kind, first, span, self._references < 0], axis=1)
 
 
-def _map_table(content: Tensor) -> pa.Table:
-    """Return the table of metadata in these bytes without copying them."""
-    with pa.ipc.open_stream(pa.py_buffer(content.numpy())) as reader:
-        return reader.read_all()
-
-
 QUICK = re.compile(r"quick-[0-9a-f]{16}-[0-9a-f]{16}\.safetensors")
 
 _LISTS = ("names", "kinds", "in_backbone", "shots", "finds_scale", "observed_since")
@@ -279,39 +292,38 @@ _CHECKSUM = re.compile(rb'"checksum": "([0-9a-f]{64})"\s*}\s*$')
 _DAMAGE_ERRORS = (HeadstartError, KeyError, TypeError, ValueError, RuntimeError, IndexError, AttributeError)
 
 
-def write_lazy_file(fitted: ModelState, facts: dict[str, Any], index: bytes, base: str, folder: Path) -> Path:
+def write_lazy_file(facts: dict[str, Any], base: str, folder: Path) -> Path:
     """Write the file with which a large model is opened lazily; return its path.
 
     Parameters
     ----------
-    fitted : ModelState
-        The model.
     facts : dict
-        Its facts.
-    index, base : bytes, str
-        The content and the checksum of its ``model.json``.
+        The content of its ``model.json`` except the checksum.
+    base : str
+        The checksum.
     folder : Path
         The folder of the model.
     """
-    facts_without_lists = {
-        **facts,
-        "features": dict.fromkeys(_LISTS, ()),
-        "backbone_features": (),
-        "rows": (),
-    }
-    tensors = {f"features/{name}": tensor for name, tensor in entry_tensors(fitted).items()}
+    content = pack_tensors(_lazy_tensors(facts), {"facts": _without_lists(facts), "base": base})
+    path = folder / f"quick-{base[:16]}-{hashlib.sha256(content).hexdigest()[:16]}.safetensors"
+    write_bytes(path, content)
+    return path
+
+
+def _without_lists(facts: dict[str, Any]) -> dict[str, Any]:
+    return {**facts, "features": {name: [] for name in _LISTS}, "backbone_features": [], "rows": []}
+
+
+def _lazy_tensors(facts: dict[str, Any]) -> dict[str, Tensor]:
+    """Return the lists of ``model.json`` as tensors."""
+    tensors = {f"features/{name}": tensor for name, tensor in entry_tensors(facts).items()}
     for part, names in (
         ("features", facts["features"]["names"]),
         ("backbone", facts["backbone_features"]),
         ("rows", facts["rows"]),
     ):
         tensors |= {f"names_of_{part}/{name}": tensor for name, tensor in name_tensors(names).items()}
-    content = pack_tensors(
-        tensors, {"facts": facts_without_lists, "base": base, "index": hashlib.sha256(index).hexdigest()}
-    )
-    path = folder / f"quick-{base[:16]}-{hashlib.sha256(content).hexdigest()[:16]}.safetensors"
-    write_bytes(path, content)
-    return path
+    return tensors
 
 
 def find_checksum(index: Path) -> str | None:
@@ -323,7 +335,7 @@ def find_checksum(index: Path) -> str | None:
     return None if match is None else match[1].decode()
 
 
-def open_lazily(folder: Path, index: str, base: str, *, verify: bool) -> tuple[ModelState, int] | None:
+def open_lazily(folder: Path, base: str, facts: dict[str, Any] | None) -> tuple[ModelState, int] | None:
     """Map a model into memory; return it and the size of its weights in bytes.
 
     Return None if the model must be read as a whole, because its lazy file is missing or damaged.
@@ -332,48 +344,57 @@ def open_lazily(folder: Path, index: str, base: str, *, verify: bool) -> tuple[M
     ----------
     folder : Path
         The folder of the model.
-    index : str
-        The name of its index.
     base : str
-        The checksum of the index.
-    verify : bool
-        Whether to read everything once and compare checksums.
+        The checksum of its ``model.json``.
+    facts : dict or None
+        The rest of ``model.json``. If given, everything is read once and checked as if it were read whole.
     """
     path = next((file for file in folder.glob(f"quick-{base[:16]}-*") if QUICK.fullmatch(file.name)), None)
     if path is None:
         return None
     try:
         file = MappedFile(path)
-        facts = ModelFacts(**file.facts["facts"])
-        weights = MappedFile(folder / facts.weights)
         if file.facts["base"] != base:
             return None
-        if verify and not (
-            _digest(path).startswith(path.stem.rpartition("-")[2])
-            and _digest(folder / index) == file.facts["index"]
-            and _digest(folder / facts.weights) == facts.weights_sha256
+        lazy_facts, tensors = ModelFacts(**file.facts["facts"]), file.tensors()
+        weights = MappedFile(folder / lazy_facts.weights)
+        if facts is None:
+            return _assemble(lazy_facts, group_tensors(tensors), weights, None), weights.size
+        if not (
+            file.facts["facts"] == _without_lists(facts)
+            and _are_equal(tensors, _lazy_tensors(facts))
+            and file_sha256(weights.path) == lazy_facts.weights_sha256
         ):
             return None
-        return _assemble(facts, group_tensors(file.tensors()), weights), weights.size
+        return _assemble(lazy_facts, group_tensors(tensors), weights, ModelFacts(**facts)), weights.size
     except (FileNotFoundError, *_DAMAGE_ERRORS):
         return None  # reading the whole model then raises an error that explains
 
 
-def _digest(path: Path) -> str:
-    return hashlib.sha256(read_regular_file(path)).hexdigest()
+def _are_equal(tensors: dict[str, Tensor], others: dict[str, Tensor]) -> bool:
+    return tensors.keys() == others.keys() and all(
+        tensor.dtype == others[name].dtype and torch.equal(tensor, others[name])
+        for name, tensor in tensors.items()
+    )
 
 
-def _assemble(facts: ModelFacts, lazy: Groups, weights: MappedFile) -> ModelState:
-    """Assemble a model from its facts, the tensors of the lazy file and the mapped weights."""
+def _assemble(facts: ModelFacts, lazy: Groups, weights: MappedFile, checked: ModelFacts | None) -> ModelState:
+    """Assemble a model from its facts, the tensors of the lazy file and the mapped weights.
+
+    ``checked`` are the facts with their lists, if the weights are to be checked against them.
+    """
     groups = group_tensors(weights.tensors())
+    if checked is not None:
+        check_tensors(groups)
     backbone_features = SavedNames(lazy["names_of_backbone"], "feature")
-    times, half_life = facts.times, facts.settings.half_life
-    clock = None
-    if times is not None and half_life is not None:
-        clock = Clock(half_life, times[1], times[0], groups["times"]["table"].numpy())
+    clock = read_clock(facts, groups)
     backbone, knowledge = build_backbone(facts, groups, len(backbone_features), clock)
+    if checked is not None:
+        check_counts(checked, knowledge, RowStates(**groups["states"]), groups)
     adapter = build_adapter(facts, groups, knowledge)
     entries = SavedEntries(SavedNames(lazy["names_of_features"], "feature"), lazy["features"], groups)
+    if checked is not None:
+        entries.check_records()
     room = _ROOM + len(entries.references.get("bias", ()))
     heads = Heads(
         **{n: weights.with_room(f"features/{n}", room) for n in groups["features"] if n != "metadata"}

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import itertools
 import re
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from typing import Any
 
 from headstart.adapters.base import ADAPTERS
 from headstart.backbones.base import BACKBONES
-from headstart.errors import HeadstartError, ModelFileError
+from headstart.errors import HeadstartError, ModelFileError, ModelFileWarning
 from headstart.files import CAN_LOCK, read_json, read_regular_file, unpack_tensors
 from headstart.model.saving.assembly import assemble
 from headstart.model.saving.format import FORMAT, ModelFacts, checksum
@@ -57,9 +58,9 @@ def check_model(path: Path) -> OpenModel:
     """Read the whole model, also in the way it is opened lazily, and refuse it if a file is damaged."""
     require_model(path)
     opened = _replay_journal(read_whole(path))
-    base = find_checksum(path / INDEX)
-    lazy_files = [] if base is None else [*path.glob(f"quick-{base[:16]}-*")]
-    if base is not None and lazy_files and open_lazily(path, INDEX, base, verify=True) is None:
+    facts, base = _read_facts(path)
+    lazy_files = [*path.glob(f"quick-{base[:16]}-*")]
+    if lazy_files and open_lazily(path, base, facts) is None:
         raise ModelFileError(
             f"{lazy_files[0]} is damaged; remove it: the model is whole without it and only opens slower"
         )
@@ -93,6 +94,8 @@ def changing_files(path: Path) -> list[Path]:
 
 
 def _replay_journal(opened: OpenModel) -> OpenModel:
+    if opened.journal.warning is not None:
+        warnings.warn(opened.journal.warning, ModelFileWarning, stacklevel=5)
     if not opened.journal.changes:
         return opened
     with _damage_errors(opened.journal.path):
@@ -104,8 +107,8 @@ def _open_lazily(path: Path, verify: bool) -> OpenModel | None:
     """Map a large model into memory; return None if it must be read as a whole."""
     for _ in range(_ATTEMPTS):
         try:
-            base = find_checksum(path / INDEX)
-            opened = None if base is None else open_lazily(path, INDEX, base, verify=verify)
+            facts, base = _read_facts(path) if verify else (None, find_checksum(path / INDEX))
+            opened = None if base is None else open_lazily(path, base, facts)
             if base is None or opened is None:
                 return None
             journal = read_journal(path / journal_name(base), base)

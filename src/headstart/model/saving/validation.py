@@ -70,6 +70,8 @@ _OPTIONAL_GROUPS = {
 
 _OF_PARTS = ("backbone", "adapter")
 
+_BLOCK = 2**22  # numbers checked at a time
+
 _NOT_NEGATIVE = ("code_std", "noise", "variance")
 
 
@@ -82,9 +84,14 @@ def check_tensors(groups: Groups) -> None:
             full = f"{group}/{name}" if name else group
             if group in _FORMS:
                 _check_form(full, tensor, _FORMS[group].get(name))
-            if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            if not _is_finite(tensor):
                 raise InputError(f"its tensor {full!r} has numbers that are not finite")
-            if name in _NOT_NEGATIVE and group not in _OF_PARTS and bool((tensor < 0).any()):
+            if (
+                name in _NOT_NEGATIVE
+                and group not in _OF_PARTS
+                and tensor.numel()
+                and float(tensor.min()) < 0
+            ):
                 raise InputError(f"its tensor {full!r} has negative numbers")
     for name, copy in (
         ("kinds", groups["knowledge"].get("kinds")),
@@ -98,6 +105,12 @@ def check_tensors(groups: Groups) -> None:
             missing = set(forms) - _OPTIONAL - set(groups.get(group, {}))
             if missing:
                 raise InputError(f"its tensors {join_names(sorted(missing))} of {group!r} are missing")
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    """Return whether all numbers are finite; in blocks, because the tensor may be larger than the memory."""
+    blocks = torch.split(tensor.reshape(-1), _BLOCK) if tensor.is_floating_point() else ()
+    return all(bool(block.isfinite().all()) for block in blocks)
 
 
 def _check_form(name: str, tensor: Tensor, form: tuple[torch.dtype, int] | None) -> None:
@@ -223,21 +236,31 @@ def _contexts_agree(facts: ModelFacts, contexts: dict[str, Tensor], rows: int) -
         or not _within(index, rows)
     ):
         return False
-    line = torch.repeat_interleave(torch.arange(len(counts)), counts)
-    repeated = (line.diff() == 0) & (index.diff() <= 0)
     kinds = Kinds([Kind.parse(kind) for kind in facts.features.kinds])
-    known, values = set(facts.backbone_features), contexts["values"].numpy()
-    if (
-        bool(repeated.any())
-        or len(kinds) != len(counts)
-        or not all(
-            name in known or not inside
-            for name, inside in zip(facts.features.names, facts.features.in_backbone, strict=True)
-        )
+    known = set(facts.backbone_features)
+    if len(kinds) != len(counts) or not all(
+        name in known or not inside
+        for name, inside in zip(facts.features.names, facts.features.in_backbone, strict=True)
     ):
         return False
-    in_range = np.abs(kinds.scale(values, line.numpy())) <= LARGEST
-    return bool(in_range.all()) and not bool(kinds.impossible(values, line.numpy()).any())
+    ends = torch.cumsum(counts, 0)
+    first = start = 0
+    while first < len(counts):  # features whose contexts fit in a block, but at least one
+        last = max(first + 1, int(torch.searchsorted(ends, start + _BLOCK, right=True)))
+        end = int(ends[last - 1])
+        line = torch.repeat_interleave(torch.arange(first, last), counts[first:last])
+        if not _values_agree(kinds, line, index[start:end], contexts["values"][start:end]):
+            return False
+        first, start = last, end
+    return True
+
+
+def _values_agree(kinds: Kinds, line: Tensor, rows: Tensor, values: Tensor) -> bool:
+    """Return whether the rows of each context ascend, and its values are possible; ``line`` are features."""
+    if bool(((line.diff() == 0) & (rows.diff() <= 0)).any()):
+        return False
+    in_range = np.abs(kinds.scale(values.numpy(), line.numpy())) <= LARGEST
+    return bool(in_range.all()) and not bool(kinds.impossible(values.numpy(), line.numpy()).any())
 
 
 def _calibrates(tensors: dict[str, Tensor]) -> bool:
