@@ -152,7 +152,9 @@ def test_an_explanation_can_be_read(fresh: Fresh) -> None:
 
 
 def test_what_cannot_be_explained_is_said(fresh: Fresh) -> None:
-    with pytest.raises(InputError, match="such as 'factorisation', not 'pvae'; fit with backbone='factorisation'"):
+    with pytest.raises(
+        InputError, match="such as 'factorisation', not 'pvae'; fit with backbone='factorisation'"
+    ):
         fresh("pvae", "chn").explain("u1", "f1")
     model = fresh(adapter="able")
     with pytest.raises(UnknownNameError, match="unknown row"):
