@@ -376,7 +376,7 @@ def test_writers_at_the_same_time_lose_nothing(saved: Path) -> None:
             writer.result()
     assert all(reader.result().features for reader in readers)
     assert {f"new{number}" for number in range(8)} <= set(Headstart.load(saved).features)
-    assert len(list(saved.iterdir())) == 4  # the third is the journal
+    assert len(list(saved.iterdir())) == 4  # with the journal and the file of acknowledged changes
 
 
 def test_a_failed_update_changes_nothing(saved: Path) -> None:
