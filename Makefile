@@ -31,7 +31,7 @@ serve: $(STAMP) ## serve the model of the demo with its page at http://127.0.0.1
 	$(BIN)/headstart serve demo/films.headstart
 
 test: check ## everything that CI runs: linters, types, layers, tests, doctests, coverage
-	$(BIN)/pytest -n 2 -m 'not package' --cov --cov-report= --cov-fail-under=$(COVERAGE)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m 'not package' --cov --cov-report= --cov-fail-under=$(COVERAGE)
 
 check: $(STAMP) ## ruff, mypy (strict), the import contract and the English of the documentation
 	$(BIN)/ruff check --no-cache .
