@@ -172,16 +172,13 @@ class Client:
         metadata: Mapping[str, Any] | None = None,
         observations: Mapping[str, float] | None = None,
         kind: str | None = None,
-        *,
-        time: Time | None = None,
     ) -> Receipt:
-        """Add a feature, with observations made at ``time``; see ``Headstart.add_feature``."""
+        """Add a feature; see ``Headstart.add_feature``."""
         body = {
             "name": feature,
             "metadata": metadata or {},
             "observations": observations or {},
             "kind": kind,
-            "time": _to_json(time),
         }
         return cast(Receipt, self._write("POST", "/v1/features", body))
 
@@ -190,16 +187,9 @@ class Client:
         row: str,
         metadata: Mapping[str, Any] | None = None,
         observations: Mapping[str, float] | None = None,
-        *,
-        time: Time | None = None,
     ) -> Receipt:
-        """Add a row, with observations made at ``time``; see ``Headstart.add_row``."""
-        body = {
-            "name": row,
-            "metadata": metadata,
-            "observations": observations or {},
-            "time": _to_json(time),
-        }
+        """Add a row; see ``Headstart.add_row``."""
+        body = {"name": row, "metadata": metadata, "observations": observations or {}}
         return cast(Receipt, self._write("POST", "/v1/rows", body))
 
     def observe(

@@ -1,4 +1,4 @@
-"""The exceptions of Headstart. Every message says what was wrong, where, and what to do."""
+"""Exceptions of Headstart, whose messages name the problem, its place and its remedy."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def test_the_client_has_the_verbs_and_arguments_of_the_model() -> None:
                 assert parameter.kind == others[parameter.name].kind, (verb, parameter.name)
         common = [parameter.name for parameter in own if parameter.name in others]
         assert common == [name for name in others if name in common], verb
-        assert {p.name for p in own} - set(others) <= {"level", "n", "time"}, verb
+        assert {p.name for p in own} - set(others) <= {"level", "n"}, verb
 
 
 def test_a_file_is_observed_like_its_triples(fresh: Fresh, tmp_path: Path) -> None:

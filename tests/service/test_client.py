@@ -64,13 +64,11 @@ def test_times_of_observations_are_sent() -> None:
     day = date(2026, 5, 1)
     films.observe([("u1", "f1", 3), ("u2", "f1", 4, "2026-05-02")], time=day)
     films.observe([("u1", "f1", 3)])
-    films.add_feature("new", observations={"u1": 4}, time=12.5)
-    films.add_row("guest", observations={"f1": 4}, time=datetime(2026, 5, 1, 8, tzinfo=UTC))
-    observed, timeless, feature, row = bodies
+    films.observe([("u1", "f1", 4, 12.5), ("u2", "f1", 4, datetime(2026, 5, 1, 8, tzinfo=UTC))])
+    observed, timeless, mixed = bodies
     assert [line["time"] for line in observed["observations"]] == ["2026-05-01", "2026-05-02"]
     assert timeless["observations"] == [{"row": "u1", "feature": "f1", "value": 3, "time": None}]
-    assert feature["time"] == 12.5
-    assert row["time"] == "2026-05-01T08:00:00+00:00"
+    assert [line["time"] for line in mixed["observations"]] == [12.5, "2026-05-01T08:00:00+00:00"]
 
 
 def test_times_of_observations_are_stored(start: Start, tmp_path: Path) -> None:
@@ -88,8 +86,9 @@ def test_times_of_observations_are_stored(start: Start, tmp_path: Path) -> None:
     served = start(path)
     films = Client("http://localhost", transport=served._transport)
     films.observe([("u1", "f1", 3), ("u2", "f1", 4, 21)], time=20)
-    films.add_feature("new", observations={"u1": 5}, time=22)
-    films.add_row("guest", observations={"f2": 2}, time=23)
+    films.add_feature("new")
+    films.add_row("guest")
+    films.observe([("u1", "new", 5, 22), ("guest", "f2", 2, 23)])
     with served.service.store.reading() as connection:
         times = {(cell.row, cell.feature): cell.time for cell in read_cells(connection)}
     assert times == {("u1", "f1"): 20, ("u2", "f1"): 21, ("u1", "new"): 22, ("guest", "f2"): 23}
