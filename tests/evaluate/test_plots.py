@@ -85,6 +85,15 @@ def test_no_two_methods_look_alike():
     assert styles["knn-1"].colour == styles["knn-10"].colour != styles["train-1"].colour
 
 
+def test_a_method_has_the_same_style_in_every_picture():
+    few, all_styles = styles_of(["chn", "maml-5"], LIGHT), styles_of(MANY, LIGHT)
+    assert few["chn"] == all_styles["chn"]
+    assert few["maml-5"].colour == all_styles["maml-10"].colour
+    peers = styles_of(["headstart", "als", "vbmf"], LIGHT)
+    assert peers == styles_of(["vbmf", "als", "headstart"], LIGHT)
+    assert len({style.colour for style in peers.values()}) == 3
+
+
 def test_zero_shots_have_a_place_before_one():
     assert plots._position([0, 1, 2, 4, 32]).tolist() == [0, 1, 2, 3, 6]
 

@@ -6,7 +6,15 @@ from headstart.adapters.base import adapter_config
 from headstart.datasets import DATASETS
 from headstart.errors import InputError, UnknownNameError
 from headstart.evaluate.results import Results, Run, Timing
-from headstart.experiments.presets import EXPERIMENTS, PRESETS, STUDIES, experiments_named, methods_of, preset
+from headstart.experiments.presets import (
+    EXPERIMENTS,
+    PRESETS,
+    STUDIES,
+    experiments_named,
+    methods_of,
+    preset,
+    read_presets,
+)
 from headstart.experiments.reproduce import best_method, ratio_table, select_part
 
 
@@ -106,3 +114,33 @@ def test_times_are_put_beside_the_papers():
 def test_unknown_presets_are_refused():
     with pytest.raises(InputError, match="unknown preset 'tunde'; did you mean 'tuned'"):
         preset("tunde", "movielens")
+
+
+def test_a_file_changes_only_the_settings_that_it_names(tmp_path):
+    path = tmp_path / "longer.toml"
+    path.write_text("[elearning]\ntest_share = 0.2\n[elearning.metatraining]\nsteps = 480\n")
+    changed = read_presets(path, "paper")
+    assert list(changed) == ["elearning"]
+    paper = preset("paper", "elearning")
+    metatraining = paper.metatraining.revised(steps=480)
+    assert changed["elearning"] == paper.revised(name="longer", test_share=0.2, metatraining=metatraining)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[elearning.metatraining]\nstep = 4", r"\[elearning\]: .* no setting 'step'; did you mean 'steps'"),
+        ("[elearning.metatraining]\nsteps = 'x'", r"\[elearning\]: .*'steps'"),
+        ("[elearnin]\n", "'elearnin' is not the table of a data set; did you mean 'elearning'"),
+        ("steps = 4", "'steps' is not the table of a data set; there are movielens"),
+        ("[elearning", "is not a TOML file"),
+        ("", r"is empty; write a table such as \[movielens.pretraining\]"),
+    ],
+)
+def test_the_error_for_a_bad_file_of_settings_names_the_place(tmp_path, text, message):
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=message):
+        read_presets(path, "paper")
+    with pytest.raises(InputError, match="cannot read the presets"):
+        read_presets(tmp_path / "none.toml", "paper")

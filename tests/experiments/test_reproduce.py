@@ -10,7 +10,9 @@ import torch
 import typer
 from typer.testing import CliRunner
 
+from headstart import Headstart
 from headstart.cli.research import reproduce
+from headstart.datasets import DATASETS
 from headstart.errors import InputError
 from headstart.evaluate.results import Results
 from headstart.experiments.presets import EXPERIMENTS
@@ -95,3 +97,63 @@ def test_the_command_goes_on_with_what_is_finished(tmp_path):
     assert CliRunner().invoke(app, [*asked, "--splits", "2"]).exit_code == 0
     assert os.stat(first).st_mtime_ns == before
     assert Results.load(tmp_path / "results-neuropathic.json").splits == 2
+
+
+def test_kept_models_can_be_loaded_and_take_the_features_that_were_held_out(tmp_path):
+    Reproduction("kshot-neuropathic", splits=1, quick=True, keep_models=True).run(tmp_path)
+    folder = tmp_path / "studies/neuropathic/models/split-0"
+    kept = sorted(path.name for path in folder.iterdir())
+    assert kept == ["chn.headstart", "maml-1.headstart"]  # one of each meta-training
+    table = DATASETS["neuropathic"].synthetic()
+    model = Headstart.load(folder / "chn.headstart")
+    new = [name for name in table.features if name not in model.features]
+    assert len(new) == 12
+    model.add_feature(new[0], observations=dict(list(table.observations_of(new[0]).items())[:8]))
+    assert 0 < model.predict(rows=[table.rows[0]], features=[new[0]]).mean.item() < 1
+    finished = next((tmp_path / "studies/neuropathic/splits").glob("*.json"))
+    folder.rename(tmp_path / "elsewhere")
+    assert finished.exists()
+    with pytest.raises(InputError, match=r"split 1 of 'neuropathic' .* its models were not kept"):
+        Reproduction("kshot-neuropathic", splits=1, quick=True, keep_models=True).run(tmp_path)
+
+
+def test_a_file_of_settings_changes_the_preset(tmp_path):
+    config = tmp_path / "mine.toml"
+    config.write_text("[neuropathic.chn]\nparameter_layers = [7]\n")
+    out = tmp_path / "out"
+    Reproduction("knn-neighbours", quick=True, config=config)
+    Reproduction("kshot-neuropathic", splits=1, quick=True, config=config).run(out)
+    settings = json.loads((out / "settings.json").read_text())
+    assert settings["preset"] == "mine"
+    assert settings["studies"]["neuropathic"]["used"]["chn"]["adapter"]["parameter_layers"] == [7]
+    with pytest.raises(InputError, match="changes 'neuropathic', which 'kshot-movielens' does not use"):
+        Reproduction("kshot-movielens", quick=True, config=config)
+
+
+def test_the_papers_own_tasks_of_eedi_are_used_if_the_files_are_there(tmp_path):
+    answers = ["QuestionId,UserId,AnswerId,IsCorrect,CorrectAnswer,AnswerValue"]
+    answers += [f"{q},{u},{q * 300 + u},{(q * u) % 3 % 2},1,1" for q in range(252) for u in range(260)]
+    answers.append("300,1,1,1,1,1")  # a question of one answer
+    questions = ["QuestionId,SubjectId", *(f'{q},"[3, {32 + q % 2}]"' for q in range(301))]
+    subjects = "SubjectId,Name,ParentId,Level\n3,Maths,NULL,0\n32,Number,3,1\n33,Algebra,3,1\n"
+    for name, text in (
+        ("train_data/train_task_1_2.csv", "\n".join(answers)),
+        ("metadata/question_metadata_task_1_2.csv", "\n".join(questions)),
+        ("metadata/subject_metadata.csv", subjects),
+    ):
+        (tmp_path / "eedi" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "eedi" / name).write_text(text)
+    config = tmp_path / "short.toml"
+    config.write_text("[elearning.pretraining]\nsteps = 2\n[elearning.metatraining]\nsteps = 2\n")
+    experiment = Reproduction("timings", tmp_path, splits=1, config=config, eedi_tasks="1_2")
+    experiment.run(tmp_path / "out")
+    results = Results.load(tmp_path / "out" / "results-elearning.json")
+    assert results.data["name"] == "Eedi, tasks 1/2"
+    assert (results.data["rows"], results.data["features"]) == (260, 252)
+    assert "6,797 students" in results.data["note"]
+    with pytest.raises(InputError, match=r"there is no train_data/train_task_3_4\.csv"):
+        Reproduction("timings", tmp_path, splits=1).run(tmp_path / "other")
+    with pytest.raises(InputError, match="does not use Eedi"):
+        Reproduction("kshot-movielens", tmp_path, eedi_tasks="1_2")
+    with pytest.raises(InputError, match="the tasks of Eedi are 1_2 or 3_4; got '5'"):
+        Reproduction("timings", tmp_path, eedi_tasks="5")

@@ -196,6 +196,15 @@ def reproduce(
     ] = None,
     splits: Splits = 5,
     preset: Annotated[str, typer.Option(help="Hyper-parameters: paper or tuned.")] = "paper",
+    config: Annotated[
+        Path | None, typer.Option("--config", help="TOML file with changes to the preset.")
+    ] = None,
+    eedi_tasks: Annotated[
+        str, typer.Option(help="Tasks of Eedi: 3_4, or 1_2 as in the paper, if you have its files.")
+    ] = "3_4",
+    keep_models: Annotated[
+        bool, typer.Option("--keep-models", help="Save the meta-trained models of each split.")
+    ] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Use made-up data and a few epochs.")] = False,
     seed: Seed = 0,
     quiet: Quiet = False,
@@ -207,7 +216,17 @@ def reproduce(
     from headstart.experiments.reproduce import Reproduction
     from headstart.progress import Reporter
 
-    experiment = Reproduction(name, data, splits=splits, seed=seed, preset=preset, quick=quick)
+    experiment = Reproduction(
+        name,
+        data,
+        splits=splits,
+        seed=seed,
+        preset=preset,
+        config=config,
+        eedi_tasks=eedi_tasks,
+        keep_models=keep_models,
+        quick=quick,
+    )
     for folder in experiment.run(out, Reporter(quiet=quiet)):
         picture = " and picture.png" if (folder / "picture.png").exists() else ""
         say(f"wrote {folder}/report.html, report.md{picture}")

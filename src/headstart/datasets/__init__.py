@@ -3,7 +3,9 @@
 from headstart.datasets.downloads import DOWNLOADS, Download, download, fetch
 from headstart.datasets.public import (
     DATASETS,
+    EEDI_TASKS_1_2,
     DataSet,
+    Task,
     data_folder,
     eedi,
     load_dataset,
@@ -21,8 +23,10 @@ from headstart.datasets.synthetic import (
 __all__ = [
     "DATASETS",
     "DOWNLOADS",
+    "EEDI_TASKS_1_2",
     "DataSet",
     "Download",
+    "Task",
     "data_folder",
     "download",
     "eedi",

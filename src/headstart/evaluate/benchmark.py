@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,9 @@ from headstart.training.recipe import (
 FORMAT = 1  # of the folder
 
 _FACTS_FILE = "benchmark.json"
+
+# Stores trained parts: called with the number of the split, its table, the split, the recipe and the parts.
+KeepParts = Callable[[int, Table, FeatureSplit, Recipe, TrainedParts], None]
 
 
 class BenchmarkConfig(Config):
@@ -183,7 +186,9 @@ class Benchmark:
         self.rows = [draw_rows(table, config.test_rows, config.seed + i) for i in range(config.splits)]
         self._check_shots()
 
-    def run(self, out: str | Path, reporter: Reporter | None = None) -> Results:
+    def run(
+        self, out: str | Path, reporter: Reporter | None = None, keep: KeepParts | None = None
+    ) -> Results:
         """Run the splits that are not finished yet, and write the results.
 
         Parameters
@@ -193,6 +198,8 @@ class Benchmark:
             data and settings, that benchmark is continued.
         reporter : Reporter, optional
             Shows progress. By default nothing is shown.
+        keep : callable, optional
+            Is called with the trained parts of each split that is run now, before its results are stored.
 
         Returns
         -------
@@ -213,7 +220,7 @@ class Benchmark:
         for number in range(self.config.splits):
             outcome = folder.finished(number)
             if outcome is None:
-                outcome = self._run_split(number, folder, reporter)
+                outcome = self._run_split(number, folder, reporter, keep)
                 folder.save(outcome)
             else:
                 reporter.say(f"Split {number + 1} of {self.config.splits}: already finished")
@@ -227,7 +234,9 @@ class Benchmark:
         folder.publish(results, [timing for outcome in outcomes for timing in outcome.timings])
         return results
 
-    def _run_split(self, number: int, folder: BenchmarkFolder, reporter: Reporter) -> SplitOutcome:
+    def _run_split(
+        self, number: int, folder: BenchmarkFolder, reporter: Reporter, keep: KeepParts | None
+    ) -> SplitOutcome:
         """Train and score all methods on split ``number``."""
         config, split, seed = self.config, self.splits[number], self.config.seed + number
         training_rows, held_out_rows = split_rows(self.table, self.rows[number])
@@ -266,6 +275,8 @@ class Benchmark:
             timings += new_timings
             adapters = {name: (part.adapter, part.metatraining) for name, part in trained.adapters.items()}
             used |= used_settings(trained.backbone, config.pretraining, adapters)
+            if keep is not None:
+                keep(number, table, split, recipe.revised(binary_link=link), trained)
         return SplitOutcome(split=number, facts=facts, used=used, runs=tuple(runs), timings=tuple(timings))
 
     def _train(

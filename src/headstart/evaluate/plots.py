@@ -26,6 +26,24 @@ _COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#
 
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
 
+# Families of methods with a colour and a marker of their own, the same in every picture: their numbers in
+# ``_COLOURS``, extended by the theme's two colours, and in ``_MARKERS``. Other families get the free ones.
+_FAMILIES = {
+    "chn": (0, 0),
+    "chn-train": (0, 9),
+    "chn-bayes": (8, 8),
+    "headstart": (8, 7),
+    "auto": (8, 7),
+    "bayes": (5, 2),
+    "mean": (2, 2),
+    "mean-head": (3, 3),
+    "mean-head-matching": (5, 5),
+    "knn": (1, 1),
+    "train": (4, 4),
+    "maml": (7, 6),
+    "random": (6, 8),
+}
+
 _DASHES = ((), (4, 1.2), (1.2, 1.2), (5, 1.2, 1.2, 1.2), (8, 2), (3, 1, 1, 1, 1, 1))
 
 
@@ -66,14 +84,23 @@ class Style:
 
 
 def styles_of(methods: Sequence[str], theme: Theme) -> dict[str, Style]:
-    """Return a style per method; methods such as knn-1 and knn-5 share colour and marker."""
+    """Return a style per method; methods such as knn-1 and knn-5 share colour and marker.
+
+    The methods of this package have the same style in every picture. Other methods get styles that are not
+    used yet, in the order of their names, so that the same methods look the same in every picture.
+    """
     families: dict[str, list[str]] = {}
     for method in methods:
         families.setdefault(re.sub(r"-\d+$", "", method), []).append(method)
     colours = (*_COLOURS, theme.extra, theme.ink)
+    looks = {family: look for family, look in _FAMILIES.items() if family in families}
+    others = sorted(set(families) - set(looks))
+    used = {colour for colour, _ in looks.values()}
+    free = [i for i in range(len(colours)) if i not in used] or list(range(len(colours)))
+    looks |= {family: (free[i % len(free)], i % len(_MARKERS)) for i, family in enumerate(others)}
     return {
-        method: Style(colours[i % len(colours)], _MARKERS[i % len(_MARKERS)], _DASHES[j % len(_DASHES)])
-        for i, members in enumerate(families.values())
+        method: Style(colours[looks[family][0]], _MARKERS[looks[family][1]], _DASHES[j % len(_DASHES)])
+        for family, members in families.items()
         for j, method in enumerate(members)
     }
 

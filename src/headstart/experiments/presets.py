@@ -6,16 +6,20 @@ is one figure or table made from studies; ``reproduce`` runs it.
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal, TypeVar
 
 from headstart.adapters.chn import CHNConfig
 from headstart.backbones.pvae import PVAEConfig
 from headstart.config import Config
-from headstart.errors import UnknownNameError, did_you_mean
+from headstart.errors import InputError, UnknownNameError, did_you_mean
 from headstart.evaluate.benchmark import BenchmarkConfig
 from headstart.training.meta_training import MetaTrainingConfig
 from headstart.training.pretraining import PretrainingConfig
+
+_Settings = TypeVar("_Settings", bound=Config)
 
 
 class Preset(Config):
@@ -213,6 +217,51 @@ def preset(name: str, dataset: str) -> Preset:
     if name not in PRESETS:
         raise UnknownNameError(f"unknown preset {name!r}{did_you_mean(name, PRESETS)}")
     return PRESETS[name][dataset]
+
+
+def read_presets(path: Path, based_on: str) -> dict[str, Preset]:
+    """Read changes to a preset from a TOML file, and return the changed presets by data set.
+
+    Each table of the file belongs to a data set. Its keys are those of ``Preset``; a key that is not in the
+    file has the value of the preset ``based_on``::
+
+        [elearning.metatraining]
+        steps = 480
+
+        [elearning.chn]
+        parameter_layers = [100, 100]
+
+    The name of the presets is the file's name without its ending.
+    """
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read the presets {str(path)!r}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{str(path)!r} is not a TOML file: {error}") from None
+    presets = {}
+    for dataset, changes in content.items():
+        if dataset not in PAPER or not isinstance(changes, dict):
+            hint = did_you_mean(dataset, PAPER) or f"; there are {', '.join(PAPER)}"
+            raise UnknownNameError(f"{str(path)!r}: {dataset!r} is not the table of a data set{hint}")
+        try:
+            presets[dataset] = _revise(preset(based_on, dataset), {**changes, "name": path.stem})
+        except InputError as error:
+            raise InputError(f"{str(path)!r}, [{dataset}]: {error}") from None
+    if not presets:
+        raise InputError(f"{str(path)!r} is empty; write a table such as [{next(iter(PAPER))}.pretraining]")
+    return presets
+
+
+def _revise(config: _Settings, changes: dict[str, Any]) -> _Settings:
+    """Return settings with changes, in which a table changes only some keys of a group of settings."""
+    values = {}
+    for key, value in changes.items():
+        group = getattr(config, key, None)
+        values[key] = (
+            _revise(group, value) if isinstance(group, Config) and isinstance(value, dict) else value
+        )
+    return config.revised(**values)
 
 
 MAML_EPOCHS = ("maml-0", "maml-1", "maml-3", "maml-5", "maml-10")

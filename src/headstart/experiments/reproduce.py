@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import platform
 from collections.abc import Sequence
+from functools import partial
 from html import escape
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import torch
 
 from headstart import __version__
-from headstart.datasets import DATASETS, data_folder
-from headstart.errors import InputError
-from headstart.evaluate.benchmark import Benchmark
+from headstart.adapters.base import ADAPTERS
+from headstart.datasets import DATASETS, EEDI_TASKS_1_2, DataSet, Task, data_folder
+from headstart.errors import InputError, join_names
+from headstart.evaluate.benchmark import Benchmark, KeepParts
 from headstart.evaluate.metrics import METRICS, Metric
 from headstart.evaluate.plots import MissingMatplotlibError, Panel, plot_panels
 from headstart.evaluate.reports import (
@@ -28,11 +30,24 @@ from headstart.evaluate.reports import (
     table_section,
 )
 from headstart.evaluate.results import Curve, Results, TextTable, Timing, markdown_text, timing_table
-from headstart.experiments.presets import ALL, EPOCHS, STUDIES, Experiment, experiments_named, methods_of
+from headstart.evaluate.splits import FeatureSplit
+from headstart.experiments.presets import (
+    ALL,
+    EPOCHS,
+    STUDIES,
+    Experiment,
+    experiments_named,
+    methods_of,
+    read_presets,
+)
 from headstart.experiments.presets import preset as preset_of
 from headstart.files import read_json, write_bytes, write_json
+from headstart.model.fitting import build_state
+from headstart.model.saving.folder import save as save_model
+from headstart.model.state import Settings
 from headstart.progress import Reporter
 from headstart.table import Table
+from headstart.training.recipe import Recipe, TrainedParts
 
 FORMAT = 1  # of the folder
 
@@ -58,6 +73,12 @@ class Reproduction:
         The number of random splits of the features, and the seed of the first split.
     preset : str
         "paper" for the paper's settings, or "tuned".
+    config : str or Path, optional
+        A TOML file with changes to the preset, see ``read_presets``.
+    eedi_tasks : {"3_4", "1_2"}
+        The tasks of Eedi that the e-learning experiments use: 3/4, or the paper's 1/2.
+    keep_models : bool
+        Whether to save the meta-trained models as folders that ``Headstart.load`` reads.
     quick : bool
         Whether to check only that everything runs, with small synthetic data and a few epochs.
     """
@@ -70,14 +91,31 @@ class Reproduction:
         splits: int = 5,
         seed: int = 0,
         preset: str = "paper",
+        config: str | Path | None = None,
+        eedi_tasks: str = "3_4",
+        keep_models: bool = False,
         quick: bool = False,
     ) -> None:
         self.experiments = experiments_named(name)
         self.methods = methods_of(self.experiments)
         self.name, self.preset, self.quick = name, preset, quick
         self.splits, self.seed = splits, seed
-        for study in self.methods:
-            preset_of(preset, STUDIES[study].dataset)
+        self.keep_models, self.eedi_tasks = keep_models, eedi_tasks
+        datasets = {STUDIES[study].dataset for study in self.methods}
+        self.presets = {dataset: preset_of(preset, dataset) for dataset in datasets}
+        if config is not None:
+            changed = read_presets(Path(config), preset)
+            if unused := sorted(set(changed) - datasets):
+                raise InputError(
+                    f"{str(config)!r} changes {join_names(unused)}, which {name!r} does not use; it uses "
+                    f"{join_names(sorted(datasets))}"
+                )
+            self.presets |= changed
+            self.preset = Path(config).stem
+        if eedi_tasks not in get_args(Task):
+            raise InputError(f"the tasks of Eedi are {' or '.join(get_args(Task))}; got {eedi_tasks!r}")
+        if eedi_tasks == "1_2" and "elearning" not in datasets:
+            raise InputError(f"the experiment {name!r} does not use Eedi; leave out its tasks")
         self.data = None if quick else data_folder(data)
 
     def run(self, out: str | Path, reporter: Reporter | None = None) -> list[Path]:
@@ -85,6 +123,8 @@ class Reproduction:
         reporter, out = reporter or Reporter(quiet=True), Path(out)
         benchmarks = self._benchmarks()
         self._open(out)
+        if self.keep_models:
+            self._check_models(out)
         studies = {
             study: self._study(study, benchmark, out / "studies" / study, reporter)
             for study, benchmark in benchmarks.items()
@@ -137,10 +177,10 @@ class Reproduction:
         benchmarks = {}
         for name, methods in self.methods.items():
             study = STUDIES[name]
-            dataset = DATASETS[study.dataset]
+            dataset = self._dataset(study.dataset)
             if study.dataset not in tables:
                 tables[study.dataset] = dataset.synthetic() if self.data is None else dataset.load(self.data)
-            chosen = preset_of(self.preset, study.dataset)
+            chosen = self.presets[study.dataset]
             config = (chosen.quick() if self.quick else chosen).benchmark(
                 methods, self.splits, self.seed, study.by
             )
@@ -153,10 +193,54 @@ class Reproduction:
     ) -> tuple[Results, list[Timing]]:
         """Run or continue one benchmark, and add a note about its data."""
         reporter.say(f"Study {name}: {benchmark.name}")
-        results = benchmark.run(folder, reporter)
-        note = _QUICK_NOTE if self.quick else DATASETS[STUDIES[name].dataset].note
+        results = benchmark.run(folder, reporter, _keep_models(folder) if self.keep_models else None)
+        note = _QUICK_NOTE if self.quick else self._dataset(STUDIES[name].dataset).note
         results = results.model_copy(update={"data": {"note": note, "preset": self.preset, **results.data}})
         return results, [Timing(**timing) for timing in read_json(folder / "timing.json")]
+
+    def _dataset(self, name: str) -> DataSet:
+        """Return a data set by name; for e-learning, that of the chosen tasks."""
+        return EEDI_TASKS_1_2 if (name, self.eedi_tasks) == ("elearning", "1_2") else DATASETS[name]
+
+    def _check_models(self, out: Path) -> None:
+        """Refuse splits that were finished without saving their models: they are not trained again."""
+        for study in self.methods:
+            folder = out / "studies" / study
+            for split in range(self.splits):
+                finished, models = folder / "splits" / f"{split}.json", _models_folder(folder, split)
+                if finished.exists() and not models.exists():
+                    raise InputError(
+                        f"split {split + 1} of {study!r} in {str(out)!r} is finished and its models were not "
+                        "kept; name a new folder to train them again"
+                    )
+
+
+def _models_folder(study: Path, split: int) -> Path:
+    return study / "models" / f"split-{split}"
+
+
+def _keep_models(study: Path) -> KeepParts:
+    """Return a function that saves the models of a split, one for each meta-training."""
+
+    def keep(number: int, table: Table, split: FeatureSplit, recipe: Recipe, trained: TrainedParts) -> None:
+        folder = _models_folder(study, number)
+        known = np.union1d(split.train, split.meta_train)
+        positions = np.searchsorted(known, split.train)
+        saved = set()
+        for method, part in trained.adapters.items():
+            config = part.adapter.config
+            training = ADAPTERS.part_of(config).training_config(config).model_dump_json()
+            if part.metatraining is None or training in saved:
+                continue  # nothing was trained, or methods that differ only in their fine-tuning
+            saved.add(training)
+            parts = TrainedParts(trained.backbone, trained.knowledge, {"adapter": part})
+            settings = Settings(
+                **{name: getattr(recipe, name) for name in Recipe.model_fields}, adapter=config
+            )
+            state = partial(build_state, table.with_features(known), settings, parts, positions)
+            save_model(state, folder / f"{method}.headstart")
+
+    return keep
 
 
 class StudyPart(NamedTuple):

@@ -139,7 +139,7 @@ def fit_table(
                 checkpoint=partial(part_file, checkpoint),
                 device=device,
             )
-        return _build_state(table, settings, trained.to_cpu(), train_features, judgement)
+        return build_state(table, settings, trained.to_cpu(), train_features, judgement)
 
 
 def split_features(
@@ -224,14 +224,28 @@ def _too_large(table: Table, device: torch.device) -> str:
     )
 
 
-def _build_state(
+def build_state(
     table: Table,
     settings: Settings,
     trained: TrainedParts,
     train_features: NDArray[np.int64],
-    judgement: Judgement | None,
+    judgement: Judgement | None = None,
 ) -> ModelState:
-    """Compute the row states and the heads of all features from the trained parts."""
+    """Compute the row states and the heads of all features from trained parts.
+
+    Parameters
+    ----------
+    table : Table
+        The observations.
+    settings : Settings
+        The settings of the model.
+    trained : TrainedParts
+        The backbone, and the adapter under the name "adapter".
+    train_features : ndarray of int
+        The positions of the features that trained the backbone.
+    judgement : Judgement, optional
+        The comparison of candidates, if the adapter was chosen by the judge.
+    """
     backbone, knowledge, trained_adapter = trained.backbone, trained.knowledge, trained.adapters["adapter"]
     adapter, backbone_features = trained_adapter.adapter, table.features.take(train_features)
     # A streaming adapter makes all heads, so that later observations can refine them. With any other adapter
