@@ -31,7 +31,7 @@ _PLACES = {
     "numbers_drawn_per_block": "linalg.row_sharded:_DRAW_SIZE",
     "bytes_sent_per_block": "distributed:_BLOCK_BYTES",
     # core, backbones, adapters
-    "predicted_cells_per_block": "core.predictive:_CELLS_AT_ONCE",
+    "predicted_cells_per_block": "core.types:_CELLS_AT_ONCE",
     "grid_cost": "backbones.pvae:GRID_COST",
     "row_posterior_block": "backbones.factorisation:_NUMBERS_AT_ONCE",
     "signature_quantile_rows": "backbones.signature:_QUANTILE_ROWS",

@@ -50,6 +50,25 @@ def test_bag_is_a_loop_of_sums(rows: int, features: int, density: float, seed: i
 
 
 @shapes
+@settings(max_examples=20, deadline=None)
+def test_softmax_and_largest_are_those_of_each_line(
+    rows: int, features: int, density: float, seed: int
+) -> None:
+    cells = random_cells(rows, features, density, seed)
+    numbers = 300 * torch.randn(len(cells.index), 2, generator=torch.Generator().manual_seed(seed))
+    numbers = numbers.double().requires_grad_()
+    shares, largest = sparse.segment_softmax(numbers, cells), sparse.segment_max(numbers, cells)
+    lines = [numbers[a:b] for a, b in pairwise(cells.indptr.tolist())]
+    slow = torch.cat([torch.softmax(line, dim=0) for line in lines])
+    slow_largest = torch.stack([line.max(0).values if len(line) else torch.zeros(2) for line in lines])
+    torch.testing.assert_close(shares, slow)
+    torch.testing.assert_close(largest, slow_largest.double())
+    if len(cells.index):
+        torch.testing.assert_close(gradients(shares, numbers), gradients(slow, numbers))
+        torch.testing.assert_close(gradients(largest, numbers), gradients(slow_largest, numbers))
+
+
+@shapes
 @settings(max_examples=30, deadline=None)
 def test_folded_sum_is_a_loop_of_relus(rows: int, features: int, density: float, seed: int) -> None:
     cells = random_cells(rows, features, density, seed, grid=None)

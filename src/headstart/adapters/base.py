@@ -30,6 +30,11 @@ class AdapterConfig(Config):
 
     name: str
 
+    @property
+    def linear_heads(self) -> bool:
+        """Whether heads are linear, which models and fine-tuning need; benchmarks take heads of any class."""
+        return True
+
     def resolved(self, knowledge: Knowledge) -> Self:
         """Return the settings with every value that depends on the data filled in."""
         return self
@@ -295,6 +300,15 @@ def _find_variant(name: str) -> dict[str, Any]:
     names = adapter_names()
     hint = did_you_mean(name, names) or f"; there are {', '.join(names)}"
     raise UnknownNameError(f"unknown method {name!r}{hint}")
+
+
+def require_linear_heads(config: AdapterConfig, action: str) -> None:
+    """Raise an error if heads of an adapter are not linear; ``action`` names what needs linear heads."""
+    if not config.linear_heads:
+        raise UnsupportedError(
+            f"the heads of this adapter {config.name!r} are networks; {action} linear heads only. Compare"
+            " them with others in a benchmark"
+        )
 
 
 def new_adapter(config: AdapterConfig, knowledge: Knowledge) -> Adapter:

@@ -11,8 +11,10 @@ from torch.nn import functional as F
 
 from headstart.adapters.base import Adapter, AdapterConfig, register_adapter
 from headstart.core.networks import mlp
-from headstart.core.types import FeatureBatch, Heads, Knowledge, RowStates
-from headstart.linalg.ragged import segment_sum
+from headstart.core.types import FeatureBatch, Heads, Knowledge, NetworkHeads, RowStates
+from headstart.linalg.packed import append_one
+from headstart.linalg.ragged import segment_max, segment_softmax, segment_sum
+from headstart.table.cells import Cells
 from headstart.table.kinds import KindType
 
 _MAX_CACHED = 2**25  # numbers of all rows cached between calls: 128 MiB
@@ -28,12 +30,67 @@ class CHNConfig(AdapterConfig):
     metadata_encoding: int = Field(20, ge=1)
     metadata_layers: tuple[PositiveInt, ...] = (32,)
     parameter_layers: tuple[PositiveInt, ...] = (256, 256)
+    aggregation: Literal["sum", "mean", "max", "attention"] = "sum"  # of the observations of a context
+    attention_heads: int = Field(4, ge=1)  # of the aggregation "attention"
     max_shots: int = Field(32, ge=1)  # sums over larger contexts are scaled down to this number of shots
+    head_units: int = Field(0, ge=0)  # hidden units of a head; 0: heads are linear
+
+    @property
+    def linear_heads(self) -> bool:
+        """Whether heads are linear."""
+        return self.head_units == 0
+
+
+class ContextAttention(nn.Module):
+    """Multihead dot-product attention of a feature over its context, as in attentive neural processes.
+
+    There (Kim et al. 2019), the query is the input of a target, the keys are the inputs of the context, and
+    the values are the embeddings of its observations. Keys and values are the same here: the code z of a row
+    and its embedding f([z, x]). The query comes from the metadata of the feature instead of a target, because
+    one head predicts all targets; without metadata, it is one learned vector. An empty context gives 0.
+
+    Parameters
+    ----------
+    described : int
+        The width of the encoded metadata.
+    code : int
+        The width of the codes.
+    embedding : int
+        The width of the embeddings and of the result.
+    heads : int
+        The number of attention heads, each of which reads embedding / heads numbers, rounded up.
+    """
+
+    def __init__(self, described: int, code: int, embedding: int, heads: int) -> None:
+        super().__init__()
+        self.heads, self.size = heads, -(-embedding // heads)
+        width = self.heads * self.size
+        self.query = nn.Linear(described + 1, width, bias=False)  # the bias is the weight of a 1
+        self.key, self.value = nn.Linear(code, width), nn.Linear(embedding, width)
+        self.output = nn.Linear(width, embedding, bias=False)
+
+    def forward(self, described: Tensor, code: Tensor, embedded: Tensor, cells: Cells) -> Tensor:
+        """Return the attention of each line of ``cells`` over its observations: (lines, embedding).
+
+        ``described`` (lines, …) belongs to lines, ``code`` (n, …) and ``embedded`` (n, …) to observations.
+        """
+        query, key, value = (
+            part.view(len(part), self.heads, self.size)
+            for part in (self.query(append_one(described)), self.key(code), self.value(embedded))
+        )
+        scores = (query[cells.lines] * key).sum(2) / self.size**0.5  # (n, heads)
+        weighted = segment_softmax(scores, cells)[:, :, None] * value
+        total: Tensor = self.output(segment_sum(weighted.flatten(1), cells.indptr))
+        return total
 
 
 @register_adapter
 class ContextualHypernetwork(Adapter):
-    """Compute θ = net([g(Σ_i f([z_i, x_i])); h(metadata)]) for each new feature in one forward pass."""
+    """Compute θ = net([g(Σ_i f([z_i, x_i])); h(metadata)]) for each new feature in one forward pass.
+
+    With another ``aggregation``, Σ is the mean, the largest of each number, or ``ContextAttention``. θ are
+    the weights and the bias of a linear head or, with ``head_units``, the parameters of ``NetworkHeads``.
+    """
 
     config_type: ClassVar[type[AdapterConfig]] = CHNConfig
     config: CHNConfig
@@ -48,8 +105,11 @@ class ContextualHypernetwork(Adapter):
         self.encodes_kind = len(set(knowledge.kinds.tolist())) > 1
         columns = knowledge.metadata.shape[1] + len(KindType) * self.encodes_kind
         self.h = mlp([columns, *config.metadata_layers, config.metadata_encoding]) if columns else None
-        inputs = config.encoding + (config.metadata_encoding if columns else 0)
-        self.net = mlp([inputs, *config.parameter_layers, width + 1])
+        described = config.metadata_encoding if columns else 0
+        self.net = mlp([config.encoding + described, *config.parameter_layers, sum(self._sizes(width))])
+        self.attention = None
+        if config.aggregation == "attention":
+            self.attention = ContextAttention(described, code_size, config.embedding, config.attention_heads)
         self._cache: tuple[RowStates, Tensor] | None = None  # states and their part of f's first layer
 
     def load_state_dict(self, *arguments: Any, **options: Any) -> Any:
@@ -64,25 +124,56 @@ class ContextualHypernetwork(Adapter):
 
     @torch.no_grad()
     def prepare(self) -> None:
-        """Initialise the last layer such that heads are close to the mean head."""
+        """Initialise the last layer such that heads are close to the mean head.
+
+        The hidden units of a head have random weights at first, and no effect.
+        """
         heads, last = self.knowledge.heads, cast(nn.Linear, self.net[-1])
         last.weight.mul_(0.1)
-        last.bias.copy_(torch.cat([heads.weight.mean(0), heads.bias.mean(0, keepdim=True)]))
+        weight, bias, _, outer = torch.split(last.bias, self._sizes(heads.weight.shape[1]))
+        weight.copy_(heads.weight.mean(0))
+        bias.copy_(heads.bias.mean(0, keepdim=True))
+        outer.zero_()
 
     def adapt(self, batch: FeatureBatch, states: RowStates) -> Heads:
         """Compute heads by one forward pass."""
-        encodings = [self.context_vector(batch, states)]
-        if self.h is not None:
-            encodings.append(self.h(self._metadata(batch)))
-        parameters = self.net(torch.cat(encodings, dim=1))
-        return Heads(parameters[:, :-1], parameters[:, -1])
+        described = self._describe(batch)
+        parameters = self.net(torch.cat([self._encode_context(batch, states, described), described], dim=1))
+        width, units = states.activation.shape[1], self.config.head_units
+        weight, bias, hidden, outer = torch.split(parameters, self._sizes(width), dim=1)
+        if units == 0:
+            return Heads(weight, bias[:, 0])
+        return NetworkHeads(
+            weight, bias[:, 0], hidden=hidden.reshape(len(batch), units, width + 1), outer=outer
+        )
 
     def context_vector(self, batch: FeatureBatch, states: RowStates) -> Tensor:
         """Compute c = g(Σ f([z, x])): (features, encoding)."""
+        return self._encode_context(batch, states, self._describe(batch))
+
+    def _sizes(self, width: int) -> list[int]:
+        """Return the numbers of parameters of a head on activations of ``width``: of w, b, U and v."""
+        units = self.config.head_units
+        return [width, 1, units * (width + 1), units]
+
+    def _encode_context(self, batch: FeatureBatch, states: RowStates, described: Tensor) -> Tensor:
+        """Compute ``context_vector`` with the encoded metadata ``described`` (features, …)."""
+        cells, aggregation = batch.cells, self.config.aggregation
         shots = batch.shots.to(states.code.dtype)[:, None]
-        # The sum grows with the shots, and g was trained on sums of at most `max_shots`.
-        scale = self.config.max_shots / shots.clamp(min=self.config.max_shots)
-        encoded: Tensor = self.g(self._sum_of_f(batch, states, shots) * scale)
+        if aggregation == "sum":
+            # The sum grows with the shots, and g was trained on sums of at most `max_shots`.
+            scale = self.config.max_shots / shots.clamp(min=self.config.max_shots)
+            context = self._sum_of_f(batch, states, shots) * scale
+        elif aggregation == "mean":
+            context = self._sum_of_f(batch, states, shots) / shots.clamp(min=1)
+        else:
+            embedded = self._embed(batch, states)
+            if self.attention is None:
+                context = segment_max(embedded, cells)
+            else:
+                code = states.code.index_select(0, cells.index)
+                context = self.attention(described, code, embedded, cells)
+        encoded: Tensor = self.g(context)
         return encoded
 
     def _sum_of_f(self, batch: FeatureBatch, states: RowStates, shots: Tensor) -> Tensor:
@@ -90,12 +181,21 @@ class ContextualHypernetwork(Adapter):
 
         The last layer of f is linear and therefore applied once, to the sum of its inputs.
         """
-        cells, last = batch.cells, cast(nn.Linear, self.f[-1])
-        first = cast(nn.Linear, self.f[0]).weight
-        hidden = self._first_layer(states, cells.index) + cells.values[:, None] * first[:, -1]
+        hidden, indptr = self._hidden_of_f(batch, states), batch.cells.indptr
         if len(self.f) == 1:  # without hidden layers f is linear
-            return segment_sum(hidden, cells.indptr)
-        return segment_sum(self.f[1:-1](hidden), cells.indptr) @ last.weight.T + shots * last.bias
+            return segment_sum(hidden, indptr)
+        last = cast(nn.Linear, self.f[-1])
+        return segment_sum(self.f[1:-1](hidden), indptr) @ last.weight.T + shots * last.bias
+
+    def _embed(self, batch: FeatureBatch, states: RowStates) -> Tensor:
+        """Compute f([z, x]) of every observation: (n, embedding)."""
+        embedded: Tensor = self.f[1:](self._hidden_of_f(batch, states))
+        return embedded
+
+    def _hidden_of_f(self, batch: FeatureBatch, states: RowStates) -> Tensor:
+        """Compute the first layer of f at every observation, without its activation function: (n, layer)."""
+        cells, first = batch.cells, cast(nn.Linear, self.f[0]).weight
+        return self._first_layer(states, cells.index) + cells.values[:, None] * first[:, -1]
 
     def _first_layer(self, states: RowStates, rows: Tensor) -> Tensor:
         """Compute the part of f's first layer that depends on the codes of ``rows`` (n,): (n, layer).
@@ -110,10 +210,12 @@ class ContextualHypernetwork(Adapter):
             self._cache = (states, torch.addmm(layer.bias, states.code, weight.T))
         return self._cache[1].index_select(0, rows)
 
-    def _metadata(self, batch: FeatureBatch) -> Tensor:
-        """Return the inputs of h, metadata and perhaps the kind: (features, columns)."""
-        if not self.encodes_kind:
-            return batch.metadata
-        return torch.cat(
-            [batch.metadata, F.one_hot(batch.kinds, len(KindType)).to(batch.metadata.dtype)], dim=1
-        )
+    def _describe(self, batch: FeatureBatch) -> Tensor:
+        """Compute h of the metadata and perhaps of the kind: (features, encoding), or (features, 0)."""
+        if self.h is None:
+            return batch.metadata[:, :0]
+        inputs = batch.metadata
+        if self.encodes_kind:
+            inputs = torch.cat([inputs, F.one_hot(batch.kinds, len(KindType)).to(inputs.dtype)], dim=1)
+        described: Tensor = self.h(inputs)
+        return described

@@ -17,6 +17,7 @@ from headstart.adapters.base import (
     AnyAdapter,
     new_adapter,
     register_adapter,
+    require_linear_heads,
 )
 from headstart.adapters.baselines import RandomConfig, RandomHead, split_by_work
 from headstart.core.likelihood import Likelihood
@@ -53,6 +54,7 @@ class FineTuned(Adapter):
 
     def __init__(self, config: FineTunedConfig, knowledge: Knowledge) -> None:
         super().__init__(config, knowledge)
+        require_linear_heads(config.base, "fine-tuning changes")
         self.base = new_adapter(config.base, knowledge)
         self.refines = self.base.refines  # type: ignore[misc]  # a class attribute of other adapters
 

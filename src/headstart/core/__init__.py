@@ -2,7 +2,7 @@
 
 from headstart.core.likelihood import Likelihood, LikelihoodConfig
 from headstart.core.predictive import Predictive, predict_cells, predict_grid
-from headstart.core.types import FeatureBatch, Heads, Knowledge, RowStates
+from headstart.core.types import FeatureBatch, Heads, Knowledge, NetworkHeads, RowStates
 
 __all__ = [
     "FeatureBatch",
@@ -10,6 +10,7 @@ __all__ = [
     "Knowledge",
     "Likelihood",
     "LikelihoodConfig",
+    "NetworkHeads",
     "Predictive",
     "RowStates",
     "predict_cells",

@@ -24,12 +24,10 @@ from headstart.core.likelihood import Likelihood
 from headstart.core.types import Heads, OneHead, RowStates
 from headstart.linalg.array_ops import Array
 from headstart.linalg.packed import affine_form, append_one, quadratic_forms, unpack
-from headstart.linalg.ragged import outputs_at, sampled_products
+from headstart.linalg.ragged import sampled_products
 from headstart.table.cells import Cells
 
 _ONE = np.ones(1)
-
-_CELLS_AT_ONCE = 2**24  # bounds the memory of a dense product of heads and rows
 
 
 @dataclass(frozen=True)
@@ -122,20 +120,7 @@ class CellLayout(Layout):
 
     def outputs(self, heads: Heads, activation: Tensor) -> tuple[Tensor, Tensor]:
         """Compute the means of outputs, and their variances from the heads: two of (n,)."""
-        if heads.covariance is not None:
-            stacked = torch.cat([heads.weight, heads.bias[:, None]], dim=1)
-            mean, variance = outputs_at(stacked, heads.covariance, activation, self.cells)
-            return mean, variance.clamp(min=0)
-        positions = torch.arange(len(heads), device=self.cells.index.device)
-        parts = torch.split(positions, max(1, _CELLS_AT_ONCE // max(1, len(activation))))
-        products = [
-            sampled_products(
-                heads.weight[part], activation, self.cells.take(part) if len(parts) > 1 else self.cells
-            )
-            for part in parts
-        ]
-        mean = torch.cat([activation.new_zeros(0), *products]) + self.per_head(heads.bias)
-        return mean, torch.zeros_like(mean)
+        return heads.outputs_at(activation, self.cells)
 
 
 class GridLayout(Layout):

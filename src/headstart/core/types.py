@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -16,8 +16,11 @@ from torch import Tensor
 
 from headstart.core.likelihood import Likelihood
 from headstart.linalg.packed import append_one, diagonals, pack, squares, unpack
+from headstart.linalg.ragged import hidden_outputs_at, outputs_at, sampled_products
 from headstart.linalg.row_sharded import global_sum
 from headstart.table.cells import Cells
+
+_CELLS_AT_ONCE = 2**24  # bounds the memory of a dense product of heads and rows
 
 VALIDATION_SHOTS = (0, 1, 2, 4, 8, 16, 32, 64, 128)
 
@@ -170,6 +173,24 @@ class Heads:
         """Apply every head to every row's decoder activation: (rows, features)."""
         return torch.addmm(self.bias, activation, self.weight.T)
 
+    def outputs_at(self, activation: Tensor, cells: Cells) -> tuple[Tensor, Tensor]:
+        """Compute the means of outputs at ``cells``, and their variances from the heads: two of (n,).
+
+        ``cells`` has one line per head and indexes rows of ``activation`` (rows, width).
+        """
+        if self.covariance is not None:
+            stacked = torch.cat([self.weight, self.bias[:, None]], dim=1)
+            mean, variance = outputs_at(stacked, self.covariance, activation, cells)
+            return mean, variance.clamp(min=0)
+        positions = torch.arange(len(self), device=cells.index.device)
+        parts = torch.split(positions, max(1, _CELLS_AT_ONCE // max(1, len(activation))))
+        products = [
+            sampled_products(self.weight[part], activation, cells.take(part) if len(parts) > 1 else cells)
+            for part in parts
+        ]
+        mean = torch.cat([activation.new_zeros(0), *products]) + self.bias[cells.lines]
+        return mean, torch.zeros_like(mean)
+
     @property
     def packed_covariance(self) -> Tensor:
         """The covariances, 0 for heads without them: (features, packed)."""
@@ -193,8 +214,7 @@ class Heads:
 
     def parts(self) -> list[Tensor]:
         """Return the tensors of the heads that are not None."""
-        parts = (self.weight, self.bias, self.covariance, self.noise)
-        return [part for part in parts if part is not None]
+        return [part for part in vars(self).values() if part is not None]
 
     def replace_at(self, features: Tensor, heads: Heads) -> Heads:
         """Return a copy with other ``heads``, of the same parts, at the positions ``features``."""
@@ -211,20 +231,32 @@ class Heads:
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Heads:
         """Apply ``change`` to every tensor."""
-        covariance, noise = (None if part is None else change(part) for part in (self.covariance, self.noise))
-        return Heads(change(self.weight), change(self.bias), covariance, noise)
+        return replace(self, **{name: change(part) for name, part in vars(self).items() if part is not None})
 
-    @classmethod
-    def concatenate(cls, parts: list[Heads]) -> Heads:
-        """Concatenate batches of heads; drop covariance and noise unless all batches have them."""
-        covariances = [part.covariance for part in parts if part.covariance is not None]
-        noises = [part.noise for part in parts if part.noise is not None]
-        return cls(
-            torch.cat([part.weight for part in parts]),
-            torch.cat([part.bias for part in parts]),
-            torch.cat(covariances) if len(covariances) == len(parts) else None,
-            torch.cat(noises) if len(noises) == len(parts) else None,
+    @staticmethod
+    def concatenate(parts: list[Heads]) -> Heads:
+        """Concatenate batches of heads of one class; drop tensors that some of the batches do not have."""
+        by_name = {name: [getattr(part, name) for part in parts] for name in vars(parts[0])}
+        return type(parts[0])(
+            **{name: torch.cat(of) for name, of in by_name.items() if all(part is not None for part in of)}
         )
+
+
+@dataclass(frozen=True)
+class NetworkHeads(Heads):
+    """Batch of heads with one hidden layer: the output is w·d + b + v·relu(U·[d; 1]).
+
+    Training and benchmarks take these heads; a fitted model stores linear heads only. The variance of a row's
+    activation passes through w only.
+    """
+
+    hidden: Tensor = field(kw_only=True)  # (features, units, width + 1): U
+    outer: Tensor = field(kw_only=True)  # (features, units): v
+
+    def outputs_at(self, activation: Tensor, cells: Cells) -> tuple[Tensor, Tensor]:
+        """Compute the means of outputs at ``cells``, and their variances from the heads: two of (n,)."""
+        mean, variance = super().outputs_at(activation, cells)
+        return mean + hidden_outputs_at(self.hidden, self.outer, activation, cells), variance
 
 
 class OneState(NamedTuple):

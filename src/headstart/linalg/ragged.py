@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -196,6 +196,23 @@ def segment_sum(hidden: Tensor, indptr: Tensor) -> Tensor:
     return result
 
 
+def segment_max(hidden: Tensor, cells: Cells) -> Tensor:
+    """Return the largest of ``hidden`` (n, size) over the observations of each line: (lines, size).
+
+    It is 0 for a line without observations.
+    """
+    line = cells.lines[:, None].expand_as(hidden)
+    zeros = hidden.new_zeros(len(cells), hidden.shape[1])
+    return zeros.scatter_reduce(0, line, hidden, "amax", include_self=False)
+
+
+def segment_softmax(scores: Tensor, cells: Cells) -> Tensor:
+    """Return exp(``scores``) (n, size), divided by its sum over the line: (n, size)."""
+    largest = segment_max(scores.detach(), cells)  # without it, large scores overflow
+    powers = (scores - largest[cells.lines]).exp()
+    return powers / segment_sum(powers, cells.indptr)[cells.lines]
+
+
 class _FoldedSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, slope: Tensor, shift: Tensor, cells: Cells) -> Tensor:
@@ -343,17 +360,53 @@ def outputs_at(weights: Tensor, matrices: Tensor, vectors: Tensor, cells: Cells)
     if len(cells) == 1:  # one matrix product is cheaper than blocks
         rows = append_one(vectors.index_select(0, cells.index))
         return rows @ weights[0], ((rows @ unpack(matrices, size)[0]) * rows).sum(1)
+
+    def compute(block: Tensor, group: Tensor) -> tuple[Tensor, ...]:
+        mean = (block @ weights[group][:, :, None])[:, :, 0]
+        return mean, ((block @ unpack(matrices[group], size)) * block).sum(2)
+
+    means, forms = _at_observations(compute, 2, vectors, cells)
+    return means, forms
+
+
+def hidden_outputs_at(hidden: Tensor, outer: Tensor, vectors: Tensor, cells: Cells) -> Tensor:
+    """Compute v·relu(U·[d; 1]) for every observation: (n,).
+
+    U and v belong to the line: ``hidden`` (lines, units, size), ``outer`` (lines, units). d belongs to the
+    index: ``vectors`` (width, size − 1).
+    """
+
+    def compute(block: Tensor, group: Tensor) -> tuple[Tensor, ...]:
+        units = (block @ hidden[group].transpose(1, 2)).relu()
+        return ((units @ outer[group][:, :, None])[:, :, 0],)
+
+    return _at_observations(compute, 1, vectors, cells, hidden.shape[1])[0]
+
+
+def _at_observations(
+    compute: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
+    results: int,
+    vectors: Tensor,
+    cells: Cells,
+    columns: int = 1,
+) -> list[Tensor]:
+    """Compute ``results`` numbers of every observation in padded blocks of similar lines: (n,) each.
+
+    ``compute`` maps [v; 1] at the observations of some lines (lines, most, size) and the positions of these
+    lines to numbers (lines, most). It needs the memory of ``columns`` or of size numbers per observation,
+    of the larger of both.
+    """
+    size = vectors.shape[1] + 1
     positions = torch.arange(len(cells.index), device=cells.index.device)
     numbered = Cells(cells.indptr, positions, cells.values, len(positions))
-    means, forms, order = [vectors.new_zeros(0)], [vectors.new_zeros(0)], [positions[:0]]
-    for group in blocks(cells.counts, size):
+    parts: list[list[Tensor]] = [[vectors.new_zeros(0)] for _ in range(results)]
+    order = [positions[:0]]
+    for group in blocks(cells.counts, max(size, columns)):
         part = numbered.take(group)
         block = pad_rows(vectors, replace(part, index=cells.index[part.index]))
         in_block = part.lines * block.shape[1] + positions_in_line(part)
-        mean = (block @ weights[group][:, :, None]).view(-1)
-        form = ((block @ unpack(matrices[group], size)) * block).sum(2).view(-1)
-        means.append(mean.index_select(0, in_block))
-        forms.append(form.index_select(0, in_block))
+        for numbers, computed in zip(parts, compute(block, group), strict=True):
+            numbers.append(computed.reshape(-1).index_select(0, in_block))
         order.append(part.index)
     original = torch.argsort(torch.cat(order))
-    return torch.cat(means)[original], torch.cat(forms)[original]
+    return [torch.cat(numbers)[original] for numbers in parts]

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from headstart.adapters.base import ADAPTERS
+from headstart.adapters.base import ADAPTERS, require_linear_heads
 from headstart.backbones.base import BACKBONES, Backbone
 from headstart.core.devices import CPU
 from headstart.core.types import Knowledge, RowStates
@@ -107,6 +107,8 @@ def fit_table(
     if rows_are_sharded():
         require_shardable(settings)
         require_consecutive_rows(table)
+    if settings.adapter != AUTO:
+        require_linear_heads(settings.chosen_adapter, "a model stores")
     train_features, meta_features = split_features(table, settings.meta_share, settings.random_state)
     run_in_each_process(table.cells)  # raises an error if a value is too large to compute with
     _require_row_prior(table, settings)
