@@ -185,7 +185,7 @@ def test_observations_age_on_the_command_line(tmp_path: Path) -> None:
     assert again.times is not None
     assert again.times.max() == 1717372800
     assert run("refit", tmp_path / "m", "--quiet").returncode == 0
-    assert Headstart.load(tmp_path / "m").fitted_.now == 1717372800
+    assert Headstart.load(tmp_path / "m").table().times.max() == 1717372800
 
 
 def test_changes_are_written_to_a_journal_and_checked(model: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import logging
+from copy import copy
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +21,7 @@ from tests.test_cli import run
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("verbs") / "m"
-    model = Headstart(**CLOSED)
-    model.fitted_ = able().fitted_
+    model = copy(able())
     model.add_feature("Dune, 3", {"year": 1999, "genre": "drama"}, {"u1": 5})
     model.save(place)
     return place
@@ -184,10 +184,10 @@ def test_settings_of_training_on_the_command_line(tmp_path: Path) -> None:
     own = ("--set", "backbone.latent=3", "--set", "metatraining.epochs=2", "--set", "adapter.activations=1")
     done = run("fit", tmp_path / "t.csv", "--out", tmp_path / "m", "--adapter", "chn-bayes", *own, "--quiet")
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
-    settings = Headstart.load(tmp_path / "m").fitted_.settings
-    assert settings.backbone.latent == 3
-    assert settings.metatraining.epochs == 2
-    assert settings.chosen_adapter.activations == 1
+    settings = Headstart.load(tmp_path / "m").get_params()
+    assert settings["backbone"].latent == 3
+    assert settings["metatraining"].epochs == 2
+    assert settings["adapter"].activations == 1
 
 
 @pytest.mark.parametrize(

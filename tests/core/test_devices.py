@@ -11,6 +11,7 @@ import torch
 from tests.model.conftest import able, ratings_table
 from tests.model.test_prediction import mixed_table
 from tests.pretended import DEVICE, Pretending, device_named
+from tests.states import state_of
 from tests.test_cli import run
 
 from headstart import Headstart, InputError
@@ -41,7 +42,7 @@ def test_the_pretended_device_finds_what_was_left_behind() -> None:
 def test_cells_of_all_kinds_are_computed_there(backbone: str, adapter: str) -> None:
     quick = {"epochs": 1}
     model = Headstart(backbone, adapter, quick, quick, quiet=True).fit(mixed_table("mixed"))
-    fitted, names = model.fitted_, list(model.features)
+    fitted, names = state_of(model), list(model.features)
     random = np.random.default_rng(1)
     rows, which = random.integers(0, len(model.rows), 300), random.integers(0, len(names), 300)
     here = predict_features(fitted, fitted.rows, fitted.states, names)

@@ -22,9 +22,9 @@ def test_the_hypernetwork_beats_the_means_at_every_number_of_shots(tmp_path: Pat
     with limits(judge_folds=1):  # more folds would only judge the same candidates more finely
         outcome = run_demo(tmp_path / "demo", Reporter(quiet=True))
     curves = outcome.results.curves("rmse")
-    judgement = outcome.model.fitted_.judgement
-    ours = judgement.chosen  # closed form and networks are close here: rounding decides
-    assert set(judgement.candidates) == {"bayes", "chn-bayes"}
+    ours = outcome.model.info.chosen  # closed form and networks are close here: rounding decides
+    facts = json.loads((tmp_path / "demo" / "films.headstart" / "model.json").read_text())
+    assert set(facts["judgement"]["candidates"]) == {"bayes", "chn-bayes"}
     assert list(curves) == [ours, *BASELINES]
     for baseline in ("mean", "mean-head"):
         assert all(

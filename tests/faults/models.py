@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from functools import cache
 
 import numpy as np
@@ -43,6 +44,4 @@ def trained(kind: str) -> Headstart:
 
 def fresh(kind: str = "rating") -> Headstart:
     """A model of one's own to change; what was trained is shared, and never changes."""
-    model = Headstart(**trained(kind).get_params())
-    model.fitted_ = trained(kind).fitted_
-    return model
+    return copy(trained(kind))

@@ -24,10 +24,11 @@ from headstart import files as storage
 from headstart.errors import HeadstartError, InputError, ModelFileError
 from headstart.model import Headstart
 from headstart.model.saving.format import checksum
-from headstart.model.saving.lazy import SavedEntries, write_lazy_file
+from headstart.model.saving.lazy import write_lazy_file
 from headstart.table.metadata import as_bytes, records_from
 from tests.faults.models import fresh
 from tests.limits import Limits
+from tests.states import is_lazy
 
 KINDS = ("rating", "real", "binary")
 FLIPS = 1000
@@ -39,6 +40,7 @@ def saved(place: Path, kind: str = "rating") -> Path:
     model = fresh(kind)
     model.add_feature("new", observations={"u1": 1, "u2": 1, "u3": 1})
     model.observe_feature("new", {"u4": 1})
+    model.add_row("late", observations={"f1": 1})
     model.save(place)
     return place
 
@@ -169,6 +171,7 @@ MADE: dict[str, Callable[[Facts, Tensors], object]] = {
     "a tensor of an unknown name": lambda _, tensors: tensors.update({"contexts/more": torch.zeros(1)}),
     "a scalar for a table": tensor("knowledge/metadata", lambda _: torch.zeros(())),
     "no states": lambda _, tensors: tensors.pop("states/code"),
+    "a new row without its observations": number("row_observations/rows", 39),
     "no grid": lambda _, tensors: tensors.pop("backbone_grid"),
     "no contexts": lambda _, tensors: [tensors.pop(name) for name in list(tensors) if "contexts" in name],
 }  # fmt: skip
@@ -190,7 +193,7 @@ def test_tampering_with_a_large_model_is_said(
     assert list(place.glob("quick-*"))
     rewritten(place, lambda *_: None)
     loaded = Headstart.load(place)
-    assert isinstance(loaded.fitted_.catalogue._base, SavedEntries)
+    assert is_lazy(loaded)
     try:
         rewritten(place, MADE[how])
     except (HeadstartError, AttributeError, KeyError, TypeError, ValueError):
@@ -227,7 +230,7 @@ def test_a_quick_file_that_says_something_else_is_not_used(
     QUICK[how](facts, tensors)
     path.write_bytes(storage.pack_tensors(tensors, facts))
     loaded = Headstart.load(place)
-    assert not isinstance(loaded.fitted_.catalogue._base, SavedEntries)
+    assert not is_lazy(loaded)
     assert np.array_equal(loaded.predict().mean, whole.predict().mean)
     if "number" in how and how != "other numbers":
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -17,6 +17,7 @@ from headstart.errors import BusyError, InputError
 from headstart.model import Headstart
 from headstart.training import loop
 from tests.faults.models import ROWS, fresh, table
+from tests.states import snapshot
 
 THREADS, SECONDS = 8, 3.0
 
@@ -215,7 +216,7 @@ def test_a_clone_has_the_settings_and_nothing_learned() -> None:
 
 def test_after_a_refusal_nothing_has_changed() -> None:
     model = fresh()
-    before = model.fitted_
+    before = snapshot(model)
     for refused in (
         lambda: model.add_features({"a": {}, "f1": {}}),
         lambda: model.observe_feature("f1", {"u1": 99}),
@@ -224,4 +225,4 @@ def test_after_a_refusal_nothing_has_changed() -> None:
     ):
         with pytest.raises(InputError):
             refused()
-        assert model.fitted_ is before
+        assert snapshot(model) == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from functools import cache
 
 import numpy as np
@@ -61,8 +62,6 @@ def fresh() -> Callable[..., Headstart]:
 
     def build(backbone: str = "pvae", adapter: str = "chn", meta_share: float | None = None) -> Headstart:
         trained = able() if adapter == "able" else fitted(backbone, adapter, meta_share)
-        model = Headstart(**trained.get_params())
-        model.fitted_ = trained.fitted_
-        return model
+        return copy(trained)
 
     return build

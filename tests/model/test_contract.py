@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from tests.model.conftest import ratings_table
+from tests.states import state_of
 
 from headstart.adapters import ADAPTERS, Adapter, adapter_config
 from headstart.adapters.head_prior import HeadPrior
@@ -81,7 +82,7 @@ def test_saving_and_loading_changes_nothing(
         with without_values():
             copy = Headstart.load(tmp_path / "m")
     assert copy.features == model.features
-    assert copy.fitted_.settings == model.fitted_.settings
+    assert state_of(copy).settings == state_of(model).settings
     for rows in (None, {"stranger": {"f1": 5, "f2": 1}}):
         one, other = model.predict(rows), copy.predict(rows)
         assert np.array_equal(one.mean, other.mean)
@@ -120,7 +121,7 @@ def forbid_computing(patched: pytest.MonkeyPatch) -> None:
 
 def is_streamed(model: Headstart) -> bool:
     """Whether observations are added up, which holds to rounding only."""
-    adapter = model.fitted_.adapter
+    adapter = state_of(model).adapter
     kind = torch.tensor([model.feature("f0").kind.type])
     return bool(adapter.streams(kind))
 

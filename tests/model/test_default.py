@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from copy import copy
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from tests.limits import limits
 from tests.model.conftest import ratings_table
+from tests.states import state_of, with_state
 
 from headstart.adapters.bayes import BayesConfig
 from headstart.datasets import synthetic_diagnoses
 from headstart.errors import InputError
 from headstart.model import Headstart
-from headstart.model.saving.loading import load
-from headstart.table.kinds import KindType
 from headstart.training import judge
 
 
@@ -38,16 +38,21 @@ def as_numbers() -> Headstart:
     return copy(judged_as_numbers())
 
 
-def test_the_default_is_what_the_judge_chooses() -> None:
+def judgement_of(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "model.json").read_text())["judgement"]
+
+
+def test_the_default_is_what_the_judge_chooses(tmp_path: Path) -> None:
     assert Headstart().get_params()["adapter"] == "auto"
     model = default()
     info = model.info
     assert (info.backbone, info.adapter, info.chosen) == ("factorisation", "bayes", "bayes")
-    assert model.fitted_.settings.adapter == BayesConfig()
     assert info.judged_on == sum(map(len, judge.draw_folds(np.arange(16), seed=0)))
-    assert [each.shots for each in info.errors] == list(model.fitted_.judgement.shots)
-    verdict = model.fitted_.judgement.candidates["bayes"]
-    for each, squared, spread in zip(info.errors, verdict.error, verdict.standard_error, strict=True):
+    model.save(tmp_path / "m")
+    judgement = judgement_of(tmp_path / "m")
+    assert [each.shots for each in info.errors] == judgement["shots"]
+    verdict = judgement["candidates"]["bayes"]
+    for each, squared, spread in zip(info.errors, verdict["error"], verdict["standard_error"], strict=True):
         assert each.error == pytest.approx(4 * np.sqrt(squared))  # in stars
         assert each.standard_error == pytest.approx(4 * spread / (2 * np.sqrt(squared)))
         assert 0.2 < each.error < 2
@@ -85,7 +90,8 @@ def test_a_saved_model_knows_how_it_was_chosen(tmp_path: Path) -> None:
     model = default()
     model.save(tmp_path / "m")
     copy = Headstart.load(tmp_path / "m")
-    assert copy.fitted_.judgement == model.fitted_.judgement
+    copy.save(tmp_path / "copy")
+    assert judgement_of(tmp_path / "copy") == judgement_of(tmp_path / "m")
     assert copy.info == model.info
     assert str(copy.info) == str(model.info)
     assert copy.get_params()["adapter"] == BayesConfig()
@@ -120,8 +126,7 @@ def test_progress_says_what_was_chosen(capsys: pytest.CaptureFixture[str]) -> No
 def test_zeros_and_ones_may_be_taken_as_numbers(as_numbers: Headstart, tmp_path: Path) -> None:
     model = as_numbers
     assert model.info.chosen == "bayes, 0 and 1 as numbers"
-    assert {str(kind) for kind in model.fitted_.kinds} == {"binary"}
-    assert set(model.fitted_.knowledge.kinds.tolist()) == {KindType.RATING}
+    assert {str(model.feature(name).kind) for name in model.features} == {"binary"}
     row = list(model.rows)
     model.add_feature("new", observations={row[0]: 1, row[1]: 0, row[2]: 1})
     model.add_feature("bare")
@@ -142,7 +147,7 @@ def test_zeros_and_ones_may_be_taken_as_numbers(as_numbers: Headstart, tmp_path:
     assert len(model.suggest("new", n=3)) == 3
     model.save(tmp_path / "m")
     copy = Headstart.load(tmp_path / "m")
-    assert load(tmp_path / "m").settings.binary_link == "identity"
+    assert json.loads((tmp_path / "m" / "model.json").read_text())["settings"]["binary_link"] == "identity"
     for each in (model, copy):
         each.observe_feature("new", {row[5]: 0})
         each.add_feature("later", observations={row[0]: 1})
@@ -154,12 +159,10 @@ def test_zeros_and_ones_may_be_taken_as_numbers(as_numbers: Headstart, tmp_path:
 
 def test_probabilities_are_those_of_the_judges_calibration(as_numbers: Headstart) -> None:
     model = as_numbers
-    calibration = model.fitted_.calibration
+    calibration = state_of(model).calibration
     assert bool((calibration.slopes != 1).any())
     none = type(calibration).none(tuple(calibration.marks.tolist()))
-    model.fitted_ = replace(model.fitted_, calibration=none)
-    plain = np.clip(model.predict().mean, 1e-4, 1 - 1e-4)
-    model.fitted_ = replace(model.fitted_, calibration=calibration)
+    plain = np.clip(with_state(model, calibration=none).predict().mean, 1e-4, 1 - 1e-4)
     shots = [model.feature(name).shots for name in model.features]
     at = np.log1p(shots), np.log1p(calibration.marks.numpy())
     slope, shift = (np.interp(*at, each.numpy()) for each in (calibration.slopes, calibration.shifts))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 
 import numpy as np
 import pandas as pd
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pytest
 from tests.model.conftest import CLOSED, ratings_table
 from tests.model.test_ranking import mixed_table
+from tests.states import snapshot
 
 from headstart.errors import InputError
 from headstart.evaluate.metrics import score
@@ -34,16 +36,14 @@ def test_the_curve_is_that_of_features_added_by_hand(split: tuple[Headstart, Tab
     curve = found.curves("rmse")["bayes"]
     assert curve.shots == [0, 4]
     assert curve.mean[1] < curve.mean[0]
-    fitted = model.fitted_
-    copy = Headstart(**CLOSED)
-    copy.fitted_ = fitted
+    before, with_them = snapshot(model), copy(model)
     for name, line in zip(new.features, new.metadata.to_pylist(), strict=True):
-        copy.add_feature(name, line)
+        with_them.add_feature(name, line)
     everything = model.evaluate(new, (0,))  # every observation is a target
     truth, mean, std, lines = [], [], [], []
     for number, name in enumerate(new.features):
         seen = new.observations_of(name)
-        prediction = copy.predict(list(seen), [name])
+        prediction = with_them.predict(list(seen), [name])
         truth += list(seen.values())
         mean += prediction.mean[:, 0].tolist()
         std += prediction.std[:, 0].tolist()
@@ -52,7 +52,7 @@ def test_the_curve_is_that_of_features_added_by_hand(split: tuple[Headstart, Tab
     slow = score(np.array(truth), np.array(mean), np.array(lines), kinds, np.array(std))
     for run in everything.runs:
         assert run.value == pytest.approx(slow[run.metric].value, rel=1e-4), run.metric
-    assert model.fitted_ is fitted
+    assert snapshot(model) == before
 
 
 def test_cells_that_were_held_out_are_predicted_as_they_are() -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from tests.model.conftest import CLOSED, fitted, ratings_table
 from tests.model.test_ranking import mixed_table
+from tests.states import state_of
 
 from headstart.backbones.factorisation import Factorisation
 from headstart.core.types import RowParts
@@ -32,15 +32,14 @@ def added_up(model: Headstart, row: object, feature: str) -> None:
         span = model.feature(feature).kind.span
         assert told.output == pytest.approx(told.mean, abs=2e-5 * span)
         return
-    state = model.fitted_.states.take(torch.tensor([model.rows.position(row)]))
-    _, heads = model.fitted_.catalogue.take([feature])
+    state = state_of(model).states.take(torch.tensor([model.rows.position(row)]))
+    _, heads = state_of(model).catalogue.take([feature])
     assert told.output == pytest.approx(float(heads.logits(state.activation)), abs=1e-4)
 
 
 @pytest.mark.parametrize("adapter", ["bayes", "chn-bayes", "chn-bayes-blend"])
 def test_contributions_add_up_to_the_prediction(adapter: str) -> None:
-    model = Headstart()
-    model.fitted_ = fitted("factorisation", adapter, None).fitted_
+    model = copy(fitted("factorisation", adapter, None))
     model.add_feature("bare")
     model.add_feature("new", {"year": 1993, "genre": "drama"}, {"u1": 5, "u7": 4, "u9": 1})
     for row in ("u0", "u1", "u13"):
@@ -69,7 +68,7 @@ def row_parts(backbone: Factorisation, cells: Cells) -> RowParts:
 @pytest.mark.parametrize("kind", ["real", "binary", "mixed"])
 def test_a_rows_factors_are_the_sum_of_its_observations(kind: str) -> None:
     model = Headstart(**CLOSED).fit(mixed_table(kind))
-    backbone, cells = model.fitted_.backbone, model.fitted_.knowledge.cells
+    backbone, cells = state_of(model).backbone, state_of(model).knowledge.cells
     for row in range(0, 50, 7):
         own = cells.take(torch.tensor([row]))
         parts = row_parts(backbone, own)
@@ -83,8 +82,8 @@ def test_a_rows_factors_are_the_sum_of_its_observations(kind: str) -> None:
 def test_an_observation_contributes_in_proportion_to_its_surprise() -> None:
     """With the weights of observations as they are, the factors are linear in the values."""
     model = Headstart(**CLOSED).fit(mixed_table("real"))
-    backbone = model.fitted_.backbone
-    own = model.fitted_.knowledge.cells.take(torch.tensor([4]))
+    backbone = state_of(model).backbone
+    own = state_of(model).knowledge.cells.take(torch.tensor([4]))
     before = row_parts(backbone, own)
     heads = backbone.stacked_heads()[own.index].double()
     expected = heads[:, :-1] @ before.baseline + heads[:, -1]
@@ -163,15 +162,6 @@ def test_what_cannot_be_explained_is_said(fresh: Fresh) -> None:
         model.explain("u1", "f999")
     with pytest.raises(InputError, match="is not from 1 to 5"):
         model.explain({"f1": 9}, "f2")
-    model.add_rows({"late": {"f1": 5}})
-    late, before = model.rows.position("late"), model.fitted_
-    roster = copy(before.roster)
-    roster._base = roster._recent = {}  # as models saved before such rows kept what they observed
-    model.fitted_ = replace(before, roster=roster)
-    assert roster.observations(late) is None
-    with pytest.raises(InputError, match=r"added after fit.*pass them as"):
-        model.explain("late", "f1")
-    model.fitted_ = before
     model.remove_feature("f1")
     assert any(each.name == "f1" and each.given is None for each in model.explain("u0", "f2")) == (
         "u0" in ratings_table(rows=200, features=60).observations_of("f1")

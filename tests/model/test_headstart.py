@@ -14,6 +14,7 @@ import torch
 from sklearn.base import clone
 from tests.model.conftest import CLOSED, QUICK, ratings_table
 from tests.stand_ins import Interruption, training_steps
+from tests.states import state_of
 
 from headstart.adapters.baselines import NearestHeadsConfig
 from headstart.errors import InputError, NotFittedError, UnknownNameError
@@ -115,7 +116,7 @@ def test_a_predictions_spread_is_the_heads_and_the_rows_together(fresh: Fresh) -
     """Mean and standard deviation of a cell from its parts, one cell at a time."""
     model = fresh("factorisation", "chn-bayes")
     model.add_feature("new", observations={"u1": 5, "u2": 1})
-    fitted = model.fitted_
+    fitted = state_of(model)
     states, calibration = fitted.states, fitted.calibration
     for name in ("new", "f3"):
         features, heads = fitted.catalogue.take([name])
@@ -141,7 +142,7 @@ def test_a_spread_where_heads_claim_none_is_the_likelihoods_times_the_calibratio
     """A rating's noise adds to its value, and what a backbone says of its rows."""
     model = fresh(backbone, "mean")
     model.add_feature("new", observations={"u1": 5, "u2": 1, "u3": 4})
-    fitted = model.fitted_
+    fitted = state_of(model)
     likely = fitted.knowledge.likelihood.config.output_variance**0.5
     found = model.predict(features=["new", "f3"])
     for column, name in enumerate(["new", "f3"]):

@@ -7,15 +7,15 @@ import multiprocessing
 import os
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from tests.faults.models import fresh
+from tests.faults.models import fresh, table
 from tests.limits import Limits
+from tests.states import state_of
 
 from headstart.errors import InputError, ModelFileError, ModelFileWarning, StorageError, SurpriseWarning
 from headstart.model import Headstart
@@ -30,7 +30,7 @@ def with_everything(place: Path) -> Path:
     """A saved model with metadata of features and rows, whose observations age."""
     random = np.random.default_rng(0)
     row, feature = np.nonzero(random.random((30, 12)) < 0.6)
-    table = Table.read(
+    data = Table.read(
         pa.table(
             {
                 "row": [f"u{i}" for i in row],
@@ -44,7 +44,7 @@ def with_everything(place: Path) -> Path:
         metadata=pa.table({"feature": [f"f{j}" for j in range(12)], "year": random.integers(1950, 2020, 12)}),
         row_metadata=pa.table({"row": [f"u{i}" for i in range(30)], "age": random.integers(10, 90, 30)}),
     )
-    Headstart(adapter="bayes", half_life=5, quiet=True).fit(table).save(place)
+    Headstart(adapter="bayes", half_life=5, quiet=True).fit(data).save(place)
     return place
 
 
@@ -74,16 +74,15 @@ def assert_same(one: Headstart, other: Headstart) -> None:
     """All that a model is saved as is the same, to the last bit."""
     assert one.features == other.features
     assert list(one.rows) == list(other.rows)
-    first, second = model_tensors(one.fitted_), model_tensors(other.fitted_)
+    first, second = model_tensors(state_of(one)), model_tensors(state_of(other))
     assert first.keys() == second.keys()
     for name, tensor in first.items():
         assert torch.equal(tensor, second[name]), name
-    assert one.fitted_.arrived == other.fitted_.arrived
-    assert one.fitted_.now == other.fitted_.now
+    assert one.staleness() == other.staleness()
+    assert one.table() == other.table()
     for name in one.features:
-        mine, yours = one.fitted_.catalogue[name], other.fitted_.catalogue[name]
-        assert (mine.kind, mine.shots) == (yours.kind, yours.shots)
-        assert (mine.record or {}) == (yours.record or {})  # a saved model without metadata keeps none
+        mine, yours = one.feature(name), other.feature(name)
+        assert (mine.kind, mine.shots, mine.metadata) == (yours.kind, yours.shots, yours.metadata)
 
 
 VERBS: dict[str, list[Change]] = {
@@ -189,7 +188,7 @@ def test_what_no_call_did_is_saved_whole(tmp_path: Path) -> None:
     assert journals(place)
     with Headstart.updating(place) as model:
         model.add_feature("another")
-        model.fitted_ = replace(model.fitted_, catalogue=model.fitted_.catalogue.remove("another"))
+        model.set_params(quiet=True).fit(table("rating"))
     assert not journals(place)
     assert "another" not in Headstart.load(place).features
     changed(place, lambda m: (m.save(place), m.add_feature("another")))

@@ -14,13 +14,14 @@ import torch
 from tests.faults.models import fresh
 from tests.limits import Limits
 from tests.model.test_journal import VERBS, assert_same, changed, with_everything
+from tests.states import is_lazy
 
 from headstart import files as storage
 from headstart.errors import ModelFileError, UnknownNameError
 from headstart.files import MappedFile
 from headstart.model import Headstart
 from headstart.model.saving import loading as opening
-from headstart.model.saving.lazy import SavedEntries, SavedNames, name_tensors
+from headstart.model.saving.lazy import SavedNames, name_tensors
 from headstart.table import Names
 
 
@@ -45,12 +46,12 @@ def both(model: Headstart, place: Path) -> tuple[Headstart, Headstart]:
     """A saved model read quickly, and read as a whole."""
     model.save(place)
     quickly = Headstart.load(place, verify=False)
-    assert isinstance(quickly.fitted_.catalogue._base, SavedEntries)
+    assert is_lazy(quickly)
     other = place.with_name("whole")
     model.save(other)
     next(other.glob("quick-*")).unlink()
     whole = Headstart.load(other)
-    assert not isinstance(whole.fitted_.catalogue._base, SavedEntries)
+    assert not is_lazy(whole)
     return quickly, whole
 
 
@@ -193,7 +194,7 @@ def test_without_its_file_a_model_is_read_whole(how: str, tmp_path: Path) -> Non
     else:
         file.write_bytes(content[:-1] if how == "cut" else b"")
     loaded = Headstart.load(place)
-    assert not isinstance(loaded.fitted_.catalogue._base, SavedEntries)
+    assert not is_lazy(loaded)
     assert_same(loaded, Headstart.load(place))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,8 @@ import pyarrow as pa
 import pytest
 import torch
 from tests.model.conftest import CLOSED
+from tests.oracles.row_state import row_state
+from tests.states import snapshot, state_of
 
 from headstart.errors import InputError, UnknownNameError
 from headstart.model import Headstart, Prediction
@@ -73,63 +76,6 @@ def test_a_feature_by_name_leaves_every_row_as_it_is(fresh: Fresh) -> None:
     assert same(both.predict(), triples.predict(), list(model.rows), list(model.features))
 
 
-def slow_state(model: Headstart, told: dict[str, float]) -> tuple[np.ndarray, float]:
-    """The factors and the noise of a row by the definition, one observation after the other."""
-    fitted = model.fitted_
-    backbone = fitted.backbone
-    latent = backbone.latent
-    features, _ = fitted.catalogue.take(list(told))
-    own = {name: place for place, name in enumerate(fitted.backbone_features)}
-    inside = [own[feature.name] for feature in features if feature.name in own]
-    counts = np.array([len(inside)], dtype=np.float32)
-    signature = backbone.signature
-    raw = np.concatenate(
-        [
-            np.clip(np.log1p(counts), *signature.ends.numpy()),
-            signature.table.numpy()[inside].sum(0) / np.sqrt(max(1, len(inside))),
-        ]
-    )
-    difference = (raw - signature.centre.numpy()) / signature.scale.numpy()
-    difference = difference * len(inside) / (len(inside) + float(signature.patience))
-    mean = np.concatenate([[1.0], difference]) @ backbone.row_map.numpy()
-    prior = np.linalg.inv(backbone.row_covariance.numpy().astype(np.float64))
-    exact, now, spread = 1.0, mean.astype(np.float64), np.eye(latent)
-    for turn in range(3):
-        precision, linear, squared = prior.copy(), prior @ mean, 0.0
-        for feature, value in zip(features, told.values(), strict=True):
-            reference = fitted.catalogue.reference(feature.name)
-            if reference is None:
-                head, at = fitted.knowledge.heads, own[feature.name]
-            else:
-                head, at = fitted.catalogue.stored(slice(None)), reference[0]
-            stacked = np.append(head.weight[at].numpy(), head.bias[at].item()).astype(np.float64)
-            second = np.outer(stacked, stacked) + head.covariances(latent + 1)[at].numpy()
-            scaled = (value - feature.kind.offset) / feature.kind.span
-            weight = 1 / float(head.noise[at])
-            one = np.append(now, 1.0)
-            moment = np.outer(one, one)
-            moment[:-1, :-1] += spread
-            squared += weight * (scaled**2 - 2 * scaled * stacked @ one + (second * moment).sum())
-            del one, moment
-        if turn:
-            exact = (5 + len(told)) / (5 + squared)
-        for feature, value in zip(features, told.values(), strict=True):
-            reference = fitted.catalogue.reference(feature.name)
-            if reference is None:
-                head, at = fitted.knowledge.heads, own[feature.name]
-            else:
-                head, at = fitted.catalogue.stored(slice(None)), reference[0]
-            stacked = np.append(head.weight[at].numpy(), head.bias[at].item()).astype(np.float64)
-            second = np.outer(stacked, stacked) + head.covariances(latent + 1)[at].numpy()
-            scaled = (value - feature.kind.offset) / feature.kind.span
-            weight = exact / float(head.noise[at])
-            precision += weight * second[:-1, :-1]
-            linear = linear + weight * (scaled * stacked[:-1] - second[:-1, -1])
-        spread = np.linalg.inv(precision)
-        now = spread @ linear
-    return now, exact
-
-
 def test_a_state_is_the_posterior_given_all_that_was_observed(fresh: Fresh) -> None:
     """Of the backbone's own features, of one observed since fit, and of one that was added."""
     model = fresh(adapter="able")
@@ -139,8 +85,8 @@ def test_a_state_is_the_posterior_given_all_that_was_observed(fresh: Fresh) -> N
     model.add_rows({"x": {"f1": 5}})
     model.observe([("x", "f2", 5), ("x", "new", 4)], update="rows")
     model.observe([("x", "f2", 2), ("x", "f7", 1)], update="rows")  # a value is corrected
-    state = model.fitted_.roster.take(model.rows.positions(["x"]))
-    factors, _ = slow_state(model, told)
+    state = state_of(model).roster.take(model.rows.positions(["x"]))
+    factors = row_state(state_of(model), told)
     np.testing.assert_allclose(state.activation[0].numpy(), factors, rtol=2e-4, atol=2e-5)
     guest = model.predict({"x": told}, ["f5", "new"])
     np.testing.assert_allclose(guest.mean, model.predict(["x"], ["f5", "new"]).mean, rtol=1e-6)
@@ -212,8 +158,8 @@ def test_a_row_of_the_table_can_be_removed(fresh: Fresh, tmp_path: Path) -> None
     rows = list(model.rows)
     if others:
         assert same(before, model.predict(), rows, others)
-    again = model.fitted_.adapt([model.fitted_.catalogue[name] for name in held])
-    fresh_heads, heads = again.catalogue.take(held)[1], model.fitted_.catalogue.take(held)[1]
+    again = state_of(model).adapt([state_of(model).catalogue[name] for name in held])
+    fresh_heads, heads = again.catalogue.take(held)[1], state_of(model).catalogue.take(held)[1]
     torch.testing.assert_close(fresh_heads.weight, heads.weight)
     assert all("u7" not in model_rows(model, name) for name in model.features)
     model.save(tmp_path / "m")
@@ -281,10 +227,10 @@ BAD = {
 def test_what_cannot_be_observed_changes_nothing(fresh: Fresh, case: str) -> None:
     model = fresh(adapter="able")
     given, options, message = BAD[case]
-    before = model.fitted_
+    before = snapshot(model)
     with pytest.raises(InputError, match=message):
         model.observe(given, **options)
-    assert model.fitted_ is before
+    assert snapshot(model) == before
 
 
 def test_repeated_equal_triples_are_one(fresh: Fresh) -> None:
@@ -416,8 +362,7 @@ def test_staleness_tells_what_was_foreseen_from_what_was_not(tmp_path: Path) -> 
     model = Headstart(**CLOSED).fit(Table.read(frame, kinds="real"))
     assert str(model.staleness()) == "nothing was observed since fit"
     later = ~seen & (random.random((200, 30)) < 0.4)
-    calm, moved = Headstart(**CLOSED), Headstart(**CLOSED)
-    calm.fitted_ = moved.fitted_ = model.fitted_
+    calm, moved = copy(model), copy(model)
     calm.observe(triples(later, values))
     turned = (taste @ -trait) + 0.4 * random.normal(size=(200, 30))  # the world is another one
     with pytest.warns(UserWarning, match="standard deviations"):

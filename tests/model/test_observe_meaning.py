@@ -65,9 +65,7 @@ def fitted(kind: str, backbone: str, adapter: str) -> Headstart:
 
 
 def fresh(which: tuple[str, str, str]) -> Headstart:
-    model = Headstart(**fitted(*which).get_params())
-    model.fitted_ = fitted(*which).fitted_
-    return model
+    return copy.copy(fitted(*which))
 
 
 VERBS = ["feature", "row", "row", "remove feature", "remove row"]
@@ -137,7 +135,7 @@ def streams(draw: st.DrawFn, which: tuple[str, str, str]) -> list[Step]:
 
 
 def timed(model: Headstart, cells: list[tuple[str, str, float, float]]) -> list[tuple[Any, ...]]:
-    aging = model.fitted_.clock is not None
+    aging = model.half_life is not None
     return [cell if aging else cell[:3] for cell in cells]
 
 
@@ -145,9 +143,9 @@ def take(model: Headstart, cells: list[tuple[str, str, float, float]]) -> None:
     """Observe by the sides that the parts of the model can update."""
     groups: dict[str, list[tuple[str, str, float, float]]] = {}
     for cell in cells:
-        feature = model.fitted_.catalogue[cell[1]]
+        feature = model.feature(cell[1])
         side = "rows" if feature.fixed else "both"
-        if not feature.in_backbone and model.fitted_.settings.backbone.name == "pvae":
+        if not feature.in_backbone and model.info.backbone == "pvae":
             side = "features"
         groups.setdefault(side, []).append(cell)
     for side, group in groups.items():
@@ -175,7 +173,7 @@ def in_library(model: Headstart, steps: list[Step], sizes: list[int]) -> None:
 
 
 def as_written(model: Headstart, step: Step) -> Written:
-    aging = model.fitted_.clock is not None
+    aging = model.half_life is not None
     if step.verb in ("feature", "row"):
         own = {cell[0] if step.verb == "feature" else cell[1]: cell[2] for cell in step.cells}
         time = step.cells[0][3] if aging and step.cells else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime
 
 import numpy as np
@@ -15,6 +14,7 @@ from scipy.stats import norm
 from tests.limits import Limits
 from tests.model.conftest import CLOSED, ratings_table
 from tests.model.test_ranking import mixed_table
+from tests.states import snapshot, state_of
 
 from headstart import Headstart, Table
 from headstart.errors import InputError
@@ -47,7 +47,7 @@ def test_pairs_are_cells_of_the_grid(adapter: str, heads_at_once: int, limits: L
     names = list(reversed(model.features))
     rows, which = random.integers(0, 60, 400), random.integers(0, len(names) - 2, 400)
     grid = model.predict(features=names)
-    found = predict_pairs(model.fitted_, rows, names, which, 0.8)
+    found = predict_pairs(state_of(model), rows, names, which, 0.8)
     for own, expected in zip(found, (grid.mean, grid.std, *grid.interval(0.8)), strict=True):
         assert np.allclose(own, expected[rows, which], rtol=1e-6, atol=0)
 
@@ -55,7 +55,7 @@ def test_pairs_are_cells_of_the_grid(adapter: str, heads_at_once: int, limits: L
 def test_no_pairs_give_no_predictions() -> None:
     model = Headstart(adapter="bayes", quiet=True).fit(ratings_table())
     none = np.zeros(0, dtype=np.int64)
-    assert [len(each) for each in predict_pairs(model.fitted_, none, [], none, 0.9)] == [0, 0, 0, 0]
+    assert [len(each) for each in predict_pairs(state_of(model), none, [], none, 0.9)] == [0, 0, 0, 0]
 
 
 # -- What can be read from predictions and features, and frames in the place of mappings
@@ -129,9 +129,6 @@ def test_observations_and_metadata_of_a_feature_are_as_they_were_given(fresh: Fr
     assert model.feature("new").metadata == {"year": 2031, "genre": "opera"}
     shown = "'new' (rating:1:5), 2 observations; year: 2031, genre: opera"
     assert repr(model.feature("new")) == shown
-    # A file of before holds the numbers only: they know no genre that the model does not know.
-    held = model.fitted_.catalogue["new"]
-    assert replace(held, record=None).readable_metadata(model.fitted_.schema) == {"year": 2031}
     assert Headstart(**CLOSED).fit(mixed_table("real")).feature("f1").metadata == {}
 
 
@@ -196,10 +193,10 @@ def test_series_and_frames_serve_as_observations(fresh: Fresh) -> None:
 )
 def test_frames_that_cannot_be_read_are_refused(fresh: Fresh, frame: object, said: str) -> None:
     model = fresh(adapter="able")
-    before = model.fitted_
+    before = snapshot(model)
     with pytest.raises(InputError, match=said):
         model.add_feature("new", observations=frame)
-    assert model.fitted_ is before
+    assert snapshot(model) == before
 
 
 def test_rows_as_a_frame_need_three_columns(fresh: Fresh) -> None:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 import torch
 from tests.model.conftest import CLOSED, ratings_table
+from tests.states import state_of
 
 from headstart.core.predictive import predict_grid
 from headstart.errors import InputError, UnknownNameError
@@ -41,8 +42,7 @@ def models() -> dict[str, Headstart]:
 
 
 def observed(model: Headstart, row: str) -> set[str]:
-    position = model.rows.position(row)
-    return {name for name in model.features if position in model.fitted_.catalogue[name].rows}
+    return set(model.row(row).observations)
 
 
 def test_features_come_in_the_order_of_their_predictions(fresh: Fresh) -> None:
@@ -107,7 +107,7 @@ def test_a_binary_feature_goes_by_its_probability(models: dict[str, Headstart]) 
     assert found.names == tuple(everything.features[i] for i in np.argsort(-everything.mean[0]))
     np.testing.assert_allclose(found.score, np.sort(everything.mean[0])[::-1], rtol=1e-5)
     upper = model.recommend("u4", 30, exclude_observed=False, by="upper")
-    fitted = model.fitted_
+    fitted = state_of(model)
     features, heads = fitted.catalogue.take(upper.names)
     state = fitted.states.take(torch.tensor([model.rows.position("u4")]))
     grid = predict_grid(heads, state, fitted.kinds_of(features), fitted.knowledge.likelihood)
@@ -122,7 +122,7 @@ def test_a_binary_feature_goes_by_its_probability(models: dict[str, Headstart]) 
 
 def test_information_about_a_row_is_chosen_as_by_brute_force(models: dict[str, Headstart]) -> None:
     model = models["mixed"]
-    fitted = model.fitted_
+    fitted = state_of(model)
     features, heads = fitted.catalogue.take(model.features)
     state = fitted.states.take(torch.tensor([model.rows.position("u4")]))
     grid = predict_grid(heads, state, fitted.kinds_of(features), fitted.knowledge.likelihood)
@@ -277,17 +277,12 @@ def test_listings_follow_every_change(fresh: Fresh) -> None:
         model.observe_feature(name, {f"u{random.integers(200)}": 3})
         if step % 9 == 8:
             model.remove_feature(name)
-        columns = model.fitted_.catalogue.columns
-        present = np.flatnonzero(columns.positions >= 0)
-        assert [columns.features[i].name for i in present[np.argsort(columns.positions[present])]] == (
-            model.features
-        )
-        features, heads = model.fitted_.catalogue.take([columns.features[i].name for i in present])
-        assert torch.equal(model.fitted_.catalogue.stored(torch.from_numpy(present)).weight, heads.weight)
-        assert columns.shots[present].tolist() == [feature.shots for feature in features]
         row = f"u{step}"
-        seen = {columns.features[i].name for i in columns.observed_by(model.rows.position(row))}
-        assert seen == observed(model, row)
+        listed = model.recommend(row, 99)
+        assert set(listed.names) == set(model.features) - observed(model, row)
+        np.testing.assert_allclose(listed.mean, model.predict([row], listed.names).mean[0], rtol=1e-5)
+        every = model.recommend(row, 99, exclude_observed=False)
+        assert set(every.names) == set(model.features)
 
 
 def test_a_table_of_ratings_serves_too() -> None:

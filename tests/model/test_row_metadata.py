@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from functools import cache
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pytest
 import torch
 from tests.model.conftest import CLOSED
+from tests.states import snapshot, state_of
 from tests.test_cli import run
 
 from headstart.errors import InputError, UnknownNameError
@@ -70,7 +72,7 @@ def test_telling_metadata_serves_rows_that_observed_nothing() -> None:
     plain.add_rows({f"u{i:03}": {} for i in empty})
     assert error(told, empty) < 0.75 * error(plain, empty)
     assert error(told, range(ROWS - 50)) < 1.01 * error(plain, range(ROWS - 50))
-    assert (told.fitted_.row_metadata.prior.gains > 0).all()
+    assert (state_of(told).row_metadata.prior.gains > 0).all()
 
 
 def _without_empty(table: Table) -> pa.Table:
@@ -81,7 +83,7 @@ def _without_empty(table: Table) -> pa.Table:
 
 def test_noise_costs_nothing() -> None:
     model = fitted("noise")
-    assert model.fitted_.row_metadata.prior is None
+    assert state_of(model).row_metadata.prior is None
     plain = Headstart(**CLOSED).fit(Table.read(_without_empty(data("noise")[0]), kinds="real"))
     names = [f"u{i:03}" for i in range(ROWS - 50)]
     np.testing.assert_allclose(model.predict(names).mean, plain.predict(names).mean, rtol=0.02, atol=0.02)
@@ -94,15 +96,14 @@ def test_noise_is_rarely_let_in_and_harmless_then(seed: int) -> None:
     model = fitted("none")
     random = np.random.default_rng(seed)
     encoded = torch.from_numpy(random.random((len(model.rows), 3)).astype(np.float32))
-    fitted_ = model.fitted_
-    prior = fit_row_prior(fitted_.backbone, fitted_.knowledge, encoded, (1, 1, 1))
+    state = state_of(model)
+    prior = fit_row_prior(state.backbone, state.knowledge, encoded, (1, 1, 1))
     if prior is not None:
         assert float(prior.belief(encoded).shift.std(0).norm()) < 0.3
 
 
 def test_new_rows_bring_metadata_and_all_is_saved(tmp_path: Path) -> None:
-    model = Headstart(**CLOSED)
-    model.fitted_ = fitted("telling").fitted_
+    model = copy(fitted("telling"))
     model.add_rows({"a": {}, "b": {"f01": 0.5}, "c": {}}, metadata={"a": {"plan": "pro", "age": 60}, "c": {}})
     line = {"plan": "pro", "age": 60}
     model.add_rows({"d": {}}, {"d": line})
@@ -126,11 +127,10 @@ def test_new_rows_bring_metadata_and_all_is_saved(tmp_path: Path) -> None:
 
 def test_a_believed_row_is_the_posterior_from_that_prior() -> None:
     """With nothing observed the activation is what the regression says, and its variance what it leaves."""
-    model = Headstart(**CLOSED)
-    model.fitted_ = fitted("telling").fitted_
+    model = copy(fitted("telling"))
     model.add_rows({"x": {}}, {"x": {"plan": "plus", "age": 33}})
-    state = model.fitted_.roster.take(model.rows.positions(["x"]))
-    held = model.fitted_.row_metadata
+    state = state_of(model).roster.take(model.rows.positions(["x"]))
+    held = state_of(model).row_metadata
     encoded = held.schema.encode([{"plan": "plus", "age": 33}])[0]
     bend = np.where(held.prior.bends.numpy(), encoded * (1 - encoded), 0)
     full = np.concatenate([encoded, bend, bend * (1 - 2 * encoded)])
@@ -140,9 +140,8 @@ def test_a_believed_row_is_the_posterior_from_that_prior() -> None:
 
 
 def test_bad_metadata_changes_nothing() -> None:
-    model = Headstart(**CLOSED)
-    model.fitted_ = fitted("telling").fitted_
-    before = model.fitted_
+    model = copy(fitted("telling"))
+    before = snapshot(model)
     for given, message in (
         ({"x": {"plan": "pro", "agee": 3}}, "row 'x': unknown metadata 'agee'.*did you mean 'age'"),
         ({"x": {"age": "old"}}, "row 'x'"),
@@ -151,7 +150,7 @@ def test_bad_metadata_changes_nothing() -> None:
     ):
         with pytest.raises(InputError, match=message):
             model.add_rows({"x": {}}, metadata=given)
-        assert model.fitted_ is before
+        assert snapshot(model) == before
     plain = Headstart(**CLOSED).fit(Table.read(_without_empty(data()[0]), kinds="real"))
     with pytest.raises(InputError, match="fitted without row metadata"):
         plain.add_rows({"x": {}}, metadata={"x": {"age": 3}})
@@ -183,4 +182,4 @@ def test_the_command_line_takes_row_metadata(tmp_path: Path) -> None:
     added = run("add-rows", model, tmp_path / "new.csv", "--metadata", tmp_path / "who.csv")
     assert added.returncode == 0, added.stderr
     loaded = Headstart.load(model)
-    assert loaded.fitted_.row_metadata.lines.to_pylist()[-2] == {"plan": "pro", "age": 60}
+    assert loaded.row("x").metadata == {"plan": "pro", "age": 60}

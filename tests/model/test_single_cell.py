@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tests.faults.models import fresh
+from tests.states import state_of
 
 from headstart.model import Headstart
 from headstart.model.prediction import predict_one_cell
@@ -22,7 +23,7 @@ def test_a_cell_is_that_of_predict(kind: str, level: float) -> None:
     expected = model.predict(rows, features)
     low, high = expected.interval(level)
     found = np.array(
-        [[predict_one_cell(model.fitted_, row, name, level) for name in features] for row in rows]
+        [[predict_one_cell(state_of(model), row, name, level) for name in features] for row in rows]
     )
     np.testing.assert_allclose(found[:, :, 0], expected.mean, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(found[:, :, 1], expected.std, rtol=1e-5)
@@ -35,6 +36,6 @@ def test_a_cell_of_an_adapter_without_uncertainty() -> None:
 
     model = Headstart(adapter="mean-head", quiet=True).fit(table("rating"))
     expected = model.predict(["u1"], ["f1"])
-    found = predict_one_cell(model.fitted_, "u1", "f1", 0.9)
+    found = predict_one_cell(state_of(model), "u1", "f1", 0.9)
     assert found.mean == pytest.approx(expected.mean[0, 0], rel=1e-5)
     assert found.std == pytest.approx(expected.std[0, 0], rel=1e-5)

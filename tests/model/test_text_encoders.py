@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from tests.model.conftest import ratings_table
 from tests.stand_ins import hide_modules, install_encoders, write_weights
+from tests.states import state_of
 from tests.table.test_text_encoders import SHA, WEIGHTS, Stub
 
 from headstart.errors import InputError, UnknownNameError
@@ -55,7 +56,7 @@ def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_loaded_model_encodes_as_before(saved: Path) -> None:
     model = Headstart.load(saved, encoders={"poster": lengths})
     model.add_features({"after": {"metadata": NEW}, "other": {"metadata": {"title": "x"}}})
-    before, after = (model.fitted_.catalogue[name].metadata for name in ("before", "after"))
+    before, after = (state_of(model).catalogue[name].metadata for name in ("before", "after"))
     np.testing.assert_array_equal(before, after)
     with Headstart.updating(saved, encoders={"poster": lengths}) as changed:
         changed.add_feature("again", metadata=NEW)

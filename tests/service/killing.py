@@ -24,6 +24,7 @@ from headstart.service.store import (
 )
 from headstart.service.store import ROWS as STORED_ROWS
 from tests.service.running import FEATURES, ROWS, Server
+from tests.states import state_of
 
 WRITERS = 3
 
@@ -162,7 +163,7 @@ def _served(server: Server, rows: list[str], features: list[str]) -> tuple[np.nd
 
 def one_by_one(store: Store, model: Path) -> LiveState:
     """The state of a service that was never interrupted: each change of the log by itself, in order."""
-    state = LiveState.of(Headstart.load(model).fitted_)
+    state = LiveState.of(state_of(Headstart.load(model)))
     with store.reading() as connection:
         numbers = [
             each.number for each in connection.execute(select(CHANGES.c.number).order_by(CHANGES.c.number))

@@ -11,6 +11,7 @@ from headstart.model import Headstart
 from headstart.service.live_model import LiveState, apply
 from headstart.service.store import Cell, Delta
 from tests.faults.models import trained
+from tests.states import state_of
 
 
 class Log:
@@ -18,7 +19,7 @@ class Log:
 
     def __init__(self, kind: str, seed: int) -> None:
         self.kind, self.chance = kind, random.Random(seed)
-        self.fitted = trained(kind).fitted_
+        self.fitted = state_of(trained(kind))
         self.state = LiveState.of(self.fitted)
         self.cells: list[Cell] = []
         self.features: dict[str, dict] = {}
@@ -98,7 +99,7 @@ def test_features_that_come_together_are_not_mixed_up() -> None:
     """Whatever the order of their observations: rows must read each by its own head."""
     cells = [Cell("u1", "b", 5.0), Cell("u2", "b", 5.0), Cell("u1", "a", 1.0), Cell("u2", "a", 1.0)]
     new = {"a": {}, "b": {}}
-    state = apply(LiveState.of(trained("rating").fitted_), Delta(features=new, cells=cells))
+    state = apply(LiveState.of(state_of(trained("rating"))), Delta(features=new, cells=cells))
     number = state.model.catalogue.number
     held = state.model.roster.observations(state.model.rows.position("u1"))
     assert held is not None
@@ -118,7 +119,7 @@ def test_a_state_never_changes() -> None:
 
 
 def test_a_new_feature_changes_no_other_prediction() -> None:
-    state = LiveState.of(trained("rating").fitted_)
+    state = LiveState.of(state_of(trained("rating")))
     before = Headstart._from_state(state.model).predict()
     cells = [Cell(f"u{i}", "new", 1.0 + i % 5) for i in range(7)]
     after = apply(state, Delta(features={"new": {}}))
@@ -133,7 +134,7 @@ def test_a_new_feature_changes_no_other_prediction() -> None:
 
 def test_rows_known_only_by_new_features_are_told_apart() -> None:
     """What rows observe of added features says something about them."""
-    state = LiveState.of(trained("rating").fitted_)
+    state = LiveState.of(state_of(trained("rating")))
     known = Headstart._from_state(state.model)
     best = dict(zip(known.rows, known.predict(features=["f1"]).mean[:, 0], strict=True))
     copy = [Cell(row, "copy", float(np.clip(round(value), 1, 5))) for row, value in best.items()]

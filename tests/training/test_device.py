@@ -15,6 +15,7 @@ import torch
 from sklearn.base import clone
 from tests.limits import Limits
 from tests.pretended import DEVICE, Pretended, Pretending, device_named
+from tests.states import state_of
 from tests.test_cli import run
 from torch import Tensor, nn
 
@@ -77,10 +78,9 @@ def trained_there(table: Table, **settings: Any) -> Headstart:
     own, other = here.predict(), there.predict()
     assert np.allclose(own.mean, other.mean, rtol=1e-6, atol=1e-7)
     assert np.allclose(own.std, other.std, rtol=1e-6, atol=1e-7)
-    assert there.fitted_.settings == here.fitted_.settings
-    assert there.fitted_.judgement == here.fitted_.judgement
-    assert there.fitted_.backbone.training is here.fitted_.backbone.training is False
-    found = list(tensors(there.fitted_, set()))
+    assert there.info == here.info
+    assert state_of(there).backbone.training is state_of(here).backbone.training is False
+    found = list(tensors(state_of(there), set()))
     assert found
     assert not any(isinstance(each, Pretended) for each in found)
     assert not any(each.requires_grad for each in found)
@@ -137,21 +137,19 @@ def test_every_backbone_is_trained_there(name: str) -> None:
 
 def test_the_judge_computes_there() -> None:
     model = trained_there(answers(), backbone=SMALL)
-    assert model.fitted_.judgement is not None
-    assert len(model.fitted_.judgement.candidates) == 2
+    assert len(state_of(model).judgement.candidates) == 2
 
 
 def test_networks_are_chosen_there(limits: Limits) -> None:
     limits(meta_training_features=12, one_training_observations=0)
     model = trained_there(ratings(), backbone=SMALL)
-    assert model.fitted_.judgement is not None
-    assert set(model.fitted_.judgement.candidates) == {"bayes", "chn-bayes"}
+    assert set(state_of(model).judgement.candidates) == {"bayes", "chn-bayes"}
 
 
 def test_features_that_are_sampled_are_trained_on_there(limits: Limits) -> None:
     limits(cross_fit_numbers=2**9)
     model = trained_there(ratings(), backbone=SMALL, adapter="bayes")
-    assert model.fitted_.knowledge.trained_on is not None
+    assert state_of(model).knowledge.trained_on is not None
 
 
 def test_features_of_their_own_teach_the_adapter_there() -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 from headstart.adapters.base import Adapter
 from headstart.core.types import FeatureBatch, RowStates
 from headstart.display import table_html
-from headstart.errors import InputError, UnsupportedError, for_user, option_name
+from headstart.errors import UnsupportedError, for_user, option_name
 from headstart.model.features import Feature
 from headstart.model.inputs import NEW_ROW, check_rows, is_observations
 from headstart.model.observations import ObservationList
@@ -288,11 +288,6 @@ def _explained_row(fitted: ModelState, row: Any) -> _Row:
     name = as_name(row, "row")
     position = fitted.rows.position(name)
     observations = fitted.roster.observations(position)
-    if observations is None and position >= len(fitted.knowledge.cells):
-        raise InputError(
-            f"row {name!r} was added after fit to a model whose format did not keep its observations; "
-            f"{for_user('pass them as {feature: value}', 'explain a row of the table')}"
-        )
     metadata = None if fitted.row_metadata is None else fitted.row_metadata.encoded[[position]]
     if observations is None:
         inputs = row_inputs(fitted, fitted_observations(fitted, position), metadata, as_fitted=True)

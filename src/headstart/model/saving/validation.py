@@ -148,8 +148,9 @@ def check_counts(facts: ModelFacts, knowledge: Knowledge, states: RowStates, gro
         and _ascends(cells.indptr)
         and int(cells.indptr[-1]) == len(cells.values) == len(cells.index),
         "references": _references_agree(groups, features, heads),
-        "observations of rows": "row_observations" not in groups
-        or _row_observations_agree(groups["row_observations"], rows, features),
+        "observations of rows": _row_observations_agree(
+            groups.get("row_observations"), len(cells), len(states), features
+        ),
         "calibration": _calibrates(groups["calibration"]),
         "judgement": facts.judgement is None or _judges(facts.judgement),
     }
@@ -173,11 +174,16 @@ def _check_names(facts: ModelFacts) -> None:
             raise InputError(f"{noun} {name!r} is there twice")
 
 
-def _row_observations_agree(observations: dict[str, Tensor], rows: int, features: int) -> bool:
+def _row_observations_agree(
+    observations: dict[str, Tensor] | None, fitted_rows: int, rows: int, features: int
+) -> bool:
     """Return whether saved observations of rows are valid.
 
-    All rows and features must exist; rows, and the features of each row, must be distinct and ascending.
+    All rows and features must exist; rows, and the features of each row, must be distinct and ascending. All
+    rows after the first ``fitted_rows``, which are those of the fitted table, must be among them.
     """
+    if observations is None:
+        return rows == fitted_rows
     if len(observations["counts"]) != len(observations["rows"]) or bool((observations["counts"] < 0).any()):
         return False
     lines = torch.repeat_interleave(observations["rows"], observations["counts"])
@@ -186,6 +192,8 @@ def _row_observations_agree(observations: dict[str, Tensor], rows: int, features
         for name, limit in (("rows", rows), ("features", features))
     )
     if not within or not len(lines) == len(observations["features"]) == len(observations["values"]):
+        return False
+    if int((observations["rows"] >= fitted_rows).sum()) != rows - fitted_rows:
         return False
     if any(len(observations.get(name, lines)) != len(lines) for name in ("arrivals", "times")):
         return False
