@@ -258,6 +258,8 @@ def predict(
         columns, text = new.columns, new.text
         if text.decimal is not None:
             raise InputError("--decimal has no meaning for names of rows and features; leave it out")
+        if text.missing is not None:
+            raise InputError("--missing has no meaning for names of rows and features; leave it out")
         settings = {
             "top": top,
             "level": level,

@@ -197,6 +197,7 @@ def observe(
             separator=text.separator,
             decimal=text.decimal,
             encoding=text.encoding,
+            missing=text.missing_codes,
         )
     if not quiet:
         say(str(observed))

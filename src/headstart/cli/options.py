@@ -93,6 +93,15 @@ Encoding = Annotated[
     typer.Option("--encoding", help="Encoding of text files, such as latin-1.", show_default="utf-8"),
 ]
 
+Missing = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--missing",
+        metavar="CODES",
+        help="Values that mean 'not observed', separated by commas, such as -9,99,refused. Can be repeated.",
+    ),
+]
+
 Form = Annotated[
     str, typer.Option("--form", help="long (row, feature, value), wide (one column per feature) or auto.")
 ]
@@ -175,18 +184,28 @@ class ColumnOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TextOptions:
-    """The format of text files."""
+    """The format of text files, and codes for missing values."""
 
     separator: Separator = None
     decimal: Decimal = None
     encoding: Encoding = None
+    missing: Missing = None
+
+    @property
+    def missing_codes(self) -> list[str] | None:
+        """The codes for missing values, one by one."""
+        return (
+            None if self.missing is None else [code for text in self.missing for code in split_commas(text)]
+        )
 
     @property
     def format(self) -> TextFormat:
         """The format as the table's readers take it."""
+        from headstart.table.missing import MissingCodes
         from headstart.table.sources import TextFormat
 
-        return TextFormat(self.separator, self.decimal, self.encoding)
+        missing = MissingCodes.of(self.missing_codes)
+        return TextFormat(self.separator, self.decimal, self.encoding, missing)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,6 +247,7 @@ class TableOptions:
             separator=self.text.separator,
             decimal=self.text.decimal,
             encoding=self.text.encoding,
+            missing=self.text.missing_codes,
         )
 
 

@@ -91,6 +91,7 @@ from headstart.model.updates import (
 )
 from headstart.progress import Reporter
 from headstart.table import Kind, Names, Table
+from headstart.table.missing import MissingCodes, MissingLike
 from headstart.table.names import as_name
 from headstart.table.reading import Columns
 from headstart.table.sources import TextFormat
@@ -926,6 +927,7 @@ class Headstart:
         value: str | None = None,
         time: object = None,
         update: Update = "both",
+        missing: MissingLike = None,
         separator: str | None = None,
         decimal: str | None = None,
         encoding: str | None = None,
@@ -947,6 +949,8 @@ class Headstart:
             (row, feature, value, time).
         update : {"both", "features", "rows"}, default="both"
             The part of the model to update: the features, the rows, or both.
+        missing : number, text or list of them, default=None
+            Codes for missing values in a frame or file, as in ``Table.read``.
         separator, decimal, encoding : str, default=None
             The format of a text file, as in ``Table.read``.
 
@@ -978,7 +982,8 @@ class Headstart:
         >>> model.row("row 0").observations["film 2"]
         4.0
         """
-        columns, text = Columns(row, feature, value), TextFormat(separator, decimal, encoding)
+        columns = Columns(row, feature, value)
+        text = TextFormat(separator, decimal, encoding, MissingCodes.of(missing))
         with self._lock:
             triples = read_triples(self._fitted, observations, columns, text, time)
             return self._observe(triples, update)

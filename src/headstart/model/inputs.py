@@ -25,6 +25,7 @@ from headstart.table import Kind, Kinds, Names, Table
 from headstart.table.columns import is_missing
 from headstart.table.kind_inference import KindsLike
 from headstart.table.kinds import KIND_NAMES, LARGEST, KindType, require_representable
+from headstart.table.missing import MissingLike, as_missing
 from headstart.table.names import MAX_SUGGESTIONS, as_name, display_spelling
 from headstart.table.reading import Columns, Form, Observations, choose_form, read_long, sort_observations
 from headstart.table.sources import TextFormat, open_source
@@ -56,6 +57,7 @@ class ReadOptions(TypedDict, total=False):
     metadata_types: Mapping[str, str] | None
     row_metadata_types: Mapping[str, str] | None
     duplicates: Literal["error", "last", "mean"]
+    missing: MissingLike
     encoders: Mapping[str, EncoderLike] | None
     separator: str | None
     decimal: str | None
@@ -300,10 +302,15 @@ def _check_values(
         first = int(np.flatnonzero(impossible)[0])
         raise InputError(
             f"{what}: the value {values[first]:g} at {names[first]!r} is not {kinds[first].allowed} "
-            f"(kind {kinds[first]}){advice}"
+            f"(kind {kinds[first]}){advice}{_if_missing(values[first])}"
         )
     scaled = kinds.scale(values, np.arange(len(values)))
     require_representable(values, scaled, lambda i: f"{what} at {names[i]!r}")
+
+
+def _if_missing(value: float) -> str:
+    """Return the advice of a command on a value that may be a code for a missing value."""
+    return for_user("", f"; if it means 'missing', use {as_missing([value])}")
 
 
 def check_new_features(fitted: ModelState, features: Mapping[Any, object]) -> list[Feature]:
@@ -537,6 +544,8 @@ def read_triples(
             return triple
     times: NDArray[np.float64] | None = None
     if isinstance(data, (list, tuple)):
+        if text is not None and text.missing:
+            raise InputError("missing= is for a frame or a file; leave missing values out of a list")
         data, times = _split_times(fitted, data, time)
         rows, features, values = _split_triples(data)
         row_numbers = feature_numbers = np.arange(len(rows), dtype=np.int32)
@@ -730,7 +739,10 @@ def _check_triples(
     if impossible.any():
         first = int(np.flatnonzero(impossible)[0])
         kind = kinds[index[first]]
-        raise InputError(f"{where(first)}: the value {values[first]:g} is not {kind.allowed} (kind {kind})")
+        raise InputError(
+            f"{where(first)}: the value {values[first]:g} is not {kind.allowed} (kind {kind})"
+            f"{_if_missing(values[first])}"
+        )
     require_representable(values, kinds.scale(values, index), where)
     numbers = np.array([fitted.catalogue.number(feature.name) for feature in features], dtype=np.int64)
     # Unique cells have the same order as sorted observations; the index is that of their first occurrence.

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from headstart.errors import InputError, join_names
 from headstart.table.cells import Floats, Positions, chunk_slices, count_positions
 from headstart.table.kinds import Kind, Kinds, KindType, as_option, kinds_as_option
+from headstart.table.missing import MAX_CODES, as_missing, find_codes
 from headstart.table.names import Names
 from headstart.table.outliers import moments_by_feature
 from headstart.table.sharding import FeatureExchange, gather, global_count, global_max, global_sum, is_single
@@ -109,6 +110,8 @@ def _least_scales(
 MAX_LEVELS = 20  # distinct values of a rating; it also needs at least this number of observations
 
 MANY_MAXIMA = 5  # columns with this number of different maxima have no upper limit
+
+_FITTABLE = 4  # observations that a model needs at least; a table with fewer is never fitted
 
 MAX_RATIO = 3  # of the largest maximum of ratings with a common range to the median one
 
@@ -285,9 +288,10 @@ def resolve_kinds(
         _assign_by_name(partial, kinds, features, index, values)
     elif kinds is not None:
         partial.assign(np.full(count, True), _kind_of_many(kinds, values, "the table"))
+    _refuse_codes(partial, features, index, values, local_values)
     inferred = (partial.types == UNDECIDED) & observed
     unobserved = (partial.types == UNDECIDED) & ~observed
-    _infer(partial, inferred, index, values)
+    _infer(partial, inferred, features, index, values)
     _compute_rating_limits(partial, features, index, values)
     shared = _compute_real_scales(partial, local_index, local_values)
     common = _most_common(partial, observed, shared)
@@ -304,6 +308,7 @@ def resolve_kinds(
             else summary.replace(" ", " features inferred as ", 1)
         )
         notes.append(f"{text} ({kinds_as_option(features.take(positions), inferred_kinds)})")
+    notes += _note_ones(resolved, index, values)
     if unobserved.any():
         notes.append(
             f"{int(unobserved.sum())} features without observations got the most common kind, {common}"
@@ -331,7 +336,8 @@ def check_values(
         raise InputError(
             f"row {rows[row_index[i]]!r}, feature {features[feature_index[i]]!r}: the value"
             f" {values[i]:.12g} must be {kind.allowed} (the feature's kind is {kind}); correct the value, or"
-            f" give this feature another kind, as in {as_option({features[feature_index[i]]: 'real'})}"
+            f" give this feature another kind, as in {as_option({features[feature_index[i]]: 'real'})}, or,"
+            f" if it means 'missing', use {as_missing([values[i]])}"
         )
 
 
@@ -367,7 +373,12 @@ def _assign_by_name(
 def _kind_of_many(text: str | Kind, values: Floats, owner: str) -> Kind | int:
     """Return one kind for features with these values. ``rating`` gets the limits of all values together."""
     kind = parse_kind(text)
-    return _rating_of(values, owner) if kind == KindType.RATING else kind
+    if kind != KindType.RATING:
+        return kind
+    distinct, counts = np.unique(values.astype(np.float64), return_counts=True)
+    if len(distinct) <= MAX_LEVELS + MAX_CODES and len(codes := find_codes(distinct, counts)):
+        raise _far_from_others(codes, distinct, None, values)
+    return _rating_of(values, owner)
 
 
 def _rating_of(values: Floats, owner: str) -> Kind:
@@ -382,7 +393,80 @@ def _rating_of(values: Floats, owner: str) -> Kind:
     return Kind.rating(low, high)
 
 
-def _infer(partial: _PartialKinds, mask: NDArray[np.bool_], index: Positions, values: Floats) -> None:
+def _refuse_codes(
+    partial: _PartialKinds, features: Names, index: Positions, values: Floats, local_values: Floats
+) -> None:
+    """Raise an error for values that look like codes for missing values and would set the limits of a kind.
+
+    All features with values to infer from are judged together if they have few distinct values, otherwise
+    one by one. ``local_values`` are the values of this process, which the message counts.
+    """
+    mask = (partial.types == UNDECIDED) | ((partial.types == KindType.RATING) & np.isnan(partial.second))
+    if not mask[index].any():
+        return
+    if not mask.all():
+        selected = mask[index]
+        index, values = index[selected], values[selected]
+
+    if distinct_if_few(values, MAX_LEVELS + MAX_CODES) is not None:
+        distinct, counts = np.unique(values.astype(np.float64), return_counts=True)
+        if len(codes := find_codes(distinct, counts)):
+            raise _far_from_others(codes, distinct, None, local_values)
+        return
+    order = np.lexsort((values, index))
+    feature, value = index[order], values[order].astype(np.float64)
+    new = np.flatnonzero(np.append(True, (feature[1:] != feature[:-1]) | (value[1:] != value[:-1])))
+    counts = np.diff(np.append(new, len(value)))
+    feature, value = feature[new], value[new]
+    starts = np.flatnonzero(np.append(True, feature[1:] != feature[:-1]))
+    ends = np.append(starts[1:], len(feature))
+    few = (ends - starts >= 3) & (ends - starts <= MAX_LEVELS + MAX_CODES)
+    # Only the ends of a feature can be codes: most features are excluded by their gaps there.
+    widest = np.maximum.reduceat(
+        np.append(np.diff(value), 0.0) * np.append(np.diff(feature) == 0, False), starts
+    )
+    few &= (3 * widest >= value[ends - 1] - value[starts]) | (value[starts] < 0)
+    for start, end in zip(starts[few].tolist(), ends[few].tolist(), strict=True):
+        own = value[start:end]
+        if len(codes := find_codes(own, counts[start:end], cautious=True)):
+            raise _far_from_others(codes, own, features[int(feature[start])], local_values)
+
+
+def _far_from_others(
+    codes: NDArray[np.float64], distinct: NDArray[np.float64], feature: str | None, local_values: Floats
+) -> InputError:
+    """Return the error about ``codes`` among the ``distinct`` values of a feature, or of the whole table."""
+    count = global_count(int(np.isin(local_values, codes).sum()))
+    others, texts = distinct[~np.isin(distinct, codes)], [f"{code:.12g}" for code in codes]
+    values = f"the value {texts[0]}" if len(texts) == 1 else f"the values {' and '.join(texts)}"
+    of = "" if feature is None else f"feature {feature!r}: "
+    rating = as_option({feature: f"rating:{distinct[0]:.12g}:{distinct[-1]:.12g}"})
+    return InputError(
+        f"{of}{values} ({count} in the table) may be a code for missing values: the others go from"
+        f" {others[0]:.12g} to {others[-1]:.12g}; use {as_missing(codes.tolist())}, or, if it is a value,"
+        f" give its kind, as {rating} or {as_option({feature: 'real'})}"
+    )
+
+
+def _only_ones(what: str, binary: Mapping[str | None, str]) -> InputError:
+    """Return the error about 0/1 features without any 0, from which nothing can be learned."""
+    return InputError(
+        f"{what}: a model could only learn to predict 1 everywhere; if 0 was left out by mistake, add the"
+        f" zeros; {as_option(binary)} reads the values as they are"
+    )
+
+
+def _note_ones(kinds: Kinds, index: Positions, values: Floats) -> list[str]:
+    """Return a note if all values of the binary features are 1, as their kind was given explicitly."""
+    binary = (kinds.types == KindType.BINARY)[index]
+    if not binary.any() or not (values[binary] == 1).all():
+        return []
+    return ["all values of the binary features are 1: their predictions will be 1 everywhere"]
+
+
+def _infer(
+    partial: _PartialKinds, mask: NDArray[np.bool_], features: Names, index: Positions, values: Floats
+) -> None:
     """Infer the kinds of the features in ``mask``: one kind for all if possible, otherwise one for each."""
     if not mask.any():
         return
@@ -392,6 +476,8 @@ def _infer(partial: _PartialKinds, mask: NDArray[np.bool_], index: Positions, va
         index, values = index[selected], values[selected]
     distinct_values = distinct_if_few(values, MAX_LEVELS)
     if distinct_values is not None and np.isin(distinct_values, (0, 1)).all():
+        if 0 not in distinct_values and undecided.all() and len(values) >= _FITTABLE:
+            raise _only_ones("every value is 1", {None: "binary"})
         partial.assign(undecided, Kind.binary())
         return
     if distinct_values is not None and len(distinct_values) > 1:
@@ -400,6 +486,9 @@ def _infer(partial: _PartialKinds, mask: NDArray[np.bool_], index: Positions, va
             partial.assign(undecided, Kind.rating(float(distinct_values[0]), float(distinct_values[-1])))
             return
     binary, rating, low, high = infer_each(mask, index, values)
+    if binary.any() and (values[binary[index]] == 1).all():  # each has at least MAX_LEVELS observations
+        names = features.take(np.flatnonzero(binary))
+        raise _only_ones(f"every value of {join_names(names, 3)} is 1", {names[0]: "binary"})
     partial.assign(binary, Kind.binary())
     partial.types[rating] = KindType.RATING
     partial.first[rating], partial.second[rating] = low[rating], high[rating]

@@ -148,6 +148,7 @@ def read_long(source: Source, row: str, feature: str, value: str, time: str | No
     notes = [*rows.notes(), *features.notes()]
     if unused := [column for column in source.columns if column not in (row, feature, value, time)]:
         notes.append(f"{source.label}: columns not used: {join_names(unused)}")
+    notes += _note_missing(source)
     if nulls:
         notes.append(f"{source.label}: {nulls} lines without a value were not counted as observations")
     observations = _concatenate(source, rows, features.names, batches, notes, features.spellings)
@@ -187,6 +188,7 @@ def read_wide(
         f"{source.label}: read in the wide form, one column per feature; "
         f"{option_name('form', 'long')} reads the"
         " long form",
+        *_note_missing(source),
     ]
     return _concatenate(source, rows, features, batches, notes, {})
 
@@ -224,6 +226,11 @@ def _read_values(
         written = f" (it is written as {spellings})" if spellings else ""
         raise InputError(f"{source.label}: {axis} {repeated!r} has more than one value{written}; keep one")
     return values
+
+
+def _note_missing(source: Source) -> list[str]:
+    """Return a note on the codes for missing values, if there are any."""
+    return [f"{source.label}: values read as missing: {source.missing.describe()}"] if source.missing else []
 
 
 def _append(batches: Batches, *batch: NDArray[Any]) -> None:

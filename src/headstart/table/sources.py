@@ -26,6 +26,7 @@ from narwhals.exceptions import NarwhalsError
 
 from headstart.errors import InputError, UnknownNameError, did_you_mean, join_names, option_name
 from headstart.table.columns import category
+from headstart.table.missing import NO_CODES, MissingCodes
 from headstart.table.names import as_name
 
 __all__ = ["Source", "TextFormat", "is_text_file", "open_source"]
@@ -38,7 +39,7 @@ _WORDS = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "pipe": "|"}
 
 @dataclass(frozen=True)
 class TextFormat:
-    """The format of text files. A field that is None is detected or has its default.
+    """The format of text files, and codes for missing values. A field that is None has its default.
 
     Parameters
     ----------
@@ -48,6 +49,8 @@ class TextFormat:
         The decimal point of numbers, "." by default.
     encoding : str, optional
         The encoding, such as "latin-1"; UTF-8 by default.
+    missing : MissingCodes, default=NO_CODES
+        The observed values, in text files and frames, that stand for "not observed".
 
     Examples
     --------
@@ -61,6 +64,7 @@ class TextFormat:
     separator: str | None = None
     decimal: str | None = None
     encoding: str | None = None
+    missing: MissingCodes = NO_CODES
 
     def __post_init__(self) -> None:
         separator = self.separator
@@ -82,8 +86,8 @@ class TextFormat:
 
     @property
     def given(self) -> bool:
-        """Whether any field is set."""
-        return self != TextFormat()
+        """Whether any field is set that only text files have."""
+        return self != TextFormat(missing=self.missing)
 
     def separator_of(self, header: str, usual: str, wanted: Sequence[str]) -> str:
         """Return the separator of a file with this header.
@@ -128,6 +132,7 @@ class Source(ABC):
     label: str  # the name of the source in messages
     columns: tuple[str, ...]
     own_names: tuple[object, ...]  # the names of the columns in the source, before normalisation
+    missing: MissingCodes = NO_CODES  # values of ``numbers`` in ``batches`` that become null
 
     @abstractmethod
     def batches(self, names: Sequence[str], numbers: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -182,18 +187,22 @@ def _column_name(column: object) -> str:
 
 
 def convert_batch(
-    batch: pa.RecordBatch, names: Sequence[str], numbers: Sequence[str], label: str
+    batch: pa.RecordBatch, names: Sequence[str], numbers: Sequence[str], source: Source
 ) -> pa.RecordBatch:
-    """Order the columns, decode dictionaries in ``names`` and convert ``numbers`` to float64."""
+    """Order the columns, decode dictionaries in ``names`` and convert ``numbers`` to float64.
+
+    The codes for missing values of the ``source`` become null.
+    """
     columns = []
     for name in names:
         array = batch.column(name)
         columns.append(array.dictionary_decode() if pa.types.is_dictionary(array.type) else array)
     for name in numbers:
-        array, arrow_type = batch.column(name), batch.column(name).type
+        array = source.missing.to_null(batch.column(name))
+        arrow_type = array.type
         if not (is_number(arrow_type) or pa.types.is_boolean(arrow_type) or pa.types.is_null(arrow_type)):
             raise InputError(
-                f"{label}: column {name!r} contains {_content(array)}; observations must be numbers"
+                f"{source.label}: column {name!r} contains {_content(array)}; observations must be numbers"
             )
         columns.append(array.cast(pa.float64(), safe=False))
     return pa.record_batch(columns, names=[*names, *numbers])
@@ -253,6 +262,7 @@ class CsvSource(Source):
         """Read the header. ``usual`` is the separator that the file's name stands for."""
         self.label, self._path = str(path), path
         self._encoding, self._decimal = form.encoding or "utf-8", form.decimal or "."
+        self.missing = form.missing
         with self._explain_errors():
             with self._open() as file:
                 first_line = next((line for line in file if line.strip()), "")
@@ -269,12 +279,14 @@ class CsvSource(Source):
         convert = pa_csv.ConvertOptions(
             include_columns=list(types),
             column_types=types,
-            null_values=list(BLANKS),
+            null_values=[*BLANKS, *self.missing.texts],
             decimal_point=self._decimal,
         )
         with self._explain_errors(names, numbers):
             for batch in pa_csv.open_csv(self._path, *self._options(), convert):
-                yield batch.rename_columns([*names, *numbers])
+                columns = [batch.column(i) for i in range(len(names))]
+                columns += [self.missing.to_null(array) for array in batch.columns[len(names) :]]
+                yield pa.record_batch(columns, names=[*names, *numbers])
 
     def read(self, name: str) -> pa.Table:
         """Return the whole file, with inferred column types; names stay text."""
@@ -324,7 +336,8 @@ class CsvSource(Source):
                     counts = f"{len(fields)} fields where {len(self.columns)} were expected"
                     return f"line {line} has {counts}: {_short(self._separator.join(fields))!r}"
                 for column in numbers:
-                    if line > 1 and not _is_number(text := fields[positions[column]], self._decimal):
+                    text = fields[positions[column]]
+                    if line > 1 and text not in self.missing.texts and not _is_number(text, self._decimal):
                         record = ", ".join(f"{name} {fields[positions[name]]!r}" for name in names)
                         other = "," if self._decimal == "." else "."
                         hint = f"; use {option_name('decimal', other)}" if _is_number(text, other) else ""
@@ -364,7 +377,8 @@ class FrameSource(Source):
 
     label = "the frame"
 
-    def __init__(self, frame: Any, index: Sequence[str]) -> None:
+    def __init__(self, frame: Any, index: Sequence[str], missing: MissingCodes) -> None:
+        self.missing = missing
         levels = getattr(getattr(frame, "index", None), "names", [])
         if any(level in index for level in levels):  # the result of pivot or set_index
             frame = frame.reset_index()
@@ -382,7 +396,7 @@ class FrameSource(Source):
     def batches(self, names: Sequence[str], numbers: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield the columns in slices."""
         for batch in self._table([*names, *numbers], names).to_batches(BATCH):
-            yield convert_batch(batch, names, numbers, self.label)
+            yield convert_batch(batch, names, numbers, self)
 
     def read(self, name: str) -> pa.Table:
         """Return the whole frame."""
@@ -419,8 +433,10 @@ def _to_arrow(series: Any, column: str, has_names: bool) -> pa.Array | pa.Chunke
 class ParquetSource(Source):
     """A Parquet file, or some of its row groups. Only the requested columns are read."""
 
-    def __init__(self, path: Path, groups: Sequence[int] | None = None) -> None:
-        self.label, self._path, self._groups = str(path), path, groups
+    def __init__(
+        self, path: Path, missing: MissingCodes = NO_CODES, groups: Sequence[int] | None = None
+    ) -> None:
+        self.label, self.missing, self._path, self._groups = str(path), missing, path, groups
         with self._open() as file:
             self._name_columns(file.schema_arrow.names)
             self.group_sizes = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
@@ -432,15 +448,15 @@ class ParquetSource(Source):
             renamed = dict(zip(self.own(wanted), wanted, strict=True))
             for batch in file.iter_batches(BATCH, columns=list(renamed), row_groups=self._groups):
                 batch = batch.rename_columns([renamed[name] for name in batch.schema.names])
-                yield convert_batch(batch, names, numbers, self.label)
+                yield convert_batch(batch, names, numbers, self)
 
     def part(self, rank: int, size: int) -> Source:
         """Return some of the row groups."""
-        return ParquetSource(self._path, shares(self.group_sizes, size)[rank])
+        return self.only(shares(self.group_sizes, size)[rank])
 
     def only(self, groups: Sequence[int]) -> ParquetSource:
         """Return the same file with these row groups only."""
-        return ParquetSource(self._path, groups)
+        return ParquetSource(self._path, self.missing, groups)
 
     def read(self, name: str) -> pa.Table:  # noqa: ARG002 (a Parquet file stores its types)
         """Return the whole file."""
@@ -480,8 +496,8 @@ class ParquetFolder(Source):
     not count.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.label = str(path)
+    def __init__(self, path: Path, missing: MissingCodes) -> None:
+        self.label, self.missing = str(path), missing
         paths = sorted(file for file in path.iterdir() if not file.name.startswith((".", "_")))
         others = [file.name for file in paths if not (file.is_file() and file.name.lower().endswith(PARQUET))]
         if others:
@@ -492,7 +508,7 @@ class ParquetFolder(Source):
             )
         if not paths:
             raise InputError(f"{path} is a folder without .parquet files")
-        self._files = [ParquetSource(file) for file in paths]
+        self._files = [ParquetSource(file, missing) for file in paths]
         self.own_names, self.columns = self._files[0].own_names, self._files[0].columns
         for file in self._files[1:]:
             if set(file.columns) != set(self.columns):
@@ -536,20 +552,20 @@ def open_source(data: object, columns: Sequence[str] = (), form: TextFormat | No
     ``columns`` are the columns that will be needed: they may also be levels of a pandas index, and they
     help to detect the separator of a text file, whose ``form`` may be given, too.
     """
-    if not isinstance(data, str | os.PathLike):
-        return FrameSource(data, columns)
-    path = Path(data)
     form = form or TextFormat()
+    if not isinstance(data, str | os.PathLike):
+        return FrameSource(data, columns, form.missing)
+    path = Path(data)
     try:
         if _is_folder(path):
-            return ParquetFolder(path)
+            return ParquetFolder(path, form.missing)
         name = path.name.lower()
         if name.endswith((".csv", ".csv.gz")):
             return CsvSource(path, ",", form, columns)
         if name.endswith((".tsv", ".tsv.gz")):
             return CsvSource(path, "\t", form, columns)
         if name.endswith((".parquet", ".pq")):
-            return ParquetSource(path)
+            return ParquetSource(path, form.missing)
     except (OSError, ValueError) as error:  # ValueError: a path with a null character
         if isinstance(error, InputError):
             raise

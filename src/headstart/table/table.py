@@ -31,6 +31,7 @@ from headstart.table.cells import (
 from headstart.table.kind_inference import KindsLike
 from headstart.table.kinds import Kinds, require_representable
 from headstart.table.metadata import MetadataSchema
+from headstart.table.missing import MissingCodes, MissingLike
 from headstart.table.names import Names
 from headstart.table.reading import Columns, Form, assemble, sort_observations
 from headstart.table.sharding import global_count, global_sum, is_sharded
@@ -119,6 +120,7 @@ class Table:
         metadata_types: Mapping[str, str] | None = None,
         row_metadata_types: Mapping[str, str] | None = None,
         duplicates: Literal["error", "last", "mean"] = "error",
+        missing: MissingLike = None,
         encoders: Mapping[str, EncoderLike] | None = None,
         quiet: bool = False,
         separator: str | None = None,
@@ -161,6 +163,9 @@ class Table:
             The types of row metadata columns, as ``metadata_types``; there is no type custom for them.
         duplicates : {"error", "last", "mean"}, default="error"
             What to do if one (row, feature) has several different values.
+        missing : number, text or list of them, optional
+            Codes for missing values among the observations, as ``[-9, "refused"]``: a cell with one of them
+            is not observed.
         encoders : mapping of str to callable, optional
             {column: function}: the function maps a list of n values of this metadata column, such as paths
             of images, to an array (n, width). The column gets the type custom.
@@ -208,7 +213,7 @@ class Table:
                 metadata_types,
                 row_metadata_types,
                 duplicates,
-                TextFormat(separator, decimal, encoding),
+                TextFormat(separator, decimal, encoding, MissingCodes.of(missing)),
                 encoders,
                 Reporter(quiet),
             )
