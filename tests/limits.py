@@ -49,6 +49,8 @@ _PLACES = {
     "meta_training_features": "training.recipe:MIN_FEATURES_TO_META_TRAIN",
     "one_training_observations": "training.recipe:MIN_OBSERVATIONS_AT_ONCE",
     "network_margin": "training.recipe:_MARGIN",
+    # evaluate
+    "ranked_cells_per_block": "evaluate.rankings:_CELLS_AT_ONCE",
     # model
     "predicted_heads_per_block": "model.prediction:_HEADS_AT_ONCE",
     "journal_changes": "model.saving.folder:_MAX_CHANGES",

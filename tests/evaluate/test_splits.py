@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headstart.datasets import synthetic_mixed
+from headstart.datasets import synthetic_mixed, synthetic_ratings
 from headstart.errors import InputError, UnknownNameError
-from headstart.evaluate.splits import FeatureSplit, split_features
+from headstart.evaluate.splits import FeatureSplit, split_features, split_observations
 from headstart.table import Table
 from headstart.table.kinds import KindType
 from headstart.training.recipe import hide_scales
@@ -168,3 +168,19 @@ def test_a_part_with_no_real_to_learn_from_leaves_the_plain_scale():
     rest = np.setdiff1d(np.arange(9), real)
     hidden = hide_scales(table, FeatureSplit(rest, real[:1], real[1:]).train)
     assert {str(hidden.kinds[j]) for j in real} == {"real:0:1"}
+
+
+def test_the_newest_features_and_observations_are_held_out():
+    lines = {"row": [*"aabbccdd"], "feature": [*"xyxzyzxy"], "value": [1, 2, 3, 4, 5, 1, 2, 3],
+             "time": [0, 5, 1, 7, 6, 8, 9, 2]}  # fmt: skip
+    table = Table.read(pa.table(lines), kinds="rating:1:5", time="time")
+    split = split_features(table, test_share=1 / 3, by="time")
+    assert [table.features[i] for i in split.meta_test] == ["z"]
+    known, held_out = split_observations(table, 0.25, by_time=True)
+    assert sorted(held_out.times) == [8, 9]
+    assert len(known) == 6
+    assert known.features == held_out.features
+    with pytest.raises(InputError, match="by_time needs the times"):
+        split_observations(synthetic_ratings(20, 10, 0.5), by_time=True)
+    with pytest.raises(InputError, match="no feature metadata and no times"):
+        split_features(films(), by="time")

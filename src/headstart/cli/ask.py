@@ -444,6 +444,9 @@ def evaluate(
         str | None,
         typer.Option("--on", help="features or cells.", show_default="features, if any are new to the model"),
     ] = None,
+    by: Annotated[
+        str | None, typer.Option("--by", help="Score rankings by this criterion of recommend, too.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Decides which observations are contexts.", min=0)] = 0,
     reading: TableOptions,
     output: OutputOptions,
@@ -463,7 +466,7 @@ def evaluate(
     if reading.kind is None and len(kinds) == 1:  # held-out values must not be inferred as another kind
         reading = replace(reading, kind=[str(kinds[0])])
     table = reading.read(observations, quiet=True, metadata=metadata)
-    results = loaded.evaluate(table, numbers, on=on, random_state=seed)  # type: ignore[arg-type]
+    results = loaded.evaluate(table, numbers, on=on, by=by, random_state=seed)  # type: ignore[arg-type]
     lines = [
         {
             "metric": run.metric,

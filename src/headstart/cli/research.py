@@ -44,8 +44,14 @@ TestRows = Annotated[
     typer.Option(help="Share of the rows, at most 500, that is held out as new; 0 for none."),
 ]
 
+Ranking = Annotated[
+    bool,
+    typer.Option("--ranking", help="Score rankings, too; allows the methods popularity, item-knn and als."),
+]
+
 By = Annotated[
-    str | None, typer.Option(help="Metadata column: the features with the largest values are held out.")
+    str | None,
+    typer.Option(help="Metadata column, or time: the features of the largest values are held out."),
 ]
 
 
@@ -64,6 +70,7 @@ def benchmark(
     meta_share: MetaShare = None,
     by: By = None,
     test_rows: TestRows = 0.1,
+    ranking: Ranking = False,
     backbone: BackboneName = "factorisation",
     quiet: Quiet = False,
 ) -> None:
@@ -79,6 +86,7 @@ def benchmark(
     from headstart.adapters.base import adapter_names
     from headstart.backbones.base import backbone_config
     from headstart.evaluate import Benchmark, BenchmarkConfig, metric_table
+    from headstart.evaluate.metrics import MAIN_METRICS
     from headstart.evaluate.results import TESTS
     from headstart.progress import Reporter
 
@@ -91,12 +99,13 @@ def benchmark(
         meta_share=meta_share,
         by=by,
         test_rows=test_rows,
+        ranking=ranking,
         backbone=backbone_config(backbone),
     )
     config.check_methods()  # before the table is read, which can take long
     table = reading.read(observations, quiet=quiet, metadata=metadata, metadata_types=metadata_type)
     results = Benchmark(table, config, name=observations.name).run(out, Reporter(quiet))
-    for test, metric in product(TESTS, ("rmse", "auroc")):
+    for test, metric in product(TESTS, MAIN_METRICS):
         if metric in results.metrics_of(test):
             errors = metric_table(results, metric, test)
             lines = [(method, *cells) for method, cells in errors.cells.items()]

@@ -4,6 +4,8 @@ from headstart.evaluate.benchmark import Benchmark, BenchmarkConfig
 from headstart.evaluate.kshot import KShotTest, RowTest, Targets
 from headstart.evaluate.metrics import METRICS, Metric, Score, score
 from headstart.evaluate.plots import MissingMatplotlibError, plot_kshot
+from headstart.evaluate.rankings import Lists, score_lists
+from headstart.evaluate.references import REFERENCES
 from headstart.evaluate.reports import html_report, markdown_report
 from headstart.evaluate.results import (
     Curve,
@@ -15,15 +17,17 @@ from headstart.evaluate.results import (
     time_adapters,
     timing_table,
 )
-from headstart.evaluate.splits import FeatureSplit, split_features
+from headstart.evaluate.splits import FeatureSplit, split_features, split_observations
 
 __all__ = [
     "METRICS",
+    "REFERENCES",
     "Benchmark",
     "BenchmarkConfig",
     "Curve",
     "FeatureSplit",
     "KShotTest",
+    "Lists",
     "Metric",
     "MissingMatplotlibError",
     "Results",
@@ -38,7 +42,9 @@ __all__ = [
     "metric_table",
     "plot_kshot",
     "score",
+    "score_lists",
     "split_features",
+    "split_observations",
     "time_adapters",
     "timing_table",
 ]

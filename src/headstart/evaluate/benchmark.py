@@ -19,12 +19,19 @@ from pydantic import Field, ValidationError
 from headstart.adapters.base import ADAPTERS, Adapter, AdapterConfig, adapter_config
 from headstart.backbones.base import AnyBackbone, Backbone
 from headstart.config import Config
-from headstart.errors import InputError, UnknownNameError, did_you_mean, join_names
+from headstart.errors import InputError, UnknownNameError, did_you_mean, for_user, join_names
 from headstart.evaluate.kshot import KShotTest, check_shots
 from headstart.evaluate.plots import MissingMatplotlibError, plot_kshot
+from headstart.evaluate.references import REFERENCES
 from headstart.evaluate.reports import html_report, markdown_report
 from headstart.evaluate.results import Results, Run, Timing, time_adapters
-from headstart.evaluate.scoring import HeldOutRows, score_adapter, score_rows
+from headstart.evaluate.scoring import (
+    HeldOutRows,
+    relevant_cells,
+    score_adapter,
+    score_reference,
+    score_rows,
+)
 from headstart.evaluate.splits import FeatureSplit, draw_rows, split_features, split_rows, usable_row_shots
 from headstart.files import read_json, write_bytes, write_json
 from headstart.parallel import thread_pool
@@ -57,7 +64,8 @@ class BenchmarkConfig(Config):
     Parameters
     ----------
     methods : tuple of str
-        ``"auto"`` for the default of ``fit``, or names of adapters such as ``"knn-10"``; each once.
+        ``"auto"`` for the default of ``fit``, names of adapters such as ``"knn-10"``, or, if rankings are
+        scored, the references ``"popularity"``, ``"item-knn"`` and ``"als"``; each once.
     shots : tuple of int
         Numbers of observations in the context of a held-out feature.
     splits : int
@@ -78,6 +86,9 @@ class BenchmarkConfig(Config):
     row_shots : tuple of int
         Numbers of observations in the context of a held-out row. Numbers that leave half of the rows without
         a target are dropped.
+    ranking : bool, default=False
+        Whether to score rankings, too: all rows for each new feature, and all known features for each new
+        row (see ``score_lists``).
     backbone : str, dict or BackboneConfig
         Name or settings of the backbone.
     pretraining : PretrainingConfig
@@ -102,6 +113,7 @@ class BenchmarkConfig(Config):
     by: str | None = None
     test_rows: float = Field(0.1, ge=0, lt=1)
     row_shots: tuple[int, ...] = (0, 1, 2, 4, 8, 16)
+    ranking: bool = False
     backbone: AnyBackbone = Field("factorisation", validate_default=True)
     pretraining: PretrainingConfig = PretrainingConfig()
     metatraining: MetaTrainingConfig = MetaTrainingConfig()
@@ -114,6 +126,7 @@ class BenchmarkConfig(Config):
     def to_json(self) -> dict[str, Any]:
         """Return the settings as plain JSON, without unused ones."""
         unused = set() if self.test_rows else {"test_rows", "row_shots"}
+        unused |= set() if self.ranking else {"ranking"}
         settings = self.model_dump(mode="json", exclude={"pretraining", "metatraining", *unused})
         for part in ("pretraining", "metatraining"):  # methods choose the values that are not set
             settings[part] = getattr(self, part).model_dump(mode="json", exclude_unset=True)
@@ -122,7 +135,11 @@ class BenchmarkConfig(Config):
     def check_methods(self) -> None:
         """Refuse unknown and repeated methods, and settings of unknown adapters."""
         for method in self.methods:
-            if method != AUTO:
+            if method in REFERENCES and not self.ranking:
+                raise InputError(
+                    f"{method!r} only ranks; score rankings with {for_user('ranking=True', '--ranking')}"
+                )
+            if method != AUTO and method not in REFERENCES:
                 self.method(method, self.seed)  # raises an error if the name is unknown
         if AUTO in self.methods and self.meta_share is not None:
             raise InputError("with a meta_share the methods must be named; 'auto' trains on all features")
@@ -270,13 +287,19 @@ class Benchmark:
         timings: list[Timing] = []
         used: dict[str, Any] = {}
         for trained, link in self._train(table, split, recipe, number, folder, reporter):
-            new_runs, new_timings = _score(trained, *build_tests(link), number, reporter)
+            new_runs, new_timings = _score(trained, *build_tests(link), number, reporter, config.ranking)
             runs += new_runs
             timings += new_timings
             adapters = {name: (part.adapter, part.metatraining) for name, part in trained.adapters.items()}
             used |= used_settings(trained.backbone, config.pretraining, adapters)
             if keep is not None:
                 keep(number, table, split, recipe.revised(binary_link=link), trained)
+        references = [method for method in config.methods if method in REFERENCES]
+        if references:
+            known = relevant_cells(feature_batch(table.with_features(split.train))).transpose()
+            for method in references:
+                reporter.say(f"Scoring {method}")
+                runs += score_reference(method, REFERENCES[method](known), test, rows, number)
         return SplitOutcome(split=number, facts=facts, used=used, runs=tuple(runs), timings=tuple(timings))
 
     def _train(
@@ -297,7 +320,8 @@ class Benchmark:
             return folder.checkpoint(number, part)
 
         config, seed = self.config, recipe.random_state
-        named = {method: config.method(method, seed) for method in config.methods if method != AUTO}
+        adapters = [method for method in config.methods if method != AUTO and method not in REFERENCES]
+        named = {method: config.method(method, seed) for method in adapters}
         if named:
             with thread_pool():
                 trained = train(
@@ -344,7 +368,12 @@ class Benchmark:
 
 
 def _score(
-    trained: TrainedParts, test: KShotTest, rows: HeldOutRows | None, number: int, reporter: Reporter
+    trained: TrainedParts,
+    test: KShotTest,
+    rows: HeldOutRows | None,
+    number: int,
+    reporter: Reporter,
+    ranking: bool,
 ) -> tuple[list[Run], list[Timing]]:
     """Score and time the trained methods on the tests of split ``number``."""
     adapters = {method: part.adapter for method, part in trained.adapters.items()}
@@ -355,10 +384,11 @@ def _score(
         for method, part in trained.adapters.items():
             times = {timing.shots: timing for timing in timings if timing.method == method}
             runs += score_adapter(
-                method, part.adapter, trained.knowledge, test, part.calibration, times, split=number
-            )
+                method, part.adapter, trained.knowledge, test, part.calibration, times, number,
+                ranking=ranking,
+            )  # fmt: skip
             if rows is not None:
-                runs += score_rows(method, trained, rows, number)
+                runs += score_rows(method, trained, rows, number, ranking=ranking)
             bar.step(method)
     return runs, timings
 

@@ -16,6 +16,7 @@ from headstart.core.likelihood import Likelihood
 from headstart.core.predictive import Predictive, predict_cells
 from headstart.core.types import FeatureBatch, Heads, RowStates
 from headstart.errors import InputError, join_names
+from headstart.evaluate.rankings import Lists, is_relevant
 from headstart.table import Table
 from headstart.table.cells import Cells
 from headstart.table.kinds import Kinds
@@ -203,6 +204,11 @@ class KShotTest(Targets):
             raise InputError(f"this test has contexts of 0 to {self.shots[-1]} shots; got {shots}")
         return self._batch.observing(self._nested.first(shots))
 
+    def lists(self) -> Lists:
+        """Return one list of rows per tested feature: relevant targets, without the largest context."""
+        relevant = is_relevant(self.targets.values, self.modelled[self.lines])
+        return Lists(self.targets.keep(relevant), self._nested.first(self.shots[-1]))
+
 
 NEW_CELL_SHOTS = 4  # observations of the feature and of the row, in the test of new features at new rows
 
@@ -267,6 +273,7 @@ class RowTest(Targets):
         )
         self.shots, self.left_out = nested.shots, nested.left_out
         self.rows: Tensor = nested.tested  # (tested,): positions in the table
+        self._types = torch.from_numpy(table.kinds.types)
         by_feature = nested.targets().transpose()
         self.features: Tensor = by_feature.counts.nonzero().squeeze(1)
         positions = self.features.numpy()
@@ -281,6 +288,12 @@ class RowTest(Targets):
         if not 0 <= shots <= self.shots[-1]:
             raise InputError(f"this test describes rows by 0 to {self.shots[-1]} observations; got {shots}")
         return self._nested.first(shots)
+
+    def lists(self) -> Lists:
+        """Return one list of features per tested row: relevant targets, without the largest context."""
+        targets = self._nested.targets()
+        relevant = is_relevant(targets.values, self._types[targets.index])
+        return Lists(targets.keep(relevant), self._nested.first(self.shots[-1]))
 
 
 def new_cell_targets(table: Table, kinds: Kinds, rows: RowTest, features: KShotTest) -> Targets | None:

@@ -49,7 +49,17 @@ METRICS: dict[str, Metric] = {
     "log_loss": Metric("Log-loss", "lower"),
     "log_loss_per_feature": Metric("Log-loss, averaged over features", "lower"),
     "ece": Metric("Expected calibration error", "lower"),
+    "ndcg@10": Metric("NDCG@10", "higher"),
+    "ndcg@50": Metric("NDCG@50", "higher"),
+    "recall@10": Metric("Recall@10", "higher"),
+    "recall@50": Metric("Recall@50", "higher"),
+    "map": Metric("Mean average precision", "higher"),
+    "mrr": Metric("Mean reciprocal rank", "higher"),
+    "coverage@10": Metric("Share of candidates among the first 10 of any list", "higher"),
 }
+
+
+MAIN_METRICS = ("rmse", "auroc", "ndcg@10")  # those that pictures and the command line show first
 
 
 class Score(NamedTuple):

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headstart.errors import HeadstartError, InputError, did_you_mean
-from headstart.evaluate.metrics import METRICS, Metric
+from headstart.evaluate.metrics import MAIN_METRICS, METRICS, Metric
 from headstart.evaluate.results import Curve, Results, Test
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def plot_kshot(results: Results, metrics: Sequence[str] | None = None, *, dark: 
     results : Results
         The numbers to draw.
     metrics : sequence of str, optional
-        Names of the metrics, see ``METRICS``. By default ``"rmse"`` and ``"auroc"``, if the
+        Names of the metrics, see ``METRICS``. By default those of ``MAIN_METRICS``, if the
         results have them.
     dark : bool
         Whether to draw on a dark background.
@@ -169,7 +169,7 @@ def plot_kshot(results: Results, metrics: Sequence[str] | None = None, *, dark: 
     b'\x89PNG'
     """
     available = results.metrics
-    chosen = list(metrics) if metrics else [name for name in ("rmse", "auroc") if name in available]
+    chosen = list(metrics) if metrics else [name for name in MAIN_METRICS if name in available]
     chosen = chosen or available[:1]
     for name in chosen:
         if name not in available:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from headstart.evaluate.metrics import MAIN_METRICS
 from headstart.evaluate.plots import MissingMatplotlibError, plot_kshot
 from headstart.evaluate.results import (
     TESTS,
@@ -18,8 +19,6 @@ from headstart.evaluate.results import (
     metric_table,
     timing_table,
 )
-
-_MAIN = ("rmse", "auroc")
 
 _STYLE = """
 :root { color-scheme: light dark; --paper: #ffffff; --ink: #222222; --soft: #666666; --line: #dddddd;
@@ -94,7 +93,7 @@ def numbers(results: Results, timings: Sequence[Timing] = ()) -> list[str]:
     folded: list[str] = []
     for test in TESTS:
         metrics = results.metrics_of(test)
-        main = [name for name in _MAIN if name in metrics] or metrics[:1]
+        main = [name for name in MAIN_METRICS if name in metrics] or metrics[:1]
         shown += [table_section(metric_table(results, name, test)) for name in main]
         rest = [name for name in metrics if name not in main]
         folded += [table_section(metric_table(results, name, test), folded=True) for name in rest]

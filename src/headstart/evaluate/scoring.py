@@ -12,14 +12,16 @@ from torch import Tensor
 
 from headstart.adapters.base import Adapter
 from headstart.core.likelihood import Likelihood
-from headstart.core.predictive import Predictive
+from headstart.core.predictive import Predictive, predict_grid
 from headstart.core.types import FeatureBatch, Heads, Knowledge, RowStates
 from headstart.errors import InputError
 from headstart.evaluate.kshot import NEW_CELL_SHOTS, KShotTest, RowTest, Targets, new_cell_targets
 from headstart.evaluate.metrics import Score, score
+from headstart.evaluate.rankings import is_relevant, score_lists
+from headstart.evaluate.references import Reference
 from headstart.evaluate.results import Run, Timing
 from headstart.evaluate.splits import FeatureSplit
-from headstart.table import Table
+from headstart.table import Cells, Table
 from headstart.table.kinds import KindType
 from headstart.training.calibration import USUAL_LEVEL, Calibration
 from headstart.training.recipe import TrainedParts, feature_batch, modelled_table
@@ -35,15 +37,24 @@ def score_adapter(
     calibration: Calibration | None,
     times: Mapping[int, Timing],
     split: int = 0,
+    *,
+    ranking: bool = False,
 ) -> list[Run]:
     """Score ``adapter`` under the name ``method`` at every number of shots of ``test``.
 
-    ``times`` has the time per head by shots. Without a ``calibration`` intervals are not scored.
+    ``times`` has the time per head by shots. Without a ``calibration`` intervals are not scored. With
+    ``ranking``, the ranking of all rows for each feature is scored, too.
     """
     with torch.no_grad():
         states = adapter.refine(knowledge.states)
-    heads = partial(heads_of, adapter, states=states)
-    return score_heads(method, heads, states, knowledge.likelihood, test, calibration, times, split)
+    heads, likelihood = partial(heads_of, adapter, states=states), knowledge.likelihood
+
+    def rank(made: Heads, context: FeatureBatch) -> Callable[[slice], Tensor]:
+        return rows_for(made, states, context.kinds, likelihood)
+
+    return score_heads(
+        method, heads, states, likelihood, test, calibration, times, split, rank if ranking else None
+    )
 
 
 def score_heads(
@@ -55,16 +66,21 @@ def score_heads(
     calibration: Calibration | None,
     times: Mapping[int, Timing],
     split: int = 0,
+    rank: Callable[[Heads, FeatureBatch], Callable[[slice], Tensor]] | None = None,
 ) -> list[Run]:
     """Score ``heads``, a function from contexts to heads, at every number of shots of ``test``.
 
-    ``states`` are the row states, refined for these heads.
+    ``states`` are the row states, refined for these heads. ``rank`` makes a function as ``rows_for`` does,
+    from heads and their contexts, if rankings are scored, too.
     """
     runs = []
     for shots in test.shots:
         context = test.context(shots)
-        predictive = test.predict(heads(context), states, likelihood)
+        made = heads(context)
+        predictive = test.predict(made, states, likelihood)
         scores = score_targets(test, predictive, context.shots, calibration)
+        if rank is not None:
+            scores |= score_lists(rank(made, context), test.lists())
         ms = round(times[shots].ms_per_feature, 6) if shots in times else None
         runs += runs_of(scores, split, method, shots, ms_per_feature=ms)
     return runs
@@ -83,6 +99,58 @@ def score_targets(
         mean = torch.where(test.kinds == KindType.BINARY, corrected, mean)
     ranking = predictive.mean.double().numpy()
     return score(test.truth, test.unscaled(mean), test.lines.numpy(), kinds, std, ranking)
+
+
+def rows_for(
+    heads: Heads, states: RowStates, kinds: Tensor, likelihood: Likelihood
+) -> Callable[[slice], Tensor]:
+    """Return a function that scores all rows for a slice of ``heads``: (heads of the slice, rows)."""
+
+    @torch.no_grad()
+    def scores(part: slice) -> Tensor:
+        return predict_grid(heads.take(part), states, kinds[part], likelihood).mean.T
+
+    return scores
+
+
+def features_for(
+    heads: Heads, states: RowStates, kinds: Tensor, likelihood: Likelihood
+) -> Callable[[slice], Tensor]:
+    """Return a function that scores all ``heads`` for a slice of rows: (rows of the slice, heads)."""
+
+    @torch.no_grad()
+    def scores(part: slice) -> Tensor:
+        return predict_grid(heads, states.take(part), kinds, likelihood).mean
+
+    return scores
+
+
+def score_reference(
+    method: str, reference: Reference, test: KShotTest, rows: HeldOutRows | None, split: int = 0
+) -> list[Run]:
+    """Score the rankings of a reference method on new features and, unless ``rows`` is None, new rows."""
+    runs = []
+    for shots in test.shots:
+        scored = reference.rank_rows(relevant_cells(test.context(shots)))
+        runs += runs_of(score_lists(partial(_take, scored), test.lists()), split, method, shots)
+    if rows is None:
+        return runs
+    for shots in rows.rows.shots:
+        context, kinds = rows.rows.context(shots), rows.all_known.kinds
+        context = context.keep(is_relevant(context.values, kinds[context.index]))
+        scored = reference.rank_features(context)
+        runs += runs_of(score_lists(partial(_take, scored), rows.rows.lists()), split, method, None, shots)
+    return runs
+
+
+def relevant_cells(batch: FeatureBatch) -> Cells:
+    """Return the relevant observations of features, one line per feature."""
+    cells = batch.cells
+    return cells.keep(is_relevant(cells.values, batch.kinds[cells.lines]))
+
+
+def _take(scores: Tensor, part: slice) -> Tensor:
+    return scores[part]
 
 
 def runs_of(
@@ -121,10 +189,15 @@ def heads_of(adapter: Adapter, context: FeatureBatch, states: RowStates) -> Head
 class HeldOutRows:
     """The tests of held-out rows in one split, for models with one binary link."""
 
-    known: FeatureBatch  # the known features with a target, with all their training observations
+    all_known: FeatureBatch  # the known features, with all their training observations
     rows: RowTest  # the held-out rows at known features
     new: KShotTest  # the new features
     both: Targets | None  # the cells of held-out rows and new features, if there are any
+
+    @property
+    def known(self) -> FeatureBatch:
+        """The known features with a target, with all their training observations."""
+        return self.all_known.take(self.rows.features)
 
     @classmethod
     def of(
@@ -148,7 +221,7 @@ class HeldOutRows:
             return None
         rows = RowTest(known_features, held_out.kinds.take(split.train), row_shots, seed)
         batch = feature_batch(modelled_table(table, link).with_features(split.train))
-        known = replace(batch, known=torch.arange(len(batch))).take(rows.features)
+        known = replace(batch, known=torch.arange(len(batch)))
         new_features, new_kinds = (
             modelled.with_features(split.meta_test),
             held_out.kinds.take(split.meta_test),
@@ -157,8 +230,13 @@ class HeldOutRows:
 
 
 @torch.no_grad()
-def score_rows(method: str, trained: TrainedParts, test: HeldOutRows, split: int = 0) -> list[Run]:
-    """Score ``method`` on new rows at every number of observations, and on new features at new rows."""
+def score_rows(
+    method: str, trained: TrainedParts, test: HeldOutRows, split: int = 0, *, ranking: bool = False
+) -> list[Run]:
+    """Score ``method`` on new rows at every number of observations, and on new features at new rows.
+
+    With ``ranking``, the ranking of all known features for each row is scored, too.
+    """
     part, knowledge, rows = trained.adapters[method], trained.knowledge, test.rows
     adapter, calibration, likelihood = part.adapter, part.calibration, knowledge.likelihood
     trained_states = adapter.refine(knowledge.states)
@@ -166,11 +244,16 @@ def score_rows(method: str, trained: TrainedParts, test: HeldOutRows, split: int
     def states(shots: int) -> RowStates:
         return adapter.refine(trained.backbone.states(rows.context(shots)))
 
-    heads = known_heads(adapter, knowledge, test.known, trained_states)
+    known = test.all_known if ranking else test.known
+    all_heads = known_heads(adapter, knowledge, known, trained_states)
+    heads = all_heads.take(rows.features) if ranking else all_heads
     runs = []
     for shots in rows.shots:
-        predictive = rows.predict(heads, states(shots), likelihood)
+        now = states(shots)
+        predictive = rows.predict(heads, now, likelihood)
         scores = score_targets(rows, predictive, test.known.shots, calibration)
+        if ranking:
+            scores |= score_lists(features_for(all_heads, now, known.kinds, likelihood), rows.lists())
         runs += runs_of(scores, split, method, None, shots)
     if test.both is not None:
         context = test.new.context(NEW_CELL_SHOTS)

@@ -12,6 +12,8 @@ from headstart.errors import InputError, UnknownNameError, did_you_mean, for_use
 from headstart.evaluate.kshot import check_shots
 from headstart.table import Table
 
+_TIME = "time"  # the name that splits features by their first observation
+
 
 @dataclass(frozen=True)
 class FeatureSplit:
@@ -45,7 +47,8 @@ def split_features(
     by : str, optional
         Metadata column of numbers or dates, such as the year. The features with the smallest values
         train the backbone, features with the largest are held out. Features with equal values are in
-        random order. A feature without a value counts as the oldest.
+        random order. A feature without a value counts as the oldest. ``"time"`` is the time of a feature's
+        first observation, unless a metadata column has this name.
 
     Returns
     -------
@@ -96,9 +99,14 @@ def _count(number: float) -> int:
 
 def _column_numbers(table: Table, by: str) -> NDArray[np.float64]:
     """Return the metadata column ``by`` as numbers; a missing value is smaller than all others."""
+    names = [] if table.metadata is None else table.metadata.column_names
+    if by == _TIME and by not in names and table.times is not None:
+        first = np.full(len(table.features), np.inf)
+        np.minimum.at(first, table.feature_index, table.times)
+        return np.where(np.isfinite(first), first, -np.inf)
     if table.metadata is None:
-        raise InputError(f"cannot split by {by!r}: the table has no feature metadata")
-    names = table.metadata.column_names
+        times = " and no times" if by == _TIME else ""
+        raise InputError(f"cannot split by {by!r}: the table has no feature metadata{times}")
     if by not in names:
         raise UnknownNameError(
             f"cannot split by {by!r}: there is no such metadata column{did_you_mean(by, names)}"
@@ -110,6 +118,62 @@ def _column_numbers(table: Table, by: str) -> NDArray[np.float64]:
         raise InputError(f"cannot split by {by!r}: it holds {column.type}, not numbers or dates")
     numbers = column.cast(pa.float64()).to_numpy()
     return np.where(np.isnan(numbers), -np.inf, numbers)
+
+
+def split_observations(
+    table: Table, share: float = 0.1, seed: int = 0, *, by_time: bool = False
+) -> tuple[Table, Table]:
+    """Split the observations of a table into known ones and held-out ones.
+
+    Parameters
+    ----------
+    table : Table
+        The table whose observations are split.
+    share : float, default=0.1
+        Share of the observations that is held out.
+    seed : int, default=0
+        Seed of the random order.
+    by_time : bool, default=False
+        Whether to hold out the newest observations instead of random ones.
+
+    Returns
+    -------
+    known, held_out : Table
+        Tables of the same rows and features.
+
+    Raises
+    ------
+    InputError
+        If the share is not between 0 and 1, or if ``by_time`` and the table has no times.
+
+    Examples
+    --------
+    >>> from headstart.datasets import synthetic_ratings
+    >>> known, held_out = split_observations(synthetic_ratings(20, 10, 0.5), share=0.2)
+    >>> len(known), len(held_out)
+    (80, 20)
+    """
+    if not 0 < share < 1:
+        raise InputError(f"share must be between 0 and 1; got {share!r}")
+    order = np.random.default_rng(seed).permutation(len(table))
+    if by_time:
+        if table.times is None:
+            raise InputError("by_time needs the times of observations; read the table with time=")
+        order = order[np.argsort(table.times[order], kind="stable")]
+    known = np.zeros(len(table), dtype=bool)
+    known[order[: len(order) - _count(share * len(order))]] = True
+    return _select_observations(table, known), _select_observations(table, ~known)
+
+
+def _select_observations(table: Table, selected: NDArray[np.bool_]) -> Table:
+    return replace(
+        table,
+        row_index=table.row_index[selected],
+        feature_index=table.feature_index[selected],
+        values=table.values[selected],
+        times=None if table.times is None else table.times[selected],
+        weights=None if table.weights is None else table.weights[selected],
+    )
 
 
 MAX_TEST_ROWS = 500  # more would take observations from training, with little gain in precision

@@ -6,7 +6,7 @@ cells are predicted. ``evaluate`` is the implementation of ``Headstart.evaluate`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -16,12 +16,15 @@ from numpy.typing import NDArray
 from headstart.core.types import FeatureBatch, Heads
 from headstart.errors import InputError, for_user, join_names, option_name
 from headstart.evaluate.kshot import KShotTest
-from headstart.evaluate.metrics import score
+from headstart.evaluate.metrics import Score, score
+from headstart.evaluate.rankings import Lists, is_relevant, score_lists
 from headstart.evaluate.results import Results, Run
 from headstart.evaluate.scoring import score_heads
 from headstart.model.prediction import predict_features
+from headstart.model.ranking import By, Candidates, Criterion, TargetRow, observed_slots, scores
 from headstart.model.state import ModelState
 from headstart.table import Cells, Kinds, Names, Table
+from headstart.table.cells import offsets
 from headstart.table.kinds import KindType
 
 On = Literal["features", "cells"]
@@ -30,7 +33,13 @@ _FEATURES_AT_ONCE = 1024  # new features that the adapter reads at once, which b
 
 
 def evaluate(
-    fitted: ModelState, table: Table, shots: Sequence[int], on: On | None, seed: int, what: str
+    fitted: ModelState,
+    table: Table,
+    shots: Sequence[int],
+    on: On | None,
+    seed: int,
+    what: str,
+    by: By | None = None,
 ) -> Results:
     """Score the model on the features of a table that are not in it, or on cells of its own features.
 
@@ -48,7 +57,11 @@ def evaluate(
         The seed that chooses the contexts of new features.
     what : str
         The name of the caller in error messages.
+    by : str, optional
+        The criterion of the rankings to score: of all rows for new features, and of all unobserved features
+        for the rows of cells. By default no rankings are scored.
     """
+    criterion = None if by is None else Criterion(by)
     if on not in (None, "features", "cells"):
         raise InputError(f"{option_name('on')} must be 'features' or 'cells'; got {on!r}")
     is_known = np.array([name in fitted.catalogue for name in table.features], dtype=bool)
@@ -79,8 +92,8 @@ def evaluate(
         "unknown_rows": int((positions < 0).sum()),
     }
     if on == "cells":
-        return _evaluate_cells(fitted, table, rows, columns, values, facts, what)
-    return _evaluate_new_features(fitted, table, rows, columns, values, facts, shots, seed)
+        return _evaluate_cells(fitted, table, rows, columns, values, facts, what, criterion)
+    return _evaluate_new_features(fitted, table, rows, columns, values, facts, shots, seed, criterion)
 
 
 def _evaluate_new_features(
@@ -92,6 +105,7 @@ def _evaluate_new_features(
     facts: dict[str, Any],
     shots: Sequence[int],
     seed: int,
+    criterion: Criterion | None,
 ) -> Results:
     """Compute the k-shot curve of features that are not in the model.
 
@@ -124,8 +138,32 @@ def _evaluate_new_features(
             ]
         )
 
+    tested_types = types[test.features]
+
+    def rank(heads: Heads, context: FeatureBatch) -> Callable[[slice], torch.Tensor]:
+        def rows_of(part: slice) -> torch.Tensor:
+            candidates = Candidates(
+                heads.take(part),
+                tested_types[part],
+                context.kinds[part],
+                context.shots[part],
+                torch.unique(tested_types),
+            )
+            return scores(fitted, criterion or Criterion(), candidates, fitted.states).T
+
+        return rows_of
+
     likelihood = fitted.knowledge.likelihood
-    runs = score_heads(name, adapt, fitted.states, likelihood, test, fitted.calibration, {})
+    runs = score_heads(
+        name,
+        adapt,
+        fitted.states,
+        likelihood,
+        test,
+        fitted.calibration,
+        {},
+        rank=None if criterion is None else rank,
+    )
     facts = {**facts, "tested": len(test), "left_out": test.left_out}
     return Results(
         data=facts, settings={"methods": [name], "shots": list(test.shots), "seed": seed}, runs=runs
@@ -167,6 +205,7 @@ def _evaluate_cells(
     values: NDArray[np.float64],
     facts: dict[str, Any],
     what: str,
+    criterion: Criterion | None,
 ) -> Results:
     """Compute the error of current heads, at cells that neither the features nor the rows have observed.
 
@@ -191,11 +230,46 @@ def _evaluate_cells(
     kinds = np.array([feature.kind.type for feature in features])[columns[cells]]
     shots = np.array([feature.shots for feature in features])[columns[cells]]
     name, median_shots = fitted.settings.chosen_adapter.name, int(np.median(shots))
-    scores = score(values[cells], np.concatenate(means), columns[cells], kinds, np.concatenate(stds))
+    metrics = score(values[cells], np.concatenate(means), columns[cells], kinds, np.concatenate(stds))
+    if criterion is not None:
+        slots = np.array(fitted.catalogue.slots(table.features), dtype=np.int64)
+        scaled = torch.from_numpy(table.kinds.scale(values[cells], columns[cells]))
+        relevant = is_relevant(scaled, torch.from_numpy(kinds)).numpy()
+        metrics |= _score_features_for_rows(
+            fitted, rows[cells][relevant], slots[columns[cells][relevant]], criterion
+        )
     runs = [
         Run(split=0, method=name, shots=median_shots, metric=metric, value=result.value,
             features=result.features, targets=result.targets)
-        for metric, result in scores.items()
+        for metric, result in metrics.items()
     ]  # fmt: skip
     facts = {**facts, "tested": len(cells), "left_out": len(values) - len(cells)}
     return Results(data=facts, settings={"methods": [name], "shots": [median_shots]}, runs=runs)
+
+
+def _score_features_for_rows(
+    fitted: ModelState, rows: NDArray[np.int64], slots: NDArray[np.int64], criterion: Criterion
+) -> dict[str, Score]:
+    """Score the ranking of all features that a row has not observed, for the rows of relevant cells.
+
+    Relevant cell i is that of the model's row ``rows[i]`` and of the feature stored in ``slots[i]``.
+    """
+    columns = fitted.catalogue.columns
+    used = columns.used_slots
+    positions = np.full(len(columns.positions), -1)
+    positions[used] = np.arange(len(used))
+    listed, lines = np.unique(rows, return_inverse=True)
+    pairs = torch.from_numpy(lines), torch.from_numpy(positions[slots])
+    relevant = Cells.from_pairs(*pairs, torch.ones(len(rows)), len(listed), len(used))
+    observed = [
+        positions[observed_slots(fitted, columns, TargetRow(fitted.rows[row], int(row)))] for row in listed
+    ]
+    counts = torch.tensor([len(each) for each in observed], dtype=torch.int64)
+    index = torch.from_numpy(np.concatenate(observed))
+    excluded = Cells(offsets(counts), index, torch.ones(len(index)), len(used))
+    candidates = Candidates.at(fitted, columns, torch.from_numpy(used))
+
+    def features_of(part: slice) -> torch.Tensor:
+        return scores(fitted, criterion, candidates, fitted.roster.take(listed[part]))
+
+    return score_lists(features_of, Lists(relevant, excluded))

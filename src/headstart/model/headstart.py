@@ -775,6 +775,7 @@ class Headstart:
         shots: Sequence[int] = (0, 1, 2, 4, 8, 16, 32),
         *,
         on: On | None = None,
+        by: By | None = None,
         random_state: int = 0,
         **options: Unpack[ReadOptions],
     ) -> Results:
@@ -792,6 +793,11 @@ class Headstart:
         on : {"features", "cells"}, default=None
             The test: new features, or cells of features of the model. By default new features, if the table
             has any.
+        by : str, default=None
+            The criterion of ``recommend`` and ``audience`` whose rankings to score, such as ``"mean"``: NDCG,
+            recall, mean average precision, mean reciprocal rank and coverage. Ones and ratings from three
+            quarters of their scale upwards are relevant. For new features all rows are ranked; for
+            cells, all features that the row has not observed. By default no rankings are scored.
         random_state : int, default=0
             The seed that chooses the contexts.
         **options
@@ -818,7 +824,7 @@ class Headstart:
         if not isinstance(table, Table) and len(fitted.kinds) == 1:
             options.setdefault("kinds", str(fitted.kinds[0]))  # few values may look like another kind
         table = as_table(table, "evaluate()", options, quiet=True)
-        return evaluate(fitted, table, shots, on, random_state, for_user("evaluate()", "evaluate"))
+        return evaluate(fitted, table, shots, on, random_state, for_user("evaluate()", "evaluate"), by)
 
     def add_feature(
         self,

@@ -427,7 +427,7 @@ def best_features(
         require_same_units(columns, slots, for_user("recommend()", "headstart recommend"))
     if exclude_observed:
         require_contexts(columns, slots)
-    excluded = [_observed_slots(fitted, columns, row) if exclude_observed else _EMPTY for row in rows]
+    excluded = [observed_slots(fitted, columns, row) if exclude_observed else _EMPTY for row in rows]
     choose = _most_informative_features if criterion.by == "information" else _highest_features
     chosen: list[ScoredSlots] = []
     for start in range(0, len(rows), _ROWS_AT_ONCE):
@@ -458,7 +458,7 @@ def require_contexts(columns: FeatureColumns, slots: NDArray[np.int64]) -> None:
         )
 
 
-def _observed_slots(fitted: ModelState, columns: FeatureColumns, row: TargetRow) -> NDArray[np.int64]:
+def observed_slots(fitted: ModelState, columns: FeatureColumns, row: TargetRow) -> NDArray[np.int64]:
     """Return the slots of the features that a row observed."""
     if row.position is None:
         return np.unique(np.array(fitted.catalogue.slots(row.observed), dtype=np.int64))
