@@ -89,7 +89,7 @@ def test_evaluate_scores_rankings(on):
     results = model.evaluate(tested, shots=(0, 4), on=on, by="mean")
     assert {"ndcg@10", "ndcg@50", "recall@10", "map", "mrr", "coverage@10"} <= set(results.metrics)
     assert "ndcg@10" not in model.evaluate(tested, shots=(0, 4), on=on).metrics
-    with pytest.raises(InputError, match="by must be one of"):
+    with pytest.raises(InputError, match="by= must be one of"):
         model.evaluate(tested, shots=(0, 4), on=on, by="best")
 
 

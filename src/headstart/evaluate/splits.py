@@ -151,7 +151,7 @@ def split_observations(
     >>> from headstart.datasets import synthetic_ratings
     >>> known, held_out = split_observations(synthetic_ratings(20, 10, 0.5), share=0.2)
     >>> len(known), len(held_out)
-    (80, 20)
+    (78, 19)
     """
     if not 0 < share < 1:
         raise InputError(f"share must be between 0 and 1; got {share!r}")
