@@ -381,8 +381,10 @@ def time_adapters(
     """Time every adapter at every number of shots (the keys of ``contexts``), in batches of 128 features.
 
     If there are fewer features, they are repeated to fill a batch. The first call of each adapter is not
-    measured. Then the adapters take turns, so that other load on the machine affects all of them.
+    measured. Then the adapters take turns, so that other load on the machine affects all of them. With one
+    thread the time is that of the processor, which other load affects little; otherwise it is elapsed time.
     """
+    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     batches = {shots: context.take(torch.arange(BATCH) % len(context)) for shots, context in contexts.items()}
     times: dict[tuple[str, int], list[float]] = {(name, k): [] for name in adapters for k in batches}
     with torch.no_grad():
@@ -390,10 +392,10 @@ def time_adapters(
         for turn in range(-1, rounds):  # turn -1 only warms up
             for shots, batch in batches.items():
                 for name, adapter in adapters.items():
-                    start = time.perf_counter()
+                    start = clock()
                     adapter.adapt(batch, refined[name])
                     if turn >= 0:
-                        times[name, shots].append((time.perf_counter() - start) * 1000 / BATCH)
+                        times[name, shots].append((clock() - start) * 1000 / BATCH)
     return [
         Timing(method=name, shots=k, ms_per_feature=float(np.median(ms)), low=min(ms), high=max(ms))
         for (name, k), ms in times.items()
