@@ -1,0 +1,462 @@
+"""Make the tables and pictures of ``docs/results.md`` from the numbers in ``benchmarks/results``.
+
+    python benchmarks/results_page.py                  # write the tables and pictures
+    python benchmarks/results_page.py --collect OUT    # first take over the finished splits in OUT
+
+``OUT`` is a folder of ``headstart reproduce all`` or of ``benchmarks/peers/run.py``. A file of
+``benchmarks/results`` has the numbers of one study and one split; methods in ``OUT`` replace those of the
+same name in it. Each table of the page stands between two comments with its name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headstart.evaluate.metrics import METRICS
+from headstart.evaluate.plots import Panel, plot_panels
+from headstart.evaluate.results import Curve, Results, Run, TextTable, metric_table
+from headstart.experiments.presets import EPOCHS, EXPERIMENTS, MAML_EPOCHS, NEIGHBOURS
+from headstart.experiments.reproduce import PAPER_RATIOS, best_method, main_metric, versions
+from headstart.files import read_json, write_bytes, write_json
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+PAGE = ROOT / "docs" / "results.md"
+PICTURES = ROOT / "docs" / "images" / "results"
+
+COLUMNS = ("part", "method", "shots", "metric", "value", "features", "targets")
+STUDIES = {
+    "movielens": "MovieLens-1M",
+    "neuropathic": "Neuropathic pain (rebuilt simulator)",
+    "elearning": "Eedi, tasks 3/4 (subset)",
+}
+DEFAULT, CHN = "headstart", "chn"
+PEERS = ("headstart", "vbmf", "als", "item-knn", "biases", "implicit-als", "lightfm", "lightgbm", "myfm")
+
+
+# -- the files ----------------------------------------------------------------------------------------
+
+
+def collect(out: Path, results: Path) -> list[Path]:
+    """Write the finished splits of ``out`` to ``results``, and return the files."""
+    if (out / "studies").is_dir():
+        return _collect_reproduction(out, results)
+    return _collect_peers(out, results)
+
+
+def _collect_reproduction(out: Path, results: Path) -> list[Path]:
+    group = results / read_json(out / "experiment.json")["preset"]
+    files = []
+    for study in sorted((out / "studies").iterdir()):
+        for path in sorted(study.glob("splits/*.json")):
+            outcome = read_json(path)
+            lines = [_line(32, run) for run in outcome["runs"]]
+            for timing in outcome["timings"]:
+                sizes = {"features": outcome["facts"]["tested"], "targets": 0}
+                for metric, key in (("ms", "ms_per_feature"), ("ms_fastest", "low"), ("ms_slowest", "high")):
+                    lines.append(_line(32, {**timing, **sizes, "metric": metric, "value": timing[key]}))
+            files.append(_merge(group / study.name / f"split-{outcome['split']}.csv", lines))
+            _merge_facts(group / study.name / "study.json", study, outcome)
+    return files
+
+
+def _merge_facts(path: Path, study: Path, outcome: dict[str, Any]) -> None:
+    """Store the facts of a study: its table, its splits, the settings of its methods and the versions."""
+    facts = read_json(path) if path.exists() else {"table": {}, "splits": {}, "used": {}}
+    if (study / "results.json").exists():
+        data = read_json(study / "results.json")["data"]
+        facts["table"] = {key: value for key, value in data.items() if key != "splits"}
+    facts["splits"][str(outcome["split"])] = outcome["facts"]
+    facts["splits"] = dict(sorted(facts["splits"].items()))
+    if outcome["split"] == 0:
+        facts["used"] |= outcome["used"]
+    facts["versions"] = versions()
+    write_json(path, facts)
+
+
+def _collect_peers(out: Path, results: Path) -> list[Path]:
+    files = []
+    for path in sorted(out.glob("*/*/split-*.json")):
+        record = read_json(path)
+        lines = []
+        for part, runs in record["parts"].items():
+            lines += [_line(int(part), run) for run in runs]
+            times = {run["shots"]: {**run, "metric": "ms", "value": run["ms_per_feature"]} for run in runs}
+            lines += [_line(int(part), run) for run in times.values()]
+        fit = {"method": record["method"], "shots": 0, "metric": "fit_seconds", "features": 0, "targets": 0}
+        lines.append(_line(32, {**fit, "value": record["fit_seconds"]}))
+        files.append(_merge(results / "peers" / record["set"] / path.with_suffix(".csv").name, lines))
+    return files
+
+
+def _line(part: int, run: dict[str, Any]) -> dict[str, Any]:
+    return {**{name: run[name] for name in COLUMNS[1:]}, "part": part, "value": float(f"{run['value']:.6g}")}
+
+
+def _merge(path: Path, lines: list[dict[str, Any]]) -> Path:
+    """Write lines to a file, in place of its lines of the same methods."""
+    methods = {line["method"] for line in lines}
+    kept = [line for line in read_lines(path) if line["method"] not in methods] if path.exists() else []
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows([*kept, *lines])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(path, text.getvalue().encode())
+    return path
+
+
+def read_lines(path: Path) -> list[dict[str, str]]:
+    """Read the lines of a file of results."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def load(folder: Path, part: int = 32) -> Results:
+    """Load all splits of a study; only the targets after ``part`` observations."""
+    runs = []
+    for path in sorted(folder.glob("split-*.csv")):
+        split = int(path.stem.removeprefix("split-"))
+        runs += [
+            Run(
+                split=split,
+                method=line["method"],
+                shots=int(line["shots"]),
+                metric=line["metric"],
+                value=float(line["value"]),
+                features=int(line["features"]),
+                targets=int(line["targets"]),
+            )
+            for line in read_lines(path)
+            if int(line["part"]) == part
+        ]
+    return Results(data={}, settings={}, runs=runs)
+
+
+# -- tables -------------------------------------------------------------------------------------------
+
+Values = dict[tuple[str, int], dict[int, float]]  # by method and shots: the value of each split
+
+
+def values_of(results: Results, metric: str) -> Values:
+    """Return the values of a metric by method, shots and split."""
+    values: Values = {}
+    for run in results.runs:
+        if run.metric == metric and run.shots is not None:
+            values.setdefault((run.method, run.shots), {})[run.split] = run.value
+    return values
+
+
+def select(results: Results, methods: Sequence[str], shots: Iterable[int] | None = None) -> Results:
+    """Return the results of some methods, in this order."""
+    wanted = set(results.shots if shots is None else shots)
+    runs = [run for run in results.runs if run.method in methods and run.shots in wanted]
+    return Results.from_splits({}, {"methods": list(methods)}, [runs])
+
+
+def score_table(results: Results, metric: str, methods: Sequence[str], **options: Any) -> str:
+    """Return the table of a metric: mean ± 1σ over splits, the best mean of the methods with all splits bold.
+
+    A method with fewer splits than the others has their number behind its name.
+    """
+    chosen = select(results, methods, **options)
+    splits = {m: len({run.split for run in chosen.runs if run.method == m}) for m in chosen.methods}
+    complete = [method for method in splits if splits[method] == chosen.splits]
+    table = metric_table(chosen, metric)
+    best = metric_table(select(chosen, complete), metric).best
+    names = {method: _label(method, splits[method], chosen.splits) for method in table.cells}
+    return replace(
+        table,
+        best={k: names[method] for k, method in best.items()},
+        cells={names[method]: texts for method, texts in table.cells.items()},
+    ).to_markdown()
+
+
+def _label(method: str, splits: int, most: int) -> str:
+    return method if splits == most else f"{method} ({splits} split{'s' * (splits != 1)})"
+
+
+def lead_table(results: Results, metric: str, of: str, over: Sequence[str], **options: Any) -> str:
+    """Return by how much a method is better than others: mean ± 1σ of the differences within splits.
+
+    Bold: better in every split; italic: worse in every split.
+    """
+    chosen = select(results, (of, *over), **options)
+    values, shots = values_of(chosen, metric), chosen.shots
+    sign = 1 if METRICS[metric].better == "lower" else -1
+    cells = {}
+    for method in over:
+        texts, counted = [], 0
+        for k in shots:
+            mine, other = values.get((of, k), {}), values.get((method, k), {})
+            leads = np.array([sign * (other[split] - mine[split]) for split in sorted(mine.keys() & other)])
+            counted = max(counted, len(leads))
+            texts.append(_lead_text(leads))
+        cells[_label(method, counted, chosen.splits)] = texts
+    return TextTable("", shots, cells, {}, corner=f"{of} ahead of").to_markdown()
+
+
+def _lead_text(leads: np.ndarray[Any, Any]) -> str:
+    if len(leads) == 0:
+        return ""
+    text = f"{leads.mean():+.3f}" + (f" ± {leads.std(ddof=1):.3f}" if len(leads) > 1 else "")
+    mark = "" if len(leads) == 1 else "**" if (leads > 0).all() else "*" if (leads < 0).all() else ""
+    return f"{mark}{text}{mark}"
+
+
+def time_table(results: Results, methods: Sequence[str], shots: Sequence[int]) -> str:
+    """Return milliseconds per feature: mean ± 1σ over splits of the median of five rounds."""
+    values = values_of(results, "ms")
+    cells = {method: [_spread(values[method, k].values(), 4) for k in shots] for method in methods}
+    return TextTable("", list(shots), cells, {}).to_markdown()
+
+
+def ratio_table(results: Results, methods: Sequence[str], shots: Sequence[int], to: str = CHN) -> str:
+    """Return the times of methods divided by those of ``to`` in the same split, beside the paper's."""
+    values, cells = values_of(results, "ms"), {}
+    for method in methods:
+        cells[method] = [
+            _spread([ms / values[to, k][split] for split, ms in values[method, k].items()], 1) for k in shots
+        ]
+        if method in PAPER_RATIOS:
+            cells[f"{method}, the paper"] = [f"{ratio:.1f}" for ratio in PAPER_RATIOS[method]]
+    growth = [values[to, shots[-1]][s] / ms for s, ms in values[to, shots[0]].items()]
+    cells[f"{to}, {shots[-1]} shots / {shots[0]} shot"] = [_spread(growth, 2)] + [""] * (len(shots) - 1)
+    return TextTable("", list(shots), cells, {}, corner=f"time / time of {to}").to_markdown()
+
+
+def _spread(numbers: Iterable[float], digits: int) -> str:
+    array = np.array(list(numbers))
+    return f"{array.mean():.{digits}f}" + (f" ± {array.std(ddof=1):.{digits}f}" if len(array) > 1 else "")
+
+
+def data_table(results: Path, group: str = "paper") -> str:
+    """Return the sizes of the tables and of the parts of split 0."""
+    lines = [
+        "| | rows × features | observations | observed | train, meta-train, meta-test | tested | left out "
+        "| splits |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for study, title in STUDIES.items():
+        facts = read_json(results / group / study / "study.json")
+        table, split = facts["table"], facts["splits"]["0"]
+        parts = ", ".join(str(split[name]) for name in ("train", "meta_train", "meta_test"))
+        lines.append(
+            f"| {title} | {table['rows']:,} × {table['features']:,} | {table['observations']:,} "
+            f"| {100 * table['density']:.1f} % | {parts} | {split['tested']} | {split['left_out']} "
+            f"| {len(facts['splits'])} |"
+        )
+    return "\n".join(lines)
+
+
+def peer_table(results: Path, study: str, metric: str, part: int) -> str:
+    """Return the scores of the present default beside those of the other methods, to four digits."""
+    means, splits = peer_means(results, study, metric, part)
+    shots = sorted({k for _, k in means})
+    methods = [method for method in PEERS if (method, shots[0]) in means]
+    full = [method for method in methods if splits[method] == max(splits.values())]
+    best = {k: full[METRICS[metric].best(np.array([means[m, k] for m in full]))] for k in shots}
+    cells: dict[str, list[str]] = {}
+    for method in methods:
+        name = _label(method, splits[method], max(splits.values()))
+        cells[name] = [f"{means[method, k]:.4f}" for k in shots]
+    if DEFAULT in full:
+        cells["lead over the best"] = [_best_lead(means, full, metric, k) for k in shots]
+    return TextTable("", shots, cells, best).to_markdown()
+
+
+def _best_lead(means: dict[tuple[str, int], float], methods: Sequence[str], metric: str, shots: int) -> str:
+    others = [method for method in methods if method != DEFAULT]
+    best = others[METRICS[metric].best(np.array([means[m, shots] for m in others]))]
+    sign = 1 if METRICS[metric].better == "lower" else -1
+    return f"{sign * (means[best, shots] - means[DEFAULT, shots]):+.4f} {best}"
+
+
+def peer_means(
+    results: Path, study: str, metric: str, part: int
+) -> tuple[dict[tuple[str, int], float], dict[str, int]]:
+    """Return means over splits by method and shots, and the number of splits by method.
+
+    Methods that have not been run again have the means of ``earlier.csv``, on the same splits and targets.
+    """
+    means: dict[tuple[str, int], float] = {}
+    splits: dict[str, int] = {}
+    for line in read_lines(results / "peers" / "earlier.csv"):
+        if (line["set"], line["metric"], int(line["part"])) == (study, metric, part):
+            means[line["method"], int(line["shots"])] = float(line["value"])
+            splits[line["method"]] = int(line["splits"])
+    for (method, shots), by_split in values_of(load(results / "peers" / study, part), metric).items():
+        means[method, shots] = float(np.mean(list(by_split.values())))
+        splits[method] = len(by_split)
+    return means, splits
+
+
+# -- the page -----------------------------------------------------------------------------------------
+
+
+class Page:
+    """The tables and pictures of the page, by name."""
+
+    def __init__(self, results: Path = RESULTS) -> None:
+        self.folder = results
+        self.studies = {path.name: load(path) for path in sorted((results / "paper").iterdir())}
+
+    def tables(self) -> dict[str, Callable[[], str]]:
+        """Return a function for each table that the files have numbers for."""
+        tables: dict[str, Callable[[], str]] = {"data": partial(data_table, self.folder)}
+        for study, results in self.studies.items():
+            metric, methods = main_metric(results), self.shown(study)
+            others = [method for method in methods if method != CHN]
+            name = study if study == "chronological" else f"kshot-{study}"
+            tables[name] = partial(score_table, results, metric, methods)
+            tables[f"{name} per feature"] = partial(score_table, results, f"{metric}_per_feature", methods)
+            tables[f"{name} lead"] = partial(lead_table, results, metric, CHN, others)
+            tables[f"{name} lead per feature"] = partial(
+                lead_table, results, f"{metric}_per_feature", CHN, others
+            )
+            if set(MAML_EPOCHS) <= set(results.methods):
+                tables[f"maml-epochs {study}"] = partial(score_table, results, metric, MAML_EPOCHS)
+            if set(NEIGHBOURS) <= set(results.methods):
+                tables[f"knn-neighbours {study}"] = partial(score_table, results, metric, NEIGHBOURS)
+            if study in STUDIES:
+                tables |= self._default_tables(study, metric)
+        if "elearning" in self.studies:
+            tables |= self._elearning_tables(self.studies["elearning"])
+        for study in STUDIES:
+            metric = main_metric(load(self.folder / "peers" / study))
+            for scored, part in ((metric, 32), (f"{metric}_per_feature", 32), (metric, 128)):
+                tables[f"peers {study} {scored} {part}"] = partial(
+                    peer_table, self.folder, study, scored, part
+                )
+        return tables
+
+    def shown(self, study: str) -> list[str]:
+        """Return the methods of a k-shot picture: all baselines, the best MAML and the CHN."""
+        experiment = EXPERIMENTS["chronological" if study == "chronological" else f"kshot-{study}"]
+        results, methods = self.studies[study], experiment.methods[study]
+        best_of = [method for method in experiment.best_of if method in results.methods]
+        best = (best_method(results, best_of),) if best_of else ()
+        return [*methods[:-1], *best, methods[-1]]
+
+    def _default_tables(self, study: str, metric: str) -> dict[str, Callable[[], str]]:
+        """Return the tables of the package's default beside the paper's CHN, on the same targets."""
+        both = Results(data={}, settings={}, runs=[*self.studies[study].runs, *self.default(study).runs])
+        names = (CHN, DEFAULT)
+        return {
+            f"default {study}": partial(score_table, both, metric, names),
+            f"default {study} lead": lambda: "\n".join(
+                [
+                    lead_table(both, metric, DEFAULT, (CHN,)),
+                    lead_table(both, f"{metric}_per_feature", DEFAULT, (CHN,))
+                    .splitlines()[-1]
+                    .replace(f"| {CHN} ", f"| {CHN}, averaged over features ", 1),
+                ]
+            ),
+        }
+
+    def default(self, study: str) -> Results:
+        """Return the results of the package's default on the targets of a study."""
+        return select(load(self.folder / "peers" / study), (DEFAULT,), (0, 1, 2, 4, 8, 16, 32))
+
+    def _elearning_tables(self, results: Results) -> dict[str, Callable[[], str]]:
+        timings, finetuning = EXPERIMENTS["timings"], EXPERIMENTS["finetuning"]
+        methods, shots = timings.methods["elearning"], timings.shots or ()
+        methods = tuple(method for method in methods if not method.startswith("maml"))  # as in the paper
+        others = [method for method in methods if method != CHN]
+        tables: dict[str, Callable[[], str]] = {
+            "timings": partial(time_table, results, methods, shots),
+            "timings ratios": partial(ratio_table, results, others, shots),
+        }
+        for start in ("train", "chn-train"):
+            names = [f"{start}-{n}" for n in EPOCHS]
+            tables[f"finetuning {start}"] = partial(
+                score_table, results, main_metric(results), names, shots=finetuning.shots
+            )
+            tables[f"finetuning {start} lead"] = partial(
+                lead_table, results, main_metric(results), CHN, names[1:], shots=finetuning.shots
+            )
+        return tables
+
+    def pictures(self) -> dict[str, bytes]:
+        """Return the pictures by file name."""
+        pictures = {}
+        for study in self.studies:
+            name = study if study == "chronological" else f"kshot-{study}"
+            pictures[name] = plot_panels([self._panel(study, self.shown(study))])
+        for name, methods in (("maml-epochs", MAML_EPOCHS), ("knn-neighbours", NEIGHBOURS)):
+            panels = [self._panel(study, methods) for study in STUDIES]
+            pictures[name] = plot_panels([panel for panel in panels if panel.curves], columns=1)
+        pictures["finetuning"] = plot_panels(self._epoch_panels(), columns=1)
+        for study, title in STUDIES.items():
+            metric = main_metric(load(self.folder / "peers" / study))
+            means, splits = peer_means(self.folder, study, metric, 128)
+            methods = [m for m in PEERS if splits.get(m) == max(splits.values())]
+            curves = {m: _mean_curve(means, m) for m in methods}
+            pictures[f"peers-{study}"] = plot_panels(
+                [Panel(curves, METRICS[metric], f"{title}, targets after 128")]
+            )
+        return {f"{name}.png": picture for name, picture in pictures.items()}
+
+    def _panel(self, study: str, methods: Sequence[str]) -> Panel:
+        results = self.studies[study]
+        metric = main_metric(results)
+        title = STUDIES.get(study, "MovieLens-1M, films split by year from old to new")
+        return Panel(select(results, methods).curves(metric), METRICS[metric], title)
+
+    def _epoch_panels(self) -> list[Panel]:
+        results, shots = self.studies["elearning"], EXPERIMENTS["finetuning"].shots or ()
+        metric = main_metric(results)
+        panels = []
+        for start, head in (("train", "a random head"), ("chn-train", "the hypernetwork's head")):
+            every = {n: results.curves(metric)[f"{start}-{n}"] for n in EPOCHS}
+            curves = {}
+            for k in shots:
+                at = {n: curve.shots.index(k) for n, curve in every.items()}
+                curves[f"{k} shot{'s' * (k != 1)}"] = Curve(
+                    list(EPOCHS),
+                    [every[n].mean[at[n]] for n in EPOCHS],
+                    [every[n].sigma[at[n]] for n in EPOCHS],
+                )
+            title = f"{STUDIES['elearning']}: from {head}"
+            panels.append(Panel(curves, METRICS[metric], title, "epochs of fine-tuning"))
+        return panels
+
+
+def _mean_curve(means: dict[tuple[str, int], float], method: str) -> Curve:
+    shots = sorted(k for name, k in means if name == method)
+    return Curve(shots, [means[method, k] for k in shots], [None] * len(shots))
+
+
+_BLOCK = re.compile(r"(<!-- table: (?P<name>[^>]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def fill(text: str, tables: dict[str, Callable[[], str]]) -> str:
+    """Write each table between the comments with its name."""
+    return _BLOCK.sub(lambda block: f"{block[1]}\n{tables[block['name']]()}\n\n{block[3]}", text)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--collect", type=Path, nargs="+", default=[], metavar="OUT")
+    options = parser.parse_args()
+    for out in options.collect:
+        print(f"{out}: {len(collect(out, RESULTS))} files of results")
+    page = Page()
+    write_bytes(PAGE, fill(PAGE.read_text(encoding="utf-8"), page.tables()).encode())
+    for name, picture in page.pictures().items():
+        write_bytes(PICTURES / name, picture)
+    print(f"wrote the tables of {PAGE} and the pictures of {PICTURES}")
+
+
+if __name__ == "__main__":
+    main()
