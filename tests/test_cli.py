@@ -6,7 +6,7 @@ import contextlib
 import csv
 import io
 import json
-import os
+import multiprocessing
 import re
 import shlex
 import signal
@@ -35,10 +35,12 @@ from tests.model.conftest import able, ratings_table
 from tests.stand_ins import install_encoders, write_weights
 
 
-def run(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run the command in this process, which saves seconds of imports."""
-    argv, out, err = ["headstart", *map(str, arguments)], io.StringIO(), io.StringIO()
-    code: object = 0
+def run(
+    *arguments: object, cwd: Path | None = None, encoding: str = "utf-8"
+) -> subprocess.CompletedProcess[str]:
+    """Run the command in this process, which saves seconds of imports, with streams of this encoding."""
+    argv, code = ["headstart", *map(str, arguments)], 0
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding, newline="", write_through=True) for _ in range(2))
     with (
         mock.patch.object(sys, "argv", argv),
         contextlib.chdir(cwd or Path.cwd()),
@@ -48,16 +50,16 @@ def run(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProc
         try:
             main()
         except SystemExit as end:
-            code = end.code or 0
-    return subprocess.CompletedProcess(argv, code, out.getvalue(), err.getvalue())  # type: ignore[arg-type]
+            code = int(end.code or 0)
+    stdout, stderr = (stream.buffer.getvalue().decode(encoding) for stream in (out, err))
+    return subprocess.CompletedProcess(argv, code, stdout, stderr)
 
 
-def start(*arguments: object, **environment: str) -> subprocess.Popen[str]:
+def start(*arguments: object) -> subprocess.Popen[str]:
     """Start the command in a process of its own."""
     program = "import torch; torch.set_num_threads(1); from headstart.cli import main; main()"
     command = [sys.executable, "-c", program, *map(str, arguments)]
-    variables = {**os.environ, **environment}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 @pytest.fixture(scope="module")
@@ -238,8 +240,8 @@ def test_wrong_usage_has_its_own_exit_status(arguments: list[str]) -> None:
 
 def test_a_meta_share_keeps_features_for_the_adapter(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "m.headstart"
-    quick = ("--adapter", "mean", "--backbone", "feedforward", "--quiet")
-    done = run("fit", folder / "ratings.csv", *COLUMNS, "--out", out, "--meta-share", "0.25", *quick)
+    share = ("--adapter", "mean", "--meta-share", "0.25", "--quiet")
+    done = run("fit", folder / "ratings.csv", *COLUMNS, "--out", out, *share)
     assert done.returncode == 0, done.stderr
     assert Headstart.load(out).meta_share == 0.25
     info = run("info", out).stdout
@@ -330,7 +332,7 @@ def test_an_interrupted_fit_says_how_to_go_on(folder: Path, tmp_path: Path) -> N
 
     checkpoint.mkdir()
     (checkpoint / "fit.json").write_text("{}")
-    again = run(*arguments, "--backbone", "feedforward", "--adapter", "mean")
+    again = run(*arguments, "--adapter", "mean")
     assert again.returncode == 0, again.stderr
     assert again.stderr == f"note: starting from scratch; the interrupted fit in {checkpoint} is deleted\n"
 
@@ -338,12 +340,19 @@ def test_an_interrupted_fit_says_how_to_go_on(folder: Path, tmp_path: Path) -> N
 # --- at once ----------------------------------------------------------------------------------------
 
 
+def _add_feature(model: Path, name: str) -> None:
+    sys.exit(run("add-feature", model, name).returncode)
+
+
 def test_features_added_at_once_are_all_kept(saved: Path) -> None:
     names = ["at once 1", "at once 2", "at once 3"]
-    adding = [start("add-feature", saved, name) for name in names]
+    processes = multiprocessing.get_context("fork")
+    adding = [processes.Process(target=_add_feature, args=(saved, name)) for name in names]
     for process in adding:
-        _, stderr = process.communicate(timeout=120)
-        assert process.returncode == 0, stderr
+        process.start()
+    for process in adding:
+        process.join(120)
+        assert process.exitcode == 0
     assert set(names) <= set(Headstart.load(saved).features)
 
 
@@ -354,7 +363,7 @@ def test_what_messages_advise_can_be_done(folder: Path, tmp_path: Path) -> None:
     done = run(
         "fit", folder / "twice.csv", "--metadata", folder / "films.csv", *COLUMNS, "--out", tmp_path / "m",
         "--duplicates", "last", "--form", "long", "--metadata-type", "year=category",
-        "--metadata-type", "genre=ignore", "--adapter", "mean", "--backbone", "feedforward",
+        "--metadata-type", "genre=ignore", "--adapter", "mean",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "1 of them contradictory (--duplicates last)" in done.stdout
@@ -421,14 +430,12 @@ def test_a_sentence_encoder_that_is_not_there_is_an_error(folder: Path, tmp_path
 
 def test_an_ascii_terminal_gets_replacements(saved: Path) -> None:
     assert run("add-feature", saved, "Am\u00e9lie").returncode == 0
-    shown = start("predict", saved, "--rows", "u1", "--features", "Am\u00e9lie", PYTHONIOENCODING="ascii")
-    stdout, stderr = shown.communicate(timeout=120)
-    assert shown.returncode == 0, stderr
-    assert "Am?lie" in stdout
-    again = start("add-feature", saved, "Am\u00e9lie", PYTHONIOENCODING="ascii")
-    _, stderr = again.communicate(timeout=120)
+    shown = run("predict", saved, "--rows", "u1", "--features", "Am\u00e9lie", encoding="ascii")
+    assert shown.returncode == 0, shown.stderr
+    assert "Am?lie" in shown.stdout
+    again = run("add-feature", saved, "Am\u00e9lie", encoding="ascii")
     assert again.returncode == 1
-    assert stderr.startswith("error: feature 'Am\\xe9lie' is already in the model")
+    assert again.stderr.startswith("error: feature 'Am\\xe9lie' is already in the model")
 
 
 # --- reading files as they come -----------------------------------------------------------------------
@@ -440,7 +447,7 @@ def test_a_spreadsheet_export_is_read(folder: Path, tmp_path: Path) -> None:
     export = lines.replace("user,film,stars", " user ; film;stars ").replace("\n", ";\n")
     rows = [line.rstrip(";").replace(",", ";", 2) for line in export.splitlines()]
     (tmp_path / "export.csv").write_bytes("\n".join(rows).encode("latin-1"))
-    arguments = ("fit", tmp_path / "export.csv", *COLUMNS, "--adapter", "mean", "--backbone", "feedforward")
+    arguments = ("fit", tmp_path / "export.csv", *COLUMNS, "--adapter", "mean")
     refused = run(*arguments, "--out", tmp_path / "m")
     assert "use --decimal ," in refused.stderr
     done = run(
@@ -453,7 +460,7 @@ def test_a_spreadsheet_export_is_read(folder: Path, tmp_path: Path) -> None:
 
 
 def test_what_was_inferred_can_be_pasted_back(folder: Path, tmp_path: Path) -> None:
-    arguments = ("--adapter", "mean", "--backbone", "feedforward", "--out", tmp_path / "m")
+    arguments = ("--adapter", "mean", "--out", tmp_path / "m")
     columns = ("--metadata", folder / "films.csv", *COLUMNS)
     done = run("fit", folder / "ratings.csv", *columns, *arguments)
     assert done.returncode == 0, done.stderr

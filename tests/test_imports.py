@@ -39,19 +39,14 @@ def test_the_package_alone_is_light() -> None:
     assert not modules_after("import headstart") & {"torch", "numpy", "pyarrow", "pydantic", "httpx", "rich"}
 
 
-@pytest.mark.parametrize(
-    "program", ["from headstart import *", "from headstart import Headstart, Kind, Table"]
-)
-def test_the_package_loads_no_library_that_only_some_uses_need(program: str) -> None:
-    assert not modules_after(program) & {"matplotlib", "sklearn", "scipy", "pandas"}
-
-
-def test_scoring_loads_ray_only_when_it_is_asked_for() -> None:
-    assert not modules_after("import headstart.scoring") & {"ray", "matplotlib", "pandas"}
-
-
-def test_evaluation_loads_no_plotting_library() -> None:
-    assert not modules_after("import headstart.evaluate") & {"matplotlib", "sklearn", "scipy", "pandas"}
+def test_no_part_of_the_package_loads_a_library_that_only_some_uses_need() -> None:
+    """All parts in one process, which loads torch: none of the libraries is there at the end."""
+    program = "import os; before = dict(os.environ); from headstart import *; "
+    program += "import headstart.scoring, headstart.evaluate, headstart.model, headstart.table; "
+    program += "assert dict(os.environ) == before"
+    plots_and_tables = {"matplotlib", "sklearn", "scipy", "pandas"}
+    encoders = {"sentence_transformers", "transformers", "huggingface_hub"}
+    assert not modules_after(program) & (plots_and_tables | encoders | {"ray"})
 
 
 def test_help_loads_neither_torch_nor_a_data_library() -> None:

@@ -147,10 +147,6 @@ COMMAND = (
 PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}
 
 
-def test_importing_changes_no_environment_variable() -> None:
-    assert settings_after("import headstart; headstart.Headstart") == {}
-
-
 @pytest.mark.parametrize("program", [SET, COMMAND], ids=["function", "command line"])
 def test_threads_sleep_while_they_wait(program: str) -> None:
     assert settings_after(program) == PASSIVE

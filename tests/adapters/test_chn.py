@@ -133,7 +133,9 @@ def test_every_choice_keeps_the_promises(
 
 
 @pytest.mark.parametrize(
-    "config", [OTHER_CHOICES[2], OTHER_CHOICES[-1]], ids=lambda config: f"{config.aggregation}-{config.head_units}"
+    "config",
+    [OTHER_CHOICES[2], OTHER_CHOICES[-1]],
+    ids=lambda config: f"{config.aggregation}-{config.head_units}",
 )
 def test_every_choice_can_be_trained_and_loaded(config: CHNConfig) -> None:
     check_adapter(config)

@@ -51,14 +51,6 @@ def run(outside: Path, cwd: Path, *command: str) -> str:
     return done.stdout
 
 
-def test_it_is_found_by_its_entry_point_checked_used_and_saved(outside: Path, tmp_path: Path) -> None:
-    steps = [step for step in STEPS if "register_adapter(" not in step]  # the entry point is enough
-    assert run(outside, tmp_path, sys.executable, "-c", "\n".join(steps)) == "".join(SAID)
-    # This process does not have the package.
-    with pytest.raises(ModelFileError, match="install headstart-shrunk to load this model"):
-        Headstart.load(tmp_path / "ratings.headstart")
-
-
 SERVED = """
 from pathlib import Path
 from starlette.testclient import TestClient
@@ -85,10 +77,45 @@ with TestClient(app, base_url="http://127.0.0.1") as client:
 """
 
 
-def test_it_is_served_observed_and_explained(outside: Path, tmp_path: Path) -> None:
-    script = tmp_path / "served.py"
-    script.write_text(SERVED)
-    assert run(outside, tmp_path, sys.executable, "-W", "ignore", str(script)) == "True\n200 True\n"
+COMPARED = """
+import sys
+from headstart.cli import main
+sys.argv = {words!r}
+main()
+"""
+
+
+@pytest.fixture(scope="module")
+def used(outside: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """The folder and the output of each program of a process that has the package installed."""
+    folder = tmp_path_factory.mktemp("used")
+    table = synthetic_ratings(60, 30, 0.5)
+    long = {
+        "row": [table.rows[i] for i in table.row_index],
+        "feature": [table.features[j] for j in table.feature_index],
+        "value": table.values,
+    }
+    csv.write_csv(pa.table(long), folder / "ratings.csv")
+    words = [*shlex.split(COMMAND), "--quiet"]
+    assert words[0] == "headstart"
+    steps = [step for step in STEPS if "register_adapter(" not in step]  # the entry point is enough
+    programs = ["\n".join(steps), SERVED, COMPARED.format(words=words)]
+    script = folder / "used.py"
+    script.write_text("\nprint('--- next')\n".join(programs))
+    said = run(outside, folder, sys.executable, "-W", "ignore", str(script))
+    return folder, said.split("--- next\n")
+
+
+def test_it_is_found_by_its_entry_point_checked_used_and_saved(used: tuple[Path, list[str]]) -> None:
+    folder, said = used
+    assert said[0] == "".join(SAID)
+    # This process does not have the package.
+    with pytest.raises(ModelFileError, match="install headstart-shrunk to load this model"):
+        Headstart.load(folder / "ratings.headstart")
+
+
+def test_it_is_served_observed_and_explained(used: tuple[Path, list[str]]) -> None:
+    assert used[1][1] == "True\n200 True\n"
 
 
 def test_it_can_be_registered_without_an_entry_point(outside: Path, tmp_path: Path) -> None:
@@ -98,15 +125,5 @@ def test_it_can_be_registered_without_an_entry_point(outside: Path, tmp_path: Pa
     assert run(tmp_path, tmp_path, sys.executable, "-c", f"{register}\n{name}") == "True\n"
 
 
-def test_the_command_line_knows_it(outside: Path, tmp_path: Path) -> None:
-    table = synthetic_ratings(60, 30, 0.5)
-    long = {
-        "row": [table.rows[i] for i in table.row_index],
-        "feature": [table.features[j] for j in table.feature_index],
-        "value": table.values,
-    }
-    csv.write_csv(pa.table(long), tmp_path / "ratings.csv")
-    program, *words = shlex.split(COMMAND)
-    assert program == "headstart"
-    run(outside, tmp_path, str(Path(sys.executable).with_name(program)), *words, "--quiet")
-    assert "shrunk-mean" in (tmp_path / "compared/results.json").read_text()
+def test_the_command_line_knows_it(used: tuple[Path, list[str]]) -> None:
+    assert "shrunk-mean" in (used[0] / "compared/results.json").read_text()

@@ -6,7 +6,6 @@ import json
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import time
 import warnings
@@ -23,6 +22,7 @@ from headstart.model.state import Settings
 from tests.faults.killing import killed_at
 from tests.faults.models import fresh, table
 from tests.limits import Limits
+from tests.test_cli import run, start
 
 KILLS = 12  # of each kind of work, at different steps
 
@@ -220,20 +220,20 @@ def test_a_killed_command_leaves_nothing_in_the_way(tmp_path: Path) -> None:
         lines.append(f"{data.rows[i]},{data.features[j]},{value}")
     (tmp_path / "t.csv").write_text("\n".join(lines))
     out, checkpoint = tmp_path / "m", tmp_path / "m.checkpoint"
-    command = [sys.executable, "-c", "from headstart.cli import main; main()", "fit", str(tmp_path / "t.csv"),
-               "--out", str(out), "--adapter", "chn", "--quiet"]  # fmt: skip
-    fitting = subprocess.Popen(command, stderr=subprocess.PIPE)
+    command = ("fit", tmp_path / "t.csv", "--out", out, "--adapter", "chn-bayes", "--quiet")
+    fitting = start(*command)
     end = time.monotonic() + 120
     while not (checkpoint / CHECKPOINT_FACTS).exists() and fitting.poll() is None and time.monotonic() < end:
         time.sleep(0.01)
+    fitting.send_signal(signal.SIGSTOP)
+    assert fitting.poll() is None
     # Beside it no other fit may start, nor touch its progress.
-    second = subprocess.run(command, capture_output=True, text=True, check=False)
-    if fitting.poll() is None:
-        assert second.returncode == 1
-        assert "is in use by another fit" in second.stderr
+    second = run(*command)
+    assert second.returncode == 1
+    assert "is in use by another fit" in second.stderr
     fitting.send_signal(signal.SIGKILL)
     fitting.communicate()
-    again = subprocess.run([*command, "--resume"], capture_output=True, text=True, check=False)
+    again = run(*command, "--resume")
     assert again.returncode == 0, again.stderr
     assert Headstart.load(out).features == list(data.features)
     assert not checkpoint.exists()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import subprocess
-import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -245,11 +243,3 @@ def test_the_real_encoder_understands_texts(sentence_encoder: str, tmp_path: Pat
     np.testing.assert_allclose(
         by_folder.encode_table(ITEMS.select(["title"])), table.encoded_metadata(), atol=1e-6
     )
-
-
-def test_tables_load_no_encoder_library() -> None:
-    program = "import headstart, headstart.table, headstart.model, sys; print(sorted(sys.modules))"
-    loaded = subprocess.check_output([sys.executable, "-c", program], text=True)
-    assert not [
-        name for name in ("sentence_transformers", "transformers", "huggingface_hub") if f"'{name}'" in loaded
-    ]
