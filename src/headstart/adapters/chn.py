@@ -58,7 +58,7 @@ class ContextAttention(nn.Module):
     embedding : int
         The width of the embeddings and of the result.
     heads : int
-        The number of attention heads, each of which reads embedding / heads numbers, rounded up.
+        The number of attention heads. Each reads embedding / heads numbers, rounded up.
     """
 
     def __init__(self, described: int, code: int, embedding: int, heads: int) -> None:

@@ -59,7 +59,7 @@ METRICS: dict[str, Metric] = {
 }
 
 
-MAIN_METRICS = ("rmse", "auroc", "ndcg@10")  # those that pictures and the command line show first
+MAIN_METRICS = ("rmse", "auroc", "ndcg@10")  # pictures and the command line show these first
 
 
 class Score(NamedTuple):
