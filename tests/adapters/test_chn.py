@@ -118,9 +118,7 @@ OTHER_CHOICES = [
 ]
 
 
-@pytest.mark.parametrize(
-    "config", OTHER_CHOICES, ids=lambda config: f"{config.aggregation}-{config.head_units}"
-)
+@pytest.mark.parametrize("config", OTHER_CHOICES, ids=label)
 @pytest.mark.parametrize("mixed", [True, False])
 def test_every_choice_keeps_the_promises(
     config: CHNConfig,
@@ -135,7 +133,7 @@ def test_every_choice_keeps_the_promises(
 @pytest.mark.parametrize(
     "config",
     [OTHER_CHOICES[2], OTHER_CHOICES[-1]],
-    ids=lambda config: f"{config.aggregation}-{config.head_units}",
+    ids=label,
 )
 def test_every_choice_can_be_trained_and_loaded(config: CHNConfig) -> None:
     check_adapter(config)

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 
 from headstart.errors import InputError, UnknownNameError
 from headstart.table import MetadataSchema, Table
-from headstart.table.columns import COLUMN_TYPES
+from headstart.table.column_types import COLUMN_TYPES
 
 FILMS = pa.table(
     {
@@ -88,7 +88,7 @@ def test_types_can_be_given():
     for bad, message in (
         ({"title": "text:0"}, "text:0 is not a type"),
         ({"title": "text:many"}, "the sentence encoder 'many' is not on this machine"),
-        ({"year": "number:3"}, "only text takes a size or a model"),
+        ({"year": "number:3"}, "only text and tokens take an argument"),
     ):
         with pytest.raises(InputError, match=message):
             MetadataSchema.fit(FILMS, bad)

@@ -84,6 +84,8 @@ class Adapter(nn.Module, ABC):
     sharded: ClassVar[bool] = False  # whether several processes can compute heads together
     explainable: ClassVar[bool] = False  # whether the influence of metadata can be computed
     supports_weights: ClassVar[bool] = False  # whether ``adapt`` reads age weights of observations
+    # Whether metadata can have texts and images (``Knowledge.structures``): by networks, or as it reads none.
+    accepts_structures: ClassVar[bool] = False
 
     def __init__(self, config: AdapterConfig, knowledge: Knowledge) -> None:
         super().__init__()

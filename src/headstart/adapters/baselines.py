@@ -95,6 +95,7 @@ class RandomHead(Adapter):
     """
 
     config_type: ClassVar[type[AdapterConfig]] = RandomConfig
+    accepts_structures: ClassVar[bool] = True
     config: RandomConfig
 
     def adapt(self, batch: FeatureBatch, states: RowStates) -> Heads:
@@ -151,6 +152,7 @@ class MeanOfContext(Adapter):
     """
 
     config_type: ClassVar[type[AdapterConfig]] = MeanConfig
+    accepts_structures: ClassVar[bool] = True
     config: MeanConfig
 
     def __init__(self, config: MeanConfig, knowledge: Knowledge) -> None:
@@ -181,6 +183,7 @@ class MeanHead(Adapter):
     """
 
     config_type: ClassVar[type[AdapterConfig]] = MeanHeadConfig
+    accepts_structures: ClassVar[bool] = True
     config: MeanHeadConfig
 
     def __init__(self, config: MeanHeadConfig, knowledge: Knowledge) -> None:
@@ -282,6 +285,7 @@ class NearestHeads(Adapter):
     """
 
     config_type: ClassVar[type[AdapterConfig]] = NearestHeadsConfig
+    accepts_structures: ClassVar[bool] = True
     number_setting: ClassVar[str | None] = "neighbours"
     variants: ClassVar[tuple[str, ...]] = ("knn-1", "knn-5", "knn-10")
     config: NearestHeadsConfig

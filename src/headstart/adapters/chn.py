@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headstart.adapters.base import Adapter, AdapterConfig, register_adapter
+from headstart.adapters.metadata_networks import MetadataReader
 from headstart.core.networks import mlp
 from headstart.core.types import FeatureBatch, Heads, Knowledge, NetworkHeads, RowStates
 from headstart.linalg.packed import append_one
@@ -29,6 +30,7 @@ class CHNConfig(AdapterConfig):
     context_layers: tuple[PositiveInt, ...] = (128,)  # hidden layers of f and of g
     metadata_encoding: int = Field(20, ge=1)
     metadata_layers: tuple[PositiveInt, ...] = (32,)
+    metadata_embedding: int = Field(32, ge=1)  # of a text or an image, by a network trained with the rest
     parameter_layers: tuple[PositiveInt, ...] = (256, 256)
     aggregation: Literal["sum", "mean", "max", "attention"] = "sum"  # of the observations of a context
     attention_heads: int = Field(4, ge=1)  # of the aggregation "attention"
@@ -93,6 +95,7 @@ class ContextualHypernetwork(Adapter):
     """
 
     config_type: ClassVar[type[AdapterConfig]] = CHNConfig
+    accepts_structures: ClassVar[bool] = True
     config: CHNConfig
 
     def __init__(self, config: CHNConfig, knowledge: Knowledge) -> None:
@@ -103,7 +106,11 @@ class ContextualHypernetwork(Adapter):
         self.g = mlp([config.embedding, *hidden, config.encoding])
         # In a table of several kinds, the kind of a feature is as informative as metadata.
         self.encodes_kind = len(set(knowledge.kinds.tolist())) > 1
-        columns = knowledge.metadata.shape[1] + len(KindType) * self.encodes_kind
+        columns, self.reader = knowledge.metadata.shape[1], None
+        if any(knowledge.structures):
+            self.reader = MetadataReader(knowledge.widths, knowledge.structures, config.metadata_embedding)
+            columns = self.reader.width
+        columns += len(KindType) * self.encodes_kind
         self.h = mlp([columns, *config.metadata_layers, config.metadata_encoding]) if columns else None
         described = config.metadata_encoding if columns else 0
         self.net = mlp([config.encoding + described, *config.parameter_layers, sum(self._sizes(width))])
@@ -214,7 +221,7 @@ class ContextualHypernetwork(Adapter):
         """Compute h of the metadata and perhaps of the kind: (features, encoding), or (features, 0)."""
         if self.h is None:
             return batch.metadata[:, :0]
-        inputs = batch.metadata
+        inputs = batch.metadata if self.reader is None else self.reader(batch.metadata)
         if self.encodes_kind:
             inputs = torch.cat([inputs, F.one_hot(batch.kinds, len(KindType)).to(inputs.dtype)], dim=1)
         described: Tensor = self.h(inputs)

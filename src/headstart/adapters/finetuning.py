@@ -183,6 +183,7 @@ class TrainFromRandom(Adapter):
     """Fine-tune the head of ``RandomHead`` on the context for a fixed number of epochs."""
 
     config_type: ClassVar[type[AdapterConfig]] = TrainConfig
+    accepts_structures: ClassVar[bool] = True
     number_setting: ClassVar[str | None] = "epochs"
     variants: ClassVar[tuple[str, ...]] = ("train-1", "train-5", "train-10", "train-25")
     config: TrainConfig
@@ -220,6 +221,7 @@ class MAML(Adapter):
     """
 
     config_type: ClassVar[type[AdapterConfig]] = MAMLConfig
+    accepts_structures: ClassVar[bool] = True
     number_setting: ClassVar[str | None] = "epochs"
     variants: ClassVar[tuple[str, ...]] = ("maml-0", "maml-1", "maml-3", "maml-5", "maml-10")
     config: MAMLConfig

@@ -355,7 +355,7 @@ def _parse_types(texts: list[str]) -> dict[str, str]:
     >>> _parse_types(["year=category", "plot=text:128"])
     {'year': 'category', 'plot': 'text:128'}
     """
-    from headstart.table.columns import COLUMN_TYPES
+    from headstart.table.column_types import COLUMN_TYPES
 
     pairs: dict[str, str] = {}
     for text in texts:

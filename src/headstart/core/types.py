@@ -19,6 +19,7 @@ from headstart.linalg.packed import append_one, diagonals, pack, squares, unpack
 from headstart.linalg.ragged import hidden_outputs_at, outputs_at, sampled_products
 from headstart.linalg.row_sharded import global_sum
 from headstart.table.cells import Cells
+from headstart.table.columns import Structure
 
 _CELLS_AT_ONCE = 2**24  # bounds the memory of a dense product of heads and rows
 
@@ -500,6 +501,7 @@ class Knowledge:
     new_heads: Heads | None = None  # heads of the same features as if they were new, for learning priors
     # (sampled,): the positions of the features with ``new_heads``. None: all.
     trained_on: Tensor | None = None
+    structures: tuple[Structure | None, ...] = ()  # of each metadata column; None for plain numbers
 
     def __post_init__(self) -> None:
         if not self.widths and self.metadata.shape[1]:  # metadata of unknown origin is one column

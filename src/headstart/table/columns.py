@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -21,10 +21,24 @@ from headstart.table import text_encoders
 from headstart.table.text_encoders import BATCH, EncoderLike, SentenceEncoder
 from headstart.table.word_hashing import hash_words
 
-__all__ = ["COLUMN_TYPES", "AnyColumn", "Column"]
-
-
 Encoded = NDArray[np.float32]
+
+
+class TokenSequence(NamedTuple):
+    """Encoded numbers that are positions in a vocabulary; 0 fills up short texts."""
+
+    length: int
+    vocabulary: int
+
+
+class ImageShape(NamedTuple):
+    """Encoded numbers that are the pixels of an image, row by row."""
+
+    height: int
+    width: int
+
+
+Structure = TokenSequence | ImageShape
 
 
 class Column(Config, ABC):
@@ -48,6 +62,11 @@ class Column(Config, ABC):
     @property
     def takes(self) -> Literal["function", "folder"] | None:
         """Return the kind of encoder that this column takes, if any; its vectors are expensive."""
+        return None
+
+    @property
+    def structure(self) -> Structure | None:
+        """Return the structure that only networks can read; None for plain numbers."""
         return None
 
     @property
@@ -92,8 +111,8 @@ class Column(Config, ABC):
         """
         if argument:
             raise InputError(
-                f"metadata column {name!r}: only text takes a size or a model, as text:128 or"
-                f" text:all-MiniLM-L6-v2; got {argument!r}"
+                f"metadata column {name!r}: only text and tokens take an argument, as text:128,"
+                f" text:all-MiniLM-L6-v2 or tokens:32; got {argument!r}"
             )
         if encoder is not None:
             raise InputError(f"metadata column {name!r}: a column with an encoder has the type custom")
@@ -782,27 +801,3 @@ class IgnoredColumn(Column):
     @classmethod
     def accept(cls, name: str, value: Any) -> None:
         """Replace the value by None."""
-
-
-AnyColumn = Annotated[
-    NumberColumn
-    | DateColumn
-    | CategoryColumn
-    | LabelsColumn
-    | TextColumn
-    | VectorColumn
-    | CustomColumn
-    | IgnoredColumn,
-    Field(discriminator="type"),
-]
-
-COLUMN_TYPES: dict[str, type[Column]] = {
-    "number": NumberColumn,
-    "date": DateColumn,
-    "category": CategoryColumn,
-    "labels": LabelsColumn,
-    "text": TextColumn,
-    "vector": VectorColumn,
-    "custom": CustomColumn,
-    "ignore": IgnoredColumn,
-}

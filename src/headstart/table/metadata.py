@@ -17,7 +17,8 @@ from torch import Tensor
 from headstart.config import Config
 from headstart.errors import InputError, UnknownNameError, did_you_mean, join_names, option_name
 from headstart.progress import Reporter
-from headstart.table.columns import COLUMN_TYPES, SEPARATOR, AnyColumn, Column, is_missing
+from headstart.table.column_types import COLUMN_TYPES, AnyColumn
+from headstart.table.columns import SEPARATOR, Column, Structure, is_missing
 from headstart.table.names import NameNumbering, Names
 from headstart.table.sources import Source, is_number, is_text
 from headstart.table.text_encoders import EncoderLike
@@ -170,9 +171,9 @@ class MetadataSchema(Config):
         table : pyarrow.Table
             The metadata, without the names of the features.
         types : mapping of str to str, optional
-            The types of some columns: number, date, category, labels, text, vector, custom or ignore.
-            ``text:128`` hashes the words of a text into 128 numbers, and ``text:MODEL`` names a sentence
-            encoder. The types of other columns are inferred.
+            The types of some columns: number, date, category, labels, text, vector, custom, tokens, image
+            or ignore. ``text:128`` hashes the words of a text into 128 numbers, and ``text:MODEL`` names a
+            sentence encoder. The types of other columns are inferred.
         encoders : mapping of str to callable, optional
             Functions that encode columns of the type custom: each maps a list of n values to an array
             (n, width).
@@ -215,6 +216,16 @@ class MetadataSchema(Config):
     def width(self) -> int:
         """The number of numbers that encode the metadata of one feature."""
         return sum(column.width for column in self.columns)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """How many numbers encode each column."""
+        return tuple(column.width for column in self.columns)
+
+    @property
+    def structures(self) -> tuple[Structure | None, ...]:
+        """The structure of each column that only networks can read; None for plain numbers."""
+        return tuple(column.structure for column in self.columns)
 
     def encode_table(
         self,

@@ -567,6 +567,9 @@ def _feature_metadata(
     return lines, *MetadataSchema.fit_encoded(lines, types, functions, reporter)
 
 
+_FEATURES_ONLY = ("custom", "tokens", "image")  # types of metadata columns that rows do not have
+
+
 def _row_metadata(
     known: list[str], lines: pa.Table | None, rows: Names, types: Mapping[str, str], reporter: Reporter
 ) -> tuple[pa.Table | None, MetadataSchema | None]:
@@ -578,8 +581,9 @@ def _row_metadata(
                 f"{option_name('row_metadata_types')} was given, but there are no columns of row metadata"
             )
         return None, None
-    if any(kind == "custom" for kind in types.values()):
-        raise InputError("row metadata has no columns of the type custom; give numbers instead")
+    for kind in types.values():
+        if str(kind).partition(":")[0] in _FEATURES_ONLY:
+            raise InputError(f"row metadata has no columns of the type {kind}; give numbers instead")
     aligned = align(known, lines, rows)
     used = [name for name in aligned.column_names if types.get(name) != "ignore"]
     check_finite(aligned.select(used), rows)

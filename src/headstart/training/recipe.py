@@ -13,7 +13,7 @@ predictions of these features.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -37,6 +37,7 @@ from headstart.config import Config
 from headstart.core.devices import CPU, compute_on, move
 from headstart.core.types import VALIDATION_SHOTS, Description, FeatureBatch, Knowledge, Scales
 from headstart.distributed import copy_from_main_process, process_group
+from headstart.errors import UnsupportedError, option_name
 from headstart.linalg.row_sharded import global_count
 from headstart.progress import Reporter
 from headstart.table import Kind, Kinds, Table
@@ -158,6 +159,7 @@ def train(
     device : torch.device
         The device of training and of the result (see ``TrainedParts.to_cpu``).
     """
+    require_networks(table, adapters.values())
     cross_fit = any(ADAPTERS.part_of(config).gives_uncertainty for config in adapters.values())
     trainer = prepare(
         table,
@@ -199,6 +201,7 @@ def train_best(
     judgement : Judgement
         The comparison of the candidates.
     """
+    require_networks(table, [adapter_config(CLOSED_FORM)])
     judge = Judge(table, features, reporter, checkpoint, device)
     many = len(features) >= MIN_FEATURES_TO_META_TRAIN
     large = global_count(len(table)) >= MIN_OBSERVATIONS_AT_ONCE
@@ -343,8 +346,7 @@ def train_backbone(
     cells = winsorise_cells(table)
     with seeded(seed):
         module = build_backbone(backbone, torch.from_numpy(table.kinds.types), value_grid(cells)).to(device)
-    description = Description.of(torch.from_numpy(table.encoded_metadata()), metadata_widths(table))
-    cells, description = move(cells, device), move(description, device)
+    cells, description = move(cells, device), move(describe_features(table), device)
     with compute_on(device):
         pretrain(module, cells, description, pretraining, seed=seed, reporter=reporter, checkpoint=checkpoint)
     copy_from_main_process(module)
@@ -370,6 +372,7 @@ def build_knowledge(backbone: Backbone, table: Table, cells: Cells | None = None
         backbone.likelihood,
         metadata_widths(table),
         move(relative_scales(table.kinds), device),
+        structures=table.schema.structures if table.schema else (),
     )
 
 
@@ -586,7 +589,31 @@ def winsorise_cells(table: Table) -> Cells:
 
 def metadata_widths(table: Table) -> tuple[int, ...]:
     """Return the number of encoded columns of each metadata column."""
-    return tuple(column.width for column in table.schema.columns) if table.schema else ()
+    return table.schema.widths if table.schema else ()
+
+
+def describe_features(table: Table) -> Description:
+    """Return the metadata of all features of ``table`` without texts and images, which only networks read."""
+    numbers, widths = torch.from_numpy(table.encoded_metadata()), metadata_widths(table)
+    structures = table.schema.structures if table.schema else ()
+    if not any(structures):
+        return Description.of(numbers, widths)
+    parts = torch.split(numbers, list(widths), dim=1)
+    plain = [part for part, structure in zip(parts, structures, strict=True) if structure is None]
+    return Description.of(torch.cat([numbers[:, :0], *plain], dim=1), [part.shape[1] for part in plain])
+
+
+def require_networks(table: Table, adapters: Iterable[AdapterConfig]) -> None:
+    """Raise an error if a metadata column needs a network that one of ``adapters`` does not have."""
+    columns = [column for column in table.schema.columns if column.structure] if table.schema else []
+    for config in adapters if columns else ():
+        trained = ADAPTERS.part_of(config).training_config(config)
+        if not ADAPTERS.part_of(trained).accepts_structures:
+            raise UnsupportedError(
+                f"metadata column {columns[0].name!r} has the type {columns[0].spec}, for networks that are"
+                f" trained with an adapter; {config.name!r} has none. Choose"
+                f" {option_name('adapter', 'chn')}, or another type of this column"
+            )
 
 
 def relative_scales(kinds: Kinds) -> Scales | None:

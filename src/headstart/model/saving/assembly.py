@@ -99,8 +99,9 @@ def build_backbone(
         tensors["metadata"],
         tensors["kinds"],
         backbone.likelihood,
-        tuple(column.width for column in facts.metadata.columns) if facts.metadata else (),
+        facts.metadata.widths if facts.metadata else (),
         Scales(**groups["knowledge/scales"]) if "knowledge/scales" in groups else None,
+        structures=facts.metadata.structures if facts.metadata else (),
     )
     return backbone, knowledge
 
