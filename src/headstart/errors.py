@@ -55,6 +55,10 @@ class SurpriseWarning(UserWarning):
     """An observation lies far outside the range that the model expected. It was accepted."""
 
 
+class MetadataWarning(UserWarning):
+    """A new feature or row has a label that the model does not know, or a number far outside its range."""
+
+
 class ModelFileWarning(UserWarning):
     """A saved model was loaded, but a part of its files is damaged or missing. The message says which."""
 

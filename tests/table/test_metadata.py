@@ -186,7 +186,7 @@ def test_numbers(schema):
         schema, schema.encode([{"year": year} for year in (1942, 1996, 1969.0, 3000, -3000, None)]), "year"
     )
     mean = (np.mean([1979, 1985, 1942, 1977, 1996]) - 1942) / 54
-    np.testing.assert_allclose(years[:, 0], [0, 1, 0.5, 2, -1, mean], rtol=1e-6)
+    np.testing.assert_allclose(years[:, 0], [0, 1, 0.5, mean, mean, mean], rtol=1e-6)
     assert years[:, 1].tolist() == [0, 0, 0, 0, 0, 1]
     always = MetadataSchema.fit(pa.table({"year": [1, 3]}))
     np.testing.assert_allclose(always.encode([{"year": 3}, {}]), [[1], [0.5]])

@@ -96,7 +96,7 @@ def add_feature(
 
     record = _read_record(metadata)
     context = None if observations is None else read_context(observations, row, value, text.format)
-    with Headstart.updating(model) as loaded:
+    with Headstart.updating(model) as loaded, print_surprises():
         loaded.add_feature(feature, metadata=record, observations=context, kind=kind)
     added = loaded.feature(feature)
     if not quiet:
@@ -124,7 +124,7 @@ def add_row(
 
     record = _read_record(metadata)
     first = None if observations is None else read_row(observations, feature, value, text.format)
-    with Headstart.updating(model) as loaded:
+    with Headstart.updating(model) as loaded, print_surprises():
         loaded.add_row(row, record, first, update=update)  # type: ignore[arg-type]  # add_row() checks it
     if not quiet:
         say(f"added {row!r} with {len(first or {})} observations; the model has {len(loaded.rows)} rows")
@@ -158,7 +158,7 @@ def add_rows(
         source = open_source(metadata, (row_column,), text.format)
         names, lines = read_metadata(source, row_column, "row")
         records = dict(zip(names, lines.to_pylist(), strict=True))
-    with Headstart.updating(model) as loaded:
+    with Headstart.updating(model) as loaded, print_surprises():
         loaded.add_rows(rows, records, update=update)  # type: ignore[arg-type]  # add_rows() checks it
     if not quiet:
         say(f"added {len(rows)} rows; the model has {len(loaded.rows)}")

@@ -17,7 +17,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from headstart.cli.options import Quiet
-from headstart.errors import InputError, ModelFileWarning, SurpriseWarning, did_you_mean
+from headstart.errors import InputError, MetadataWarning, ModelFileWarning, SurpriseWarning, did_you_mean
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,12 +31,13 @@ def say(message: str | Text, stderr: bool = False) -> None:
 
 @contextmanager
 def print_surprises() -> Iterator[None]:
-    """Print the ``SurpriseWarning`` of the ``with`` block as notes, without Python's format of warnings."""
+    """Print the warnings of Headstart in the ``with`` block as notes, without Python's format of warnings."""
     with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", SurpriseWarning)
+        for category in (SurpriseWarning, MetadataWarning):
+            warnings.simplefilter("always", category)
         yield
     for warning in caught:
-        if issubclass(warning.category, SurpriseWarning):
+        if issubclass(warning.category, (SurpriseWarning, MetadataWarning)):
             say(f"note: {warning.message}", stderr=True)
         else:
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)

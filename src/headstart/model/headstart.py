@@ -25,6 +25,7 @@ from headstart.display import facts_html
 from headstart.distributed import process_group
 from headstart.errors import (
     InputError,
+    MetadataWarning,
     NotFittedError,
     SurpriseWarning,
     UnknownNameError,
@@ -45,6 +46,7 @@ from headstart.model.inputs import (
     as_table,
     check_context,
     check_new_features,
+    describe_unusual,
     encode_row_metadata,
     encode_rows,
     feature_triples,
@@ -91,6 +93,7 @@ from headstart.model.updates import (
 )
 from headstart.progress import Reporter
 from headstart.table import Kind, Names, Table
+from headstart.table.metadata import MetadataSchema
 from headstart.table.missing import MissingCodes, MissingLike
 from headstart.table.names import as_name
 from headstart.table.reading import Columns
@@ -883,6 +886,7 @@ class Headstart:
         with self._lock:
             fitted = self._fitted
             if new := check_new_features(fitted, by_name):
+                _warn_unusual(fitted.schema, [feature.record for feature in new])
                 self._change(add_features(fitted, new), lambda: add_features_call(fitted, new))
                 LOG.info("added %d features", len(new))
                 LOG.debug("added %s", [feature.name for feature in new])
@@ -1148,6 +1152,8 @@ class Headstart:
             if existing:
                 raise InputError(f"row {existing[0]!r} is already in the model")
             records, encoded = encode_row_metadata(fitted.row_metadata, names, metadata)
+            if fitted.row_metadata is not None:
+                _warn_unusual(fitted.row_metadata.schema, records)
             new = NewRows(names, by_name, records, encoded, update_features=update == "both")
             self._change(add_rows(fitted, new), lambda: add_rows_call(fitted, new))
             LOG.info("added %d rows", len(names))
@@ -1270,6 +1276,12 @@ class Headstart:
         )
         model.fitted_ = fitted
         return model
+
+
+def _warn_unusual(schema: MetadataSchema | None, records: Sequence[Mapping[str, object] | None]) -> None:
+    """Warn about new metadata that is not known to the model; a filter may turn the warning into an error."""
+    if messages := describe_unusual(schema, records):
+        warnings.warn("; ".join(messages), MetadataWarning, stacklevel=4)
 
 
 def _defaults(model: type) -> dict[str, Any]:

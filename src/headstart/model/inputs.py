@@ -25,6 +25,7 @@ from headstart.table import Kind, Kinds, Names, Table
 from headstart.table.columns import is_missing
 from headstart.table.kind_inference import KindsLike
 from headstart.table.kinds import KIND_NAMES, LARGEST, KindType, require_representable
+from headstart.table.metadata import MetadataSchema
 from headstart.table.missing import MissingLike, as_missing
 from headstart.table.names import MAX_SUGGESTIONS, as_name, display_spelling
 from headstart.table.reading import Columns, Form, Observations, choose_form, read_long, sort_observations
@@ -325,6 +326,15 @@ def check_new_features(fitted: ModelState, features: Mapping[Any, object]) -> li
         replace(feature, metadata=vector, record=_drop_missing(record))
         for feature, vector, record in zip(checked, encoded, records.values(), strict=True)
     ]
+
+
+def describe_unusual(
+    schema: MetadataSchema | None, records: Sequence[Mapping[str, object] | None]
+) -> list[str]:
+    """Return messages about metadata of new features or rows that is not known to the model, at most six."""
+    messages = [] if schema is None else schema.describe_unusual([record or {} for record in records])
+    more = [f"{len(messages) - 5} more"] if len(messages) > 5 else []
+    return messages[:5] + more
 
 
 def _drop_missing(record: Mapping[Any, object]) -> dict[str, object]:

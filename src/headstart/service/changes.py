@@ -22,6 +22,7 @@ from headstart.errors import HeadstartError, InputError
 from headstart.model.inputs import (
     check_new_features,
     check_rows,
+    describe_unusual,
     encode_row_metadata,
     read_triples,
     require_clock,
@@ -108,7 +109,10 @@ class AddFeature(Change):
             Cell(as_name(row, "row"), name, float(value), time) for row, value in self.observations.items()
         ]
         delta = Delta(features={name: {"metadata": dict(feature.record or {}), "kind": kind}}, cells=cells)
-        return Plan(delta, answer={"name": name, "observations": len(cells)})
+        notes = describe_unusual(model.schema, [feature.record])
+        return Plan(
+            delta, answer={"name": name, "observations": len(cells)} | ({"notes": notes} if notes else {})
+        )
 
     def record(self, connection: Connection, plan: Plan) -> int:
         """Write the change to the store."""
@@ -131,7 +135,8 @@ class AddRow(Change):
         if name in model.rows:
             raise Problem(409, f"row {name!r} is already in the model", "/name")
         with error_at("/metadata"):
-            encode_row_metadata(model.row_metadata, [name], {name: self.metadata} if self.metadata else None)
+            metadata = {name: self.metadata} if self.metadata else None
+            records, _ = encode_row_metadata(model.row_metadata, [name], metadata)
         with error_at("/observations"):
             check_rows(model, {name: self.observations})
         time = _read_time(model, self.time)
@@ -140,7 +145,8 @@ class AddRow(Change):
             for feature, value in self.observations.items()
         ]
         delta = Delta(rows={name: dict(self.metadata) if self.metadata else None}, cells=cells)
-        return Plan(delta, answer={"observations": len(cells)})
+        notes = describe_unusual(model.row_metadata.schema, records) if model.row_metadata else []
+        return Plan(delta, answer={"observations": len(cells)} | ({"notes": notes} if notes else {}))
 
     def record(self, connection: Connection, plan: Plan) -> int:
         """Write the change to the store."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from headstart.config import Config
-from headstart.errors import InputError
+from headstart.errors import InputError, join_names
 from headstart.progress import Reporter
 from headstart.table import text_encoders
 from headstart.table.text_encoders import BATCH, EncoderLike, SentenceEncoder
@@ -134,6 +135,10 @@ class Column(Config, ABC):
         shown = repr(value) if len(repr(value)) <= 60 else repr(value)[:60] + "…"
         return InputError(f"metadata {name!r} must be {cls.expected}; got {prefix}{shown}")
 
+    def describe_unusual(self, value: Any) -> list[str]:  # noqa: ARG002
+        """Return a message for each part of the value of a record that the fitted column does not know."""
+        return []
+
     def decode(self, numbers: Encoded) -> object | None:  # noqa: ARG002
         """Return the value that these numbers (width,) encode; None if missing or not recoverable."""
         return None
@@ -195,6 +200,18 @@ def multi_hot(lines: NDArray[np.int64], texts: pa.Array, vocabulary: tuple[str, 
     return result
 
 
+def describe_unknown(name: str, text: str, known: tuple[str, ...]) -> str:
+    """Describe a category or label that a column does not know, with the nearest one that it knows.
+
+    >>> describe_unknown("genre", "HOROR", ("Drama", "Horror"))
+    "metadata 'genre': 'HOROR' is not known and has no effect; did you mean 'Horror'?"
+    """
+    folded = {value.casefold(): value for value in known}
+    close = difflib.get_close_matches(text.casefold(), folded, n=1)
+    hint = f"did you mean {folded[close[0]]!r}?" if close else f"known are {join_names(known)}"
+    return f"metadata {name!r}: {text!r} is not known and has no effect; {hint}"
+
+
 MAX_CATEGORIES = 200  # the most frequent categories get a number of their own
 
 
@@ -216,9 +233,18 @@ class CategoryColumn(Column):
         """Find the most frequent categories."""
         return cls(name=name, values=most_frequent(column, MAX_CATEGORIES))
 
+    def count_distinct(self, column: pa.Array) -> int:
+        """Return the number of distinct categories in the column of a table."""
+        return len(pc.unique(self.convert(self.name, column).drop_null()))
+
     def encode(self, column: pa.Array) -> Encoded:
         """Encode one-hot: (n, categories)."""
         return multi_hot(np.arange(len(column)), column, self.values, len(column))
+
+    def describe_unusual(self, value: Any) -> list[str]:
+        """Return a message if the category is not known."""
+        text = self.accept(self.name, value)
+        return [] if text is None or text in self.values else [describe_unknown(self.name, text, self.values)]
 
     def decode(self, numbers: Encoded) -> str | None:
         """Return the category, None if it is missing or unknown."""
@@ -267,9 +293,19 @@ class LabelsColumn(Column):
         _, labels = _flatten(column)
         return cls(name=name, values=most_frequent(labels, MAX_LABELS))
 
+    def count_distinct(self, column: pa.Array) -> int:
+        """Return the number of distinct labels in the column of a table."""
+        return len(pc.unique(_flatten(self.convert(self.name, column))[1]))
+
     def encode(self, column: pa.Array) -> Encoded:
         """Encode multi-hot: (n, labels)."""
         return multi_hot(*_flatten(column), self.values, len(column))
+
+    def describe_unusual(self, value: Any) -> list[str]:
+        """Return a message for each label that is not known."""
+        labels = [(label or "").strip() for label in self.accept(self.name, value)]
+        unknown = [label for label in labels if label and label not in self.values]
+        return [describe_unknown(self.name, label, self.values) for label in unknown]
 
     def decode(self, numbers: Encoded) -> list[str] | None:
         """Return the labels that are known, None if there are none."""
@@ -313,11 +349,15 @@ def _flatten(column: pa.Array) -> tuple[NDArray[np.int64], pa.Array]:
     return lines.astype(np.int64), labels.filter(not_blank)
 
 
+_FAR = 0.1  # the distance from the range of the fitted values, relative to it, that is reported
+
+
 class ScaledColumn(Column):
     """A number, scaled to [0, 1] by the smallest and largest value of the fitted column.
 
-    Values outside this range are bounded smoothly: they approach -1 and 2. A missing value is replaced by
-    the mean. If the fitted column has missing values, a second number is 1 for a missing value and 0
+    Beyond this range nothing was learned, so a value at the distance d from it, relative to its width,
+    returns towards the mean: from the nearest end by the factor exp(-d). A missing value is replaced by the
+    mean. If the fitted column has missing values, a second number is 1 for a missing value and 0
     otherwise. Without them, a model could not learn the weight of this second number.
     """
 
@@ -343,23 +383,38 @@ class ScaledColumn(Column):
         valid = column.is_valid().to_numpy(zero_copy_only=False)
         values = np.full(len(column), self.mean)
         values[valid] = self._floats(column.drop_null())
-        scaled = (values - self.low) / ((self.high - self.low) or 1.0)
+        scaled, mean = self._scale(values), self._scale(np.array(self.mean))
         inside = np.clip(scaled, 0.0, 1.0)
-        scaled = inside + np.tanh(scaled - inside)
+        scaled = mean + (inside - mean) * np.exp(-np.abs(scaled - inside))
         return np.stack([scaled, ~valid][: self.width], axis=1).astype(np.float32)
+
+    def _scale(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return values on the scale on which the range of the fitted values is from 0 to 1."""
+        with np.errstate(over="ignore"):
+            return (values - self.low) / ((self.high - self.low) or 1.0)
+
+    def describe_unusual(self, value: Any) -> list[str]:
+        """Return a message if the value is far outside of the range of the fitted values."""
+        number = self._floats(pa.array([self.accept(self.name, value)], self.arrow))
+        scaled = self._scale(number)
+        if self.low == self.high or np.abs(scaled - np.clip(scaled, 0.0, 1.0))[0] <= _FAR:
+            return []
+        low, high = (self._value(end, 1e-6 * (self.high - self.low)) for end in (self.low, self.high))
+        return [
+            f"metadata {self.name!r}: {value} is far outside of the known range from {low} to {high};"
+            " its effect returns towards that of the mean"
+        ]
 
     def decode(self, numbers: Encoded) -> object | None:
         """Return the value as exactly as single precision tells; None if it is missing.
 
-        A missing value of a column that has all of them looks like the mean.
+        A missing value of a column that has all of them looks like the mean, and a value outside of the
+        range like one inside.
         """
         if self.missing and numbers[1] > 0.5:
             return None
-        scaled = float(numbers[0])
-        inside = min(max(scaled, 0.0), 1.0)
-        beyond = max(-0.999999, min(0.999999, scaled - inside))
         span = (self.high - self.low) or 1.0
-        value = self.low + span * (inside + math.atanh(beyond))
+        value = self.low + span * float(numbers[0])
         return self._value(value, 1e-6 * max(span, abs(value) * 1e-6))
 
     def _value(self, number: float, resolution: float) -> object:

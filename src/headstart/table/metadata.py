@@ -18,7 +18,15 @@ from headstart.config import Config
 from headstart.errors import InputError, UnknownNameError, did_you_mean, join_names, option_name
 from headstart.progress import Reporter
 from headstart.table.column_types import COLUMN_TYPES, AnyColumn
-from headstart.table.columns import SEPARATOR, Column, Structure, is_missing
+from headstart.table.columns import (
+    SEPARATOR,
+    CategoryColumn,
+    Column,
+    IgnoredColumn,
+    LabelsColumn,
+    Structure,
+    is_missing,
+)
 from headstart.table.names import NameNumbering, Names
 from headstart.table.sources import Source, is_number, is_text
 from headstart.table.text_encoders import EncoderLike
@@ -301,6 +309,23 @@ class MetadataSchema(Config):
             parts.append(column.encode_values(values, encoder, Reporter(quiet=True)))
         return _concatenate(parts, len(records))
 
+    def describe_unusual(self, records: Sequence[Mapping[str, object]]) -> list[str]:
+        """Return a message for each label, category or number in records that the schema does not know.
+
+        >>> schema = MetadataSchema.fit(pa.table({"year": [1979, 1985], "genre": ["Horror", "Horror"]}))
+        >>> for message in schema.describe_unusual([{"year": 1986, "genre": "horror"}]):
+        ...     print(message)
+        metadata 'year': 1986 is far outside of the known range from 1979 to 1985; its effect returns towards
+        that of the mean
+        metadata 'genre': 'horror' is not known and has no effect; did you mean 'Horror'?
+        """
+        messages: dict[str, None] = {}
+        for column in self.columns:
+            for record in records:
+                if not is_missing(value := record.get(column.name)):
+                    messages.update(dict.fromkeys(column.describe_unusual(value)))
+        return list(messages)
+
     def decode(self, line: NDArray[np.float32]) -> dict[str, object]:
         """Return the metadata that can be recovered from the numbers of one feature, by column.
 
@@ -337,6 +362,24 @@ class MetadataSchema(Config):
                 raise UnknownNameError(
                     f"unknown metadata {name!r}; the columns are {join_names(columns, 20)}{hint}"
                 )
+
+
+def describe_unused(schema: MetadataSchema, table: pa.Table, types: Mapping[str, str]) -> list[str]:
+    """Return a note on each column, or part of one, that has no effect although ``types`` does not say so."""
+    notes, table = [], normalise_metadata(table)
+    for column in schema.columns:
+        values = table.column(column.name).combine_chunks()
+        if isinstance(column, IgnoredColumn) and types.get(column.name) != "ignore":
+            reason = f"it contains {values.type}" if len(values.drop_null()) else "it has no values"
+            notes.append(f"metadata column {column.name!r} is not used: {reason}")
+        elif isinstance(column, (CategoryColumn, LabelsColumn)):
+            number = column.count_distinct(values)
+            if number > column.width:
+                notes.append(
+                    f"metadata column {column.name!r}: the {column.width} most frequent of {number} values"
+                    " are used; the others count as unknown"
+                )
+    return notes
 
 
 def infer_type(column: pa.Array) -> str:

@@ -30,7 +30,7 @@ from headstart.table.cells import (
 from headstart.table.columns import TextColumn
 from headstart.table.kind_inference import KindsLike, check_values, parse_kind, resolve_kinds
 from headstart.table.kinds import Kinds
-from headstart.table.metadata import MetadataSchema, align, check_finite, read_metadata
+from headstart.table.metadata import MetadataSchema, align, check_finite, describe_unused, read_metadata
 from headstart.table.names import NameNumbering, Names, as_name, sorted_names
 from headstart.table.sharding import is_sharded, local_source, shard_rows
 from headstart.table.sources import Source, TextFormat, is_text_file, open_source
@@ -435,14 +435,18 @@ def assemble(
             (observations, metadata, row_metadata), columns.normalise(), form, kinds, duplicates, text
         )
     )
-    source, form, columns, described, lines, known_rows, row_lines = opened
+    source, form, columns, described, lines, known_rows, row_lines, _ = opened
     row, feature, value = columns.or_default()
     long = form == "long"
     unsorted = run_in_each_process(
         lambda: read_long(source, row, feature, value, columns.time) if long else read_wide(source, row)
     )
     unsorted = shard_rows(unsorted, source.label)
-    notes = [*unsorted.notes, *(_compare_features(unsorted.features, described) if lines is not None else ())]
+    notes = [
+        *unsorted.notes,
+        *opened.notes,
+        *(_compare_features(unsorted.features, described) if lines is not None else ()),
+    ]
     rows = Names(sorted_names([*unsorted.rows, *known_rows]), "row")
     features = Names(sorted_names([*unsorted.features, *described]), "feature")
     row_index = _renumber(unsorted.row_numbers, rows.positions(unsorted.rows))
@@ -470,10 +474,12 @@ def assemble(
     aligned, schema, vectors = _feature_metadata(lines, features, types, functions, reporter)
     if schema is not None:
         notes.append(f"metadata columns read as {schema.describe()} ({_types_as_option(schema)})")
-        notes += _note_hashed_texts(schema, types)
+        notes += [*_note_hashed_texts(schema, types), *describe_unused(schema, aligned, types)]
     described_rows = _row_metadata(known_rows, row_lines, rows, row_metadata_types or {}, reporter)
     if described_rows[1] is not None:
         notes.append(f"row metadata columns read as {described_rows[1].describe()}")
+        unused = describe_unused(described_rows[1], described_rows[0], row_metadata_types or {})
+        notes += [f"row {note}" for note in unused]
     parts = TableParts(
         rows, features, resolved, *ordered[:3], aligned, schema, tuple(notes), functions, *described_rows,
         ordered.times,
@@ -491,6 +497,7 @@ class _OpenSources(NamedTuple):
     lines: pa.Table | None  # their metadata
     known_rows: list[str]  # the rows that have metadata
     row_lines: pa.Table | None
+    notes: list[str]
 
 
 def _open_sources(
@@ -515,14 +522,26 @@ def _open_sources(
     # Metadata is small, so its errors appear before the long work.
     described: list[str] | None = None
     lines: pa.Table | None = None
+    notes: list[str] = []
     if metadata is not None:
-        described, lines = read_metadata(open_source(metadata, (feature,), text), feature)
+        metadata_source = open_source(metadata, (feature,), text)
+        described, lines = read_metadata(metadata_source, feature)
+        notes += _note_unnamed(metadata_source)
     known_rows: list[str] = []
     row_lines: pa.Table | None = None
     if row_metadata is not None:
-        known_rows, row_lines = read_metadata(open_source(row_metadata, (row,), text), row, "row")
+        row_source = open_source(row_metadata, (row,), text)
+        known_rows, row_lines = read_metadata(row_source, row, "row")
+        notes += _note_unnamed(row_source)
     form = choose_form(source, form, columns, described)
-    return _OpenSources(local_source(source), form, columns, described or [], lines, known_rows, row_lines)
+    return _OpenSources(
+        local_source(source), form, columns, described or [], lines, known_rows, row_lines, notes
+    )
+
+
+def _note_unnamed(source: Source) -> list[str]:
+    """Return a note on a column of metadata without a name, as pandas writes its index."""
+    return [f"{source.label}: the column without a name is not used"] if "" in source.columns else []
 
 
 def _check_arguments(kinds: KindsLike, duplicates: str) -> None:

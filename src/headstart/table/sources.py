@@ -294,7 +294,12 @@ class CsvSource(Source):
         convert = pa_csv.ConvertOptions(column_types=types, decimal_point=self._decimal)
         with self._explain_errors([name]):
             table = pa_csv.read_csv(self._path, *self._options(), convert)
-            return table.rename_columns(list(self.columns))
+        table = table.rename_columns(list(self.columns))
+        for field in table.schema:
+            if pa.types.is_binary(field.type):  # Arrow reads text in another encoding as bytes
+                reason = self._reason(UnicodeError())
+                raise InputError(f"{self.label} cannot be read: column {field.name!r}: {reason}")
+        return table
 
     def place(self, record: int) -> str:
         """Return the line of a record, counting the header, blank and continued lines."""
