@@ -28,7 +28,13 @@ from headstart.errors import HeadstartError, InputError, ModelFileError, did_you
 from headstart.files import left_over, lock_folder, partial_file, read_json, write_json
 from headstart.model import Headstart
 from headstart.model.inputs import as_list, whole_number
-from headstart.model.prediction import Prediction, dictionary_column, predict_features, predict_pairs
+from headstart.model.prediction import (
+    Prediction,
+    dictionary_column,
+    predict_features,
+    predict_pairs,
+    require_level,
+)
 from headstart.model.ranking import (
     By,
     Criterion,
@@ -574,8 +580,7 @@ class Question(Config):
             top = whole_number(top, option_name("top"))
         Criterion(settings["by"], settings["quantile"])
         level = settings["level"]
-        if isinstance(level, bool) or not isinstance(level, (int, float)) or not 0 < level < 1:
-            raise InputError(f"an interval's level must lie between 0 and 1; got {level!r}")
+        require_level(level)
         names = None
         if features is not None:  # each feature once
             names = tuple(dict.fromkeys(as_name(feature, "feature") for feature in as_list(features)))

@@ -66,7 +66,17 @@ def test_form_library_and_order_do_not_matter(tmp_path_factory, observations, ra
         assert table.fingerprint() == expected.fingerprint()
     frames = (wide, wide.to_pandas(), pl.from_arrow(wide).lazy())
     for data in (*frames, folder / "wide.csv", str(folder / "wide.parquet")):
-        assert Table.read(data, row="the row") == expected
+        table = Table.read(data, row="the row")
+        assert list(table.rows) == wide["the row"].to_pylist()  # the wide form keeps its order
+        assert list(table.features) == wide.column_names[1:]
+        again = pa.table(
+            {
+                "row": table.rows.take(table.row_index),
+                "feature": table.features.take(table.feature_index),
+                "value": table.values,
+            }
+        )
+        assert Table.read(again) == expected
 
 
 @settings(max_examples=30, deadline=None)

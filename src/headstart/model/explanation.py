@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
@@ -59,7 +60,8 @@ class Contribution:
           of heads that have changed since the state was computed;
         - ``"metadata"``: one metadata column of the feature;
         - ``"context"``: the observations of the feature;
-        - ``"link"``: calibration, and the limits of a rating;
+        - ``"link"``: calibration, the limits of a rating, and the average of a probability over the
+          uncertainty of its log-odds;
         - ``"others"``: the sum of small contributions, see ``Explanation.largest``.
     name : str
         The observed feature or the metadata column; otherwise empty.
@@ -101,7 +103,7 @@ class Explanation:
     baseline, output : float
         The start and the end of the sum. The output is the prediction in ``unit``.
     mean : float
-        The mean that ``predict`` returns; for log-odds, the calibrated probability.
+        The mean that ``predict`` returns; for log-odds, the probability with the log-odds ``output``.
     contributions : tuple of Contribution
         The contributions by source; observations have the largest first.
     """
@@ -185,6 +187,8 @@ class Explanation:
         title = f"row {self.row!r}, feature {self.feature!r}: {self.mean:.4g}"
         return table_html(("part", f"contribution ({self.unit})", "source"), lines, title)
 
+
+_LEAST_PROBABILITY = 1e-12  # whose log-odds are finite
 
 _ROUNDING = 1e-6  # smaller contributions, on the models' scale, are left out
 
@@ -354,16 +358,17 @@ def _explanation(
     prediction = predict_features(fitted, Names([row.name], "row"), row.state, [feature.name])
     mean = float(prediction.mean[0, 0])
     if bool(fitted.knowledge.likelihood.squashes(fitted.kinds_of([feature]))):
-        output = baseline + sum(part.value for part in contributions)
-        return Explanation(row.name, feature.name, "log-odds", baseline, output, mean, tuple(contributions))
-    span, offset = feature.kind.span, feature.kind.offset
-    scaled = [replace(part, value=span * part.value) for part in contributions]
-    baseline = offset + span * baseline
-    output = baseline + sum(part.value for part in scaled)
-    if abs(mean - output) > 10 * _ROUNDING * span:  # clipped at a limit of the kind, or calibrated
-        scaled.append(Contribution("link", "", None, mean - output))
-        output = mean
-    return Explanation(row.name, feature.name, "data units", baseline, output, mean, tuple(scaled))
+        probability = min(max(mean, _LEAST_PROBABILITY), 1 - _LEAST_PROBABILITY)
+        unit, span, predicted = "log-odds", 1.0, math.log(probability / (1 - probability))
+    else:
+        unit, span, predicted = "data units", feature.kind.span, mean
+        contributions = [replace(part, value=span * part.value) for part in contributions]
+        baseline = feature.kind.offset + span * baseline
+    output = baseline + sum(part.value for part in contributions)
+    if abs(predicted - output) > 10 * _ROUNDING * span:  # clipped, calibrated, or averaged behind the link
+        contributions = [*contributions, Contribution("link", "", None, predicted - output)]
+        output = predicted
+    return Explanation(row.name, feature.name, unit, baseline, output, mean, tuple(contributions))
 
 
 def _with_bias(weight: Tensor, bias: Tensor) -> Tensor:

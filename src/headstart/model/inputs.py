@@ -29,7 +29,7 @@ from headstart.table.metadata import MetadataSchema
 from headstart.table.missing import MissingLike, as_missing
 from headstart.table.names import MAX_SUGGESTIONS, as_name, display_spelling
 from headstart.table.reading import Columns, Form, Observations, choose_form, read_long, sort_observations
-from headstart.table.sources import TextFormat, open_source
+from headstart.table.sources import TextFormat, lost_digits, open_source
 from headstart.table.text_encoders import EncoderLike
 from headstart.table.times import time_of, times_of
 
@@ -241,6 +241,8 @@ def split_observations(observations: object, what: str) -> tuple[list[str], NDAr
     for name, value in zip(names, by_name.values(), strict=True):
         if not isinstance(value, NUMBERS):
             raise InputError(f"{what}: the value at {name!r} must be a number; got {value!r}")
+        if isinstance(value, int) and abs(value) > 2**53:
+            _require_digits(value, f"{what}, at {name!r}")
     try:
         values = np.array(list(by_name.values()), dtype=np.float64)
     except OverflowError:
@@ -251,6 +253,16 @@ def split_observations(observations: object, what: str) -> tuple[list[str], NDAr
             f"{what}: the value at {names[first]!r} is {values[first]}; leave unknown values out"
         )
     return names, values
+
+
+def _require_digits(value: int, what: str) -> None:
+    """Raise an error if a whole number loses digits as float64; one that is too large is refused later."""
+    try:
+        exact = int(float(value)) == value
+    except OverflowError:
+        return
+    if not exact:
+        raise lost_digits(what, value)
 
 
 def check_context(
@@ -677,6 +689,8 @@ def _split_triples(triples: Sequence[Any]) -> tuple[list[Any], list[Any], NDArra
     for entry, (row, feature, value) in enumerate(triples):
         if not isinstance(value, NUMBERS):
             raise InputError(f"row {row!r}, feature {feature!r}: the value must be a number; got {value!r}")
+        if isinstance(value, int) and abs(value) > 2**53:
+            _require_digits(value, f"row {row!r}, feature {feature!r}")
         try:
             values[entry] = value
         except OverflowError:

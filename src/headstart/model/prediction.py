@@ -87,6 +87,22 @@ def _rounded(numbers: Any) -> Any:
     return np.float32(numbers).astype(np.float64)
 
 
+MAX_LEVEL = 1 - 1e-9  # nothing is known of tails beyond, and an interval of nearly 1 would be infinite
+
+
+def require_level(level: object) -> None:
+    """Raise an error if ``level`` is not the probability of an interval."""
+    if not _is_share(level):
+        raise InputError(f"an interval's level must lie between 0 and 1; got {level!r}")
+    if level > MAX_LEVEL:  # type: ignore[operator]
+        raise InputError(f"an interval's level must be at most 0.999999999; got {level!r}")
+
+
+def _is_share(value: Any) -> bool:
+    number = isinstance(value, (int, float, np.floating)) and not isinstance(value, bool)
+    return number and bool(0 < value < 1)
+
+
 def _normal_half_width(level: float) -> float:
     """Return the half-width of the interval of probability ``level`` of the standard normal distribution."""
     from scipy.special import ndtri  # imported here: few uses of a model need SciPy
@@ -181,8 +197,7 @@ def interval(
     low, high : ndarray of shape (…, n)
         The ends of the intervals.
     """
-    if not isinstance(level, (int, float)) or not 0 < level < 1:
-        raise InputError(f"an interval's level must lie between 0 and 1; got {level!r}")
+    require_level(level)
     half_width = _normal_half_width(level) * std
     if reach is not None:
         half_width = half_width * np.array([np.interp(level, LEVELS, widths) for widths in reach])[which]
@@ -242,9 +257,10 @@ class Prediction:
         Quantiles have the calibration of intervals: ``interval(0.9)`` is ``quantile(0.05)`` and
         ``quantile(0.95)``. For a binary feature a quantile is 0 or 1.
         """
-        number = isinstance(quantile, (int, float)) and not isinstance(quantile, bool)
-        if not number or not 0 < quantile < 1:
+        if not _is_share(quantile):
             raise InputError(f"a quantile must lie between 0 and 1; got {quantile!r}")
+        if abs(2 * quantile - 1) > MAX_LEVEL:
+            raise InputError(f"a quantile must be at least 5e-10 away from 0 and 1; got {quantile!r}")
         if quantile == 0.5:
             binary = self.kinds.types == KindType.BINARY
             return np.where(binary, self.mean >= 0.5, self.mean)

@@ -31,7 +31,7 @@ from headstart.model.inputs import (
     is_observations,
     unique_names,
 )
-from headstart.model.prediction import predict_features
+from headstart.model.prediction import MAX_LEVEL, predict_features
 from headstart.model.state import ModelState
 from headstart.model.suggestion import Weights, choose_rows, greedy_design
 from headstart.table import Names
@@ -63,9 +63,9 @@ class Criterion:
             hint = did_you_mean(str(self.by), get_args(By))
             raise InputError(f"{option_name('by')} must be one of {criteria}; got {self.by!r}{hint}")
         number = isinstance(self.quantile, (int, float)) and not isinstance(self.quantile, bool)
-        if not number or not 0.5 <= self.quantile < 1:
+        if not number or not 0.5 <= self.quantile <= MAX_LEVEL:
             raise InputError(
-                f"{option_name('quantile')} must be a number from 0.5 up and below 1; got {self.quantile!r}"
+                f"{option_name('quantile')} must be a number from 0.5 to 0.999999999; got {self.quantile!r}"
             )
 
 

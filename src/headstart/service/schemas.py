@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, StringConstraints
 
+from headstart.model.prediction import MAX_LEVEL
+
 MAX_NAME = 500
 
 MAX_TEXT = 10_000
@@ -55,9 +57,9 @@ Metadata = Annotated[dict[Name, Metadatum], Field(max_length=1000)]
 
 Observations = Annotated[dict[Name, Value], Field(max_length=MAX_NAMES)]
 
-Level = Annotated[float, Field(gt=0, lt=1, strict=True)]
+Level = Annotated[float, Field(gt=0, le=MAX_LEVEL, strict=True)]
 
-Quantile = Annotated[float, Field(ge=0.5, lt=1, strict=True)]
+Quantile = Annotated[float, Field(ge=0.5, le=MAX_LEVEL, strict=True)]
 
 Count = Annotated[int, Field(ge=1, le=1000, strict=True)]
 

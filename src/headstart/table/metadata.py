@@ -92,6 +92,11 @@ def _normalise_column(column: pa.Array) -> pa.Array:
     if is_text(arrow_type):
         text = column.cast(pa.string())
         return pc.if_else(pc.equal(text, ""), None, text)
+    if pa.types.is_integer(arrow_type):
+        try:
+            return column.cast(pa.int64())
+        except pa.ArrowInvalid:  # beyond 2**63: identifiers, which must keep all digits
+            return column.cast(pa.string())
     if is_number(arrow_type):
         number = column.cast(pa.float64(), safe=False)
         whole = pc.all(pc.equal(number, pc.round(number)), min_count=0).as_py()

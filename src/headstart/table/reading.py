@@ -6,7 +6,7 @@ sorts by (row, feature), ``merge_duplicates`` keeps one value per cell; ``assemb
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -447,8 +447,10 @@ def assemble(
         *opened.notes,
         *(_compare_features(unsorted.features, described) if lines is not None else ()),
     ]
-    rows = Names(sorted_names([*unsorted.rows, *known_rows]), "row")
-    features = Names(sorted_names([*unsorted.features, *described]), "feature")
+    # Lines of the long form have no meaningful order. Several processes agree on an order by sorting.
+    arrange: Callable[[list[str]], Iterable[str]] = sorted_names if long or is_sharded() else dict.fromkeys
+    rows = Names(arrange([*unsorted.rows, *known_rows]), "row")
+    features = Names(arrange([*unsorted.features, *described]), "feature")
     row_index = _renumber(unsorted.row_numbers, rows.positions(unsorted.rows))
     feature_index = _renumber(unsorted.feature_numbers, features.positions(unsorted.features))
     values, times, spellings = unsorted.values, unsorted.times, unsorted.spellings

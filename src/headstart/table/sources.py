@@ -6,6 +6,7 @@ import codecs
 import csv
 import gzip
 import os
+import re
 import stat
 import zlib
 from abc import ABC, abstractmethod
@@ -20,6 +21,7 @@ from typing import Any, TextIO
 
 import narwhals as nw
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 from narwhals.exceptions import NarwhalsError
@@ -204,8 +206,32 @@ def convert_batch(
             raise InputError(
                 f"{source.label}: column {name!r} contains {_content(array)}; observations must be numbers"
             )
-        columns.append(array.cast(pa.float64(), safe=False))
+        columns.append(_as_doubles(array, f"{source.label}: column {name!r}"))
     return pa.record_batch(columns, names=[*names, *numbers])
+
+
+def _as_doubles(array: pa.Array, label: str) -> pa.Array:
+    """Convert numbers to float64; refuse a whole number that would lose digits."""
+    doubles = array.cast(pa.float64(), safe=False)
+    if pa.types.is_integer(array.type) and array.type.bit_width == 64:
+        inexact = pc.fill_null(pc.not_equal(_exact_integers(doubles, array.type), array), False)
+        if pc.any(inexact, min_count=0).as_py():
+            raise lost_digits(label, array.filter(inexact)[0].as_py())
+    return doubles
+
+
+def _exact_integers(doubles: pa.Array, arrow_type: pa.DataType) -> pa.Array:
+    """Convert doubles back to whole numbers; the largest, which would overflow, become 0."""
+    largest = 2.0**63 if pa.types.is_signed_integer(arrow_type) else 2.0**64
+    return pc.if_else(pc.less(doubles, largest), doubles, 0.0).cast(arrow_type, safe=False)
+
+
+def lost_digits(label: str, number: int) -> InputError:
+    """Return the error about a whole number that is too large to be kept with all digits."""
+    return InputError(
+        f"{label}: the whole number {number} has more digits than a value keeps (beyond 2**53); an identifier"
+        " is no value, and a measurement is given as a decimal number or in larger units"
+    )
 
 
 def _content(array: pa.Array) -> str:
@@ -255,8 +281,13 @@ BLOCK = 1 << 24
 _PROBLEMS = (UnicodeError, OSError, EOFError, csv.Error, zlib.error)
 
 
+_WHOLE = re.compile(r"[+-]?[0-9]{16,30}")  # a whole number that float64 may not keep with all digits
+
+
 class CsvSource(Source):
     """A text file with a header. Names keep their spelling; blank values are null."""
+
+    _digits_checked = False  # whether the digits of very large numbers have been checked
 
     def __init__(self, path: Path, usual: str, form: TextFormat, wanted: Sequence[str] = ()) -> None:
         """Read the header. ``usual`` is the separator that the file's name stands for."""
@@ -284,6 +315,7 @@ class CsvSource(Source):
         )
         with self._explain_errors(names, numbers):
             for batch in pa_csv.open_csv(self._path, *self._options(), convert):
+                self._refuse_lost_digits(batch, numbers)
                 columns = [batch.column(i) for i in range(len(names))]
                 columns += [self.missing.to_null(array) for array in batch.columns[len(names) :]]
                 yield pa.record_batch(columns, names=[*names, *numbers])
@@ -350,6 +382,21 @@ class CsvSource(Source):
         except _PROBLEMS as error:
             return f"{self._reason(error)} (after line {line})"
         return ""
+
+    def _refuse_lost_digits(self, batch: pa.RecordBatch, numbers: Sequence[str]) -> None:
+        """Raise an error for a whole number whose digits were lost when Arrow read it as float64."""
+        if self._digits_checked:
+            return
+        for array in batch.columns[batch.num_columns - len(numbers) :]:
+            if pc.any(pc.greater_equal(pc.abs(array), 2.0**53), min_count=0).as_py():
+                self._digits_checked = True  # all lines are checked at once, slowly
+                positions = {column: self.columns.index(column) for column in numbers}
+                for line, fields in self._records():
+                    for column, position in positions.items():
+                        text = fields[position].strip() if position < len(fields) else ""
+                        if _WHOLE.fullmatch(text) and int(float(text)) != int(text):
+                            raise lost_digits(f"{self.label}, line {line}: column {column!r}", int(text))
+                return
 
     def _reason(self, error: Exception) -> str:
         if isinstance(error, UnicodeError):

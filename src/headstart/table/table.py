@@ -50,7 +50,8 @@ _TOO_LARGE = (
 class Table:
     """An immutable, sparse table of observations, with names, kinds and metadata of the features.
 
-    Use ``Table.read`` to create a table. It sorts rows and features by name.
+    Use ``Table.read`` to create a table. Rows and features of the long form are sorted by name; those of the
+    wide form keep their order.
 
     Parameters
     ----------
@@ -182,7 +183,8 @@ class Table:
         Returns
         -------
         Table
-            The table, with rows and features sorted by name.
+            The table. Rows and features of the long form are sorted by name; those of the wide form keep
+            the order of the source, so that arrays of predictions line up with it.
 
         Raises
         ------
