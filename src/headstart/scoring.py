@@ -556,8 +556,8 @@ def _concatenate(rows: Names, parts: list[Prediction]) -> Prediction:
         rows,
         Names([name for part in parts for name in part.features], "feature"),
         Kinds([kind for part in parts for kind in part.kinds]),
-        np.hstack([part.mean for part in parts]),
-        np.hstack([part.std for part in parts]),
+        np.hstack([part.center for part in parts]),
+        np.hstack([part.spread for part in parts]),
         np.vstack([part.reach for part in parts if part.reach is not None]),
     )
 

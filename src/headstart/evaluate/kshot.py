@@ -117,21 +117,23 @@ class Targets:
     @property
     def truth(self) -> NDArray[np.float64]:
         """The targets' values in data units: (targets,)."""
-        return self.unscaled(self.targets.values)
+        lines = self._lines.numpy()
+        numbers = self._scales.unscale(self.targets.values.double().numpy(), lines)
+        return np.asarray(self._scales.values(numbers, lines))
 
     @torch.no_grad()
     def predict(self, heads: Heads, states: RowStates, likelihood: Likelihood) -> Predictive:
         """Predict the targets from one head per tested feature: (targets,), on the models' scale."""
         return predict_cells(heads, states, self.targets, self.modelled, likelihood)
 
-    def unscaled(self, values: Tensor) -> NDArray[np.float64]:
-        """Convert one value per target (targets,) to data units."""
-        return self._scales.unscale(values.double().numpy(), self._lines.numpy())
+    def unscaled(self, mean: Tensor, std: Tensor) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the means and standard deviations of values in data units: two of (targets,).
 
-    def unscaled_std(self, std: Tensor) -> NDArray[np.float64]:
-        """Convert one standard deviation per target (targets,) to data units."""
-        spans: NDArray[np.float64] = self._scales.spans[self._lines.numpy()]
-        return np.asarray(spans * std.double().numpy())
+        ``mean`` and ``std`` (targets,) are on the models' scale.
+        """
+        lines = self._lines.numpy()
+        numbers = self._scales.unscale(mean.double().numpy(), lines)
+        return self._scales.moments(numbers, self._scales.spans[lines] * std.double().numpy(), lines)
 
 
 class KShotTest(Targets):

@@ -75,7 +75,7 @@ def score(
     mean: Floats,
     lines: Ints,
     kinds: Ints,
-    std: Floats | None = None,
+    distance: Floats | None = None,
     ranking: Floats | None = None,
 ) -> dict[str, Score]:
     """Compute all metrics that are defined for the kinds of the targets.
@@ -90,8 +90,9 @@ def score(
         The position of each target's feature among the tested features.
     kinds : array of shape (targets,)
         The kind of each target, a ``KindType``.
-    std : array of shape (targets,), optional
-        The predicted standard deviations, to compute the coverage of the 90 % interval.
+    distance : array of shape (targets,), optional
+        The distances of the true numbers from the predicted ones in predicted standard deviations, to compute
+        the coverage of the 90 % interval.
     ranking : array of shape (targets,), optional
         The scores that AUROC compares, by default ``mean``. The benchmark passes uncalibrated probabilities,
         so that calibration does not change rankings.
@@ -113,8 +114,8 @@ def score(
     scores: dict[str, Score] = {}
     if not binary.all():
         numeric = ~binary
-        numeric_std = None if std is None else std[numeric]
-        scores |= _score_numeric(truth[numeric], mean[numeric], lines[numeric], numeric_std)
+        numeric_distance = None if distance is None else distance[numeric]
+        scores |= _score_numeric(truth[numeric], mean[numeric], lines[numeric], numeric_distance)
     if binary.any():
         scores |= _score_binary(
             truth[binary], mean[binary], lines[binary], (mean if ranking is None else ranking)[binary]
@@ -122,14 +123,14 @@ def score(
     return {name: value for name, value in scores.items() if np.isfinite(value.value)}
 
 
-def _score_numeric(truth: Floats, mean: Floats, lines: Ints, std: Floats | None) -> dict[str, Score]:
+def _score_numeric(truth: Floats, mean: Floats, lines: Ints, distance: Floats | None) -> dict[str, Score]:
     error = np.abs(truth - mean)
     scores = {
         **_average("rmse", error**2, lines, finish=np.sqrt),
         **_average("mae", error, lines),
     }
-    if std is not None:
-        covered = error <= _HALF_WIDTH * std
+    if distance is not None:
+        covered = distance <= _HALF_WIDTH
         scores["coverage_90"] = Score(float(covered.mean()), len(np.unique(lines)), len(truth))
     return scores
 

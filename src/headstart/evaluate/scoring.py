@@ -91,14 +91,14 @@ def score_targets(
 ) -> dict[str, Score]:
     """Compute all metrics of predictions; ``shots`` (features,) are the shots of the heads."""
     kinds = test.kinds.numpy()
-    mean, std = predictive.mean, None
+    mean, std, distance = predictive.mean, predictive.std, None
     if calibration is not None:
-        factor = calibration.factor(shots, test.modelled)[test.lines, USUAL_LEVEL]
-        std = None if (kinds == KindType.BINARY).all() else test.unscaled_std(factor * predictive.std)
+        std = calibration.factor(shots, test.modelled)[test.lines, USUAL_LEVEL] * std
         corrected = calibration.probability(mean, shots[test.lines])
+        distance = ((test.targets.values - mean).abs() / std).double().numpy()
         mean = torch.where(test.kinds == KindType.BINARY, corrected, mean)
     ranking = predictive.mean.double().numpy()
-    return score(test.truth, test.unscaled(mean), test.lines.numpy(), kinds, std, ranking)
+    return score(test.truth, test.unscaled(mean, std)[0], test.lines.numpy(), kinds, distance, ranking)
 
 
 def rows_for(

@@ -121,7 +121,7 @@ def _evaluate_new_features(
         len(fitted.rows),
     )
     types = torch.from_numpy(kinds.types)
-    finds_scale = torch.tensor([float(fitted.middle is not None and kind == fitted.middle) for kind in kinds])
+    finds_scale = torch.tensor([float(kind.shares_units(fitted.middle)) for kind in kinds])
     units = torch.stack([torch.zeros_like(finds_scale), finds_scale], dim=1).double()
     batch = FeatureBatch(cells, _encoded_metadata(fitted, table), fitted.modelled_kinds(types), units)
     test = KShotTest(batch, kinds, shots, seed)
@@ -184,7 +184,14 @@ def _model_kinds(fitted: ModelState, table: Table) -> Kinds:
                 f"read the table with {option_name('kinds')}"
             )
     middle = fitted.middle
-    return Kinds([middle if middle and kind.type == KindType.REAL else kind for kind in table.kinds])
+    if middle is None:
+        return table.kinds
+    return Kinds(
+        [
+            kind.with_units(middle.first, middle.second) if kind.type == KindType.REAL else kind
+            for kind in table.kinds
+        ]
+    )
 
 
 def _encoded_metadata(fitted: ModelState, table: Table) -> torch.Tensor:
@@ -214,7 +221,7 @@ def _evaluate_cells(
     features = [fitted.catalogue[name] for name in table.features]
     order = np.argsort(columns, kind="stable")
     starts = np.searchsorted(columns[order], np.arange(len(features) + 1))
-    means, stds, tested = [], [], []
+    means, distances, tested = [], [], []
     for column, feature in enumerate(features):
         cells = order[starts[column] : starts[column + 1]]
         cells = cells[~np.isin(rows[cells], fitted.observers(feature))]
@@ -222,7 +229,9 @@ def _evaluate_cells(
         names = Names([str(i) for i in range(len(cells))], "row")
         prediction = predict_features(fitted, names, states, [feature.name])
         means.append(prediction.mean[:, 0])
-        stds.append(prediction.std[:, 0])
+        truth = feature.kind.margin.to_number(values[cells])
+        tiny = np.finfo(float).tiny
+        distances.append(np.abs(truth - prediction.center[:, 0]) / np.maximum(prediction.spread[:, 0], tiny))
         tested.append(cells)
     cells = np.concatenate(tested)
     if len(cells) == 0:
@@ -230,7 +239,7 @@ def _evaluate_cells(
     kinds = np.array([feature.kind.type for feature in features])[columns[cells]]
     shots = np.array([feature.shots for feature in features])[columns[cells]]
     name, median_shots = fitted.settings.chosen_adapter.name, int(np.median(shots))
-    metrics = score(values[cells], np.concatenate(means), columns[cells], kinds, np.concatenate(stds))
+    metrics = score(values[cells], np.concatenate(means), columns[cells], kinds, np.concatenate(distances))
     if criterion is not None:
         slots = np.array(fitted.catalogue.slots(table.features), dtype=np.int64)
         scaled = torch.from_numpy(table.kinds.scale(values[cells], columns[cells]))

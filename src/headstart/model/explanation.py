@@ -313,6 +313,7 @@ def _observation_contributions(fitted: ModelState, inputs: RowInputs, effects: T
         if name is None:  # the feature has been removed from the model, but the backbone still reads it
             contribution = Contribution("observation", fitted.backbone_features[number], None, effect)
         else:
+            value = fitted.catalogue[name].kind.margin.to_value(value)
             contribution = Contribution("observation", name, float(np.round(value, 6)), effect)
         contributions.append(contribution)
     return sorted(contributions, key=lambda part: -abs(part.value))
@@ -361,7 +362,7 @@ def _explanation(
         probability = min(max(mean, _LEAST_PROBABILITY), 1 - _LEAST_PROBABILITY)
         unit, span, predicted = "log-odds", 1.0, math.log(probability / (1 - probability))
     else:
-        unit, span, predicted = "data units", feature.kind.span, mean
+        unit, span, predicted = feature.kind.margin.unit, feature.kind.span, float(prediction.center[0, 0])
         contributions = [replace(part, value=span * part.value) for part in contributions]
         baseline = feature.kind.offset + span * baseline
     output = baseline + sum(part.value for part in contributions)

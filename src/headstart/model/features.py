@@ -39,7 +39,7 @@ class Feature:
     shots: int  # the number of observations that the head was computed from
     metadata: NDArray[np.float32]  # (width,): encoded
     rows: NDArray[Any]  # (n,): the positions of the observed rows, ascending; int32 or int64
-    values: NDArray[np.float64]  # (n,): in the data's own units
+    values: NDArray[np.float64]  # (n,): numbers of the kind, see ``Margin``
     finds_scale: bool = False  # whether the center and scale are found from the observations
     record: Mapping[str, object] | None = None  # the metadata by column before encoding; None if unknown
     arrivals: NDArray[np.int64] | None = None  # (n,): see ``ObservationList``; None: all are from the fit
@@ -79,7 +79,8 @@ class Feature:
 
     def value_at(self, row: int) -> float:
         """Return the value of a row in the context."""
-        return float(self.values[self.rows.searchsorted(self.rows.dtype.type(row))])
+        number = self.values[self.rows.searchsorted(self.rows.dtype.type(row))]
+        return float(self.kind.margin.to_value(number))
 
     def restrict_to(self, rows: NDArray[np.int64]) -> Feature:
         """Return the feature with only the observations of these ``rows``."""
@@ -200,7 +201,16 @@ class FeatureColumns:
     def _compare_units(self, slots: NDArray[np.int64]) -> int | None:
         kinds = np.stack([column[slots] for column in (self.types, self.offsets, self.spans)])
         differ = (kinds != kinds[:, :1]).any(axis=0)
+        if not differ.any():
+            margins = [feature.kind.margin for slot in slots if (feature := self.features[slot]) is not None]
+            differ = np.array([margin != margins[0] for margin in margins], dtype=bool)
         return int(slots[differ.argmax()]) if differ.any() else None
+
+    def values_of(self, slots: NDArray[np.int64], scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Convert scores (n,) of the features in ``slots`` (n,), all of one kind, to the units of values."""
+        numbers = scores * self.spans[slots] + self.offsets[slots]
+        feature = self.features[slots[0]] if len(slots) else None
+        return numbers if feature is None else np.asarray(feature.kind.margin.unrounded(numbers))
 
     def observed_by(self, row: int) -> NDArray[np.int64]:
         """Return the slots of the features with this ``row`` in their context, in ascending order."""

@@ -295,6 +295,7 @@ def _build_features(table: Table, in_backbone: set[int], *, fixed: bool) -> list
     rows, single_precision = table.by_feature(table.values)
     values = single_precision.astype(np.float64)  # later values have double precision, too
     del single_precision
+    values = table.kinds.numbers(values, np.repeat(np.arange(len(table.features)), table.counts))
     ends = np.cumsum(table.counts)
     times = None if table.times is None or table.weights is None else table.by_feature(table.times)[1]
     metadata = table.encoded_metadata()

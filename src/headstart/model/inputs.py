@@ -288,13 +288,13 @@ def check_context(
     positions : ndarray of shape (n,)
         The positions of the rows, ascending.
     values : ndarray of shape (n,)
-        Their values.
+        Their numbers.
     order : ndarray of shape (n,)
         The index of each in ``observations``.
     """
     what = f"feature {feature!r}"
     names, values = split_observations(observations, what)
-    _check_values(values, names, Kinds([kind] * len(names)), what, advice)
+    values = _check_values(values, names, Kinds([kind] * len(names)), what, advice)
     try:
         positions = rows.positions(names)
     except UnknownNameError as error:
@@ -308,17 +308,20 @@ def check_context(
 
 def _check_values(
     values: NDArray[np.float64], names: list[str], kinds: Kinds, what: str, advice: str = ""
-) -> None:
-    """Refuse values that are impossible for their kinds; value i has the name and the kind i."""
-    impossible = kinds.impossible(values, np.arange(len(values)))
+) -> NDArray[np.float64]:
+    """Return values as numbers; refuse impossible ones. Value i has the name and the kind i."""
+    which = np.arange(len(values))
+    impossible = kinds.impossible(values, which)
     if impossible.any():
         first = int(np.flatnonzero(impossible)[0])
         raise InputError(
             f"{what}: the value {values[first]:g} at {names[first]!r} is not {kinds[first].allowed} "
             f"(kind {kinds[first]}){advice}{_if_missing(values[first])}"
         )
-    scaled = kinds.scale(values, np.arange(len(values)))
+    numbers: NDArray[np.float64] = kinds.numbers(values, which)
+    scaled = kinds.scale_numbers(numbers, which)
     require_representable(values, scaled, lambda i: f"{what} at {names[i]!r}")
+    return numbers
 
 
 def _if_missing(value: float) -> str:
@@ -374,7 +377,7 @@ def _new_feature(fitted: ModelState, key: object, parts: object) -> Feature:
     kind = _feature_kind(fitted, name, by_part.get("kind"))
     advice = f"; {option_name('kind')} gives the feature another kind" if by_part.get("kind") is None else ""
     rows, values, order = check_context(name, observations, kind, fitted.rows, advice)
-    finds_scale = fitted.middle is not None and kind == fitted.middle
+    finds_scale = kind.shares_units(fitted.middle)
     no_metadata = np.zeros(0, dtype=np.float32)
     times = None if fitted.clock is None else fitted.clock.times_now(len(rows))
     feature = Feature(name, kind, False, len(rows), no_metadata, rows, values, finds_scale)
@@ -432,7 +435,8 @@ def _feature_kind(fitted: ModelState, name: str, kind: object) -> Kind:
     if first.type != KindType.REAL:
         raise InputError(f"feature {name!r}: say its ends, as {option_name('kind', str(first))}")
     # Each real feature of the model has its own scale: the scale of this one is found from its observations.
-    return first if fitted.middle is None else fitted.middle
+    middle = fitted.middle
+    return first if middle is None else first.with_units(middle.first, middle.second)
 
 
 def _not_among_kinds(fitted: ModelState) -> str:
@@ -457,7 +461,7 @@ def check_rows(fitted: ModelState, rows: Mapping[Any, object]) -> tuple[Observat
         what = f"row {row!r}"
         names, values = split_observations(observations, what)
         features = [fitted.catalogue[name] for name in names]
-        _check_values(values, names, Kinds([feature.kind for feature in features]), what)
+        values = _check_values(values, names, Kinds([feature.kind for feature in features]), what)
         feature_numbers = np.array([fitted.catalogue.number(name) for name in names], dtype=np.int64)
         order = np.argsort(feature_numbers)
         checked.append(ObservationList(feature_numbers[order], values[order]))
@@ -531,7 +535,7 @@ class Triples(NamedTuple):
     features: list[Feature]  # without repetition
     places: NDArray[np.int64]  # (n,): positions in ``features``
     numbers: NDArray[np.int64]  # (n,): numbers of the features in the catalogue
-    values: NDArray[np.float64]  # (n,): in the data's own units
+    values: NDArray[np.float64]  # (n,): numbers of the kinds, see ``Margin``
     times: NDArray[np.float64] | None  # (n,): None in a model without a half-life
     order: NDArray[np.int64]  # (n,): the index of each observation in the argument of the caller
 
@@ -664,16 +668,14 @@ def _single_triple(fitted: ModelState, entry: Any, time: object) -> Triples | No
         return None
     known = fitted.catalogue[feature]
     kind = known.kind
-    scaled = (value - kind.offset) / kind.span if abs(value) <= LARGEST else np.nan
-    if kind.type == KindType.REAL:
-        possible = abs(scaled) <= LARGEST
-    else:
-        possible = 0 <= scaled <= 1 if kind.type == KindType.RATING else scaled in (0, 1)
-    if not possible:
+    if not (abs(value) <= LARGEST and kind.allows(value)):
+        return None
+    number = kind.margin.to_number(float(value))
+    if not abs(number - kind.offset) <= LARGEST * kind.span:
         return None
     position = np.array([fitted.rows.position(row)])
     return feature_triples(
-        fitted, known, position, np.array([value], np.float64), np.zeros(1, np.int64), time
+        fitted, known, position, np.array([number], np.float64), np.zeros(1, np.int64), time
     )
 
 
@@ -768,6 +770,7 @@ def _check_triples(
             f"{_if_missing(values[first])}"
         )
     require_representable(values, kinds.scale(values, index), where)
+    values = kinds.numbers(values, index)
     numbers = np.array([fitted.catalogue.number(feature.name) for feature in features], dtype=np.int64)
     # Unique cells have the same order as sorted observations; the index is that of their first occurrence.
     _, order = np.unique(rows.astype(np.int64) * len(names) + index, return_index=True)
@@ -777,9 +780,13 @@ def _check_triples(
     repeated = (rows[1:] == rows[:-1]) & (index[1:] == index[:-1])
     if (repeated & (values[1:] != values[:-1])).any():
         first = int(np.argmax(repeated & (values[1:] != values[:-1])))
+
+        def as_given(observation: int) -> str:
+            return f"{kinds[index[observation]].margin.to_value(values[observation]):.12g}"
+
         raise InputError(
             f"row {fitted.rows[rows[first]]!r}, feature {names[index[first]]!r} is given twice, as "
-            f"{values[first]:.12g} and {values[first + 1]:.12g}; keep one"
+            f"{as_given(first)} and {as_given(first + 1)}; keep one"
         )
     first_of_cell = np.concatenate([np.ones(min(1, len(rows)), dtype=bool), ~repeated])
     rows, index, values = rows[first_of_cell], index[first_of_cell], values[first_of_cell]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -54,7 +54,7 @@ CPU = torch.device("cpu")
 
 
 def _to_units(mean: Any, std: Any, factor: Any, kind: Any) -> tuple[Any, Any]:
-    """Calibrate a Gaussian prediction and convert it to the data's own units.
+    """Calibrate a Gaussian prediction and convert it to numbers of the kind; see ``Margin``.
 
     ``factor`` is the calibration factor of the standard deviation; ``kind`` has offset, span, low and high.
     """
@@ -146,7 +146,7 @@ class Units:
         return self.factors / self.factors[:, USUAL_LEVEL, None]
 
     def apply(self, mean: Tensor, std: Tensor, which: NDArray[np.int64]) -> tuple[Numbers, Numbers]:
-        """Calibrate means and standard deviations on the models' scale, and convert them to data units."""
+        """Calibrate means and standard deviations on the models' scale, and convert them to numbers."""
         scaled_mean, scaled_std = (part.float().cpu().numpy() for part in (mean, std))
         factor = self.factors[which, USUAL_LEVEL]
         means, stds = _to_units(scaled_mean, scaled_std, factor, _arrays_of(self.kinds, which))
@@ -182,7 +182,7 @@ def interval(
     Parameters
     ----------
     mean, std : ndarray of shape (…, n)
-        The predictions.
+        The predicted means and standard deviations of numbers.
     kinds : Kinds
         The kinds of the features.
     reach : ndarray of shape (features, levels) or None
@@ -204,7 +204,7 @@ def interval(
     low, high = _interval_ends(mean, half_width, _arrays_of(kinds, which))
     binary = kinds.types[which] == KindType.BINARY
     low[..., binary], high[..., binary] = _binary_ends(mean[..., binary], level)
-    return low, high
+    return kinds.values(low, which), kinds.values(high, which)
 
 
 @dataclass(frozen=True, repr=False)
@@ -219,8 +219,9 @@ class Prediction:
         The names of the rows and features.
     kinds : Kinds
         The kinds of the features.
-    mean, std : ndarray of shape (rows, features)
-        The mean and standard deviation of every cell. For a binary feature the mean is the probability of 1.
+    center, spread : ndarray of shape (rows, features)
+        The calibrated mean and standard deviation of every cell's number, which is the value itself unless
+        the kind has another margin (``Margin``). For a binary feature the mean is the probability of 1.
     reach : ndarray of shape (features, levels) or None
         The widths of intervals relative to the normal distribution, for the levels of the calibration.
     """
@@ -228,9 +229,23 @@ class Prediction:
     rows: Names
     features: Names
     kinds: Kinds
-    mean: NDArray[np.float64]
-    std: NDArray[np.float64]
+    center: NDArray[np.float64]
+    spread: NDArray[np.float64]
     reach: NDArray[np.float64] | None = None
+
+    @property
+    def mean(self) -> NDArray[np.float64]:
+        """The mean of every cell's value: (rows, features). For a binary feature, the probability of 1."""
+        return self._moments[0]
+
+    @property
+    def std(self) -> NDArray[np.float64]:
+        """The standard deviation of every cell's value: (rows, features)."""
+        return self._moments[1]
+
+    @cached_property
+    def _moments(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        return self.kinds.moments(self.center, self.spread, np.arange(len(self.features)))
 
     def __getitem__(self, cell: tuple[object, object]) -> tuple[float, float]:
         """Return the mean and standard deviation of one cell, given by a row and a feature."""
@@ -240,8 +255,9 @@ class Prediction:
     def interval(self, level: float = 0.9) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the ends of intervals that contain the value with probability ``level``.
 
-        Intervals are calibrated, symmetric around the mean, and clipped at the limits of a rating. For a
-        binary feature the ends are quantiles, 0 or 1.
+        Intervals are calibrated, and clipped at the limits of a rating. They are symmetric around the mean
+        for ratings and reals, and right-skewed for counts and amounts. For a binary feature the ends are
+        quantiles, 0 or 1.
 
         Returns
         -------
@@ -249,7 +265,7 @@ class Prediction:
             The ends of the intervals.
         """
         which = np.arange(len(self.features))
-        return interval(self.mean, self.std, self.kinds, self.reach, level, which)
+        return interval(self.center, self.spread, self.kinds, self.reach, level, which)
 
     def quantile(self, quantile: float) -> NDArray[np.float64]:
         """Return the quantile of every cell's value: (rows, features).
@@ -263,22 +279,29 @@ class Prediction:
             raise InputError(f"a quantile must be at least 5e-10 away from 0 and 1; got {quantile!r}")
         if quantile == 0.5:
             binary = self.kinds.types == KindType.BINARY
-            return np.where(binary, self.mean >= 0.5, self.mean)
+            median = np.where(binary, self.center >= 0.5, self.center)
+            return np.asarray(self.kinds.values(median, np.arange(len(self.features))))
         return self.interval(abs(2 * quantile - 1))[int(quantile > 0.5)]
 
     def probability_above(self, value: float) -> NDArray[np.float64]:
         """Return the probability that each cell's value is greater than ``value``: (rows, features).
 
-        For ratings and reals it is the inverse of ``quantile``. At and beyond the limits of a rating it is 0
-        or 1.
+        For all kinds but binary it is the inverse of ``quantile``. At and beyond the limits of a rating it is
+        0 or 1.
         """
         if isinstance(value, bool) or not isinstance(value, (int, float, np.number)) or value != value:
             raise InputError(f"probability_above() takes a number; got {value!r}")
+        above = self._above(np.array([kind.margin.edge(float(value)) for kind in self.kinds]))
+        binary = self.center if 0 <= value < 1 else np.full_like(self.center, float(value < 0))
+        return np.where(self.kinds.types == KindType.BINARY, binary, above)
+
+    def _above(self, edges: Numbers) -> NDArray[np.float64]:
+        """Return the probability that each cell's number is greater than the ``edges`` (features,)."""
         from scipy.special import ndtr, ndtri
 
-        # The distance of the value from the mean is converted to standard normal units z, by the half-widths
+        # The distance of the edge from the mean is converted to standard normal units z, by the half-widths
         # of intervals at many levels.
-        distance = (value - self.mean) / np.maximum(self.std, np.finfo(float).tiny)
+        distance = (edges - self.center) / np.maximum(self.spread, np.finfo(float).tiny)
         factors = np.ones((len(self.features), len(LEVELS))) if self.reach is None else self.reach
         levels = np.concatenate([np.linspace(0, 0.999, 400), 1 - np.logspace(-3, -12, 100)])
         normal = ndtri(0.5 + levels / 2)
@@ -288,9 +311,24 @@ class Prediction:
             z = np.interp(np.abs(distance[:, column]), half_widths, normal)
             above[:, column] = np.where(distance[:, column] < 0, 1 - ndtr(-z), 1 - ndtr(z))
         lows, highs = ends_of(self.kinds)
-        above = np.where(value >= highs, 0.0, np.where(value < lows, 1.0, above))
-        binary = self.mean if 0 <= value < 1 else np.full_like(self.mean, float(value < 0))
-        return np.where(self.kinds.types == KindType.BINARY, binary, above)
+        return np.where(edges >= highs, 0.0, np.where(edges < lows, 1.0, above))
+
+    def sample(self, n: int = 1, random_state: int = 0) -> NDArray[np.float64]:
+        """Draw ``n`` values of every cell, independently of each other: (n, rows, features)."""
+        from scipy.special import ndtri
+
+        if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
+            raise InputError(f"sample() takes a whole number n from 1 up; got {n!r}")
+        uniform = np.random.default_rng(random_state).random((int(n), *self.center.shape))
+        levels = np.abs(2 * uniform - 1)
+        half_width = ndtri(0.5 + levels / 2) * self.spread
+        if self.reach is not None:
+            for column, widths in enumerate(self.reach):
+                half_width[..., column] *= np.interp(levels[..., column], LEVELS, widths)
+        which = np.arange(len(self.features))
+        low, high = _interval_ends(self.center, half_width, _arrays_of(self.kinds, which))
+        drawn = self.kinds.values(np.where(uniform < 0.5, low, high), which)
+        return np.where(self.kinds.types == KindType.BINARY, uniform >= 1 - self.center, drawn)
 
     def to_pandas(self, level: float = 0.9) -> Any:
         """Return the long form as a pandas frame; pandas must be installed."""
@@ -402,6 +440,8 @@ def predict_one_cell(fitted: ModelState, row: str, name: str, level: float) -> C
         mean, std = _to_units(mean, std, factors[USUAL_LEVEL], feature.kind)
         width = float(np.interp(level, LEVELS, factors)) / factors[USUAL_LEVEL]
         low, high = _interval_ends(mean, _cached_half_width(level) * std * width, feature.kind)
+        margin = feature.kind.margin
+        low, high, (mean, std) = margin.to_value(low), margin.to_value(high), margin.moments(mean, std)
     return CellPrediction(float(mean), float(std), float(low), float(high))
 
 
@@ -450,14 +490,14 @@ def predict_features(
     features, heads = fitted.catalogue.take(names)
     units, types = Units.of(fitted, features), fitted.kinds_of(features).to(device)
     which, heads = np.arange(len(features)), move(heads, device)
-    mean, std = np.empty((2, len(rows), len(features)))
+    center, spread = np.empty((2, len(rows), len(features)))
     for start in range(0, len(rows), _ROWS_AT_ONCE):
         part = slice(start, start + _ROWS_AT_ONCE)
         block = move(states.take(part), device)
         predictive = predict_grid(heads, block, types, fitted.knowledge.likelihood)
-        mean[part], std[part] = units.apply(predictive.mean, predictive.std, which)
+        center[part], spread[part] = units.apply(predictive.mean, predictive.std, which)
     columns = Names([feature.name for feature in features], "feature")
-    return Prediction(rows, columns, units.kinds, mean, std, units.reach)
+    return Prediction(rows, columns, units.kinds, center, spread, units.reach)
 
 
 @torch.no_grad()
@@ -507,8 +547,9 @@ def predict_pairs(
         types, likelihood = fitted.kinds_of(features).to(device), fitted.knowledge.likelihood
         predictive = predict_cells(heads, states, cells, types, likelihood)
         units, column = Units.of(fitted, features), which[pairs] - first
-        mean[pairs], std[pairs] = units.apply(predictive.mean, predictive.std, column)
-        low[pairs], high[pairs] = interval(mean[pairs], std[pairs], units.kinds, units.reach, level, column)
+        numbers = units.apply(predictive.mean, predictive.std, column)
+        mean[pairs], std[pairs] = units.kinds.moments(*numbers, column)
+        low[pairs], high[pairs] = interval(*numbers, units.kinds, units.reach, level, column)
     return mean, std, low, high
 
 

@@ -435,7 +435,7 @@ def best_features(
         chosen += choose(fitted, columns, slots, states.take(part), n, criterion, excluded[part])
     if criterion.by == "information" or mixed_kinds:
         return chosen
-    return [(best, score * columns.spans[best] + columns.offsets[best]) for best, score in chosen]
+    return [(best, columns.values_of(best, score)) for best, score in chosen]
 
 
 def _slots_of(
@@ -671,7 +671,8 @@ def _highest_rows(
     near_rows = np.sort(positions[near.numpy()])
     exact = scores(fitted, criterion, candidate, roster.take(near_rows))[:, 0].numpy()
     order = np.argsort(-exact, kind="stable")[:n]
-    return near_rows[order], exact[order] * feature.kind.span + feature.kind.offset
+    kind = feature.kind
+    return near_rows[order], kind.margin.unrounded(exact[order] * kind.span + kind.offset)
 
 
 def _most_informative_rows(

@@ -262,7 +262,9 @@ def find_units(features: Sequence[Feature], middle: Kind | None) -> list[Feature
         values = np.stack([features[position].values for position in positions])
         centers, scales = _units(values, middle.span)
         for position, center, scale in zip(positions, centers.tolist(), scales.tolist(), strict=True):
-            result[position] = replace(features[position], kind=Kind.real(center, scale))
+            result[position] = replace(
+                features[position], kind=features[position].kind.with_units(center, scale)
+            )
     return result
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from headstart.display import facts_html
 from headstart.model.row_states import observations_of_row
 from headstart.model.state import ModelState
-from headstart.table import Kind, Names
+from headstart.table import Kind, Kinds, Names
 from headstart.training.judge import Judgement
 
 
@@ -228,7 +228,7 @@ def known_feature(fitted: ModelState, name: object) -> KnownFeature:
         metadata=feature.readable_metadata(fitted.schema),
         in_backbone=feature.in_backbone,
         fixed=feature.fixed,
-        values=feature.values,
+        values=feature.kind.margin.to_value(feature.values),
         _positions=feature.rows,
         _names=fitted.rows,
     )
@@ -238,13 +238,13 @@ def known_row(fitted: ModelState, row: object) -> KnownRow:
     """Return the summary of one row, with the observations in its state and in the contexts of features."""
     position = fitted.rows.position(row)
     state = observations_of_row(fitted, position)
-    values = state.values.tolist()
+    names = fitted.catalogue.names_by_number(state.keys)  # None for a removed feature
+    known = [feature is not None for feature in names]
+    kinds = Kinds([fitted.catalogue[feature].kind for feature in names if feature is not None])
+    values = kinds.values(state.values[known], np.arange(len(kinds))).tolist()
     if fitted.roster.observations(position) is None:  # from the table of the fit, in single precision
         values = [float(f"{value:.7g}") for value in values]
-    names = fitted.catalogue.names_by_number(state.keys)  # None for a removed feature
-    observations = {
-        feature: value for feature, value in zip(names, values, strict=True) if feature is not None
-    }
+    observations = dict(zip([feature for feature in names if feature is not None], values, strict=True))
     columns = fitted.catalogue.columns
     for slot in columns.observed_by(position):
         feature = columns.features[slot]

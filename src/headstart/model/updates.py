@@ -616,12 +616,15 @@ def _surprise_message(
     worst = int(excess.argmax())
     if excess[worst] <= 1:
         return None
+    kind = given.features[lines[worst]].kind
+    value = kind.margin.to_value(values[worst])
+    expected_mean, expected_std = kind.margin.moments(mean[worst], std[worst])
     count = int((excess > 1).sum())
     others = f", and {count - 1} more like it" if count > 1 else ""
     return (
-        f"feature {given.features[lines[worst]].name!r}: the value {values[worst]:g} at row "
+        f"feature {given.features[lines[worst]].name!r}: the value {value:g} at row "
         f"{fitted.rows[given.rows[order][worst]]!r} lies {distance[worst]:.3g} standard deviations from what "
-        f"was expected ({mean[worst]:.4g} ± {std[worst]:.2g}){others}; taken all the same: if it is a "
+        f"was expected ({expected_mean:.4g} ± {expected_std:.2g}){others}; taken all the same: if it is a "
         "mistake, observe the right value"
     )
 

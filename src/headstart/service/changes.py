@@ -45,6 +45,7 @@ from headstart.service.store import (
     remove_row,
     request_digest,
 )
+from headstart.table import Kinds
 from headstart.table.names import as_name
 from headstart.table.reading import Columns
 from headstart.table.times import time_of
@@ -169,7 +170,9 @@ class Observe(Change):
             raise Problem(422, str(error), self._find_invalid(model)) from None
         rows, names = model.rows, [feature.name for feature in triples.features]
         times = [None] * len(triples.values) if triples.times is None else triples.times.tolist()
-        lines = zip(triples.rows, triples.places, triples.values.tolist(), times, strict=True)
+        kinds = Kinds([feature.kind for feature in triples.features])
+        values = kinds.values(triples.values, triples.places).tolist()
+        lines = zip(triples.rows, triples.places, values, times, strict=True)
         sorted_cells = [Cell(rows[row], names[feature], value, time) for row, feature, value, time in lines]
         cells = [sorted_cells[line] for line in np.argsort(triples.order)]
         warning, total = describe_surprises(model, triples)

@@ -30,7 +30,7 @@ from headstart.model.updates import add_observations, remove_feature, remove_row
 from headstart.service.errors import LOG
 from headstart.service.store import Cell, Delta, Store, read_all, read_last_number, read_since
 from headstart.table import Kinds
-from headstart.table.kinds import LARGEST, Kind, KindType
+from headstart.table.kinds import KIND_NAMES, LARGEST, Kind, KindType
 
 
 @dataclass(frozen=True)
@@ -134,6 +134,8 @@ def resolve_cells(
         usable[usable] = ~kinds.impossible(values[usable], column_index[usable])
         usable[usable] = np.abs(kinds.scale(values[usable], column_index[usable])) <= LARGEST
     row_index, column_index, values = row_index[usable], column_index[usable], values[usable]
+    if len(values):
+        values = kinds.numbers(values, column_index)
     times = None
     if model.clock is not None:  # observations that arrived at an earlier model may have no time
         default = model.clock.fitted_at
@@ -353,4 +355,4 @@ def _usable_kind(kind: str | None, types: set[KindType]) -> str | None:
     """Return the kind, or None if a model with these types cannot have it."""
     if kind is None:
         return None
-    return kind if kind in ("real", "rating", "binary") or Kind.parse(kind).type in types else None
+    return kind if kind in KIND_NAMES or Kind.parse(kind).type in types else None

@@ -564,8 +564,7 @@ def schema(request: Request) -> Response:
     content = {
         "features": _columns(fitted.schema),
         "rows": _columns(None if row_metadata is None else row_metadata.schema),
-        "kinds": sorted({str(kind) for kind in fitted.kinds if kind.type != KindType.REAL})[:100]
-        + (["real"] if any(kind.type == KindType.REAL for kind in fitted.kinds) else []),
+        "kinds": sorted({kind.option for kind in fitted.kinds})[:100],
         "usual_kind": str(fitted.kinds[0]),
     }
     return answer(snapshot, content)

@@ -166,7 +166,7 @@ def distribution(state: LiveState, name: str) -> dict[str, Any]:
     means = prediction.mean.ravel()
     kind = state.model.catalogue[name].kind
     # A kind with bounds always has the same bins, so that two histograms can be compared.
-    bounds = None if kind.low is None or kind.high is None else (float(kind.low), float(kind.high))
+    bounds = (kind.low, kind.high) if np.isfinite([kind.low, kind.high]).all() else None
     counts, edges = np.histogram(np.clip(means, *bounds) if bounds else means, _BINS, bounds)
     return {
         "rows": len(means),

@@ -14,7 +14,19 @@ from numpy.typing import NDArray
 
 from headstart.errors import InputError, join_names
 from headstart.table.cells import Floats, Positions, chunk_slices, count_positions
-from headstart.table.kinds import Kind, Kinds, KindType, as_option, kinds_as_option
+from headstart.table.kinds import (
+    KINDS,
+    RATING,
+    REAL,
+    Count,
+    Kind,
+    Kinds,
+    KindType,
+    Margin,
+    as_option,
+    kinds_as_option,
+    likely_shift,
+)
 from headstart.table.missing import MAX_CODES, as_missing, find_codes
 from headstart.table.names import Names
 from headstart.table.outliers import moments_by_feature
@@ -250,23 +262,40 @@ def _few_values(index: NDArray[Any], values: Floats) -> tuple[NDArray[np.int64],
 
 KindsLike = str | Kind | Mapping[str, str | Kind] | Mapping[str | None, str | Kind] | None
 
-UNDECIDED = -1  # in place of a KindType: the kind of the feature is not decided yet
-
 
 class _PartialKinds(NamedTuple):
     """The kinds that are decided so far. A parameter that is not computed yet is NaN."""
 
-    types: NDArray[np.int64]  # (features,)
+    margins: list[Margin]
+    codes: NDArray[np.int64]  # (features,): positions in ``margins``; -1 where the kind is not decided
     first: NDArray[np.float64]  # (features,)
     second: NDArray[np.float64]  # (features,)
 
-    def assign(self, features: NDArray[np.bool_] | int, kind: Kind | int) -> None:
-        self.types[features] = kind.type if isinstance(kind, Kind) else kind
+    @classmethod
+    def undecided(cls, count: int) -> _PartialKinds:
+        return cls([], np.full(count, -1), np.full(count, np.nan), np.full(count, np.nan))
+
+    def assign(self, features: NDArray[np.bool_] | int, kind: Kind | Margin) -> None:
+        margin = kind.margin if isinstance(kind, Kind) else kind
+        if margin not in self.margins:
+            self.margins.append(margin)
+        self.codes[features] = self.margins.index(margin)
         if isinstance(kind, Kind):
             self.first[features], self.second[features] = kind.first, kind.second
 
-    def median_real(self, mask: NDArray[np.bool_]) -> Kind:
-        return Kind.real(float(np.median(self.first[mask])), float(np.median(self.second[mask])))
+    @property
+    def is_undecided(self) -> NDArray[np.bool_]:
+        return np.asarray(self.codes < 0)
+
+    def of_type(self, type: KindType, among: NDArray[np.bool_]) -> dict[Margin, NDArray[np.bool_]]:
+        """Return the features of each margin of a type, as masks, among the features in ``among``."""
+        masks = {margin: among & (self.codes == code) for code, margin in enumerate(self.margins)}
+        return {margin: mask for margin, mask in masks.items() if margin.type == type and mask.any()}
+
+    def median_units(self, margin: Margin, mask: NDArray[np.bool_]) -> Kind:
+        return Kind(margin).with_units(
+            float(np.median(self.first[mask])), float(np.median(self.second[mask]))
+        )
 
 
 def resolve_kinds(
@@ -282,20 +311,21 @@ def resolve_kinds(
     count = len(features)
     local_index, local_values = index, values
     index, values = sample_values(index, values, count)
-    partial = _PartialKinds(np.full(count, UNDECIDED), np.full(count, np.nan), np.full(count, np.nan))
+    partial = _PartialKinds.undecided(count)
     observed = count_positions(index, count) > 0
     if isinstance(kinds, Mapping):
         _assign_by_name(partial, kinds, features, index, values)
     elif kinds is not None:
         partial.assign(np.full(count, True), _kind_of_many(kinds, values, "the table"))
     _refuse_codes(partial, features, index, values, local_values)
-    inferred = (partial.types == UNDECIDED) & observed
-    unobserved = (partial.types == UNDECIDED) & ~observed
+    inferred = partial.is_undecided & observed
+    unobserved = partial.is_undecided & ~observed
     _infer(partial, inferred, features, index, values)
+    _infer_counts(partial, inferred, index, values, local_index, local_values)
     _compute_rating_limits(partial, features, index, values)
-    shared = _compute_real_scales(partial, local_index, local_values)
-    common = _most_common(partial, observed, shared)
-    partial.assign(partial.types == UNDECIDED, common)
+    shared = _compute_scales(partial, local_index, local_values)
+    common = _most_common(partial, observed)
+    partial.assign(partial.is_undecided, common)
     resolved = _as_kinds(partial)
     notes = []
     if inferred.any():
@@ -341,14 +371,17 @@ def check_values(
         )
 
 
-def parse_kind(text: object) -> Kind | int:
-    """Parse a kind. ``rating`` and ``real`` return a ``KindType``: the data determines the parameters."""
+def parse_kind(text: object) -> Kind | Margin:
+    """Parse a kind. A name alone, such as ``rating``, returns a margin: the data determines the rest."""
     if isinstance(text, Kind):
         return text
     if not isinstance(text, str):
         raise InputError(f"a kind is a text such as 'rating:1:5'; got {text!r}")
-    types = {"rating": KindType.RATING, "real": KindType.REAL}
-    return types[text] if text in types else Kind.parse(text)
+    if text in KINDS and KINDS[text].type != KindType.BINARY:
+        return KINDS[text]()
+    kind = Kind.parse(text)
+    # Without center and scale, the margin alone: the data determines them.
+    return kind.margin if text == kind.margin.family and kind.type == KindType.REAL else kind
 
 
 def _assign_by_name(
@@ -370,10 +403,10 @@ def _assign_by_name(
         partial.assign(others, _kind_of_many(kinds[None], values[others[index]], "the other features"))
 
 
-def _kind_of_many(text: str | Kind, values: Floats, owner: str) -> Kind | int:
+def _kind_of_many(text: str | Kind, values: Floats, owner: str) -> Kind | Margin:
     """Return one kind for features with these values. ``rating`` gets the limits of all values together."""
     kind = parse_kind(text)
-    if kind != KindType.RATING:
+    if kind != RATING:
         return kind
     distinct, counts = np.unique(values.astype(np.float64), return_counts=True)
     if len(distinct) <= MAX_LEVELS + MAX_CODES and len(codes := find_codes(distinct, counts)):
@@ -401,7 +434,8 @@ def _refuse_codes(
     All features with values to infer from are judged together if they have few distinct values, otherwise
     one by one. ``local_values`` are the values of this process, which the message counts.
     """
-    mask = (partial.types == UNDECIDED) | ((partial.types == KindType.RATING) & np.isnan(partial.second))
+    open_ratings = partial.of_type(KindType.RATING, np.isnan(partial.second)).get(RATING, False)
+    mask = partial.is_undecided | open_ratings
     if not mask[index].any():
         return
     if not mask.all():
@@ -470,7 +504,7 @@ def _infer(
     """Infer the kinds of the features in ``mask``: one kind for all if possible, otherwise one for each."""
     if not mask.any():
         return
-    undecided = partial.types == UNDECIDED  # includes features without observations
+    undecided = partial.is_undecided  # includes features without observations
     if not mask.all():
         selected = mask[index]
         index, values = index[selected], values[selected]
@@ -490,9 +524,39 @@ def _infer(
         names = features.take(np.flatnonzero(binary))
         raise _only_ones(f"every value of {join_names(names, 3)} is 1", {names[0]: "binary"})
     partial.assign(binary, Kind.binary())
-    partial.types[rating] = KindType.RATING
+    partial.assign(rating, RATING)
     partial.first[rating], partial.second[rating] = low[rating], high[rating]
-    partial.types[mask & ~binary & ~rating] = KindType.REAL
+    partial.assign(mask & ~binary & ~rating, REAL)
+
+
+MIN_COUNTS = 50  # observations from which counts can be told from other numbers
+
+COUNT_GAIN = 0.5  # nats per observation by which the logarithm must be more likely than the value itself
+
+
+def _infer_counts(
+    partial: _PartialKinds,
+    mask: NDArray[np.bool_],
+    index: Positions,
+    values: Floats,
+    local_index: Positions,
+    local_values: Floats,
+) -> None:
+    """Make counts of the reals in ``mask`` with whole numbers from 0 up, if their logarithm is more Gaussian.
+
+    All processes share ``index`` and ``values``; the others are the observations of this process.
+    """
+    count = len(mask)
+    others = np.bincount(index, (values < 0) | (values != np.round(values)), count) > 0
+    whole = partial.of_type(KindType.REAL, mask & ~others).get(REAL)
+    if whole is None:
+        return
+    chosen = whole[local_index]
+    if global_count(int(chosen.sum())) < MIN_COUNTS:
+        return
+    shift, gain = likely_shift(local_index[chosen], local_values[chosen], count)
+    if gain > COUNT_GAIN:
+        partial.assign(whole, Count(shift))
 
 
 def _compute_rating_limits(partial: _PartialKinds, features: Names, index: Positions, values: Floats) -> None:
@@ -500,8 +564,8 @@ def _compute_rating_limits(partial: _PartialKinds, features: Names, index: Posit
 
     A feature with fewer than two distinct values gets the limits of all such ratings together.
     """
-    mask = (partial.types == KindType.RATING) & np.isnan(partial.second)
-    if not mask.any():
+    mask = partial.of_type(KindType.RATING, np.isnan(partial.second)).get(RATING)
+    if mask is None:
         return
     low, high = np.full(len(features), np.inf), np.full(len(features), -np.inf)
     selected = mask[index]
@@ -519,43 +583,47 @@ def _compute_rating_limits(partial: _PartialKinds, features: Names, index: Posit
     partial.first[mask], partial.second[mask] = low[mask], high[mask]
 
 
-def _compute_real_scales(partial: _PartialKinds, index: Positions, values: Floats) -> bool:
-    """Set missing centers and scales of reals. Return whether all of them share one pair."""
-    mask = (partial.types == KindType.REAL) & np.isnan(partial.second)
-    if not mask.any():  # every process has the same features
-        return True
-    selected = mask[index]
-    if not global_count(int(selected.sum())):
-        partial.assign(mask, Kind.real())
-        return True
-    index = index[selected]
-    center, scale, shared = real_scales(index, values[selected], len(mask))
-    observed = mask & (global_sum(np.bincount(index, minlength=len(mask))) > 0)
-    partial.first[observed], partial.second[observed] = center[observed], scale[observed]
-    partial.assign(mask & ~observed, partial.median_real(observed))
+def _compute_scales(partial: _PartialKinds, index: Positions, values: Floats) -> bool:
+    """Set missing centers and scales of kinds modelled as reals. Return whether those of a kind share one."""
+    shared = True
+    incomplete = np.isnan(partial.second)
+    for margin, mask in partial.of_type(KindType.REAL, incomplete).items():  # the same in every process
+        selected = mask[index]
+        if not global_count(int(selected.sum())):
+            partial.assign(mask, Kind(margin))
+            continue
+        of_margin, numbers = index[selected], np.asarray(values[selected], np.float64)
+        learned = margin.learn(of_margin, numbers, len(mask))
+        center, scale, same = real_scales(of_margin, learned.to_number(numbers), len(mask))
+        observed = mask & (global_sum(np.bincount(of_margin, minlength=len(mask))) > 0)
+        partial.assign(mask, learned)
+        partial.first[observed], partial.second[observed] = center[observed], scale[observed]
+        partial.assign(mask & ~observed, partial.median_units(learned, observed))
+        shared &= same
     return shared
 
 
-def _most_common(partial: _PartialKinds, observed: NDArray[np.bool_], shared: bool) -> Kind:
+def _most_common(partial: _PartialKinds, observed: NDArray[np.bool_]) -> Kind:
     """Return the most common kind of features with observations.
 
-    If it is real and each real has its own scale, return the median center and scale.
+    If it is modelled as a real and the features have their own scales, return the median center and scale.
     """
-    decided = observed & (partial.types != UNDECIDED)
-    types, counts = np.unique(partial.types[decided], return_counts=True)
-    kind_type = KindType(int(types[np.argmax(counts)]))
-    mask = decided & (partial.types == kind_type)
-    if kind_type == KindType.REAL and not shared:
-        return partial.median_real(mask)
+    decided = observed & ~partial.is_undecided
+    by_type = {type: partial.of_type(type, decided) for type in KindType}
+    kind_type = max(by_type, key=lambda type: sum(int(mask.sum()) for mask in by_type[type].values()))
+    margin, mask = max(by_type[kind_type].items(), key=lambda item: int(item[1].sum()))
     pairs = np.stack([partial.first[mask], partial.second[mask]], 1)
     pairs, counts = np.unique(pairs, axis=0, return_counts=True)
-    return Kind(kind_type, *pairs[np.argmax(counts)].tolist())
+    if kind_type == KindType.REAL and len(pairs) > 1:
+        return partial.median_units(margin, mask)
+    return Kind(margin, *pairs[np.argmax(counts)].tolist())
 
 
 def _as_kinds(partial: _PartialKinds) -> Kinds:
-    triples = zip(partial.types.tolist(), partial.first.tolist(), partial.second.tolist(), strict=True)
-    cache: dict[tuple[int, float, float], Kind] = {}
-    kinds = Kinds([cache.setdefault(triple, Kind(KindType(triple[0]), *triple[1:])) for triple in triples])
+    margins = [partial.margins[code] for code in partial.codes.tolist()]
+    triples = zip(margins, partial.first.tolist(), partial.second.tolist(), strict=True)
+    cache: dict[tuple[Margin, float, float], Kind] = {}
+    kinds = Kinds([cache.setdefault(triple, Kind(*triple)) for triple in triples])
     if not np.isfinite(kinds.spans).all():
         raise InputError("some values are too large to be scaled; use other units")
     return kinds

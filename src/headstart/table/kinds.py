@@ -1,21 +1,27 @@
-"""Kinds of features: their possible values, and their scale in models."""
+"""Kinds of features: their possible values, and their scale in models.
+
+A ``Margin`` maps the values of a kind to numbers, which models describe by one of three types of columns. A
+``Kind`` is a margin with an affine scale. ``KINDS`` lists the kinds: to add one, write a margin.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Any
+from functools import cached_property, lru_cache
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headstart.errors import InputError, did_you_mean, for_user, option_name
 from headstart.table.cells import Floats
+from headstart.table.sharding import global_max, global_sum
 
-__all__ = ["KIND_NAMES", "Kind", "KindType", "Kinds"]
+__all__ = ["KINDS", "KIND_NAMES", "Kind", "KindType", "Kinds", "Margin"]
 
 
 # The largest value on the models' scale. Models sum squares in float32, which ends at 3.4e38.
@@ -55,33 +61,291 @@ def require_representable(values: Floats, scaled: NDArray[np.float64], where: Ca
 
 
 class KindType(IntEnum):
-    """The types of kinds. Arrays and tensors contain these numbers."""
+    """The types of model columns: every kind is modelled as one of them. Arrays contain the numbers."""
 
     BINARY = 0
     RATING = 1
     REAL = 2
 
 
-KIND_NAMES = tuple(kind.name.lower() for kind in KindType)
+TOLERANCE = 1e-9  # rounding error allowed beyond the limits of a rating, relative to its range
+
+
+@dataclass(frozen=True)
+class Margin:
+    """The values of a kind, and the monotone function that maps them to numbers.
+
+    Models describe numbers, as one of three types. A subclass is one kind: it defines its name, its type and,
+    unless numbers are the values themselves, the function and its inverse. ``KINDS`` lists the subclasses.
+    """
+
+    name: ClassVar[str]
+    type: ClassVar[KindType]
+    syntax: ClassVar[tuple[str, ...]]  # the text forms, for messages
+    identity: ClassVar[bool] = True  # whether numbers are the values themselves
+
+    @classmethod
+    def parse(cls, parameters: list[str]) -> tuple[Margin, list[str]]:
+        """Read a margin from the first ``parameters`` of a text form; return it and the other parameters."""
+        return cls(), parameters
+
+    @property
+    def text(self) -> str:
+        """The parameters in the text form, with a colon before each."""
+        return ""
+
+    @property
+    def family(self) -> str:
+        """The text form without the affine scale, from which ``parse`` makes the margin again."""
+        return self.name + self.text
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all parameters are known; otherwise ``learn`` finds them."""
+        return True
+
+    def learn(self, features: NDArray[Any], values: Floats, count: int) -> Margin:  # noqa: ARG002
+        """Learn the parameters from the ``values`` (n,) of ``features`` (n,); ``count`` features exist."""
+        return self
+
+    @property
+    def unit(self) -> str:
+        """The unit of numbers, in which predictions are explained."""
+        return "data units"
+
+    def to_number(self, values: Any) -> Any:
+        """Convert values to numbers."""
+        return values
+
+    def to_value(self, numbers: Any) -> Any:
+        """Convert numbers to the nearest possible values; the inverse of ``to_number``."""
+        return numbers
+
+    def unrounded(self, numbers: Any) -> Any:
+        """Convert numbers to the units of values, without rounding or limits: strictly increasing."""
+        return numbers
+
+    def edge(self, value: float) -> float:
+        """Return the number above which ``to_value`` is greater than ``value``."""
+        return value
+
+    def moments(self, mean: Any, std: Any) -> tuple[Any, Any]:
+        """Return mean and standard deviation of the value of a Gaussian number with this mean and std."""
+        return mean, std
+
+    @property
+    def allowed(self) -> str:
+        """The possible values in words, for messages."""
+        return "any number"
+
+    def possible(self, values: Any) -> Any:
+        """Return which ``values`` are possible, apart from the limits of the kind."""
+        return np.full(np.shape(values), True)
+
+
+@dataclass(frozen=True)
+class Binary(Margin):
+    """Values 0 and 1, such as wrong or right, absent or present."""
+
+    name = "binary"
+    type = KindType.BINARY
+    syntax = ("binary",)
+
+    @property
+    def allowed(self) -> str:
+        """The possible values in words."""
+        return "0 or 1"
+
+    def possible(self, values: Any) -> Any:
+        """Return which values are 0 or 1."""
+        return (values == 0) | (values == 1)
+
+
+@dataclass(frozen=True)
+class Rating(Margin):
+    """Numbers between two fixed limits, such as 1 to 5 stars."""
+
+    name = "rating"
+    type = KindType.RATING
+    syntax = ("rating:LOW:HIGH",)
+
+
+@dataclass(frozen=True)
+class Real(Margin):
+    """Any finite numbers."""
+
+    name = "real"
+    type = KindType.REAL
+    syntax = ("real", "real:CENTER:SCALE")
+
+
+@dataclass(frozen=True)
+class Amount(Margin):
+    """Numbers from 0 up over orders of magnitude, such as prices, durations and concentrations.
+
+    The number of a value x is log(x + shift), so that predictions are right-skewed and never negative.
+
+    Parameters
+    ----------
+    shift : float, default=nan
+        The number that is added to values. By default it is learned from the data: of some shifts the one
+        with the highest likelihood if log(x + shift) is Gaussian in each feature.
+    """
+
+    name = "amount"
+    type = KindType.REAL
+    syntax = ("amount", "amount:SHIFT", "amount:SHIFT:CENTER:SCALE")
+    identity = False
+    shift: float = math.nan
+
+    @classmethod
+    def parse(cls, parameters: list[str]) -> tuple[Margin, list[str]]:
+        """Read the shift."""
+        if not parameters:
+            return cls(), []
+        shift = float(parameters[0])
+        if not (math.isfinite(shift) and shift >= 0) or (shift == 0 and cls.name == "count"):
+            raise InputError(f"the shift of {cls.name} must be a number from 0 up; got {parameters[0]!r}")
+        return cls(shift), parameters[1:]
+
+    @property
+    def text(self) -> str:
+        """The shift, if it is known."""
+        return f":{_exact(self.shift)}" if self.is_complete else ""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the shift is known."""
+        return not math.isnan(self.shift)
+
+    def learn(self, features: NDArray[Any], values: Floats, count: int) -> Margin:
+        """Return the margin with the most likely of the shifts that fit the smallest values."""
+        return self if self.is_complete else replace(self, shift=likely_shift(features, values, count)[0])
+
+    @property
+    def unit(self) -> str:
+        """The logarithm."""
+        return f"log({self.name}{f' + {self.shift:g}' if self.shift else ''})"
+
+    def to_number(self, values: Any) -> Any:
+        """Return log(values + shift)."""
+        with np.errstate(divide="ignore", invalid="ignore"):  # impossible values are found elsewhere
+            return np.log(values + self.shift)
+
+    def unrounded(self, numbers: Any) -> Any:
+        """Return exp(numbers) - shift."""
+        with np.errstate(over="ignore"):
+            return np.exp(numbers) - self.shift
+
+    def to_value(self, numbers: Any) -> Any:
+        """Return exp(numbers) - shift, at least 0, rounded to 12 significant digits."""
+        values = np.maximum(self.unrounded(numbers), 0.0)
+        digits = 11 - np.floor(np.log10(np.clip(values + self.shift, 1e-290, 1e290)))
+        return _round_to(values, digits)
+
+    def edge(self, value: float) -> float:
+        """Return log(value + shift); minus infinity below 0."""
+        return math.log(value + self.shift) if value >= 0 and value + self.shift > 0 else -math.inf
+
+    def moments(self, mean: Any, std: Any) -> tuple[Any, Any]:
+        """Return mean and standard deviation of a shifted log-normal value, with the mean at least 0."""
+        variance = np.minimum(np.square(std), MAX_LOG_VARIANCE)
+        with np.errstate(over="ignore", invalid="ignore"):
+            unshifted = np.exp(np.minimum(mean + variance / 2, MAX_LOG))
+            return np.maximum(unshifted - self.shift, 0.0), unshifted * np.sqrt(np.expm1(variance))
+
+    @property
+    def allowed(self) -> str:
+        """The possible values in words."""
+        return "a number above 0" if self.shift == 0 else "a number from 0 up"
+
+    def possible(self, values: Any) -> Any:
+        """Return which values have a logarithm."""
+        return np.isfinite(values) & (values >= 0) & ((values > 0) | (self.shift != 0))
+
+
+@dataclass(frozen=True)
+class Count(Amount):
+    """Whole numbers from 0 up, over any range; the number of a count x is log(x + shift)."""
+
+    name = "count"
+    syntax = ("count", "count:SHIFT", "count:SHIFT:CENTER:SCALE")
+
+    def to_value(self, numbers: Any) -> Any:
+        """Return the nearest whole number from 0 up."""
+        return np.maximum(np.round(self.unrounded(numbers)), 0.0)
+
+    def edge(self, value: float) -> float:
+        """Return the number of the middle between two counts."""
+        return math.log(math.floor(value) + 0.5 + self.shift) if value >= 0 else -math.inf
+
+    @property
+    def allowed(self) -> str:
+        """The possible values in words."""
+        return "a whole number from 0 up"
+
+    def possible(self, values: Any) -> Any:
+        """Return which values are whole numbers from 0 up."""
+        return super().possible(values) & (values == np.round(values))
+
+
+MAX_LOG = 230.0  # the largest logarithm of a mean: the squares of values must not overflow
+
+MAX_LOG_VARIANCE = 100.0  # of the mean of a log-normal value
+
+
+def _round_to(values: Any, digits: Any) -> Any:
+    """Round to ``digits`` after the decimal point, which may be negative."""
+    factor = 10.0 ** np.clip(digits, -290, 290)
+    with np.errstate(over="ignore", invalid="ignore"):
+        rounded = np.round(values * factor) / factor
+    return np.where(np.isfinite(rounded), rounded, values)
+
+
+# The kinds. To add one, write a subclass of ``Margin`` and name it here.
+KINDS: dict[str, type[Margin]] = {kind.name: kind for kind in (Binary, Rating, Real, Count, Amount)}
+
+KIND_NAMES = tuple(KINDS)
+
+BINARY, RATING, REAL = Binary(), Rating(), Real()
+
+
+@lru_cache(maxsize=1024)
+def margin_of(family: str) -> Margin:
+    """Return the margin whose ``family`` is this text."""
+    name, parameters = split_text(family)
+    return KINDS[name].parse(parameters)[0]
+
+
+def split_text(text: str) -> tuple[str, list[str]]:
+    """Split a text form into the name of the kind and its parameters.
+
+    >>> split_text("rating:1:5")
+    ('rating', ['1', '5'])
+    """
+    name, *parameters = text.split(":")
+    if name not in KINDS:
+        raise InputError(f"{text!r} is not a kind ({', '.join(KINDS)}){did_you_mean(name, KINDS)}")
+    return name, parameters
 
 
 @dataclass(frozen=True)
 class Kind:
-    """The kind of one feature: ``binary``, ``rating:LOW:HIGH`` or ``real:CENTER:SCALE``.
+    """The kind of one feature: ``binary``, ``rating:LOW:HIGH``, ``real``, ``count``, ``amount`` and so on.
 
-    Models work with ``(value - offset) / span``. This is 0 or 1 for a binary feature, in [0, 1] for a
-    rating, and has about unit variance for a real feature. The text form is used in files, in messages
-    and on the command line. Use ``Kind.binary``, ``Kind.rating``, ``Kind.real`` or ``Kind.parse`` to
-    create a kind.
+    The margin converts values to numbers, and models work with ``(number - offset) / span``. This is 0 or 1
+    for a binary feature, in [0, 1] for a rating, and has about unit variance for other features. The text
+    form is used in files, in messages and on the command line. Use ``Kind.parse`` to create a kind, or
+    ``Kind.binary``, ``Kind.rating`` or ``Kind.real``.
 
     Parameters
     ----------
-    type : KindType
-        Binary, rating or real.
+    margin : Margin
+        The possible values, and their numbers.
     first : float, default=0.0
-        The first number of the text form: LOW or CENTER.
+        The smallest number of a binary feature or a rating; otherwise a typical number, the center.
     second : float, default=1.0
-        The second number of the text form: HIGH or SCALE.
+        The largest number of a binary feature or a rating; otherwise how far numbers spread, the scale.
 
     Examples
     --------
@@ -89,19 +353,21 @@ class Kind:
     Kind('rating:1:5')
     >>> Kind.parse("rating:1:5").scale(4.0)
     0.75
+    >>> round(Kind.parse("count:1:2:0.5").scale(0), 3)  # (log(0 + 1) - 2) / 0.5
+    -4.0
     >>> Kind.parse("ratng")
     Traceback (most recent call last):
-    headstart.errors.InputError: 'ratng' is not a kind (binary, rating, real); did you mean 'rating'?
-    """
+    headstart.errors.InputError: 'ratng' is not a kind (binary, rating, real, count, amount); did you mean 'rating'?
+    """  # noqa: E501 (the message of the example is one line)
 
-    type: KindType
+    margin: Margin
     first: float = 0.0
     second: float = 1.0
 
     @classmethod
     def binary(cls) -> Kind:
         """Return the kind of values that are 0 or 1, such as wrong or right, absent or present."""
-        return cls(KindType.BINARY)
+        return cls(BINARY)
 
     @classmethod
     def rating(cls, low: float, high: float) -> Kind:
@@ -119,7 +385,7 @@ class Kind:
         """
         if not (math.isfinite(low) and math.isfinite(high) and low < high):
             raise InputError(f"a rating's range must be two numbers LOW < HIGH; got {low!r} and {high!r}")
-        return cls(KindType.RATING, low, high)
+        return cls(RATING, low, high)
 
     @classmethod
     def real(cls, center: float = 0.0, scale: float = 1.0) -> Kind:
@@ -137,11 +403,7 @@ class Kind:
         InputError
             If ``center`` or ``scale`` is not finite, or ``scale`` is not positive.
         """
-        if not (math.isfinite(center) and math.isfinite(scale) and scale > 0):
-            raise InputError(
-                f"a real's center and scale must be finite, scale > 0; got {center!r}, {scale!r}"
-            )
-        return cls(KindType.REAL, center, scale)
+        return cls(REAL).with_units(center, scale)
 
     @classmethod
     def parse(cls, text: str) -> Kind:
@@ -150,7 +412,8 @@ class Kind:
         Parameters
         ----------
         text : str
-            ``binary``, ``rating:LOW:HIGH``, ``real`` or ``real:CENTER:SCALE``. A rating needs its limits.
+            A name of ``KIND_NAMES`` with its parameters, such as ``binary``, ``rating:LOW:HIGH`` or
+            ``real:CENTER:SCALE``. A rating needs its limits.
 
         Returns
         -------
@@ -162,66 +425,86 @@ class Kind:
         InputError
             If the text is not the text form of a kind.
         """
-        name, *parameters = str(text).split(":")
-        if name not in KIND_NAMES:
-            raise InputError(
-                f"{text!r} is not a kind ({', '.join(KIND_NAMES)}){did_you_mean(name, KIND_NAMES)}"
-            )
+        name, parameters = split_text(str(text))
         try:
-            numbers = [float(parameter) for parameter in parameters]
+            margin, others = KINDS[name].parse(parameters)
+            numbers = [float(parameter) for parameter in others]
         except ValueError:
             raise InputError(f"kind {text!r}: only numbers can follow the name, as in rating:1:5") from None
-        counts = {"binary": (0,), "rating": (2,), "real": (0, 2)}[name]
+        counts = {KindType.BINARY: (0,), KindType.RATING: (2,), KindType.REAL: (0, 2)}[margin.type]
         if len(numbers) not in counts:
-            raise InputError(f"kind {text!r}: write binary, rating:LOW:HIGH or real:CENTER:SCALE")
-        if name == "binary":
-            return cls.binary()
-        return cls.rating(*numbers) if name == "rating" else cls.real(*numbers)
+            raise InputError(f"kind {text!r}: write {' or '.join(KINDS[name].syntax)}")
+        if not numbers:
+            return cls(margin)
+        return cls.rating(*numbers) if margin == RATING else cls(margin).with_units(*numbers)
+
+    def with_units(self, center: float, scale: float) -> Kind:
+        """Return the kind with this ``center`` and ``scale`` of its numbers."""
+        if not (math.isfinite(center) and math.isfinite(scale) and scale > 0):
+            raise InputError(
+                f"a {self.name}'s center and scale must be finite, scale > 0; got {center!r}, {scale!r}"
+            )
+        return replace(self, first=center, second=scale)
+
+    def shares_units(self, other: Kind | None) -> bool:
+        """Return whether both kinds are modelled as reals with the same center and scale."""
+        if other is None or self.type != KindType.REAL:
+            return False
+        return other.type == KindType.REAL and (self.first, self.second) == (other.first, other.second)
+
+    @property
+    def type(self) -> KindType:
+        """The type of the model column."""
+        return self.margin.type
 
     @property
     def name(self) -> str:
-        """``binary``, ``rating`` or ``real``."""
-        return self.type.name.lower()
+        """``binary``, ``rating``, ``real`` and so on."""
+        return self.margin.name
 
     @property
     def offset(self) -> float:
-        """The value that is 0 on the models' scale."""
+        """The number that is 0 on the models' scale."""
         return self.first
 
     @property
     def span(self) -> float:
-        """The difference, in the data's own units, that is 1 on the models' scale."""
+        """The difference of numbers that is 1 on the models' scale."""
         return self.second if self.type == KindType.REAL else self.second - self.first
 
     @property
     def low(self) -> float:
-        """The smallest possible value."""
+        """The smallest possible number."""
         return -math.inf if self.type == KindType.REAL else self.first
 
     @property
     def high(self) -> float:
-        """The largest possible value."""
+        """The largest possible number."""
         return math.inf if self.type == KindType.REAL else self.second
 
     @property
     def allowed(self) -> str:
         """The possible values in words, for messages: ``0 or 1``, ``from 1 to 5``."""
-        if self.type == KindType.BINARY:
-            return "0 or 1"
-        return (
-            "any number" if self.type == KindType.REAL else f"from {_exact(self.low)} to {_exact(self.high)}"
-        )
+        limited = self.margin == RATING
+        return f"from {_exact(self.low)} to {_exact(self.high)}" if limited else self.margin.allowed
+
+    @property
+    def option(self) -> str:
+        """The text form without parameters that are computed from the data: ``real``, ``rating:1:5``."""
+        return self.name if self.type == KindType.REAL else str(self)
+
+    def allows(self, value: float) -> bool:
+        """Return whether a value is possible."""
+        return bool(self.margin.possible(value)) and (self.margin != RATING or self.low <= value <= self.high)
 
     def scale(self, value: float) -> float:
         """Convert a value to the models' scale."""
-        return (value - self.offset) / self.span
+        return float((self.margin.to_number(value) - self.offset) / self.span)
 
     def __str__(self) -> str:
-        return (
-            self.name
-            if self.type == KindType.BINARY
-            else f"{self.name}:{_exact(self.first)}:{_exact(self.second)}"
-        )
+        if self.type == KindType.BINARY:
+            return self.margin.family
+        return f"{self.margin.family}:{_exact(self.first)}:{_exact(self.second)}"
 
     def __repr__(self) -> str:
         return f"Kind({str(self)!r})"
@@ -233,7 +516,50 @@ def _exact(number: float) -> str:
     return short if float(short) == number else repr(float(number))
 
 
-TOLERANCE = 1e-9  # rounding error allowed beyond the limits of a rating, on the models' scale
+SHIFTS = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)  # in units of the smallest positive value
+
+
+def likely_shift(features: NDArray[Any], values: Floats, count: int) -> tuple[float, float]:
+    """Return the most likely shift c of log(x + c), and its log-likelihood per observation less that of x.
+
+    The likelihood takes log(x + c), or x itself, for Gaussian in each feature, with the center and scale of
+    the feature.
+
+    Parameters
+    ----------
+    features : ndarray of shape (n,)
+        The feature of each value.
+    values : ndarray of shape (n,)
+        Values from 0 up.
+    count : int
+        The number of features.
+    """
+    values = np.asarray(values, np.float64)
+    positive = values > 0
+    least = -float(global_max(np.array([-values[positive].min() if positive.any() else -np.inf]))[0])
+    if not np.isfinite(least):
+        return 1.0, 0.0
+    zeros = bool(global_sum(np.array([(~positive).sum()]))[0])
+    numbers = global_sum(np.bincount(features, minlength=count)).astype(np.float64)
+    total = numbers.sum()
+
+    def log_likelihood(transformed: NDArray[np.float64], log_slopes: float) -> float:
+        sums = np.bincount(features, transformed, count)
+        means = (global_sum(sums) / np.maximum(numbers, 1))[features]
+        squares = global_sum(np.bincount(features, (transformed - means) ** 2, count))
+        # One observation of the pooled variance, so that a feature of equal values has a finite likelihood.
+        variance = (squares + squares.sum() / total) / (numbers + 1)
+        return float(-0.5 * (numbers * np.log(np.maximum(variance, 1e-300))).sum() + log_slopes)
+
+    shifts = [least * share for share in SHIFTS]
+    if not zeros:
+        shifts.insert(0, 0.0)
+    found = {}
+    for shift in shifts:
+        logs = np.log(values + shift)
+        found[shift] = log_likelihood(logs, -float(global_sum(np.array([logs.sum()]))[0]))
+    best = max(found, key=lambda shift: found[shift])
+    return best, (found[best] - log_likelihood(values, 0.0)) / max(total, 1.0)
 
 
 class Kinds(Sequence[Kind]):
@@ -249,9 +575,9 @@ class Kinds(Sequence[Kind]):
     types : ndarray of shape (features,)
         The ``KindType`` of each kind, as int64.
     offsets : ndarray of shape (features,)
-        The value of each feature that is 0 on the models' scale.
+        The number of each feature that is 0 on the models' scale.
     spans : ndarray of shape (features,)
-        The difference in each feature's own units that is 1 on the models' scale.
+        The difference of each feature's numbers that is 1 on the models' scale.
 
     Examples
     --------
@@ -305,13 +631,53 @@ class Kinds(Sequence[Kind]):
         ndarray of shape (n,)
             The values on the models' scale.
         """
-        scaled: NDArray[np.float64] = (values - self.offsets[features]) / self.spans[features]
+        return self.scale_numbers(self.numbers(values, features), features)
+
+    def scale_numbers(self, numbers: Floats, features: NDArray[Any]) -> NDArray[np.float64]:
+        """Convert numbers (n,) of ``features`` (n,) to the models' scale."""
+        scaled: NDArray[np.float64] = (numbers - self.offsets[features]) / self.spans[features]
         return scaled
+
+    @cached_property
+    def margins(self) -> dict[Margin, NDArray[np.bool_]]:
+        """The mask (features,) of the features of each margin."""
+        codes: dict[Margin, int] = {}
+        code = np.array([codes.setdefault(kind.margin, len(codes)) for kind in self._kinds], dtype=np.int64)
+        return {margin: code == number for margin, number in codes.items()}
+
+    def numbers(self, values: Any, features: NDArray[Any]) -> Any:
+        """Convert values (…, n) of ``features`` (n,) to numbers; see ``Margin``."""
+        return self._convert(values, features, lambda margin, part: margin.to_number(part))
+
+    def values(self, numbers: Any, features: NDArray[Any]) -> Any:
+        """Convert numbers (…, n) of ``features`` (n,) to values; the inverse of ``numbers``."""
+        return self._convert(numbers, features, lambda margin, part: margin.to_value(part))
+
+    def moments(self, mean: Any, std: Any, features: NDArray[Any]) -> tuple[Any, Any]:
+        """Return means and standard deviations (…, n) of values with Gaussian numbers."""
+        if all(margin.identity for margin in self.margins):
+            return mean, std
+        mean, std = np.array(mean, np.float64), np.array(std, np.float64)
+        for margin, mask in self.margins.items():
+            if not margin.identity:
+                of = mask[features]
+                mean[..., of], std[..., of] = margin.moments(mean[..., of], std[..., of])
+        return mean, std
+
+    def _convert(self, array: Any, features: NDArray[Any], convert: Callable[[Margin, Any], Any]) -> Any:
+        """Return a copy in which ``convert`` is applied to the entries (…, n) of each margin."""
+        if all(margin.identity for margin in self.margins):
+            return array
+        converted = np.array(array, np.float64)
+        for margin, mask in self.margins.items():
+            if not margin.identity:
+                converted[..., mask[features]] = convert(margin, converted[..., mask[features]])
+        return converted
 
     def middle_real(self) -> Kind | None:
         """Return the real kind of the median center and scale; None if the reals share one or there are none.
 
-        A new real feature has this kind until its own center and scale are known.
+        A new feature that is modelled as a real has these units until its own are known.
         """
         real = self.types == KindType.REAL
         offsets, spans = self.offsets[real], self.spans[real]
@@ -320,23 +686,25 @@ class Kinds(Sequence[Kind]):
         return Kind.real(float(np.median(offsets)), float(np.median(spans)))
 
     def unscale(self, scaled: NDArray[np.float64], features: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Convert values from the models' scale to the data's own units; the inverse of ``scale``."""
+        """Convert numbers from the models' scale; the inverse of ``scale_numbers``."""
         return scaled * self.spans[features] + self.offsets[features]
 
     def impossible(self, values: Floats, features: NDArray[Any]) -> NDArray[np.bool_]:
         """Return which values (n,) their features, at these positions (n,), cannot have: (n,)."""
-        scaled, types = self.scale(values, features), self.types[features]
-        zero_or_one = (scaled == 0) | (scaled == 1)
-        inside = (scaled >= -TOLERANCE) & (scaled <= 1 + TOLERANCE)
-        possible = np.where(types == KindType.BINARY, zero_or_one, inside)
-        return np.asarray((types != KindType.REAL) & ~possible)
+        possible = np.zeros(len(values), dtype=bool)
+        for margin, mask in self.margins.items():
+            of = mask[features]
+            possible[of] = margin.possible(values[of])
+            if margin == RATING:
+                scaled = self.scale_numbers(values[of], features[of])
+                possible[of] = (scaled >= -TOLERANCE) & (scaled <= 1 + TOLERANCE)
+        return ~possible
 
     def summary(self, limit: int = 5) -> str:
         """Count the features of each kind, most frequent first: ``9066 rating:0.5:5``."""
         counts: dict[str, int] = {}
         for kind in self._kinds:
-            text = str(kind) if kind.type != KindType.REAL else "real"
-            counts[text] = counts.get(text, 0) + 1
+            counts[kind.option] = counts.get(kind.option, 0) + 1
         texts = [f"{count} {text}" for text, count in sorted(counts.items(), key=lambda kv: -kv[1])]
         more = [f"{len(texts) - limit} more kinds"] if len(texts) > limit else []
         return ", ".join(texts[:limit] + more)
@@ -353,7 +721,7 @@ def kinds_as_option(names: Iterable[str], kinds: Iterable[Kind]) -> str:
     >>> kinds_as_option(["a", "b", "c"], [Kind.real(5, 2), Kind.real(3, 2), Kind.binary()])
     "kinds={None: 'real', 'c': 'binary'}"
     """
-    texts = [kind.name if kind.type == KindType.REAL else str(kind) for kind in kinds]
+    texts = [kind.option for kind in kinds]
     usual = Counter(texts).most_common(1)[0][0]
     others = [(name, text) for name, text in zip(names, texts, strict=True) if text != usual]
     more = f" and {len(others) - MAX_SHOWN} more" if len(others) > MAX_SHOWN else ""

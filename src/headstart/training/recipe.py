@@ -547,14 +547,17 @@ def hide_scales(table: Table, known_features: NDArray[np.int64]) -> Table:
     known_table = table.with_features(real & known)
     kinds = np.array(table.kinds, dtype=object)
     if global_count(len(known_table)):
-        resolved, _ = resolve_kinds(
-            "real", known_table.features, known_table.feature_index, known_table.values
-        )
-        kinds[real & known] = resolved
-        common = Kind.real(float(np.median(resolved.offsets)), float(np.median(resolved.spans)))
+        of, known_kinds = known_table.feature_index, known_table.kinds
+        numbers = known_kinds.numbers(known_table.values, of)
+        resolved, _ = resolve_kinds("real", known_table.features, of, numbers)
+        units = np.array([(kind.first, kind.second) for kind in resolved])
+        kinds[real & known] = [
+            kind.with_units(*own) for kind, own in zip(known_kinds, units.tolist(), strict=True)
+        ]
+        common = np.median(units, axis=0).tolist()
     else:
-        common = Kind.real()
-    kinds[real & ~known] = common
+        common = [0.0, 1.0]
+    kinds[real & ~known] = [kind.with_units(*common) for kind in kinds[real & ~known]]
     return replace(table, kinds=Kinds(kinds))
 
 
@@ -632,7 +635,9 @@ def feature_batch(table: Table, middle: Kind | None = None) -> FeatureBatch:
     """
     units = None
     if middle is not None:
-        lengths = torch.tensor([float(kind == middle) for kind in table.kinds], dtype=torch.float64)
+        lengths = torch.tensor(
+            [float(kind.shares_units(middle)) for kind in table.kinds], dtype=torch.float64
+        )
         units = torch.stack([torch.zeros_like(lengths), lengths], dim=1)
     return FeatureBatch(
         table.cells().transpose(),

@@ -33,7 +33,8 @@ def export_table(fitted: ModelState, *, metadata: bool = True) -> Table:
     index = np.concatenate(
         [*(positions[part[1]] for part in parts), np.repeat(np.arange(len(features)), counts)]
     )
-    values = np.concatenate([*(part[2] for part in parts), *(feature.values for feature in features)])
+    numbers = np.concatenate([*(part[2] for part in parts), *(feature.values for feature in features)])
+    values = kinds.values(numbers, index)
     times = np.zeros(len(rows))
     if fitted.clock is not None:
         feature_times = [np.zeros(0) if feature.times is None else feature.times for feature in features]

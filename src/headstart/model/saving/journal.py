@@ -47,7 +47,6 @@ from headstart.model.updates import (
     remove_row,
 )
 from headstart.table import Kind, MetadataSchema
-from headstart.table.kinds import KindType
 from headstart.table.metadata import as_bytes, records_from
 
 Call = dict[str, Any]  # a verb and its arguments, which are written as JSON
@@ -344,7 +343,7 @@ def add_features_call(fitted: ModelState, features: Sequence[Feature]) -> Call:
         lines.append(
             {
                 "name": feature.name,
-                "kind": [feature.kind.type.name, feature.kind.first, feature.kind.second],
+                "kind": str(feature.kind),
                 "finds_scale": feature.finds_scale,
                 "metadata": feature.metadata.tolist(),
                 "rows": [fitted.rows[row] for row in feature.rows[order].tolist()],
@@ -406,13 +405,12 @@ def _add_features(fitted: ModelState, call: Call) -> ModelState:
 
 
 def _feature(fitted: ModelState, line: Call, record: Mapping[str, object]) -> Feature:
-    kind, first, second = line["kind"]
     rows = fitted.rows.positions(line["rows"])
     order = np.argsort(rows)
     times = _to_array(line["times"])
     return Feature(
         line["name"],
-        Kind(KindType[kind], first, second),
+        Kind.parse(line["kind"]),
         False,
         len(rows),
         np.array(line["metadata"], dtype=np.float32),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
@@ -44,7 +45,7 @@ from headstart.model.saving.format import (
 from headstart.model.saving.validation import check_counts, check_tensors
 from headstart.model.state import ModelState
 from headstart.table import Kind, Names
-from headstart.table.kinds import KindType
+from headstart.table.kinds import KindType, margin_of
 from headstart.table.metadata import table_from
 
 _MAX_LOOKUPS = 1000  # with more lookups, a dictionary of all names is cheaper
@@ -155,11 +156,12 @@ def entry_tensors(facts: Mapping[str, Any]) -> dict[str, Tensor]:
         if inside
     ]
     kinds = [Kind.parse(kind) for kind in features["kinds"]]
+    codes: dict[str, int] = {}
+    lines = [(codes.setdefault(kind.margin.family, len(codes)), kind.first, kind.second) for kind in kinds]
     flags = [features[name] for name in ("in_backbone", "finds_scale", "observed_since")]
     return {
-        "kinds": torch.tensor(
-            [(float(kind.type), kind.first, kind.second) for kind in kinds], dtype=torch.float64
-        ).reshape(-1, 3),
+        "kinds": torch.tensor(lines, dtype=torch.float64).reshape(-1, 3),
+        "margins": torch.from_numpy(np.frombuffer(json.dumps(list(codes)).encode(), np.uint8).copy()),
         "flags": torch.tensor(flags, dtype=torch.bool).T.contiguous(),
         "shots": torch.tensor(features["shots"], dtype=torch.int64),
         "numbers": torch.from_numpy(numbers.astype(np.int64)),
@@ -182,6 +184,7 @@ class SavedEntries(Mapping[str, Entry]):
     def __init__(self, names: SavedNames, tensors: dict[str, Tensor], groups: Groups) -> None:
         self._names, self._groups = names, groups
         self._arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+        self._margins = [margin_of(family) for family in json.loads(self._arrays["margins"].tobytes())]
         self._contexts = {name: tensor.numpy() for name, tensor in groups["contexts"].items()}
         self._metadata = groups["features"]["metadata"].numpy()
         counts, flags = self._contexts["counts"], self._arrays["flags"]
@@ -214,12 +217,12 @@ class SavedEntries(Mapping[str, Entry]):
 
     def _build(self, name: str, position: int) -> Entry:
         arrays, context = self._arrays, slice(self._ends[position], self._ends[position + 1])
-        kind, first, second = arrays["kinds"][position].tolist()
+        code, first, second = arrays["kinds"][position].tolist()
         in_backbone, finds_scale, observed_since = arrays["flags"][position].tolist()
         times, arrived = self._groups.get("times"), slice(*self._arrival_ends[position : position + 2])
         feature = Feature(
             name,
-            Kind(KindType(int(kind)), first, second),
+            Kind(self._margins[int(code)], first, second),
             in_backbone,
             int(arrays["shots"][position]),
             self._metadata[position],
@@ -232,8 +235,8 @@ class SavedEntries(Mapping[str, Entry]):
         )
         reference, reference_kind = int(self._references[position]), None
         if reference >= 0:
-            kind, first, second = self._reference_kinds[position].tolist()
-            reference_kind = Kind(KindType(int(kind)), first, second)
+            code, first, second = self._reference_kinds[position].tolist()
+            reference_kind = Kind(self._margins[int(code)], first, second)
         return Entry(feature, position, int(arrays["numbers"][position]), reference, reference_kind)
 
     @cached_property
@@ -276,9 +279,10 @@ class SavedEntries(Mapping[str, Entry]):
 
     def _facts(self) -> NDArray[np.float64]:
         """Return ``Entry.facts`` of all features: (features, 4)."""
-        kind, first, second = self._reference_kinds.T
-        span = np.where(kind == KindType.REAL, second, second - first)
-        return np.stack([kind, first, span, self._references < 0], axis=1)
+        code, first, second = self._reference_kinds.T
+        types = np.array([margin.type for margin in self._margins], dtype=np.int64)[code.astype(np.int64)]
+        span = np.where(types == KindType.REAL, second, second - first)
+        return np.stack([types, first, span, self._references < 0], axis=1)
 
 
 QUICK = re.compile(r"quick-[0-9a-f]{16}-[0-9a-f]{16}\.safetensors")

@@ -264,11 +264,13 @@ def _contexts_agree(facts: ModelFacts, contexts: dict[str, Tensor], rows: int) -
 
 
 def _values_agree(kinds: Kinds, line: Tensor, rows: Tensor, values: Tensor) -> bool:
-    """Return whether the rows of each context ascend, and its values are possible; ``line`` are features."""
+    """Return whether the rows of each context ascend, and its numbers are possible; ``line`` are features."""
     if bool(((line.diff() == 0) & (rows.diff() <= 0)).any()):
         return False
-    in_range = np.abs(kinds.scale(values.numpy(), line.numpy())) <= LARGEST
-    return bool(in_range.all()) and not bool(kinds.impossible(values.numpy(), line.numpy()).any())
+    numbers, features = values.numpy(), line.numpy()
+    in_range = np.abs(kinds.scale_numbers(numbers, features)) <= LARGEST
+    impossible = kinds.impossible(kinds.values(numbers, features), features)
+    return bool(in_range.all()) and not bool(impossible.any())
 
 
 def _calibrates(tensors: dict[str, Tensor]) -> bool:
