@@ -221,7 +221,7 @@ KINDS: list[Case] = [
         "kind",
         frame,
         {"kinds": "ratng"},
-        "'ratng' is not a kind (binary, rating, real); did you mean 'rating'?",
+        "'ratng' is not a kind (binary, rating, real, count, amount); did you mean 'rating'?",
     ),
     ("list", frame, {"kinds": ["real"]}, "a kind is a text such as 'rating:1:5'; got ['real']"),
     ("number", frame, {"kinds": {"x": 5}}, "a kind is a text such as 'rating:1:5'; got 5"),
