@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
 
 from tests.limits import limits
 
@@ -44,9 +45,18 @@ LOWERED = {
 }
 
 
-def as_large(case: str) -> AbstractContextManager[None]:
-    """Take for large what is not, so that samples are drawn and blocks are small."""
-    return limits(**LOWERED) if case == "large" else nullcontext()
+# Fewer repetitions of the same work, in all cases.
+FEWER = {
+    "ridge_strengths": torch.tensor([0.1, 1.0], dtype=torch.float64),
+    "cross_fit_rounds": 2,
+    "cross_fit_folds": 3,
+    "judge_folds": 2,
+}
+
+
+def as_tested(case: str) -> AbstractContextManager[None]:
+    """Repeat less, and take the large case for large, so that samples are drawn and blocks are small."""
+    return limits(**FEWER, **LOWERED if case == "large" else {})
 
 
 def make_folder(case: str, folder: Path, rows: int = 60, features: int = 16) -> Path:

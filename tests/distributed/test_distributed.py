@@ -20,7 +20,8 @@ from headstart.distributed import process_group
 from headstart.files import Layout, order_tensors, read_tensors, write_tensors
 from headstart.model.fitting import require_shardable
 from headstart.table.sources import Source, open_source
-from tests.distributed.cases import CASES, as_large, make_folder, make_metadata
+from tests.distributed.cases import CASES, as_tested, make_folder, make_metadata
+from tests.test_cli import run as run_command
 
 HERE = Path(__file__).parents[2]
 ENVIRONMENT = {
@@ -67,7 +68,7 @@ def root(tables: Path) -> Path:
 
 
 def single(root: Path, case: str) -> Headstart:
-    with as_large(case):
+    with as_tested(case):
         metadata = root / "metadata.parquet" if case == "judged" else None
         table = Table.read(root / case, metadata=metadata, quiet=True)
         return Headstart(quiet=True, **CASES[case]).fit(table)
@@ -144,23 +145,23 @@ def kill_one(process: subprocess.Popen[str], progress: Path) -> None:
 
 def test_lost_processes_leave_a_checkpoint_for_any_number_of_others(tables: Path, tmp_path: Path) -> None:
     out, progress = tmp_path / "m", tmp_path / "m.checkpoint" / "backbone.safetensors"
-    process = torchrun(2, *fit_command(tables, out))
+    process = torchrun(3, *fit_command(tables, out))
     kill_one(process, progress)
     _, errors = process.communicate(timeout=120)
     assert process.returncode != 0
     assert "run the same command with --resume" in errors or "SIGKILL" in errors
     assert not out.exists()
-    status, said = run(1, *fit_command(tables, out, "--resume", "--seed", "1"))
-    assert status != 0
-    assert "a fit with other data or settings" in said
-    # Three go on, and after one of them is lost too, torchrun starts them again by itself.
-    process = torchrun(3, "--standalone", "--max-restarts", "1", *fit_command(tables, out, "--resume"))
+    refused = run_command(*fit_command(tables, out, "--resume", "--seed", "1")[2:])
+    assert refused.returncode == 1
+    assert "a fit with other data or settings" in refused.stderr
+    # Two go on, and after one of them is lost too, torchrun starts them again by itself.
+    process = torchrun(2, "--standalone", "--max-restarts", "1", *fit_command(tables, out, "--resume"))
     kill_one(process, progress)
     output, errors = process.communicate(timeout=240)
     assert process.returncode == 0, errors
     assert "starting from scratch" not in output + errors
     assert not progress.parent.exists()
-    require_same(Headstart.load(out), single(tables, "ratings"))
+    require_same(Headstart.load(out), Headstart(quiet=True, **CASES["ratings"]).fit(tables / "ratings"))
 
 
 def test_what_cannot_be_shared_is_refused_once(tables: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from headstart.linalg.row_sharded import draw_normal_rows, draw_uniform_at, gath
 from headstart.table.kind_inference import resolve_kinds, sample_values
 from headstart.table.names import Names
 from headstart.table.sharding import FeatureExchange
-from tests.distributed.cases import CASES, as_large
+from tests.distributed.cases import CASES, as_tested
 from tests.pretended import Pretending, device_named
 
 
@@ -106,7 +106,7 @@ def check_whole_tables(root: Path) -> None:
 
 def fit_all(root: Path) -> None:
     for case, settings in CASES.items():
-        with as_large(case):
+        with as_tested(case):
             metadata = root / "metadata.parquet" if case == "judged" else None
             table = Table.read(root / case, metadata=metadata, quiet=True)
             cells = table.cells().transpose()
@@ -120,7 +120,7 @@ def fit_all(root: Path) -> None:
 def fit_there(root: Path, cases: list[str]) -> None:
     """Fit some cases on the pretended device, which every process takes for its own card."""
     for case in cases:
-        with as_large(case), device_named("card"), Pretending():
+        with as_tested(case), device_named("card"), Pretending():
             metadata = root / "metadata.parquet" if case == "judged" else None
             table = Table.read(root / case, metadata=metadata, quiet=True)
             model = Headstart(quiet=True, device="card", **CASES[case]).fit(table)
