@@ -1,12 +1,14 @@
-"""Sizes and thresholds of the package that tests set, by readable names.
+"""Sizes, thresholds and functions of the package that tests set or watch, by readable names.
 
-This table is the only place of the tests that knows where the package keeps them.
+These tables are the only place of the tests that knows where the package keeps them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from importlib import import_module
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 Limits = Callable[..., None]  # the fixture ``limits``, which sets limits until the test ends
@@ -63,7 +65,45 @@ _PLACES = {
     "computed_one_by_one": "model.updates:_FEW",
     # scoring
     "scored_features_per_block": "scoring:_FEATURES_AT_ONCE",
+    # service
+    "database_silence_seconds": "service.store:_SILENCE",
+    "store_clean_wait_ms": "service.store:_CLEAN_WAIT_MS",
+    # functions, for which a test gives another
+    "find_entry_points": "registry:entry_points",
+    "find_packages": "registry:packages_distributions",
+    "draw_rows_held_out": "evaluate.benchmark:draw_rows",
+    "plot_panels": "evaluate.plots:plot_panels",
+    "start_server": "service.app:run",
 }
+
+# Functions whose calls can be recorded.
+_WATCHED = {
+    "scores": "evaluate.scoring:score",
+    "benchmark trainings": "evaluate.benchmark:train",
+    "judge trainings": "training.recipe:train",
+}
+
+
+class Call(NamedTuple):
+    """The arguments and the result of a call."""
+
+    arguments: tuple[Any, ...]
+    result: Any
+
+
+@contextmanager
+def watch(name: str) -> Iterator[list[Call]]:
+    """Record the calls of a function of the package within the ``with`` block."""
+    module, function = _WATCHED[name].split(":")
+    original = getattr(import_module(f"headstart.{module}"), function)
+    calls: list[Call] = []
+
+    def record(*arguments: Any, **named: Any) -> Any:
+        calls.append(Call(arguments, original(*arguments, **named)))
+        return calls[-1].result
+
+    with patch(f"headstart.{module}.{function}", record):
+        yield calls
 
 
 @contextmanager

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from typing import ClassVar, Literal
 
 import pytest
+from tests.limits import Limits
 from tests.stand_ins import registered
 
-from headstart import registry as registry_module
 from headstart.adapters import ADAPTERS, Adapter, AdapterConfig, adapter_config, adapter_names
 from headstart.adapters.baselines import MeanConfig, MeanOfContext
 from headstart.backbones import BACKBONES, backbone_config
@@ -47,7 +47,7 @@ class Point:
 
 
 @pytest.fixture
-def empty(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Registry[Adapter]]:
+def empty(limits: Limits) -> Callable[..., Registry[Adapter]]:
     """A registry of a package that holds no parts itself, beside entry points of other packages."""
     asked: list[str] = []
 
@@ -56,7 +56,7 @@ def empty(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Registry[Adapter]]:
             asked.append(group)
             return [Point(part) for part in points]
 
-        monkeypatch.setattr(registry_module, "entry_points", entry_points)
+        limits(find_entry_points=entry_points)
         made: Registry[Adapter] = Registry("adapter", "headstart.linalg")
         made.asked = asked  # type: ignore[attr-defined]
         return made
@@ -148,20 +148,16 @@ def test_two_packages_of_one_name_are_told_apart(empty: Callable[..., Registry[A
 
 
 def test_the_package_a_part_comes_from_is_named(
-    empty: Callable[..., Registry[Adapter]], monkeypatch: pytest.MonkeyPatch
+    empty: Callable[..., Registry[Adapter]], monkeypatch: pytest.MonkeyPatch, limits: Limits
 ) -> None:
     parts = empty()
     parts.register(MeanOfContext)
     parts.register(Plain)
     monkeypatch.setattr(Plain, "__module__", "plainly.parts")
-    monkeypatch.setattr(
-        registry_module,
-        "packages_distributions",
-        lambda: {"headstart": ["headstart"], "plainly": ["py-plain"]},
-    )
+    limits(find_packages=lambda: {"headstart": ["headstart"], "plainly": ["py-plain"]})
     assert parts.origin(MeanConfig()) == "headstart"
     assert parts.origin(PlainConfig()) == "py-plain"
-    monkeypatch.setattr(registry_module, "packages_distributions", dict)  # a part of a program
+    limits(find_packages=dict)  # a part of a program
     assert parts.origin(PlainConfig()) == "plainly"
 
 

@@ -4,7 +4,6 @@ import base64
 import io
 import re
 from itertools import pairwise
-from unittest.mock import patch
 
 import matplotlib.image
 import numpy as np
@@ -52,12 +51,12 @@ def test_rows_have_a_second_panel_and_each_metric_a_line(worlds):
     assert size(plots.plot_kshot(two)) == (one[0], 2 * one[1])
 
 
-def test_panels_say_what_is_new(worlds):
+def test_panels_say_what_is_new(worlds, limits):
     drawn = []
-    with patch.object(plots, "plot_panels", lambda panels, **_: drawn.extend(panels)):
-        results = worlds.some_results(["chn", "mean"], row_shots=(0, 2, 4))
-        plots.plot_kshot(results)
-        plots.plot_kshot(worlds.some_results(["chn"]))
+    limits(plot_panels=lambda panels, **_: drawn.extend(panels))
+    results = worlds.some_results(["chn", "mean"], row_shots=(0, 2, 4))
+    plots.plot_kshot(results)
+    plots.plot_kshot(worlds.some_results(["chn"]))
     assert [panel.title for panel in drawn] == ["New features", "New rows", ""]
     assert [panel.axis.partition("  ")[0] for panel in drawn] == [
         "shots: observations of the new feature",

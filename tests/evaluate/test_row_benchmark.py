@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from unittest.mock import patch
 
 import numpy as np
 import pytest
+from tests.limits import watch
 
 from headstart import Headstart
 from headstart.datasets import synthetic_mixed, synthetic_ratings
 from headstart.errors import InputError
-from headstart.evaluate import Benchmark, BenchmarkConfig, KShotTest, Results, RowTest, benchmark, scoring
+from headstart.evaluate import Benchmark, BenchmarkConfig, KShotTest, Results, RowTest
 from headstart.evaluate.splits import split_rows
 from headstart.table.kinds import KindType
 from headstart.training.recipe import feature_batch, hide_scales
@@ -28,21 +28,11 @@ class Spied:
     """One benchmark with what it trained on and what it predicted."""
 
     def __init__(self, table, settings, out) -> None:
-        self.means, self.truths, self.trained = [], [], []
-        score, train = scoring.score, benchmark.train
-
-        def scored(truth, mean, *rest):
-            self.means.append(mean)
-            self.truths.append(truth)
-            return score(truth, mean, *rest)
-
-        def training(table, *rest, **named):
-            self.trained.append(table)
-            return train(table, *rest, **named)
-
         self.benchmark = Benchmark(table, settings)
-        with patch.object(scoring, "score", scored), patch.object(benchmark, "train", training):
+        with watch("scores") as scores, watch("benchmark trainings") as trainings:
             self.results = self.benchmark.run(out)
+        self.truths, self.means = ([call.arguments[i] for call in scores] for i in range(2))
+        self.trained = [call.arguments[0] for call in trainings]
         seed, split = settings.seed, self.benchmark.splits[0]
         kept, away = split_rows(table, self.benchmark.rows[0])
         self.kept = hide_scales(kept, split.train)
@@ -211,12 +201,12 @@ def test_a_benchmark_without_rows_has_the_settings_of_earlier_ones(tmp_path):
         Benchmark(table, config(methods=("mean",))).run(tmp_path / "out")
 
 
-def test_rows_that_are_too_short_are_left_out_and_counted(tmp_path):
+def test_rows_that_are_too_short_are_left_out_and_counted(tmp_path, limits):
     """Half of the rows have enough observations, but those held out may not: then features are tested."""
     table = synthetic_ratings(20, 40, 0.3)
     short = draw_shortest(table)
-    with patch.object(benchmark, "draw_rows", lambda *_: short):
-        results = Benchmark(table, config(methods=("mean",), row_shots=(0, 9))).run(tmp_path / "out")
+    limits(draw_rows_held_out=lambda *_: short)
+    results = Benchmark(table, config(methods=("mean",), row_shots=(0, 9))).run(tmp_path / "out")
     facts = results.data["splits"][0]
     assert (facts["tested_rows"], facts["left_out_rows"]) == (0, 2)
     assert (results.row_shots, results.shots) == ([], [0, 2, 5])

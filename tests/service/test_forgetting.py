@@ -16,6 +16,7 @@ from starlette.testclient import TestClient
 from headstart.service.app import create_app
 from headstart.service.store import Cell, Store, insert_row, remove_row
 from headstart.service.worker import ServiceSettings
+from tests.limits import Limits
 from tests.service.conftest import Start
 from tests.service.postgres import Cluster
 from tests.service.test_durability import until
@@ -102,9 +103,9 @@ def test_forgetting_beside_a_reader_blocks_no_one(client: TestClient, tmp_path: 
     until(lambda: not occurrences(tmp_path, "secret-row"), 20)
 
 
-def test_a_removal_whose_erasure_fails_is_acknowledged(client: TestClient, monkeypatch) -> None:
+def test_a_removal_whose_erasure_fails_is_acknowledged(client: TestClient, limits: Limits) -> None:
     """On a nearly full disk the commit may fit and the new file may not."""
-    monkeypatch.setattr("headstart.service.store._CLEAN_WAIT_MS", "no number, as if the disk were full;")
+    limits(store_clean_wait_ms="no number, as if the disk were full;")
     use_and_remove(client, "secret-row")
     assert client.get("/ready").status_code == 200
 

@@ -19,6 +19,7 @@ from headstart.service.app import create_app
 from headstart.service.auth import create_token
 from headstart.service.store import Store, open_engine, redact_url
 from headstart.service.worker import ServiceSettings
+from tests.limits import Limits
 from tests.service.conftest import Start
 from tests.service.postgres import Cluster
 from tests.service.running import Server, fitted, serve
@@ -69,8 +70,8 @@ class Proxy:
         target.close()
 
 
-def test_a_database_that_falls_silent_is_503(model_path: Path, cluster: Cluster, monkeypatch) -> None:
-    monkeypatch.setattr("headstart.service.store._SILENCE", 2.0)
+def test_a_database_that_falls_silent_is_503(model_path: Path, cluster: Cluster, limits: Limits) -> None:
+    limits(database_silence_seconds=2.0)
     proxy = Proxy(cluster.port)
     url = cluster.database().replace(str(cluster.port), str(proxy.port))
     app = create_app(model_path, url, ServiceSettings(poll_seconds=0.1))

@@ -9,8 +9,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from headstart.cli.serve import default_store, is_loopback
-from headstart.service import app as running
 from headstart.service.store import Store
+from tests.limits import Limits
 from tests.test_cli import run as command
 
 
@@ -22,9 +22,9 @@ def run(*arguments: object, fails: bool = False) -> str:
 
 
 @pytest.fixture
-def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
+def served(limits: Limits) -> list[tuple]:
     calls: list[tuple] = []
-    monkeypatch.setattr(running, "run", lambda *given: calls.append(given))
+    limits(start_server=lambda *given: calls.append(given))
     return calls
 
 

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.isotonic import IsotonicRegression
-from tests.limits import Limits
+from tests.limits import Limits, watch
 from tests.model.conftest import ratings_table
 from tests.oracles.judge import is_better
 
@@ -26,7 +26,6 @@ from headstart.datasets import synthetic_diagnoses, synthetic_mixed
 from headstart.progress import Reporter
 from headstart.table import Table
 from headstart.table.kinds import KindType
-from headstart.training import recipe as choosing
 from headstart.training.calibration import Outcome
 from headstart.training.episodes import cross_fitted_tasks
 from headstart.training.judge import (
@@ -42,7 +41,6 @@ from headstart.training.recipe import (
     AdapterTrainer,
     Judge,
     Recipe,
-    TrainedParts,
     feature_batch,
     modelled_table,
     prepare,
@@ -164,23 +162,17 @@ def changed_ratings(held: np.ndarray | None = None) -> Table:
 @pytest.mark.parametrize("make", [lambda held=None: real_table(0, held), changed_ratings])
 @pytest.mark.parametrize("adapter", ["bayes", "chn-bayes-blend"])
 def test_what_is_held_out_is_hidden_from_backbone_and_adapter(
-    make: Callable[..., Table], adapter: str, monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., Table], adapter: str
 ) -> None:
-    seen: list[TrainedParts] = []
-
-    def spy(*given: object, **named: object) -> TrainedParts:
-        seen.append(train(*given, **named))  # type: ignore[arg-type]
-        return seen[-1]
-
-    monkeypatch.setattr(choosing, "train", spy)
     recipe, config = Recipe(metatraining={"epochs": 2}), adapter_config(adapter)
     outcomes = []
     held = draw_folds(np.arange(14), seed=0)[1]
-    for table in (make(), make(held)):
-        honest = Judge(table, np.arange(14), QUIET, nowhere)
-        assert np.array_equal(honest.folds[1], held)
-        outcomes.append(honest._judge_fold(recipe, (config,), 1)[config.name])
-    one, other = seen
+    with watch("judge trainings") as seen:
+        for table in (make(), make(held)):
+            honest = Judge(table, np.arange(14), QUIET, nowhere)
+            assert np.array_equal(honest.folds[1], held)
+            outcomes.append(honest.judge_fold(recipe, (config,), 1)[config.name])
+    one, other = (call.result for call in seen)
     for mine, yours in (
         (one.backbone, other.backbone),
         (one.adapters[config.name].adapter, other.adapters[config.name].adapter),
@@ -318,19 +310,21 @@ def test_between_the_measured_shots_shares_are_interpolated() -> None:
     assert float(expected[2]) == float(adapter.shares[-1])
 
 
-def test_networks_that_are_wrong_get_nothing_of_the_blend(monkeypatch: pytest.MonkeyPatch) -> None:
-    """But for the doubt that few features leave: 4 of them are held back."""
-    prepared = prepared_for(ratings_table(60, 40))
-    adapter = prepared.train(adapter_config("chn-bayes-blend"), "blend", {}).adapter
-    assert isinstance(adapter, CHNBayes)
-    adapt = adapter.adapt
+class Wrong(CHNBayes):
+    """Networks whose heads are wrong, blended with the right ones of the closed form."""
 
-    def wrong(batch: FeatureBatch, states: RowStates) -> Heads:
-        heads = adapt(batch, states)
-        if float(adapter.shares[0]) == 1.0:  # networks alone
+    def adapt(self, batch: FeatureBatch, states: RowStates) -> Heads:
+        heads = super().adapt(batch, states)
+        if float(self.shares[0]) == 1.0:  # networks alone
             heads.bias.add_(5.0)
         return heads
 
-    monkeypatch.setattr(adapter, "adapt", wrong)
+
+def test_networks_that_are_wrong_get_nothing_of_the_blend() -> None:
+    """But for the doubt that few features leave: 4 of them are held back."""
+    prepared = prepared_for(ratings_table(60, 40))
+    adapter = prepared.train(adapter_config("chn-bayes-blend"), "blend", {}).adapter
+    adapter.__class__ = Wrong
+    assert isinstance(adapter, Wrong)
     blend_outcomes(adapter, prepared.knowledge.likelihood, prepared.validation, seed=0, all_binary=False)
     assert float(adapter.shares.max()) <= 0.5 * 10 / (10 + 4) + 0.05

@@ -475,7 +475,7 @@ class Judge:
         link = f" ({recipe.binary_link} link)" if self.all_binary else ""
         names = " and ".join(adapter.name for adapter in adapters)
         self.reporter.say(f"Judging {names}{link} on features held out")
-        by_fold = [self._judge_fold(recipe, adapters, number) for number in range(len(self.folds))]
+        by_fold = [self.judge_fold(recipe, adapters, number) for number in range(len(self.folds))]
         candidates = {}
         for adapter in adapters:
             parts = [outcomes[adapter.name] for outcomes in by_fold]
@@ -485,7 +485,7 @@ class Judge:
             )
         return candidates
 
-    def _judge_fold(
+    def judge_fold(
         self, recipe: Recipe, adapters: tuple[AdapterConfig, ...], number: int
     ) -> dict[str, dict[int, Outcome]]:
         """Train adapters without the features of a fold, and predict these: outcomes by name and shots."""
