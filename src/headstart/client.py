@@ -197,20 +197,28 @@ class Client:
         observations: Iterable[tuple[str, str, float] | tuple[str, str, float, Time]],
         *,
         time: Time | None = None,
+        weight: float | Sequence[float] | None = None,
     ) -> Receipt:
         """Add observations, all of them or none; see ``Headstart.observe``.
 
         An observation is (row, feature, value) or (row, feature, value, time); ``time`` is the time of the
-        observations without one.
+        observations without one. ``weight`` is the weight of all observations, or there is one for each.
         """
+        observations = list(observations)
+        weights = list(weight) if isinstance(weight, Sequence) else [weight] * len(observations)
+        if len(weights) != len(observations):
+            raise InputError(
+                f"weight has {len(weights)} numbers for {len(observations)} observations; give one for each"
+            )
         lines = [
             {
                 "row": row,
                 "feature": feature,
                 "value": value,
                 "time": _to_json(own_time[0] if own_time else time),
+                **({} if own_weight is None else {"weight": float(own_weight)}),
             }
-            for row, feature, value, *own_time in observations
+            for (row, feature, value, *own_time), own_weight in zip(observations, weights, strict=True)
         ]
         return cast(Receipt, self._write("POST", "/v1/observations", {"observations": lines}))
 

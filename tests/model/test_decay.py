@@ -19,7 +19,7 @@ from tests.states import snapshot, state_of
 from headstart.errors import InputError, UnknownNameError
 from headstart.model import Headstart
 from headstart.table import Table
-from headstart.table.times import half_life_of, time_of, times_of, weights_of
+from headstart.table.times import age_weights, half_life_of, time_of, times_of
 
 HALF = 100.0
 
@@ -280,7 +280,7 @@ def test_what_fit_needs() -> None:
     with pytest.raises(InputError, match="when each observation was made"):
         Headstart(**CLOSED, half_life=5).fit(ratings_table())
     made = table_of(pa.table(world(drift=False, rows=20, features=6)))
-    for wrong in ({"adapter": "chn"}, {"adapter": "bayes", "backbone": "pvae"}):
+    for wrong in ({"adapter": "knn-5"}, {"adapter": "bayes", "backbone": "pvae"}):
         with pytest.raises(InputError, match="half_life"):
             Headstart(**wrong, quiet=True, half_life=5).fit(made)
     for wrong in (0, -1, "soon", "5 moons", float("nan"), True, [3]):
@@ -297,8 +297,8 @@ def test_times_and_half_lives() -> None:
                   datetime(2024, 5, 17, tzinfo=UTC), pd.Timestamp("2024-05-17")):  # fmt: skip
         assert time_of(given, "time") == second
     assert times_of(pa.array(["7", "8.5"]), "time").tolist() == [7.0, 8.5]
-    np.testing.assert_allclose(weights_of(np.array([0.0, 100.0, 300.0]), 200.0, 100.0), [0.25, 0.5, 1.0])
-    assert weights_of(np.array([-1e9]), 0.0, 1.0)[0] > 0
+    np.testing.assert_allclose(age_weights(np.array([0.0, 100.0, 300.0]), 200.0, 100.0), [0.25, 0.5, 1.0])
+    assert age_weights(np.array([-1e9]), 0.0, 1.0)[0] > 0
 
 
 def test_of_several_values_of_a_cell_the_newest_is_the_last() -> None:

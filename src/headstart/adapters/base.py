@@ -48,7 +48,7 @@ class OneContext(NamedTuple):
     activation: Array  # (n, width)
     noise: Array | None  # (n,)
     variance: Array | None  # (n, width)
-    weights: Array | None = None  # (n,): age weights of the observations; None: all 1
+    weights: Array | None = None  # (n,): weights of the observations; None: all 1
 
 
 class Adapter(nn.Module, ABC):
@@ -83,7 +83,7 @@ class Adapter(nn.Module, ABC):
     streaming: ClassVar[bool] = False  # whether heads are functions of sums over observations
     sharded: ClassVar[bool] = False  # whether several processes can compute heads together
     explainable: ClassVar[bool] = False  # whether the influence of metadata can be computed
-    supports_weights: ClassVar[bool] = False  # whether ``adapt`` reads age weights of observations
+    supports_weights: ClassVar[bool] = False  # whether ``adapt`` reads weights of observations
     # Whether metadata can have texts and images (``Knowledge.structures``): by networks, or as it reads none.
     accepts_structures: ClassVar[bool] = False
 

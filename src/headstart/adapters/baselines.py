@@ -22,18 +22,19 @@ _MIDDLE = (0.5, 0.5, 0.0)  # the middle of each kind's scale: the mean of kinds 
 
 def kind_means(knowledge: Knowledge) -> Tensor:
     """Compute the mean of all observed values of each kind, on the models' scale: (kinds,), float64."""
-    kinds = knowledge.kinds[knowledge.cells.index]
-    counts = torch.bincount(kinds, minlength=len(KindType))
-    totals = torch.bincount(kinds, weights=knowledge.cells.values.double(), minlength=len(KindType))
+    cells = knowledge.cells
+    kinds = knowledge.kinds[cells.index]
+    counts = torch.bincount(kinds, weights=cells.weights, minlength=len(KindType))
+    totals = torch.bincount(kinds, weights=cells.weighted(cells.values.double()), minlength=len(KindType))
     middle = torch.tensor(_MIDDLE, dtype=torch.float64)
-    return torch.where(counts > 0, totals / counts.clamp(min=1), middle)
+    return torch.where(counts > 0, totals / torch.where(counts > 0, counts, 1), middle)
 
 
 def context_means(batch: FeatureBatch, means: Tensor) -> Tensor:
     """Compute the mean of each context; at zero shots take that of the kind in ``means``: (features,)."""
-    shots = batch.shots
-    totals = torch.bincount(batch.cells.lines, weights=batch.cells.values.double(), minlength=len(batch))
-    return torch.where(shots > 0, totals / shots.clamp(min=1), means[batch.kinds])
+    cells, counts = batch.cells, batch.cells.weighted_counts
+    totals = torch.bincount(cells.lines, weights=cells.weighted(cells.values.double()), minlength=len(batch))
+    return torch.where(counts > 0, totals / torch.where(counts > 0, counts, 1), means[batch.kinds])
 
 
 def constant_heads(means: Tensor, kinds: Tensor, knowledge: Knowledge) -> Heads:
@@ -153,6 +154,7 @@ class MeanOfContext(Adapter):
 
     config_type: ClassVar[type[AdapterConfig]] = MeanConfig
     accepts_structures: ClassVar[bool] = True
+    supports_weights: ClassVar[bool] = True
     config: MeanConfig
 
     def __init__(self, config: MeanConfig, knowledge: Knowledge) -> None:

@@ -81,6 +81,8 @@ class ContextAttention(nn.Module):
             for part in (self.query(append_one(described)), self.key(code), self.value(embedded))
         )
         scores = (query[cells.lines] * key).sum(2) / self.size**0.5  # (n, heads)
+        if cells.weights is not None:
+            scores = scores + cells.weights.log()[:, None]
         weighted = segment_softmax(scores, cells)[:, :, None] * value
         total: Tensor = self.output(segment_sum(weighted.flatten(1), cells.indptr))
         return total
@@ -96,6 +98,7 @@ class ContextualHypernetwork(Adapter):
 
     config_type: ClassVar[type[AdapterConfig]] = CHNConfig
     accepts_structures: ClassVar[bool] = True
+    supports_weights: ClassVar[bool] = True
     config: CHNConfig
 
     def __init__(self, config: CHNConfig, knowledge: Knowledge) -> None:
@@ -166,13 +169,13 @@ class ContextualHypernetwork(Adapter):
     def _encode_context(self, batch: FeatureBatch, states: RowStates, described: Tensor) -> Tensor:
         """Compute ``context_vector`` with the encoded metadata ``described`` (features, …)."""
         cells, aggregation = batch.cells, self.config.aggregation
-        shots = batch.shots.to(states.code.dtype)[:, None]
+        shots = cells.weighted_counts.to(states.code.dtype)[:, None]
         if aggregation == "sum":
             # The sum grows with the shots, and g was trained on sums of at most `max_shots`.
             scale = self.config.max_shots / shots.clamp(min=self.config.max_shots)
             context = self._sum_of_f(batch, states, shots) * scale
         elif aggregation == "mean":
-            context = self._sum_of_f(batch, states, shots) / shots.clamp(min=1)
+            context = self._sum_of_f(batch, states, shots) / torch.where(shots > 0, shots, 1)
         else:
             embedded = self._embed(batch, states)
             if self.attention is None:
@@ -188,11 +191,13 @@ class ContextualHypernetwork(Adapter):
 
         The last layer of f is linear and therefore applied once, to the sum of its inputs.
         """
-        hidden, indptr = self._hidden_of_f(batch, states), batch.cells.indptr
-        if len(self.f) == 1:  # without hidden layers f is linear
-            return segment_sum(hidden, indptr)
-        last = cast(nn.Linear, self.f[-1])
-        return segment_sum(self.f[1:-1](hidden), indptr) @ last.weight.T + shots * last.bias
+        cells, hidden = batch.cells, self._hidden_of_f(batch, states)
+        linear = len(self.f) == 1  # without hidden layers
+        outputs = hidden if linear else self.f[1:-1](hidden)
+        if cells.weights is not None:
+            outputs = outputs * cells.weights[:, None]
+        total, last = segment_sum(outputs, cells.indptr), cast(nn.Linear, self.f[-1])
+        return total if linear else total @ last.weight.T + shots * last.bias
 
     def _embed(self, batch: FeatureBatch, states: RowStates) -> Tensor:
         """Compute f([z, x]) of every observation: (n, embedding)."""

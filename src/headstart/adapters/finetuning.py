@@ -162,10 +162,10 @@ def _pad_contexts(batch: FeatureBatch, states: RowStates) -> tuple[Tensor, Tenso
     """Pad contexts to the longest of the batch.
 
     Returns activations (features, shots, width), values (features, shots) and weights (features, shots). The
-    weight of an observation is 1 / shots, and 0 for padding.
+    weight of an observation is its part of the sum of weights, 1 / shots by default, and 0 for padding.
     """
     cells, dtype = batch.cells, states.activation.dtype
-    weights = pad(1 / batch.shots[cells.lines].to(dtype), cells)
+    weights = pad(cells.weighted(1 / cells.weighted_counts[cells.lines].to(dtype)), cells)
     return states.activation[pad(cells.index, cells)], pad(cells.values.to(dtype), cells), weights
 
 
@@ -184,6 +184,7 @@ class TrainFromRandom(Adapter):
 
     config_type: ClassVar[type[AdapterConfig]] = TrainConfig
     accepts_structures: ClassVar[bool] = True
+    supports_weights: ClassVar[bool] = True
     number_setting: ClassVar[str | None] = "epochs"
     variants: ClassVar[tuple[str, ...]] = ("train-1", "train-5", "train-10", "train-25")
     config: TrainConfig
@@ -222,6 +223,7 @@ class MAML(Adapter):
 
     config_type: ClassVar[type[AdapterConfig]] = MAMLConfig
     accepts_structures: ClassVar[bool] = True
+    supports_weights: ClassVar[bool] = True
     number_setting: ClassVar[str | None] = "epochs"
     variants: ClassVar[tuple[str, ...]] = ("maml-0", "maml-1", "maml-3", "maml-5", "maml-10")
     config: MAMLConfig

@@ -62,6 +62,8 @@ Time = Annotated[
     str | None, typer.Option(help="When the observations were made, if the model has a half-life.")
 ]
 
+Weight = Annotated[float | None, typer.Option(help="How much each of the observations counts.")]
+
 Update = Annotated[str, typer.Option("--update", help="What to update: both, features or rows.")]
 
 UpdateOfNew = Annotated[
@@ -176,6 +178,9 @@ def observe(
             show_default="time",
         ),
     ] = None,
+    weight: Annotated[
+        str | None, typer.Option(help="Column of weights, numbers above 0: how much an observation counts.")
+    ] = None,
     update: Update = "both",
     text: TextOptions,
     quiet: Quiet = False,
@@ -193,6 +198,7 @@ def observe(
             feature=columns.feature,
             value=columns.value,
             time=time,
+            weight=weight,
             update=update,  # type: ignore[arg-type]  # observe() checks it
             separator=text.separator,
             decimal=text.decimal,
@@ -211,6 +217,7 @@ def observe_feature(
     row: RowColumn = None,
     value: ValueColumn = None,
     time: Time = None,
+    weight: Weight = None,
     update: Update = "features",
     text: TextOptions,
     quiet: Quiet = False,
@@ -228,6 +235,7 @@ def observe_feature(
             feature,
             context,
             time=time,
+            weight=weight,
             update=update,  # type: ignore[arg-type]  # observe_feature() checks it
         )
     if not quiet:
@@ -242,6 +250,7 @@ def observe_row(
     feature: FeatureColumn = None,
     value: ValueColumn = None,
     time: Time = None,
+    weight: Weight = None,
     update: Update = "rows",
     text: TextOptions,
     quiet: Quiet = False,
@@ -259,6 +268,7 @@ def observe_row(
             row,
             values,
             time=time,
+            weight=weight,
             update=update,  # type: ignore[arg-type]  # observe_row() checks it
         )
     if not quiet:

@@ -213,6 +213,10 @@ class TableOptions:
     """How to read a file of observations."""
 
     columns: ColumnOptions
+    weight: Annotated[
+        str | None,
+        typer.Option("--weight", help="Column of weights, numbers above 0: how much an observation counts."),
+    ] = None
     kind: TableKind = None
     form: Form = "auto"
     duplicates: Duplicates = "error"
@@ -239,6 +243,7 @@ class TableOptions:
             feature=self.columns.feature,
             value=self.columns.value,
             time=time,
+            weight=self.weight,
             form=self.form,  # type: ignore[arg-type]  # Table.read checks it
             kinds=_parse_kinds(self.kind or []),
             metadata_types=_parse_types(metadata_types or []),

@@ -121,6 +121,11 @@ class Targets:
         numbers = self._scales.unscale(self.targets.values.double().numpy(), lines)
         return np.asarray(self._scales.values(numbers, lines))
 
+    @property
+    def weights(self) -> NDArray[np.float64] | None:
+        """The targets' weights: (targets,); None: all 1."""
+        return None if self.targets.weights is None else self.targets.weights.double().numpy()
+
     @torch.no_grad()
     def predict(self, heads: Heads, states: RowStates, likelihood: Likelihood) -> Predictive:
         """Predict the targets from one head per tested feature: (targets,), on the models' scale."""

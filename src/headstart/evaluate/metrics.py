@@ -77,6 +77,7 @@ def score(
     kinds: Ints,
     distance: Floats | None = None,
     ranking: Floats | None = None,
+    weights: Floats | None = None,
 ) -> dict[str, Score]:
     """Compute all metrics that are defined for the kinds of the targets.
 
@@ -96,6 +97,8 @@ def score(
     ranking : array of shape (targets,), optional
         The scores that AUROC compares, by default ``mean``. The benchmark passes uncalibrated probabilities,
         so that calibration does not change rankings.
+    weights : array of shape (targets,), optional
+        The weights of the targets in all averages, by default 1. Averages over features have equal weights.
 
     Returns
     -------
@@ -111,35 +114,41 @@ def score(
     Score(value=1.0, features=1, targets=2)
     """
     binary = kinds == KindType.BINARY
+    weights = np.ones(len(truth)) if weights is None else weights
     scores: dict[str, Score] = {}
     if not binary.all():
         numeric = ~binary
         numeric_distance = None if distance is None else distance[numeric]
-        scores |= _score_numeric(truth[numeric], mean[numeric], lines[numeric], numeric_distance)
-    if binary.any():
-        scores |= _score_binary(
-            truth[binary], mean[binary], lines[binary], (mean if ranking is None else ranking)[binary]
+        scores |= _score_numeric(
+            truth[numeric], mean[numeric], lines[numeric], numeric_distance, weights[numeric]
         )
+    if binary.any():
+        ranking = (mean if ranking is None else ranking)[binary]
+        scores |= _score_binary(truth[binary], mean[binary], lines[binary], ranking, weights[binary])
     return {name: value for name, value in scores.items() if np.isfinite(value.value)}
 
 
-def _score_numeric(truth: Floats, mean: Floats, lines: Ints, distance: Floats | None) -> dict[str, Score]:
+def _score_numeric(
+    truth: Floats, mean: Floats, lines: Ints, distance: Floats | None, weights: Floats
+) -> dict[str, Score]:
     error = np.abs(truth - mean)
     scores = {
-        **_average("rmse", error**2, lines, finish=np.sqrt),
-        **_average("mae", error, lines),
+        **_average("rmse", error**2, lines, weights, finish=np.sqrt),
+        **_average("mae", error, lines, weights),
     }
     if distance is not None:
-        covered = distance <= _HALF_WIDTH
-        scores["coverage_90"] = Score(float(covered.mean()), len(np.unique(lines)), len(truth))
+        covered = weights[distance <= _HALF_WIDTH].sum() / weights.sum()
+        scores["coverage_90"] = Score(float(covered), len(np.unique(lines)), len(truth))
     return scores
 
 
-def _score_binary(truth: Floats, mean: Floats, lines: Ints, ranking: Floats) -> dict[str, Score]:
+def _score_binary(
+    truth: Floats, mean: Floats, lines: Ints, ranking: Floats, weights: Floats
+) -> dict[str, Score]:
     features, targets = len(np.unique(lines)), len(truth)
-    by_feature = auroc(truth, ranking, lines)
+    by_feature = auroc(truth, ranking, lines, weights)
     defined = np.isfinite(by_feature)
-    pooled = auroc(truth, ranking, np.zeros_like(lines))
+    pooled = auroc(truth, ranking, np.zeros_like(lines), weights)
     scores = {"auroc": Score(float(pooled[0]), features, targets)}
     if defined.any():
         counts = np.bincount(lines, minlength=len(by_feature))
@@ -147,57 +156,64 @@ def _score_binary(truth: Floats, mean: Floats, lines: Ints, ranking: Floats) -> 
             float(by_feature[defined].mean()), int(defined.sum()), int(counts[defined].sum())
         )
     probability = np.clip(np.where(truth > 0.5, mean, 1 - mean), _TINY, 1)  # of the true value
-    scores |= _average("log_loss", -np.log(probability), lines)
-    scores["ece"] = Score(calibration_error(truth, mean), features, targets)
+    scores |= _average("log_loss", -np.log(probability), lines, weights)
+    scores["ece"] = Score(calibration_error(truth, mean, weights=weights), features, targets)
     return scores
 
 
 def _average(
-    name: str, losses: Floats, lines: Ints, finish: Callable[[Floats], Floats] = np.asarray
+    name: str,
+    losses: Floats,
+    lines: Ints,
+    weights: Floats,
+    finish: Callable[[Floats], Floats] = np.asarray,
 ) -> dict[str, Score]:
     """Return the mean loss over all targets, and the average over features of their mean losses."""
-    counts = np.bincount(lines)
+    counts = np.bincount(lines, weights=weights)
     present = counts > 0
-    means = np.bincount(lines, weights=losses)[present] / counts[present]
+    weighted = losses * weights
+    means = np.bincount(lines, weights=weighted)[present] / counts[present]
     features, targets = int(present.sum()), len(losses)
     return {
-        name: Score(float(finish(losses.mean())), features, targets),
+        name: Score(float(finish(weighted.sum() / weights.sum())), features, targets),
         f"{name}_per_feature": Score(float(finish(means).mean()), features, targets),
     }
 
 
-def auroc(truth: Floats, scores: Floats, lines: Ints) -> Floats:
+def auroc(truth: Floats, scores: Floats, lines: Ints, weights: Floats | None = None) -> Floats:
     """Return the area under the ROC curve of each line: (lines,); NaN if a line has only one class.
 
-    This is the probability that a 1 has a higher score than a 0. Equal scores share a rank.
+    This is the probability that a 1 has a higher score than a 0, if both are drawn by ``weights`` (n,), which
+    are 1 by default. A pair of equal scores counts one half.
 
     >>> auroc(np.array([0., 1, 0, 1, 1]), np.array([.1, .9, .5, .5, .3]), np.array([0, 0, 1, 1, 1]))
     array([1.  , 0.25])
     """
     order = np.lexsort((scores, lines))
     line, value, positive = lines[order], scores[order], truth[order] > 0.5
+    counts = np.ones(len(order)) if weights is None else weights[order]
     starts = np.ones(len(order), dtype=bool)  # of groups of equal scores
     starts[1:] = (line[1:] != line[:-1]) | (value[1:] != value[:-1])
-    first = np.flatnonzero(starts)
-    lengths = np.diff(np.append(first, len(order)))
-    counts = np.bincount(line)
-    before = (np.cumsum(counts) - counts)[line]
-    rank = np.repeat(first + (lengths + 1) / 2, lengths) - before  # 1, 2, … within the line
-    ones = np.bincount(line, weights=positive)
-    zeros = counts - ones
+    group = np.cumsum(starts) - 1
+    ones, zeros = np.bincount(line, weights=counts * positive), np.bincount(line, weights=counts * ~positive)
+    zeros_of_group = np.bincount(group, weights=counts * ~positive)
+    before_line = (np.cumsum(zeros) - zeros)[line]
+    below = (np.cumsum(zeros_of_group) - zeros_of_group / 2)[group] - before_line  # zeros with lower scores
     with np.errstate(invalid="ignore", divide="ignore"):
-        area = (np.bincount(line, weights=rank * positive) - ones * (ones + 1) / 2) / (ones * zeros)
+        area = np.bincount(line, weights=counts * positive * below) / (ones * zeros)
     return np.where((ones > 0) & (zeros > 0), area, np.nan)
 
 
-def calibration_error(truth: Floats, mean: Floats, bins: int = _BINS) -> float:
+def calibration_error(truth: Floats, mean: Floats, bins: int = _BINS, weights: Floats | None = None) -> float:
     """Return the expected calibration error: the mean gap of predicted and true shares of ones.
 
-    The gap is computed in bins of equal width, weighted by their numbers of predictions.
+    The gap is computed in bins of equal width, weighted by their numbers of predictions, or by the sums of
+    their ``weights`` (n,).
 
     >>> round(calibration_error(np.array([1., 1, 0, 0]), np.array([.9, .9, .2, .2])), 3)
     0.15
     """
     bin_index = np.minimum((mean * bins).astype(np.int64), bins - 1)
-    gaps = np.bincount(bin_index, weights=mean - truth, minlength=bins)
-    return float(np.abs(gaps).sum() / len(truth))
+    counts = np.ones(len(truth)) if weights is None else weights
+    gaps = np.bincount(bin_index, weights=counts * (mean - truth), minlength=bins)
+    return float(np.abs(gaps).sum() / counts.sum())

@@ -98,7 +98,8 @@ def score_targets(
         distance = ((test.targets.values - mean).abs() / std).double().numpy()
         mean = torch.where(test.kinds == KindType.BINARY, corrected, mean)
     ranking = predictive.mean.double().numpy()
-    return score(test.truth, test.unscaled(mean, std)[0], test.lines.numpy(), kinds, distance, ranking)
+    mean_of_values, lines = test.unscaled(mean, std)[0], test.lines.numpy()
+    return score(test.truth, mean_of_values, lines, kinds, distance, ranking, test.weights)
 
 
 def rows_for(

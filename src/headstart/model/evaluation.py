@@ -91,9 +91,10 @@ def evaluate(
         "observations": int(usable.sum()),
         "unknown_rows": int((positions < 0).sum()),
     }
+    weights = None if table.weights is None else table.weights[usable]
     if on == "cells":
-        return _evaluate_cells(fitted, table, rows, columns, values, facts, what, criterion)
-    return _evaluate_new_features(fitted, table, rows, columns, values, facts, shots, seed, criterion)
+        return _evaluate_cells(fitted, table, rows, columns, values, weights, facts, what, criterion)
+    return _evaluate_new_features(fitted, table, rows, columns, values, weights, facts, shots, seed, criterion)
 
 
 def _evaluate_new_features(
@@ -102,6 +103,7 @@ def _evaluate_new_features(
     rows: NDArray[np.int64],
     columns: NDArray[np.int64],
     values: NDArray[np.float64],
+    weights: NDArray[np.float64] | None,
     facts: dict[str, Any],
     shots: Sequence[int],
     seed: int,
@@ -110,7 +112,7 @@ def _evaluate_new_features(
     """Compute the k-shot curve of features that are not in the model.
 
     Observation i is the value ``values[i]`` of the model's row ``rows[i]`` at the table's feature
-    ``columns[i]``; ``facts`` about them become part of the results.
+    ``columns[i]``, with the weight ``weights[i]``; ``facts`` about them become part of the results.
     """
     kinds = _model_kinds(fitted, table)
     cells = Cells.from_pairs(
@@ -119,6 +121,7 @@ def _evaluate_new_features(
         torch.from_numpy(kinds.scale(values, columns)).float(),
         len(table.features),
         len(fitted.rows),
+        None if weights is None else torch.from_numpy(weights).float(),
     )
     types = torch.from_numpy(kinds.types)
     finds_scale = torch.tensor([float(kind.shares_units(fitted.middle)) for kind in kinds])
@@ -210,6 +213,7 @@ def _evaluate_cells(
     rows: NDArray[np.int64],
     columns: NDArray[np.int64],
     values: NDArray[np.float64],
+    weights: NDArray[np.float64] | None,
     facts: dict[str, Any],
     what: str,
     criterion: Criterion | None,
@@ -239,7 +243,14 @@ def _evaluate_cells(
     kinds = np.array([feature.kind.type for feature in features])[columns[cells]]
     shots = np.array([feature.shots for feature in features])[columns[cells]]
     name, median_shots = fitted.settings.chosen_adapter.name, int(np.median(shots))
-    metrics = score(values[cells], np.concatenate(means), columns[cells], kinds, np.concatenate(distances))
+    metrics = score(
+        values[cells],
+        np.concatenate(means),
+        columns[cells],
+        kinds,
+        np.concatenate(distances),
+        weights=None if weights is None else weights[cells],
+    )
     if criterion is not None:
         slots = np.array(fitted.catalogue.slots(table.features), dtype=np.int64)
         scaled = torch.from_numpy(table.kinds.scale(values[cells], columns[cells]))

@@ -30,7 +30,8 @@ from headstart.table.names import Names, as_name
 class Feature:
     """A feature of a model, without its head.
 
-    Its context (``rows``, ``values``, ``arrivals`` and ``times``) is empty if the head is the backbone's own.
+    Its context (``rows``, ``values``, ``arrivals``, ``times`` and ``weights``) is empty if the head is the
+    backbone's own.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Feature:
     record: Mapping[str, object] | None = None  # the metadata by column before encoding; None if unknown
     arrivals: NDArray[np.int64] | None = None  # (n,): see ``ObservationList``; None: all are from the fit
     times: NDArray[np.float64] | None = None  # (n,): None in a model without a half-life
+    weights: NDArray[np.float64] | None = None  # (n,): as given; None: all 1
 
     @property
     def fixed(self) -> bool:
@@ -53,7 +55,7 @@ class Feature:
     @property
     def observations(self) -> ObservationList:
         """The context, by positions of rows."""
-        return ObservationList(self.rows, self.values, self.arrivals, self.times)
+        return ObservationList(self.rows, self.values, self.arrivals, self.times, self.weights)
 
     @property
     def observed_since(self) -> bool:
@@ -62,8 +64,10 @@ class Feature:
 
     def with_observations(self, observations: ObservationList) -> Feature:
         """Return the feature with these ``observations`` as its context."""
-        rows, values, arrivals, times = observations
-        return replace(self, shots=len(rows), rows=rows, values=values, arrivals=arrivals, times=times)
+        rows, values, arrivals, times, weights = observations
+        return replace(
+            self, shots=len(rows), rows=rows, values=values, arrivals=arrivals, times=times, weights=weights
+        )
 
     def readable_metadata(self, schema: MetadataSchema | None) -> dict[str, object]:
         """Return the metadata by column: the record, or else the decoded numbers."""

@@ -1,6 +1,6 @@
 """Fit a model to a table, for ``Headstart.fit``.
 
-``fit_table`` chooses which features train, weights observations by their age, trains backbone and adapter
+``fit_table`` chooses which features train, weighs observations by their age, trains backbone and adapter
 (``training.recipe``), fits the prior of rows given their metadata, computes the states of rows, and makes a
 head for every feature. Below it are the checkpoints of a fit, and fits by several processes.
 """
@@ -62,7 +62,7 @@ from headstart.parallel import parallel_map, thread_pool
 from headstart.progress import Reporter
 from headstart.table import Table
 from headstart.table.names import sort_key
-from headstart.table.times import weights_of
+from headstart.table.times import age_weights
 from headstart.training.calibration import USUAL_LEVEL
 from headstart.training.judge import Judgement
 from headstart.training.recipe import AUTO, TrainedParts, feature_batch, modelled_table, train, train_best
@@ -112,7 +112,7 @@ def fit_table(
     train_features, meta_features = split_features(table, settings.meta_share, settings.random_state)
     run_in_each_process(table.cells)  # raises an error if a value is too large to compute with
     _require_row_prior(table, settings)
-    table = weight_by_age(table, settings)
+    given, table = table, weight_by_age(table, settings)
     if table.schema is not None:
         reporter.say(f"metadata: {table.schema.describe()}")
     with _explain_failures(table, device), thread_pool(), ExitStack() as stack:
@@ -141,7 +141,7 @@ def fit_table(
                 checkpoint=partial(part_file, checkpoint),
                 device=device,
             )
-        return build_state(table, settings, trained.to_cpu(), train_features, judgement)
+        return build_state(given, settings, trained.to_cpu(), train_features, judgement)
 
 
 def split_features(
@@ -174,9 +174,9 @@ def _require_row_prior(table: Table, settings: Settings) -> None:
 
 
 def weight_by_age(table: Table, settings: Settings) -> Table:
-    """Return the table with its observations weighted by age, if there is a half-life."""
+    """Return the table with its weights multiplied by weights by age, if there is a half-life."""
     half_life = settings.half_life
-    if half_life is None:
+    if half_life is None and table.weights is None:
         return table
     adapter = settings.adapter
     takes_weights = (
@@ -184,17 +184,19 @@ def weight_by_age(table: Table, settings: Settings) -> Table:
     )
     if not takes_weights or not BACKBONES.part_of(settings.backbone).supports_weights:
         raise InputError(
-            f"{option_name('half_life')} needs parts whose observations can count less: "
-            f"{option_name('backbone', 'factorisation')} with {option_name('adapter', 'bayes')}, "
-            "chn-bayes or auto"
+            f"{option_name('weight' if half_life is None else 'half_life')} needs parts whose observations "
+            f"can count less: {option_name('backbone', 'factorisation')} with "
+            f"{option_name('adapter', 'bayes')}, chn-bayes or auto"
         )
+    if half_life is None:
+        return table
     if table.times is None:
         raise InputError(
             f"{option_name('half_life')} needs to know when each observation was made; name the "
             f"column when the table is read, as {option_name('time', 'timestamp')}"
         )
     now = float(table.times.max(initial=-np.inf))
-    return replace(table, weights=weights_of(table.times, now, half_life))
+    return replace(table, weights=age_weights(table.times, now, half_life, table.weights))
 
 
 @contextmanager
@@ -253,7 +255,8 @@ def build_state(
     # A streaming adapter makes all heads, so that later observations can refine them. With any other adapter
     # the features of the backbone have the heads that the backbone learned.
     fixed = not adapter.streaming
-    features = _build_features(table, set(train_features.tolist()), fixed=fixed)
+    aging = settings.half_life is not None
+    features = _build_features(table, set(train_features.tolist()), fixed=fixed, aging=aging)
     row_metadata = _fit_row_metadata(table, backbone, knowledge)
     with torch.no_grad():
         states = adapter.refine_in_blocks(_row_states(knowledge, backbone, row_metadata))
@@ -279,6 +282,7 @@ def build_state(
         encoders=dict(table.encoders),
         row_metadata=row_metadata,
         clock=_start_clock(table, train_features, settings.half_life),
+        table_weights=table.with_features(train_features).weights,
     )
     if fixed:
         heads = knowledge.heads.plain(states.activation.shape[1])  # with the shapes of the adapter's heads
@@ -287,8 +291,8 @@ def build_state(
     return _make_heads(fitted, [feature for feature in features if not feature.fixed])
 
 
-def _build_features(table: Table, in_backbone: set[int], *, fixed: bool) -> list[Feature]:
-    """Return all features of a table with their contexts.
+def _build_features(table: Table, in_backbone: set[int], *, fixed: bool, aging: bool) -> list[Feature]:
+    """Return all features of a table with their contexts, and times if their observations are ``aging``.
 
     If the heads of the backbone's features are ``fixed``, these features have no contexts.
     """
@@ -297,7 +301,8 @@ def _build_features(table: Table, in_backbone: set[int], *, fixed: bool) -> list
     del single_precision
     values = table.kinds.numbers(values, np.repeat(np.arange(len(table.features)), table.counts))
     ends = np.cumsum(table.counts)
-    times = None if table.times is None or table.weights is None else table.by_feature(table.times)[1]
+    times = None if table.times is None or not aging else table.by_feature(table.times)[1]
+    weights = None if table.weights is None else table.by_feature(table.weights)[1]
     metadata = table.encoded_metadata()
     records = [{}] * len(table.features) if table.metadata is None else table.metadata.to_pylist()
     features = []
@@ -315,6 +320,7 @@ def _build_features(table: Table, in_backbone: set[int], *, fixed: bool) -> list
                 values[context],
                 record={key: value for key, value in records[i].items() if value is not None},
                 times=None if times is None else times[context],
+                weights=None if weights is None else weights[context],
             )
         )
     return features

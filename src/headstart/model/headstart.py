@@ -936,6 +936,7 @@ class Headstart:
         feature: str | None = None,
         value: str | None = None,
         time: object = None,
+        weight: object = None,
         update: Update = "both",
         missing: MissingLike = None,
         separator: str | None = None,
@@ -957,6 +958,9 @@ class Headstart:
             If the model has a half-life, the times of the observations: the column of a frame or file,
             "time" by default, or one time for a list. An entry of a list may also be
             (row, feature, value, time).
+        weight : str or number or sequence of numbers, default=None
+            How much the observations count, 1 by default: the column of a frame or file, or one number, or
+            one for each entry of a list. All are above 0.
         update : {"both", "features", "rows"}, default="both"
             The part of the model to update: the features, the rows, or both.
         missing : number, text or list of them, default=None
@@ -995,7 +999,7 @@ class Headstart:
         columns = Columns(row, feature, value)
         text = TextFormat(separator, decimal, encoding, MissingCodes.of(missing))
         with self._lock:
-            triples = read_triples(self._fitted, observations, columns, text, time)
+            triples = read_triples(self._fitted, observations, columns, text, time, weight)
             return self._observe(triples, update)
 
     def observe_feature(
@@ -1004,6 +1008,7 @@ class Headstart:
         observations: ObservationsLike,
         *,
         time: object = None,
+        weight: float | None = None,
         update: Update = "features",
     ) -> Observed:
         """Add observations of one feature; by default all other predictions stay the same, bit for bit.
@@ -1016,6 +1021,8 @@ class Headstart:
             The observations ``{row: value}``, of rows of the model.
         time : number or date, default=None
             The time of the observations, if the model has a half-life.
+        weight : float, default=None
+            How much each of the observations counts, 1 by default.
         update : {"features", "both", "rows"}, default="features"
             The part of the model to update, as in ``observe``.
 
@@ -1034,7 +1041,7 @@ class Headstart:
             known = fitted.catalogue[feature]
             require_supported(fitted, [known], update)
             context = check_context(known.name, observations, known.kind, fitted.rows)
-            return self._observe(feature_triples(fitted, known, *context, time), update)
+            return self._observe(feature_triples(fitted, known, *context, time, weight), update)
 
     def observe_row(
         self,
@@ -1042,6 +1049,7 @@ class Headstart:
         observations: ObservationsLike,
         *,
         time: object = None,
+        weight: float | None = None,
         update: Update = "rows",
     ) -> Observed:
         """Add observations of one row; by default the predictions of all other rows stay the same.
@@ -1054,6 +1062,8 @@ class Headstart:
             The observations ``{feature: value}``, of features of the model.
         time : number or date, default=None
             The time of the observations, if the model has a half-life.
+        weight : float, default=None
+            How much each of the observations counts, 1 by default.
         update : {"rows", "both", "features"}, default="rows"
             The part of the model to update, as in ``observe``.
 
@@ -1068,7 +1078,7 @@ class Headstart:
             As in ``observe``.
         """
         with self._lock:
-            return self._observe(row_triples(self._fitted, row, observations, time), update)
+            return self._observe(row_triples(self._fitted, row, observations, time, weight), update)
 
     def _observe(self, triples: Triples, update: Update) -> Observed:
         """Add checked observations; the caller holds the lock."""

@@ -6,7 +6,7 @@ All checks happen before a model changes, so a call with an invalid argument lea
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple, TypedDict
 
@@ -31,7 +31,7 @@ from headstart.table.names import MAX_SUGGESTIONS, as_name, display_spelling
 from headstart.table.reading import Columns, Form, Observations, choose_form, read_long, sort_observations
 from headstart.table.sources import TextFormat, lost_digits, open_source
 from headstart.table.text_encoders import EncoderLike
-from headstart.table.times import time_of, times_of
+from headstart.table.times import check_weights, time_of, times_of
 
 NUMBERS = (bool, int, float, np.bool_, np.integer, np.floating)  # the types of an observed value
 
@@ -53,6 +53,7 @@ class ReadOptions(TypedDict, total=False):
     feature: str | None
     value: str | None
     time: str | None
+    weight: str | None
     form: Form
     kinds: KindsLike
     metadata_types: Mapping[str, str] | None
@@ -538,10 +539,16 @@ class Triples(NamedTuple):
     values: NDArray[np.float64]  # (n,): numbers of the kinds, see ``Margin``
     times: NDArray[np.float64] | None  # (n,): None in a model without a half-life
     order: NDArray[np.int64]  # (n,): the index of each observation in the argument of the caller
+    weights: NDArray[np.float64] | None = None  # (n,): as given; None: all 1
 
 
 def read_triples(
-    fitted: ModelState, data: object, columns: Columns, text: TextFormat | None = None, time: object = None
+    fitted: ModelState,
+    data: object,
+    columns: Columns,
+    text: TextFormat | None = None,
+    time: object = None,
+    weight: object = None,
 ) -> Triples:
     """Read and check observations of rows and features of the model.
 
@@ -557,6 +564,8 @@ def read_triples(
         The format of a text file.
     time : object, default=None
         The time of all entries of a list, or the column of times of a frame or file.
+    weight : object, default=None
+        The weight of all entries of a list, or their weights; or the column of weights of a frame or file.
 
     Raises
     ------
@@ -564,8 +573,9 @@ def read_triples(
         If a name is not in the model, a value is impossible for its kind, or a cell has two values.
     """
     require_clock(fitted, time)
+    require_weights(fitted, weight)
     if isinstance(data, list) and len(data) == 1:
-        triple = _single_triple(fitted, data[0], time)
+        triple = _single_triple(fitted, data[0], time, weight)
         if triple is not None:
             return triple
     times: NDArray[np.float64] | None = None
@@ -573,6 +583,7 @@ def read_triples(
         if text is not None and text.missing:
             raise InputError("missing= is for a frame or a file; leave missing values out of a list")
         data, times = _split_times(fitted, data, time)
+        weights = _given_weights(weight, len(data), lambda i: f"entry {i}")
         rows, features, values = _split_triples(data)
         row_numbers = feature_numbers = np.arange(len(rows), dtype=np.int32)
     else:
@@ -582,13 +593,18 @@ def read_triples(
                     f"{option_name('time')} of a frame or file is the name of a column; got {time!r}"
                 )
             columns = columns._replace(time=time or "time")
-        source = _read_source(data, columns, text)
-        rows, features, times = source.rows, source.features, source.times
+        if weight is not None and not isinstance(weight, str):
+            raise InputError(
+                f"{option_name('weight')} of a frame or file is the name of a column; got {weight!r}"
+            )
+        source = _read_source(data, columns._replace(weight=weight), text)
+        rows, features, times, weights = source.rows, source.features, source.times, source.weights
         values = source.values.astype(np.float64)
         row_numbers, feature_numbers = source.row_numbers, source.feature_numbers
     row_index = _row_positions(fitted, rows)[row_numbers]
     names, known, feature_index = _find_features(fitted, features)
-    return _check_triples(fitted, names, known, row_index, feature_index[feature_numbers], values, times)
+    feature_index = feature_index[feature_numbers]
+    return _check_triples(fitted, names, known, row_index, feature_index, values, times, weights)
 
 
 def feature_triples(
@@ -598,22 +614,56 @@ def feature_triples(
     values: NDArray[np.float64],
     order: NDArray[np.int64],
     time: object = None,
+    weight: object = None,
 ) -> Triples:
-    """Return observations of one feature, checked by ``check_context``, as triples of one time."""
+    """Return observations of one feature, checked by ``check_context``, as triples of one time and weight."""
     require_clock(fitted, time)
+    require_weights(fitted, weight)
     numbers = np.full(len(rows), fitted.catalogue.number(feature.name))
     times = None if fitted.clock is None else np.full(len(rows), time_of(_require_time(time), "time"))
-    return Triples(rows, [feature], np.zeros(len(rows), np.int64), numbers, values, times, order)
+    weights = _given_weights(weight, len(rows), lambda _: "the observations")
+    places = np.zeros(len(rows), np.int64)
+    return Triples(rows, [feature], places, numbers, values, times, order, weights)
 
 
 def row_triples(
-    fitted: ModelState, row: object, observations: ObservationsLike, time: object = None
+    fitted: ModelState,
+    row: object,
+    observations: ObservationsLike,
+    time: object = None,
+    weight: object = None,
 ) -> Triples:
     """Check the observations ``{feature: value}`` of one row and return them as triples."""
     name = as_name(row, "row")
     features, values = split_observations(observations, f"row {name!r}")
     triples = [(name, feature, value) for feature, value in zip(features, values.tolist(), strict=True)]
-    return read_triples(fitted, triples, Columns(), time=time)
+    return read_triples(fitted, triples, Columns(), time=time, weight=weight)
+
+
+def require_weights(fitted: ModelState, weight: object) -> None:
+    """Raise an error if a weight is given to a model whose parts read no weights."""
+    if weight is not None and not (fitted.adapter.supports_weights and fitted.backbone.supports_weights):
+        raise InputError(
+            f"{option_name('weight')} was given, but the observations of this model all count alike; leave "
+            f"it out, or fit with {option_name('backbone', 'factorisation')} and "
+            f"{option_name('adapter', 'bayes')}, chn-bayes or auto"
+        )
+
+
+def _given_weights(weight: object, count: int, where: Callable[[int], str]) -> NDArray[np.float64] | None:
+    """Return checked weights of ``count`` observations, from one number or one for each; None: all 1."""
+    if weight is None:
+        return None
+    numbers = [weight] * count if isinstance(weight, NUMBERS) else weight
+    if not isinstance(numbers, (list, tuple, np.ndarray)) or not all(
+        isinstance(number, NUMBERS) for number in numbers
+    ):
+        raise InputError(f"{option_name('weight')} must be a number above 0, or one for each; got {weight!r}")
+    if len(numbers) != count:
+        raise InputError(
+            f"{option_name('weight')} has {len(numbers)} numbers for {count} observations; give one for each"
+        )
+    return check_weights(np.array(numbers, dtype=np.float64), where)
 
 
 def require_clock(fitted: ModelState, time: object) -> None:
@@ -654,7 +704,7 @@ def _split_times(
     return entries, np.full(len(entries), time_of(_require_time(time), "time"))
 
 
-def _single_triple(fitted: ModelState, entry: Any, time: object) -> Triples | None:
+def _single_triple(fitted: ModelState, entry: Any, time: object, weight: object) -> Triples | None:
     """Check a single entry quickly; return None unless it is valid, and let the general check report why."""
     if not isinstance(entry, tuple) or len(entry) not in (3, 4):
         return None
@@ -675,7 +725,7 @@ def _single_triple(fitted: ModelState, entry: Any, time: object) -> Triples | No
         return None
     position = np.array([fitted.rows.position(row)])
     return feature_triples(
-        fitted, known, position, np.array([number], np.float64), np.zeros(1, np.int64), time
+        fitted, known, position, np.array([number], np.float64), np.zeros(1, np.int64), time, weight
     )
 
 
@@ -715,7 +765,7 @@ def _read_source(data: object, columns: Columns, text: TextFormat | None) -> Obs
     row, feature, value = columns.or_default()
     source = open_source(data, (row, feature, value), text)
     choose_form(source, "long", columns, None)
-    return read_long(source, row, feature, value, columns.time)
+    return read_long(source, row, feature, value, columns.time, columns.weight)
 
 
 def _row_positions(fitted: ModelState, rows: list[Any]) -> NDArray[np.int64]:
@@ -751,6 +801,7 @@ def _check_triples(
     index: NDArray[np.int64],
     values: NDArray[np.float64],
     times: NDArray[np.float64] | None,
+    weights: NDArray[np.float64] | None,
 ) -> Triples:
     """Refuse impossible values and contradictions, sort by row and feature, and drop repetitions.
 
@@ -774,15 +825,19 @@ def _check_triples(
     numbers = np.array([fitted.catalogue.number(feature.name) for feature in features], dtype=np.int64)
     # Unique cells have the same order as sorted observations; the index is that of their first occurrence.
     _, order = np.unique(rows.astype(np.int64) * len(names) + index, return_index=True)
-    ordered = sort_observations(rows, index, values, (len(fitted.rows), len(names)), times)
+    ordered = sort_observations(rows, index, values, (len(fitted.rows), len(names)), times, weights)
     rows, index = ordered.row_index.astype(np.int64), ordered.feature_index.astype(np.int64)
-    values, times = ordered.values.astype(np.float64), ordered.times
+    values, times, weights = ordered.values.astype(np.float64), ordered.times, ordered.weights
     repeated = (rows[1:] == rows[:-1]) & (index[1:] == index[:-1])
-    if (repeated & (values[1:] != values[:-1])).any():
-        first = int(np.argmax(repeated & (values[1:] != values[:-1])))
+    differs = values[1:] != values[:-1]
+    if weights is not None:
+        differs = differs | (weights[1:] != weights[:-1])
+    if (repeated & differs).any():
+        first = int(np.argmax(repeated & differs))
 
         def as_given(observation: int) -> str:
-            return f"{kinds[index[observation]].margin.to_value(values[observation]):.12g}"
+            weight = "" if weights is None else f" (weight {weights[observation]:g})"
+            return f"{kinds[index[observation]].margin.to_value(values[observation]):.12g}{weight}"
 
         raise InputError(
             f"row {fitted.rows[rows[first]]!r}, feature {names[index[first]]!r} is given twice, as "
@@ -790,5 +845,5 @@ def _check_triples(
         )
     first_of_cell = np.concatenate([np.ones(min(1, len(rows)), dtype=bool), ~repeated])
     rows, index, values = rows[first_of_cell], index[first_of_cell], values[first_of_cell]
-    times = None if times is None else times[first_of_cell]
-    return Triples(rows, features, index, numbers[index], values, times, order)
+    times, weights = (None if part is None else part[first_of_cell] for part in (times, weights))
+    return Triples(rows, features, index, numbers[index], values, times, order, weights)

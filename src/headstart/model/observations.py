@@ -23,6 +23,7 @@ class ObservationList(NamedTuple):
     # (n,): the order in which cells first arrived, negative for cells of the table. None: all are FITTED.
     arrivals: NDArray[np.int64] | None = None
     times: NDArray[np.float64] | None = None  # (n,): None if observations do not age
+    weights: NDArray[np.float64] | None = None  # (n,): as given; None: all 1
 
     @classmethod
     def none(cls, *, timed: bool = False) -> ObservationList:
@@ -42,6 +43,7 @@ class ObservationList(NamedTuple):
             self.values[chosen],
             None if self.arrivals is None else self.arrivals[chosen],
             None if self.times is None else self.times[chosen],
+            None if self.weights is None else self.weights[chosen],
         )
 
     def merge(self, other: ObservationList) -> ObservationList:
@@ -57,6 +59,7 @@ class ObservationList(NamedTuple):
         known[inside] = self.keys[at[inside]] == other.keys[inside]
         timed = self.times is not None and other.times is not None
         values, times = self.values, self.times if timed else None
+        weights, other_weights = fill_weights(self, other)
         if known.any():
             where = at[known]
             arrivals, values = arrivals.copy(), values.copy()
@@ -65,8 +68,11 @@ class ObservationList(NamedTuple):
             if times is not None and other.times is not None:
                 times = times.copy()
                 times[where] = other.times[known]
+            if weights is not None and other_weights is not None:
+                weights = weights.copy()
+                weights[where] = other_weights[known]
         if known.all():
-            return ObservationList(self.keys, values, arrivals, times)
+            return ObservationList(self.keys, values, arrivals, times, weights)
         new = ~known
         at = at[new]
         return ObservationList(
@@ -74,15 +80,24 @@ class ObservationList(NamedTuple):
             _insert(values, at, other.values[new]),
             _insert(arrivals, at, other_arrivals[new]),
             None if times is None or other.times is None else _insert(times, at, other.times[new]),
+            None if weights is None or other_weights is None else _insert(weights, at, other_weights[new]),
         )
 
     def same_as(self, other: ObservationList) -> bool:
-        """Return whether both have the same cells, values and times."""
-        return (
-            np.array_equal(self.keys, other.keys)
-            and np.array_equal(self.values, other.values)
-            and (self.times is None or other.times is None or np.array_equal(self.times, other.times))
+        """Return whether both have the same cells, values, times and weights."""
+        if not (np.array_equal(self.keys, other.keys) and np.array_equal(self.values, other.values)):
+            return False
+        weights, other_weights = fill_weights(self, other)
+        return (self.times is None or other.times is None or np.array_equal(self.times, other.times)) and (
+            weights is None or other_weights is None or np.array_equal(weights, other_weights)
         )
+
+
+def fill_weights(*lists: ObservationList) -> list[NDArray[np.float64]] | list[None]:
+    """Return the weights of each list, 1 where it has none; None for each if no list has any."""
+    if all(line.weights is None for line in lists):
+        return [None] * len(lists)
+    return [np.ones(len(line.keys)) if line.weights is None else line.weights for line in lists]
 
 
 def _insert(array: NDArray[Any], at: NDArray[np.int64], new: NDArray[Any]) -> NDArray[Any]:
@@ -147,16 +162,24 @@ class ObservationLists(NamedTuple):
     keys: NDArray[np.int64]  # (n,): ascending within a line
     values: NDArray[np.float64]  # (n,): in the units of the data
     times: NDArray[np.float64] | None = None  # (n,): None if observations do not age
+    weights: NDArray[np.float64] | None = None  # (n,): as given; None: all 1
 
     @classmethod
     def of(cls, lists: Sequence[ObservationList]) -> ObservationLists:
-        """Concatenate lists of observations, with their times if all lists have times."""
+        """Concatenate lists, with their times if all lists have times, and weights if any has weights."""
         counts = np.array([len(line.keys) for line in lists], dtype=np.int64)
         keys = np.concatenate([np.zeros(0, np.int64), *(line.keys for line in lists)])
         values = np.concatenate([np.zeros(0), *(line.values for line in lists)])
         times = [line.times for line in lists if line.times is not None]
         timed = bool(times) and len(times) == len(lists)
-        return cls(counts, keys, values, np.concatenate(times) if timed else None)
+        weights = [line for line in fill_weights(*lists) if line is not None]
+        return cls(
+            counts,
+            keys,
+            values,
+            np.concatenate(times) if timed else None,
+            np.concatenate(weights) if weights else None,
+        )
 
     @property
     def lines(self) -> NDArray[np.int64]:
@@ -170,15 +193,17 @@ def split_by_line(
     values: NDArray[np.float64],
     arrivals: NDArray[np.int64],
     times: NDArray[np.float64] | None,
+    weights: NDArray[np.float64] | None,
 ) -> dict[int, ObservationList]:
     """Split unordered observations into one list per line; a line must not have a key twice."""
     if not len(lines):
         return {}
     if len(lines) == 1:
-        return {int(lines[0]): ObservationList(keys, values, arrivals, times)}
+        return {int(lines[0]): ObservationList(keys, values, arrivals, times, weights)}
     order = np.lexsort((keys, lines))
     lines, keys, values, arrivals = lines[order], keys[order], values[order], arrivals[order]
     times = None if times is None else times[order]
+    weights = None if weights is None else weights[order]
     starts = np.flatnonzero(np.append(True, np.diff(lines) != 0))
     ends = [*starts[1:].tolist(), len(lines)]
     return {
@@ -187,6 +212,7 @@ def split_by_line(
             values[begin:end],
             arrivals[begin:end],
             None if times is None else times[begin:end],
+            None if weights is None else weights[begin:end],
         )
         for line, begin, end in zip(lines[starts].tolist(), starts.tolist(), ends, strict=True)
     }

@@ -48,7 +48,8 @@ def fitted_observations(fitted: ModelState, row: int) -> ObservationList:
     numbers, values = cells.index.numpy()[begin:end].astype(np.int64), cells.values.numpy()[begin:end]
     facts = fitted.catalogue.facts(numbers)
     times = None if fitted.clock is None else fitted.clock.table[begin:end]
-    return ObservationList(numbers, facts[:, 1] + facts[:, 2] * values, None, times)
+    weights = None if fitted.table_weights is None else fitted.table_weights[begin:end]
+    return ObservationList(numbers, facts[:, 1] + facts[:, 2] * values, None, times, weights)
 
 
 def reads_any_feature(fitted: ModelState) -> bool:
@@ -125,7 +126,8 @@ def compute_row_state(
 
 def _one_row(fitted: ModelState, observations: ObservationList, which: Reads) -> tuple[OneRow, Array]:
     """Return a row's observations with the heads that read them, and its features in the backbone."""
-    numbers, values, times = observations.keys, observations.values, observations.times
+    numbers, values = observations.keys, observations.values
+    weights, times = observations.weights, observations.times
     slots, facts = fitted.catalogue.reference_slots(numbers), fitted.catalogue.facts(numbers)
     read = slots >= 0
     if which == "fitted":
@@ -133,7 +135,7 @@ def _one_row(fitted: ModelState, observations: ObservationList, which: Reads) ->
         read &= numbers < len(fitted.backbone_features)
     if not read.all():
         numbers, values, slots, facts = numbers[read], values[read], slots[read], facts[read]
-        times = None if times is None else times[read]
+        weights, times = (None if part is None else part[read] for part in (weights, times))
     scaled = ((values - facts[:, 1]) / facts[:, 2]).astype(np.float32).astype(np.float64)
     as_fitted = facts[:, 3] > 0
     unchanged, changed = np.flatnonzero(as_fitted), np.flatnonzero(~as_fitted)
@@ -147,10 +149,8 @@ def _one_row(fitted: ModelState, observations: ObservationList, which: Reads) ->
     kinds = facts[order, 0].astype(np.int64)
     if fitted.binary_as_numbers:
         kinds[kinds == KindType.BINARY] = KindType.RATING
-    weights = None
-    if fitted.clock is not None and times is not None:
-        weights = fitted.clock.weights(times)[order]
-    one = OneRow(scaled[order], heads, covariance, noise, kinds, weights)
+    weights = fitted.weigh(weights, times)
+    one = OneRow(scaled[order], heads, covariance, noise, kinds, None if weights is None else weights[order])
     return one, numbers[numbers < len(fitted.backbone_features)]
 
 
@@ -217,10 +217,9 @@ def _scaled_cells(
     facts = fitted.catalogue.facts(numbers)
     counts = np.bincount(lines, minlength=len(lists.counts))
     values = torch.from_numpy((lists.values[read] - facts[:, 1]) / facts[:, 2]).float()
-    weights = None
-    if fitted.clock is not None and lists.times is not None:
-        aged = fitted.clock.weights_by_line(lists.times[read], lines, len(lists.counts))
-        weights = torch.from_numpy(aged).float()
+    given, times = (None if part is None else part[read] for part in (lists.weights, lists.times))
+    weighed = fitted.weigh(given, times, lines, len(lists.counts))
+    weights = None if weighed is None else torch.from_numpy(weighed).float()
     indptr, index = offsets(torch.from_numpy(counts)), torch.from_numpy(numbers)
     cells = Cells(indptr, index, values, len(fitted.backbone_features), weights)
     return cells, fitted.catalogue.reference_slots(numbers), facts

@@ -25,12 +25,13 @@ from headstart.errors import InputError, NumericalError, for_user, option_name
 from headstart.linalg.array_ops import LinAlgError
 from headstart.linalg.row_sharded import global_count, global_max, global_sum
 from headstart.model.features import Feature, FeatureStore
+from headstart.model.observations import ObservationLists
 from headstart.model.rows import RowMetadata, RowStore
 from headstart.table import Cells, Kind, MetadataSchema, Names
 from headstart.table.cells import offsets
 from headstart.table.kinds import KindType
 from headstart.table.text_encoders import EncoderLike
-from headstart.table.times import weights_of
+from headstart.table.times import age_weights
 from headstart.training.calibration import USUAL_LEVEL, Calibration
 from headstart.training.judge import Judgement
 from headstart.training.recipe import AUTO, Recipe
@@ -81,12 +82,19 @@ class Clock:
             return self
         return replace(self, now=max(self.now, float(times.max())))
 
-    def weights(self, times: NDArray[np.float64]) -> NDArray[np.float64]:
+    def weights(
+        self, times: NDArray[np.float64], given: NDArray[np.float64] | None = None
+    ) -> NDArray[np.float64]:
         """Return the weights of one head's or state's observations at ``times`` (n,): (n,)."""
-        return weights_of(times, max(self.fitted_at, float(times.max(initial=-np.inf))), self.half_life)
+        newest = max(self.fitted_at, float(times.max(initial=-np.inf)))
+        return age_weights(times, newest, self.half_life, given)
 
     def weights_by_line(
-        self, times: NDArray[np.float64], lines: NDArray[np.int64], count: int
+        self,
+        times: NDArray[np.float64],
+        lines: NDArray[np.int64],
+        count: int,
+        given: NDArray[np.float64] | None = None,
     ) -> NDArray[np.float64]:
         """Return the weights of the observations of ``count`` heads or states: (n,).
 
@@ -94,7 +102,7 @@ class Clock:
         """
         newest = np.full(count, self.fitted_at)
         np.maximum.at(newest, lines, times)
-        return weights_of(times - newest[lines], 0.0, self.half_life)
+        return age_weights(times - newest[lines], 0.0, self.half_life, given)
 
     def times_now(self, count: int) -> NDArray[np.float64]:
         """Return the times of ``count`` observations that come without times."""
@@ -373,6 +381,8 @@ class ModelState:
     row_metadata: RowMetadata | None = None
     arrived: ErrorSums = NO_ERRORS  # prediction errors of observations since fit
     clock: Clock | None = None  # None if observations do not age
+    # (n,): the weights, as given, of the observations that the backbone was fitted to; None: all 1
+    table_weights: NDArray[np.float64] | None = None
     arrivals: int = 0  # the arrival of the next observation
 
     @property
@@ -394,6 +404,24 @@ class ModelState:
     def states(self) -> RowStates:
         """The current states of all rows, refined by the adapter."""
         return self.roster.states
+
+    def weigh(
+        self,
+        weights: NDArray[np.float64] | None,
+        times: NDArray[np.float64] | None,
+        lines: NDArray[np.int64] | None = None,
+        count: int = 1,
+    ) -> NDArray[np.float64] | None:
+        """Return the weights of the observations of ``count`` heads or states: (n,); None: all 1.
+
+        They are the given ``weights`` (n,), multiplied by the weights by age if observations age. ``lines``
+        (n,) says which head or state each observation belongs to, if there are several.
+        """
+        if self.clock is None or times is None:
+            return weights
+        if lines is None:
+            return self.clock.weights(times, weights)
+        return self.clock.weights_by_line(times, lines, count, weights)
 
     def observers(self, feature: Feature) -> NDArray[np.int64]:
         """Return the rows in a feature's context or with their own observation of it, in ascending order."""
@@ -510,14 +538,11 @@ class ModelState:
         )
 
     def _weights(self, features: list[Feature], counts: NDArray[np.int64]) -> Tensor | None:
-        """Return the weight of each observation of these features: (n,); None if observations do not age."""
-        times = [feature.times for feature in features if feature.times is not None]
-        if self.clock is None or len(times) < len(features):
-            return None
+        """Return the weight of each observation of these features: (n,); None: all 1."""
+        lists = ObservationLists.of([feature.observations for feature in features])
         lines = np.repeat(np.arange(len(features)), counts)
-        return torch.from_numpy(
-            self.clock.weights_by_line(np.concatenate(times), lines, len(features))
-        ).float()
+        weights = self.weigh(lists.weights, lists.times, lines, len(features))
+        return None if weights is None else torch.from_numpy(weights).float()
 
     def _known(self, features: list[Feature]) -> Tensor:
         """Return the positions of features in the backbone: (features,); -1 for other features."""

@@ -299,7 +299,7 @@ def compute_head(fitted: ModelState, feature: Feature, which: Reads = "reference
     scaled = (
         ((feature.values - feature.kind.offset) / feature.kind.span).astype(np.float32).astype(np.float64)
     )
-    weights = None if fitted.clock is None or feature.times is None else fitted.clock.weights(feature.times)
+    weights = fitted.weigh(feature.weights, feature.times)
     context = OneContext(kind, scaled, activation, noise, variance, weights)
     start = None
     if feature.name in fitted.catalogue:
@@ -448,9 +448,9 @@ def _split(
 ) -> dict[int, ObservationList]:
     """Split the observations in ``mask`` by row or feature."""
     if mask.all():
-        return split_by_line(lines, keys, given.values, arrivals, given.times)
-    times = None if given.times is None else given.times[mask]
-    return split_by_line(lines[mask], keys[mask], given.values[mask], arrivals[mask], times)
+        return split_by_line(lines, keys, given.values, arrivals, given.times, given.weights)
+    times, weights = (None if part is None else part[mask] for part in (given.times, given.weights))
+    return split_by_line(lines[mask], keys[mask], given.values[mask], arrivals[mask], times, weights)
 
 
 class ObserveResult(NamedTuple):
@@ -536,10 +536,13 @@ def remove_row(fitted: ModelState, row: int) -> ModelState:
         if name in changes.features:
             changes.features[name] = features[name]
     knowledge, adapter, clock = fitted.knowledge, fitted.adapter, fitted.clock
+    table_weights = fitted.table_weights
     if of_table:
+        cells = slice(int(knowledge.cells.indptr[row]), int(knowledge.cells.indptr[row + 1]))
         if clock is not None:
-            cells = slice(int(knowledge.cells.indptr[row]), int(knowledge.cells.indptr[row + 1]))
             clock = replace(clock, table=np.delete(clock.table, cells))
+        if table_weights is not None:
+            table_weights = np.delete(table_weights, cells)
         others = torch.from_numpy(np.delete(np.arange(len(knowledge.cells)), row))
         knowledge = replace(
             knowledge, cells=knowledge.cells.take(others), states=knowledge.states.take(others)
@@ -554,6 +557,7 @@ def remove_row(fitted: ModelState, row: int) -> ModelState:
         knowledge=knowledge,
         adapter=adapter,
         clock=clock,
+        table_weights=table_weights,
         row_metadata=None if row_metadata is None else row_metadata.remove(row),
     )
     return renew(after, changes)

@@ -160,20 +160,24 @@ class Observe(Change):
     """Add observations of rows and features of the model."""
 
     triples: list[tuple[Any, ...]]  # (row, feature, value), and the time if observations age
+    weights: list[float | None] | None = None  # of each, None: 1
     merges = True
 
     def plan(self, model: ModelState) -> Plan:
         """Check each observation, and compute the prediction errors of all of them."""
         try:
-            triples = read_triples(model, self.triples, Columns())
+            triples = read_triples(model, self.triples, Columns(), weight=self._weights())
         except InputError as error:
             raise Problem(422, str(error), self._find_invalid(model)) from None
         rows, names = model.rows, [feature.name for feature in triples.features]
-        times = [None] * len(triples.values) if triples.times is None else triples.times.tolist()
+        times, weights = (
+            [None] * len(triples.values) if part is None else part.tolist()
+            for part in (triples.times, triples.weights)
+        )
         kinds = Kinds([feature.kind for feature in triples.features])
         values = kinds.values(triples.values, triples.places).tolist()
-        lines = zip(triples.rows, triples.places, values, times, strict=True)
-        sorted_cells = [Cell(rows[row], names[feature], value, time) for row, feature, value, time in lines]
+        lines = zip(triples.rows, triples.places, values, times, weights, strict=True)
+        sorted_cells = [Cell(rows[row], names[feature], *parts) for row, feature, *parts in lines]
         cells = [sorted_cells[line] for line in np.argsort(triples.order)]
         warning, total = describe_surprises(model, triples)
         before = model.arrived
@@ -189,11 +193,18 @@ class Observe(Change):
         }
         return Plan(Delta(cells=cells), arrived, counts, warning)
 
+    def _weights(self) -> list[float] | None:
+        """Return the weight of each observation; None if all are 1."""
+        if self.weights is None:
+            return None
+        return [1.0 if weight is None else weight for weight in self.weights]
+
     def _find_invalid(self, model: ModelState) -> str:
         """Return the JSON pointer of the first invalid observation, or of all if each is valid alone."""
         for position, triple in enumerate(self.triples):
             try:
-                read_triples(model, [triple], Columns())
+                weight = None if self.weights is None else self.weights[position]
+                read_triples(model, [triple], Columns(), weight=weight)
             except InputError:
                 return f"/observations/{position}"
         return "/observations"

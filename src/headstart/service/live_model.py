@@ -141,10 +141,15 @@ def resolve_cells(
         default = model.clock.fitted_at
         all_times = [default if cell.time is None else cell.time for cell in cells]
         times = np.array(all_times, dtype=np.float64)[usable]
+    weights = None
+    readable = model.adapter.supports_weights and model.backbone.supports_weights
+    if readable and any(cell.weight is not None for cell in cells):
+        all_weights = [1.0 if cell.weight is None else cell.weight for cell in cells]
+        weights = np.array(all_weights, dtype=np.float64)[usable]
     feature_numbers = np.array([numbers[feature.name] for feature in features], dtype=np.int64)
     feature_numbers = feature_numbers[column_index] if len(feature_numbers) else column_index
     order = np.arange(len(values))
-    triples = Triples(row_index, features, column_index, feature_numbers, values, times, order)
+    triples = Triples(row_index, features, column_index, feature_numbers, values, times, order, weights)
     return triples, len(cells) - len(values)
 
 
@@ -170,7 +175,7 @@ def features_without_heads(
                 except InputError:
                     records[i] = {}
                     encoded[i] = model.schema.encode([{}], model.encoders)[0]
-    rows, values, arrivals, times = ObservationList.none(timed=model.clock is not None)
+    rows, values, arrivals, times, _ = ObservationList.none(timed=model.clock is not None)
     features = {}
     for i, (name, parts) in enumerate(additions.items()):
         sample = samples[parts.get("kind")]

@@ -315,7 +315,8 @@ async def observe(request: Request, body: NewObservations) -> Response:
         (line.row, line.feature, line.value, *(() if line.time is None else (line.time,)))
         for line in body.observations
     ]
-    return await commit(request, Observe(triples))
+    weights = [line.weight for line in body.observations]
+    return await commit(request, Observe(triples, weights if any(weights) else None))
 
 
 predictions = APIRouter(prefix="/v1", tags=["questions"])

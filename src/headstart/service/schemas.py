@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, StringConstraints
 
 from headstart.model.prediction import MAX_LEVEL
+from headstart.table.times import LEAST_WEIGHT, MOST_WEIGHT
 
 MAX_NAME = 500
 
@@ -56,6 +57,8 @@ Metadatum = Annotated[
 Metadata = Annotated[dict[Name, Metadatum], Field(max_length=1000)]
 
 Observations = Annotated[dict[Name, Value], Field(max_length=MAX_NAMES)]
+
+Weight = Annotated[float, Field(ge=LEAST_WEIGHT, le=MOST_WEIGHT, strict=True)]
 
 Level = Annotated[float, Field(gt=0, le=MAX_LEVEL, strict=True)]
 
@@ -107,6 +110,7 @@ class Observation(Body):
     feature: Name
     value: Value
     time: Time | None = Field(default=None, description=_TIME_HELP)
+    weight: Weight | None = Field(default=None, description="How much the observation counts, 1 by default.")
 
 
 class NewObservations(Body):

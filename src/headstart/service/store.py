@@ -76,6 +76,7 @@ class Cell(NamedTuple):
     feature: str
     value: float
     time: float | None = None  # only for a model whose observations age
+    weight: float | None = None  # None: 1
 
 
 @dataclass(frozen=True)
@@ -413,10 +414,7 @@ def _insert_change(
 
 
 def _insert_cells(connection: Connection, number: int, cells: Sequence[Cell]) -> None:
-    lines = [
-        {"number": number, "row": cell.row, "feature": cell.feature, "value": cell.value, "time": cell.time}
-        for cell in cells
-    ]
+    lines = [{"number": number, **cell._asdict()} for cell in cells]
     if lines:
         connection.execute(insert(OBSERVATIONS), lines)
 
@@ -583,6 +581,7 @@ OBSERVATIONS = Table(
     Column("feature", Text, nullable=False),
     Column("value", Float(53), nullable=False),
     Column("time", Float(53)),  # of an observation that ages
+    Column("weight", Float(53)),  # null: 1
     sqlite_autoincrement=True,
 )
 

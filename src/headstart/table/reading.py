@@ -35,7 +35,7 @@ from headstart.table.names import NameNumbering, Names, as_name, sorted_names
 from headstart.table.sharding import is_sharded, local_source, shard_rows
 from headstart.table.sources import Source, TextFormat, is_text_file, open_source
 from headstart.table.text_encoders import EncoderLike
-from headstart.table.times import times_of
+from headstart.table.times import check_weights, times_of
 
 DUPLICATES = ("error", "last", "mean")
 
@@ -53,12 +53,13 @@ _FEW = 2**16  # observations up to which sorting by comparison is fast enough, w
 
 
 class Columns(NamedTuple):
-    """The columns of row, feature, value and time that the user named; None for the others."""
+    """The columns of row, feature, value, time and weight that the user named; None for the others."""
 
     row: str | None = None
     feature: str | None = None
     value: str | None = None
     time: str | None = None  # there is none unless it is named
+    weight: str | None = None  # there is none unless it is named
 
     def normalise(self) -> Columns:
         """Return the columns with normalised names."""
@@ -103,6 +104,13 @@ def choose_form(source: Source, form: Form, columns: Columns, described: Sequenc
                 "one line per observation"
             )
         source.require(columns.time, "time")
+    if columns.weight is not None:
+        source.require(columns.weight, "weight")
+        if columns.weight in (*required.values(), columns.time):
+            raise InputError(
+                f"{option_name('weight', columns.weight)} names a column that has another role already; "
+                "weights need a column of their own"
+            )
     return form
 
 
@@ -121,22 +129,29 @@ class Observations:
     notes: tuple[str, ...]
     spellings: dict[str, str]  # of each row and feature with several spellings, for messages
     times: NDArray[np.float64] | None = None  # (n,)
+    weights: NDArray[np.float64] | None = None  # (n,); None: all 1
 
 
-def read_long(source: Source, row: str, feature: str, value: str, time: str | None = None) -> Observations:
+def read_long(
+    source: Source, row: str, feature: str, value: str, time: str | None = None, weight: str | None = None
+) -> Observations:
     """Read one observation per line. A line with a null value only adds its names to the table."""
     rows, features = NameNumbering("row"), NameNumbering("feature")
     batches: Batches = [], [], []
     records = nulls = 0
     times: list[pa.Array] = []
-    for batch in source.batches([row, feature] if time is None else [row, feature, time], [value]):
+    weights: list[NDArray[np.float64]] = []
+    names = [row, feature] if time is None else [row, feature, time]
+    for batch in source.batches(names, [value] if weight is None else [value, weight]):
         place = _record_places(source, records)
         row_numbers = rows.number(batch.column(0), place)
         feature_numbers = features.number(batch.column(1), place)
-        column = batch.column(batch.num_columns - 1)
+        column = batch.column(len(names))
         values = column.to_numpy(zero_copy_only=False)
         if time is not None:
             times.append(batch.column(2).filter(column.is_valid()))
+        if weight is not None:
+            weights.append(_to_floats(batch.column(len(names) + 1).filter(column.is_valid())))
         if column.null_count:
             valid = column.is_valid().to_numpy(zero_copy_only=False)
             row_numbers, feature_numbers, values = row_numbers[valid], feature_numbers[valid], values[valid]
@@ -146,27 +161,34 @@ def read_long(source: Source, row: str, feature: str, value: str, time: str | No
         _append(batches, row_numbers, feature_numbers, smallest_exact(values))
         records, nulls = records + len(batch), nulls + column.null_count
     notes = [*rows.notes(), *features.notes()]
-    if unused := [column for column in source.columns if column not in (row, feature, value, time)]:
+    used = (row, feature, value, time, weight)
+    if unused := [column for column in source.columns if column not in used]:
         notes.append(f"{source.label}: columns not used: {join_names(unused)}")
     notes += _note_missing(source)
     if nulls:
         notes.append(f"{source.label}: {nulls} lines without a value were not counted as observations")
     observations = _concatenate(source, rows, features.names, batches, notes, features.spellings)
-    if time is None:
-        return observations
-    return replace(observations, times=times_of(pa.chunked_array(times), f"{source.label}: {time!r}"))
+    if time is not None:
+        label = f"{source.label}: {time!r}"
+        observations = replace(observations, times=times_of(pa.chunked_array(times), label))
+    return observations if weight is None else _with_weights(observations, source, weight, weights)
 
 
 def read_wide(
-    source: Source, row: str, only: Sequence[str] | None = None, axis: Axis = "row"
+    source: Source,
+    row: str,
+    only: Sequence[str] | None = None,
+    axis: Axis = "row",
+    weight: str | None = None,
 ) -> Observations:
     """Read one line per row and one column per feature. A blank cell is not observed.
 
     A column may be blank in all lines. ``only`` restricts the features to some of the columns. Messages call
-    the names in the column ``row`` as ``axis`` says.
+    the names in the column ``row`` as ``axis`` says. The column ``weight`` holds the weight of all
+    observations of a row.
     """
     rows = NameNumbering(axis)
-    columns = [column for column in only or source.columns if column != row]
+    columns = [column for column in only or source.columns if column not in (row, weight)]
     if not columns:
         raise InputError(
             f"{source.label} has no column besides {row!r}; the wide form needs one column per feature"
@@ -174,7 +196,8 @@ def read_wide(
     features = [as_name(column, f"feature (a column of {source.label})") for column in columns]
     batches: Batches = [], [], []
     records = 0
-    for batch in source.batches([row], columns):
+    weights: list[NDArray[np.float64]] = []
+    for batch in source.batches([row], columns if weight is None else [*columns, weight]):
         row_numbers = rows.number(batch.column(0), _record_places(source, records))
         lines, feature_numbers, values = _observed_cells(batch.select(columns))
         if (bad := _first_non_finite(values)) is not None:
@@ -182,6 +205,8 @@ def read_wide(
             of_feature = f", feature {feature!r}" if axis == "row" else ""
             raise _non_finite(f"{axis} {name!r}{of_feature}", values[bad])
         _append(batches, row_numbers[lines], feature_numbers.astype(np.int32), smallest_exact(values))
+        if weight is not None:
+            weights.append(_to_floats(batch.column(weight))[lines])
         records += len(batch)
     notes = [
         *rows.notes(),
@@ -190,7 +215,35 @@ def read_wide(
         " long form",
         *_note_missing(source),
     ]
-    return _concatenate(source, rows, features, batches, notes, {})
+    observations = _concatenate(source, rows, features, batches, notes, {})
+    return observations if weight is None else _with_weights(observations, source, weight, weights)
+
+
+def _to_floats(column: pa.Array) -> NDArray[np.float64]:
+    """Return numbers of a column, NaN where it is null: (n,)."""
+    return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.float64)
+
+
+def _with_weights(
+    observations: Observations, source: Source, column: str, weights: list[NDArray[np.float64]]
+) -> Observations:
+    """Return the observations with the checked ``weights`` that batches of the ``column`` hold."""
+
+    def where(i: int) -> str:
+        row = observations.rows[observations.row_numbers[i]]
+        return f"row {row!r}, feature {observations.features[observations.feature_numbers[i]]!r}"
+
+    checked = check_weights(np.concatenate([*weights, np.zeros(0)]), where)
+    if checked is None:
+        return observations
+    mean, notes = float(checked.mean()), observations.notes
+    if not 0.5 <= mean <= 2:
+        note = (
+            f"{source.label}: the weights {column!r} average {mean:.4g}, so that one observation counts as "
+            f"{mean:.4g}; divide survey weights by their mean"
+        )
+        notes = (*notes, note)
+    return replace(observations, weights=checked, notes=notes)
 
 
 def read_context(
@@ -357,11 +410,14 @@ def merge_duplicates(
     Different values of one pair are an error, or are merged by the rule ``duplicates``. ``spellings`` are the
     spellings of names that have several, for the message.
     """
-    row_index, feature_index, values, times, _ = observations
+    row_index, feature_index, values, times, weights = observations
     repeated = (row_index[1:] == row_index[:-1]) & (feature_index[1:] == feature_index[:-1])
     if not repeated.any():
         return observations, ()
-    differs = repeated & (values[1:] != values[:-1])
+    differs = values[1:] != values[:-1]
+    if weights is not None:
+        differs |= weights[1:] != weights[:-1]
+    differs &= repeated
     if differs.any() and duplicates == "error":
         first = int(np.argmax(differs))
         row, feature = rows[row_index[first]], features[feature_index[first]]
@@ -370,24 +426,33 @@ def merge_duplicates(
             for noun, name in (("row", row), ("feature", feature))
             if spellings and name in spellings
         ]
+        both = f"as {values[first]:.12g} and {values[first + 1]:.12g}"
+        if weights is not None and values[first] == values[first + 1]:
+            both = f"with the weights {weights[first]:.12g} and {weights[first + 1]:.12g}"
         raise InputError(
-            f"row {row!r}, feature {feature!r} is observed twice, as {values[first]:.12g} and"
-            f" {values[first + 1]:.12g}{_in_brackets(several)}; correct the data or use"
+            f"row {row!r}, feature {feature!r} is observed twice, {both}"
+            f"{_in_brackets(several)}; correct the data or use"
             f" {option_name('duplicates', 'last')} or {option_name('duplicates', 'mean')}"
         )
     starts = np.flatnonzero(np.concatenate([[True], ~repeated]))
     ends = np.append(starts[1:], len(values)) - 1
-    merged = values[ends]
+    merged, merged_weights = values[ends], None if weights is None else weights[ends]
     if differs.any() and duplicates == "mean":
         # Equal values are not averaged: their mean could have a rounding error.
-        mixed = np.add.reduceat(np.append(differs, False), starts) > 0
-        means = np.add.reduceat(values, starts, dtype=np.float64) / (ends - starts + 1)
+        mixed, counts = np.add.reduceat(np.append(differs, False), starts) > 0, ends - starts + 1
+        if weights is None or merged_weights is None:
+            means = np.add.reduceat(values, starts, dtype=np.float64) / counts
+        else:
+            totals = np.add.reduceat(weights, starts)
+            means = np.add.reduceat(weights * values, starts, dtype=np.float64) / totals
+            merged_weights = np.where(mixed, totals / counts, merged_weights)
         merged = np.where(mixed, means, merged)
     note = f"{int(repeated.sum())} repeated observations were merged into one per (row, feature)"
     if differs.any():
         note += f", {int(differs.sum())} of them contradictory ({option_name('duplicates', duplicates)})"
     latest = None if times is None else np.maximum.reduceat(times, starts)
-    return SortedObservations(row_index[starts], feature_index[starts], merged, latest), (note,)
+    parts = (row_index[starts], feature_index[starts], merged, latest, merged_weights)
+    return SortedObservations(*parts), (note,)
 
 
 def _in_brackets(texts: list[str]) -> str:
@@ -413,6 +478,7 @@ class TableParts(NamedTuple):
     row_metadata: pa.Table | None
     row_schema: MetadataSchema | None
     times: NDArray[np.float64] | None  # (n,)
+    weights: NDArray[np.float64] | None  # (n,)
 
 
 def assemble(
@@ -439,7 +505,11 @@ def assemble(
     row, feature, value = columns.or_default()
     long = form == "long"
     unsorted = run_in_each_process(
-        lambda: read_long(source, row, feature, value, columns.time) if long else read_wide(source, row)
+        lambda: (
+            read_long(source, row, feature, value, columns.time, columns.weight)
+            if long
+            else read_wide(source, row, weight=columns.weight)
+        )
     )
     unsorted = shard_rows(unsorted, source.label)
     notes = [
@@ -453,14 +523,16 @@ def assemble(
     features = Names(arrange([*unsorted.features, *described]), "feature")
     row_index = _renumber(unsorted.row_numbers, rows.positions(unsorted.rows))
     feature_index = _renumber(unsorted.feature_numbers, features.positions(unsorted.features))
-    values, times, spellings = unsorted.values, unsorted.times, unsorted.spellings
+    values, times, weights = unsorted.values, unsorted.times, unsorted.weights
+    spellings = unsorted.spellings
     del unsorted  # sorting needs the most memory
     if times is not None:  # the newest value of a cell must be the last
         order = np.argsort(times, kind="stable")
         row_index, feature_index = row_index[order], feature_index[order]
         values, times = values[order], times[order]
-    ordered = sort_observations(row_index, feature_index, values, (len(rows), len(features)), times)
-    del row_index, feature_index, values, times
+        weights = None if weights is None else weights[order]
+    ordered = sort_observations(row_index, feature_index, values, (len(rows), len(features)), times, weights)
+    del row_index, feature_index, values, times, weights
     ordered, merge_notes = run_in_each_process(
         lambda: merge_duplicates(ordered, rows, features, duplicates, spellings)
     )
@@ -484,7 +556,7 @@ def assemble(
         notes += [f"row {note}" for note in unused]
     parts = TableParts(
         rows, features, resolved, *ordered[:3], aligned, schema, tuple(notes), functions, *described_rows,
-        ordered.times,
+        ordered.times, ordered.weights,
     )  # fmt: skip
     return parts, vectors
 

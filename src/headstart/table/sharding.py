@@ -148,6 +148,8 @@ def shard_rows(observations: Observations, label: str) -> Observations:
     group = process_group()
     if observations.times is not None:
         raise InputError(f"{option_name('time')} is not supported under torchrun; leave it out")
+    if observations.weights is not None:
+        raise InputError(f"{option_name('weight')} is not supported under torchrun; leave it out")
     if global_count(len(observations.values)) == 0:
         raise InputError(f"{label} contains no observations; at least one is needed")
     features = sorted_names(name for names in group.all_gather_texts(observations.features) for name in names)

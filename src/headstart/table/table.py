@@ -37,6 +37,7 @@ from headstart.table.reading import Columns, Form, assemble, sort_observations
 from headstart.table.sharding import global_count, global_sum, is_sharded
 from headstart.table.sources import TextFormat
 from headstart.table.text_encoders import EncoderLike
+from headstart.table.times import check_weights
 
 Number = TypeVar("Number", bound=np.floating[Any])
 
@@ -116,6 +117,7 @@ class Table:
         feature: str | None = None,
         value: str | None = None,
         time: str | None = None,
+        weight: str | None = None,
         form: Form = "auto",
         kinds: KindsLike = None,
         metadata_types: Mapping[str, str] | None = None,
@@ -149,6 +151,10 @@ class Table:
         time : str, optional
             The column of the long form that says when an observation was made: numbers, or dates. A model
             with a half-life lets old observations count less.
+        weight : str, optional
+            The column of weights, numbers above 0: survey weights, or confidence. An observation of weight
+            2 counts as much as two observations of weight 1. In the wide form a weight belongs to a row,
+            and all its observations have it.
         form : {"auto", "long", "wide"}, default="auto"
             "auto" means wide if there is a ``row`` column but no ``feature`` and no ``value`` column.
         kinds : str, Kind or mapping, optional
@@ -209,7 +215,7 @@ class Table:
                 observations,
                 metadata,
                 row_metadata,
-                Columns(row, feature, value, time),
+                Columns(row, feature, value, time, weight),
                 form,
                 kinds,
                 metadata_types,
@@ -226,6 +232,9 @@ class Table:
     def __post_init__(self) -> None:
         if any(part is not None and len(part) != len(self.values) for part in (self.times, self.weights)):
             raise InputError("a table has one time and one weight for each observation")
+        if self.weights is not None:
+            weights = check_weights(np.asarray(self.weights, dtype=np.float64), self._name_cell)
+            object.__setattr__(self, "weights", weights)
         require_positions(len(self.rows), "rows")
         require_positions(len(self.features), "features")
         for name in ("row_index", "feature_index", "values"):
@@ -313,6 +322,9 @@ class Table:
         ]
         if self.row_schema is not None:
             lines.append(f"row metadata: {self.row_schema.describe()}")
+        if self.weights is not None:
+            least, most = self.weights.min(), self.weights.max()
+            lines.append(f"weights: {least:.4g} to {most:.4g}, mean {self.weights.mean():.4g}")
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
     @property

@@ -1,9 +1,9 @@
-"""Times of observations, and weights that decrease with age."""
+"""Times and weights of observations, and weights that decrease with age."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
@@ -20,7 +20,9 @@ _UNITS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0, "week":
 
 _IN_WORDS = re.compile(r"\s*([0-9.]+(?:[eE][-+]?[0-9]+)?)\s*([a-z]+?)s?\s*")
 
-_LEAST_WEIGHT = 2.0**-60  # an observation of the weight 0 would have no precision
+LEAST_WEIGHT = 2.0**-60  # an observation of the weight 0 would have no precision
+
+MOST_WEIGHT = 1e9  # the square of a larger one might overflow in single precision
 
 
 def half_life_of(given: object) -> float | None:
@@ -125,10 +127,33 @@ def _parse_texts(array: pa.Array | pa.ChunkedArray, label: str) -> pa.Array | pa
     )
 
 
-def weights_of(times: NDArray[np.float64], now: float, half_life: float) -> NDArray[np.float64]:
-    """Compute the weights of observations at ``now``: 2^(−age / half-life), at most 1: (n,).
+def age_weights(
+    times: NDArray[np.float64], now: float, half_life: float, given: NDArray[np.float64] | None = None
+) -> NDArray[np.float64]:
+    """Compute the weights of observations at ``now``: given weight · 2^(−age / half-life): (n,).
 
-    >>> weights_of(np.array([0.0, 10.0, 20.0]), 20.0, 10.0)
+    The factor of the age is at most 1. Without ``given`` weights (n,) these are 1.
+
+    >>> age_weights(np.array([0.0, 10.0, 20.0]), 20.0, 10.0)
     array([0.25, 0.5 , 1.  ])
     """
-    return np.maximum(np.exp2(np.minimum(times - now, 0.0) / half_life), _LEAST_WEIGHT)
+    weights: NDArray[np.float64] = np.exp2(np.minimum(times - now, 0.0) / half_life)
+    return np.maximum(weights if given is None else np.multiply(weights, given), LEAST_WEIGHT)
+
+
+def check_weights(weights: NDArray[np.float64], where: Callable[[int], str]) -> NDArray[np.float64] | None:
+    """Return weights of observations (n,), or None if all are 1; refuse weights that are not positive.
+
+    ``where`` names the observation at a position, for messages.
+
+    >>> check_weights(np.array([0.5, 2.0]), str), check_weights(np.ones(3), str)
+    (array([0.5, 2. ]), None)
+    """
+    bad = ~((weights >= LEAST_WEIGHT) & (weights <= MOST_WEIGHT))  # a NaN is bad
+    if bad.any():
+        first = int(np.argmax(bad))
+        raise InputError(
+            f"the weight of {where(first)} is {weights[first]:g}; weights must be numbers above 0, at most "
+            f"{MOST_WEIGHT:g} (leave out an observation that should not count)"
+        )
+    return None if (weights == 1).all() else weights

@@ -44,6 +44,11 @@ class Outcome:
     truth: Tensor  # (n,), on the models' scale
     feature: Tensor  # (n,): the feature of each value
     binary: Tensor  # (n,): whether the feature is binary, even if the model treats it as a number
+    weights: Tensor | None = None  # (n,): of the values; None: all 1
+
+    def weighted(self, numbers: Tensor) -> Tensor:
+        """Multiply ``numbers`` of the values (n,) by their weights."""
+        return numbers if self.weights is None else numbers * self.weights.to(numbers.dtype)
 
     @property
     def features(self) -> int:
@@ -92,13 +97,18 @@ class Calibration:
             share = outcome.features / (outcome.features + _SHRINKAGE_FEATURES)
             ratios = (outcome.predictive.mean - outcome.truth).abs() / outcome.predictive.std
             for kind in set(kinds[~outcome.binary].tolist()):
-                kind_ratios = ratios[(kinds == kind) & ~outcome.binary]
+                of_kind = (kinds == kind) & ~outcome.binary
+                kind_ratios = ratios[of_kind]
+                weights = None if outcome.weights is None else outcome.weights[of_kind]
                 calibration.factors[kind, column:] = (
-                    _interval_factors(kind_ratios, share) if by_level else (kind_ratios**2).mean().sqrt()
+                    _interval_factors(kind_ratios, share, weights)
+                    if by_level
+                    else _weighted_mean(kind_ratios**2, weights).sqrt()
                 )
             if bool(outcome.binary.any()):
                 probability, truth = outcome.predictive.mean[outcome.binary], outcome.truth[outcome.binary]
-                slope, shift = _platt(probability, truth, share)
+                weights = None if outcome.weights is None else outcome.weights[outcome.binary]
+                slope, shift = _platt(probability, truth, share, weights)
                 calibration.slopes[column:], calibration.shifts[column:] = slope, shift
         return calibration
 
@@ -130,56 +140,73 @@ class Calibration:
         return slope, shift
 
 
-def _interval_factors(ratios: Tensor, share: float) -> Tensor:
+def _interval_factors(ratios: Tensor, share: float, weights: Tensor | None = None) -> Tensor:
     """Return factors of the intervals with which each level contains its fraction of errors: (levels,).
 
-    ``ratios`` are absolute errors in standard deviations. ``share`` of the correction is applied.
+    ``ratios`` (n,) are absolute errors in standard deviations, ``weights`` (n,) their weights in the
+    fractions. ``share`` of the correction is applied.
     """
-    ordered = ratios.sort().values
-    ranks = [max(1, min(len(ratios), round(level * len(ratios)))) for level in LEVELS]
-    factors = ordered[torch.tensor(ranks) - 1] / ratios.new_tensor(_QUANTILES)
+    ordered, order = ratios.sort()
+    if weights is None:
+        ranks = torch.tensor([max(1, min(len(ratios), round(level * len(ratios)))) for level in LEVELS])
+    else:
+        shares = weights[order].double().cumsum(0) / weights.double().sum()
+        levels = torch.tensor(LEVELS, dtype=torch.float64, device=ratios.device)
+        # Equal weights give the rounded ranks of no weights.
+        ranks = torch.searchsorted(shares, levels - 0.5 / len(ratios)) + 1
+        ranks = ranks.clamp(max=len(ratios))
+    factors = ordered[ranks - 1] / ratios.new_tensor(_QUANTILES)
     return factors.clamp(0.2, 5.0) ** share
 
 
-def _platt(probability: Tensor, truth: Tensor, share: float) -> tuple[float, float]:
+def _weighted_mean(numbers: Tensor, weights: Tensor | None) -> Tensor:
+    """Return the mean of ``numbers`` (n,) with ``weights`` (n,)."""
+    return numbers.mean() if weights is None else (numbers * weights).sum() / weights.sum()
+
+
+def _platt(
+    probability: Tensor, truth: Tensor, share: float, weights: Tensor | None = None
+) -> tuple[float, float]:
     """Return slope and shift of the logits that maximise the likelihood (Platt scaling).
 
     The prior N((1, 0), I) shrinks the estimate from few values to no change. The penalised likelihood is
     concave; projected Newton steps with a line search find its maximum within bounds. ``share`` of the
-    correction is applied, or none if it does not increase the likelihood of the values.
+    correction is applied, or none if it does not increase the likelihood of the values, which count by
+    ``weights`` (n,).
     """
     logits = torch.logit(probability.double(), eps=1e-4)
     inputs = torch.stack([logits, torch.ones_like(logits)], dim=1)  # (n, 2)
     truth = truth.double()
+    counts = torch.ones_like(truth) if weights is None else weights.double()
     no_change = torch.tensor([1.0, 0.0], dtype=torch.float64)
     low, high = _PLATT_BOUNDS
 
-    def log_likelihood(weights: Tensor) -> Tensor:
-        outputs = inputs @ weights
-        return (truth * outputs - torch.nn.functional.softplus(outputs)).sum()
+    def log_likelihood(coefficients: Tensor) -> Tensor:
+        outputs = inputs @ coefficients
+        return (counts * (truth * outputs - torch.nn.functional.softplus(outputs))).sum()
 
-    def objective(weights: Tensor) -> Tensor:
-        return log_likelihood(weights) - (weights - no_change).square().sum() / 2
+    def objective(coefficients: Tensor) -> Tensor:
+        return log_likelihood(coefficients) - (coefficients - no_change).square().sum() / 2
 
-    weights = no_change
+    coefficients = no_change
     for _ in range(_MAX_NEWTON_STEPS):
-        expected = torch.sigmoid(inputs @ weights)
-        gradient = inputs.T @ (truth - expected) - (weights - no_change)
-        at_bound = ((weights <= low) & (gradient < 0)) | ((weights >= high) & (gradient > 0))
-        curvature = (inputs * (expected * (1 - expected))[:, None]).T @ inputs + torch.eye(2)
+        expected = torch.sigmoid(inputs @ coefficients)
+        gradient = inputs.T @ (counts * (truth - expected)) - (coefficients - no_change)
+        at_bound = ((coefficients <= low) & (gradient < 0)) | ((coefficients >= high) & (gradient > 0))
+        curvature = (inputs * (counts * expected * (1 - expected))[:, None]).T @ inputs + torch.eye(2)
         curvature = torch.where(at_bound[:, None] | at_bound[None], torch.eye(2), curvature)
         step = torch.linalg.solve(curvature, torch.where(at_bound, 0.0, gradient))
         if float(step.abs().max()) < _SMALLEST_STEP:
             break
-        current = objective(weights)
+        current = objective(coefficients)
         for halvings in range(_MAX_HALVINGS):
-            candidate = (weights + step / 2**halvings).clamp(low, high)
+            candidate = (coefficients + step / 2**halvings).clamp(low, high)
             if objective(candidate) > current:
                 break
         else:
             break  # no step improves the objective any more
-        weights = candidate
-    corrected = torch.stack([weights[0] ** share, weights[1] * share])
+        coefficients = candidate
+    corrected = torch.stack([coefficients[0] ** share, coefficients[1] * share])
     if not log_likelihood(corrected) > log_likelihood(no_change):
         corrected = no_change
     return float(corrected[0]), float(corrected[1])

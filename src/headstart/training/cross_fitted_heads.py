@@ -142,7 +142,16 @@ def _group_heads(
     value_variance, row_variance = noise[cells.lines] * row_noise, rows.variance[index]
     variance = value_variance + row_variance
     share = value_variance / variance  # fraction of the variance of a residual due to the value's noise
-    columns = torch.stack([1 / variance, cells.values.double(), share, row_variance, 1 / row_noise], dim=1)
+    columns = torch.stack(
+        [
+            cells.weighted(1 / variance),
+            cells.values.double(),
+            share,
+            row_variance,
+            cells.weighted(1 / row_noise),
+        ],
+        dim=1,
+    )
     weights, values, share, row_variance, precision = pad(columns, cells).unbind(2)  # 0 where padded
     factors = pad(rows.factors.index_select(0, index), cells)
     posterior = condition_on_rows(factors, values, weights, prior_means[:, None], root[None])
@@ -150,4 +159,5 @@ def _group_heads(
     residuals = values - (factors @ mean[:, :, None])[:, :, 0]
     squared = residuals**2 + ((factors @ covariance) * factors).sum(2)
     expected = (share * row_variance + share**2 * squared) * precision
-    return mean, covariance, expected.sum(1) / cells.counts.clamp(min=1)
+    counts = cells.weighted_counts.double()
+    return mean, covariance, expected.sum(1) / torch.where(cells.counts > 0, counts, 1.0)

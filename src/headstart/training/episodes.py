@@ -30,6 +30,7 @@ from headstart.linalg.row_sharded import (
     select_local,
 )
 from headstart.table.cells import Cells, offsets, ranges
+from headstart.table.times import LEAST_WEIGHT
 
 if TYPE_CHECKING:
     from headstart.training.meta_training import MetaTrainingConfig
@@ -302,6 +303,12 @@ def shared_loss(adapter: Adapter, likelihood: Likelihood, episode: Episode, seed
 def _target_weights(episode: Episode) -> Tensor:
     """Return the weights of the targets in the loss, with sum 1: (n,)."""
     targets = episode.targets
+    if targets.weights is not None:
+        shares = targets.weights
+        if episode.weights is not None:
+            totals = targets.weighted_counts.clamp(min=LEAST_WEIGHT)
+            shares = shares * (episode.weights / totals)[targets.lines]
+        return shares / shares.sum().clamp(min=LEAST_WEIGHT)
     if episode.weights is None:
         return torch.full((len(targets.index),), 1 / len(targets.index))
     return (episode.weights / episode.weights.sum() / targets.counts.clamp(min=1))[targets.lines]

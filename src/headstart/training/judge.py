@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -55,14 +55,15 @@ class FeatureErrors:
 
     features: Tensor  # (features,)
     squared: Tensor  # (features,): sums of squared errors
-    counts: Tensor  # (features,): of observations
+    counts: Tensor  # (features,): of observations, or the sums of their weights
 
     @classmethod
     def of(cls, outcome: Outcome) -> FeatureErrors:
         """Sum the squared errors of each feature."""
-        squared = (outcome.predictive.mean - outcome.truth) ** 2
+        squared = outcome.weighted((outcome.predictive.mean - outcome.truth) ** 2)
         features, owner = torch.unique(outcome.feature, return_inverse=True)
-        return cls(features, torch.bincount(owner, weights=squared.double()), torch.bincount(owner))
+        counts = torch.bincount(owner, weights=None if outcome.weights is None else outcome.weights.double())
+        return cls(features, torch.bincount(owner, weights=squared.double()), counts)
 
     @property
     def mean(self) -> float:
@@ -133,7 +134,8 @@ def _outcomes(
             heads, targets = adapter.adapt(episode.context, refined), episode.targets
             predictive = predict_cells(heads, refined, targets, episode.context.kinds, likelihood)
             binary = torch.full((len(targets.index),), all_binary) | (predictive.kinds == KindType.BINARY)
-            parts[shots].append(Outcome(predictive, targets.values, features[targets.lines], binary))
+            feature = features[targets.lines]
+            parts[shots].append(Outcome(predictive, targets.values, feature, binary, targets.weights))
     return {shots: concatenate_outcomes(outcomes) for shots, outcomes in parts.items()}
 
 
@@ -145,8 +147,11 @@ def concatenate_outcomes(parts: list[Outcome]) -> Outcome:
     names = ("logits", "variance", "noise", "kinds")
     tensors = {name: torch.cat([getattr(part, name) for part in predictives]) for name in names}
     predictive = Predictive(**tensors, likelihood=predictives[0].likelihood)
-    others = ("truth", "feature", "binary")
-    return Outcome(predictive, *(torch.cat([getattr(part, name) for part in parts]) for name in others))
+    others = {
+        name: torch.cat([getattr(part, name) for part in parts]) for name in ("truth", "feature", "binary")
+    }
+    weights = [part.weights for part in parts if part.weights is not None]
+    return Outcome(predictive, **others, weights=torch.cat(weights) if weights else None)
 
 
 def beats(candidate: CandidateOutcomes, other: CandidateOutcomes, standard_errors: float) -> bool:
@@ -200,8 +205,8 @@ def _best_share(networks: Outcome, closed: Outcome) -> tuple[Tensor, Tensor]:
     """Return the share of the networks with the least squared error, shrunk to 1/2, and its weight."""
     difference = (networks.predictive.mean - closed.predictive.mean).double()
     error = (closed.truth - closed.predictive.mean).double()
-    weight = (difference**2).sum().clamp(min=1e-12)
-    share = (difference * error).sum() / weight
+    weight = closed.weighted(difference**2).sum().clamp(min=1e-12)
+    share = closed.weighted(difference * error).sum() / weight
     confidence = closed.features / (closed.features + _SHRINKAGE_FEATURES)
     return confidence * share + (1 - confidence) * 0.5, weight
 
@@ -229,4 +234,4 @@ def _blend(networks: Outcome, closed: Outcome, share: float) -> Outcome:
         first.kinds,
         first.likelihood,
     )
-    return Outcome(predictive, networks.truth, networks.feature, networks.binary)
+    return replace(networks, predictive=predictive)

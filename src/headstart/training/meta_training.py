@@ -80,8 +80,8 @@ def meta_train(
 
 
 def _mean_loss(adapter: Adapter, knowledge: Knowledge, episodes: list[Episode]) -> float:
-    """Return the mean loss over the targets of several episodes."""
-    counts = [len(episode.targets.index) for episode in episodes]
+    """Return the mean loss over the targets of several episodes, by their weights."""
+    counts = [float(episode.targets.weighted_counts.sum()) for episode in episodes]
     losses = [float(episode_loss(adapter, knowledge.likelihood, episode)) for episode in episodes]
     return sum(loss * count for loss, count in zip(losses, counts, strict=True)) / sum(counts)
 

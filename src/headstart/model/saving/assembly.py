@@ -16,10 +16,11 @@ from headstart.model.saving.format import (
     Groups,
     ModelFacts,
     build_row_store,
+    read_by_feature,
     read_clock,
     read_feature_arrivals,
-    read_feature_times,
     read_row_metadata,
+    read_table_weights,
     table_weights,
     with_references,
 )
@@ -92,9 +93,10 @@ def build_backbone(
     backbone.load_state_dict(groups["backbone"], assign=True)  # without a copy
     backbone.eval().requires_grad_(False)
     index = tensors["index"].to(index_dtype(features))
+    weights = table_weights(clock, read_table_weights(groups))
     knowledge = Knowledge(
         RowStates(**groups["knowledge/states"]),
-        Cells(tensors["indptr"], index, tensors["values"], features, table_weights(clock)),
+        Cells(tensors["indptr"], index, tensors["values"], features, weights),
         Heads(**groups["knowledge/heads"]),
         tensors["metadata"],
         tensors["kinds"],
@@ -142,6 +144,7 @@ def build_state(
         row_metadata=stored.row_metadata,
         arrived=facts.arrived,
         clock=clock,
+        table_weights=read_table_weights(groups),
         arrivals=facts.arrivals,
     )
 
@@ -162,7 +165,8 @@ def _build_feature_store(facts: ModelFacts, groups: Groups, tensors: dict[str, T
         facts.features.names, kinds, facts.features.in_backbone, facts.features.shots, metadata, rows, values,
         facts.features.finds_scale, records_from(tensors.get("records"), len(counts)),
         read_feature_arrivals(groups, counts, facts.features.observed_since),
-        read_feature_times(groups, counts), strict=True,
+        read_by_feature(groups, "times", counts), read_by_feature(groups, "observation_weights", counts),
+        strict=True,
     )  # fmt: skip
     heads = Heads(**head_tensors)
     return FeatureStore(heads, Names(facts.backbone_features, "feature")).put(

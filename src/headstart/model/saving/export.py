@@ -39,9 +39,12 @@ def export_table(fitted: ModelState, *, metadata: bool = True) -> Table:
     if fitted.clock is not None:
         feature_times = [np.zeros(0) if feature.times is None else feature.times for feature in features]
         times = np.concatenate([*(part[3] for part in parts), *feature_times])
+    contexts = ObservationLists.of([feature.observations for feature in features])
+    weights = np.concatenate([*(part[4] for part in parts), _weights(contexts)])
     present = index >= 0  # the others are of removed features
     rows, index, values, times = rows[present], index[present], values[present], times[present]
-    ordered = sort_observations(rows, index, values, (len(fitted.rows), len(names)), times)
+    shape = (len(fitted.rows), len(names))
+    ordered = sort_observations(rows, index, values, shape, times, weights[present])
     # Sorting is stable: the last of several values of one cell is the one of the context.
     last = np.ones(len(values), dtype=bool)
     last[:-1] = (np.diff(ordered.row_index) != 0) | (np.diff(ordered.feature_index) != 0)
@@ -60,6 +63,7 @@ def export_table(fitted: ModelState, *, metadata: bool = True) -> Table:
         row_metadata=row_records if metadata else None,
         row_schema=_row_schema(fitted, row_records) if metadata and row_records is not None else None,
         times=None if fitted.clock is None or ordered.times is None else ordered.times[last],
+        weights=None if ordered.weights is None else ordered.weights[last],
     )
 
 
@@ -72,8 +76,15 @@ def _row_schema(fitted: ModelState, row_records: pa.Table) -> MetadataSchema | N
     )
 
 
-# Rows, numbers of features, values, times.
-Observations = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]
+# Rows, numbers of features, values, times, weights.
+Observations = tuple[
+    NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]
+]
+
+
+def _weights(lists: ObservationLists) -> NDArray[np.float64]:
+    """Return the weights of observations as given, 1 by default: (n,)."""
+    return np.ones(len(lists.values)) if lists.weights is None else lists.weights
 
 
 def _backbone_observations(fitted: ModelState) -> Observations:
@@ -89,7 +100,8 @@ def _backbone_observations(fitted: ModelState) -> Observations:
     facts = fitted.catalogue.facts(numbers[selected])
     times = np.zeros(int(selected.sum())) if fitted.clock is None else fitted.clock.table[selected]
     values = facts[:, 1] + facts[:, 2] * cells.values.numpy()[selected].astype(float)
-    return rows[selected], numbers[selected], values, times
+    weights = np.ones(len(values)) if fitted.table_weights is None else fitted.table_weights[selected]
+    return rows[selected], numbers[selected], values, times, weights
 
 
 def _row_observations(fitted: ModelState) -> Observations:
@@ -98,7 +110,8 @@ def _row_observations(fitted: ModelState) -> Observations:
     lists = [fitted.roster.observations(row) for row in rows]
     cells = ObservationLists.of([observations for observations in lists if observations is not None])
     times = np.zeros(len(cells.values)) if cells.times is None else cells.times
-    return np.repeat(np.array(rows, dtype=np.int64), cells.counts), cells.keys, cells.values, times
+    positions = np.repeat(np.array(rows, dtype=np.int64), cells.counts)
+    return positions, cells.keys, cells.values, times, _weights(cells)
 
 
 def _metadata(fitted: ModelState) -> pa.Table:
@@ -120,12 +133,13 @@ def _schema(fitted: ModelState, metadata: pa.Table) -> MetadataSchema | None:
 
 
 def long_form(table: Table) -> pa.Table:
-    """Return the observations of a table, one per line: row, feature, value, and time if there are times."""
+    """Return the observations of a table, one per line: row, feature, value, and any times and weights."""
     rows = pa.array(list(table.rows), pa.string()).take(pa.array(table.row_index))
     features = pa.array(list(table.features), pa.string()).take(pa.array(table.feature_index))
     values = table.values.astype(np.float64)  # numbers in single precision would be written differently
     columns = {"row": rows, "feature": features, "value": values}
-    return pa.table(columns if table.times is None else {**columns, "time": table.times})
+    more = {"time": table.times, "weight": table.weights}
+    return pa.table(columns | {name: numbers for name, numbers in more.items() if numbers is not None})
 
 
 def metadata_lines(table: Table) -> pa.Table:

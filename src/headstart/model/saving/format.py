@@ -30,6 +30,7 @@ from headstart.model.rows import RowMetadata, RowStore
 from headstart.model.state import NO_ERRORS, Clock, ErrorSums, ModelState, Settings
 from headstart.table import MetadataSchema, Names
 from headstart.table.metadata import as_array, as_bytes, records_from
+from headstart.table.times import LEAST_WEIGHT, MOST_WEIGHT
 from headstart.training.judge import Judgement
 
 Groups = dict[str, dict[str, Tensor]]  # tensors by name, by part of the model
@@ -150,7 +151,7 @@ def model_tensors(fitted: ModelState) -> dict[str, Tensor]:
         tensors |= {f"{prefix}/{name}": value for name, value in vars(part).items() if value is not None}
     tensors |= feature_reference_tensors(fitted)
     tensors |= row_observation_tensors(fitted) | record_tensors(fitted) | row_metadata_tensors(fitted)
-    tensors |= time_tensors(fitted)
+    tensors |= time_tensors(fitted) | weight_tensors(fitted)
     tensors |= {f"backbone/{name}": value for name, value in fitted.backbone.state_dict().items()}
     tensors |= {f"adapter/{name}": value for name, value in fitted.adapter.state_dict().items()}
     return tensors
@@ -195,17 +196,47 @@ def read_clock(facts: ModelFacts, groups: Groups) -> Clock | None:
     return Clock(half_life, facts.times[1], facts.times[0], times["table"].numpy())
 
 
-def table_weights(clock: Clock | None) -> Tensor | None:
-    """Return the weights of the table's observations at fit: (n,); None if they do not age."""
-    return None if clock is None else torch.from_numpy(clock.weights(clock.table)).float()
+def weight_tensors(fitted: ModelState) -> dict[str, Tensor]:
+    """Return the given weights of the observations of the table and of features; empty if all are 1."""
+    lists = ObservationLists.of([feature.observations for feature in fitted.catalogue.values()])
+    if fitted.table_weights is None and lists.weights is None:
+        return {}
+    table = np.ones(len(fitted.knowledge.cells.values)) if (w := fitted.table_weights) is None else w
+    contexts = np.ones(len(lists.values)) if lists.weights is None else lists.weights
+    return {
+        "observation_weights/table": torch.from_numpy(table),
+        "observation_weights/contexts": torch.from_numpy(contexts),
+    }
 
 
-def read_feature_times(groups: Groups, counts: list[int]) -> list[NDArray[np.float64]] | list[None]:
-    """Return the times of each feature's observations."""
-    times = groups.get("times")
-    if times is None:
+def read_table_weights(groups: Groups) -> NDArray[np.float64] | None:
+    """Return the given weights of the table's observations: (n,); None: all 1. Refuse impossible weights."""
+    weights = groups.get("observation_weights")
+    lists = {"table": groups["knowledge"]["values"], "contexts": groups["contexts"]["values"]}
+    of_rows = groups.get("row_observations", {}).get("weights")
+    parts = [*(weights or {}).values(), *([] if of_rows is None else [of_rows])]
+    if any(not bool(((part >= LEAST_WEIGHT) & (part <= MOST_WEIGHT)).all()) for part in parts):
+        raise InputError("some weights of its observations are not positive numbers")
+    if weights is None:
+        return None
+    if any(len(weights[name]) != len(values) for name, values in lists.items()):
+        raise InputError("its weights do not agree with its observations")
+    table = weights["table"].numpy()
+    return None if (table == 1).all() else table
+
+
+def table_weights(clock: Clock | None, given: NDArray[np.float64] | None) -> Tensor | None:
+    """Return the weights of the table's observations at fit: (n,); None: all 1."""
+    weights = given if clock is None else clock.weights(clock.table, given)
+    return None if weights is None else torch.from_numpy(weights).float()
+
+
+def read_by_feature(groups: Groups, group: str, counts: list[int]) -> list[NDArray[np.float64]] | list[None]:
+    """Return the times or weights of each feature's observations, as the ``group`` says."""
+    tensors = groups.get(group)
+    if tensors is None:
         return [None] * len(counts)
-    return [part.numpy() for part in torch.split(times["contexts"], counts)]
+    return [part.numpy() for part in torch.split(tensors["contexts"], counts)]
 
 
 def read_feature_arrivals(
@@ -291,6 +322,8 @@ def row_observation_tensors(fitted: ModelState) -> dict[str, Tensor]:
     }
     if cells.times is not None:
         tensors["row_observations/times"] = torch.from_numpy(cells.times[present][order])
+    if cells.weights is not None:
+        tensors["row_observations/weights"] = torch.from_numpy(cells.weights[present][order])
     positions = np.array(rows, dtype=np.int64)
     for prefix, states in (
         ("row_references", fitted.roster.take_references(positions)),
@@ -355,11 +388,16 @@ def with_observed_rows(roster: RowStore, groups: Groups, numbers: NDArray[np.int
     observations = groups["row_observations"]
     counts, arrivals = observations["counts"].tolist(), observations["arrivals"]
     features, values = observations["features"], observations["values"]
-    times = torch.split(observations["times"], counts) if "times" in observations else [None] * len(counts)
+    times, weights = (
+        torch.split(observations[name], counts) if name in observations else [None] * len(counts)
+        for name in ("times", "weights")
+    )
     lists = {}
     parts = (torch.split(part, counts) for part in (features, values, arrivals))
     rows = observations["rows"].tolist()
-    for row, positions, row_values, row_arrivals, row_times in zip(rows, *parts, times, strict=True):
+    for row, positions, row_values, row_arrivals, row_times, row_weights in zip(
+        rows, *parts, times, weights, strict=True
+    ):
         keys = numbers[positions.numpy()]
         order = np.argsort(keys)
         lists[row] = ObservationList(
@@ -367,6 +405,7 @@ def with_observed_rows(roster: RowStore, groups: Groups, numbers: NDArray[np.int
             row_values.numpy()[order],
             row_arrivals.numpy()[order],
             None if row_times is None else row_times.numpy()[order],
+            None if row_weights is None else row_weights.numpy()[order],
         )
     references, fitted = (RowStates(**groups[name]) for name in ("row_references", "row_fitted_states"))
     return roster.with_saved(observations["rows"].numpy(), references, fitted, lists)

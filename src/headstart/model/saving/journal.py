@@ -367,6 +367,7 @@ def observe_call(fitted: ModelState, after: ModelState, triples: Triples, update
         "times": _to_list(None if triples.times is None else triples.times[order]),
         "update": update,
         "arrived": list(after.arrived),
+        **({} if triples.weights is None else {"weights": triples.weights[order].tolist()}),
     }
 
 
@@ -431,7 +432,8 @@ def _observe(fitted: ModelState, call: Call) -> ModelState:
     rows = fitted.rows.positions(call["rows"])
     order = np.arange(len(values))
     times = _to_array(call["times"])
-    observations = Triples(rows, features, places, feature_numbers[places], values, times, order)
+    weights = _to_array(call.get("weights"))
+    observations = Triples(rows, features, places, feature_numbers[places], values, times, order, weights)
     after = add_observations(fitted, observations, call["update"])
     return replace(after, arrived=ErrorSums(*call["arrived"]))
 

@@ -219,7 +219,8 @@ class SavedEntries(Mapping[str, Entry]):
         arrays, context = self._arrays, slice(self._ends[position], self._ends[position + 1])
         code, first, second = arrays["kinds"][position].tolist()
         in_backbone, finds_scale, observed_since = arrays["flags"][position].tolist()
-        times, arrived = self._groups.get("times"), slice(*self._arrival_ends[position : position + 2])
+        arrived = slice(*self._arrival_ends[position : position + 2])
+        times, weights = (self._groups.get(name) for name in ("times", "observation_weights"))
         feature = Feature(
             name,
             Kind(self._margins[int(code)], first, second),
@@ -232,6 +233,7 @@ class SavedEntries(Mapping[str, Entry]):
             self._record(position),
             self._contexts["arrivals"][arrived] if observed_since else None,
             None if times is None else times["contexts"].numpy()[context],
+            None if weights is None else weights["contexts"].numpy()[context],
         )
         reference, reference_kind = int(self._references[position]), None
         if reference >= 0:

@@ -55,17 +55,19 @@ _FORMS = {
     "row_prior": {"matrix": (_SINGLE, 2), "constant": (_SINGLE, 1), "covariance": (_SINGLE, 2),
                   "bends": (torch.bool, 1), "gains": (_SINGLE, 1)},
     "row_observations": {"rows": (_INT, 1), "counts": (_INT, 1), "features": (_INT, 1),
-                         "values": (_DOUBLE, 1), "arrivals": (_INT, 1), "times": (_DOUBLE, 1)},
+                         "values": (_DOUBLE, 1), "arrivals": (_INT, 1), "times": (_DOUBLE, 1),
+                         "weights": (_DOUBLE, 1)},
     "row_references": _STATES,
     "row_fitted_states": _STATES,
     "times": {"table": (_DOUBLE, 1), "contexts": (_DOUBLE, 1)},
+    "observation_weights": {"table": (_DOUBLE, 1), "contexts": (_DOUBLE, 1)},
 }  # fmt: skip
 
-_OPTIONAL = {"covariance", "noise", "variance", "times"}
+_OPTIONAL = {"covariance", "noise", "variance", "times", "weights"}
 
 _OPTIONAL_GROUPS = {
     "knowledge/scales", "feature_references", "row_observations", "row_references", "row_fitted_states",
-    "records", "rows", "row_prior", "times",
+    "records", "rows", "row_prior", "times", "observation_weights",
 }  # fmt: skip
 
 _OF_PARTS = ("backbone", "adapter")
@@ -195,7 +197,7 @@ def _row_observations_agree(
         return False
     if int((observations["rows"] >= fitted_rows).sum()) != rows - fitted_rows:
         return False
-    if any(len(observations.get(name, lines)) != len(lines) for name in ("arrivals", "times")):
+    if any(len(observations.get(name, lines)) != len(lines) for name in ("arrivals", "times", "weights")):
         return False
     keys = lines * max(1, features) + observations["features"]
     return all(bool((numbers.diff() > 0).all()) for numbers in (observations["rows"], keys))
