@@ -26,13 +26,30 @@ Feature = Annotated[str, typer.Argument(help="Name of the feature.", show_defaul
 
 Row = Annotated[str, typer.Argument(help="Name of the row.", show_default=False)]
 
+
+def path_or_address(text: str) -> Any:
+    """Return the address of a file (``s3://…``) as text, and any other text as a path."""
+    from headstart.table.sources import is_address
+
+    return text if is_address(text) else Path(text)
+
+
 Observations = Annotated[
-    Path, typer.Argument(help="CSV or Parquet file, long (row, feature, value) or wide.", show_default=False)
+    Path,
+    typer.Argument(
+        help="CSV, Parquet, SPSS, Stata, SAS or Excel file or its address, long or wide.",
+        show_default=False,
+        parser=path_or_address,
+    ),
 ]
 
 LongObservations = Annotated[
     Path,
-    typer.Argument(help="CSV or Parquet file with the columns row, feature and value.", show_default=False),
+    typer.Argument(
+        help="CSV or Parquet file with the columns row, feature and value.",
+        show_default=False,
+        parser=path_or_address,
+    ),
 ]
 
 NAMES_HELP = "A name, several names separated by commas, or a file with one name per line. Can be repeated."

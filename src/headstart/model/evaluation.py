@@ -94,7 +94,9 @@ def evaluate(
     weights = None if table.weights is None else table.weights[usable]
     if on == "cells":
         return _evaluate_cells(fitted, table, rows, columns, values, weights, facts, what, criterion)
-    return _evaluate_new_features(fitted, table, rows, columns, values, weights, facts, shots, seed, criterion)
+    return _evaluate_new_features(
+        fitted, table, rows, columns, values, weights, facts, shots, seed, criterion
+    )
 
 
 def _evaluate_new_features(

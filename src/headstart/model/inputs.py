@@ -25,6 +25,7 @@ from headstart.table import Kind, Kinds, Names, Table
 from headstart.table.columns import is_missing
 from headstart.table.kind_inference import KindsLike
 from headstart.table.kinds import KIND_NAMES, LARGEST, KindType, require_representable
+from headstart.table.matrices import is_matrix
 from headstart.table.metadata import MetadataSchema
 from headstart.table.missing import MissingLike, as_missing
 from headstart.table.names import MAX_SUGGESTIONS, as_name, display_spelling
@@ -64,6 +65,8 @@ class ReadOptions(TypedDict, total=False):
     separator: str | None
     decimal: str | None
     encoding: str | None
+    row_names: Sequence[object] | None
+    feature_names: Sequence[object] | None
 
 
 def as_table(data: object, method: str, options: ReadOptions, *, quiet: bool) -> Table:
@@ -90,9 +93,9 @@ def as_table(data: object, method: str, options: ReadOptions, *, quiet: bool) ->
                 "read already"
             )
         return data
-    if not (is_frame(data) or isinstance(data, (str, os.PathLike))):
+    if not (is_frame(data) or is_matrix(data) or isinstance(data, (str, os.PathLike))):
         raise InputError(
-            f"{method} takes a Table, a frame or the path of a file (see Table.read); got "
+            f"{method} takes a Table, a frame, an array or the path of a file (see Table.read); got "
             f"{type(data).__name__}"
         )
     return Table.read(data, quiet=quiet, **options)

@@ -33,7 +33,7 @@ from headstart.table.kinds import Kinds
 from headstart.table.metadata import MetadataSchema, align, check_finite, describe_unused, read_metadata
 from headstart.table.names import NameNumbering, Names, as_name, sorted_names
 from headstart.table.sharding import is_sharded, local_source, shard_rows
-from headstart.table.sources import Source, TextFormat, is_text_file, open_source
+from headstart.table.sources import Source, TextFormat, is_text_file, open_metadata, open_source
 from headstart.table.text_encoders import EncoderLike
 from headstart.table.times import check_weights, times_of
 
@@ -160,7 +160,7 @@ def read_long(
             raise _non_finite(f"row {row_name!r}, feature {feature_name!r}", values[bad])
         _append(batches, row_numbers, feature_numbers, smallest_exact(values))
         records, nulls = records + len(batch), nulls + column.null_count
-    notes = [*rows.notes(), *features.notes()]
+    notes = [*source.notes, *rows.notes(), *features.notes()]
     used = (row, feature, value, time, weight)
     if unused := [column for column in source.columns if column not in used]:
         notes.append(f"{source.label}: columns not used: {join_names(unused)}")
@@ -209,6 +209,7 @@ def read_wide(
             weights.append(_to_floats(batch.column(weight))[lines])
         records += len(batch)
     notes = [
+        *source.notes,
         *rows.notes(),
         f"{source.label}: read in the wide form, one column per feature; "
         f"{option_name('form', 'long')} reads the"
@@ -598,7 +599,7 @@ def _open_sources(
     lines: pa.Table | None = None
     notes: list[str] = []
     if metadata is not None:
-        metadata_source = open_source(metadata, (feature,), text)
+        metadata_source = open_metadata(metadata, feature, text)
         described, lines = read_metadata(metadata_source, feature)
         notes += _note_unnamed(metadata_source)
     known_rows: list[str] = []

@@ -11,12 +11,13 @@ import stat
 import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
 from encodings.aliases import aliases
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TextIO
 
 import narwhals as nw
@@ -127,6 +128,8 @@ def _check_encoding(encoding: object) -> None:
 
 BATCH = 1 << 20  # records per batch
 
+_ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
+
 
 class Source(ABC):
     """A file or frame that contains observations or metadata."""
@@ -135,6 +138,8 @@ class Source(ABC):
     columns: tuple[str, ...]
     own_names: tuple[object, ...]  # the names of the columns in the source, before normalisation
     missing: MissingCodes = NO_CODES  # values of ``numbers`` in ``batches`` that become null
+    notes: tuple[str, ...] = ()  # on what was left out or changed
+    place_of_copy: TemporaryDirectory[str] | None = None  # of a source that was copied from an address
 
     @abstractmethod
     def batches(self, names: Sequence[str], numbers: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -200,7 +205,10 @@ def convert_batch(
         array = batch.column(name)
         columns.append(array.dictionary_decode() if pa.types.is_dictionary(array.type) else array)
     for name in numbers:
-        array = source.missing.to_null(batch.column(name))
+        array = batch.column(name)
+        if pa.types.is_dictionary(array.type) and is_number(array.type.value_type):
+            array = array.dictionary_decode()  # a category of numbers
+        array = source.missing.to_null(array)
         arrow_type = array.type
         if not (is_number(arrow_type) or pa.types.is_boolean(arrow_type) or pa.types.is_null(arrow_type)):
             raise InputError(
@@ -595,19 +603,88 @@ class ParquetFolder(Source):
             raise InputError(f"the files of {self.label} cannot be joined: {error}") from None
 
 
-READABLE = ".csv, .csv.gz, .tsv, .tsv.gz or .parquet file, or a folder of .parquet files"
+READABLE = (
+    ".csv, .csv.gz, .tsv, .tsv.gz, .parquet, .sav, .dta, .sas7bdat or .xlsx file, or a folder of .parquet "
+    "files"
+)
 
 
 def open_source(data: object, columns: Sequence[str] = (), form: TextFormat | None = None) -> Source:
-    """Open a path or a frame.
+    """Open a path, the address of a file (such as ``s3://``), a frame, an array or a sparse matrix.
 
     ``columns`` are the columns that will be needed: they may also be levels of a pandas index, and they
     help to detect the separator of a text file, whose ``form`` may be given, too.
     """
+    from headstart.table import matrices
+
     form = form or TextFormat()
+    if matrices.is_matrix(data):
+        data = matrices.matrix_source(data)
+    if isinstance(data, Source):
+        data.missing = form.missing
+        return data
     if not isinstance(data, str | os.PathLike):
         return FrameSource(data, columns, form.missing)
-    path = Path(data)
+    if is_address(data):
+        return _open_copy(str(data), lambda path: _open_path(path, columns, form))
+    return _open_path(Path(data), columns, form)
+
+
+def open_metadata(data: object, column: str, form: TextFormat | None = None) -> Source:
+    """Open metadata with names in ``column``; of an SPSS, Stata or SAS file, the labels of its variables."""
+    from headstart.table import survey_files
+
+    if isinstance(data, str | os.PathLike) and survey_files.is_survey_file(str(data)):
+        if is_address(data):
+            return _open_copy(
+                str(data), lambda path: survey_files.open_variable_labels(path, str(data), column)
+            )
+        _is_folder(Path(data))  # raises an error if there is no such file
+        return survey_files.open_variable_labels(Path(data), str(data), column)
+    return open_source(data, (column,), form)
+
+
+def is_address(data: object) -> bool:
+    """Return whether ``data`` is an address with a protocol.
+
+    >>> is_address("s3://bucket/ratings.csv"), is_address("ratings.csv")
+    (True, False)
+    """
+    return isinstance(data, str) and _ADDRESS.match(data) is not None
+
+
+def _open_copy(address: str, opened: Callable[[Path], Source]) -> Source:
+    """Open a temporary copy of a file or folder at an address; it is removed with the source."""
+    import fsspec
+
+    place = TemporaryDirectory(prefix="headstart-")
+    try:
+        system, remote = fsspec.core.url_to_fs(address)
+        copy_path = Path(place.name) / Path(remote).name
+        if system.isdir(remote):
+            copy_path.mkdir()
+            for file in system.ls(remote, detail=False):
+                system.get_file(file, str(copy_path / Path(file).name))
+        else:
+            system.get_file(remote, str(copy_path))
+    except FileNotFoundError:
+        raise InputError(f"there is no file {address}") from None
+    except ImportError as error:  # the package of a protocol is missing
+        raise InputError(f"{address!r} cannot be read: {error}") from None
+    except Exception as error:  # each protocol has errors of its own
+        raise InputError(f"{address!r} cannot be read: {error or type(error).__name__}") from error
+    try:
+        source = opened(copy_path)
+    except InputError as error:
+        raise type(error)(str(error).replace(str(copy_path), address)) from None
+    source.label, source.place_of_copy = address, place
+    return source
+
+
+def _open_path(path: Path, columns: Sequence[str], form: TextFormat) -> Source:
+    """Open a file or a folder of this machine."""
+    from headstart.table import survey_files
+
     try:
         if _is_folder(path):
             return ParquetFolder(path, form.missing)
@@ -618,6 +695,10 @@ def open_source(data: object, columns: Sequence[str] = (), form: TextFormat | No
             return CsvSource(path, "\t", form, columns)
         if name.endswith((".parquet", ".pq")):
             return ParquetSource(path, form.missing)
+        if survey_files.is_survey_file(name):
+            source = survey_files.open_survey_file(path, str(path), columns)
+            source.missing = form.missing
+            return source
     except (OSError, ValueError) as error:  # ValueError: a path with a null character
         if isinstance(error, InputError):
             raise
@@ -630,7 +711,7 @@ def is_text_file(data: object) -> bool:
     """Return whether a source is a text file, for which a ``TextFormat`` can be given."""
     if not isinstance(data, str | os.PathLike):
         return False
-    return not str(data).lower().endswith((".parquet", ".pq")) and not os.path.isdir(data)
+    return str(data).lower().endswith((".csv", ".csv.gz", ".tsv", ".tsv.gz"))
 
 
 def _is_folder(path: Path) -> bool:

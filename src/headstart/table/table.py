@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, Literal, Self, TypeVar
@@ -30,6 +30,7 @@ from headstart.table.cells import (
 )
 from headstart.table.kind_inference import KindsLike
 from headstart.table.kinds import Kinds, require_representable
+from headstart.table.matrices import is_matrix, matrix_source
 from headstart.table.metadata import MetadataSchema
 from headstart.table.missing import MissingCodes, MissingLike
 from headstart.table.names import Names
@@ -129,19 +130,25 @@ class Table:
         separator: str | None = None,
         decimal: str | None = None,
         encoding: str | None = None,
+        row_names: Sequence[object] | None = None,
+        feature_names: Sequence[object] | None = None,
     ) -> Table:
-        """Read a table from files or data frames.
+        """Read a table from files, data frames or arrays.
 
         Parameters
         ----------
-        observations : path or frame
+        observations : path, frame, array or sparse matrix
             A .csv, .csv.gz, .tsv, .tsv.gz or .parquet file, a folder of .parquet files with the same
-            columns, or a pandas, polars or pyarrow frame. The long form has one line per observation
-            and the columns ``row``, ``feature`` and ``value``. The wide form has one line per row, a
-            column ``row`` and one column per feature; blank cells are not observed.
+            columns, a .sav, .dta, .sas7bdat (extra ``survey``) or .xlsx file (extra ``excel``), the address
+            of such a file (``s3://``, ``https://``), or a pandas, polars or pyarrow frame. The long form
+            has one line per observation and the columns ``row``, ``feature`` and ``value``. The wide form
+            has one line per row, a column ``row`` and one column per feature; blank cells are not observed.
+            An array of shape (rows, features) has NaN where nothing is observed; of a sparse matrix, the
+            stored entries are observed, including stored zeros.
         metadata : path or frame, optional
             One line per feature, with the feature's name in the column ``feature``. Features without
-            observations become features of the table, too.
+            observations become features of the table, too. Of a .sav, .dta or .sas7bdat file, the labels of
+            its variables are read as a column ``label``.
         row_metadata : path or frame, optional
             One line per row, with the row's name in the column ``row``. Rows without observations become
             rows of the table, too.
@@ -185,6 +192,8 @@ class Table:
             The decimal point of text files, "." by default.
         encoding : str, optional
             The encoding of text files, UTF-8 by default.
+        row_names, feature_names : sequence of str or int, optional
+            The names of the rows and features of an array or sparse matrix, by default 0, 1, 2 and so on.
 
         Returns
         -------
@@ -211,6 +220,10 @@ class Table:
         "the frame: read in the wide form, one column per feature; form='long' reads the long form"
         """
         with explain_memory_error(lambda: _TOO_LARGE):
+            if is_matrix(observations):
+                observations = matrix_source(observations, row_names, feature_names)
+            elif row_names is not None or feature_names is not None:
+                raise InputError("row_names and feature_names are for an array or a sparse matrix only")
             parts, vectors = assemble(
                 observations,
                 metadata,

@@ -1,0 +1,96 @@
+"""Read files of statistical programs (SPSS, Stata, SAS) and of Excel, by packages that are optional."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from headstart.errors import InputError, join_names
+from headstart.table.missing import NO_CODES
+from headstart.table.sources import FrameSource, Source, is_number
+
+_READERS = {".sav": "read_sav", ".zsav": "read_sav", ".dta": "read_dta", ".sas7bdat": "read_sas7bdat"}
+
+_EXCEL = ".xlsx"
+
+SUFFIXES = (*_READERS, _EXCEL)
+
+
+def is_survey_file(name: str) -> bool:
+    """Return whether the name of a file is that of a statistical program or of Excel.
+
+    >>> is_survey_file("Wave3.SAV"), is_survey_file("wave3.csv")
+    (True, False)
+    """
+    return name.lower().endswith(SUFFIXES)
+
+
+def open_survey_file(path: Path, label: str, wanted: Sequence[str]) -> Source:
+    """Open a file with its records; ``wanted`` are the columns that may contain text."""
+    if path.name.lower().endswith(_EXCEL):
+        return _name(FrameSource(_read_excel(path, label), wanted, NO_CODES), label)
+    columns, facts = _read(path, label)
+    numeric = [
+        name for name, column in columns.items() if is_number(column.type) or pa.types.is_null(column.type)
+    ]
+    left_out = [name for name in columns if name not in numeric and name not in wanted]
+    kept = {name: column for name, column in columns.items() if name not in left_out}
+    source = _name(FrameSource(pa.table(kept), (), NO_CODES), label)
+    if left_out:
+        source.notes += (f"{label}: variables of text or dates were left out: {join_names(left_out)}",)
+    labelled = [name for name, labels in facts.variable_value_labels.items() if name in kept and labels]
+    if labelled:
+        code, text = next(iter(facts.variable_value_labels[labelled[0]].items()))
+        source.notes += (
+            f"{label}: the values of {len(labelled)} variables have labels and are read as their codes, as "
+            f"{code} for {text!r} of {labelled[0]!r}",
+        )
+    return source
+
+
+def open_variable_labels(path: Path, label: str, feature: str) -> Source:
+    """Open the variables of a file as metadata: one line per variable, with the text of its label."""
+    if path.name.lower().endswith(_EXCEL):
+        return _name(FrameSource(_read_excel(path, label), (feature,), NO_CODES), label)
+    _, facts = _read(path, label, metadataonly=True)
+    texts = [facts.column_names_to_labels.get(name) or None for name in facts.column_names]
+    lines = pa.table({feature: facts.column_names, "label": pa.array(texts, pa.string())})
+    return _name(FrameSource(lines, (), NO_CODES), label)
+
+
+def _name(source: FrameSource, label: str) -> FrameSource:
+    source.label = label
+    return source
+
+
+def _read(path: Path, label: str, **options: Any) -> tuple[dict[str, pa.Array], Any]:
+    """Read the columns of a file, and its facts; user-missing codes, NaN and None are null."""
+    pyreadstat = _import("pyreadstat", "survey", label)
+    read = getattr(pyreadstat, _READERS[path.suffix.lower()])
+    try:
+        columns, facts = read(str(path), output_format="dict", **options)
+    except Exception as error:  # pyreadstat has errors of its own, and those of encodings
+        raise InputError(f"{label} cannot be read: {error}") from error
+    return {name: pa.array(column, from_pandas=True) for name, column in columns.items()}, facts
+
+
+def _read_excel(path: Path, label: str) -> Any:
+    """Read the first sheet of a workbook."""
+    _import("openpyxl", "excel", label)
+    try:
+        return _import("pandas", "excel", label).read_excel(path)
+    except Exception as error:  # a damaged file raises many errors
+        raise InputError(f"{label} cannot be read: {error}") from error
+
+
+def _import(package: str, extra: str, label: str) -> Any:
+    try:
+        return importlib.import_module(package)
+    except ImportError:
+        raise InputError(
+            f"{label} needs {package}, which is not installed; run: pip install 'headstart[{extra}]'"
+        ) from None
