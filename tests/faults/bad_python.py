@@ -235,7 +235,7 @@ ARGUMENTS: list[Case] = [
     (
         "fit on a list",
         lambda m: m.fit([1, 2]),
-        "fit() takes a Table, a frame or the path of a file (see Table.read); got list",
+        "fit() takes a Table, a frame, an array or the path of a file (see Table.read); got list",
     ),
     ("unknown parameter", lambda m: m.set_params(adaptor="bayes"), "has no parameter 'adaptor'"),
     ("not fitted", lambda m: Headstart().predict(), "this model is not fitted yet"),

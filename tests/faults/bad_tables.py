@@ -44,7 +44,7 @@ NO_FRAMES: list[Case] = [
         (5, "int"),
         ({"row": [1]}, "dict"),
         ([1, 2], "list"),
-        (np.zeros((2, 2)), "ndarray"),
+        (np.datetime64(0, "s"), "datetime64"),
         (b"a.csv", "bytes"),
         (pd.Series([1.0]), "Series"),
     ]
@@ -468,7 +468,7 @@ FILES: list[tuple[str, bytes, dict[str, Any], str]] = [
         "called 'x' (written as ' x', 'x')",
     ),
     ("a.parquet", parquet(pa.table({"row": ["a"], "x": [1]})), {"separator": ";"}, "is not a text file"),
-    ("a.xlsx", b"PK", {}, "has an unsupported file type; expected .csv"),
+    ("a.xls", b"PK", {}, "has an unsupported file type; expected .csv"),
     ("a", b"row,x\na,1\n", {}, "has an unsupported file type; expected .csv"),
     ("a.csv.bz2", b"", {}, "has an unsupported file type; expected .csv"),
 ]

@@ -43,7 +43,7 @@ def test_fit_and_evaluate_read_what_a_table_reads(tmp_path: Path) -> None:
         Headstart(**CLOSED).fit(table, row="user")
     with pytest.raises(TypeError, match="unexpected keyword argument 'rwo'"):
         Headstart(**CLOSED).fit(table, rwo="user")
-    with pytest.raises(InputError, match=r"fit\(\) takes a Table, a frame or the path of a file"):
+    with pytest.raises(InputError, match=r"fit\(\) takes a Table, a frame, an array or the path of a file"):
         Headstart(**CLOSED).fit([("u1", "f1", 3)])
 
 

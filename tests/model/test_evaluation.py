@@ -114,7 +114,7 @@ def test_what_cannot_be_evaluated_is_refused(split: tuple[Headstart, Table]) -> 
     strange = pd.DataFrame({"row": ["a", "b"], "feature": ["x", "x"], "value": [1, 5]})
     with pytest.raises(InputError, match="knows none of the rows"):
         model.evaluate(Table.read(strange, kinds="rating:1:5"))
-    with pytest.raises(InputError, match="takes a Table, a frame or the path of a file"):
+    with pytest.raises(InputError, match="takes a Table, a frame, an array or the path of a file"):
         model.evaluate([1])
     with pytest.raises(InputError, match="must be 'features' or 'cells'"):
         model.evaluate(new, on="rows")  # type: ignore[arg-type]

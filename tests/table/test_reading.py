@@ -411,7 +411,7 @@ TRUNCATED = gzip.compress(b"row,feature,value\n" + b"a,x,1\n" * 999, mtime=0)[:5
         ("a.csv.gz", b"row,feature,value\na,x,1\n", "cannot be read"),
         ("a.parquet", b"", "not a readable Parquet file"),
         ("a.parquet", b"PAR1 and then nothing", "not a readable Parquet file"),
-        ("a.xlsx", b"", r"unsupported file type; expected .csv, .csv.gz"),
+        ("a.xls", b"", r"unsupported file type; expected .csv, .csv.gz"),
     ],
 )
 def test_damaged_files(tmp_path, name, content, message):
