@@ -138,7 +138,7 @@ class Source(ABC):
     columns: tuple[str, ...]
     own_names: tuple[object, ...]  # the names of the columns in the source, before normalisation
     missing: MissingCodes = NO_CODES  # values of ``numbers`` in ``batches`` that become null
-    notes: tuple[str, ...] = ()  # on what was left out or changed
+    notes: tuple[str, ...] = ()  # on parts that are left out or changed
     place_of_copy: TemporaryDirectory[str] | None = None  # of a source that was copied from an address
 
     @abstractmethod
