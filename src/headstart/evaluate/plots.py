@@ -96,7 +96,8 @@ def styles_of(methods: Sequence[str], theme: Theme) -> dict[str, Style]:
     looks = {family: look for family, look in _FAMILIES.items() if family in families}
     others = sorted(set(families) - set(looks))
     used = {colour for colour, _ in looks.values()}
-    free = [i for i in range(len(colours)) if i not in used] or list(range(len(colours)))
+    order = (*range(1, len(colours)), 0)  # the colour of the hypernetwork last
+    free = [i for i in order if i not in used] or list(order)
     looks |= {family: (free[i % len(free)], i % len(_MARKERS)) for i, family in enumerate(others)}
     return {
         method: Style(colours[looks[family][0]], _MARKERS[looks[family][1]], _DASHES[j % len(_DASHES)])
