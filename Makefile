@@ -9,7 +9,7 @@ AUDIT := .venv-audit
 PIP := pip install --quiet --disable-pip-version-check
 COVERAGE := 96
 
-.PHONY: demo serve test test-text check lint-docker format bench docs test-package test-lowest audit hooks clean help
+.PHONY: demo serve test announce test-text check lint-docker format bench docs test-package test-lowest audit hooks clean help
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -30,15 +30,18 @@ serve: $(STAMP) ## serve the model of the demo with its page at http://127.0.0.1
 	test -d demo/films.headstart || $(BIN)/headstart demo --out demo
 	$(BIN)/headstart serve demo/films.headstart
 
-test: check ## everything that CI runs: linters, types, layers, tests, doctests, coverage
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m 'not package' --cov --cov-report= --cov-fail-under=$(COVERAGE)
+test: announce check ## everything that CI runs: linters, types, layers, tests, doctests, coverage
+	@OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m 'not package' --cov --cov-report= --cov-fail-under=$(COVERAGE)
+
+announce:
+	@echo 'All checks and tests take about 8 minutes on two cores. Only failures, skipped tests and the time are shown.'
 
 check: $(STAMP) ## ruff, mypy (strict), the import contract and the English of the documentation
-	$(BIN)/ruff check --no-cache .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/lint-imports
-	$(BIN)/python tools/check_prose.py
+	@$(BIN)/ruff check --quiet --no-cache .
+	@$(BIN)/ruff format --quiet --check .
+	@$(BIN)/mypy --no-error-summary
+	@report=$$($(BIN)/lint-imports --no-logo 2>&1) || { echo "$$report"; exit 1; }
+	@$(BIN)/python tools/check_prose.py
 
 lint-docker: ## check Dockerfile, compose.yaml and the GitHub workflows, with tools of their own in .venv-lint
 	test -x $(LINT)/bin/hadolint || python3 -m venv $(LINT)

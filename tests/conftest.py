@@ -21,8 +21,17 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
-    """Print nothing for tests that pass: what is left are failures and skips."""
+    """Print no letter for tests that pass or are skipped: the summary has the skipped ones with reasons."""
+    if report.skipped:
+        return "skipped", "", "SKIPPED"
     return ("passed", "", "") if report.when == "call" and report.passed else None
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Let pytest-xdist start its processes without a word."""
+    distributed = session.config.pluginmanager.get_plugin("terminaldistreporter")
+    if distributed is not None:
+        distributed.ensure_show_status = lambda: None
 
 
 @pytest.fixture(autouse=True)
