@@ -61,10 +61,10 @@ def on_grid(features: NDArray[np.int64], values: NDArray[np.float64], count: int
     np.minimum.at(low, features, values)
     np.maximum.at(high, features, values)
     same = features[1:] == features[:-1]
-    gaps, gap_features = np.diff(values)[same], features[1:][same]
-    np.minimum.at(step, gap_features, gaps)
     integers = np.bincount(features, values != np.round(values), count) == 0
     with np.errstate(over="ignore", invalid="ignore"):  # very large numbers, which are on no grid
+        gaps, gap_features = np.diff(values)[same], features[1:][same]
+        np.minimum.at(step, gap_features, gaps)
         multiples = gaps / step[gap_features]
         even = np.bincount(gap_features, np.abs(multiples - np.round(multiples)) > 1e-4, count) == 0
         fits = high - low <= MAX_STEPS * np.where(even, step, 1.0) * (1 + 1e-9)
