@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-from rich.table import Column
-from rich.text import Text
+if TYPE_CHECKING:  # rich is imported at its first use: few uses of a model print anything
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
 
 
 class Bar:
@@ -34,11 +35,20 @@ class Reporter:
 
     def __init__(self, quiet: bool = False, console: Console | None = None) -> None:
         self.quiet = quiet
-        self.console = console or Console(stderr=True)
+        self._console = console
+
+    @cached_property
+    def console(self) -> Console:
+        """The console to print on, by default standard error."""
+        from rich.console import Console
+
+        return self._console or Console(stderr=True)
 
     def say(self, message: str) -> None:
         """Print one message."""
         if not self.quiet:
+            from rich.text import Text
+
             self.console.print(Text(message))
 
     @contextmanager
@@ -47,6 +57,9 @@ class Reporter:
         if self.quiet:
             yield Bar(None, None)
             return
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.table import Column
+
         columns = (
             TextColumn("{task.description:<22}", table_column=Column(no_wrap=True, min_width=22)),
             BarColumn(bar_width=16),

@@ -254,9 +254,9 @@ def test_a_head_that_is_not_finite_is_refused(monkeypatch: pytest.MonkeyPatch) -
 
     adapt_one = BayesHead.adapt_one
 
-    def broken_one(self: BayesHead, *arguments: Any) -> tuple[OneHead, torch.Tensor | None]:
-        head, evidence = adapt_one(self, *arguments)
-        return head._replace(weight=head.weight * np.nan), evidence
+    def broken_one(self: BayesHead, *arguments: Any) -> OneHead:
+        head = adapt_one(self, *arguments)
+        return head._replace(weight=head.weight * np.nan)
 
     monkeypatch.setattr(BayesHead, "adapt", broken)
     monkeypatch.setattr(BayesHead, "adapt_one", broken_one)

@@ -20,22 +20,33 @@ from headstart.model import Headstart
 from headstart.model.persistent import PersistentArray
 from headstart.table import Table
 
+BLEND = {
+    "adapter": {"name": "chn-bayes", "blend": True, "activations": 3, "hidden": 8},
+    "metatraining": {"epochs": 2},
+    "quiet": True,
+}  # with learned activations, which row states are computed with
+
 
 @cache
 def fitted(kind: str) -> Headstart:
+    if kind == "blend of ratings":
+        return Headstart(**BLEND).fit(ratings_table())
+    settings = BLEND if kind == "blend" else CLOSED
     if kind == "rating":
         return Headstart(**CLOSED).fit(ratings_table())
     random = np.random.default_rng(0)
     taste, trait = random.normal(size=(60, 3)), random.normal(size=(24, 3))
     values = taste @ trait.T + 0.4 * random.normal(size=(60, 24))
     row, feature = np.nonzero(random.random((60, 24)) < 0.6)
-    binary = (kind == "binary") | ((kind == "mixed") & (feature % 2 == 0))
+    mixed = kind in ("mixed", "blend")
+    binary = (kind == "binary") | (mixed & (feature % 2 == 0))
     seen = np.where(binary, values[row, feature] > 0, values[row, feature])
     observations = {"row": [f"u{i}" for i in row], "feature": [f"f{j}" for j in feature], "value": seen}
-    kinds = {f"f{j}": "binary" if kind == "binary" or (kind == "mixed" and j % 2 == 0) else "real:0:2"
+    kinds = {f"f{j}": "binary" if kind == "binary" or (mixed and j % 2 == 0) else "real:0:2"
              for j in range(24)}  # fmt: skip
-    people = {"row": [f"u{i}" for i in range(60)], "age": taste[:, 0]} if kind == "row metadata" else None
-    return Headstart(**CLOSED).fit(
+    about_rows = kind in ("row metadata", "blend")
+    people = {"row": [f"u{i}" for i in range(60)], "age": taste[:, 0]} if about_rows else None
+    return Headstart(**settings).fit(
         Table.read(
             pa.table(observations), kinds=kinds, row_metadata=None if people is None else pa.table(people)
         )
@@ -46,14 +57,14 @@ def of(kind: str) -> Headstart:
     return copy(fitted(kind))
 
 
-KINDS = ["rating", "real", "binary", "mixed", "row metadata"]
+KINDS = ["rating", "real", "binary", "mixed", "row metadata", "blend", "blend of ratings"]
 
 
 @pytest.mark.parametrize("update", ["both", "features", "rows"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_triple_is_as_among_many(kind: str, update: str, limits: Limits) -> None:
     one, many = of(kind), of(kind)
-    low, high = (1, 5) if kind == "rating" else (0, 1)
+    low, high = (1, 5) if "rating" in kind else (0, 1)
     for model in (one, many):
         model.add_feature("new", observations={"u1": high, "u2": low, "u3": high})
         model.add_feature("gone", observations={"u1": low})

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, NamedTuple, NoReturn, Self
 
+import numpy as np
 import torch
 from pydantic import BeforeValidator, SerializeAsAny
 from torch import Tensor, nn
@@ -41,14 +42,22 @@ class AdapterConfig(Config):
 
 
 class OneContext(NamedTuple):
-    """Context of one feature in numpy: n observations and the states of their rows."""
+    """One feature in numpy: its n observations and the states of their rows, its kind and metadata."""
 
     kind: int
+    metadata: Array  # (metadata width,)
+    known: int  # the position in the backbone; negative for a new feature
     values: Array  # (n,), on the models' scale
+    code: Array | None  # (n, code); None if the adapter does not read it
     activation: Array  # (n, width)
     noise: Array | None  # (n,)
     variance: Array | None  # (n, width)
     weights: Array | None = None  # (n,): weights of the observations; None: all 1
+
+    @property
+    def shots(self) -> Any:
+        """The number of observations, or the sum of their age weights."""
+        return np.float64(len(self.values)) if self.weights is None else self.weights.sum()
 
 
 class Adapter(nn.Module, ABC):
@@ -67,7 +76,7 @@ class Adapter(nn.Module, ABC):
     declared by          methods
     ==================== ===============================================================================
     ``streaming``        ``streams``, ``evidence``, ``solve``: heads from sufficient statistics
-    ``adapts_one``       ``adapt_one``, ``refine_one``, ``one_prior_means``: one feature or row, in numpy
+    ``adapts_one``       ``adapt_one``, ``refine_one``: one feature or row, in numpy
     ``sharded``          ``adapt_sharded``: the rows are distributed over several processes
     ``explainable``      ``metadata_effects``, ``metadata_gains``: the influence of each metadata column
     ``supports_weights`` no further method: ``adapt`` reads the weights of observations
@@ -86,6 +95,7 @@ class Adapter(nn.Module, ABC):
     supports_weights: ClassVar[bool] = False  # whether ``adapt`` reads weights of observations
     # Whether metadata can have texts and images (``Knowledge.structures``): by networks, or as it reads none.
     accepts_structures: ClassVar[bool] = False
+    reads_code: ClassVar[bool] = True  # whether heads depend on the codes of rows
 
     def __init__(self, config: AdapterConfig, knowledge: Knowledge) -> None:
         super().__init__()
@@ -180,29 +190,20 @@ class Adapter(nn.Module, ABC):
 
     @property
     def adapts_one(self) -> bool:
-        """Whether ``adapt_one``, ``refine_one`` and ``one_prior_means`` can be called."""
+        """Whether ``adapt_one`` and ``refine_one`` can be called."""
         return False
 
-    def adapt_one(
-        self, context: OneContext, prior_means: Array, start: Array | None = None
-    ) -> tuple[OneHead, Tensor | None]:
-        """Compute the head of one feature as ``adapt`` does, and its ``evidence`` if its kind streams.
+    def adapt_one(self, context: OneContext, start: Array | None = None) -> OneHead:
+        """Compute the head of one feature as ``adapt`` does.
 
-        ``prior_means`` are those of ``one_prior_means``; ``start`` (size,) is a head close to the result,
-        such as the one before the latest observation, from which iterations converge sooner.
+        ``start`` (size,) is a head close to the result, such as the one before the latest observation, from
+        which iterations converge sooner.
         """
         self._cannot("adapt a single feature")
 
     def refine_one(self, state: OneState) -> OneState:
         """Refine the state of one row as ``refine`` does."""
         self._cannot("refine a single row")
-
-    def one_prior_means(self, feature: int | FeatureBatch) -> Array:
-        """Return the means of one head under each of P priors: (P, size).
-
-        ``feature`` is the position of a feature of the backbone, or a batch of one new feature.
-        """
-        self._cannot("adapt a single feature")
 
     # -- capability: several processes ------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from headstart.adapters.base import Adapter, AdapterConfig, OneContext, Reduce, register_adapter
 from headstart.adapters.head_prior import HeadPrior, ReferenceFeatures, mean_squared_weights
 from headstart.adapters.unknown_scale import ScalePrior, infer_scales
-from headstart.core.networks import mlp
+from headstart.core.networks import Layers, apply_layers, copy_layers, mlp
 from headstart.core.types import FeatureBatch, Heads, Knowledge, OneHead, OneState, RowStates
 from headstart.linalg.array_ops import Array
 from headstart.linalg.gaussian import (
@@ -82,7 +82,6 @@ class ClosedFormAdapter(Adapter):
     sharded: ClassVar[bool] = True
     explainable: ClassVar[bool] = True
     supports_weights: ClassVar[bool] = True
-    context_free_prior: ClassVar[bool] = False  # whether the prior mean does not depend on the context
 
     def __init__(self, config: AdapterConfig, knowledge: Knowledge, learned: int = 0) -> None:
         """Initialise with ``learned`` activations to learn beside the backbone's."""
@@ -332,64 +331,77 @@ class ClosedFormAdapter(Adapter):
 
     @property
     def adapts_one(self) -> bool:
-        """Whether ``adapt_one`` can compute the head of one feature: only without a network."""
-        return self.context_free_prior and not self.training
+        """Whether ``adapt_one`` and ``refine_one`` can be called: after training."""
+        return not self.training
 
     @cached_property
     def _constants(self) -> _Constants:
         """The trained parameters in numpy, cached: they do not change after training."""
         return _Constants.of(self)
 
-    def adapt_one(
-        self, context: OneContext, prior_means: Array, start: Array | None = None
-    ) -> tuple[OneHead, Tensor | None]:
-        """Compute the head of one feature as ``adapt`` does, and its ``evidence`` or None.
+    def one_prior_mean(self, context: OneContext, mean: Array) -> Array:  # noqa: ARG002
+        """Return the prior mean of one head, given its ``mean`` from metadata: (size,)."""
+        return mean
 
-        ``prior_means`` are those of ``one_prior_means``; ``start`` (size,) is a head close to the new one.
+    def adapt_one(self, context: OneContext, start: Array | None = None) -> OneHead:
+        """Compute the head of one feature as ``adapt`` does.
+
+        ``start`` (size,) is a head close to the new one.
         """
-        constants, values = self._constants, context.values
+        constants = self._constants
         if context.kind == KindType.REAL:
             extent = self.reference_features.row_scales(torch.from_numpy(context.activation)).numpy()
-            values = winsorise_one(values, extent, LEAST_DEVIATION)
-        usual, evidence = constants.noise[context.kind], None
+            context = context._replace(values=winsorise_one(context.values, extent, LEAST_DEVIATION))
+        usual, values = constants.noise[context.kind], context.values
         noise = np.full(len(values), usual) if context.noise is None else usual * context.noise
         if context.variance is not None:
             noise = noise + context.variance @ constants.mean_squares
         if context.kind == KindType.BINARY:
-            rows = _scaled_rows(context.activation, probit_scale(noise))
-            weights = np.ones(len(values)) if context.weights is None else context.weights
-            mean, covariance = classify(
-                rows, values, weights, prior_means[0], constants.roots[0], start=start
-            )
-        else:
-            scale, shots = 1 / np.sqrt(noise), np.float64(len(values))
-            if context.weights is not None:
-                scale, shots = scale * np.sqrt(context.weights), context.weights.sum()
-            rows, scaled = _scaled_rows(context.activation, scale), scale * values
-            sums = ContextSums(shots, rows.T @ rows, scaled @ rows, scaled @ scaled)
-            posterior = condition_on_sums(sums, prior_means[: len(constants.roots)], constants.roots)
-            mean, covariance = mix(posterior, constants.shares, shots)
-            if context.kind != KindType.REAL:
-                evidence = torch.from_numpy(sums.pack())[None]
-        return OneHead(mean[:-1], float(mean[-1]), pack(covariance), usual), evidence
+            return self._classify_one(context, probit_scale(noise.astype(np.float64)), start)
+        scale = 1 / np.sqrt(noise, dtype=np.float64)
+        if context.weights is not None:
+            scale = scale * np.sqrt(context.weights)
+        rows, scaled = _scaled_rows(context.activation, scale), scale * values
+        return self._regress_one(
+            context, ContextSums(context.shots, rows.T @ rows, scaled @ rows, scaled @ scaled)
+        )
+
+    def _regress_one(self, context: OneContext, sums: ContextSums) -> OneHead:
+        """Condition the prior of one head on the sums of its context, behind an identity link."""
+        means, constants = self._one_prior_means(context), self._constants
+        posterior = condition_on_sums(sums, means[: len(constants.roots)], constants.roots)
+        return self._one_head(context.kind, *mix(posterior, constants.shares, sums.counts))
+
+    def _classify_one(self, context: OneContext, scale: Array, start: Array | None) -> OneHead:
+        """Condition the prior of one head on its context behind a logistic link.
+
+        ``scale`` (n,) is the ``probit_scale`` of the noise.
+        """
+        rows = _scaled_rows(context.activation, scale)
+        weights = np.ones(len(rows)) if context.weights is None else context.weights
+        prior_mean, root = self._one_prior_means(context)[0], self._constants.roots[0]
+        return self._one_head(
+            context.kind, *classify(rows, context.values, weights, prior_mean, root, start=start)
+        )
+
+    def _one_prior_means(self, context: OneContext) -> Array:
+        """Return the means of the prior given metadata and context, and of the prior without: (2, size)."""
+        means = self.prior.one_means(context.metadata, context.kind, context.known)
+        means[0] = self.one_prior_mean(context, means[0])
+        return means
+
+    def _one_head(self, kind: int, mean: Array, covariance: Array) -> OneHead:
+        """Return the head of this mean (size,) and covariance (size, size)."""
+        return OneHead(mean[:-1], mean[-1], pack(covariance), self._constants.noise[kind])
 
     def refine_one(self, state: OneState) -> OneState:
         """Estimate the noise of one row as ``refine`` does."""
         constants = self._constants
-        hidden = np.append(state.code, state.code_std.mean())
-        for number, (weight, bias) in enumerate(constants.layers):
-            hidden = weight @ (np.maximum(hidden, 0) if number else hidden) + bias
-        noise = math.exp(min(max(float(hidden[0]), -_MAX_LOG_NOISE), _MAX_LOG_NOISE))
+        inputs = np.append(state.code, state.code_std.mean())
+        output = float(apply_layers(constants.row_noise, inputs)[0])
+        noise = math.exp(min(max(output, -_MAX_LOG_NOISE), _MAX_LOG_NOISE))
         noise *= 1 + float(state.code_std**2 @ constants.code_variance_weight)
         return state._replace(noise=noise if state.noise is None else noise * state.noise)
-
-    @torch.no_grad()
-    def one_prior_means(self, feature: int | FeatureBatch) -> Array:
-        """Return the prior means of one head with and without metadata: (2, size)."""
-        if isinstance(feature, int):
-            return self.prior.known_means.numpy()[feature].astype(np.float64)  # type: ignore[no-any-return]
-        means = torch.cat([self.prior.mean(feature), self.prior.mean_without_metadata(feature)])
-        return means.double().numpy()
 
     # -- explaining -------------------------------------------------------------------------------
 
@@ -427,9 +439,9 @@ class _Constants(NamedTuple):
 
     roots: Array  # (P, size, size): roots of the priors' covariances, with metadata and, if P = 2, without
     shares: Array | None  # (P,): the probabilities of the priors; None if P = 1
-    noise: tuple[float, ...]  # by kind
-    mean_squares: Array  # (width,)
-    layers: tuple[tuple[Array, Array], ...]  # weights and biases of the network for the noise of a row
+    noise: tuple[np.float64, ...]  # by kind
+    mean_squares: Array  # (width,), in single precision as the variances that it multiplies
+    row_noise: Layers  # of the network for the noise of a row
     code_variance_weight: Array  # (code,)
 
     @classmethod
@@ -441,13 +453,15 @@ class _Constants(NamedTuple):
         if adapter.mixes_priors:
             roots = torch.cat([roots, prior.plain_root.double()[None]])
             shares = np.array([1 - float(prior.misleading), float(prior.misleading)])
-        layers = [layer for layer in adapter.row_noise if isinstance(layer, nn.Linear)]
         return cls(
             roots.numpy(),
             shares,
-            tuple(prior.log_noise.exp().tolist()),
-            adapter.mean_squares.clamp(min=0).double().numpy(),
-            tuple((layer.weight.double().numpy(), layer.bias.double().numpy()) for layer in layers),
+            tuple(prior.log_noise.exp().double().numpy()),
+            adapter.mean_squares.clamp(min=0).numpy(),
+            tuple(
+                (weight.astype(np.float64), bias.astype(np.float64))
+                for weight, bias in copy_layers(adapter.row_noise)
+            ),
             adapter.doubt.clamp(min=0).double().numpy(),
         )
 
@@ -471,7 +485,7 @@ class BayesHead(ClosedFormAdapter):
     """Bayesian regression with a prior mean predicted from metadata."""
 
     config_type: ClassVar[type[AdapterConfig]] = BayesConfig
-    context_free_prior: ClassVar[bool] = True
+    reads_code: ClassVar[bool] = False
 
     def __init__(self, config: BayesConfig, knowledge: Knowledge) -> None:
         super().__init__(config, knowledge)

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar, Literal, Self, cast
+from functools import cached_property
+from typing import Any, ClassVar, Literal, NamedTuple, Self, cast
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from headstart.adapters.base import AdapterConfig, Reduce, register_adapter
+from headstart.adapters.base import AdapterConfig, OneContext, Reduce, register_adapter
 from headstart.adapters.bayes import BayesConfig, BayesHead, ClosedFormAdapter
-from headstart.core.networks import SharedDropout, mlp
+from headstart.core.networks import Layers, SharedDropout, apply_layers, copy_layers, mlp
 from headstart.core.types import (
     VALIDATION_SHOTS,
     FeatureBatch,
     Heads,
     Knowledge,
+    OneHead,
+    OneState,
     RowStates,
     interpolate,
+    interpolate_one,
     mix_heads,
     pad_heads,
 )
+from headstart.linalg.array_ops import A, Array, logistic, namespace
 from headstart.linalg.gaussian import ContextSums, packed_length, unpack_sums
 from headstart.linalg.ragged import segment_sum
 
@@ -123,9 +129,7 @@ class CHNBayes(ClosedFormAdapter):
 
     def prior_mean(self, batch: FeatureBatch, sums: Tensor) -> Tensor:
         """Return the prediction by metadata plus the output of the hypernetwork: (features, size)."""
-        sums = sums.to(self.reach.dtype)
-        shots, total = sums[:, :1], sums[:, 1:]
-        inputs = torch.cat([total / (shots + _SHRINK), shots.log1p() / 3], dim=1)
+        inputs = _context_inputs(sums.to(self.reach.dtype))
         encoded = [self.dropout(self.g(inputs))]
         if self.h is not None:
             description = self.prior.describe(batch.metadata, batch.kinds)[:, :-1]
@@ -139,13 +143,79 @@ class CHNBayes(ClosedFormAdapter):
         prior_mean = self.prior.mean(batch)[cells.lines]
         activation = states.activation.index_select(0, cells.index)
         logits = (activation * prior_mean[:, :-1]).sum(1) + prior_mean[:, -1]
-        residual = cells.values - self.knowledge.likelihood.mean(logits, batch.kinds[cells.lines])
-        numbers = torch.stack([cells.values, _RESIDUAL_SCALE * residual], dim=1)
-        outputs = self.f(torch.cat([states.code.index_select(0, cells.index), numbers], dim=1))
+        expected = self.knowledge.likelihood.mean(logits, batch.kinds[cells.lines])
+        outputs = self.f(_row_inputs(states.code.index_select(0, cells.index), cells.values, expected))
         if cells.weights is not None:
             outputs = outputs * cells.weights[:, None]
         total = segment_sum(outputs.to(self.dtype), cells.indptr)
         return torch.cat([cells.weighted_counts.to(total.dtype)[:, None], total], dim=1)
+
+    # -- one feature or one row -------------------------------------------------------------------
+
+    @cached_property
+    def _networks(self) -> _Networks:
+        """The trained networks in numpy, cached: they do not change after training."""
+        return _Networks(*(copy_layers(network) for network in (self.phi, self.f, self.g, self.h, self.net)))
+
+    def one_prior_mean(self, context: OneContext, mean: Array) -> Array:
+        """Return the ``mean`` from metadata plus the output of the hypernetwork: (size,)."""
+        networks, values, single = self._networks, context.values.astype(np.float32), mean.astype(np.float32)
+        expected = context.activation @ single[:-1] + single[-1]
+        if self.knowledge.likelihood.is_logistic(context.kind):
+            expected = logistic(expected)
+        code = cast(Array, context.code)
+        outputs = apply_layers(networks.f, _row_inputs(code, values, expected))
+        if context.weights is not None:
+            outputs = outputs * context.weights[:, None]
+        sums = np.concatenate([[context.shots], outputs.sum(0, dtype=np.float64)])
+        encoded = [apply_layers(networks.g, _context_inputs(sums.astype(np.float32)))]
+        if self.h is not None:
+            description = self.prior.describe(context.metadata, np.asarray(context.kind))[:-1]
+            encoded.append(apply_layers(networks.h, description))
+        correction: Array = self.reach.numpy() * apply_layers(networks.net, np.concatenate(encoded))
+        return mean + correction
+
+    def refine_one(self, state: OneState) -> OneState:
+        """Estimate the noise of one row and add the learned activations, as ``refine`` does."""
+        state = super().refine_one(state)
+        if self.phi is None:
+            return state
+        learned = np.tanh(apply_layers(self._networks.phi, state.code.astype(np.float32)))
+        variance = state.variance
+        if variance is not None:
+            variance = np.concatenate([variance, np.zeros(len(learned))])
+        return state._replace(activation=np.concatenate([state.activation, learned]), variance=variance)
+
+    def _regress_one(self, context: OneContext, sums: ContextSums) -> OneHead:
+        """Condition one head, or blend it with that of the closed form, which has the same sums."""
+        partner, shared = self._active_partner, self._shared
+        if partner is None:
+            return super()._regress_one(context, sums)
+        total, linear = sums.total[np.ix_(shared, shared)], sums.linear[shared]
+        closed_form = partner._regress_one(context, sums._replace(total=total, linear=linear))
+        if not self.shares.numpy().any():  # the blend is the closed form alone
+            return pad_heads(closed_form, self.prior.size - 1)
+        return mix_heads(super()._regress_one(context, sums), closed_form, self._one_share(context))
+
+    def _classify_one(self, context: OneContext, scale: Array, start: Array | None) -> OneHead:
+        """Condition one head behind a logistic link, or blend it with that of the closed form."""
+        partner, shared = self._active_partner, self._shared
+        if partner is None:
+            return super()._classify_one(context, scale, start)
+        fewer = context._replace(activation=context.activation[:, : len(shared) - 1])
+        closed_form = partner._classify_one(fewer, scale, None if start is None else start[shared])
+        if not self.shares.numpy().any():
+            return pad_heads(closed_form, self.prior.size - 1)
+        return mix_heads(super()._classify_one(context, scale, start), closed_form, self._one_share(context))
+
+    def _one_share(self, context: OneContext) -> Any:
+        """Return the weight of the hypernetwork's head of one feature, as ``share`` does."""
+        return np.float64(interpolate_one(VALIDATION_SHOTS, self.shares.numpy(), context.shots))
+
+    @property
+    def _shared(self) -> list[int]:
+        """The parameters that heads have in common with those of the closed form."""
+        return [*range(self.prior.size - 1 - self.prior.learned), self.prior.size - 1]
 
     # -- the blend --------------------------------------------------------------------------------
 
@@ -166,9 +236,8 @@ class CHNBayes(ClosedFormAdapter):
         heads, partner = super().solve(evidence, batch), self._active_partner
         if partner is None:
             return heads
-        size, width = self.prior.size, len(partner.mean_squares)
+        size, shared = self.prior.size, self._shared
         counts, total, linear, squares = unpack_sums(evidence[:, : packed_length(size)], size)
-        shared = [*range(width), size - 1]  # the parameters that both heads have
         sums = ContextSums(counts, total[:, shared][:, :, shared], linear[:, shared], squares)
         return mix_heads(heads, partner.solve(sums.pack(), batch), self.share(counts))
 
@@ -210,3 +279,27 @@ class CHNBayes(ClosedFormAdapter):
         """Return the weight of the hypernetwork's heads after ``shots`` (features,): (features,)."""
         left, right, near = interpolate(torch.tensor(VALIDATION_SHOTS), shots)
         return torch.lerp(self.shares[left], self.shares[right], near)
+
+
+class _Networks(NamedTuple):
+    """The networks of a ``CHNBayes`` in numpy."""
+
+    phi: Layers
+    f: Layers
+    g: Layers
+    h: Layers
+    net: Layers
+
+
+def _row_inputs(code: A, values: A, expected: A) -> A:
+    """Return the inputs of ``f``: the code of each row, its value, and the residual of the value."""
+    xp = namespace(values)
+    numbers = xp.stack([values, _RESIDUAL_SCALE * (values - expected)], -1)
+    return xp.concatenate([code, numbers], -1)  # type: ignore[no-any-return]
+
+
+def _context_inputs(sums: A) -> A:
+    """Return the inputs of ``g``, given the number of shots and the sums over them: (…, 1 + encoding)."""
+    xp, shots = namespace(sums), sums[..., :1]
+    inputs = [sums[..., 1:] / (shots + _SHRINK), xp.log1p(shots) / 3]
+    return xp.concatenate(inputs, -1)  # type: ignore[no-any-return]

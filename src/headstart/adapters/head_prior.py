@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from headstart.core.networks import initial_tensor
 from headstart.core.types import Description, FeatureBatch, Heads, Knowledge, add_cubic_terms
+from headstart.linalg.array_ops import A, Array
 from headstart.linalg.packed import append_one, positive, squares, triangle_indices, unpack
 from headstart.linalg.ragged import column_sums, line_blocks, sampled_products
 from headstart.linalg.ridge import LooRidge, loo_covariance, make_groups, reliability
@@ -302,15 +304,31 @@ class HeadPrior(nn.Module):
         """Whether the prior mean depends on any metadata column or on the kind."""
         return bool((self.base[:-1] != 0).any())
 
-    def describe(self, metadata: Tensor, kinds: Tensor) -> Tensor:
-        """Return the columns of the regression: (features, columns).
+    def describe(self, metadata: A, kinds: A) -> A:
+        """Return the columns of the regression: (…, columns).
 
-        They are metadata, cubic terms, the kind in a table of several kinds, and a constant.
+        They are metadata, cubic terms, the kind in a table of several kinds, and a constant. In numpy,
+        ``metadata`` (width,) and ``kinds`` () are those of one feature.
         """
-        parts = [add_cubic_terms(metadata, self.bends)]
+        if isinstance(metadata, np.ndarray):
+            parts: list[Array] = [add_cubic_terms(metadata, self.bends.numpy())]
+            if self.encodes_kind:
+                parts.append((np.arange(len(KindType)) == kinds).astype(metadata.dtype))
+            return np.concatenate([*parts, np.ones(1, metadata.dtype)])
+        columns: list[Tensor] = [add_cubic_terms(metadata, self.bends)]
         if self.encodes_kind:
-            parts.append(nn.functional.one_hot(kinds, len(KindType)).to(metadata.dtype))
-        return torch.cat([*parts, metadata.new_ones(len(metadata), 1)], dim=1)
+            columns.append(nn.functional.one_hot(kinds, len(KindType)).to(metadata.dtype))
+        return torch.cat([*columns, metadata.new_ones(len(metadata), 1)], dim=1)
+
+    def one_means(self, metadata: Array, kind: int, known: int) -> Array:
+        """Return the prior means of one head with and without metadata, in numpy: (2, size).
+
+        ``known`` is the position of the feature in the backbone, negative for a new feature.
+        """
+        if known >= 0:
+            return self.known_means.numpy()[known].astype(np.float64)  # type: ignore[no-any-return]
+        mean = self.describe(metadata, np.asarray(kind)) @ self.base.detach().numpy()
+        return np.stack([mean, self.plain_mean.numpy()]).astype(np.float64)
 
     def mean(self, batch: FeatureBatch) -> Tensor:
         """Compute the prior mean of each head: (features, size)."""

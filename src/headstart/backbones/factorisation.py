@@ -25,7 +25,6 @@ from headstart.backbones.row_posterior import (
     RowPosterior,
     SingleRow,
     count_passes,
-    namespace,
     row_contributions,
     row_posterior,
 )
@@ -33,7 +32,7 @@ from headstart.backbones.signature import Signature
 from headstart.core.likelihood import LikelihoodConfig
 from headstart.core.networks import initial_tensor
 from headstart.core.types import Description, Heads, OneRow, OneState, RowBelief, RowParts, RowStates
-from headstart.linalg.array_ops import Array
+from headstart.linalg.array_ops import Array, namespace
 from headstart.linalg.packed import inverse, pack, squares
 from headstart.linalg.ragged import blocks
 from headstart.table.cells import Cells

@@ -23,7 +23,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cache, cached_property
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,7 +31,7 @@ from torch import Tensor
 
 from headstart.core.types import Heads, OneRow
 from headstart.linalg import packed
-from headstart.linalg.array_ops import Array, cholesky, cholesky_inverse
+from headstart.linalg.array_ops import Array, at_least, cholesky, cholesky_inverse, namespace
 from headstart.linalg.packed import append_one, squares, triangle_indices, unpack
 from headstart.linalg.ragged import (
     column_sums,
@@ -59,16 +58,6 @@ WINSORISED = 25.0  # squared standardised residual from which the influence of a
 # -- arrays of torch and numpy ----------------------------------------------------------------------
 #
 # Symmetric matrices of a batch are packed, for memory and for sparse products; a single row's is square.
-
-
-def namespace(array: AnyArray) -> ModuleType:
-    """Return the module of functions for ``array``: torch or numpy."""
-    return torch if isinstance(array, Tensor) else np
-
-
-def at_least(numbers: AnyArray, least: float) -> AnyArray:
-    """Return the maximum of each number and ``least``."""
-    return numbers.clamp(min=least) if isinstance(numbers, Tensor) else np.maximum(numbers, least)
 
 
 def _traces(left: AnyArray, right: AnyArray) -> AnyArray:

@@ -8,8 +8,11 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+
+from headstart.linalg.array_ops import Array
 
 _LOADING = ContextVar("loading", default=False)
 
@@ -86,3 +89,25 @@ def mlp(sizes: list[int], *, last: bool = False) -> nn.Sequential:
     for size, following in pairwise(sizes):
         layers += [nn.Linear(size, following), nn.ReLU()]
     return nn.Sequential(*(layers if last else layers[:-1]))
+
+
+Layers = tuple[tuple[Array, Array], ...]
+"""The weights (inputs, outputs) and biases (outputs,) of the linear layers of a network, in numpy."""
+
+
+@torch.no_grad()
+def copy_layers(network: nn.Module | None) -> Layers:
+    """Copy the layers of a network built by ``mlp``, for ``apply_layers``; no layers for None."""
+    layers = [] if network is None else [layer for layer in network.modules() if isinstance(layer, nn.Linear)]
+    return tuple(
+        (np.ascontiguousarray(layer.weight.numpy().T), layer.bias.numpy().copy()) for layer in layers
+    )
+
+
+def apply_layers(layers: Layers, inputs: Array) -> Array:
+    """Apply a network without an activation after its last layer to ``inputs`` (…, inputs), in numpy."""
+    outputs = inputs
+    for number, (weight, bias) in enumerate(layers):
+        outputs = (np.maximum(outputs, 0, out=outputs) if number else outputs) @ weight
+        outputs += bias
+    return outputs

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
-from typing import Any, NamedTuple
+from functools import cache, cached_property
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.core.likelihood import Likelihood
+from headstart.linalg.array_ops import A, append_column, interpolate_linearly, namespace
 from headstart.linalg.packed import append_one, diagonals, pack, squares, unpack
 from headstart.linalg.ragged import hidden_outputs_at, outputs_at, sampled_products
 from headstart.linalg.row_sharded import global_sum
@@ -81,16 +83,22 @@ class Description:
         return Description(torch.cat([self.numbers, more], 1), [*self.groups, group])
 
 
-def add_cubic_terms(numbers: Tensor, bends: Tensor) -> Tensor:
-    """Append m·(1 − m) and m·(1 − m)·(1 − 2m) of each column m: (features, 3 × columns).
+def interpolate_one(marks: Sequence[int], numbers: NDArray[Any], shots: float) -> float:
+    """Interpolate ``numbers`` (marks,) at one number of shots, as ``interpolate`` does."""
+    return float(np.interp(math.log1p(shots), np.log1p(marks), numbers))
+
+
+def add_cubic_terms(numbers: A, bends: A) -> A:
+    """Append m·(1 − m) and m·(1 − m)·(1 − 2m) of each column m: (…, 3 × columns).
 
     The terms model nonlinear effects of numbers from 0 to 1. They are 0 outside the mask ``bends``.
 
     >>> add_cubic_terms(torch.tensor([[0.5, 0.2]]), torch.tensor([False, True]))
     tensor([[0.5000, 0.2000, 0.0000, 0.1600, 0.0000, 0.0960]])
     """
-    quadratic = torch.where(bends, numbers * (1 - numbers), 0.0)
-    return torch.cat([numbers, quadratic, quadratic * (1 - 2 * numbers)], dim=1)
+    xp = namespace(numbers)
+    quadratic = xp.where(bends, numbers * (1 - numbers), 0.0)
+    return xp.concatenate([numbers, quadratic, quadratic * (1 - 2 * numbers)], -1)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -127,6 +135,11 @@ class OneHead(NamedTuple):
     bias: float
     covariance: NDArray[Any]
     noise: float
+
+    @property
+    def packed_covariance(self) -> NDArray[Any]:
+        """The covariance: (packed,)."""
+        return self.covariance
 
     def mean_squares(self) -> NDArray[Any]:
         """Return E[w²]: (width,)."""
@@ -401,33 +414,49 @@ def second_moment(states: RowStates) -> Tensor:
     return moment
 
 
-def mix_heads(heads: Heads, other: Heads, share: Tensor) -> Heads:
+AnyHeads = TypeVar("AnyHeads", Heads, OneHead)
+
+
+def mix_heads(heads: AnyHeads, other: AnyHeads, share: Any) -> AnyHeads:
     """Return mean and covariance of mixtures of ``heads`` with weight ``share`` (features,) and ``other``.
 
     ``other`` can have fewer weights, those of the first activations; the others are 0. The covariance
     includes the difference of the means, so that the predictions have the moments of a mixture of
-    predictions.
+    predictions. A ``share`` for one head in numpy is a number.
     """
-    other, column = pad_heads(other, heads.weight.shape[1]), share[:, None]
-    difference = torch.cat([heads.weight - other.weight, (heads.bias - other.bias)[:, None]], dim=1)
-    covariance = torch.lerp(other.packed_covariance, heads.packed_covariance, column)
+    other, column = pad_heads(other, heads.weight.shape[-1]), share[..., None]
+    difference = append_column(heads.weight - other.weight, heads.bias - other.bias)
+    covariance = interpolate_linearly(other.packed_covariance, heads.packed_covariance, column)
     covariance = covariance + column * (1 - column) * squares(difference)
     noise = None
     if heads.noise is not None and other.noise is not None:
-        noise = torch.lerp(other.noise, heads.noise, share)
-    weight = torch.lerp(other.weight, heads.weight, column)
-    return Heads(weight, torch.lerp(other.bias, heads.bias, share), covariance, noise)
+        noise = interpolate_linearly(other.noise, heads.noise, share)
+    weight = interpolate_linearly(other.weight, heads.weight, column)
+    bias = interpolate_linearly(other.bias, heads.bias, share)
+    return type(heads)(weight, bias, covariance, noise)
 
 
-def pad_heads(heads: Heads, width: int) -> Heads:
+def pad_heads(heads: AnyHeads, width: int) -> AnyHeads:
     """Extend heads to ``width`` activations, with zeros for the added weights and their covariances."""
-    plain, fewer = heads.plain(width), heads.weight.shape[1]
-    covariance = plain.weight.new_zeros(len(plain), (width + 1) * (width + 2) // 2)
-    # The positions of the smaller packed matrices in the larger ones; both end with the bias.
-    positions = unpack(torch.arange(covariance.shape[1]), width + 1)
-    columns = torch.cat([torch.arange(fewer), torch.tensor([width])])
-    covariance[:, pack(positions[columns][:, columns])] = heads.packed_covariance
-    return Heads(plain.weight, plain.bias, covariance, heads.noise)
+    narrow = heads.weight.shape[-1]
+    positions = _padded_positions(narrow, width)
+    packed = (width + 1) * (width + 2) // 2
+    if isinstance(heads, OneHead):
+        weight, covariance = np.zeros(width), np.zeros(packed)
+        weight[:narrow], covariance[positions.numpy()] = heads.weight, heads.covariance
+        return heads._replace(weight=weight, covariance=covariance)
+    plain = heads.plain(width)
+    matrices = plain.weight.new_zeros(len(plain), packed)
+    matrices[:, positions] = heads.packed_covariance
+    return Heads(plain.weight, plain.bias, matrices, heads.noise)
+
+
+@cache
+def _padded_positions(narrow: int, width: int) -> Tensor:
+    """Return the positions of the packed covariance of ``narrow`` weights and a bias in that of ``width``."""
+    positions = unpack(torch.arange((width + 1) * (width + 2) // 2), width + 1)
+    columns = torch.tensor([*range(narrow), width])
+    return pack(positions[columns][:, columns])
 
 
 @dataclass(frozen=True)
@@ -511,6 +540,11 @@ class Knowledge:
     def device(self) -> torch.device:
         """The device of the tensors, on which adapters compute."""
         return self.kinds.device
+
+    @cached_property
+    def head_arrays(self) -> list[NDArray[Any]]:
+        """The parts of ``heads`` in numpy."""
+        return [part.numpy() for part in self.heads.detach().parts()]
 
     def count_shots(self) -> Tensor:
         """Count the observations of each feature: (features,). Every process must call it.

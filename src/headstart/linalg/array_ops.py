@@ -9,6 +9,7 @@ Both libraries have ``@``, ``.mT``, indexing and arithmetic in common; the other
 from __future__ import annotations
 
 from functools import cache
+from types import ModuleType
 from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
@@ -24,6 +25,11 @@ Numbers: TypeAlias = Any
 
 LinAlgError: type[RuntimeError] = torch.linalg.LinAlgError  # type: ignore[attr-defined]
 """The error of torch for a matrix that has no factorisation; both backends raise it."""
+
+
+def namespace(array: Numbers) -> ModuleType:
+    """Return the module of functions for ``array``: torch or numpy."""
+    return torch if isinstance(array, Tensor) else np
 
 
 @cache
@@ -179,9 +185,16 @@ def jaakkola_slope(outputs: A) -> A:
 
 def at_least(numbers: A, least: float) -> A:
     """Return the maximum of each number and ``least``."""
-    if isinstance(numbers, np.ndarray):
-        return np.maximum(numbers, least)
-    return numbers.clamp(min=least)
+    if isinstance(numbers, Tensor):
+        return numbers.clamp(min=least)
+    return np.maximum(numbers, least)
+
+
+def interpolate_linearly(start: A, end: A, share: A) -> A:
+    """Return start + share·(end − start)."""
+    if isinstance(start, Tensor):
+        return torch.lerp(start, end, share)
+    return start + share * (end - start)  # type: ignore[no-any-return]
 
 
 def square_root(numbers: A) -> A:

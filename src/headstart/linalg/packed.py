@@ -94,8 +94,18 @@ def last_rows(packed: Tensor, size: int, first: int) -> Tensor:
     return entries.view(*packed.shape[:-1], size - first, size)
 
 
-def squares(vectors: Tensor) -> Tensor:
-    """Return the packed outer product of each vector with itself: (n, size) to (n, size·(size + 1)/2)."""
+@cache
+def _triangle_indices_one(size: int) -> tuple[Array, Array]:
+    """Return ``triangle_indices`` in numpy."""
+    down, across = triangle_indices(size)
+    return down.numpy(), across.numpy()
+
+
+def squares(vectors: A) -> A:
+    """Return the packed outer product of each vector with itself: (…, size) to (…, size·(size + 1)/2)."""
+    if isinstance(vectors, np.ndarray):
+        rows, columns = _triangle_indices_one(vectors.shape[-1])
+        return vectors.take(rows, -1) * vectors.take(columns, -1)
     down, across = triangle_indices(vectors.shape[-1], vectors.device)
     return vectors.index_select(1, down) * vectors.index_select(1, across)
 

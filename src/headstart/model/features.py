@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -21,7 +20,7 @@ from torch import Tensor
 from headstart.core.types import Heads, OneHead
 from headstart.errors import UnknownNameError, did_you_mean
 from headstart.model.observations import ObservationList
-from headstart.model.persistent import Arena, PersistentArray
+from headstart.model.persistent import Arena, PersistentArray, copy_with
 from headstart.table import Kind, MetadataSchema
 from headstart.table.names import Names, as_name
 
@@ -65,7 +64,7 @@ class Feature:
     def with_observations(self, observations: ObservationList) -> Feature:
         """Return the feature with these ``observations`` as its context."""
         rows, values, arrivals, times, weights = observations
-        return replace(
+        return copy_with(
             self, shots=len(rows), rows=rows, values=values, arrivals=arrivals, times=times, weights=weights
         )
 
@@ -259,6 +258,14 @@ def _extend(array: NDArray[Any], more: int) -> NDArray[Any]:
     return np.concatenate([array, np.full(more, -1).astype(array.dtype)])
 
 
+@runtime_checkable
+class EntriesInFile(Protocol):
+    """Entries that are read from a file on demand; it says which were observed since fit."""
+
+    def names_observed_since(self) -> list[str]:
+        """Return the names of the features that were observed since fit."""
+
+
 class EntriesWithout(Mapping[str, Entry]):
     """A view of a mapping without some of its names."""
 
@@ -279,9 +286,18 @@ class EntriesWithout(Mapping[str, Entry]):
             raise KeyError(name)
         return self._entries[name]
 
+    def names_observed_since(self) -> list[str]:
+        """Return the names of the features that were observed since fit, or of all features."""
+        return [name for name in _maybe_observed_since(self._entries) if name not in self._removed]
+
     def remove(self, name: str) -> EntriesWithout:
         """Return the view without one more name."""
         return EntriesWithout(self._entries, self._removed | {name})
+
+
+def _maybe_observed_since(entries: Mapping[str, Entry]) -> Iterable[str]:
+    """Return the names of the features observed since fit, or of all features if they are in memory."""
+    return entries.names_observed_since() if isinstance(entries, EntriesInFile) else entries
 
 
 def remove_entry(
@@ -333,6 +349,8 @@ class FeatureStore(Mapping[str, Feature]):
         # Columns with the entries that they were computed from: of the base alone, and with recent entries.
         self._base_columns: tuple[Mapping[str, Entry], FeatureColumns] | None = None
         self._all_columns: tuple[Mapping[str, Entry], FeatureColumns] | None = None
+        # The features of a base that were observed since fit, with this base.
+        self._base_since: tuple[Mapping[str, Entry], list[Feature]] | None = None
 
     @property
     def columns(self) -> FeatureColumns:
@@ -358,6 +376,16 @@ class FeatureStore(Mapping[str, Feature]):
             ]
             cached = self._all_columns = (recent, columns.update(changed, freed))
         return cached[1]
+
+    def observed_since_at(self, row: int) -> list[Feature]:
+        """Return the features that were observed since fit and have this ``row`` in their context."""
+        base, recent = self._base, self._recent
+        if self._base_since is None or self._base_since[0] is not base:
+            features = [base[name].feature for name in _maybe_observed_since(base)]
+            self._base_since = (base, [feature for feature in features if feature.observed_since])
+        unchanged = (feature for feature in self._base_since[1] if feature.name not in recent)
+        changed = (entry.feature for entry in recent.values() if entry.feature.observed_since)
+        return [feature for feature in (*unchanged, *changed) if feature.is_observed_by(row)]
 
     def slots(self, names: Iterable[object]) -> list[int]:
         """Return the slots of the current heads of these features."""
@@ -468,7 +496,7 @@ class FeatureStore(Mapping[str, Feature]):
     def reset_references(self, names: Iterable[str]) -> FeatureStore:
         """Return a store in which the references of these features are the backbone's own heads again."""
         entries = [self._find(name)._replace(reference=-1, reference_kind=None) for name in names]
-        return copy(self)._enter(entries)
+        return copy_with(self)._enter(entries)
 
     def reference(self, name: str) -> tuple[int, Kind] | None:
         """Return the slot and the kind of a feature's reference; None if it is the backbone's own head."""
@@ -482,7 +510,7 @@ class FeatureStore(Mapping[str, Feature]):
 
     def _write(self, heads: Heads | Sequence[OneHead]) -> tuple[FeatureStore, range]:
         """Write heads to free slots, of a larger arena if necessary; return a copy and the slots."""
-        after, slots = copy(self), self._arena.reserve(len(heads))
+        after, slots = copy_with(self), self._arena.reserve(len(heads))
         if slots is None:
             after._grow_arena(len(heads))
             slots = after._arena.reserve(len(heads))
@@ -494,12 +522,20 @@ class FeatureStore(Mapping[str, Feature]):
     def _enter(self, entries: Sequence[Entry]) -> FeatureStore:
         """Add or replace entries in place, and return the store; only for a copy that is not yet in use."""
         numbers = np.array([entry.number for entry in entries], dtype=np.int64)
-        more = max(0, int(numbers.max(initial=-1)) + 1 - len(self._slots))
-        slots = np.array([entry.slots for entry in entries]).reshape(-1, 2)
-        self._slots = self._slots.extend(np.full((more, 2), -1)).put(numbers, slots)
-        facts = np.array([entry.facts for entry in entries]).reshape(-1, 4)
-        if more or not np.array_equal(self._facts.take(numbers), facts):  # most changes keep them
-            self._facts = self._facts.extend(np.zeros((more, 4))).put(numbers, facts)
+        more = max((entry.number + 1 - len(self._slots) for entry in entries), default=0)
+        if more > 0:
+            self._slots = self._slots.extend(np.full((more, 2), -1))
+            self._facts = self._facts.extend(np.zeros((more, 4)))
+        self._slots = self._slots.put(numbers, np.array([entry.slots for entry in entries]).reshape(-1, 2))
+        olds = (
+            self._recent.get(entry.feature.name) or self._base.get(entry.feature.name) for entry in entries
+        )
+        same = (
+            old is not None and old.facts == entry.facts for old, entry in zip(olds, entries, strict=True)
+        )
+        if not all(same):  # most changes keep them
+            facts = np.array([entry.facts for entry in entries]).reshape(-1, 4)
+            self._facts = self._facts.put(numbers, facts)
         self._recent = {**self._recent, **{entry.feature.name: entry for entry in entries}}
         if len(self._recent) ** 2 > len(self._base):
             self._base, self._recent = {**self._base, **self._recent}, {}
@@ -523,14 +559,14 @@ class FeatureStore(Mapping[str, Feature]):
 
     def remove(self, name: object) -> FeatureStore:
         """Return a store without the feature ``name``."""
-        after, removed = copy(self), self._find(name)
+        after, removed = copy_with(self), self._find(name)
         after._base, after._recent = remove_entry(self._base, self._recent, removed.feature.name)
         after._slots = self._slots.put(np.array([removed.number]), np.array([[-1, -1]]))
         return after
 
     def with_contexts(self, features: Mapping[str, Feature]) -> FeatureStore:
         """Return a store with the same heads and other contexts; ``features`` has every feature by name."""
-        after = copy(self)
+        after = copy_with(self)
         after._base = {name: self._find(name)._replace(feature=features[name]) for name in self}
         after._recent = {}
         return after
@@ -540,7 +576,7 @@ class FeatureStore(Mapping[str, Feature]):
 
         ``backbone_features`` are the names of the backbone's features after the change.
         """
-        after, old_name = copy(self), self._find(name).feature.name
+        after, old_name = copy_with(self), self._find(name).feature.name
         base = {}
         for key in self:
             entry = self._find(key)

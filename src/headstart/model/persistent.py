@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from copy import copy
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
@@ -17,6 +16,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.core.types import Heads, OneHead, OneState, RowStates
+
+Item = TypeVar("Item")
+
+
+def copy_with(item: Item, **changes: Any) -> Item:
+    """Return a shallow copy with some attributes changed, of an object without ``__post_init__``.
+
+    It takes a tenth of the time of ``dataclasses.replace`` and ``copy.copy``.
+    """
+    after = object.__new__(type(item))
+    vars(after).update(vars(item), **changes)
+    return after
 
 
 class PersistentArray:
@@ -65,7 +76,7 @@ class PersistentArray:
             entries[self._positions] = self._values
             entries[positions] = values
             return PersistentArray(entries)
-        after = copy(self)
+        after = copy_with(self)
         if len(positions) == 1:
             at = int(self._positions.searchsorted(positions[0]))
             replaces = at < len(self._positions) and self._positions[at] == positions[0]

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from headstart.core.devices import move
 from headstart.core.predictive import predict_cell, predict_cells, predict_grid
-from headstart.core.types import OneHead, OneState, RowStates
+from headstart.core.types import OneHead, RowStates
 from headstart.display import MAX_LINES, table_html, text_table
 from headstart.errors import InputError
 from headstart.evaluate.plots import MissingMatplotlibError
@@ -27,7 +27,7 @@ from headstart.model.features import Feature
 from headstart.model.state import ModelState
 from headstart.table import Cells, Names
 from headstart.table.kinds import Kinds, KindType
-from headstart.training.calibration import LEVELS, USUAL_LEVEL, Calibration
+from headstart.training.calibration import LEVELS, USUAL_LEVEL
 
 if TYPE_CHECKING:
     from headstart.model.explanation import Explanation
@@ -134,11 +134,12 @@ class Units:
     @classmethod
     def of(cls, fitted: ModelState, features: list[Feature]) -> Units:
         """Return the units of ``features``."""
-        shots = torch.tensor([feature.shots for feature in features], dtype=torch.int64)
-        factors = fitted.calibration.factor(shots, fitted.kinds_of(features))
-        slopes, shifts = fitted.calibration.logit_terms(shots)
         kinds = Kinds([feature.kind for feature in features])
-        return cls(kinds, *(part.double().numpy() for part in (factors, slopes, shifts)))
+        calibration = fitted.calibration
+        table = calibration.table
+        shots = calibration.at(np.array([feature.shots for feature in features], dtype=np.int64))
+        factors = table.factors[fitted.modelled_types(kinds.types), shots]
+        return cls(kinds, factors, table.slopes[shots], table.shifts[shots])
 
     @property
     def reach(self) -> Numbers:
@@ -429,12 +430,12 @@ def predict_one_cell(fitted: ModelState, row: str, name: str, level: float) -> C
     """
     feature, likelihood = fitted.catalogue[name], fitted.knowledge.likelihood
     kind = fitted.kind_of(feature)
-    activation, *rest = fitted.roster.head_inputs(np.array([fitted.rows.position(row)]), "current")
-    state = OneState(activation[:0], activation[:0], activation[0], *(part[0] for part in rest))
+    state = fitted.roster.head_inputs(np.array([fitted.rows.position(row)]), "current").state()
     mean, std = predict_cell(_head_of(fitted, name, kind), state, kind, likelihood)
-    factors, slope, shift = _calibration_at(_Identity(fitted.calibration), feature.shots, kind)
+    table, shots = fitted.calibration.table, int(fitted.calibration.at(np.asarray(feature.shots)))
+    factors = table.factors[kind, shots]
     if feature.kind.type == KindType.BINARY:
-        mean, std = _calibrate_probability(mean, slope, shift)
+        mean, std = _calibrate_probability(mean, table.slopes[shots], table.shifts[shots])
         low, high = _binary_ends(mean, level)
     else:
         mean, std = _to_units(mean, std, factors[USUAL_LEVEL], feature.kind)
@@ -457,28 +458,6 @@ def _head_of(fitted: ModelState, name: str, kind: int) -> OneHead:
     return OneHead(parts[0], parts[1], covariance, float(noise))
 
 
-class _Identity:
-    """A cache key that compares calibrations by identity; all states of one fit share their calibration."""
-
-    def __init__(self, calibration: Calibration) -> None:
-        self.calibration = calibration
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Identity) and other.calibration is self.calibration
-
-    def __hash__(self) -> int:
-        return id(self.calibration)
-
-
-@lru_cache(maxsize=4096)
-def _calibration_at(key: _Identity, shots: int, kind: int) -> tuple[list[float], float, float]:
-    """Return the calibration of one feature: the factors of all levels, the slope and the shift."""
-    counts = torch.tensor([shots])
-    factors = key.calibration.factor(counts, torch.tensor([kind]))[0].double().tolist()
-    slope, shift = (float(part) for part in key.calibration.logit_terms(counts))
-    return factors, slope, shift
-
-
 _cached_half_width = lru_cache(maxsize=64)(_normal_half_width)
 
 
@@ -488,12 +467,13 @@ def predict_features(
 ) -> Prediction:
     """Predict the features ``names`` at rows with these ``states``, on ``device``."""
     features, heads = fitted.catalogue.take(names)
-    units, types = Units.of(fitted, features), fitted.kinds_of(features).to(device)
+    units = Units.of(fitted, features)
+    types = torch.from_numpy(fitted.modelled_types(units.kinds.types)).to(device)
     which, heads = np.arange(len(features)), move(heads, device)
     center, spread = np.empty((2, len(rows), len(features)))
     for start in range(0, len(rows), _ROWS_AT_ONCE):
         part = slice(start, start + _ROWS_AT_ONCE)
-        block = move(states.take(part), device)
+        block = move(states if len(rows) <= _ROWS_AT_ONCE else states.take(part), device)
         predictive = predict_grid(heads, block, types, fitted.knowledge.likelihood)
         center[part], spread[part] = units.apply(predictive.mean, predictive.std, which)
     columns = Names([feature.name for feature in features], "feature")

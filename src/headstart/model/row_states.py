@@ -24,7 +24,6 @@ from headstart.model.observations import ObservationList, ObservationLists
 from headstart.model.state import ModelState, Reads
 from headstart.table import Cells
 from headstart.table.cells import offsets
-from headstart.table.kinds import KindType
 
 _AT_ONCE = 2**16  # observations whose heads are reduced to the backbone's activations at a time
 
@@ -116,7 +115,7 @@ def compute_row_state(
         one, known = _one_row(fitted, observations, which)
         state = fitted.backbone.state_of_one(one, known, row_prior_of(fitted, row))
         state = fitted.adapter.refine_one(state)
-        finite = math.isfinite(sum(float(np.sum(part)) for part in state.parts()))
+        finite = math.isfinite(state.code.sum() + state.activation.sum() + (state.noise or 0.0))
     except LinAlgError:
         finite = False
     if not finite:
@@ -137,21 +136,40 @@ def _one_row(fitted: ModelState, observations: ObservationList, which: Reads) ->
         numbers, values, slots, facts = numbers[read], values[read], slots[read], facts[read]
         weights, times = (None if part is None else part[read] for part in (weights, times))
     scaled = ((values - facts[:, 1]) / facts[:, 2]).astype(np.float32).astype(np.float64)
-    as_fitted = facts[:, 3] > 0
-    unchanged, changed = np.flatnonzero(as_fitted), np.flatnonzero(~as_fitted)
-    order = np.concatenate([unchanged, changed])
-    fitted_heads = [part.numpy() for part in fitted.knowledge.heads.detach().parts()]
-    weight, bias, covariance, noise = (
-        _gather_two(first, numbers[unchanged], second, slots[changed])
-        for first, second in zip(fitted_heads, fitted.catalogue.stored_arrays, strict=True)
-    )
-    heads = np.concatenate([weight, bias[:, None]], axis=1, dtype=np.float64)
-    kinds = facts[order, 0].astype(np.int64)
-    if fitted.binary_as_numbers:
-        kinds[kinds == KindType.BINARY] = KindType.RATING
+    kinds = fitted.modelled_types(facts[:, 0].astype(np.int64))
     weights = fitted.weigh(weights, times)
-    one = OneRow(scaled[order], heads, covariance, noise, kinds, None if weights is None else weights[order])
-    return one, numbers[numbers < len(fitted.backbone_features)]
+    in_backbone, as_fitted = numbers < len(fitted.backbone_features), facts[:, 3] > 0
+    known = numbers[in_backbone]
+    fitted_heads = fitted.knowledge.head_arrays
+    if as_fitted.all():
+        heads = [part.take(numbers, axis=0) for part in fitted_heads]
+        return _join_row(scaled, heads, kinds, weights), known
+    unchanged, changed = np.flatnonzero(as_fitted), np.flatnonzero(~as_fitted)
+    others: Sequence[Array] = fitted.catalogue.stored_arrays
+    at, latent = slots[changed], fitted.backbone.activation_size
+    if fitted.roster.width > latent:
+        heads = [part.take(known, axis=0) for part in fitted_heads]
+        by_backbone = _join_row(
+            scaled[in_backbone], heads, kinds[in_backbone], None if weights is None else weights[in_backbone]
+        )
+        state = fitted.adapter.refine_one(fitted.backbone.state_of_one(by_backbone, known))
+        learned = torch.from_numpy(state.activation[latent:]).float().expand(len(at), -1)
+        reduced = _reduce_heads(fitted.catalogue.stored(torch.from_numpy(at)), learned, latent)
+        others, at = [part.numpy() for part in reduced.parts()], np.arange(len(at))
+    heads = [
+        _gather_two(first, numbers[unchanged], second, at)
+        for first, second in zip(fitted_heads, others, strict=True)
+    ]
+    order = np.concatenate([unchanged, changed])
+    return _join_row(scaled[order], heads, kinds[order], None if weights is None else weights[order]), known
+
+
+def _join_row(values: Array, heads: Sequence[Array], kinds: Array, weights: Array | None) -> OneRow:
+    """Return the observations of one row with the parts of their ``heads``."""
+    weight, bias, covariance, noise = heads
+    means = np.empty((len(bias), weight.shape[1] + 1))
+    means[:, :-1], means[:, -1] = weight, bias
+    return OneRow(values, means, covariance, noise, kinds, weights)
 
 
 def _gather_two(first: Array, at_first: Array, second: Array, at_second: Array) -> Array:
@@ -235,8 +253,17 @@ def _learned_activations(fitted: ModelState, cells: Cells) -> Tensor:
     They are functions of the code that the backbone computes from a row's observations of its features.
     """
     known = cells.keep(cells.index < fitted.backbone.features)
-    states = fitted.adapter.refine(fitted.backbone.states(known))
+    states = fitted.adapter.refine(_states_by_backbone(fitted, known, None))
     return states.activation[:, fitted.backbone.activation_size :]
+
+
+def _states_by_backbone(fitted: ModelState, cells: Cells, belief: RowBelief | None) -> RowStates:
+    """Compute the states of rows whose observations are read by heads of the backbone."""
+    knowledge = fitted.knowledge
+    positions, index = torch.unique(cells.index, return_inverse=True)
+    by_head = replace(cells, index=index, width=len(positions))
+    heads, kinds = knowledge.heads.detach().take(positions), knowledge.kinds[positions]
+    return fitted.backbone.states_by(by_head, heads, kinds, positions, belief)
 
 
 def _states_by_heads(
@@ -251,29 +278,41 @@ def _states_by_heads(
     if not backbone.reads_any_head:
         raise TypeError(f"{backbone.config.name} describes rows by its own features only")
     latent, numbers = backbone.activation_size, cells.index.numpy()
-    kinds = _kinds(fitted, facts)
+    kinds, as_fitted = _kinds(fitted, facts), facts[:, 3] > 0
+    if as_fitted.all():
+        return _states_by_backbone(fitted, cells, belief)
     if fitted.roster.width == latent:
         unique, first, inverse = np.unique(numbers, return_index=True, return_inverse=True)
         heads = _use_backbone_heads(
-            fitted, unique, fitted.catalogue.stored(torch.from_numpy(slots[first])), facts[first, 3] > 0
+            fitted, unique, fitted.catalogue.stored(torch.from_numpy(slots[first])), as_fitted[first]
         )
         by_head = replace(cells, index=torch.from_numpy(inverse), width=len(unique))
         kinds = kinds[torch.from_numpy(first)]
         return backbone.states_by(by_head, heads, kinds, _backbone_positions(fitted, unique), belief)
-    learned, parts = _learned_activations(fitted, cells), []
+    lines = cells.lines.numpy()
+    changed = np.bincount(lines, ~as_fitted, minlength=len(cells)) > 0
+    parts, order = [], [np.flatnonzero(~changed), np.flatnonzero(changed)]
+    if len(order[0]):
+        rows = torch.from_numpy(order[0])
+        parts.append(
+            _states_by_backbone(fitted, cells.take(rows), None if belief is None else belief.take(rows))
+        )
+    rows, read = torch.from_numpy(order[1]), changed[lines]
+    cells, slots, as_fitted, numbers = cells.take(rows), slots[read], as_fitted[read], numbers[read]
+    kinds, learned = kinds[torch.from_numpy(read)], _learned_activations(fitted, cells)
     for start, stop in _blocks(cells.indptr):
         block = cells.take(torch.arange(start, stop))
         span = slice(int(cells.indptr[start]), int(cells.indptr[stop]))
         heads = _reduce_heads(
             fitted.catalogue.stored(torch.from_numpy(slots[span])), learned[start:stop][block.lines], latent
         )
-        heads = _use_backbone_heads(fitted, numbers[span], heads, facts[span, 3] > 0)
+        heads = _use_backbone_heads(fitted, numbers[span], heads, as_fitted[span])
         by_head = replace(block, index=torch.arange(len(block.index)), width=len(block.index))
-        prior = None if belief is None else belief.take(torch.arange(start, stop))
+        prior = None if belief is None else belief.take(rows[start:stop])
         parts.append(
             backbone.states_by(by_head, heads, kinds[span], _backbone_positions(fitted, numbers[span]), prior)
         )
-    return RowStates.concatenate(parts)
+    return RowStates.concatenate(parts).take(torch.from_numpy(np.argsort(np.concatenate(order))))
 
 
 def _row_priors(fitted: ModelState, rows: int, metadata: NDArray[np.float32] | None) -> RowBelief | None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -15,12 +14,26 @@ from numpy.typing import NDArray
 
 from headstart.core.types import OneState, RowBelief, RowPrior, RowStates
 from headstart.model.observations import ObservationList, ObservationLists
-from headstart.model.persistent import Arena, PersistentArray
+from headstart.model.persistent import Arena, PersistentArray, copy_with
 from headstart.table import MetadataSchema
 from headstart.table.metadata import as_array
 from headstart.table.names import Names
 
 _MIN_ROOM, _ROOM_SHARE = 1024, 8  # free slots of a new arena: at least 1024, and an eighth of the rows
+
+
+class HeadInputs(NamedTuple):
+    """The parts of row states that heads of single features are computed from, in numpy."""
+
+    code: NDArray[Any] | None  # (rows, code)
+    activation: NDArray[Any]  # (rows, width)
+    noise: NDArray[Any] | None = None  # (rows,)
+    variance: NDArray[Any] | None = None  # (rows, width)
+
+    def state(self) -> OneState:
+        """Return the state of a single row, without its code."""
+        noise, variance = (None if part is None else part[0] for part in self[2:])
+        return OneState(self.activation[:0], self.activation[:0], self.activation[0], noise, variance)
 
 
 class RowStore:
@@ -99,12 +112,23 @@ class RowStore:
         return self._arena.take(slots)
 
     def head_inputs(
-        self, rows: NDArray[np.int64], which: Literal["current", "references", "fitted"]
-    ) -> tuple[NDArray[Any], ...]:
-        """Return the activation, noise and variance of rows in numpy, without the parts that states lack."""
+        self,
+        rows: NDArray[np.int64],
+        which: Literal["current", "references", "fitted"],
+        *,
+        code: bool = False,
+    ) -> HeadInputs:
+        """Return the inputs of heads at rows in numpy; None for parts that states lack."""
         by_version = {"current": self._slots, "references": self._references, "fitted": self._fitted}
-        slots = by_version[which].take(rows)
-        return tuple(part.take(slots, axis=0) for part in self._arena.arrays[2:])
+        slots, arrays = by_version[which].take(rows), self._arena.arrays
+        codes = arrays[0].take(slots, axis=0) if code else None
+        return HeadInputs(codes, *(part.take(slots, axis=0) for part in arrays[2:]))
+
+    def are_as_fitted(self, rows: NDArray[np.int64]) -> bool:
+        """Return whether the references of these rows are their states of the fit."""
+        if self._references is self._fitted:
+            return True
+        return np.array_equal(self._references.take(rows), self._fitted.take(rows))
 
     def observations(self, row: int) -> ObservationList | None:
         """Return the observations of a row; None if they are those of the fitted table."""
@@ -218,7 +242,7 @@ class RowStore:
         return after
 
     def _copy(self) -> RowStore:
-        after = copy(self)
+        after = copy_with(self)
         after.__dict__.pop("states", None)
         return after
 

@@ -26,6 +26,7 @@ from headstart.linalg.array_ops import LinAlgError
 from headstart.linalg.row_sharded import global_count, global_max, global_sum
 from headstart.model.features import Feature, FeatureStore
 from headstart.model.observations import ObservationLists
+from headstart.model.persistent import copy_with
 from headstart.model.rows import RowMetadata, RowStore
 from headstart.table import Cells, Kind, MetadataSchema, Names
 from headstart.table.cells import offsets
@@ -198,10 +199,12 @@ def excess_of(
     ``values``, and ``mean`` and ``std`` of the predictive distribution, (n,) each, are on the scale of the
     model.
     """
-    gaussian = 0.5 * (((values - mean) / np.maximum(std, 1e-12)) ** 2 - 1)
-    chance = np.clip(mean, 1e-4, 1 - 1e-4)
-    bernoulli = (chance - values) * np.log(chance / (1 - chance))  # -log p(x) - entropy
-    return np.minimum(np.where(binary, bernoulli, gaussian), _MAX_EXCESS)
+    excess = 0.5 * (((values - mean) / np.maximum(std, 1e-12)) ** 2 - 1)
+    if binary.any():
+        chance = np.clip(mean, 1e-4, 1 - 1e-4)
+        bernoulli = (chance - values) * np.log(chance / (1 - chance))  # -log p(x) - entropy
+        excess = np.where(binary, bernoulli, excess)
+    return np.minimum(excess, _MAX_EXCESS)
 
 
 _MAX_BATCH_FEATURES, _MAX_BATCH_OBSERVATIONS = 1024, 2**18
@@ -454,11 +457,11 @@ class ModelState:
 
     def with_heads(self, features: list[Feature], heads: Heads) -> ModelState:
         """Return the model with these features and current heads."""
-        return replace(self, catalogue=self.catalogue.put(features, heads))
+        return copy_with(self, catalogue=self.catalogue.put(features, heads))
 
     def with_roster(self, roster: RowStore) -> ModelState:
         """Return the model with other rows."""
-        return replace(self, roster=roster)
+        return copy_with(self, roster=roster)
 
     def rename_feature(self, feature: Feature, name: str) -> ModelState:
         """Return the model in which a feature has the new name ``name``."""
@@ -466,7 +469,7 @@ class ModelState:
         if feature.in_backbone:
             names = Names([name if old == feature.name else old for old in names], "feature")
         catalogue = self.catalogue.rename(feature.name, name, names)
-        return replace(self, catalogue=catalogue, backbone_features=names)
+        return copy_with(self, catalogue=catalogue, backbone_features=names)
 
     def _adapter_inputs(self, features: list[Feature], which: Reads) -> tuple[FeatureBatch, RowStates]:
         """Return the features as a batch, and the states of rows that its contexts index.
@@ -500,6 +503,14 @@ class ModelState:
         if not self.binary_as_numbers:
             return types
         return torch.where(types == KindType.BINARY, int(KindType.RATING), types)
+
+    def modelled_types(self, types: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return ``modelled_kinds`` of an array."""
+        return (
+            np.where(types == KindType.BINARY, int(KindType.RATING), types)
+            if self.binary_as_numbers
+            else types
+        )
 
     @property
     def binary_as_numbers(self) -> bool:

@@ -45,7 +45,7 @@ from headstart.adapters.base import OneContext
 from headstart.core.predictive import predict_cell, predict_cells
 from headstart.core.types import Heads, OneHead, OneState, RowStates
 from headstart.errors import InputError, for_user, join_names, option_name
-from headstart.linalg.array_ops import Array, LinAlgError
+from headstart.linalg.array_ops import LinAlgError
 from headstart.model.features import Feature
 from headstart.model.inputs import NewRows, Triples, check_rows
 from headstart.model.observations import (
@@ -55,6 +55,7 @@ from headstart.model.observations import (
     references_differ,
     split_by_line,
 )
+from headstart.model.persistent import copy_with
 from headstart.model.row_states import (
     compute_row_state,
     compute_row_states,
@@ -193,13 +194,7 @@ def _renew_row_references(fitted: ModelState, changes: Changes, new_rows: Sequen
 
 def _features_observed_at(fitted: ModelState, rows: Iterable[int]) -> list[Feature]:
     """Return the features observed since fit whose contexts contain any of these rows."""
-    features: dict[int, Feature] = {}
-    for row in rows:
-        columns = fitted.catalogue.columns
-        for slot in columns.observed_by(row).tolist():
-            feature = columns.features[slot]
-            if feature is not None and feature.observed_since:
-                features[slot] = feature
+    features = {feature.name: feature for row in rows for feature in fitted.catalogue.observed_since_at(row)}
     return list(features.values())
 
 
@@ -213,7 +208,7 @@ def _compute_heads(
         groups["references" if feature.observed_since else "fitted"].append(feature)
     for which, group in groups.items():
         for part, heads in _heads(fitted, group, which):
-            fitted = replace(fitted, catalogue=fitted.catalogue.put(part, heads, numbers))
+            fitted = copy_with(fitted, catalogue=fitted.catalogue.put(part, heads, numbers))
     return fitted
 
 
@@ -226,7 +221,11 @@ def _renew_feature_references(fitted: ModelState, changes: Changes) -> ModelStat
             part = feature_reference_part(fitted, feature)
             if part is None:
                 as_fitted.append(name)
-            elif name in changes.numbers and len(part.keys) == feature.shots and fitted.roster.unchanged:
+            elif (
+                name in changes.numbers
+                and len(part.keys) == feature.shots
+                and fitted.roster.are_as_fitted(feature.rows)
+            ):
                 continue  # its reference is its current head
             else:
                 others.append(feature.with_observations(part))
@@ -235,7 +234,7 @@ def _renew_feature_references(fitted: ModelState, changes: Changes) -> ModelStat
         catalogue = catalogue.reset_references(as_fitted)
     for batch, heads in _heads(fitted, find_units(others, fitted.middle), "fitted"):
         catalogue = catalogue.put_references(batch, heads)
-    return replace(fitted, catalogue=catalogue)
+    return copy_with(fitted, catalogue=catalogue)
 
 
 def _compute_states(fitted: ModelState, rows: Mapping[int, ObservationList]) -> ModelState:
@@ -294,20 +293,21 @@ def compute_head(fitted: ModelState, feature: Feature, which: Reads = "reference
     if feature.finds_scale:
         return None
     kind = fitted.kind_of(feature)
-    activation, *rest = fitted.roster.head_inputs(feature.rows, which)
-    noise, variance = (*rest, None, None)[:2]
+    adapter = fitted.adapter
+    inputs = fitted.roster.head_inputs(feature.rows, which, code=adapter.reads_code)
+    known = fitted.catalogue.number(feature.name) if feature.in_backbone else -1  # the position in it
     scaled = (
         ((feature.values - feature.kind.offset) / feature.kind.span).astype(np.float32).astype(np.float64)
     )
     weights = fitted.weigh(feature.weights, feature.times)
-    context = OneContext(kind, scaled, activation, noise, variance, weights)
+    context = OneContext(kind, feature.metadata, known, scaled, *inputs, weights)
     start = None
-    if feature.name in fitted.catalogue:
+    if kind == KindType.BINARY and feature.name in fitted.catalogue:  # only logistic heads need iterations
         before = head_of(fitted, feature)
         start = np.append(before.weight, before.bias).astype(np.float64)
     try:
-        head, _ = fitted.adapter.adapt_one(context, _prior_means(fitted, feature), start)
-        finite = math.isfinite(sum(float(np.sum(part)) for part in head))
+        head = adapter.adapt_one(context, start)
+        finite = math.isfinite(head.weight.sum() + head.bias + head.covariance.sum())
     except (LinAlgError, ArithmeticError):
         finite = False
     if not finite:
@@ -316,20 +316,12 @@ def compute_head(fitted: ModelState, feature: Feature, which: Reads = "reference
     return None if surprising else head
 
 
-def _prior_means(fitted: ModelState, feature: Feature) -> Array:
-    """Return the prior means of a feature's head with and without metadata: (2, size)."""
-    if feature.in_backbone:
-        number = fitted.catalogue.number(feature.name)  # equals its position in the backbone
-        return fitted.adapter.one_prior_means(int(number))
-    return fitted.adapter.one_prior_means(fitted.batch_of([feature.restrict_to(feature.rows[:0])]))
-
-
 def _surprises(fitted: ModelState, head: OneHead, context: OneContext, shots: int) -> bool:
     """Return whether ``widen_surprised`` might widen the head because of a surprising observation."""
     factor = fitted.calibration.one_factor(shots, context.kind)
-    distance = context.values - (context.activation @ head.weight + head.bias)
-    noise = head.noise if context.noise is None else head.noise * context.noise
-    return bool((distance**2 > (SURPRISING * factor) ** 2 * 0.999 * noise).any())  # rounding may differ
+    distance = context.values - (context.activation @ head.weight.astype(np.float32) + head.bias)
+    limit = (SURPRISING * factor) ** 2 * 0.999 * head.noise  # rounding may differ
+    return bool((distance * distance > (limit if context.noise is None else limit * context.noise)).any())
 
 
 def head_of(fitted: ModelState, feature: Feature) -> OneHead:
@@ -433,9 +425,9 @@ def add_observations(
         feature = given.features[place]
         old = None if feature.name in new else feature
         changes.set_feature(fitted, old, feature.with_observations(feature.observations.merge(more)))
-    fitted = replace(fitted, arrivals=fitted.arrivals + int(given.order.max(initial=-1)) + 1)
+    fitted = copy_with(fitted, arrivals=fitted.arrivals + int(given.order.max(initial=-1)) + 1)
     if fitted.clock is not None:
-        fitted = replace(fitted, clock=fitted.clock.advance(given.times))
+        fitted = copy_with(fitted, clock=fitted.clock.advance(given.times))
     return renew(fitted, changes, new_rows)
 
 
@@ -472,7 +464,7 @@ def observe_triples(fitted: ModelState, given: Triples, update: Update) -> Obser
         tuple(fitted.rows[row] for row in rows),
     )
     surprising, arrived = describe_surprises(fitted, given)
-    return ObserveResult(replace(after, arrived=arrived), observed, surprising)
+    return ObserveResult(copy_with(after, arrived=arrived), observed, surprising)
 
 
 def add_features(fitted: ModelState, features: Sequence[Feature]) -> ModelState:
@@ -481,7 +473,7 @@ def add_features(fitted: ModelState, features: Sequence[Feature]) -> ModelState:
     for feature in features:
         changes.set_feature(fitted, None, feature)
     most = max((feature.shots for feature in features), default=0)
-    return renew(replace(fitted, arrivals=fitted.arrivals + most), changes)
+    return renew(copy_with(fitted, arrivals=fitted.arrivals + most), changes)
 
 
 def add_rows(fitted: ModelState, new: NewRows) -> ModelState:
@@ -504,7 +496,7 @@ def with_row_metadata(fitted: ModelState, new: NewRows) -> ModelState:
     metadata = fitted.row_metadata
     if metadata is None:
         return fitted
-    return replace(fitted, row_metadata=metadata.add(new.records, new.encoded))
+    return copy_with(fitted, row_metadata=metadata.add(new.records, new.encoded))
 
 
 def remove_feature(fitted: ModelState, name: object) -> ModelState:
@@ -514,7 +506,7 @@ def remove_feature(fitted: ModelState, name: object) -> ModelState:
     for row in fitted.roster.observers(np.array([number])).tolist():
         before = observations_of_row(fitted, row)
         changes.set_row(fitted, row, before, before.take(before.keys != number))
-    return renew(replace(fitted, catalogue=fitted.catalogue.remove(name)), changes)
+    return renew(copy_with(fitted, catalogue=fitted.catalogue.remove(name)), changes)
 
 
 def remove_row(fitted: ModelState, row: int) -> ModelState:
@@ -586,7 +578,8 @@ def describe_surprises(fitted: ModelState, given: Triples) -> tuple[str | None, 
     expected = _forecast_one(fitted, given) if one else _forecast(fitted, given)
     lines = given.places[expected.order]
     kinds = [feature.kind for feature in given.features]
-    offset, span = (np.array([getattr(kind, part) for kind in kinds])[lines] for part in ("offset", "span"))
+    offset = np.array([kind.offset for kind in kinds])[lines]
+    span = np.array([kind.span for kind in kinds])[lines]
     scaled = (given.values[expected.order] - offset) / span
     excess = excess_of(scaled, expected.mean, expected.std, expected.binary)
     arrived = fitted.arrived.add(excess)
@@ -657,9 +650,7 @@ def _forecast(fitted: ModelState, given: Triples) -> Forecast:
 def _forecast_one(fitted: ModelState, given: Triples) -> Forecast:
     """Predict a single observation as ``_forecast`` does, if ``has_single_forms``."""
     feature, kind = given.features[0], fitted.kind_of(given.features[0])
-    activation, *rest = fitted.roster.head_inputs(given.rows, "current")
-    noise, variance = (*(part[0] for part in rest), None, None)[:2]
-    state = OneState(activation[:0], activation[:0], activation[0], noise, variance)
+    state = fitted.roster.head_inputs(given.rows, "current").state()
     binary = kind == KindType.BINARY
     mean, std = predict_cell(head_of(fitted, feature), state, kind, fitted.knowledge.likelihood)
     factor = fitted.calibration.one_factor(feature.shots, kind)

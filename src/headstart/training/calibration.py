@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.core.predictive import Predictive
@@ -54,6 +56,14 @@ class Outcome:
     def features(self) -> int:
         """The number of features."""
         return len(torch.unique(self.feature))
+
+
+class CalibrationTable(NamedTuple):
+    """Corrections by number of shots, in numpy."""
+
+    factors: NDArray[np.float64]  # (kinds, shots, levels)
+    slopes: NDArray[np.float64]  # (shots,)
+    shifts: NDArray[np.float64]  # (shots,)
 
 
 @dataclass(frozen=True)
@@ -123,10 +133,22 @@ class Calibration:
         left, right, share = interpolate(self.marks, shots)
         return torch.lerp(self.factors[kinds, left], self.factors[kinds, right], share[:, None])
 
+    @cached_property
+    def table(self) -> CalibrationTable:
+        """The corrections for 0, 1, 2, … shots up to the last mark, from which on they are constant."""
+        shots = torch.arange(int(self.marks[-1]) + 1)
+        kinds = torch.arange(len(self.factors))
+        factors = torch.stack([self.factor(shots, kind.expand(len(shots))) for kind in kinds])
+        return CalibrationTable(*(part.double().numpy() for part in (factors, *self.logit_terms(shots))))
+
+    def at(self, shots: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the positions of numbers of ``shots`` in ``table``, of the same shape."""
+        return np.minimum(shots, len(self.table.slopes) - 1)
+
     def one_factor(self, shots: int, kind: int) -> float:
-        """Return the factor of ``USUAL_LEVEL`` for one feature, computed in numpy."""
-        marks, factors = self.marks.numpy(), self.factors[kind, :, USUAL_LEVEL].numpy()
-        return float(np.interp(math.log1p(shots), np.log1p(marks), factors))
+        """Return the factor of ``USUAL_LEVEL`` for one feature."""
+        factors = self.table.factors
+        return float(factors[kind, min(shots, factors.shape[1] - 1), USUAL_LEVEL])
 
     def probability(self, probability: Tensor, shots: Tensor) -> Tensor:
         """Correct the ``probability`` (…, features) of binary features with ``shots`` (features,)."""

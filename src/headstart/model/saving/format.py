@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -148,7 +148,8 @@ def model_tensors(fitted: ModelState) -> dict[str, Tensor]:
     if knowledge.scales is not None:
         parts["knowledge/scales"] = knowledge.scales
     for prefix, part in parts.items():
-        tensors |= {f"{prefix}/{name}": value for name, value in vars(part).items() if value is not None}
+        values = {field.name: getattr(part, field.name) for field in fields(part)}
+        tensors |= {f"{prefix}/{name}": value for name, value in values.items() if value is not None}
     tensors |= feature_reference_tensors(fitted)
     tensors |= row_observation_tensors(fitted) | record_tensors(fitted) | row_metadata_tensors(fitted)
     tensors |= time_tensors(fitted) | weight_tensors(fitted)

@@ -112,11 +112,14 @@ class _Lookup:
 
     def __init__(self, names: SavedNames, hashes: NDArray[np.int64], order: NDArray[np.int64]) -> None:
         self._names, self._hashes, self._order = names, hashes, order
+        self._found: dict[str, int] = {}  # one change of a model looks up the same name several times
         self.count = 0
 
     def _find(self, name: object) -> int | None:
         if not isinstance(name, str):
             return None
+        if name in self._found:
+            return self._found[name]
         self.count += 1
         try:
             wanted = np.array([_hash(name.encode())], dtype=np.uint64).view(np.int64)[0]
@@ -126,6 +129,7 @@ class _Lookup:
         while at < len(self._hashes) and self._hashes[at] == wanted:
             position = int(self._order[at])
             if self._names.at(position) == name:
+                self._found[name] = position
                 return position
             at += 1
         return None
@@ -245,6 +249,10 @@ class SavedEntries(Mapping[str, Entry]):
     def _records(self) -> pa.Table | None:
         content = self._groups.get("records")
         return None if content is None else table_from(content[""])
+
+    def names_observed_since(self) -> list[str]:
+        """Return the names of the features that were observed since fit."""
+        return [self._names[position] for position in np.flatnonzero(self._arrays["flags"][:, 2]).tolist()]
 
     def check_records(self) -> None:
         """Refuse metadata that cannot be read, or is not of these features."""
