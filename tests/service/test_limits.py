@@ -19,7 +19,7 @@ from headstart.service.app import create_app
 from headstart.service.auth import create_token
 from headstart.service.store import Store, open_engine, redact_url
 from headstart.service.worker import ServiceSettings
-from tests.limits import Limits
+from tests.limits import Limits, limits
 from tests.service.conftest import Start
 from tests.service.postgres import Cluster
 from tests.service.running import Server, fitted, serve
@@ -30,10 +30,8 @@ from tests.service.test_security import bearer
 
 def serve_with_short_limit(model: str, url: str, port: int) -> None:
     """Serve with a second for headers; runs in a process of its own."""
-    from headstart.service import protocol
-
-    protocol.HEADER_SECONDS = 1.0
-    serve(model, url, port)
+    with limits(header_seconds=1.0):
+        serve(model, url, port)
 
 
 class LimitedServer(Server):

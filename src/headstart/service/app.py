@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import html
 import json
 import os
@@ -21,11 +22,11 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from headstart import __version__
 from headstart.service.auth import Guard
 from headstart.service.errors import PROBLEM_RESPONSE, PROBLEM_SCHEMA, install_handlers
-from headstart.service.protocol import LimitedProtocol
 from headstart.service.routes import (
     admin,
     features,
@@ -45,6 +46,10 @@ PAGE = Path(__file__).parent / "page"
 ENVIRONMENT = "HEADSTART_SERVE"  # the variable with the arguments of ``create_app`` for worker processes
 
 _GRACE_SECONDS = 20  # for requests in progress when the service stops
+
+MAX_HEADERS = 65_536  # bytes of the request line and all headers
+
+HEADER_SECONDS = 20.0  # from the first byte, or from the connection
 
 _ROUTERS = (features, rows, observations, predictions, rankings, admin, operations)
 
@@ -207,6 +212,60 @@ def _describe_type(schema: dict[str, Any]) -> str:
 
 def _escape(value: object) -> str:
     return html.escape(str(value), quote=True)
+
+
+class LimitedProtocol(HttpToolsProtocol):
+    """The HTTP protocol of uvicorn, which refuses slow and endless headers.
+
+    uvicorn keeps all bytes of headers that have not ended, and waits for more without a limit.
+    """
+
+    _header_bytes = 0
+    _header_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Start the time limit of the first request."""
+        super().connection_made(transport)
+        self._await_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the time limit."""
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse bytes, and count those of headers that have not ended."""
+        super().data_received(data)
+        if self._header_timer is not None:
+            self._header_bytes += len(data)
+            if self._header_bytes > MAX_HEADERS:
+                self._refuse(f"The headers are larger than {MAX_HEADERS} bytes.")
+
+    def on_message_begin(self) -> None:
+        """Start the time limit of a request."""
+        super().on_message_begin()
+        self._await_headers()
+
+    def on_headers_complete(self) -> None:
+        """Stop the time limit."""
+        self._stop_timer()
+        super().on_headers_complete()
+
+    def _await_headers(self) -> None:
+        self._stop_timer()
+        self._header_bytes = 0
+        message = f"The headers took longer than {HEADER_SECONDS:g} seconds."
+        self._header_timer = self.loop.call_later(HEADER_SECONDS, self._refuse, message)
+
+    def _stop_timer(self) -> None:
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None
+
+    def _refuse(self, message: str) -> None:
+        self._stop_timer()
+        if not self.transport.is_closing():
+            self.send_400_response(message)
 
 
 def run(model: Path, url: str, settings: ServiceSettings, host: str, port: int, workers: int = 1) -> None:

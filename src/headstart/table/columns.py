@@ -19,8 +19,7 @@ from headstart.config import Config
 from headstart.errors import InputError, join_names
 from headstart.progress import Reporter
 from headstart.table import text_encoders
-from headstart.table.text_encoders import BATCH, EncoderLike, SentenceEncoder
-from headstart.table.word_hashing import hash_words
+from headstart.table.text_encoders import BATCH, EncoderLike, SentenceEncoder, hash_words
 
 Encoded = NDArray[np.float32]
 
