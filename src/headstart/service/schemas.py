@@ -43,14 +43,19 @@ Value = Annotated[FiniteFloat, Field(strict=True)]
 
 def _check_integers(value: Any) -> Any:
     """Refuse whole numbers beyond 64 bits, which arrays and databases cannot hold."""
-    for number in value if isinstance(value, list) else [value]:
-        if isinstance(number, int) and not -(2**63) <= number < 2**63:
-            raise ValueError("whole numbers must fit into 64 bits; write a longer one as text")
+    if isinstance(value, list):
+        for part in value:
+            _check_integers(part)
+    elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError("whole numbers must fit into 64 bits; write a longer one as text")
     return value
 
 
+Pixel = int | FiniteFloat
+
+
 Metadatum = Annotated[
-    Text | bool | int | FiniteFloat | list[Text | bool | int | FiniteFloat] | None,
+    Text | bool | int | FiniteFloat | list[Text | bool | int | FiniteFloat] | list[list[Pixel]] | None,
     AfterValidator(_check_integers),
 ]
 

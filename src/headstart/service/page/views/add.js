@@ -10,6 +10,7 @@ const TYPES = { number: "number", date: "date" };
 const HINTS = {
   labels: "Separate several labels by commas.",
   vector: "Numbers separated by commas.",
+  image: "Rows of numbers, such as [[0, 1], [1, 0]].",
   date: "A day, such as 2026-05-01.",
 };
 
@@ -101,7 +102,8 @@ export async function add(content) {
 }
 
 function metadataField(column) {
-  if (column.type === "text") return createField(column, h("textarea", { rows: 3 }), (text) => text);
+  if (["text", "tokens"].includes(column.type))
+    return createField(column, h("textarea", { rows: 3 }), (text) => text);
   const input = h("input", {
     type: TYPES[column.type] ?? "text",
     step: column.type === "number" ? "any" : null,
@@ -140,7 +142,19 @@ const splitCommas = (text) =>
     .split(",")
     .map((part) => part.trim())
     .filter(Boolean);
-const readers = { number: Number, labels: splitCommas, vector: (text) => splitCommas(text).map(Number) };
+const readRows = (text) => {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return text; // the service explains what an image is
+  }
+};
+const readers = {
+  number: Number,
+  labels: splitCommas,
+  vector: (text) => splitCommas(text).map(Number),
+  image: readRows,
+};
 
 function createField(column, input, read, hint, list) {
   return {
