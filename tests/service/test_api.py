@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from urllib.parse import quote
 
 import numpy as np
@@ -254,3 +255,30 @@ def test_a_restart_gives_the_same_answers(start: Start) -> None:
     assert one["number"] == other["number"] == 13
     np.testing.assert_allclose(one["mean"], other["mean"], atol=1e-5)
     np.testing.assert_allclose(one["std"], other["std"], atol=1e-5)
+
+
+def test_weights_count_as_in_the_library(start: Start, model_path: Path) -> None:
+    client = start()
+    lines = [
+        {"row": "u1", "feature": "f1", "value": 5, "weight": 4.0},
+        {"row": "u2", "feature": "f1", "value": 1},
+    ]
+    assert client.post("/v1/observations", json={"observations": lines}).status_code == 200
+    model = Headstart.load(model_path)
+    model.observe([("u1", "f1", 5), ("u2", "f1", 1)], weight=[4.0, 1.0])
+    expected = model.predict(["u3"], ["f1"]).mean[0, 0]
+    assert mean(client, "u3", "f1") == pytest.approx(expected, abs=1e-6)
+    unweighted = Headstart.load(model_path)
+    unweighted.observe([("u1", "f1", 5), ("u2", "f1", 1)])
+    assert abs(unweighted.predict(["u3"], ["f1"]).mean[0, 0] - expected) > 1e-4
+    assert mean(start(), "u3", "f1") == pytest.approx(expected, abs=1e-6)  # after a restart
+
+
+@pytest.mark.parametrize("weight", [0, -1, 1e12, "much", True])
+def test_impossible_weights_are_refused(client: TestClient, weight: object) -> None:
+    before = mean(client, "u3", "f1")
+    line = {"row": "u1", "feature": "f1", "value": 5, "weight": weight}
+    answer = client.post("/v1/observations", json={"observations": [line]})
+    assert answer.status_code == 422
+    assert "/observations/0/weight" in answer.text
+    assert mean(client, "u3", "f1") == before

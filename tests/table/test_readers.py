@@ -53,6 +53,11 @@ def test_arrays_of_other_types() -> None:
     assert triples(Table.read(objects, kinds="rating:1:5")) == {("0", "0", 1.0), ("1", "1", 5.0)}
 
 
+def test_a_feature_of_an_array_may_be_called_row() -> None:
+    table = Table.read(np.array([[1.0, 2.0]]), feature_names=["row", "row 0"], kinds="rating:1:5")
+    assert triples(table) == {("0", "row", 1.0), ("0", "row 0", 2.0)}
+
+
 def test_a_model_is_fitted_to_an_array() -> None:
     random = np.random.default_rng(0)
     values = np.where(random.random((30, 8)) < 0.8, random.normal(size=(30, 8)), np.nan)
@@ -69,7 +74,6 @@ def test_a_model_is_fitted_to_an_array() -> None:
         (np.array([[1.0, np.inf]]), {}, "values must be finite"),
         (np.zeros((2, 2)), {"row_names": ["a"]}, "2 rows, but row_names has 1"),
         (np.zeros((2, 2)), {"feature_names": ["a", " a"]}, "'a' twice"),
-        (np.zeros((2, 2)), {"feature_names": ["a", "row"]}, "called 'row'"),
         (np.full((2, 2), np.nan), {}, "no observations"),
         (sparse.csr_array((2, 2)), {}, "no observations"),
         (pd.DataFrame({"row": ["a"], "x": [1]}), {"row_names": ["b"]}, "only"),

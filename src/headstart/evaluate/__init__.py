@@ -4,6 +4,7 @@ from headstart.evaluate.benchmark import Benchmark, BenchmarkConfig
 from headstart.evaluate.kshot import KShotTest, RowTest, Targets
 from headstart.evaluate.metrics import METRICS, Metric, Score, score
 from headstart.evaluate.plots import MissingMatplotlibError, plot_kshot
+from headstart.evaluate.pooling import Pooled, pool
 from headstart.evaluate.rankings import Lists, score_lists
 from headstart.evaluate.references import REFERENCES
 from headstart.evaluate.reports import html_report, markdown_report
@@ -30,6 +31,7 @@ __all__ = [
     "Lists",
     "Metric",
     "MissingMatplotlibError",
+    "Pooled",
     "Results",
     "RowTest",
     "Run",
@@ -41,6 +43,7 @@ __all__ = [
     "markdown_report",
     "metric_table",
     "plot_kshot",
+    "pool",
     "score",
     "score_lists",
     "split_features",

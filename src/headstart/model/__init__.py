@@ -2,6 +2,7 @@
 
 from headstart.model.explanation import Explanation
 from headstart.model.headstart import Headstart
+from headstart.model.imputation import Imputations
 from headstart.model.prediction import Prediction
 from headstart.model.ranking import Ranking
 from headstart.model.similarity import Similar
@@ -10,6 +11,7 @@ from headstart.model.summary import KnownFeature, KnownRow, ModelInfo
 __all__ = [
     "Explanation",
     "Headstart",
+    "Imputations",
     "KnownFeature",
     "KnownRow",
     "ModelInfo",

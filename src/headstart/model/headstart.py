@@ -18,6 +18,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, Self, Unpack
 
+import numpy as np
+from numpy.typing import NDArray
+
 from headstart.adapters.base import AdapterConfig, adapter_config
 from headstart.backbones.base import BackboneConfig, backbone_config
 from headstart.core.devices import training_device
@@ -36,6 +39,7 @@ from headstart.evaluate.results import Results
 from headstart.model.evaluation import On, evaluate
 from headstart.model.explanation import Explanation, explain
 from headstart.model.fitting import fit_table
+from headstart.model.imputation import Imputations, draw_cells, fill_cells
 from headstart.model.inputs import (
     NewRows,
     ObservationsLike,
@@ -48,11 +52,11 @@ from headstart.model.inputs import (
     check_new_features,
     describe_unusual,
     encode_row_metadata,
-    encode_rows,
     feature_triples,
     read_triples,
     require_mapping,
     row_triples,
+    rows_with_states,
     unique_names,
     whole_number,
 )
@@ -106,6 +110,16 @@ from headstart.training.pretraining import PretrainingConfig
 LOG = logging.getLogger("headstart")  # silent unless the application listens
 
 MAX_CELLS = 50_000_000  # of one prediction, which has two numbers per cell in memory
+
+
+def _require_few_cells(rows: int, features: int, draws: int = 1) -> None:
+    """Raise an error if a prediction, or ``draws`` of it, would not fit into memory."""
+    if rows * features * draws > MAX_CELLS:
+        times = f" × {draws} draws" if draws > 1 else ""
+        raise InputError(
+            f"{rows} rows × {features} features{times} are too many for one prediction "
+            f"(at most {MAX_CELLS:,} cells); ask for fewer rows or features at a time"
+        )
 
 
 class Headstart:
@@ -491,8 +505,8 @@ class Headstart:
         ----------
         rows : list, dict or frame, default=None
             The names of rows; all by default. Or rows that are not in the model, with their observations:
-            ``{row: {feature: value}}``, or a frame with the columns row, feature and value. They are not
-            added to the model.
+            ``{row: {feature: value}}``, a frame with the columns row, feature and value, or a ``Table``.
+            They are not added to the model.
         features : list, default=None
             The names of features; all by default.
 
@@ -513,22 +527,102 @@ class Headstart:
         'new row'
         """
         fitted = self._fitted
-        rows = as_row_mapping(rows, "predict()")
-        if isinstance(rows, Mapping):
-            names = Names(unique_names(rows, "predict()", "row"), "row")
-            states = encode_rows(fitted, rows)
-        elif rows is None:
-            names, states = fitted.rows, fitted.states
-        else:
-            names = Names([as_name(row, "row") for row in as_list(rows)], "row")
-            states = fitted.roster.take(fitted.rows.positions(names))
+        names, states = rows_with_states(fitted, rows, "predict()")
         columns = list(fitted.catalogue) if features is None else as_list(features)
-        if len(names) * len(columns) > MAX_CELLS:
-            raise InputError(
-                f"{len(names)} rows × {len(columns)} features are too many for one prediction "
-                f"(at most {MAX_CELLS:,} cells); ask for fewer rows or features at a time"
-            )
+        _require_few_cells(len(names), len(columns))
         return predict_features(fitted, names, states, columns)
+
+    def sample(
+        self,
+        rows: Sequence[Any] | Mapping[Any, ObservationsLike] | Any | None = None,
+        features: Sequence[Any] | None = None,
+        n: int = 1,
+        *,
+        random_state: int = 0,
+    ) -> NDArray[np.float64]:
+        """Draw the values of every cell of some rows and features jointly.
+
+        A draw contains the uncertainty of heads, which all rows share, the uncertainty of rows, which all
+        features share, and the noise of each observation. So sums, differences and other functions of
+        several cells have the right uncertainty. A single cell has the distribution of ``predict``.
+
+        Parameters
+        ----------
+        rows : list, dict, frame or Table, default=None
+            The names of rows, all by default, or rows that are not in the model, as in ``predict``.
+        features : list, default=None
+            The names of features; all by default.
+        n : int, default=1
+            The number of draws.
+        random_state : int, default=0
+            The seed.
+
+        Returns
+        -------
+        ndarray of shape (n, rows, features)
+            The draws, in the data's own units. Also observed cells are drawn, as new observations of them;
+            ``impute`` leaves them unchanged.
+
+        Examples
+        --------
+        >>> from headstart import Headstart
+        >>> from headstart.datasets import synthetic_ratings
+        >>> table = synthetic_ratings(rows=60, features=20, density=0.5)
+        >>> model = Headstart(adapter="bayes", quiet=True).fit(table)
+        >>> model.sample(rows=["row 0", "row 1"], n=100).shape
+        (100, 2, 20)
+        """
+        fitted, n = self._fitted, whole_number(n, "sample()")
+        names, states = rows_with_states(fitted, rows, "sample()")
+        columns = list(fitted.catalogue) if features is None else as_list(features)
+        _require_few_cells(len(names), len(columns), n)
+        return draw_cells(fitted, names, states, columns, n, random_state)
+
+    def impute(
+        self,
+        m: int = 20,
+        *,
+        rows: Sequence[Any] | None = None,
+        features: Sequence[Any] | None = None,
+        random_state: int = 0,
+    ) -> Imputations:
+        """Fill the missing cells of the model's table ``m`` times, with joint draws (multiple imputation).
+
+        Parameters
+        ----------
+        m : int, default=20
+            The number of filled tables.
+        rows, features : list, default=None
+            The names of rows and features of the model; all by default.
+        random_state : int, default=0
+            The seed.
+
+        Returns
+        -------
+        Imputations
+            A sequence of pandas frames, in which observed cells have their observed values. Its method
+            ``pool`` estimates a quantity from each and pools the estimates by Rubin's rules.
+
+        Examples
+        --------
+        >>> from headstart import Headstart
+        >>> from headstart.datasets import synthetic_ratings
+        >>> table = synthetic_ratings(rows=60, features=20, density=0.5)
+        >>> model = Headstart(adapter="bayes", quiet=True).fit(table)
+        >>> imputations = model.impute(m=5)
+        >>> imputations
+        Imputations(5 × 60 rows × 20 features, 581 cells filled)
+        >>> def mean(frame):
+        ...     return frame["film 0"].mean(), frame["film 0"].var() / len(frame)
+        >>> round(imputations.pool(mean).estimate)
+        3
+        """
+        fitted, m = self._fitted, whole_number(m, "impute()")
+        names, states = rows_with_states(fitted, rows, "impute()")
+        columns = list(fitted.catalogue) if features is None else as_list(features)
+        _require_few_cells(len(names), len(columns), m)
+        drawn = draw_cells(fitted, names, states, columns, m, random_state)
+        return fill_cells(drawn, export_table(fitted, metadata=False), names, columns)
 
     def recommend(
         self,

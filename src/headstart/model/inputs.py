@@ -479,6 +479,53 @@ def encode_rows(fitted: ModelState, rows: Mapping[Any, object]) -> RowStates:
     return compute_row_states(fitted, check_rows(fitted, rows)[0], [str(row) for row in rows])
 
 
+def rows_with_states(fitted: ModelState, rows: Any, what: str) -> tuple[Names, RowStates]:
+    """Return the names and states of rows.
+
+    Parameters
+    ----------
+    fitted : ModelState
+        The model.
+    rows : list, dict, frame, Table or None
+        Names of rows of the model, all by default; or rows that are not in the model, with their
+        observations.
+    what : str
+        The name of the caller in messages.
+    """
+    if isinstance(rows, Table):
+        lists = _lists_of_table(fitted, rows)
+        return rows.rows, compute_row_states(fitted, lists, list(rows.rows))
+    rows = as_row_mapping(rows, what)
+    if isinstance(rows, Mapping):
+        return Names(unique_names(rows, what, "row"), "row"), encode_rows(fitted, rows)
+    if rows is None:
+        return fitted.rows, fitted.states
+    names = Names([as_name(row, "row") for row in as_list(rows)], "row")
+    return names, fitted.roster.take(fitted.rows.positions(names))
+
+
+def _lists_of_table(fitted: ModelState, table: Table) -> ObservationLists:
+    """Check the observations of a table whose rows are not in the model; its features are."""
+    features = [fitted.catalogue[name] for name in table.features]
+    kinds = Kinds([feature.kind for feature in features])
+    values, index = table.values.astype(np.float64), table.feature_index
+
+    def where(i: int) -> str:
+        return f"row {table.rows[table.row_index[i]]!r}, feature {table.features[index[i]]!r}"
+
+    impossible = kinds.impossible(values, index)
+    if impossible.any():
+        first = int(np.argmax(impossible))
+        kind = kinds[index[first]]
+        raise InputError(f"{where(first)}: the value {values[first]:g} is not {kind.allowed} (kind {kind})")
+    numbers: NDArray[np.float64] = kinds.numbers(values, index)
+    require_representable(values, kinds.scale_numbers(numbers, index), where)
+    keys = np.array([fitted.catalogue.number(name) for name in table.features], dtype=np.int64)[index]
+    order = np.lexsort((keys, table.row_index))
+    counts = np.bincount(table.row_index, minlength=len(table.rows))
+    return ObservationLists(counts, keys[order], numbers[order])
+
+
 class NewRows(NamedTuple):
     """New rows with checked names and metadata."""
 

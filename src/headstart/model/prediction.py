@@ -315,12 +315,21 @@ class Prediction:
         return np.where(edges >= highs, 0.0, np.where(edges < lows, 1.0, above))
 
     def sample(self, n: int = 1, random_state: int = 0) -> NDArray[np.float64]:
-        """Draw ``n`` values of every cell, independently of each other: (n, rows, features)."""
-        from scipy.special import ndtri
+        """Draw ``n`` values of every cell, independently of each other: (n, rows, features).
 
+        ``Headstart.sample`` draws cells jointly.
+        """
         if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
             raise InputError(f"sample() takes a whole number n from 1 up; got {n!r}")
-        uniform = np.random.default_rng(random_state).random((int(n), *self.center.shape))
+        return self.values_at(np.random.default_rng(random_state).random((int(n), *self.center.shape)))
+
+    def values_at(self, uniform: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the quantiles of all cells at the probabilities ``uniform``: (…, rows, features).
+
+        Quantiles have the calibration of intervals.
+        """
+        from scipy.special import ndtri
+
         levels = np.abs(2 * uniform - 1)
         half_width = ndtri(0.5 + levels / 2) * self.spread
         if self.reach is not None:

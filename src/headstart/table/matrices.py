@@ -31,7 +31,7 @@ def is_matrix(data: object) -> bool:
 def matrix_source(
     data: Any, row_names: Sequence[object] | None = None, feature_names: Sequence[object] | None = None
 ) -> Source:
-    """Open an array or a sparse matrix of shape (rows, features).
+    """Open an array or a sparse matrix of shape (rows, features); the first column has the names of rows.
 
     Parameters
     ----------
@@ -49,9 +49,9 @@ def matrix_source(
     if not isinstance(data, np.ndarray):
         return SparseSource(data, rows, features)
     numbers = _as_floats(data, label)
-    if "row" in features:  # the name of the column of rows
-        raise InputError(f"{label} has a feature called 'row'; give it another name in feature_names")
-    columns = {"row": pa.array(rows)}
+    taken = set(features)
+    row = next(name for name in ("row", *(f"row {i}" for i in range(len(taken)))) if name not in taken)
+    columns = {row: pa.array(rows)}
     columns |= {
         name: pa.array(column, from_pandas=True) for name, column in zip(features, numbers.T, strict=True)
     }

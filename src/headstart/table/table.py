@@ -222,6 +222,7 @@ class Table:
         with explain_memory_error(lambda: _TOO_LARGE):
             if is_matrix(observations):
                 observations = matrix_source(observations, row_names, feature_names)
+                row = row or observations.columns[0]
             elif row_names is not None or feature_names is not None:
                 raise InputError("row_names and feature_names are for an array or a sparse matrix only")
             parts, vectors = assemble(
