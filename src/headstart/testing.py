@@ -9,6 +9,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from headstart.adapters.base import (
+    ADAPTERS,
     Adapter,
     AdapterConfig,
     adapter_config,
@@ -32,7 +34,7 @@ from headstart.table import Table
 from headstart.table.cells import Cells
 from headstart.training.meta_training import MetaTrainingConfig
 from headstart.training.pretraining import PretrainingConfig
-from headstart.training.recipe import Recipe, feature_batch, train
+from headstart.training.recipe import AdapterTrainer, Recipe, feature_batch, prepare, require_networks
 
 __all__ = ["ContractError", "check_adapter", "check_backbone"]
 
@@ -81,23 +83,12 @@ def train_fixture(name: str, adapter: AdapterConfig, backbone: BackboneConfig) -
     """Train on one of the ``TABLES`` without its last six features, which are the new ones."""
     table = TABLES[name]()
     known, unseen = table.with_features(table.features[:-6]), table.with_features(table.features[-6:])
-    recipe = Recipe(
-        backbone=backbone,
-        pretraining=PretrainingConfig(epochs=2),
-        metatraining=MetaTrainingConfig(epochs=1),
-    )
-    train_features, meta_features = split_features(known, None, 0)
     title = f"{name} table, backbone {backbone.name}"
     try:
-        trained = train(
-            known,
-            train_features,
-            meta_features,
-            recipe,
-            {"adapter": adapter},
-            reporter=Reporter(quiet=True),
-            checkpoint=lambda _: None,
-        )
+        require_networks(known, [adapter])
+        cross_fit = ADAPTERS.part_of(adapter).gives_uncertainty
+        trainer = train_fixture_backbone(name, backbone, BACKBONES.part_of(backbone), cross_fit)
+        trained = trainer.train(adapter, "adapter", {})
     except (RuntimeError, TypeError, IndexError) as error:
         raise ContractError(f"it cannot be trained: {error} ({title})") from error
     batch = feature_batch(unseen)
@@ -105,8 +96,29 @@ def train_fixture(name: str, adapter: AdapterConfig, backbone: BackboneConfig) -
     shots = torch.tensor([0, 1, 2, 4, 8, 1000])
     position = torch.arange(len(batch.cells.index)) - batch.cells.indptr[batch.cells.lines]
     new = batch.observing(batch.cells.keep(position < shots[batch.cells.lines]))
-    trained_adapter = trained.adapters["adapter"].adapter
-    return Fixture(title, known, trained.backbone, trained.knowledge, new, trained_adapter)
+    return Fixture(title, known, trainer.backbone, trainer.knowledge, new, trained.adapter)
+
+
+@lru_cache(maxsize=16)
+def train_fixture_backbone(
+    name: str,
+    backbone: BackboneConfig,
+    part: type[Backbone],  # noqa: ARG001 (another class of the same name is trained anew)
+    cross_fit: bool,
+) -> AdapterTrainer:
+    """Train a backbone once for all adapters that are checked in this process."""
+    table = TABLES[name]()
+    known = table.with_features(table.features[:-6])
+    recipe = Recipe(
+        backbone=backbone,
+        pretraining=PretrainingConfig(epochs=2),
+        metatraining=MetaTrainingConfig(epochs=1),
+    )
+    train_features, meta_features = split_features(known, None, 0)
+    quiet = Reporter(quiet=True)
+    return prepare(
+        known, train_features, meta_features, recipe, cross_fit, reporter=quiet, checkpoint=lambda _: None
+    )
 
 
 def require(fulfilled: bool, rule: str, where: str) -> None:
@@ -155,7 +167,7 @@ def check_adapter(adapter: str | type[Adapter] | AdapterConfig) -> tuple[str, ..
     Examples
     --------
     >>> check_adapter("mean")
-    ()
+    ('supports_weights',)
     >>> check_adapter("bayes")
     ('gives_uncertainty', 'streaming', 'adapts_one', 'sharded', 'explainable', 'supports_weights')
     """
