@@ -163,7 +163,10 @@ BENCHMARK = ("benchmark", "{f}/nowhere.csv", "--out", "{f}/x")
         ),
         ([*EARLY, "{f}/x", "--backbone", "pvea"], "unknown backbone 'pvea'; did you mean 'pvae'?"),
         ([*EARLY, "{f}/x", "--adapter", "chnn"], "unknown method 'chnn'; did you mean 'chn'?"),
-        ([*EARLY, "{f}/x", "--kind", "ratng"], "'ratng' is not a kind (binary, rating, real, count, amount)"),
+        (
+            [*EARLY, "{f}/x", "--kind", "ratng"],
+            "'ratng' is not a kind (binary, rating, real, count, amount, ",
+        ),
         ([*EARLY, "{f}/x", "--duplicates", "first"], "duplicates must be one of error, last, mean"),
         (
             [*EARLY, "{f}/x", "--metadata-type", "year"],

@@ -69,11 +69,11 @@ OPTIONS: list[tuple[str, list[str], str]] = [
     (
         "duplicates",
         ["long.csv", "--duplicates", "first"],
-        "duplicates must be one of error, last, mean; got 'first'",
+        "duplicates must be one of error, last, mean, sum; got 'first'",
     ),
     ("twice", ["twice.csv"], "correct the data or use --duplicates last or --duplicates mean"),
     ("twice in two spellings", ["twice.csv"], "(row 'u1' is written as 'u1' and 'u1 ')"),
-    ("kind", ["long.csv", "--kind", "ratng"], "'ratng' is not a kind (binary, rating, real, count, amount)"),
+    ("kind", ["long.csv", "--kind", "ratng"], "'ratng' is not a kind (binary, rating, real, count, amount, "),
     ("kind of a feature", ["long.csv", "--kind", "f1=ratng"], "'ratng' is not a kind"),
     ("kind of no feature", ["long.csv", "--kind", "=real"], "--kind must be KIND or FEATURE=KIND"),
     ("no kind of a feature", ["long.csv", "--kind", "f1="], "--kind must be KIND or FEATURE=KIND"),

@@ -160,7 +160,7 @@ def no_mappings() -> Iterator[Case]:
 # --- kinds and metadata of a new feature --------------------------------------------------------------
 
 NO_KINDS: dict[str, tuple[Any, str]] = {
-    "misspelled": ("ratng:1:5", "'ratng:1:5' is not a kind (binary, rating, real, count, amount)"),
+    "misspelled": ("ratng:1:5", "'ratng:1:5' is not a kind (binary, rating, real, count, amount, click)"),
     "word": ("stars", "'stars' is not a kind"),
     "empty": ("", "'' is not a kind"),
     "one limit": ("rating:1", "write binary, rating:LOW:HIGH or real:CENTER:SCALE"),

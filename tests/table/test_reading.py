@@ -501,5 +501,5 @@ def test_contradictory_duplicates():
     table = Table.read(data, duplicates="mean")
     assert table.observations_of("x") == {"a": 2.0, "b": 5.0}
     assert any("2 of them contradictory (duplicates='mean')" in note for note in table.notes)
-    with pytest.raises(InputError, match="duplicates must be one of error, last, mean; got 'first'"):
+    with pytest.raises(InputError, match="duplicates must be one of error, last, mean, sum; got 'first'"):
         Table.read(data, duplicates="first")

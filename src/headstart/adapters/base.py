@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, NamedTuple, NoReturn, Self
@@ -53,6 +54,7 @@ class OneContext(NamedTuple):
     noise: Array | None  # (n,)
     variance: Array | None  # (n, width)
     weights: Array | None = None  # (n,): weights of the observations; None: all 1
+    exposure: float = math.nan  # of a click feature; NaN: estimated from its observations
 
     @property
     def shots(self) -> Any:
@@ -80,6 +82,7 @@ class Adapter(nn.Module, ABC):
     ``sharded``          ``adapt_sharded``: the rows are distributed over several processes
     ``explainable``      ``metadata_effects``, ``metadata_gains``: the influence of each metadata column
     ``supports_weights`` no further method: ``adapt`` reads the weights of observations
+    ``supports_clicks``  no further method: ``adapt`` reads cells without a click as weak zeros
     ``blend_partner``    ``set_blend_shares``: heads are a mixture with those of another adapter
     ==================== ===============================================================================
     """
@@ -93,6 +96,7 @@ class Adapter(nn.Module, ABC):
     sharded: ClassVar[bool] = False  # whether several processes can compute heads together
     explainable: ClassVar[bool] = False  # whether the influence of metadata can be computed
     supports_weights: ClassVar[bool] = False  # whether ``adapt`` reads weights of observations
+    supports_clicks: ClassVar[bool] = False  # whether ``adapt`` reads cells without a click as weak zeros
     # Whether metadata can have texts and images (``Knowledge.structures``): by networks, or as it reads none.
     accepts_structures: ClassVar[bool] = False
     reads_code: ClassVar[bool] = True  # whether heads depend on the codes of rows

@@ -15,7 +15,7 @@ from headstart.adapters.base import Adapter, AdapterConfig, register_adapter
 from headstart.core.devices import CPU, move
 from headstart.core.types import FeatureBatch, Heads, Knowledge, RowStates
 from headstart.errors import InputError
-from headstart.table.kinds import KindType
+from headstart.table.kinds import VALUE_TYPES
 
 _MIDDLE = (0.5, 0.5, 0.0)  # the middle of each kind's scale: the mean of kinds without observations
 
@@ -24,8 +24,8 @@ def kind_means(knowledge: Knowledge) -> Tensor:
     """Compute the mean of all observed values of each kind, on the models' scale: (kinds,), float64."""
     cells = knowledge.cells
     kinds = knowledge.kinds[cells.index]
-    counts = torch.bincount(kinds, weights=cells.weights, minlength=len(KindType))
-    totals = torch.bincount(kinds, weights=cells.weighted(cells.values.double()), minlength=len(KindType))
+    counts = torch.bincount(kinds, weights=cells.weights, minlength=VALUE_TYPES)
+    totals = torch.bincount(kinds, weights=cells.weighted(cells.values.double()), minlength=VALUE_TYPES)
     middle = torch.tensor(_MIDDLE, dtype=torch.float64)
     return torch.where(counts > 0, totals / torch.where(counts > 0, counts, 1), middle)
 
@@ -160,7 +160,7 @@ class MeanOfContext(Adapter):
     def __init__(self, config: MeanConfig, knowledge: Knowledge) -> None:
         super().__init__(config, knowledge)
         self.means: Tensor  # the mean value of each kind
-        self.register_buffer("means", torch.zeros(len(KindType), dtype=torch.float64))
+        self.register_buffer("means", torch.zeros(VALUE_TYPES, dtype=torch.float64))
 
     def prepare(self) -> None:
         """Compute the mean value of each kind."""
@@ -192,13 +192,13 @@ class MeanHead(Adapter):
         super().__init__(config, knowledge)
         heads = knowledge.heads.weight
         self.weight: Tensor
-        self.register_buffer("weight", heads.new_zeros(len(KindType), heads.shape[1]))
+        self.register_buffer("weight", heads.new_zeros(VALUE_TYPES, heads.shape[1]))
         self.bias: Tensor
-        self.register_buffer("bias", heads.new_zeros(len(KindType)))
+        self.register_buffer("bias", heads.new_zeros(VALUE_TYPES))
 
     def prepare(self) -> None:
         """Average the heads of each kind."""
-        kinds = torch.arange(len(KindType))
+        kinds = torch.arange(VALUE_TYPES)
         middle = constant_heads(kind_means(self.knowledge), kinds, self.knowledge)
         heads = pooled_heads(kinds[:, None] == self.knowledge.kinds, middle, self.knowledge)
         self.weight.copy_(heads.weight)
@@ -230,7 +230,7 @@ class MeanHeadMatching(Adapter):
     def __init__(self, config: MeanHeadMatchingConfig, knowledge: Knowledge) -> None:
         super().__init__(config, knowledge)
         self.means: Tensor  # the mean value of each kind
-        self.register_buffer("means", torch.zeros(len(KindType), dtype=torch.float64))
+        self.register_buffer("means", torch.zeros(VALUE_TYPES, dtype=torch.float64))
         self.is_category: Tensor  # which columns of the encoded metadata are categories
         self.register_buffer("is_category", torch.zeros(knowledge.metadata.shape[1], dtype=torch.bool))
 
@@ -296,7 +296,7 @@ class NearestHeads(Adapter):
         super().__init__(config, knowledge)
         features = len(knowledge.kinds)
         self.kind_means: Tensor
-        self.register_buffer("kind_means", torch.zeros(len(KindType), dtype=torch.float64))
+        self.register_buffer("kind_means", torch.zeros(VALUE_TYPES, dtype=torch.float64))
         self.means: Tensor  # (features,): the mean of each feature's values
         self.register_buffer("means", torch.zeros(features, dtype=torch.float64))
         self.squares: Tensor  # (features,): the sum of each feature's squared deviations from its mean

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from headstart.adapters.base import Adapter, AdapterConfig, OneContext, Reduce, register_adapter
 from headstart.adapters.head_prior import HeadPrior, ReferenceFeatures, mean_squared_weights
 from headstart.adapters.unknown_scale import ScalePrior, infer_scales
+from headstart.core.clicks import estimate_exposure, weigh_click_values, weigh_clicks
 from headstart.core.networks import Layers, apply_layers, copy_layers, mlp
 from headstart.core.types import FeatureBatch, Heads, Knowledge, OneHead, OneState, RowStates
 from headstart.linalg.array_ops import Array
@@ -187,7 +188,8 @@ class ClosedFormAdapter(Adapter):
         root, none = self.prior.root(self.dtype), batch.kinds[:0]
         heads, order = [self._heads(prior_mean[:0], root.expand(0, -1, -1), none)], [none]  # for no features
         squashed = self.knowledge.likelihood.squashes(batch.kinds)
-        forms = squashed + 2 * (batch.kinds == KindType.BINARY) + 4 * unscaled
+        clicks = batch.kinds == KindType.CLICK
+        forms = squashed + 2 * (batch.kinds == KindType.BINARY) + 4 * unscaled + 8 * clicks
         for group in blocks(shots, self.prior.size, forms, None if reduce is None else _SHARDED_BUDGET):
             part = batch.take(group)
             order.append(group)
@@ -205,10 +207,12 @@ class ClosedFormAdapter(Adapter):
         """Condition the prior on contexts behind an identity link."""
         means, roots, shares = self._priors(prior_mean, batch, root)
         many = len(batch) == 1 or int(batch.shots.max()) >= self.prior.size
-        if reduce is not None or (many and not self.training):
+        clicks = self._has_clicks(batch)
+        if reduce is not None or clicks or (many and not self.training):
             sums = self._sums(batch, states)
             if reduce is not None:
                 sums = unpack_sums(reduce(sums.pack()), self.prior.size)
+            sums = self._add_zeros(sums, batch) if clicks else sums
             return mix(condition_on_sums(sums, means, roots), shares, sums.counts)
         cells = batch.cells
         rows = pad_rows(states.activation, cells).to(root.dtype)
@@ -216,6 +220,17 @@ class ClosedFormAdapter(Adapter):
         weights = pad(cells.weighted(1 / self._noise(states, batch).to(root.dtype)), cells)
         posterior = condition_on_rows(rows, values, weights, means, roots)
         return mix(posterior, shares, cells.weighted_counts.to(root.dtype))
+
+    @staticmethod
+    def _has_clicks(batch: FeatureBatch) -> bool:
+        return bool((batch.kinds == KindType.CLICK).any())
+
+    def _add_zeros(self, sums: ContextSums, batch: FeatureBatch) -> ContextSums:
+        """Add the zeros of click features, weighted by their exposure."""
+        zeros = cast(Tensor, self.prior.zeros)
+        weights = self.prior.exposure(batch, sums.counts) / self.prior.noise(batch.kinds).double()
+        weights = torch.where(batch.kinds == KindType.CLICK, weights, 0.0)
+        return sums._replace(total=sums.total + weights[:, None, None] * zeros)
 
     def _classify(
         self, batch: FeatureBatch, states: RowStates, prior_mean: Tensor, root: Tensor, reduce: Reduce | None
@@ -319,11 +334,14 @@ class ClosedFormAdapter(Adapter):
         sums = unpack_sums(packed, size)
         prior_mean = self.prior_mean(batch, context_sums).to(evidence.dtype)
         means, roots, shares = self._priors(prior_mean, batch, self.prior.root(evidence.dtype))
+        if self._has_clicks(batch):
+            sums = self._add_zeros(sums, batch)
         mean, covariance = mix(condition_on_sums(sums, means, roots), shares, sums.counts)
         return self._heads(mean, covariance, batch.kinds)
 
     def _sums(self, batch: FeatureBatch, states: RowStates) -> ContextSums:
         """Compute the sums over each context in double precision."""
+        batch = batch.observing(weigh_clicks(batch.cells, batch.kinds, by_line=True))
         weights = batch.cells.weighted(1 / self._noise(states, batch).double())
         return sum_contexts(batch.cells, states.activation, weights)
 
@@ -356,6 +374,9 @@ class ClosedFormAdapter(Adapter):
         noise = np.full(len(values), usual) if context.noise is None else usual * context.noise
         if context.variance is not None:
             noise = noise + context.variance @ constants.mean_squares
+        if context.kind == KindType.CLICK:
+            values, weights = weigh_click_values(values, context.weights, context.kind)
+            context = context._replace(values=values, weights=weights)
         if context.kind == KindType.BINARY:
             return self._classify_one(context, probit_scale(noise.astype(np.float64)), start)
         scale = 1 / np.sqrt(noise, dtype=np.float64)
@@ -369,6 +390,12 @@ class ClosedFormAdapter(Adapter):
     def _regress_one(self, context: OneContext, sums: ContextSums) -> OneHead:
         """Condition the prior of one head on the sums of its context, behind an identity link."""
         means, constants = self._one_prior_means(context), self._constants
+        if context.kind == KindType.CLICK and constants.zeros is not None:
+            exposure = context.exposure
+            if math.isnan(exposure):
+                exposure = estimate_exposure(sums.counts, constants.usual_clicks)
+            weight = exposure / constants.noise[context.kind]
+            sums = sums._replace(total=sums.total + weight * constants.zeros)
         posterior = condition_on_sums(sums, means[: len(constants.roots)], constants.roots)
         return self._one_head(context.kind, *mix(posterior, constants.shares, sums.counts))
 
@@ -443,6 +470,8 @@ class _Constants(NamedTuple):
     mean_squares: Array  # (width,), in single precision as the variances that it multiplies
     row_noise: Layers  # of the network for the noise of a row
     code_variance_weight: Array  # (code,)
+    zeros: Array | None  # (size, size): of click features; None without clicks
+    usual_clicks: float  # of a click feature
 
     @classmethod
     @torch.no_grad()
@@ -463,6 +492,8 @@ class _Constants(NamedTuple):
                 for weight, bias in copy_layers(adapter.row_noise)
             ),
             adapter.doubt.clamp(min=0).double().numpy(),
+            None if prior.zeros is None else prior.zeros.numpy(),
+            1.0 if prior.usual_clicks is None else float(prior.usual_clicks),
         )
 
 
@@ -486,6 +517,7 @@ class BayesHead(ClosedFormAdapter):
 
     config_type: ClassVar[type[AdapterConfig]] = BayesConfig
     reads_code: ClassVar[bool] = False
+    supports_clicks: ClassVar[bool] = True
 
     def __init__(self, config: BayesConfig, knowledge: Knowledge) -> None:
         super().__init__(config, knowledge)

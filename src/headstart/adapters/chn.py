@@ -16,7 +16,7 @@ from headstart.core.types import FeatureBatch, Heads, Knowledge, NetworkHeads, R
 from headstart.linalg.packed import append_one
 from headstart.linalg.ragged import segment_max, segment_softmax, segment_sum
 from headstart.table.cells import Cells
-from headstart.table.kinds import KindType
+from headstart.table.kinds import VALUE_TYPES
 
 _MAX_CACHED = 2**25  # numbers of all rows cached between calls: 128 MiB
 
@@ -113,7 +113,7 @@ class ContextualHypernetwork(Adapter):
         if any(knowledge.structures):
             self.reader = MetadataReader(knowledge.widths, knowledge.structures, config.metadata_embedding)
             columns = self.reader.width
-        columns += len(KindType) * self.encodes_kind
+        columns += VALUE_TYPES * self.encodes_kind
         self.h = mlp([columns, *config.metadata_layers, config.metadata_encoding]) if columns else None
         described = config.metadata_encoding if columns else 0
         self.net = mlp([config.encoding + described, *config.parameter_layers, sum(self._sizes(width))])
@@ -228,6 +228,6 @@ class ContextualHypernetwork(Adapter):
             return batch.metadata[:, :0]
         inputs = batch.metadata if self.reader is None else self.reader(batch.metadata)
         if self.encodes_kind:
-            inputs = torch.cat([inputs, F.one_hot(batch.kinds, len(KindType)).to(inputs.dtype)], dim=1)
+            inputs = torch.cat([inputs, F.one_hot(batch.kinds, VALUE_TYPES).to(inputs.dtype)], dim=1)
         described: Tensor = self.h(inputs)
         return described

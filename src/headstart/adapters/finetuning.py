@@ -23,7 +23,7 @@ from headstart.adapters.baselines import RandomConfig, RandomHead, split_by_work
 from headstart.core.likelihood import Likelihood
 from headstart.core.types import FeatureBatch, Heads, Knowledge, RowStates
 from headstart.linalg.ragged import pad
-from headstart.table.kinds import KindType
+from headstart.table.kinds import VALUE_TYPES
 
 _BETAS, _EPSILON = (0.9, 0.999), 1e-8  # of Adam, as in the paper
 
@@ -231,8 +231,8 @@ class MAML(Adapter):
     def __init__(self, config: MAMLConfig, knowledge: Knowledge) -> None:
         super().__init__(config, knowledge)
         heads = knowledge.heads.weight
-        self.weight = nn.Parameter(heads.new_zeros(len(KindType), heads.shape[1]))  # (kinds, width)
-        self.bias = nn.Parameter(heads.new_zeros(len(KindType)))
+        self.weight = nn.Parameter(heads.new_zeros(VALUE_TYPES, heads.shape[1]))  # (kinds, width)
+        self.bias = nn.Parameter(heads.new_zeros(VALUE_TYPES))
 
     @torch.no_grad()
     def prepare(self) -> None:

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from headstart.core.clicks import ZERO_WEIGHT, estimate_exposure, is_click, usual_count, weigh_clicks
 from headstart.core.networks import initial_tensor
-from headstart.core.types import Description, FeatureBatch, Heads, Knowledge, add_cubic_terms
+from headstart.core.types import Description, FeatureBatch, Heads, Knowledge, RowStates, add_cubic_terms
 from headstart.linalg.array_ops import A, Array
 from headstart.linalg.packed import append_one, positive, squares, triangle_indices, unpack
 from headstart.linalg.ragged import column_sums, line_blocks, sampled_products
@@ -25,7 +26,7 @@ from headstart.linalg.row_sharded import (
     global_sum,
     second_moment,
 )
-from headstart.table.kinds import KindType
+from headstart.table.kinds import VALUE_TYPES, KindType
 
 _PRIOR_SHARE, _PRIOR_FEATURES = 0.25, 10.0  # prior mean and pseudo-count of ``p_uninformative``
 
@@ -123,6 +124,34 @@ def activation_metric(knowledge: Knowledge) -> Tensor:
     return metric
 
 
+def click_zeros(states: RowStates) -> Tensor:
+    """Return α·Σ e·E[(d, 1)(d, 1)ᵀ] over all rows, the zeros of an exposed click feature: (size, size)."""
+    rows = append_one(states.activation.double())
+    exposure = torch.ones_like(rows[:, 0]) if states.exposure is None else states.exposure.double()
+    zeros = rows.T @ (exposure[:, None] * rows)
+    if states.variance is not None:
+        zeros[:-1, :-1] += torch.diag(exposure @ states.variance.double())
+    return ZERO_WEIGHT * global_sum(zeros)
+
+
+def usual_feature_clicks(knowledge: Knowledge) -> Tensor:
+    """Return the usual number of clicks of a feature, weighted by confidence: ()."""
+    cells = weigh_clicks(knowledge.cells, knowledge.kinds)
+    counts = global_sum(torch.bincount(cells.index, cells.weights, minlength=cells.width).double())
+    return usual_count(counts[is_click(knowledge.kinds)], shared=False)
+
+
+def click_noise(knowledge: Knowledge) -> float:
+    """Return the variance of a click: the share of clicks in the weights of the cells of a usual feature.
+
+    Clicks arrive as a Poisson process, so the variance of the sum Σ d over the clicks of a feature is Σ d·dᵀ
+    over its clicks. In the regression it is the variance of a click times the sum over clicks and zeros.
+    """
+    usual = float(usual_feature_clicks(knowledge))
+    zeros = ZERO_WEIGHT * global_count(len(knowledge.states))
+    return usual / (usual + zeros)
+
+
 def empirical_noise(knowledge: Knowledge) -> Tensor:
     """Estimate the variance of observations of each kind around the backbone's predictions: (kinds,).
 
@@ -139,8 +168,11 @@ def empirical_noise(knowledge: Knowledge) -> Tensor:
             squared = squared + torch.bincount(features, errors.double(), minlength=len(kinds))
             counts = counts + torch.bincount(features, minlength=len(kinds))
         squared, counts = global_sum(squared), global_sum(counts.double())
-    noise = torch.tensor([_BINARY_NOISE, knowledge.likelihood.config.output_variance, 1.0])
-    for kind in set(KindType) - {KindType.BINARY}:
+    variances = [_BINARY_NOISE, knowledge.likelihood.config.output_variance, 1.0]
+    if bool(is_click(knowledge.kinds).any()):
+        variances.append(click_noise(knowledge))
+    noise = torch.tensor(variances)
+    for kind in (KindType.RATING, KindType.REAL):
         of_kind = kinds == kind
         if float(counts[of_kind].sum()) > 0:
             noise[kind] = (squared[of_kind].sum() / counts[of_kind].sum()).clamp(min=1e-6)
@@ -241,6 +273,7 @@ class HeadPrior(nn.Module):
         metadata = knowledge.metadata
         self.learned = learned
         self.size = knowledge.states.activation.shape[1] + learned + 1
+        self.types = VALUE_TYPES + bool(is_click(knowledge.kinds).any())  # the number of types of kinds
         # In a table of several kinds, the kind of a feature is as informative as metadata.
         self.encodes_kind = bool((knowledge.kinds != knowledge.kinds[:1]).any())
         self.bends: Tensor  # a mask of the metadata columns with cubic terms
@@ -249,7 +282,7 @@ class HeadPrior(nn.Module):
         self.base = nn.Parameter(torch.zeros(columns, self.size))
         self.root_diagonal = nn.Parameter(torch.zeros(self.size))  # logarithms
         self.root_lower = nn.Parameter(torch.zeros(self.size, self.size))
-        self.log_noise = nn.Parameter(torch.zeros(len(KindType)))
+        self.log_noise = nn.Parameter(torch.zeros(self.types))
         # The prior without metadata, for features whose metadata are uninformative.
         self.plain_mean: Tensor
         self.register_buffer("plain_mean", torch.zeros(self.size))
@@ -263,6 +296,12 @@ class HeadPrior(nn.Module):
         self.register_buffer("known_means", initial_tensor(lambda: torch.zeros(sizes), *sizes))
         self.gains: Tensor  # the fraction of the error of predicted heads that each metadata column explains
         self.register_buffer("gains", torch.zeros(len(knowledge.widths)))
+        clicks = bool(is_click(knowledge.kinds).any())
+        self.zeros: Tensor | None  # (size, size): see ``click_zeros``; None without clicks
+        zeros = torch.zeros(self.size, self.size, dtype=torch.float64) if clicks else None
+        self.register_buffer("zeros", zeros)
+        self.usual_clicks: Tensor | None  # (): of a known click feature
+        self.register_buffer("usual_clicks", torch.ones((), dtype=torch.float64) if clicks else None)
         # (features, size): leave-one-out predictions minus fitted values, used in training only.
         self.corrections: Tensor
         self.register_buffer("corrections", torch.zeros(0, self.size), persistent=False)
@@ -275,9 +314,10 @@ class HeadPrior(nn.Module):
         self.bends.copy_(description.nonlinear_columns())
         description = description.with_cubic_terms(self.bends)
         if self.encodes_kind:
-            one_hot = nn.functional.one_hot(knowledge.kinds, len(KindType))
+            one_hot = nn.functional.one_hot(knowledge.kinds, self.types)
             description = description.with_group(one_hot.to(description.numbers.dtype))
         counts = knowledge.count_shots()
+        self._prepare_clicks(knowledge)
         prior = empirical_prior(knowledge, heads, description, counts)
         self.base.copy_(self._pad_learned(torch.cat([prior.matrix, prior.constant[None]])))
         fitted = self.describe(knowledge.metadata, knowledge.kinds) @ self.base
@@ -299,6 +339,23 @@ class HeadPrior(nn.Module):
         self.plain_mean.copy_(self._pad_learned(plain.constant[None])[0])
         self.plain_root.copy_(self._covariance_root(plain.covariance, most_frequent))
 
+    def _prepare_clicks(self, knowledge: Knowledge) -> None:
+        """Sum the second moments of all rows, for the zeros of click features, and count usual clicks."""
+        if self.zeros is None or self.usual_clicks is None:
+            return
+        zeros = self._pad_learned(click_zeros(knowledge.states))
+        self.zeros.copy_(self._pad_learned(zeros.T.contiguous()).T)
+        self.usual_clicks.copy_(usual_feature_clicks(knowledge))
+
+    def exposure(self, batch: FeatureBatch, counts: Tensor) -> Tensor:
+        """Return the exposure of each click feature, given its ``counts`` of clicks: (features,)."""
+        usual = torch.ones((), dtype=torch.float64) if self.usual_clicks is None else self.usual_clicks
+        estimated = estimate_exposure(counts.double(), usual)
+        if batch.exposure is not None:
+            estimated = torch.where(batch.exposure.isnan(), estimated, batch.exposure)
+        known = torch.zeros_like(estimated, dtype=torch.bool) if batch.known is None else batch.known >= 0
+        return torch.where(known, 1.0, estimated)
+
     @property
     def uses_metadata(self) -> bool:
         """Whether the prior mean depends on any metadata column or on the kind."""
@@ -313,11 +370,11 @@ class HeadPrior(nn.Module):
         if isinstance(metadata, np.ndarray):
             parts: list[Array] = [add_cubic_terms(metadata, self.bends.numpy())]
             if self.encodes_kind:
-                parts.append((np.arange(len(KindType)) == kinds).astype(metadata.dtype))
+                parts.append((np.arange(self.types) == kinds).astype(metadata.dtype))
             return np.concatenate([*parts, np.ones(1, metadata.dtype)])
         columns: list[Tensor] = [add_cubic_terms(metadata, self.bends)]
         if self.encodes_kind:
-            columns.append(nn.functional.one_hot(kinds, len(KindType)).to(metadata.dtype))
+            columns.append(nn.functional.one_hot(kinds, self.types).to(metadata.dtype))
         return torch.cat([*columns, metadata.new_ones(len(metadata), 1)], dim=1)
 
     def one_means(self, metadata: Array, kind: int, known: int) -> Array:

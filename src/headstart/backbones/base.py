@@ -53,6 +53,7 @@ class Backbone(nn.Module, ABC):
     reads_single_rows: ClassVar[bool] = False  # state_of_one: states_by for one row in numpy
     explainable: ClassVar[bool] = False  # row_parts: a row's activation as a sum over its observations
     sharded: ClassVar[bool] = False  # training by several processes, each with some of the rows
+    supports_clicks: ClassVar[bool] = False  # cells without a click are read as weak zeros
     supports_weights: ClassVar[bool] = False  # reads Cells.weights: old observations count less
     config: BackboneConfig
     weight: nn.Parameter  # (features, width): the heads' w

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
@@ -24,19 +25,21 @@ from headstart.backbones.row_posterior import (
     RowBatch,
     RowPosterior,
     SingleRow,
+    Zeros,
     count_passes,
     row_contributions,
     row_posterior,
 )
 from headstart.backbones.signature import Signature
+from headstart.core.clicks import ZERO_WEIGHT, count_clicks, estimate_exposure, is_click
 from headstart.core.likelihood import LikelihoodConfig
 from headstart.core.networks import initial_tensor
 from headstart.core.types import Description, Heads, OneRow, OneState, RowBelief, RowParts, RowStates
 from headstart.linalg.array_ops import Array, namespace
-from headstart.linalg.packed import inverse, pack, squares
+from headstart.linalg.packed import inverse, pack, squares, unpack
 from headstart.linalg.ragged import blocks
 from headstart.table.cells import Cells
-from headstart.table.kinds import KindType
+from headstart.table.kinds import VALUE_TYPES, KindType
 
 _LARGE = 20_000  # features from which the default factorisation is smaller, to save memory
 
@@ -68,7 +71,7 @@ class FactorisationConfig(BackboneConfig):
         most = 32 if features < _LARGE else 16
         by_choice = self.observed_by_choice
         if by_choice is None:
-            by_choice = not bool((kinds == KindType.BINARY).all())
+            by_choice = not bool(((kinds == KindType.BINARY) | is_click(kinds)).all())
         signature = self.signature
         if signature is None:
             signature = min(most, features // 4) if by_choice else 0
@@ -95,6 +98,7 @@ class Factorisation(Backbone):
     explainable: ClassVar[bool] = True
     sharded: ClassVar[bool] = True
     supports_weights: ClassVar[bool] = True
+    supports_clicks: ClassVar[bool] = True
     config: FactorisationConfig
 
     def __init__(self, config: FactorisationConfig, kinds: Tensor, grid: Tensor) -> None:
@@ -116,9 +120,15 @@ class Factorisation(Backbone):
         self.row_covariance: Tensor  # (latent, latent): of the prior of a row's factors
         self.register_buffer("row_covariance", torch.eye(self.latent))
         self.precision: Tensor  # (kinds,): of an observation
-        self.register_buffer("precision", torch.tensor([1.0, 16.0, 1.0]))
+        clicks = bool(is_click(kinds).any())
+        self.register_buffer("precision", torch.tensor([1.0, 16.0, 1.0, 16.0][: VALUE_TYPES + clicks]))
         self.relative_precision: Tensor  # (features,): of a feature's observations, relative to its kind's
         self.register_buffer("relative_precision", torch.ones(features))
+        # The zeros of clicks after training, and the usual number of a row's clicks; None without clicks.
+        self.zero_moments: Tensor | None
+        self.usual_clicks: Tensor | None
+        self.register_buffer("zero_moments", torch.zeros_like(spread) if clicks else None)
+        self.register_buffer("usual_clicks", torch.ones((), dtype=torch.float64) if clicks else None)
         self._row_passes: int | None = None
         self._cached_prior: tuple[Tensor, int, tuple[Array, Array]] | None = None
 
@@ -155,15 +165,19 @@ class Factorisation(Backbone):
 
     def head_moments(self) -> HeadMoments:
         """Return the moments of the backbone's own heads."""
-        stacked = self.stacked_heads()
-        return HeadMoments(stacked, self.spread + squares(stacked), self.kinds, self.observation_precision)
+        stacked, zeros = self.stacked_heads(), None
+        second, precision = self.spread + squares(stacked), self.observation_precision
+        if self.usual_clicks is not None:
+            weights = torch.where(is_click(self.kinds), precision, 0.0)
+            zeros = Zeros(ZERO_WEIGHT * weights @ second, self.usual_clicks)
+        return HeadMoments(stacked, second, self.kinds, precision, zeros)
 
     # -- rows -------------------------------------------------------------------------------------
 
     def batch_states(self, cells: Cells) -> RowStates:
         """Compute the states of rows; the activation is the posterior mean of the factors."""
         signature = self.signature(cells)
-        return self._states(self.row_posterior(cells, signature), signature)
+        return self._states(self.row_posterior(cells, signature), signature, cells, self.kinds)
 
     def row_posterior(self, cells: Cells, signature: Tensor | None = None) -> RowPosterior:
         """Compute the posteriors of rows' factors given the backbone's own heads."""
@@ -199,14 +213,15 @@ class Factorisation(Backbone):
             return self._state_by(cells, known, heads.take(cells.index), kinds[cells.index], belief)
         if not len(cells):
             return self.batch_states(known)
-        moments = HeadMoments.of(heads, kinds)
+        moments = HeadMoments.of(heads, kinds, self.trained_zeros)
         parts, order = [], []
         for group in blocks(cells.counts, moments.second.shape[1], budget=_NUMBERS_AT_ONCE):
             signature = self.signature(known.take(group)).double()
             prior = self.row_prior(signature, None if belief is None else belief.take(group))
             rows = PaddedRows(cells.take(group), moments)
             posterior = row_posterior(rows, prior, self.row_passes, noisy=self.noisy_rows)
-            parts.append(self._states(posterior, signature).to(self.weight.dtype))
+            states = self._states(posterior, signature, cells.take(group), kinds)
+            parts.append(states.to(self.weight.dtype))
             order.append(group)
         return RowStates.concatenate(parts).take(torch.argsort(torch.cat(order)))
 
@@ -235,8 +250,14 @@ class Factorisation(Backbone):
             prior = FactorPrior(mean, *self._numpy_prior())
         else:
             prior = FactorPrior(mean + belief[0], *_numpy_prior(torch.from_numpy(belief[1])))
-        posterior = row_posterior(SingleRow(row), prior, self.row_passes, noisy=self.noisy_rows)
-        return OneState(*self._state_parts(posterior, signature))
+        rows = SingleRow(row, self._numpy_zeros)
+        posterior = row_posterior(rows, prior, self.row_passes, noisy=self.noisy_rows)
+        state = OneState(*self._state_parts(posterior, signature))
+        if self._numpy_zeros is None:
+            return state
+        return state._replace(
+            exposure=float(estimate_exposure(is_click(row.kinds).sum(), self._numpy_zeros[1]))
+        )
 
     def _numpy_prior(self) -> tuple[Array, Array]:
         """Return covariance and precision of the rows' prior in numpy, computed once."""
@@ -245,9 +266,32 @@ class Factorisation(Backbone):
             self._cached_prior = cached = (covariance, covariance._version, _numpy_prior(covariance))
         return cached[2]
 
-    def _states(self, posterior: RowPosterior, signature: Tensor) -> RowStates:
-        """Assemble the states of rows from their posteriors."""
-        return RowStates(*self._state_parts(posterior, signature))
+    def keep_zeros(self) -> None:
+        """Keep the zeros of clicks given the present heads, for the states of rows after training."""
+        zeros = self.head_moments().zeros
+        if self.zero_moments is not None and zeros is not None:
+            self.zero_moments.copy_(zeros.moments)
+
+    @property
+    def trained_zeros(self) -> Zeros | None:
+        """The zeros of clicks at the end of training; None without clicks."""
+        if self.zero_moments is None or self.usual_clicks is None:
+            return None
+        return Zeros(self.zero_moments, self.usual_clicks)
+
+    @cached_property
+    def _numpy_zeros(self) -> tuple[Array, float] | None:
+        """The zeros of clicks as a matrix in numpy, and the usual clicks, after training."""
+        zeros = self.trained_zeros
+        return None if zeros is None else (unpack(zeros.moments.double().numpy()), float(zeros.usual_clicks))
+
+    def _states(self, posterior: RowPosterior, signature: Tensor, cells: Cells, kinds: Tensor) -> RowStates:
+        """Assemble the states of rows from their posteriors; ``kinds`` (width,) are those of the features."""
+        states = RowStates(*self._state_parts(posterior, signature))
+        if self.usual_clicks is None:
+            return states
+        exposure = estimate_exposure(count_clicks(cells, kinds), self.usual_clicks)
+        return replace(states, exposure=exposure.to(states.code.dtype))
 
     def _state_parts(self, posterior: RowPosterior, signature: AnyArray) -> list[AnyArray]:
         """Return code, its standard deviation, activation and, if ``uncertain_rows``, noise and variance."""
@@ -259,7 +303,8 @@ class Factorisation(Backbone):
         code_std = xp.zeros_like(code)
         code_std[..., : self.latent] = std
         parts = [code, code_std, mean]
-        return [*parts, 1 / relative, variance] if self.config.uncertain_rows else parts
+        uncertain = self.config.uncertain_rows or self.usual_clicks is not None
+        return [*parts, 1 / relative, variance] if uncertain else parts
 
     @torch.no_grad()
     def row_parts(
@@ -273,7 +318,7 @@ class Factorisation(Backbone):
         choice = (signature @ self.row_map)[0].double() - usual
         metadata = torch.zeros_like(usual) if belief is None else belief.shift[0].double()
         contributions = row_contributions(
-            RowBatch(cells, HeadMoments.of(heads, kinds)),
+            RowBatch(cells, HeadMoments.of(heads, kinds, self.trained_zeros)),
             self.row_prior(signature, belief),
             self.row_passes,
             usual,

@@ -8,20 +8,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from headstart.backbones.factorisation import Factorisation
-from headstart.backbones.row_posterior import NOISE_SHOTS, RowBatch, RowPosterior, row_posterior
+from headstart.backbones.row_posterior import NOISE_SHOTS, RowBatch, RowPosterior, Zeros, row_posterior
+from headstart.core.clicks import ZERO_WEIGHT, count_clicks, estimate_exposure, is_click, usual_count
 from headstart.core.devices import move
 from headstart.core.types import Description
 from headstart.distributed import main_process_decides, process_group, run_in_each_process
 from headstart.errors import ModelFileError
 from headstart.files import explain_storage_error, pack_tensors, read_tensors, write_bytes
-from headstart.linalg.packed import append_one, inverse, pack, positive, solve, squares, unpack
+from headstart.linalg.packed import append_one, inverse, pack, positive, solve, squares, traces, unpack
 from headstart.linalg.ragged import (
     BUDGET,
     DENSE_FROM,
@@ -196,6 +197,14 @@ def _errors(batch: RowBatch, rows: RowPosterior) -> Iterator[tuple[int, float, f
         yield KindType.RATING, float(squared), float(batch.ratings.counts.double().sum())
     if not batch.weighs:
         return
+    clicks = is_click(batch.kinds)
+    if bool(clicks.any()):
+        mean, second = batch.outputs(rows)
+        counts = batch.aged(torch.ones_like(mean))[clicks]
+        squared = counts * (1 - 2 * mean + second)[clicks]
+        yield KindType.CLICK, float(squared.double().sum()), float(counts.double().sum())
+    if batch.moments.zeros is not None:
+        yield KindType.CLICK, *_squared_zeros(batch, rows)
     real = batch.kinds == KindType.REAL
     if bool(real.any()):
         mean, second = batch.outputs(rows)
@@ -205,12 +214,24 @@ def _errors(batch: RowBatch, rows: RowPosterior) -> Iterator[tuple[int, float, f
         yield KindType.REAL, float((weights * squared)[real].double().sum()), float(counts.double().sum())
 
 
+def _squared_zeros(batch: RowBatch, rows: RowPosterior) -> tuple[float, float]:
+    """Return Σ weight · E[(u·v + b)²] over the zeros of clicks, and the sum of the weights."""
+    moments, zeros = batch.moments, cast(Zeros, batch.moments.zeros)
+    exposure = estimate_exposure(count_clicks(batch.cells, moments.kinds), zeros.usual_clicks)
+    clicks = is_click(moments.kinds)
+    expected = traces(rows.moments(), zeros.moments.expand(len(rows.mean), -1)).double() @ exposure
+    # The zeros are weighted by the precision of clicks, which all click features share.
+    weight = float(ZERO_WEIGHT * exposure.sum() * clicks.sum())
+    return float(expected / moments.precision[clicks][0].double()), weight
+
+
 def sum_features(backbone: Factorisation, blocks: list[RowBlock], rows: RowPosterior) -> FeatureSums:
     """Compute the sums over the observations of each feature, for the update of heads."""
     moments, size = backbone.head_moments(), backbone.latent + 1
     total = torch.zeros(backbone.features, size * (size + 1) // 2)
     linear = torch.zeros(backbone.features, size)
     squares = torch.zeros(backbone.features, dtype=torch.float64)
+    exposed = torch.zeros_like(total[0])  # Σ exposure · E[(u, 1)(u, 1)ᵀ] over rows
     for block in blocks:
         now, batch = rows.at(block.rows), RowBatch(block.cells, moments)
         # The precision of a feature's ratings is applied to its sums.
@@ -219,7 +240,15 @@ def sum_features(backbone: Factorisation, blocks: list[RowBlock], rows: RowPoste
         block.back.add(linear, append_one(now.mean), values)
         squared = (weights * batch.values**2).double()
         squares += torch.bincount(batch.cells.index, squared, minlength=backbone.features)
-    return FeatureSums(global_sum(total), global_sum(linear), global_sum(squares))
+        if moments.zeros is not None:
+            clicks = count_clicks(block.cells, backbone.kinds)
+            exposure = estimate_exposure(clicks, moments.zeros.usual_clicks).to(total.dtype)
+            exposed += exposure @ now.moments()
+    sums = FeatureSums(global_sum(total), global_sum(linear), global_sum(squares))
+    if moments.zeros is not None:
+        weights = torch.where(is_click(backbone.kinds), ZERO_WEIGHT * moments.precision, 0.0)
+        sums.total.addr_(weights, global_sum(exposed))
+    return sums
 
 
 _ROW_TENSORS = ("mean", "spread", "relative_precision")
@@ -361,6 +390,10 @@ _MAX_RELATIVE_PRECISION = 1e4  # of a feature
 
 _MIN_VARIANCE = 1e-6  # of an observation, on the models' scale
 
+# The precision of clicks relative to the most likely one, which zeros dominate, as nearly all cells are. With
+# a higher precision more factors are kept, and rows are ranked better (measured on held-out rows).
+_CLICK_PRECISION = 2.0
+
 
 class FactorisationTraining:
     """Training of a factorisation, with the state that exists only during training.
@@ -433,6 +466,7 @@ class FactorisationTraining:
             self._update_head_prior(choosing=choosing)
             if turn == backbone.sweeps:
                 whiten(backbone)
+                backbone.keep_zeros()
             if progress is not None:
                 progress.keep(self, turn)
             yield error
@@ -465,6 +499,9 @@ class FactorisationTraining:
         """Initialise heads and rows by the means of rows and features, and small random factors."""
         backbone, cells = self.backbone, self.cells
         binary = backbone.kinds == KindType.BINARY
+        if backbone.usual_clicks is not None:
+            backbone.usual_clicks.copy_(usual_count(count_clicks(cells, backbone.kinds)))
+            cells = self._with_click_shares(cells)
         sums = feature_sums(cells, cells.values)
         feature_means = (sums / self.counts.clamp(min=1e-9)).to(backbone.bias.dtype)
         mean = global_mean(cells.values)
@@ -481,6 +518,15 @@ class FactorisationTraining:
         spread = pack(0.1 * torch.eye(self.latent)).repeat(len(row_means), 1)
         factors = torch.cat([row_means[:, None] / scale, others], 1)
         return RowPosterior(factors, spread, torch.ones(len(row_means)))
+
+    def _with_click_shares(self, cells: Cells) -> Cells:
+        """Return the cells with each click replaced by the usual output of its row and feature."""
+        rows, features = global_count(len(cells)), cells.width
+        by_feature = self.counts / (self.counts + ZERO_WEIGHT * rows)
+        by_row = cells.counts / (cells.counts + ZERO_WEIGHT * features)
+        clicks = is_click(self.backbone.kinds)[cells.index]
+        shares = by_feature[cells.index] * by_row[cells.lines] / by_row.mean().clamp(min=1e-9)
+        return replace(cells, values=torch.where(clicks, shares.to(cells.values.dtype), cells.values))
 
     # -- the updates of a sweep -------------------------------------------------------------------
 
@@ -522,7 +568,8 @@ class FactorisationTraining:
         error = 0.0
         for kind, (squared, count) in errors.items():
             variance = squared / count
-            self.backbone.precision[kind] = 1 / max(variance, _MIN_VARIANCE)
+            factor = _CLICK_PRECISION if kind == KindType.CLICK else 1.0
+            self.backbone.precision[kind] = factor / max(variance, _MIN_VARIANCE)
             error = max(variance, 0.0) ** 0.5
         return error
 

@@ -29,6 +29,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headstart.core.clicks import (
+    count_clicks,
+    estimate_exposure,
+    is_click,
+    weigh_click_values,
+    weigh_clicks,
+)
 from headstart.core.types import Heads, OneRow
 from headstart.linalg import packed
 from headstart.linalg.array_ops import Array, at_least, cholesky, cholesky_inverse, namespace
@@ -181,6 +188,13 @@ class RatingSums(NamedTuple):
 # -- observations -----------------------------------------------------------------------------------
 
 
+class Zeros(NamedTuple):
+    """Zeros of a row that has been shown all click features; see ``core.clicks``."""
+
+    moments: Tensor  # (packed,): Σ weight · E[(v, b)(v, b)ᵀ] over click features
+    usual_clicks: Tensor  # (): of a row, at which its exposure is 1
+
+
 @dataclass(frozen=True)
 class HeadMoments:
     """First and second moments of the heads of some features, with kinds and precisions."""
@@ -189,18 +203,27 @@ class HeadMoments:
     second: Tensor  # (features, packed): E[(v, b)(v, b)ᵀ]
     kinds: Tensor  # (features,)
     precision: Tensor  # (features,): of an observation that is not binary, at a row of average noise
+    zeros: Zeros | None = None  # None without clicks
 
     @classmethod
-    def of(cls, heads: Heads, kinds: Tensor) -> HeadMoments:
+    def of(cls, heads: Heads, kinds: Tensor, zeros: Zeros | None = None) -> HeadMoments:
         """Compute the moments of heads that have a covariance and a noise."""
         stacked = torch.cat([heads.weight, heads.bias[:, None]], dim=1)
         noise = torch.ones_like(heads.bias) if heads.noise is None else heads.noise
-        return cls(stacked, heads.packed_covariance + squares(stacked), kinds, 1 / noise)
+        return cls(stacked, heads.packed_covariance + squares(stacked), kinds, 1 / noise, zeros)
 
     @property
     def weighs(self) -> bool:
         """Whether the weight of any observation depends on its row, as for all kinds but ratings."""
         return _weighs(self.kinds)
+
+    def row_zeros(self, cells: Cells) -> Tensor | None:
+        """Return Σ weight · E[(v, b)(v, b)ᵀ] over the zeros of each row: (rows, packed), or None."""
+        if self.zeros is None:
+            return None
+        exposure = estimate_exposure(count_clicks(cells, self.kinds), self.zeros.usual_clicks)
+        zeros: Tensor = exposure[:, None].to(self.zeros.moments.dtype) * self.zeros.moments
+        return zeros
 
 
 class ObservedRows(ABC):
@@ -214,6 +237,7 @@ class ObservedRows(ABC):
     kinds: AnyArray  # (n,): of the features
     precision: AnyArray  # (n,): of an observation that is not binary, at a row of average noise
     weighs: bool  # whether the weight of any observation depends on its row
+    zeros: AnyArray | None = None  # Σ weight · E[(v, b)(v, b)ᵀ] over all zeros of a row's clicks
 
     @abstractmethod
     def sums(self, weights: AnyArray, values: AnyArray) -> tuple[AnyArray, AnyArray]:
@@ -266,7 +290,7 @@ class ObservedRows(ABC):
         if self.weighs:
             others = self.sums(*self.gaussian_terms(now, new=new))
             total, linear = others if total is None else (total + others[0], linear + others[1])
-        return total, linear
+        return total if self.zeros is None else total + self.zeros, linear
 
     def gaussian_terms(self, now: RowPosterior, *, new: bool = False) -> tuple[AnyArray, AnyArray]:
         """Approximate binary and real observations by Gaussian ones: weight and weight · value, each (n,).
@@ -274,10 +298,15 @@ class ObservedRows(ABC):
         A binary observation has the weight of Jaakkola and Jordan's bound. A real one beyond five standard
         deviations loses weight (winsorising), because it can be an error in the data. The standard
         deviation is that of the noise or, if ``now`` is a prior (``new``), that of noise and prior together,
-        so that a row of only large values does not count as a row of errors. Ratings get 0.
+        so that a row of only large values does not count as a row of errors. A click is an observation of 1.
+        Ratings get 0.
         """
         xp = namespace(self.values)
         binary, real = self.kinds == KindType.BINARY, self.kinds == KindType.REAL
+        clicks = xp.where(is_click(self.kinds), self.precision, xp.zeros_like(self.precision))
+        if not bool((binary | real).any()):
+            weights = self.aged(clicks)
+            return weights, weights
         mean, second = self.outputs(now)
         bound = xp.sqrt(at_least(second, 1e-6))  # the bound is tightest at √E[(u·v + b)²]
         uncertainty, squared = at_least(second - mean**2, 0.0), (self.values - mean) ** 2
@@ -288,7 +317,7 @@ class ObservedRows(ABC):
         winsorised = self.precision * (WINSORISED / at_least(squared, WINSORISED))
         weights = xp.where(real, winsorised, binary * xp.tanh(bound / 2) / (2 * bound))
         values = xp.where(real, winsorised * self.values, binary * (self.values - 0.5))
-        return self.aged(weights), self.aged(values)
+        return self.aged(weights + clicks), self.aged(values + clicks)
 
     def terms(self, now: RowPosterior, rating_weights: AnyArray) -> tuple[AnyArray, AnyArray]:
         """Return weight and weight · value of all observations; ratings have the ``rating_weights`` (n,)."""
@@ -305,7 +334,9 @@ class RowBatch(ObservedRows):
     """Rows × features as a sparse matrix, beside a table of the features' moments."""
 
     def __init__(self, cells: Cells, moments: HeadMoments) -> None:
+        cells = weigh_clicks(cells, moments.kinds)
         self.cells, self.moments, self.values = cells, moments, cells.values
+        self.zeros = moments.row_zeros(cells)
         self.weights = None if cells.weights is None else cells.weights.to(moments.precision.dtype)
         self.weighs = moments.weighs
 
@@ -342,7 +373,10 @@ class PaddedRows(ObservedRows):
     """Rows with the moments of each observation gathered once for all passes, in double precision."""
 
     def __init__(self, cells: Cells, moments: HeadMoments) -> None:
+        cells = weigh_clicks(cells, moments.kinds)
         self.cells, self.values = cells, cells.values.double()
+        zeros = moments.row_zeros(cells)
+        self.zeros = None if zeros is None else zeros.double()
         self.weights = None if cells.weights is None else cells.weights.double()
         heads, second, self.kinds, precision = (
             part.index_select(0, cells.index)
@@ -380,8 +414,11 @@ class SingleRow(ObservedRows):
     Second moments stay separated into covariances and products of heads, which saves memory accesses.
     """
 
-    def __init__(self, row: OneRow) -> None:
-        self.values, self.weights, self.kinds = row.values, row.weights, row.kinds
+    def __init__(self, row: OneRow, zeros: tuple[Array, float] | None = None) -> None:
+        self.values, self.weights = weigh_click_values(row.values, row.weights, row.kinds)
+        self.kinds = row.kinds
+        if zeros is not None:
+            self.zeros = estimate_exposure(is_click(row.kinds).sum(), zeros[1]) * zeros[0]
         self.heads, self.covariance = row.heads, row.covariance
         self.precision = 1 / row.noise.astype(np.float64)
         self.weighs = _weighs(row.kinds)
@@ -416,9 +453,11 @@ def _doubled_moments(now: RowPosterior) -> Tensor:
 def count_passes(kinds: Tensor, *, noisy: bool) -> int:
     """Return the number of passes for rows of a table whose features have these ``kinds``.
 
-    It does not depend on the row, so that a row has the same state in every batch. If rows are not ``noisy``,
-    one pass over ratings is exact.
+    It does not depend on the row, so that a row has the same state in every batch. One pass over clicks, or
+    over ratings if rows are not ``noisy``, is exact.
     """
+    if bool(is_click(kinds).all()):
+        return 1
     return MORE_PASSES if _weighs(kinds) else PASSES if noisy else 1
 
 
@@ -472,7 +511,8 @@ def row_contributions(
         u − m₀ = Λ⁻¹·Λ₀·(m − m₀) + Σ Λ⁻¹·(t·v − ω·(E[v·b] + E[v·vᵀ]·m₀)),
 
     so the contribution of an observation depends on its difference from the value expected for a row without
-    observations. The ``shifts`` (shifts, latent) are the parts of m − m₀. The result is in double precision.
+    observations. The ``shifts`` (shifts, latent) are the parts of m − m₀; the zeros of clicks, a part of the
+    choice of features, add to the first. The result is in double precision.
     """
     before = row_posterior(rows, prior, passes - 1, noisy=noisy)
     relative = rows.relative_precision(before, noisy=noisy)  # the value of the last pass
@@ -484,7 +524,10 @@ def row_contributions(
     prior_precision = prior.precision.double()
     precision = prior_precision + (weights[..., None] * inner).sum(0)
     observation_terms = values * heads[:, :-1] - weights * (cross + inner @ usual)
-    contributions: Tensor = torch.linalg.solve(
-        precision, torch.cat([shifts @ prior_precision, observation_terms]).T
-    ).T
+    shift_terms = shifts @ prior_precision
+    if rows.zeros is not None:
+        zeros = unpack(rows.zeros.double(), heads.shape[1])[0]
+        precision = precision + zeros[:-1, :-1]
+        shift_terms[0] -= zeros[:-1, -1] + zeros[:-1, :-1] @ usual
+    contributions: Tensor = torch.linalg.solve(precision, torch.cat([shift_terms, observation_terms]).T).T
     return contributions

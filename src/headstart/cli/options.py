@@ -125,7 +125,9 @@ Form = Annotated[
 
 Duplicates = Annotated[
     str,
-    typer.Option("--duplicates", help="What to do with different values of one cell: error, last or mean."),
+    typer.Option(
+        "--duplicates", help="What to do with several values of one cell: error, last, mean or sum."
+    ),
 ]
 
 MetadataTypes = Annotated[

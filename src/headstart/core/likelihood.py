@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headstart.config import Config
+from headstart.core.clicks import click_probability
 from headstart.table.kinds import KindType
 
 
@@ -43,6 +44,10 @@ class Likelihood(nn.Module):
         """Return the mask of ``kinds`` whose link is the logistic function."""
         binary = kinds == KindType.BINARY
         return binary | (kinds == KindType.RATING) if self.is_logistic(KindType.RATING) else binary
+
+    def is_linear(self, kinds: Tensor) -> bool:
+        """Return whether the mean of each of ``kinds`` is its output."""
+        return not bool((self.squashes(kinds) | (kinds == KindType.CLICK)).any())
 
     # -- certain outputs --------------------------------------------------------------------------
 
@@ -75,7 +80,9 @@ class Likelihood(nn.Module):
 
     def noise(self, kinds: Tensor) -> Tensor:
         """Return the default variance of observations of each of ``kinds``; 0 for binary ones."""
-        by_kind = [torch.zeros(()), torch.tensor(self.config.output_variance), self.real_log_variance.exp()]
+        variances = (0.0, self.config.output_variance, 1.0, 1.0)  # of binary, rating, real and click
+        by_kind = [torch.tensor(variance) for variance in variances]
+        by_kind[KindType.REAL] = self.real_log_variance.exp()
         return torch.stack(by_kind).to(kinds.device)[kinds]
 
     # -- uncertain outputs ------------------------------------------------------------------------
@@ -96,7 +103,13 @@ class Likelihood(nn.Module):
         return mean, total
 
     def predictive_of_kind(self, logits: Any, variance: Any, noise: Any, kind: int) -> tuple[Any, Any]:
-        """Return mean and variance of values of one kind, from tensors, numpy arrays or numbers."""
+        """Return mean and variance of values of one kind, from tensors, numpy arrays or numbers.
+
+        For clicks they are those of the probability of a click.
+        """
+        if kind == KindType.CLICK:
+            mean, slope = click_probability(logits)
+            return mean, slope**2 * variance
         return predictive_moments(
             logits, variance, noise, logistic=self.is_logistic(kind), binary=kind == KindType.BINARY
         )
@@ -116,6 +129,9 @@ class Likelihood(nn.Module):
         return torch.where(binary, bernoulli, gaussian)
 
     def _link(self, logits: Tensor, kind: int) -> Tensor:
+        if kind == KindType.CLICK:
+            probability: Tensor = click_probability(logits)[0]
+            return probability
         return torch.sigmoid(logits) if self.is_logistic(kind) else logits
 
 

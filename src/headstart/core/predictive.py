@@ -6,7 +6,8 @@ The output of a head (w, b) with covariance C at a row with activation d and var
     variance  [d; 1]ᵀ·C·[d; 1] + Σ v·(w² + diagonal of C)
 
 and the kind's link and noise determine the distribution of the value. ``moments`` computes the output for
-the cells of a ``Layout``: some cells of each head, all cells of a grid, or a single cell in numpy.
+the cells of a ``Layout``: some cells of each head, all cells of a grid, or a single cell in numpy. The output
+of a click feature is multiplied by the root of the row's exposure: a row that sees little clicks little.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headstart.core.clicks import is_click
 from headstart.core.likelihood import Likelihood
 from headstart.core.types import Heads, OneHead, RowStates
 from headstart.linalg.array_ops import Array
@@ -79,6 +81,10 @@ class SingleState(Protocol):
     @property
     def variance(self) -> Array | None:
         """The variances of the activation: (width,)."""
+
+    @property
+    def exposure(self) -> float | None:
+        """The exposure of the row to click features."""
 
 
 # -- layouts ----------------------------------------------------------------------------------------
@@ -207,6 +213,9 @@ def _predict(
     """Predict the cells of ``layout``."""
     noise = likelihood.noise(kinds) if heads.noise is None else heads.noise
     mean, variance = moments(layout, heads, states)
+    if states.exposure is not None:
+        exposure = torch.where(is_click(layout.per_head(kinds)), layout.per_row(states.exposure), 1.0)
+        mean, variance = exposure.sqrt() * mean, exposure * variance
     noise = observation_noise(layout, noise.to(mean.dtype), states)
     return Predictive(mean, variance, noise, layout.per_head(kinds), likelihood)
 
@@ -232,14 +241,18 @@ def predict_grid(
 
     In double precision the prediction of a cell does not depend on the other cells of the grid.
     """
-    noise, variance = (None if part is None else part.to(dtype) for part in (states.noise, states.variance))
-    states = replace(states, activation=states.activation.to(dtype), noise=noise, variance=variance)
+    parts = (states.noise, states.variance, states.exposure)
+    noise, variance, exposure = (None if part is None else part.to(dtype) for part in parts)
+    activation = states.activation.to(dtype)
+    states = replace(states, activation=activation, noise=noise, variance=variance, exposure=exposure)
     return _predict(GRID, heads.to(dtype), states, kinds, likelihood)
 
 
 def predict_cell(head: OneHead, state: SingleState, kind: int, likelihood: Likelihood) -> tuple[float, float]:
     """Return mean and standard deviation of a single cell, as ``predict_grid`` does."""
     mean, variance = moments(SINGLE, head, state)
+    if state.exposure is not None and is_click(kind):
+        mean, variance = math.sqrt(state.exposure) * mean, state.exposure * variance
     noise = observation_noise(SINGLE, head.noise, state)
     mean, total = likelihood.predictive_of_kind(mean, variance, noise, kind)
     return float(mean), math.sqrt(total)

@@ -281,6 +281,7 @@ class OneState(NamedTuple):
     activation: NDArray[Any]
     noise: float | None = None
     variance: NDArray[Any] | None = None
+    exposure: float | None = None
 
     def parts(self) -> list[Any]:
         """Return the arrays that are not None, in the order of ``RowStates.parts``."""
@@ -322,6 +323,7 @@ class RowStates:
     activation: Tensor  # (rows, width): the input of heads
     noise: Tensor | None = None  # (rows,): noise of a row's observations, relative to the average row
     variance: Tensor | None = None  # (rows, width): of the activation
+    exposure: Tensor | None = None  # (rows,): to click features, see ``clicks``; None without clicks
 
     def __len__(self) -> int:
         return len(self.code)
@@ -334,7 +336,7 @@ class RowStates:
 
     def parts(self) -> list[Tensor]:
         """Return the tensors of the states that are not None."""
-        parts = (self.code, self.code_std, self.activation, self.noise, self.variance)
+        parts = (self.code, self.code_std, self.activation, self.noise, self.variance, self.exposure)
         return [part for part in parts if part is not None]
 
     def room_for(self, rows: int) -> RowStates:
@@ -362,8 +364,9 @@ class RowStates:
 
     def each(self, change: Callable[[Tensor], Tensor]) -> RowStates:
         """Apply ``change`` to every tensor."""
-        noise, variance = (None if part is None else change(part) for part in (self.noise, self.variance))
-        return RowStates(change(self.code), change(self.code_std), change(self.activation), noise, variance)
+        optional = (self.noise, self.variance, self.exposure)
+        changed = (None if part is None else change(part) for part in optional)
+        return RowStates(change(self.code), change(self.code_std), change(self.activation), *changed)
 
     @classmethod
     def of_one(cls, state: OneState, dtype: torch.dtype) -> RowStates:
@@ -371,19 +374,22 @@ class RowStates:
         code, code_std, activation = (torch.tensor(part, dtype=dtype)[None] for part in state[:3])
         noise = None if state.noise is None else torch.tensor([state.noise], dtype=dtype)
         variance = None if state.variance is None else torch.tensor(state.variance, dtype=dtype)[None]
-        return cls(code, code_std, activation, noise, variance)
+        exposure = None if state.exposure is None else torch.tensor([state.exposure], dtype=dtype)
+        return cls(code, code_std, activation, noise, variance, exposure)
 
     @classmethod
     def concatenate(cls, parts: list[RowStates]) -> RowStates:
-        """Concatenate batches of rows; drop noise and variance unless all batches have them."""
+        """Concatenate batches of rows; drop noise, variance and exposure unless all batches have them."""
         noises = [part.noise for part in parts if part.noise is not None]
         variances = [part.variance for part in parts if part.variance is not None]
+        exposures = [part.exposure for part in parts if part.exposure is not None]
         return cls(
             torch.cat([part.code for part in parts]),
             torch.cat([part.code_std for part in parts]),
             torch.cat([part.activation for part in parts]),
             torch.cat(noises) if len(noises) == len(parts) else None,
             torch.cat(variances) if len(variances) == len(parts) else None,
+            torch.cat(exposures) if len(exposures) == len(parts) else None,
         )
 
 
@@ -475,6 +481,7 @@ class FeatureBatch:
     units: Tensor | None = None
     positions: Tensor | None = None  # (features,): in the backbone, for its features treated as new
     known: Tensor | None = None  # (features,): positions in the backbone, −1 for new. None: all new
+    exposure: Tensor | None = None  # (features,): of clicks, NaN if unknown. None: all unknown
 
     def __len__(self) -> int:
         return len(self.kinds)
@@ -491,7 +498,7 @@ class FeatureBatch:
 
     def take(self, features: Tensor, cells: Cells | None = None) -> FeatureBatch:
         """Return the ``features`` in this order, with their observations or with ``cells``."""
-        optional = (self.units, self.positions, self.known)
+        optional = (self.units, self.positions, self.known, self.exposure)
         return FeatureBatch(
             self.cells.take(features) if cells is None else cells,
             self.metadata[features],

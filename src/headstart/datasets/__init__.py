@@ -14,6 +14,7 @@ from headstart.datasets.public import (
     neuropathic,
 )
 from headstart.datasets.synthetic import (
+    synthetic_clicks,
     synthetic_diagnoses,
     synthetic_mixed,
     synthetic_ratings,
@@ -35,6 +36,7 @@ __all__ = [
     "movielens_1m",
     "movielens_small",
     "neuropathic",
+    "synthetic_clicks",
     "synthetic_diagnoses",
     "synthetic_mixed",
     "synthetic_ratings",

@@ -47,6 +47,45 @@ def synthetic_ratings(
     )
 
 
+def synthetic_clicks(
+    rows: int = 500,
+    features: int = 200,
+    density: float = 0.1,
+    rank: int = 4,
+    seed: int = 0,
+    *,
+    counts: bool = False,
+) -> Table:
+    """Generate clicks, whose probabilities depend on the row, on the feature and on the factors of both.
+
+    The genres of a feature explain a part of its loadings. ``density`` is about the share of cells with a
+    click. With ``counts``, values are numbers of clicks, otherwise 1.
+
+    >>> synthetic_clicks(100, 50, seed=1).kinds
+    Kinds(50 click)
+    """
+    _check(rows, features, density)
+    rng = np.random.default_rng(seed)
+    labels = rng.random((features, len(GENRES))) < 0.25
+    labels[np.arange(features), rng.integers(len(GENRES), size=features)] = True  # at least one each
+    tastes = rng.normal(size=(len(GENRES), rank))
+    loadings = labels @ tastes / np.sqrt(labels.sum(1, keepdims=True)) + 0.5 * rng.normal(
+        size=(features, rank)
+    )
+    popularity, activity = 0.7 * rng.normal(size=features), 0.5 * rng.normal(size=(rows, 1))
+    affinity = rng.normal(size=(rows, rank)) @ loadings.T / np.sqrt(rank)
+    rate = np.exp(popularity + activity + affinity)
+    rate *= density / rate.mean()
+    chance = 1 - np.exp(-rate)
+    at_row, at_feature = np.nonzero(rng.random((rows, features)) < chance)
+    values = 1.0 + counts * rng.poisson(10 * rate[at_row, at_feature])
+    metadata = {
+        "genres": pa.array([[GENRES[i] for i in np.flatnonzero(line)] for line in labels]),
+        "year": pa.array(rng.integers(1950, 2025, size=features)),
+    }
+    return _table("film", at_row, at_feature, values, rows, features, metadata, "click")
+
+
 def synthetic_responses(rows: int = 500, features: int = 120, density: float = 0.4, seed: int = 0) -> Table:
     """Generate right (1) and wrong (0) answers from a two-parameter item-response model.
 

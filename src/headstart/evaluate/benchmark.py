@@ -37,6 +37,7 @@ from headstart.files import read_json, write_bytes, write_json
 from headstart.parallel import thread_pool
 from headstart.progress import Reporter
 from headstart.table import Table
+from headstart.table.kinds import KindType
 from headstart.training.meta_training import MetaTrainingConfig
 from headstart.training.pretraining import PretrainingConfig
 from headstart.training.recipe import (
@@ -87,8 +88,8 @@ class BenchmarkConfig(Config):
         Numbers of observations in the context of a held-out row. Numbers that leave half of the rows without
         a target are dropped.
     ranking : bool, default=False
-        Whether to score rankings, too: all rows for each new feature, and all known features for each new
-        row (see ``score_lists``).
+        Whether to score rankings, too (always for clicks): all rows for each new feature, and all known
+        features for each new row (see ``score_lists``).
     backbone : str, dict or BackboneConfig
         Name or settings of the backbone.
     pretraining : PretrainingConfig
@@ -190,7 +191,10 @@ class Benchmark:
 
     def __init__(self, table: Table, config: BenchmarkConfig, name: str = "Table") -> None:
         self.table, self.name = table, name
-        self.config = config.revised(shots=check_shots(config.shots))
+        clicks = bool((table.kinds.types == KindType.CLICK).any())  # only rankings can score them
+        config = self.config = config.revised(
+            shots=check_shots(config.shots), ranking=config.ranking or clicks
+        )
         config.check_methods()
         self.splits = [
             split_features(table, config.test_share, config.meta_share, config.seed + i, config.by)

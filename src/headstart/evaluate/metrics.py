@@ -104,8 +104,8 @@ def score(
     -------
     dict
         By name (see ``METRICS``), a ``Score``. Binary targets have AUROC, log-loss and calibration error;
-        the others have RMSE, MAE and coverage. Undefined metrics, such as the AUROC of
-        ones only, are left out.
+        the others have RMSE, MAE and coverage, except clicks, which only rankings can score. Undefined
+        metrics, such as the AUROC of ones only, are left out.
 
     Examples
     --------
@@ -113,11 +113,10 @@ def score(
     >>> scores["rmse"]
     Score(value=1.0, features=1, targets=2)
     """
-    binary = kinds == KindType.BINARY
+    binary, numeric = kinds == KindType.BINARY, (kinds != KindType.BINARY) & (kinds != KindType.CLICK)
     weights = np.ones(len(truth)) if weights is None else weights
     scores: dict[str, Score] = {}
-    if not binary.all():
-        numeric = ~binary
+    if numeric.any():
         numeric_distance = None if distance is None else distance[numeric]
         scores |= _score_numeric(
             truth[numeric], mean[numeric], lines[numeric], numeric_distance, weights[numeric]

@@ -37,7 +37,7 @@ def is_relevant(values: Tensor, kinds: Tensor) -> Tensor:
     other kinds have no common order of preference.
     """
     rating = (kinds == KindType.RATING) & (values >= _RELEVANT_RATING - 1e-6)
-    return rating | ((kinds == KindType.BINARY) & (values > 0.5))
+    return rating | (kinds == KindType.CLICK) | ((kinds == KindType.BINARY) & (values > 0.5))
 
 
 class Lists(NamedTuple):

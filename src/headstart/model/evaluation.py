@@ -61,6 +61,8 @@ def evaluate(
         The criterion of the rankings to score: of all rows for new features, and of all unobserved features
         for the rows of cells. By default no rankings are scored.
     """
+    if by is None and all(kind.type == KindType.CLICK for kind in table.kinds):
+        by = "mean"  # only rankings can score clicks
     criterion = None if by is None else Criterion(by)
     if on not in (None, "features", "cells"):
         raise InputError(f"{option_name('on')} must be 'features' or 'cells'; got {on!r}")

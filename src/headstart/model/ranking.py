@@ -8,7 +8,7 @@ among the best are scored again in double precision.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -102,9 +102,7 @@ def scores(
     the quantile of the probability, given the uncertainty of head and row.
     """
     likelihood, modelled = fitted.knowledge.likelihood, candidates.modelled
-    if criterion.by == "mean" and not bool(
-        likelihood.squashes(fitted.modelled_kinds(candidates.all_types)).any()
-    ):
+    if criterion.by == "mean" and likelihood.is_linear(fitted.modelled_kinds(candidates.all_types)):
         scored = grid_logits(candidates.heads, states, dtype)
     else:
         predictive = predict_grid(candidates.heads, states, modelled, likelihood, dtype)
@@ -574,7 +572,7 @@ def _observation_noise(
     fitted: ModelState, columns: FeatureColumns, slots: Tensor, state: RowStates
 ) -> Tensor:
     """Return the variance of one row's observation of each feature given its activation: (features,)."""
-    certain = RowStates(state.code, state.code_std, state.activation, state.noise)  # without its variance
+    certain = replace(state, variance=None)
     noise = [torch.zeros(0, dtype=torch.float64)]
     for part in _blocks(slots):
         candidates = Candidates.at(fitted, columns, part)

@@ -29,11 +29,12 @@ class HeadInputs(NamedTuple):
     activation: NDArray[Any]  # (rows, width)
     noise: NDArray[Any] | None = None  # (rows,)
     variance: NDArray[Any] | None = None  # (rows, width)
+    exposure: NDArray[Any] | None = None  # (rows,)
 
     def state(self) -> OneState:
         """Return the state of a single row, without its code."""
-        noise, variance = (None if part is None else part[0] for part in self[2:])
-        return OneState(self.activation[:0], self.activation[:0], self.activation[0], noise, variance)
+        optional = (None if part is None else part[0] for part in self[2:])
+        return OneState(self.activation[:0], self.activation[:0], self.activation[0], *optional)
 
 
 class RowStore:

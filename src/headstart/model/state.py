@@ -30,7 +30,7 @@ from headstart.model.persistent import copy_with
 from headstart.model.rows import RowMetadata, RowStore
 from headstart.table import Cells, Kind, MetadataSchema, Names
 from headstart.table.cells import offsets
-from headstart.table.kinds import KindType
+from headstart.table.kinds import Click, KindType
 from headstart.table.text_encoders import EncoderLike
 from headstart.table.times import age_weights
 from headstart.training.calibration import USUAL_LEVEL, Calibration
@@ -354,7 +354,14 @@ def _squares(
     predictive = predict_cells(heads, states, cells, batch.kinds, likelihood)
     variance = (predictive.variance + predictive.noise).double() * factors.double()[lines] ** 2
     squares = (cells.values.double() - predictive.logits.double()) ** 2 / variance.clamp(min=1e-30)
-    return torch.where(likelihood.squashes(batch.kinds)[lines], 0.0, squares)
+    without = likelihood.squashes(batch.kinds) | (batch.kinds == KindType.CLICK)
+    return torch.where(without[lines], 0.0, squares)
+
+
+def given_exposure(feature: Feature) -> float:
+    """Return the exposure of a click feature that the user gave, otherwise NaN."""
+    margin = feature.kind.margin
+    return margin.exposure if isinstance(margin, Click) else math.nan
 
 
 Reads = Literal["references", "fitted"]  # the states of rows, or heads of features, to compute from
@@ -546,6 +553,7 @@ class ModelState:
             self.kinds_of(features),
             torch.tensor([self._units_of(feature) for feature in features], dtype=torch.float64),
             known=self._known(features),
+            exposure=torch.tensor([given_exposure(feature) for feature in features], dtype=torch.float64),
         )
 
     def _weights(self, features: list[Feature], counts: NDArray[np.int64]) -> Tensor | None:

@@ -72,6 +72,7 @@ from headstart.model.state import (
     excess_of,
     extreme_feature_error,
     find_units,
+    given_exposure,
 )
 from headstart.table import Cells
 from headstart.table.kinds import KindType
@@ -300,7 +301,8 @@ def compute_head(fitted: ModelState, feature: Feature, which: Reads = "reference
         ((feature.values - feature.kind.offset) / feature.kind.span).astype(np.float32).astype(np.float64)
     )
     weights = fitted.weigh(feature.weights, feature.times)
-    context = OneContext(kind, feature.metadata, known, scaled, *inputs, weights)
+    exposure = 1.0 if feature.in_backbone else given_exposure(feature)
+    context = OneContext(kind, feature.metadata, known, scaled, *inputs[:4], weights, exposure)
     start = None
     if kind == KindType.BINARY and feature.name in fitted.catalogue:  # only logistic heads need iterations
         before = head_of(fitted, feature)
@@ -312,8 +314,8 @@ def compute_head(fitted: ModelState, feature: Feature, which: Reads = "reference
         finite = False
     if not finite:
         raise extreme_feature_error(feature)
-    surprising = kind != KindType.BINARY and _surprises(fitted, head, context, feature.shots)
-    return None if surprising else head
+    can_surprise = kind not in (KindType.BINARY, KindType.CLICK)
+    return None if can_surprise and _surprises(fitted, head, context, feature.shots) else head
 
 
 def _surprises(fitted: ModelState, head: OneHead, context: OneContext, shots: int) -> bool:
@@ -582,14 +584,15 @@ def describe_surprises(fitted: ModelState, given: Triples) -> tuple[str | None, 
     span = np.array([kind.span for kind in kinds])[lines]
     scaled = (given.values[expected.order] - offset) / span
     excess = excess_of(scaled, expected.mean, expected.std, expected.binary)
-    arrived = fitted.arrived.add(excess)
+    clicks = np.array([kind.type == KindType.CLICK for kind in kinds], dtype=bool)
+    arrived = fitted.arrived.add(excess[~clicks[lines]])  # the errors of clicks without zeros say nothing
     if not (np.abs(scaled - expected.mean) > 0.99 * SURPRISING * expected.std).any():
         return None, arrived
-    binary = np.array([kind.type == KindType.BINARY for kind in kinds], dtype=bool)
+    binary = clicks | np.array([kind.type == KindType.BINARY for kind in kinds], dtype=bool)
     message = (
         None if binary.all() else _surprise_message(fitted, given, expected, offset, span, binary[lines])
     )
-    return message, arrived  # binary values give no warning: 0 and 1 are always possible
+    return message, arrived  # binary values and clicks give no warning: they are always possible
 
 
 def _surprise_message(

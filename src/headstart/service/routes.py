@@ -611,7 +611,7 @@ def _calibration(snapshot: Snapshot) -> dict[str, Any]:
         "factors": {
             kind_type.name.lower(): calibration.factors[kind_type].tolist()
             for kind_type in KindType
-            if kind_type in types
+            if kind_type in types and kind_type < len(calibration.factors)  # none for clicks
         },
         "slopes": calibration.slopes.tolist(),
         "shifts": calibration.shifts.tolist(),

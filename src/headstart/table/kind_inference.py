@@ -377,7 +377,7 @@ def parse_kind(text: object) -> Kind | Margin:
         return text
     if not isinstance(text, str):
         raise InputError(f"a kind is a text such as 'rating:1:5'; got {text!r}")
-    if text in KINDS and KINDS[text].type != KindType.BINARY:
+    if text in KINDS and KINDS[text].type in (KindType.RATING, KindType.REAL):
         return KINDS[text]()
     kind = Kind.parse(text)
     # Without center and scale, the margin alone: the data determines them.
@@ -484,9 +484,11 @@ def _far_from_others(
 
 def _only_ones(what: str, binary: Mapping[str | None, str]) -> InputError:
     """Return the error about 0/1 features without any 0, from which nothing can be learned."""
+    clicks: Mapping[str | None, str] = dict.fromkeys(binary, "click")
     return InputError(
-        f"{what}: a model could only learn to predict 1 everywhere; if 0 was left out by mistake, add the"
-        f" zeros; {as_option(binary)} reads the values as they are"
+        f"{what}: a model could only learn to predict 1 everywhere; if these are clicks, purchases or views,"
+        f" read them with {as_option(clicks)}; if 0 was left out by mistake, add the zeros;"
+        f" {as_option(binary)} reads the values as they are"
     )
 
 

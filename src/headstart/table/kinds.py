@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar
@@ -66,7 +66,10 @@ class KindType(IntEnum):
     BINARY = 0
     RATING = 1
     REAL = 2
+    CLICK = 3
 
+
+VALUE_TYPES = 3  # the first types, whose cells without a value are unknown; all types but clicks
 
 TOLERANCE = 1e-9  # rounding error allowed beyond the limits of a rating, relative to its range
 
@@ -177,6 +180,50 @@ class Real(Margin):
     name = "real"
     type = KindType.REAL
     syntax = ("real", "real:CENTER:SCALE")
+
+
+@dataclass(frozen=True)
+class Click(Margin):
+    """Numbers above 0 that are recorded only where something happened: clicks, purchases, views.
+
+    A cell without a value is a weak zero. The value, such as a number of clicks or a time, is the confidence
+    in the click: 1 is a usual one, 3 counts twice, 7 three times. Predictions are probabilities of a click.
+
+    Parameters
+    ----------
+    exposure : float, default=nan
+        For a new feature, the fraction of its zeros that count: 1 if it has been shown as long as known
+        features, less if it is newer. By default it is estimated from the number of its clicks.
+    """
+
+    name = "click"
+    type = KindType.CLICK
+    syntax = ("click", "click:EXPOSURE")
+    exposure: float = field(default=math.nan, compare=False)
+
+    @classmethod
+    def parse(cls, parameters: list[str]) -> tuple[Margin, list[str]]:
+        """Read the exposure."""
+        if not parameters:
+            return cls(), []
+        exposure = float(parameters[0])
+        if not 0 < exposure <= 1:
+            raise InputError(f"the exposure of clicks must be above 0 and at most 1; got {parameters[0]!r}")
+        return cls(exposure), parameters[1:]
+
+    @property
+    def text(self) -> str:
+        """The exposure, if it is given."""
+        return "" if math.isnan(self.exposure) else f":{_exact(self.exposure)}"
+
+    @property
+    def allowed(self) -> str:
+        """The possible values in words."""
+        return "a number above 0; cells without a click are left out"
+
+    def possible(self, values: Any) -> Any:
+        """Return which values are above 0."""
+        return np.isfinite(values) & (values > 0)
 
 
 @dataclass(frozen=True)
@@ -303,7 +350,7 @@ def _round_to(values: Any, digits: Any) -> Any:
 
 
 # The kinds. To add one, write a subclass of ``Margin`` and name it here.
-KINDS: dict[str, type[Margin]] = {kind.name: kind for kind in (Binary, Rating, Real, Count, Amount)}
+KINDS: dict[str, type[Margin]] = {kind.name: kind for kind in (Binary, Rating, Real, Count, Amount, Click)}
 
 KIND_NAMES = tuple(KINDS)
 
@@ -357,7 +404,7 @@ class Kind:
     -4.0
     >>> Kind.parse("ratng")
     Traceback (most recent call last):
-    headstart.errors.InputError: 'ratng' is not a kind (binary, rating, real, count, amount); did you mean 'rating'?
+    headstart.errors.InputError: 'ratng' is not a kind (binary, rating, real, count, amount, click); did you mean 'rating'?
     """  # noqa: E501 (the message of the example is one line)
 
     margin: Margin
@@ -431,8 +478,8 @@ class Kind:
             numbers = [float(parameter) for parameter in others]
         except ValueError:
             raise InputError(f"kind {text!r}: only numbers can follow the name, as in rating:1:5") from None
-        counts = {KindType.BINARY: (0,), KindType.RATING: (2,), KindType.REAL: (0, 2)}[margin.type]
-        if len(numbers) not in counts:
+        counts = {KindType.RATING: (2,), KindType.REAL: (0, 2)}
+        if len(numbers) not in counts.get(margin.type, (0,)):
             raise InputError(f"kind {text!r}: write {' or '.join(KINDS[name].syntax)}")
         if not numbers:
             return cls(margin)
@@ -502,7 +549,7 @@ class Kind:
         return float((self.margin.to_number(value) - self.offset) / self.span)
 
     def __str__(self) -> str:
-        if self.type == KindType.BINARY:
+        if self.type in (KindType.BINARY, KindType.CLICK):
             return self.margin.family
         return f"{self.margin.family}:{_exact(self.first)}:{_exact(self.second)}"
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from headstart.distributed import run_in_each_process
-from headstart.errors import InputError, for_user, join_names, option_name
+from headstart.errors import InputError, UnknownNameError, for_user, join_names, option_name
 from headstart.progress import Reporter
 from headstart.table import text_encoders
 from headstart.table.cells import (
@@ -29,7 +29,7 @@ from headstart.table.cells import (
 )
 from headstart.table.columns import TextColumn
 from headstart.table.kind_inference import KindsLike, check_values, parse_kind, resolve_kinds
-from headstart.table.kinds import Kinds
+from headstart.table.kinds import Kind, Kinds
 from headstart.table.metadata import MetadataSchema, align, check_finite, describe_unused, read_metadata
 from headstart.table.names import NameNumbering, Names, as_name, sorted_names
 from headstart.table.sharding import is_sharded, local_source, shard_rows
@@ -37,7 +37,7 @@ from headstart.table.sources import Source, TextFormat, is_text_file, open_metad
 from headstart.table.text_encoders import EncoderLike
 from headstart.table.times import check_weights, times_of
 
-DUPLICATES = ("error", "last", "mean")
+DUPLICATES = ("error", "last", "mean", "sum")
 
 Form = Literal["auto", "long", "wide"]
 
@@ -70,11 +70,13 @@ class Columns(NamedTuple):
         return self.row or "row", self.feature or "feature", self.value or "value"
 
 
-def choose_form(source: Source, form: Form, columns: Columns, described: Sequence[str] | None) -> Form:
+def choose_form(
+    source: Source, form: Form, columns: Columns, described: Sequence[str] | None, *, clicks: bool = False
+) -> Form:
     """Return "long" or "wide", and check that the source has the columns of that form.
 
     A column that the user named must exist. ``described`` are the features with metadata, if there is
-    metadata: then ``columns.feature`` may be a column of the metadata only.
+    metadata: then ``columns.feature`` may be a column of the metadata only. ``clicks`` need no values.
     """
     if form not in ("auto", "long", "wide"):
         raise InputError(f"form must be 'auto', 'long' or 'wide'; got {form!r}")
@@ -95,8 +97,16 @@ def choose_form(source: Source, form: Form, columns: Columns, described: Sequenc
             required["feature"] = feature
         if columns.value is not None:
             required["value"] = value
+    if clicks and form == "long" and columns.value is None and value not in source.columns:
+        del required["value"]
     for name, column in required.items():
-        source.require(column, name)
+        try:
+            source.require(column, name)
+        except UnknownNameError as error:
+            if name != "value" or columns.value is not None:
+                raise
+            hint = "if every line is a click, a purchase or a view, read it with"
+            raise UnknownNameError(f"{error}; {hint} {option_name('kinds', 'click')}") from None
     if columns.time is not None:
         if form == "wide":
             raise InputError(
@@ -135,23 +145,28 @@ class Observations:
 def read_long(
     source: Source, row: str, feature: str, value: str, time: str | None = None, weight: str | None = None
 ) -> Observations:
-    """Read one observation per line. A line with a null value only adds its names to the table."""
+    """Read one observation per line. A line with a null value only adds its names to the table.
+
+    Without a column ``value`` every line is an observation of 1.
+    """
     rows, features = NameNumbering("row"), NameNumbering("feature")
     batches: Batches = [], [], []
     records = nulls = 0
     times: list[pa.Array] = []
     weights: list[NDArray[np.float64]] = []
     names = [row, feature] if time is None else [row, feature, time]
-    for batch in source.batches(names, [value] if weight is None else [value, weight]):
+    has_values = value in source.columns
+    numbers = [column for column in (value if has_values else None, weight) if column is not None]
+    for batch in source.batches(names, numbers):
         place = _record_places(source, records)
         row_numbers = rows.number(batch.column(0), place)
         feature_numbers = features.number(batch.column(1), place)
-        column = batch.column(len(names))
+        column = batch.column(len(names)) if has_values else pa.array(np.ones(len(batch)))
         values = column.to_numpy(zero_copy_only=False)
         if time is not None:
             times.append(batch.column(2).filter(column.is_valid()))
         if weight is not None:
-            weights.append(_to_floats(batch.column(len(names) + 1).filter(column.is_valid())))
+            weights.append(_to_floats(batch.column(len(names) + has_values).filter(column.is_valid())))
         if column.null_count:
             valid = column.is_valid().to_numpy(zero_copy_only=False)
             row_numbers, feature_numbers, values = row_numbers[valid], feature_numbers[valid], values[valid]
@@ -436,6 +451,14 @@ def merge_duplicates(
             f" {option_name('duplicates', 'last')} or {option_name('duplicates', 'mean')}"
         )
     starts = np.flatnonzero(np.concatenate([[True], ~repeated]))
+    latest = None if times is None else np.maximum.reduceat(times, starts)
+    if duplicates == "sum":
+        summed = np.add.reduceat(values, starts, dtype=np.float64)
+        counts = np.diff(np.append(starts, len(values)))
+        shared = None if weights is None else np.add.reduceat(weights, starts) / counts
+        note = f"{int(repeated.sum())} repeated observations were added up to one per (row, feature)"
+        parts = (row_index[starts], feature_index[starts], summed, latest, shared)
+        return SortedObservations(*parts), (note,)
     ends = np.append(starts[1:], len(values)) - 1
     merged, merged_weights = values[ends], None if weights is None else weights[ends]
     if differs.any() and duplicates == "mean":
@@ -451,7 +474,6 @@ def merge_duplicates(
     note = f"{int(repeated.sum())} repeated observations were merged into one per (row, feature)"
     if differs.any():
         note += f", {int(differs.sum())} of them contradictory ({option_name('duplicates', duplicates)})"
-    latest = None if times is None else np.maximum.reduceat(times, starts)
     parts = (row_index[starts], feature_index[starts], merged, latest, merged_weights)
     return SortedObservations(*parts), (note,)
 
@@ -505,6 +527,8 @@ def assemble(
     source, form, columns, described, lines, known_rows, row_lines, _ = opened
     row, feature, value = columns.or_default()
     long = form == "long"
+    if _is_click(kinds) and duplicates == "error":  # repeated clicks are more clicks
+        duplicates = "sum"
     unsorted = run_in_each_process(
         lambda: (
             read_long(source, row, feature, value, columns.time, columns.weight)
@@ -608,7 +632,7 @@ def _open_sources(
         row_source = open_source(row_metadata, (row,), text)
         known_rows, row_lines = read_metadata(row_source, row, "row")
         notes += _note_unnamed(row_source)
-    form = choose_form(source, form, columns, described)
+    form = choose_form(source, form, columns, described, clicks=_is_click(kinds))
     return _OpenSources(
         local_source(source), form, columns, described or [], lines, known_rows, row_lines, notes
     )
@@ -617,6 +641,11 @@ def _open_sources(
 def _note_unnamed(source: Source) -> list[str]:
     """Return a note on a column of metadata without a name, as pandas writes its index."""
     return [f"{source.label}: the column without a name is not used"] if "" in source.columns else []
+
+
+def _is_click(kinds: KindsLike) -> bool:
+    """Return whether all features are of the kind click."""
+    return isinstance(kinds, (str, Kind)) and str(kinds) == "click"
 
 
 def _check_arguments(kinds: KindsLike, duplicates: str) -> None:

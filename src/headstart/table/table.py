@@ -123,7 +123,7 @@ class Table:
         kinds: KindsLike = None,
         metadata_types: Mapping[str, str] | None = None,
         row_metadata_types: Mapping[str, str] | None = None,
-        duplicates: Literal["error", "last", "mean"] = "error",
+        duplicates: Literal["error", "last", "mean", "sum"] = "error",
         missing: MissingLike = None,
         encoders: Mapping[str, EncoderLike] | None = None,
         quiet: bool = False,
@@ -175,8 +175,9 @@ class Table:
             hashes into 128 numbers. Other types are inferred.
         row_metadata_types : mapping of str to str, optional
             The types of row metadata columns, as ``metadata_types``; there is no type custom for them.
-        duplicates : {"error", "last", "mean"}, default="error"
-            What to do if one (row, feature) has several different values.
+        duplicates : {"error", "last", "mean", "sum"}, default="error"
+            What to do if one (row, feature) has several different values. Repeated clicks
+            (``kinds="click"``) are added up by default.
         missing : number, text or list of them, optional
             Codes for missing values among the observations, as ``[-9, "refused"]``: a cell with one of them
             is not observed.

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from headstart.core.predictive import Predictive
 from headstart.core.types import interpolate
-from headstart.table.kinds import KindType
+from headstart.table.kinds import VALUE_TYPES, KindType
 
 _SHRINKAGE_FEATURES = 10  # number of held-out features at which a correction is shrunk by half
 
@@ -106,7 +106,7 @@ class Calibration:
             kinds = outcome.predictive.kinds
             share = outcome.features / (outcome.features + _SHRINKAGE_FEATURES)
             ratios = (outcome.predictive.mean - outcome.truth).abs() / outcome.predictive.std
-            for kind in set(kinds[~outcome.binary].tolist()):
+            for kind in set(kinds[~outcome.binary].tolist()) - {int(KindType.CLICK)}:
                 of_kind = (kinds == kind) & ~outcome.binary
                 kind_ratios = ratios[of_kind]
                 weights = None if outcome.weights is None else outcome.weights[of_kind]
@@ -125,19 +125,24 @@ class Calibration:
     @classmethod
     def none(cls, marks: tuple[int, ...]) -> Calibration:
         """Return a calibration that changes nothing."""
-        factors = torch.ones(len(KindType), len(marks), len(LEVELS))
+        factors = torch.ones(VALUE_TYPES, len(marks), len(LEVELS))
         return cls(torch.tensor(marks), factors, torch.ones(len(marks)), torch.zeros(len(marks)))
 
     def factor(self, shots: Tensor, kinds: Tensor) -> Tensor:
-        """Return the factors for features with ``shots`` and ``kinds`` (features,): (features, levels)."""
+        """Return the factors for features with ``shots`` and ``kinds`` (features,): (features, levels).
+
+        They are 1 for clicks, whose errors are not known.
+        """
         left, right, share = interpolate(self.marks, shots)
-        return torch.lerp(self.factors[kinds, left], self.factors[kinds, right], share[:, None])
+        rows = kinds.clamp(max=VALUE_TYPES - 1)
+        factors = torch.lerp(self.factors[rows, left], self.factors[rows, right], share[:, None])
+        return torch.where((kinds < VALUE_TYPES)[:, None], factors, 1.0)
 
     @cached_property
     def table(self) -> CalibrationTable:
         """The corrections for 0, 1, 2, … shots up to the last mark, from which on they are constant."""
         shots = torch.arange(int(self.marks[-1]) + 1)
-        kinds = torch.arange(len(self.factors))
+        kinds = torch.arange(len(KindType))
         factors = torch.stack([self.factor(shots, kind.expand(len(shots))) for kind in kinds])
         return CalibrationTable(*(part.double().numpy() for part in (factors, *self.logit_terms(shots))))
 

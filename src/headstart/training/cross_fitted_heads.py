@@ -15,12 +15,14 @@ from torch import Tensor
 
 from headstart.adapters.head_prior import (
     EmpiricalPrior,
+    click_zeros,
     empirical_noise,
     empirical_prior,
     mean_squared_weights,
 )
+from headstart.core.clicks import weigh_clicks
 from headstart.core.types import Description, Heads, Knowledge, RowStates
-from headstart.linalg.gaussian import condition_on_rows, mix
+from headstart.linalg.gaussian import ContextSums, condition_on_rows, condition_on_sums, mix
 from headstart.linalg.packed import append_one, pack, positive
 from headstart.linalg.ragged import blocks, pad
 from headstart.linalg.row_sharded import gather_cells, global_count
@@ -66,12 +68,16 @@ def cross_fit_heads(knowledge: Knowledge, tasks: Tasks) -> Knowledge:
     kind_noise = empirical_noise(knowledge)[kinds].double()
     one_kind = len(torch.unique(knowledge.kinds)) == 1
     noise, heads = kind_noise.clone(), backbone_heads
+    clicks = kinds == KindType.CLICK
+    tasks = Tasks(tasks.batch.observing(weigh_clicks(cells, kinds, by_line=True)), tasks.fold, tasks.states)
+    zeros = [_fold_zeros(knowledge, states) if bool(clicks.any()) else None for states in tasks.states]
     for _ in range(_ROUNDS):
         prior = empirical_prior(knowledge, heads, description)
         mean_squares = mean_squared_weights(knowledge, heads, positions).double()
-        means, covariances, variance = _update_heads(tasks, backbone_heads, prior, noise, mean_squares)
+        means, covariances, variance = _update_heads(tasks, backbone_heads, prior, noise, mean_squares, zeros)
         mean_noise = (variance * counts).sum() / counts.sum() if one_kind else kind_noise
         noise = ((_NOISE_SHOTS * mean_noise + counts * variance) / (_NOISE_SHOTS + counts)).clamp(min=1e-8)
+        noise = torch.where(clicks, kind_noise, noise)
         heads = Heads(
             torch.where(squashed[:, None], backbone_heads.weight, means[:, :-1]),
             torch.where(squashed, backbone_heads.bias, means[:, -1]),
@@ -87,7 +93,12 @@ def cross_fit_heads(knowledge: Knowledge, tasks: Tasks) -> Knowledge:
 
 
 def _update_heads(
-    tasks: Tasks, backbone_heads: Heads, prior: EmpiricalPrior, noise: Tensor, mean_squares: Tensor
+    tasks: Tasks,
+    backbone_heads: Heads,
+    prior: EmpiricalPrior,
+    noise: Tensor,
+    mean_squares: Tensor,
+    zeros: list[Tensor | None],
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute means, packed covariances and residual variances of the heads of all tasks."""
     root = torch.linalg.cholesky(positive(prior.covariance.double()))
@@ -103,7 +114,13 @@ def _update_heads(
         for group in blocks(cells.counts, size, budget=_BLOCK):
             part = features[group]
             mean, covariance, variance[part] = _group_heads(
-                cells.take(group), rows, prior.loo_means[part].double(), root, noise[part]
+                cells.take(group),
+                rows,
+                prior.loo_means[part].double(),
+                root,
+                noise[part],
+                zeros[fold],
+                tasks.batch.kinds[part] == KindType.CLICK,
             )
             means[part] = mean.to(means.dtype)
             covariances[part] = pack(covariance).to(means.dtype)
@@ -111,6 +128,12 @@ def _update_heads(
     for _ in parallel_map(update_fold, range(len(tasks.states)), each_takes=2**28):
         pass
     return means, covariances, variance
+
+
+def _fold_zeros(knowledge: Knowledge, states: RowStates) -> Tensor:
+    """Return the zeros of a click feature, from the states of a fold if it has those of all rows."""
+    complete = len(states) == global_count(len(knowledge.states))
+    return click_zeros(states if complete else knowledge.states)
 
 
 class _Rows(NamedTuple):
@@ -131,7 +154,13 @@ class _Rows(NamedTuple):
 
 
 def _group_heads(
-    cells: Cells, rows: _Rows, prior_means: Tensor, root: Tensor, noise: Tensor
+    cells: Cells,
+    rows: _Rows,
+    prior_means: Tensor,
+    root: Tensor,
+    noise: Tensor,
+    zeros: Tensor | None,
+    clicks: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute mean, covariance and noise of heads; the noise by one step of expectation maximisation.
 
@@ -154,7 +183,18 @@ def _group_heads(
     )
     weights, values, share, row_variance, precision = pad(columns, cells).unbind(2)  # 0 where padded
     factors = pad(rows.factors.index_select(0, index), cells)
-    posterior = condition_on_rows(factors, values, weights, prior_means[:, None], root[None])
+    if zeros is None:
+        posterior = condition_on_rows(factors, values, weights, prior_means[:, None], root[None])
+    else:
+        weighted = factors * weights[:, :, None]
+        zero_weights = torch.where(clicks, 1 / noise, 0.0)[:, None, None]
+        sums = ContextSums(
+            cells.counts.double(),
+            weighted.mT @ factors + zero_weights * zeros,
+            (values[:, None] @ weighted)[:, 0],
+            (weights * values**2).sum(1),
+        )
+        posterior = condition_on_sums(sums, prior_means[:, None], root[None])
     mean, covariance = mix(posterior, None, cells.counts)
     residuals = values - (factors @ mean[:, :, None])[:, :, 0]
     squared = residuals**2 + ((factors @ covariance) * factors).sum(2)

@@ -32,12 +32,19 @@ from headstart.adapters.base import (
     new_adapter,
 )
 from headstart.adapters.chn_bayes import BLEND
-from headstart.backbones.base import AnyBackbone, Backbone, BackboneConfig, build_backbone, value_grid
+from headstart.backbones.base import (
+    BACKBONES,
+    AnyBackbone,
+    Backbone,
+    BackboneConfig,
+    build_backbone,
+    value_grid,
+)
 from headstart.config import Config
 from headstart.core.devices import CPU, compute_on, move
 from headstart.core.types import VALIDATION_SHOTS, Description, FeatureBatch, Knowledge, Scales
 from headstart.distributed import copy_from_main_process, process_group
-from headstart.errors import UnsupportedError, option_name
+from headstart.errors import InputError, UnsupportedError, option_name
 from headstart.linalg.row_sharded import global_count
 from headstart.progress import Reporter
 from headstart.table import Kind, Kinds, Table
@@ -160,6 +167,8 @@ def train(
         The device of training and of the result (see ``TrainedParts.to_cpu``).
     """
     require_networks(table, adapters.values())
+    for config in adapters.values():
+        _require_click_support(table, config)
     cross_fit = any(ADAPTERS.part_of(config).gives_uncertainty for config in adapters.values())
     trainer = prepare(
         table,
@@ -206,6 +215,7 @@ def train_best(
     many = len(features) >= MIN_FEATURES_TO_META_TRAIN
     large = global_count(len(table)) >= MIN_OBSERVATIONS_AT_ONCE
     judge_in_training = many and large and not bool((table.kinds.types[features] == KindType.REAL).any())
+    judge_in_training &= not judge.has_clicks
     if judge_in_training:
         recipe = judge.choose(recipe).recipe if judge.all_binary else recipe
         choice = None
@@ -259,6 +269,7 @@ def prepare(
     """
     seed, all_binary = recipe.random_state, is_all_binary(table)
     table = modelled_table(table, recipe.binary_link)
+    _require_click_support(table, recipe.backbone)
     backbone, knowledge = train_backbone(
         table.with_features(train_features),
         recipe.backbone,
@@ -282,6 +293,22 @@ def prepare(
     metatraining = recipe.metatraining.resolve_epochs(len(training))
     recipe = recipe.revised(metatraining=metatraining)
     return AdapterTrainer(backbone, knowledge, training, validation, recipe, all_binary, reporter, checkpoint)
+
+
+def _require_click_support(table: Table, part: BackboneConfig | AdapterConfig) -> None:
+    """Refuse click features if the backbone or adapter would read their clicks alone, all of them ones."""
+    if not (table.kinds.types == KindType.CLICK).any():
+        return
+    noun, usable, supports = "adapter", "bayes", False
+    if isinstance(part, BackboneConfig):
+        noun, usable, supports = "backbone", "factorisation", BACKBONES.part_of(part).supports_clicks
+    else:
+        supports = ADAPTERS.part_of(part).supports_clicks
+    if not supports:
+        raise InputError(
+            f"the {noun} {part.name!r} cannot learn from clicks, which are all ones: it does not read cells "
+            f"without a click as zeros; take {option_name(noun, usable)}"
+        )
 
 
 @dataclass(frozen=True)
@@ -451,11 +478,13 @@ class Judge:
         self.reporter, self.checkpoint = reporter, checkpoint
         self.folds = draw_folds(features, seed=0)
         self.all_binary = is_all_binary(table)
+        # The errors of clicks alone compare nothing, and only the closed form reads zeros.
+        self.has_clicks = bool((table.kinds.types[features] == KindType.CLICK).any())
 
     def choose(self, recipe: Recipe, *, networks: bool = False) -> Choice:
         """Choose among the closed form, networks if ``networks``, and both links of a binary table."""
         adapter, chosen = adapter_config(CLOSED_FORM), CLOSED_FORM
-        if len(self.features) < MIN_FEATURES:
+        if len(self.features) < MIN_FEATURES or self.has_clicks:
             no_comparison = Judgement(shots=(), features=0, chosen=CLOSED_FORM, candidates={})
             return Choice(recipe, adapter, no_comparison)
         candidates = self._judge(recipe, adapter, *([adapter_config(BLEND)] if networks else []))

@@ -19,7 +19,7 @@ from headstart.core.networks import loading
 from headstart.errors import InputError, join_names
 from headstart.model.saving.format import Groups
 from headstart.table import Kind, Kinds
-from headstart.table.kinds import LARGEST, KindType
+from headstart.table.kinds import LARGEST, VALUE_TYPES, KindType
 from headstart.training.calibration import LEVELS
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ Module = TypeVar("Module", bound=nn.Module)
 _INT, _SINGLE, _DOUBLE = torch.int64, torch.float32, torch.float64
 
 _STATES = {"code": (_SINGLE, 2), "code_std": (_SINGLE, 2), "activation": (_SINGLE, 2), "noise": (_SINGLE, 1),
-           "variance": (_SINGLE, 2)}  # fmt: skip
+           "variance": (_SINGLE, 2), "exposure": (_SINGLE, 1)}  # fmt: skip
 
 _HEADS = {"weight": (_SINGLE, 2), "bias": (_SINGLE, 1), "covariance": (_SINGLE, 2), "noise": (_SINGLE, 1)}
 
@@ -63,7 +63,7 @@ _FORMS = {
     "observation_weights": {"table": (_DOUBLE, 1), "contexts": (_DOUBLE, 1)},
 }  # fmt: skip
 
-_OPTIONAL = {"covariance", "noise", "variance", "times", "weights"}
+_OPTIONAL = {"covariance", "noise", "variance", "exposure", "times", "weights"}
 
 _OPTIONAL_GROUPS = {
     "knowledge/scales", "feature_references", "row_observations", "row_references", "row_fitted_states",
@@ -74,7 +74,7 @@ _OF_PARTS = ("backbone", "adapter")
 
 _BLOCK = 2**22  # numbers checked at a time
 
-_NOT_NEGATIVE = ("code_std", "noise", "variance")
+_NOT_NEGATIVE = ("code_std", "noise", "variance", "exposure")
 
 
 def check_tensors(groups: Groups) -> None:
@@ -279,7 +279,7 @@ def _calibrates(tensors: dict[str, Tensor]) -> bool:
     """Return whether the tensors of the calibration have valid shapes and values."""
     marks, factors = tensors["marks"], tensors["factors"]
     sizes = {len(marks), factors.shape[1], len(tensors["slopes"]), len(tensors["shifts"])}
-    shapes_agree = len(sizes) == 1 and factors.shape[::2] == (len(KindType), len(LEVELS)) and len(marks) > 0
+    shapes_agree = len(sizes) == 1 and factors.shape[::2] == (VALUE_TYPES, len(LEVELS)) and len(marks) > 0
     return (
         shapes_agree and _ascends(marks - marks[0]) and bool((marks >= 0).all()) and bool((factors > 0).all())
     )
