@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,9 @@ from numpy.typing import NDArray
 from headstart import Headstart, Table
 from headstart.adapters.metadata_networks import ImageNetwork, MetadataReader, TokenNetwork
 from headstart.errors import UnsupportedError
+from headstart.table import MetadataSchema
 from headstart.table.columns import ImageShape, TokenSequence
+from headstart.training.recipe import describe_features
 
 WORDS = ("bad", "fine", "good")
 
@@ -146,3 +149,18 @@ def test_adapters_that_read_no_metadata_take_them() -> None:
     quick = {"pretraining": {"epochs": 1}, "metatraining": {"epochs": 1}, "quiet": True}
     for adapter in ("mean", "knn-5", "maml-1", "chn-train-1"):
         Headstart(adapter=adapter, **quick).fit(described_table("title", "tokens"))
+
+
+def test_backbones_leave_texts_and_images_out() -> None:
+    table = described_table("title", "tokens")
+    bare = replace(table, metadata=None, schema=None)
+    one, other = (Headstart(adapter="mean", **QUICK).fit(data).predict() for data in (table, bare))
+    np.testing.assert_array_equal(one.mean, other.mean)
+    with_year = pa.table({"year": np.arange(60) % 7, "title": table.metadata["title"]})
+    types = {"title": "tokens"}
+    mixed = replace(table, metadata=with_year, schema=MetadataSchema.fit(with_year, types))
+    year = with_year.select(["year"])
+    plain = replace(table, metadata=year, schema=MetadataSchema.fit(year))
+    for part, expected in zip(describe_features(mixed).groups, describe_features(plain).groups, strict=True):
+        assert part.tolist() == expected.tolist()
+    assert torch.equal(describe_features(mixed).numbers, describe_features(plain).numbers)
