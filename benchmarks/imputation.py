@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.ensemble import RandomForestRegressor
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.experimental import enable_iterative_imputer  # noqa: F401
 from sklearn.impute import IterativeImputer, KNNImputer, SimpleImputer
 from sklearn.preprocessing import StandardScaler
@@ -59,7 +60,7 @@ def main() -> None:
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
-    warnings.filterwarnings("ignore", category=UserWarning)  # IterativeImputer stops before it converges
+    warnings.filterwarnings("ignore", category=ConvergenceWarning)  # of few rounds of IterativeImputer
     file = options.out / "imputation.json"
     results: dict[str, dict[str, float]] = json.loads(file.read_text()) if file.exists() else {}
     for name in options.tables:

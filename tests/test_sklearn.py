@@ -146,3 +146,14 @@ def test_scikit_learn_is_named_if_it_is_missing() -> None:
     code = "import sys; sys.modules['sklearn.base'] = None; import headstart.sklearn"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "pip install 'headstart[sklearn]'" in result.stderr
+
+
+def test_the_number_of_factors_is_chosen_by_held_out_cells() -> None:
+    random = np.random.default_rng(0)
+    related = random.normal(size=(150, 6)) @ random.normal(size=(6, 9))  # more factors than the default
+    seen = np.where(random.random(related.shape) < 0.15, np.nan, related)
+    missing = np.isnan(seen)
+    few, chosen = (HeadstartImputer(adapter="bayes", backbone=name) for name in ("factorisation", "auto"))
+    errors = [np.abs(imputer.fit_transform(seen) - related)[missing].mean() for imputer in (few, chosen)]
+    assert errors[1] < 0.8 * errors[0]
+    assert chosen.get_params()["backbone"] == "auto"

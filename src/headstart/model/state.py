@@ -558,6 +558,8 @@ class ModelState:
 
     def _weights(self, features: list[Feature], counts: NDArray[np.int64]) -> Tensor | None:
         """Return the weight of each observation of these features: (n,); None: all 1."""
+        if self.clock is None and all(feature.weights is None for feature in features):
+            return None
         lists = ObservationLists.of([feature.observations for feature in features])
         lines = np.repeat(np.arange(len(features)), counts)
         weights = self.weigh(lists.weights, lists.times, lines, len(features))
