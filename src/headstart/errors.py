@@ -3,16 +3,34 @@
 from __future__ import annotations
 
 import difflib
+import functools
+import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from types import TracebackType
+from typing import ParamSpec, TypeVar
+
+_MAX_MESSAGE = 1500  # characters of a message; a longer one, which shows a long value, is cut in the middle
 
 
 class HeadstartError(Exception):
-    """Base class of all errors that Headstart raises. Catch it to catch all of them."""
+    """Base class of all errors that Headstart raises. Catch it to catch all of them.
+
+    A message is one line of limited length, also if it shows a long value.
+    """
 
     shared = False  # whether all processes of a training have raised it
+
+    def __init__(self, message: object = "", *arguments: object) -> None:
+        super().__init__(_one_line(message) if isinstance(message, str) else message, *arguments)
+
+
+def _one_line(text: str) -> str:
+    if len(text) > _MAX_MESSAGE:
+        text = f"{text[: _MAX_MESSAGE // 2]} … {text[-_MAX_MESSAGE // 3 :]}"
+    return re.sub(r"\s*[\r\n]\s*", " ", text).strip() if "\n" in text or "\r" in text else text
 
 
 class InputError(HeadstartError, ValueError):
@@ -108,6 +126,72 @@ def explain_memory_error(message: Callable[[], str]) -> Iterator[None]:
         if isinstance(error, MemoryError) or any(words in str(error) for words in lacking):
             raise MemoryLimitError(message()) from error
         raise
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# Modules that read and check arguments. An unexpected exception there is caused by the argument.
+_INPUT_MODULES = re.compile(
+    r"headstart\.(table|errors|config|registry|(adapters|backbones)\.base"
+    r"|model\.(headstart|inputs|features|ranking|prediction))\b"
+)
+
+
+def reads_input(function: Callable[P, T]) -> Callable[P, T]:
+    """Guard a public function: any exception while its arguments are read becomes an ``InputError``.
+
+    Arguments may be any object, and comparing, iterating, hashing or printing it may fail in any way. So may
+    a lazy frame of another library. Exceptions from computations, which are no fault of the arguments, and
+    a ``TypeError`` about the names of parameters pass unchanged.
+    """
+
+    @functools.wraps(function)
+    def guarded(*arguments: P.args, **options: P.kwargs) -> T:
+        try:
+            return function(*arguments, **options)
+        except (HeadstartError, Warning, MemoryError, NotImplementedError):
+            raise
+        except Exception as error:
+            if not _is_of_input(error.__traceback__):
+                raise
+            name = function.__qualname__
+            message = f"{name}() cannot use its arguments: {_describe(error)}; see help({name})"
+            raise InputError(message) from error
+
+    return guarded
+
+
+def guard_methods(cls: type[T]) -> type[T]:
+    """Apply ``reads_input`` to all public methods and class methods that a class defines itself."""
+    for name, member in list(vars(cls).items()):
+        if name.startswith("_"):
+            continue
+        if isinstance(member, classmethod):
+            if not hasattr(member.__func__, "__wrapped__"):  # a context manager runs code of the user
+                setattr(cls, name, classmethod(reads_input(member.__func__)))
+        elif callable(member) and not isinstance(member, type):
+            setattr(cls, name, reads_input(member))
+    return cls
+
+
+def _is_of_input(traceback: TracebackType | None) -> bool:
+    """Return whether the innermost code of Headstart in a traceback, below the guard, reads input."""
+    innermost = ""
+    frame = None if traceback is None else traceback.tb_next
+    while frame is not None:
+        module = str(frame.tb_frame.f_globals.get("__name__", ""))
+        innermost = module if module.startswith("headstart") else innermost
+        frame = frame.tb_next
+    return _INPUT_MODULES.match(innermost) is not None
+
+
+def _describe(error: Exception) -> str:
+    try:
+        text = str(error)
+    except Exception:  # the text of an exception of another library may fail, too
+        text = ""
+    return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
 
 
 def for_user(python: str, command: str) -> str:

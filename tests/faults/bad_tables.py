@@ -311,7 +311,7 @@ METADATA: list[Case] = [
         "size",
         frame,
         described() | {"metadata_types": {"year": "number:3"}},
-        "only text takes a size or a model, as text:128",
+        "take an argument, as text:128",
     ),
     (
         "no size",

@@ -8,7 +8,15 @@ from tests.oracles.ridge import loo_predictions
 from torch import Tensor
 
 from headstart.linalg.packed import pack, positive
-from headstart.linalg.ridge import MAX_COLUMNS, LooRidge, loo_covariance, make_groups, reliability
+from headstart.linalg.ridge import (
+    MAX_COLUMNS,
+    LooRidge,
+    _best_strength,
+    _gains_alone,
+    loo_covariance,
+    make_groups,
+    reliability,
+)
 
 
 def made_up(
@@ -110,3 +118,23 @@ def test_reliability_is_the_share_of_variance_that_observations_removed() -> Non
     spread = torch.stack([0.25 * prior, prior, 0 * prior])
     found = reliability(pack(spread), prior, metric)
     torch.testing.assert_close(found, torch.tensor([0.75, 1e-3, 1.0], dtype=torch.float64))
+
+
+@pytest.mark.parametrize("width", [1, 2, 5])
+def test_the_gains_of_all_groups_equal_those_of_each(width: int) -> None:
+    """All groups at once give the gains of one group after the other."""
+    generator = torch.Generator().manual_seed(0)
+    parts = torch.randn(7, 50, width, dtype=torch.float64, generator=generator)
+    parts[3] = 0.0
+    goal = parts[0, :, :1] * torch.tensor([[1.0, -0.5, 0.2]], dtype=torch.float64)
+    goal = goal + torch.randn(50, 3, dtype=torch.float64, generator=generator)
+    weights = torch.rand(50, dtype=torch.float64, generator=generator)
+    constant, owner = torch.ones(50, 1, dtype=torch.float64), torch.tensor([0] * width + [-1])
+    expected = [
+        _best_strength(
+            torch.cat([part, constant], 1), owner, torch.zeros(1), 0, goal, weights, torch.zeros(())
+        )[1]
+        for part in parts
+    ]
+    assert expected[0] > 0.1
+    torch.testing.assert_close(_gains_alone(parts, goal, weights), torch.tensor(expected).double())

@@ -22,6 +22,8 @@ _MAX_GROUPS = 16  # with a strength of their own; if there are more, the least u
 
 _PASSES = 3  # over the groups
 
+_NUMBERS_AT_ONCE = 2**22  # of the designs of groups that are compared together
+
 _CONSTANT_STRENGTH = 1e6  # prior variance of the constant relative to the noise: it is not shrunk
 
 _LINES_TO_CHOOSE = 2**17  # the strengths are chosen from at most this number of lines
@@ -169,13 +171,12 @@ class LooRidge:
 
     def _pool(self, parts: list[Tensor], goal: Tensor, weights: Tensor) -> list[Tensor]:
         """Replace the groups that reduce the error least by one group; return the parts of the new groups."""
-        constant, zero = goal.new_ones(len(goal), 1), torch.zeros(1)
         gains = torch.zeros(len(parts))
-        for g, part in enumerate(parts):
-            if part.shape[1]:
-                owner = torch.tensor([0] * part.shape[1] + [-1])
-                design = torch.cat([part, constant], 1)
-                gains[g] = _best_strength(design, owner, zero, 0, goal, weights, torch.zeros(()))[1]
+        for width in sorted({part.shape[1] for part in parts} - {0}):
+            alike = [g for g, part in enumerate(parts) if part.shape[1] == width]
+            for block in torch.split(torch.tensor(alike), max(1, _NUMBERS_AT_ONCE // (len(goal) * width))):
+                stack = torch.stack([parts[g] for g in block.tolist()])
+                gains[block] = _gains_alone(stack, goal, weights).float()
         order = torch.argsort(gains, descending=True).tolist()
         separate, pooled = sorted(order[: _MAX_GROUPS - 1]), sorted(order[_MAX_GROUPS - 1 :])
         columns = torch.cat([self.groups[g].columns for g in pooled])
@@ -325,6 +326,38 @@ def _best_strength(
             if z_score > level and decrease.sum() > chance * without.sum():
                 best, gain, least = strength, float(decrease.sum() / without.sum()), error.sum()
     return best, gain
+
+
+def _gains_alone(parts: Tensor, goal: Tensor, weights: Tensor) -> Tensor:
+    """Return the gain of each of many groups alone, beside a constant: (groups,).
+
+    ``parts`` (groups, lines, width) are the columns of groups of one width. The gains equal those of
+    ``_best_strength`` with the level 0. With the residual a of a line and the contribution r·b of a group,
+    the squared error of the line is |a|² − 2·r·b·a + r·b·bᵀ·rᵀ, so that no array of all targets is needed.
+    """
+    half = weights.new_ones(len(goal)) / (weights.sum() + 1 / _CONSTANT_STRENGTH).sqrt()
+    weight, weighted_goal = weights[:, None], weights[:, None] * goal
+    leverage = half**2 * weights
+    residual = goal - half[:, None] * (half @ weighted_goal)
+    remaining = parts - half[:, None] * (half @ (weight * parts))[:, None]
+    schur = (parts * weight).mT @ remaining
+    values, vectors = torch.linalg.eigh((schur + schur.mT) / 2)
+    remaining = remaining @ vectors
+    linear = remaining.mT @ weighted_goal  # (groups, width, size)
+    products, gram = residual @ linear.mT, linear @ linear.mT
+    squared = (residual**2).sum(1)
+    without = weights * squared / (1 - leverage).clamp(min=1e-6) ** 2  # (lines,)
+    least, gains = without.sum().expand(len(parts)), torch.zeros_like(values[:, 0])
+    for strength in _STRENGTHS.tolist():
+        scaled = remaining / (values.clamp(min=0) + 1 / strength)[:, None]
+        with_group = leverage + (remaining * scaled).sum(2) * weights
+        error = squared - 2 * (scaled * products).sum(2) + ((scaled @ gram) * scaled).sum(2)
+        error = weights * error / (1 - with_group).clamp(min=1e-6) ** 2
+        total = error.sum(1)
+        better = total < least
+        gains = torch.where(better, (without - error).sum(1) / without.sum(), gains)
+        least = torch.where(better, total, least)
+    return gains
 
 
 # -- heads around their predictions -------------------------------------------------------------------

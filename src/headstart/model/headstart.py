@@ -34,6 +34,7 @@ from headstart.errors import (
     UnknownNameError,
     did_you_mean,
     for_user,
+    guard_methods,
 )
 from headstart.evaluate.results import Results
 from headstart.model.evaluation import On, evaluate
@@ -72,7 +73,7 @@ from headstart.model.ranking import (
     target_rows,
 )
 from headstart.model.saving.export import export_table
-from headstart.model.saving.folder import append_changes, open_for_changes, save
+from headstart.model.saving.folder import append_changes, check_place, open_for_changes, save
 from headstart.model.saving.journal import Call, CallLog, add_features_call, add_rows_call, observe_call
 from headstart.model.saving.loading import load
 from headstart.model.similarity import Similar, similar
@@ -122,6 +123,7 @@ def _require_few_cells(rows: int, features: int, draws: int = 1) -> None:
         )
 
 
+@guard_methods
 class Headstart:
     """Predict the missing values of a sparse table, and add new features without training.
 
@@ -343,6 +345,7 @@ class Headstart:
         True
         """
         self._fitted  # noqa: B018 (raises an error before the folder is made)
+        check_place(Path(path))
         save(lambda: self._fitted, Path(path), owner=self)
         if self._notes is not None:
             self._notes.discard()  # ``path`` may be the folder of ``updating``
@@ -1248,7 +1251,7 @@ class Headstart:
         """
         by_name = require_mapping(as_row_mapping(rows, "add_rows()"), "add_rows()", "{'u99': {'Alien': 5}}")
         names = unique_names(by_name, "add_rows()", "row")
-        if update not in ("rows", "both"):
+        if not isinstance(update, str) or update not in ("rows", "both"):
             raise InputError(f"add_rows(): update must be 'rows' or 'both'; got {update!r}")
         with self._lock:
             fitted = self._fitted

@@ -24,7 +24,7 @@ from headstart.model.state import ModelState
 from headstart.table import Kind, Kinds, Names, Table
 from headstart.table.columns import is_missing
 from headstart.table.kind_inference import KindsLike
-from headstart.table.kinds import KIND_NAMES, LARGEST, KindType, require_representable
+from headstart.table.kinds import KIND_NAMES, LARGEST, KindType, is_value, require_representable
 from headstart.table.matrices import is_matrix
 from headstart.table.metadata import MetadataSchema
 from headstart.table.missing import MissingLike, as_missing
@@ -33,8 +33,6 @@ from headstart.table.reading import Columns, Form, Observations, choose_form, re
 from headstart.table.sources import TextFormat, lost_digits, open_source
 from headstart.table.text_encoders import EncoderLike
 from headstart.table.times import check_weights, time_of, times_of
-
-NUMBERS = (bool, int, float, np.bool_, np.integer, np.floating)  # the types of an observed value
 
 NEW_ROW = "this row"  # the name of a row that is given by its observations alone
 
@@ -122,7 +120,11 @@ def unique_names(mapping: Mapping[Any, Any], what: str, of: str = "name") -> lis
 
 def as_list(names: Any) -> list[Any]:
     """Return one name or several names as a list."""
-    return [names] if isinstance(names, str) or np.isscalar(names) else list(names)
+    if isinstance(names, str) or np.isscalar(names):
+        return [names]
+    if not isinstance(names, Iterable) or isinstance(names, Mapping) or is_frame(names):
+        raise InputError(f"names must be a list of names; got {type(names).__name__}")
+    return list(names)
 
 
 def whole_number(n: object, what: str) -> int:
@@ -243,7 +245,7 @@ def split_observations(observations: object, what: str) -> tuple[list[str], NDAr
     by_name = require_mapping(as_mapping(observations, what), f"{what}: observations", "{'u17': 5}")
     names = unique_names(by_name, what)
     for name, value in zip(names, by_name.values(), strict=True):
-        if not isinstance(value, NUMBERS):
+        if not is_value(value):
             raise InputError(f"{what}: the value at {name!r} must be a number; got {value!r}")
         if isinstance(value, int) and abs(value) > 2**53:
             _require_digits(value, f"{what}, at {name!r}")
@@ -704,9 +706,9 @@ def _given_weights(weight: object, count: int, where: Callable[[int], str]) -> N
     """Return checked weights of ``count`` observations, from one number or one for each; None: all 1."""
     if weight is None:
         return None
-    numbers = [weight] * count if isinstance(weight, NUMBERS) else weight
+    numbers = [weight] * count if is_value(weight) else weight
     if not isinstance(numbers, (list, tuple, np.ndarray)) or not all(
-        isinstance(number, NUMBERS) for number in numbers
+        is_value(number) for number in numbers
     ):
         raise InputError(f"{option_name('weight')} must be a number above 0, or one for each; got {weight!r}")
     if len(numbers) != count:
@@ -789,7 +791,7 @@ def _split_triples(triples: Sequence[Any]) -> tuple[list[Any], list[Any], NDArra
             )
     values = np.empty(len(triples))
     for entry, (row, feature, value) in enumerate(triples):
-        if not isinstance(value, NUMBERS):
+        if not is_value(value):
             raise InputError(f"row {row!r}, feature {feature!r}: the value must be a number; got {value!r}")
         if isinstance(value, int) and abs(value) > 2**53:
             _require_digits(value, f"row {row!r}, feature {feature!r}")

@@ -21,7 +21,7 @@ from headstart.core.devices import move
 from headstart.core.predictive import predict_cell, predict_cells, predict_grid
 from headstart.core.types import OneHead, RowStates
 from headstart.display import MAX_LINES, table_html, text_table
-from headstart.errors import InputError
+from headstart.errors import InputError, guard_methods
 from headstart.evaluate.plots import MissingMatplotlibError
 from headstart.model.features import Feature
 from headstart.model.state import ModelState
@@ -208,6 +208,7 @@ def interval(
     return kinds.values(low, which), kinds.values(high, which)
 
 
+@guard_methods
 @dataclass(frozen=True, repr=False)
 class Prediction:
     """Predictions of some rows at some features, in the data's own units.
@@ -250,6 +251,10 @@ class Prediction:
 
     def __getitem__(self, cell: tuple[object, object]) -> tuple[float, float]:
         """Return the mean and standard deviation of one cell, given by a row and a feature."""
+        if not (isinstance(cell, tuple) and len(cell) == 2):
+            raise InputError(
+                f"a cell is a row and a feature, as prediction['u17', 'Alien']; got {type(cell).__name__}"
+            )
         row, feature = self.rows.position(cell[0]), self.features.position(cell[1])
         return float(self.mean[row, feature]), float(self.std[row, feature])
 

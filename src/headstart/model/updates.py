@@ -360,7 +360,7 @@ class Observed:
 
 def require_supported(fitted: ModelState, features: list[Feature], update: str) -> None:
     """Raise an InputError if the backbone or the adapter does not support this update."""
-    if update not in UPDATES:
+    if not isinstance(update, str) or update not in UPDATES:
         raise InputError(f"update must be one of {', '.join(UPDATES)}; got {update!r}")
     if update != "rows":
         for feature in features:

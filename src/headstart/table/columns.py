@@ -19,6 +19,8 @@ from headstart.config import Config
 from headstart.errors import InputError, join_names
 from headstart.progress import Reporter
 from headstart.table import text_encoders
+from headstart.table.kinds import is_value
+from headstart.table.names import MAX_BITS
 from headstart.table.text_encoders import BATCH, EncoderLike, SentenceEncoder, hash_words
 
 Encoded = NDArray[np.float32]
@@ -171,7 +173,9 @@ def category(value: object) -> str | None:
         return value.strip()
     if isinstance(value, (bool, np.bool_)):
         return str(bool(value)).lower()
-    if isinstance(value, (int, float, np.number)) and np.isfinite(value):
+    if isinstance(value, (int, np.integer)) and is_value(value):
+        return str(int(value)) if int(value).bit_length() <= MAX_BITS else None
+    if isinstance(value, (float, np.floating)) and np.isfinite(value):
         return str(int(value)) if float(value).is_integer() else repr(float(value))
     return None
 
@@ -446,7 +450,8 @@ class NumberColumn(ScaledColumn):
     @classmethod
     def accept(cls, name: str, value: Any) -> float:
         """Accept a finite number; a boolean is not a number."""
-        if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
+        numbers = (int, float, np.integer, np.floating)
+        if isinstance(value, numbers) and not isinstance(value, (bool, np.timedelta64)):
             try:
                 if math.isfinite(value):
                     return float(value)

@@ -60,6 +60,16 @@ def require_representable(values: Floats, scaled: NDArray[np.float64], where: Ca
         )
 
 
+def is_value(value: object) -> bool:
+    """Return whether an object has the type of an observed value: a number or a boolean.
+
+    >>> is_value(3), is_value(np.float32(2.5)), is_value(np.timedelta64(3, "D")), is_value("3")
+    (True, True, False, False)
+    """
+    numbers = (bool, int, float, np.bool_, np.integer, np.floating)
+    return isinstance(value, numbers) and not isinstance(value, np.timedelta64)
+
+
 class KindType(IntEnum):
     """The types of model columns: every kind is modelled as one of them. Arrays contain the numbers."""
 

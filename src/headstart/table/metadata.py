@@ -28,7 +28,7 @@ from headstart.table.columns import (
     is_missing,
 )
 from headstart.table.names import NameNumbering, Names
-from headstart.table.sources import Source, is_number, is_text
+from headstart.table.sources import Source, as_microseconds, is_number, is_text
 from headstart.table.text_encoders import EncoderLike
 
 
@@ -103,8 +103,7 @@ def _normalise_column(column: pa.Array) -> pa.Array:
         safe = pc.all(pc.less(pc.abs(number), 2.0**53), min_count=0).as_py()
         return number.cast(pa.int64()) if whole and safe else number
     if pa.types.is_date(arrow_type) or pa.types.is_timestamp(arrow_type):
-        zone = getattr(arrow_type, "tz", None)
-        return column.cast(pa.timestamp("us", zone), safe=False).cast(pa.timestamp("us"))
+        return as_microseconds(column, "metadata").cast(pa.timestamp("us"))
     if (
         pa.types.is_fixed_size_list(arrow_type)
         or pa.types.is_list(arrow_type)
@@ -442,8 +441,8 @@ def _parse_type(text: str, name: str) -> tuple[type[Column], str]:
 
 
 def _encode_column(column: Column, table: pa.Table, encoders: Encoders) -> NDArray[np.float32]:
-    present = column.name in table.column_names
-    values = table.column(column.name).combine_chunks() if present else pa.nulls(len(table))
+    position = table.schema.get_field_index(column.name)  # a look-up by name lists all columns
+    values = table.column(position).combine_chunks() if position >= 0 else pa.nulls(len(table))
     return column.encode_using(values, encoders.get(column.name), Reporter(quiet=True))
 
 

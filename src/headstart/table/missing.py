@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from headstart.errors import InputError, for_user, option_name
+from headstart.table.kinds import is_value
 
 MissingLike = float | str | Iterable[float | str] | None
 
@@ -44,7 +45,9 @@ class MissingCodes:
         """Return the codes in ``given``: one number or text, or several. A text of a number is a number."""
         if given is None:
             return cls()
-        several = isinstance(given, Iterable) and not isinstance(given, (str, bytes, dict))
+        several = isinstance(given, Collection) and not (
+            isinstance(given, (str, bytes, bytearray, memoryview, Mapping)) or hasattr(given, "columns")
+        )
         codes: list[Any] = list(given) if several else [given]  # type: ignore[arg-type]
         numbers, texts = [], []
         for code in codes:
@@ -53,7 +56,7 @@ class MissingCodes:
                     numbers.append(float(code))
                 except ValueError:
                     texts.append(code.strip())
-            elif isinstance(code, (int, float, np.number)) and not isinstance(code, (bool, complex)):
+            elif is_value(code) and not isinstance(code, (bool, np.bool_)):
                 numbers.append(_as_float(code))
             else:
                 raise InputError(

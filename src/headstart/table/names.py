@@ -36,7 +36,7 @@ def as_name(value: object, noun: str = "name") -> str:
         return _normalise(value, noun)
     if isinstance(value, (bool, np.bool_)) or value is None:
         pass
-    elif isinstance(value, (int, np.integer)):
+    elif isinstance(value, (int, np.integer)) and not isinstance(value, np.timedelta64):
         if int(value).bit_length() > MAX_BITS:
             raise InputError(f"a whole number of more than {MAX_BITS} bits cannot be a {noun}; use text")
         return str(int(value))
@@ -62,7 +62,10 @@ def exact_limit(dtype: DTypeLike) -> float:
 
 def display_name(value: object) -> str:
     """Return a value as text for a message, shortened."""
-    text = repr(value.item() if isinstance(value, np.generic) else value)
+    try:
+        text = repr(value.item() if isinstance(value, np.generic) else value)
+    except Exception:  # the text of any object may fail
+        text = f"an object of the type {type(value).__name__}"
     return text if len(text) <= 100 else text[:100] + "…"
 
 

@@ -114,6 +114,12 @@ def choose_form(
                 "one line per observation"
             )
         source.require(columns.time, "time")
+        if columns.time in required.values():
+            raise InputError(
+                f"{option_name('time', columns.time)} names the column of the"
+                f" {next(name for name, column in required.items() if column == columns.time)}; the times of"
+                " observations are a column of their own"
+            )
     if columns.weight is not None:
         source.require(columns.weight, "weight")
         if columns.weight in (*required.values(), columns.time):

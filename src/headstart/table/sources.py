@@ -108,7 +108,10 @@ class TextFormat:
             return self.separator
 
         def score(separator: str) -> tuple[int, bool, int]:
-            fields = next(csv.reader([header], delimiter=separator), [])
+            try:
+                fields = next(csv.reader([header], delimiter=separator), [])
+            except csv.Error:  # a very long header is one field if the separator is wrong
+                fields = []
             cells = {field.strip() for field in fields}
             present = sum(name in cells for name in wanted)
             return present, separator == usual and len(fields) > 1, len(fields)
@@ -276,6 +279,21 @@ def is_number(arrow_type: pa.DataType) -> bool:
     return bool(
         pa.types.is_integer(arrow_type) or pa.types.is_floating(arrow_type) or pa.types.is_decimal(arrow_type)
     )
+
+
+def as_microseconds(dates: pa.Array | pa.ChunkedArray, label: str) -> pa.Array | pa.ChunkedArray:
+    """Convert dates or timestamps to timestamps in microseconds, which drops nanoseconds.
+
+    Dates out of the range of microseconds, about 290,000 years, are an error that begins with ``label``.
+    """
+    arrow_type = dates.type
+    finer = pa.types.is_timestamp(arrow_type) and arrow_type.unit == "ns"
+    try:
+        return dates.cast(pa.timestamp("us", getattr(arrow_type, "tz", None)), safe=not finer)
+    except pa.ArrowInvalid:
+        raise InputError(
+            f"{label} has a date that is too far from 1970; correct it, or leave it out"
+        ) from None
 
 
 # Texts that mean "not observed". NaN is not one of them: it is a wrong number, and an error.
@@ -720,4 +738,9 @@ def _is_folder(path: Path) -> bool:
     except FileNotFoundError:
         files = os.listdir(path.parent) if path.parent.is_dir() else []
         raise InputError(f"there is no file {path}{did_you_mean(path.name, files)}") from None
+    if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
+        raise InputError(
+            f"{path} is neither a file nor a folder, but a pipe, a socket or a device, which cannot be read"
+            " twice; write its content to a file"
+        )
     return stat.S_ISDIR(mode)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.display import facts_html
-from headstart.errors import InputError, explain_memory_error, join_names
+from headstart.errors import InputError, explain_memory_error, guard_methods, join_names
 from headstart.progress import Reporter
 from headstart.table.cells import (
     Cells,
@@ -48,6 +48,7 @@ _TOO_LARGE = (
 )
 
 
+@guard_methods
 @dataclass(frozen=True, eq=False, repr=False)
 class Table:
     """An immutable, sparse table of observations, with names, kinds and metadata of the features.

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from headstart.errors import InputError, option_name
-from headstart.table.sources import is_number, is_text
+from headstart.table.sources import as_microseconds, is_number, is_text
 
 _UNITS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0, "week": 604800.0,
           "month": 2629746.0, "year": 31556952.0}  # fmt: skip
@@ -88,7 +88,7 @@ def times_of(values: Sequence[Any] | pa.Array | pa.ChunkedArray, label: str) -> 
     if is_text(array.type):
         array = _parse_texts(array, label)
     if pa.types.is_date(array.type) or pa.types.is_timestamp(array.type):
-        times = array.cast(pa.timestamp("us", getattr(array.type, "tz", None))).cast(pa.int64())
+        times = as_microseconds(array, label).cast(pa.int64())
         numbers = np.asarray(times) / 1e6
     elif is_number(array.type):
         numbers = np.asarray(array.cast(pa.float64(), safe=False).to_numpy(), dtype=np.float64)

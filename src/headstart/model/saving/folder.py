@@ -148,7 +148,12 @@ def append_changes(before: OpenModel, calls: list[Call]) -> bool:
 
 def check_place(path: Path) -> None:
     """Refuse a path that contains anything but a model or the remains of an interrupted first save."""
-    if path.exists() and not path.is_dir():
+    try:
+        is_file = path.exists() and not path.is_dir()
+    except (OSError, ValueError) as error:  # such as a name that is too long, or with a null character
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise InputError(f"{str(path)!r} cannot be the folder of a model: {reason}") from None
+    if is_file:
         raise InputError(f"{path} is a file; a model is saved as a folder")
     if not path.is_dir() or (path / INDEX).exists():
         return

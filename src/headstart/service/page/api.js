@@ -47,8 +47,12 @@ export const get = (path) => call("GET", path);
 export const post = (path, body) => call("POST", path, body);
 export const remove = (path) => call("DELETE", path);
 
-/** Return the path of a feature or row in the API. */
-export const pathOf = (collection, name) => `v1/${collection}/${encodeURIComponent(name)}`;
+/**
+ * Return the path of a feature or row in the API. Browsers resolve "." and ".." in paths, also if they are encoded;
+ * spaces around a name do not count.
+ */
+export const pathOf = (collection, name) =>
+  `v1/${collection}/${encodeURIComponent(name === "." || name === ".." ? ` ${name}` : name)}`;
 
 let openDialog = null;
 

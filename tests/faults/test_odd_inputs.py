@@ -1,0 +1,142 @@
+"""Values of any type at any place: a clear error or a correct result, never a raw exception or a wait."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import random
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from headstart import Headstart, InputError, Table
+from headstart.errors import reads_input
+from headstart.table.metadata import MetadataSchema
+from tests.faults.input_round import failing_lazy, file_round, long_frame, python_round, request_round
+from tests.faults.test_bad_input import made_up_table
+from tests.test_cli import run
+
+UNCLEAR = ("raw", "silent", "hang", "changed")
+
+
+@pytest.fixture(scope="module")
+def model() -> Headstart:
+    return Headstart(adapter="bayes", quiet=True).fit(made_up_table())
+
+
+def test_a_sample_of_the_round(model: Headstart) -> None:
+    """``python -m tests.faults.input_round`` tries more."""
+    lines = [
+        *python_round(random.Random(7), 300, model),
+        *file_round(random.Random(7), 60),
+        *request_round(random.Random(7), 60, model),
+    ]
+    assert [line for line in lines if line[2] in UNCLEAR] == []
+    assert sum(line[2] == "clear" for line in lines) > 300
+
+
+@pytest.mark.parametrize(
+    "value", [None, uuid.UUID(int=1), datetime.date(2024, 1, 1), pd.NaT, np.datetime64("2024"), object(), 3j]
+)
+def test_what_is_neither_a_name_nor_a_list(model: Headstart, value: Any) -> None:
+    for call in (model.recommend, model.recommend_many, model.feature, model.row, model.similar):
+        with pytest.raises(InputError):
+            call(value)
+    if value is not None:
+        for call in (lambda: model.predict(value), lambda: model.predict(["u1"], value)):
+            with pytest.raises(InputError):
+                call()
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        failing_lazy,
+        lambda: pl.LazyFrame({"row": ["u1"]}).select("nothing"),
+        lambda: pl.DataFrame({"row": [["u1"]], "feature": ["f1"], "value": [1]}),
+        lambda: pl.DataFrame({"row": [{"a": 1}], "feature": ["f1"], "value": [1]}),
+        lambda: pd.DataFrame(
+            {"value": [1.0]}, index=pd.MultiIndex.from_tuples([("u1", "f1")], names=["row", "row"])
+        ),
+        lambda: pd.DataFrame({"row": ["u1"], "feature": ["f1"], "value": [pd.Timestamp.max]}),
+        lambda: pd.DataFrame({"row": [pd.Timestamp("2024-01-01 00:00:00.000000001")], "x": [1]}),
+    ],
+)
+def test_frames_that_cannot_be_read(model: Headstart, frame: Any) -> None:
+    for call in (
+        lambda: Table.read(frame()),
+        lambda: model.observe(frame()),
+        lambda: model.add_rows(frame()),
+    ):
+        with pytest.raises(InputError) as refused:
+            call()
+        assert "\n" not in str(refused.value)
+
+
+def test_times_of_any_precision() -> None:
+    when = pd.to_datetime(["2024-05-01 00:00:00.123456789"] * 6)
+    table = Table.read(long_frame().assign(when=when), time="when")
+    np.testing.assert_allclose(table.times, when[0].timestamp(), atol=1e-5)
+    far = pa.array([2**62] * 6, pa.timestamp("s"))
+    data = pa.Table.from_pandas(long_frame()).append_column("when", far)
+    with pytest.raises(InputError):
+        Table.read(data, time="when")
+
+
+@pytest.mark.parametrize("column", ["row", "feature", "value"])
+def test_the_time_is_a_column_of_its_own(column: str) -> None:
+    with pytest.raises(InputError, match=f"time='{column}' names the column of the {column}"):
+        Table.read(long_frame(), time=column)
+
+
+def test_pipes_are_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.csv")
+    long_frame().to_csv(tmp_path / "a.csv", index=False)
+    for arguments in ({}, {"metadata": tmp_path / "pipe.csv"}):
+        with pytest.raises(InputError, match="is neither a file nor a folder, but a pipe"):
+            Table.read(tmp_path / ("a.csv" if arguments else "pipe.csv"), **arguments)
+    refused = run("fit", "pipe.csv", "--out", "m", cwd=tmp_path)
+    assert refused.stderr.startswith("error: pipe.csv is neither a file nor a folder")
+
+
+def test_a_header_of_any_length(tmp_path: Path) -> None:
+    names = [f"a feature with a rather long name {j}" for j in range(6000)]
+    lines = [",".join(["row", *names]), *(",".join([f"u{i}", *[str(1 + i % 5)] * 6000]) for i in range(5))]
+    (tmp_path / "wide.csv").write_text("\n".join(lines))
+    assert len(lines[0]) > 131_072
+    assert Table.read(tmp_path / "wide.csv").shape == (5, 6000)
+
+
+def test_thousands_of_metadata_columns_are_quick() -> None:
+    random_numbers = np.random.default_rng(0)
+    films = pa.table({f"c{j}": random_numbers.normal(size=50) for j in range(3000)})
+    start = time.process_time()
+    schema = MetadataSchema.fit(films)
+    assert schema.encode_table(films).shape == (50, 3000)
+    assert time.process_time() - start < 10
+
+
+def test_the_guard_converts_nothing_else(model: Headstart) -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'rwos'"):
+        model.predict(rwos=["u1"])
+
+    class Broken(Headstart):
+        def predict(self, *_: Any) -> Any:
+            return {}["a bug"]
+
+    with pytest.raises(KeyError):
+        Broken().predict()
+
+    @reads_input
+    def compute() -> None:
+        raise FloatingPointError
+
+    with pytest.raises(FloatingPointError):  # not in a module that reads input
+        compute()
