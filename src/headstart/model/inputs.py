@@ -707,9 +707,7 @@ def _given_weights(weight: object, count: int, where: Callable[[int], str]) -> N
     if weight is None:
         return None
     numbers = [weight] * count if is_value(weight) else weight
-    if not isinstance(numbers, (list, tuple, np.ndarray)) or not all(
-        is_value(number) for number in numbers
-    ):
+    if not isinstance(numbers, (list, tuple, np.ndarray)) or not all(is_value(number) for number in numbers):
         raise InputError(f"{option_name('weight')} must be a number above 0, or one for each; got {weight!r}")
     if len(numbers) != count:
         raise InputError(
