@@ -559,6 +559,7 @@ def _concatenate(rows: Names, parts: list[Prediction]) -> Prediction:
         np.hstack([part.center for part in parts]),
         np.hstack([part.spread for part in parts]),
         np.vstack([part.reach for part in parts if part.reach is not None]),
+        [numbers for part in parts for numbers in part.observed],
     )
 
 

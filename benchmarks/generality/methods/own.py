@@ -108,6 +108,6 @@ class HeadstartMethod(Method):
             if kind.type != KindType.REAL or not self.trial.own_scales
             else f"real:{c!r}:{s!r}"
             if self.tell_scales
-            else "real"
+            else kind.name
             for kind, c, s in zip(kinds, centre.tolist(), scale.tolist(), strict=True)
         ]

@@ -29,9 +29,12 @@ _ONCE: tuple[tuple[str, str, tuple[str, str, float], dict[str, str]], ...] = (
     ("minwage", "wages and employment by month", ("wooldridge", "minwage", 0.5), {}),
     (
         "victims", "victims of terrorism by country and year, mostly 0",
-        ("Ecdat", "nkill.byCountryYr", 0.6), {"regex": "^X?[0-9]+$", "metadata": "number"},
+        ("Ecdat", "nkill.byCountryYr", 0.6), {"regex": "^X?[0-9]+$", "metadata": "number", "kind": "count"},
     ),
-    ("tuberculosis", "cases by country, year, age and sex", ("tidyr", "who2", 1.0), {"drop": "year"}),
+    (
+        "tuberculosis", "cases by country, year, age and sex",
+        ("tidyr", "who2", 1.0), {"drop": "year", "kind": "count"},
+    ),
 )  # fmt: skip
 
 ONCE = tuple(

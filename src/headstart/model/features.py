@@ -22,6 +22,7 @@ from headstart.errors import UnknownNameError, did_you_mean
 from headstart.model.observations import ObservationList
 from headstart.model.persistent import Arena, PersistentArray, copy_with
 from headstart.table import Kind, MetadataSchema
+from headstart.table.kinds import Category, split_column
 from headstart.table.names import Names, as_name
 
 
@@ -320,6 +321,15 @@ def remove_entry(
 _MIN_ROOM = 64  # free slots of a new arena, at least
 
 
+def _group_columns(entries: Mapping[str, Entry], groups: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    """Return ``groups`` with the columns of categories in ``entries``, by the name of their feature."""
+    result = {feature: list(columns) for feature, columns in groups.items()}
+    for name in entries:
+        if "=" in name and isinstance(entries[name].feature.kind.margin, Category):
+            result.setdefault(split_column(name)[0], []).append(name)
+    return result
+
+
 class FeatureStore(Mapping[str, Feature]):
     """An immutable mapping of names to features, with their heads.
 
@@ -348,6 +358,7 @@ class FeatureStore(Mapping[str, Feature]):
         self._facts = PersistentArray(np.zeros((count, 4)))
         # Columns with the entries that they were computed from: of the base alone, and with recent entries.
         self._base_columns: tuple[Mapping[str, Entry], FeatureColumns] | None = None
+        self._base_categories: tuple[Mapping[str, Entry], dict[str, list[str]]] | None = None
         self._all_columns: tuple[Mapping[str, Entry], FeatureColumns] | None = None
         # The features of a base that were observed since fit, with this base.
         self._base_since: tuple[Mapping[str, Entry], list[Feature]] | None = None
@@ -412,6 +423,10 @@ class FeatureStore(Mapping[str, Feature]):
         # The exact name comes first, as in ``Names``: an older model may have names that are not tidy.
         key = name if isinstance(name, str) and name in self else as_name(name, "feature")
         entry = self._recent.get(key) or self._base.get(key)
+        if entry is None and (columns := self.categories.get(key)):
+            raise UnknownNameError(
+                f"feature {key!r} is a category; name one of its levels, as {columns[0]!r}"
+            )
         if entry is None:
             hint = did_you_mean(key, self if len(self) <= 20_000 else ())
             raise UnknownNameError(f"unknown feature {key!r}{hint}")
@@ -497,6 +512,15 @@ class FeatureStore(Mapping[str, Feature]):
         """Return a store in which the references of these features are the backbone's own heads again."""
         entries = [self._find(name)._replace(reference=-1, reference_kind=None) for name in names]
         return copy_with(self)._enter(entries)
+
+    @property
+    def categories(self) -> dict[str, list[str]]:
+        """The columns of each feature of the kind category, by the name of the feature."""
+        if self._base_categories is None or self._base_categories[0] is not self._base:
+            self._base_categories = (self._base, _group_columns(self._base, {}))
+        groups = self._base_categories[1]
+        added = {name: entry for name, entry in self._recent.items() if name not in self._base}
+        return _group_columns(added, groups) if added else groups
 
     def reference(self, name: str) -> tuple[int, Kind] | None:
         """Return the slot and the kind of a feature's reference; None if it is the backbone's own head."""

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self, Unpack
 
@@ -46,7 +47,9 @@ from headstart.model.inputs import (
     ObservationsLike,
     ReadOptions,
     Triples,
+    answers_of,
     as_list,
+    as_mapping,
     as_row_mapping,
     as_table,
     check_context,
@@ -61,6 +64,7 @@ from headstart.model.inputs import (
     unique_names,
     whole_number,
 )
+from headstart.model.levels import category_columns, columns_of, expand_new_features
 from headstart.model.prediction import Prediction, predict_features
 from headstart.model.ranking import (
     By,
@@ -98,6 +102,7 @@ from headstart.model.updates import (
 )
 from headstart.progress import Reporter
 from headstart.table import Kind, Names, Table
+from headstart.table.kinds import column_name, split_column
 from headstart.table.metadata import MetadataSchema
 from headstart.table.missing import MissingCodes, MissingLike
 from headstart.table.names import as_name
@@ -531,7 +536,7 @@ class Headstart:
         """
         fitted = self._fitted
         names, states = rows_with_states(fitted, rows, "predict()")
-        columns = list(fitted.catalogue) if features is None else as_list(features)
+        columns = list(fitted.catalogue) if features is None else columns_of(fitted, as_list(features))
         _require_few_cells(len(names), len(columns))
         return predict_features(fitted, names, states, columns)
 
@@ -690,7 +695,7 @@ class Headstart:
             fitted,
             one_target_row(fitted, row),
             whole_number(n, "recommend()"),
-            None if features is None else as_list(features),
+            None if features is None else columns_of(fitted, as_list(features)),
             Criterion(by, quantile),
             exclude_observed=exclude_observed,
             mixed_kinds=mixed_kinds,
@@ -729,7 +734,7 @@ class Headstart:
             fitted,
             target_rows(fitted, rows),
             whole_number(n, "recommend_many()"),
-            None if features is None else as_list(features),
+            None if features is None else columns_of(fitted, as_list(features)),
             Criterion(by, quantile),
             exclude_observed=exclude_observed,
             mixed_kinds=mixed_kinds,
@@ -932,6 +937,7 @@ class Headstart:
         metadata: Mapping[str, Any] | None = None,
         observations: ObservationsLike | None = None,
         kind: str | Kind | None = None,
+        levels: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         """Add a new feature, which can be predicted at once; no other prediction changes.
 
@@ -945,6 +951,9 @@ class Headstart:
             The first observations ``{row: value}``, of rows of the model.
         kind : str or Kind, default=None
             The kind of the feature, such as ``"rating:1:5"``; by default the model's most frequent kind.
+        levels : dict, default=None
+            For a category, the metadata of each level, ``{level: {column: value}}``, such as the right
+            option: ``{"A": {"right": 1}}``. Levels and columns may be missing.
 
         Raises
         ------
@@ -967,7 +976,8 @@ class Headstart:
         'Dune 3' (rating:1:5), 2 observations; year: 2026
         """
         name = as_name(feature, "feature")
-        self.add_features({name: {"metadata": metadata, "observations": observations, "kind": kind}})
+        parts = {"metadata": metadata, "observations": observations, "kind": kind, "levels": levels}
+        self.add_features({name: {key: part for key, part in parts.items() if part is not None}})
 
     def add_features(self, features: Mapping[Any, Mapping[str, Any]]) -> None:
         """Add several features at once; add none if one is invalid.
@@ -975,14 +985,14 @@ class Headstart:
         Parameters
         ----------
         features : dict
-            ``{feature: {"metadata": …, "observations": …, "kind": …}}``; each part is as in ``add_feature``
-            and may be missing.
+            ``{feature: {"metadata": …, "observations": …, "kind": …, "levels": …}}``; each part is as in
+            ``add_feature`` and may be missing.
         """
         by_name = require_mapping(features, "add_features()", "{'Dune 3': {'observations': …}}")
         unique_names(by_name, "add_features()", "feature")
         with self._lock:
             fitted = self._fitted
-            if new := check_new_features(fitted, by_name):
+            if new := check_new_features(fitted, expand_new_features(fitted, by_name)):
                 _warn_unusual(fitted.schema, [feature.record for feature in new])
                 self._change(add_features(fitted, new), lambda: add_features_call(fitted, new))
                 LOG.info("added %d features", len(new))
@@ -997,10 +1007,12 @@ class Headstart:
             A feature of the model.
         """
         with self._lock:
-            fitted = self._fitted
-            name = fitted.catalogue[feature].name
-            self._change(remove_feature(fitted, name), lambda: {"verb": "remove_feature", "name": name})
-            LOG.info("removed feature %r", name)
+            for column in columns_of(self._fitted, [feature]):
+                fitted = self._fitted
+                name = fitted.catalogue[column].name
+                call = {"verb": "remove_feature", "name": name}
+                self._change(remove_feature(fitted, name), partial(dict, call))
+                LOG.info("removed feature %r", name)
 
     def rename_feature(self, feature: object, to: object) -> None:
         """Rename a feature; no prediction changes.
@@ -1015,15 +1027,20 @@ class Headstart:
         name = as_name(to, "feature")
         with self._lock:
             fitted = self._fitted
-            known = fitted.catalogue[feature]
-            exists = name in fitted.catalogue or name in fitted.backbone_features
-            if exists and name != known.name:
-                raise InputError(f"feature {name!r} is already in the model, or was in the table of its fit")
-            self._change(
-                fitted.rename_feature(known, name),
-                lambda: {"verb": "rename_feature", "name": known.name, "to": name},
-            )
-            LOG.info("renamed feature %r to %r", known.name, name)
+            renamed = dict.fromkeys(columns_of(fitted, [feature]), name)
+            if category_columns(fitted, feature) and feature not in fitted.catalogue:
+                renamed = {column: column_name(name, split_column(column)[1]) for column in renamed}
+            for column, new in renamed.items():
+                exists = new in fitted.catalogue or new in fitted.backbone_features
+                if exists and new != fitted.catalogue[column].name:
+                    raise InputError(
+                        f"feature {new!r} is already in the model, or was in the table of its fit"
+                    )
+            for column, new in renamed.items():
+                known = self._fitted.catalogue[column]
+                call = {"verb": "rename_feature", "name": known.name, "to": new}
+                self._change(self._fitted.rename_feature(known, new), partial(dict, call))
+            LOG.info("renamed feature %r to %r", feature, name)
 
     def observe(
         self,
@@ -1135,6 +1152,11 @@ class Headstart:
         """
         with self._lock:
             fitted = self._fitted
+            if category_columns(fitted, feature) and feature not in fitted.catalogue:
+                answers = as_mapping(observations, f"feature {feature!r}")
+                answers = require_mapping(answers, f"feature {feature!r}: observations", "{'u17': 'B'}")
+                triples = [(row, feature, value) for row, value in answers.items()]
+                return self._observe(read_triples(fitted, triples, Columns(), time=time), update)
             known = fitted.catalogue[feature]
             require_supported(fitted, [known], update)
             context = check_context(known.name, observations, known.kind, fitted.rows)
@@ -1261,7 +1283,8 @@ class Headstart:
             records, encoded = encode_row_metadata(fitted.row_metadata, names, metadata)
             if fitted.row_metadata is not None:
                 _warn_unusual(fitted.row_metadata.schema, records)
-            new = NewRows(names, by_name, records, encoded, update_features=update == "both")
+            answers = {row: answers_of(fitted, row, given) for row, given in by_name.items()}
+            new = NewRows(names, answers, records, encoded, update_features=update == "both")
             self._change(add_rows(fitted, new), lambda: add_rows_call(fitted, new))
             LOG.info("added %d rows", len(names))
 

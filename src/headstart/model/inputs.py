@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from headstart.core.types import RowStates
 from headstart.errors import InputError, UnknownNameError, did_you_mean, for_user, join_names, option_name
 from headstart.model.features import Feature
+from headstart.model.levels import category_columns, expand_answers, expand_triples, label_value
 from headstart.model.observations import ObservationList, ObservationLists
 from headstart.model.row_states import compute_row_states
 from headstart.model.rows import RowMetadata
@@ -25,18 +26,27 @@ from headstart.table import Kind, Kinds, Names, Table
 from headstart.table.columns import is_missing
 from headstart.table.kind_inference import KindsLike
 from headstart.table.kinds import KIND_NAMES, LARGEST, KindType, is_value, require_representable
+from headstart.table.labels import LabelledSource, as_number
 from headstart.table.matrices import is_matrix
 from headstart.table.metadata import MetadataSchema
 from headstart.table.missing import MissingLike, as_missing
 from headstart.table.names import MAX_SUGGESTIONS, as_name, display_spelling
-from headstart.table.reading import Columns, Form, Observations, choose_form, read_long, sort_observations
+from headstart.table.reading import (
+    Columns,
+    Form,
+    Observations,
+    choose_form,
+    read_long,
+    read_values,
+    sort_observations,
+)
 from headstart.table.sources import TextFormat, lost_digits, open_source
 from headstart.table.text_encoders import EncoderLike
 from headstart.table.times import check_weights, time_of, times_of
 
 NEW_ROW = "this row"  # the name of a row that is given by its observations alone
 
-FEATURE_PARTS = ("metadata", "observations", "kind")  # the keys of a new feature in add_features()
+FEATURE_PARTS = ("metadata", "observations", "kind", "levels")  # the keys of a new feature in add_features()
 
 ObservationsLike = Any  # Mapping[Any, float], or a Series or frame (``as_mapping``)
 
@@ -299,6 +309,9 @@ def check_context(
         The index of each in ``observations``.
     """
     what = f"feature {feature!r}"
+    if kind.margin.labels:
+        answers = require_mapping(as_mapping(observations, what), f"{what}: observations", "{'u17': 5}")
+        observations = {row: label_value(kind, value, what) for row, value in answers.items()}
     names, values = split_observations(observations, what)
     values = _check_values(values, names, Kinds([kind] * len(names)), what, advice)
     try:
@@ -452,6 +465,13 @@ def _not_among_kinds(fitted: ModelState) -> str:
     return f"not among those the model was fitted on ({names}){advice}"
 
 
+def answers_of(fitted: ModelState, row: object, observations: object) -> dict[Any, Any]:
+    """Return the observations ``{feature: value}`` of a row with labels and categories as numbers."""
+    what = f"row {row!r}"
+    answers = require_mapping(as_mapping(observations, what), f"{what}: observations", "{'Alien': 5}")
+    return expand_answers(fitted, answers, what)
+
+
 def check_rows(fitted: ModelState, rows: Mapping[Any, object]) -> tuple[ObservationLists, NDArray[np.int64]]:
     """Check the observations of rows, ``{row: {feature: value}}``.
 
@@ -465,7 +485,7 @@ def check_rows(fitted: ModelState, rows: Mapping[Any, object]) -> tuple[Observat
     checked, orders, first = [], [np.zeros(0, np.int64)], 0
     for row, observations in rows.items():
         what = f"row {row!r}"
-        names, values = split_observations(observations, what)
+        names, values = split_observations(answers_of(fitted, row, observations), what)
         features = [fitted.catalogue[name] for name in names]
         values = _check_values(values, names, Kinds([feature.kind for feature in features]), what)
         feature_numbers = np.array([fitted.catalogue.number(name) for name in names], dtype=np.int64)
@@ -626,6 +646,10 @@ def read_triples(
     """
     require_clock(fitted, time)
     require_weights(fitted, weight)
+    if isinstance(data, (list, tuple)):
+        data, repeats = expand_triples(fitted, data)
+        if isinstance(weight, (list, tuple, np.ndarray)) and len(weight) == len(repeats):
+            weight = np.repeat(np.asarray(weight), repeats)
     if isinstance(data, list) and len(data) == 1:
         triple = _single_triple(fitted, data[0], time, weight)
         if triple is not None:
@@ -649,7 +673,11 @@ def read_triples(
             raise InputError(
                 f"{option_name('weight')} of a frame or file is the name of a column; got {weight!r}"
             )
-        source = _read_source(data, columns._replace(weight=weight), text)
+        source, labels = _read_source(data, columns._replace(weight=weight), text)
+        if labels or any(
+            category_columns(fitted, name) for name in source.features if name not in fitted.catalogue
+        ):
+            return _read_answers(fitted, source, labels)
         rows, features, times, weights = source.rows, source.features, source.times, source.weights
         values = source.values.astype(np.float64)
         row_numbers, feature_numbers = source.row_numbers, source.feature_numbers
@@ -657,6 +685,26 @@ def read_triples(
     names, known, feature_index = _find_features(fitted, features)
     feature_index = feature_index[feature_numbers]
     return _check_triples(fitted, names, known, row_index, feature_index, values, times, weights)
+
+
+def _read_answers(fitted: ModelState, source: Observations, labels: Sequence[str]) -> Triples:
+    """Return observations with labels and categories, one by one; ``labels`` are those of the values."""
+    values: list[Any] = source.values.tolist()
+    if labels:
+        texts = [labels[int(value)] for value in values]
+        values = [text if (number := as_number(text)) is None else number for text in texts]
+    entries: list[tuple[Any, ...]] = list(
+        zip(
+            (source.rows[i] for i in source.row_numbers),
+            (source.features[i] for i in source.feature_numbers),
+            values,
+            strict=True,
+        )
+    )
+    if source.times is not None:
+        entries = [(*entry, time) for entry, time in zip(entries, source.times.tolist(), strict=True)]
+    weight = None if source.weights is None else source.weights.tolist()
+    return read_triples(fitted, entries, Columns(), weight=weight)
 
 
 def feature_triples(
@@ -687,7 +735,7 @@ def row_triples(
 ) -> Triples:
     """Check the observations ``{feature: value}`` of one row and return them as triples."""
     name = as_name(row, "row")
-    features, values = split_observations(observations, f"row {name!r}")
+    features, values = split_observations(answers_of(fitted, name, observations), f"row {name!r}")
     triples = [(name, feature, value) for feature, value in zip(features, values.tolist(), strict=True)]
     return read_triples(fitted, triples, Columns(), time=time, weight=weight)
 
@@ -804,8 +852,10 @@ def _split_triples(triples: Sequence[Any]) -> tuple[list[Any], list[Any], NDArra
     return [triple[0] for triple in triples], [triple[1] for triple in triples], values
 
 
-def _read_source(data: object, columns: Columns, text: TextFormat | None) -> Observations:
-    """Read a frame or a file in the long form."""
+def _read_source(
+    data: object, columns: Columns, text: TextFormat | None
+) -> tuple[Observations, Sequence[str]]:
+    """Read a frame or a file in the long form; return also the labels, if values are texts."""
     if not (isinstance(data, (str, os.PathLike)) or hasattr(data, "columns") or hasattr(data, "schema")):
         raise InputError(
             "observe() takes a list of (row, feature, value), a frame or the path of a file; got "
@@ -815,7 +865,12 @@ def _read_source(data: object, columns: Columns, text: TextFormat | None) -> Obs
     row, feature, value = columns.or_default()
     source = open_source(data, (row, feature, value), text)
     choose_form(source, "long", columns, None)
-    return read_long(source, row, feature, value, columns.time, columns.weight)
+    source, observations = read_values(
+        source,
+        lambda source: read_long(source, row, feature, value, columns.time, columns.weight),
+        columns.weight,
+    )
+    return observations, source.labels if isinstance(source, LabelledSource) else ()
 
 
 def _row_positions(fitted: ModelState, rows: list[Any]) -> NDArray[np.int64]:

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,9 +24,11 @@ from headstart.display import MAX_LINES, table_html, text_table
 from headstart.errors import InputError, guard_methods
 from headstart.evaluate.plots import MissingMatplotlibError
 from headstart.model.features import Feature
+from headstart.model.levels import complete_categories, normalise
 from headstart.model.state import ModelState
 from headstart.table import Cells, Names
-from headstart.table.kinds import Kinds, KindType
+from headstart.table.kinds import Category, Kinds, KindType, split_column
+from headstart.table.names import as_name
 from headstart.training.calibration import LEVELS, USUAL_LEVEL
 
 if TYPE_CHECKING:
@@ -226,6 +228,9 @@ class Prediction:
         the kind has another margin (``Margin``). For a binary feature the mean is the probability of 1.
     reach : ndarray of shape (features, levels) or None
         The widths of intervals relative to the normal distribution, for the levels of the calibration.
+    observed : sequence of ndarray
+        The numbers that each feature has observed, from which ``probabilities`` knows its usual values; empty
+        if they are not known.
     """
 
     rows: Names
@@ -234,6 +239,7 @@ class Prediction:
     center: NDArray[np.float64]
     spread: NDArray[np.float64]
     reach: NDArray[np.float64] | None = None
+    observed: Sequence[NDArray[np.float64]] = field(default=(), repr=False)
 
     @property
     def mean(self) -> NDArray[np.float64]:
@@ -300,6 +306,95 @@ class Prediction:
         above = self._above(np.array([kind.margin.edge(float(value)) for kind in self.kinds]))
         binary = self.center if 0 <= value < 1 else np.full_like(self.center, float(value < 0))
         return np.where(self.kinds.types == KindType.BINARY, binary, above)
+
+    def take_features(self, positions: NDArray[np.int64]) -> Prediction:
+        """Return the prediction of the features at these positions."""
+        return replace(
+            self,
+            features=self.features.take(positions),
+            kinds=self.kinds.take(positions),
+            center=self.center[:, positions],
+            spread=self.spread[:, positions],
+            reach=None if self.reach is None else self.reach[positions],
+            observed=[self.observed[position] for position in positions] if len(self.observed) else (),
+        )
+
+    def levels(self, feature: object) -> list[str | float]:
+        """Return the levels of a feature, in the order of ``probabilities``.
+
+        Parameters
+        ----------
+        feature : str or int
+            A feature of the prediction; of the kind category, without its level.
+        """
+        columns, levels, _ = self._levels_of(feature, None)
+        if len(columns) > 1:
+            return [split_column(self.features[column])[1] for column in columns]
+        return [self.kinds[columns[0]].margin.label(level) for level in levels]
+
+    def probabilities(self, feature: object, values: Sequence[float] | None = None) -> NDArray[np.float64]:
+        """Return the probability of every level of a feature at every row; they add up to 1.
+
+        The distribution of an ordinal feature or a rating is that of ``quantile``, multiplied by the ratio
+        of the frequencies of the levels in the feature's own observations to those of a Gaussian variable:
+        so a question that is answered only with 1 or 5 has little probability around 3.
+
+        Parameters
+        ----------
+        feature : str or int
+            A feature of the prediction; of the kind category, without its level.
+        values : list of float, default=None
+            The possible values of a rating or count; by default the whole numbers between the limits of a
+            rating. Other kinds have their own levels.
+
+        Returns
+        -------
+        ndarray of shape (rows, levels)
+            The probabilities, in the order of ``levels``.
+        """
+        columns, _, edges = self._levels_of(feature, values)
+        if len(columns) > 1:
+            return self.center[:, columns]
+        (column,) = columns
+        if self.kinds.types[column] == KindType.BINARY:
+            return np.stack([1 - self.center[:, column], self.center[:, column]], axis=1)
+        part = self.take_features(np.array([column]))
+        above = [part._above(np.array([edge]))[:, 0] for edge in edges]
+        tails = np.stack([np.ones(len(self.rows)), *above, np.zeros(len(self.rows))], axis=1)
+        chances = np.maximum(-np.diff(tails, axis=1), MIN_CHANCE)
+        if len(self.observed):
+            chances = chances * level_ratios(self.observed[column], edges)
+        return np.asarray(chances / chances.sum(axis=1, keepdims=True))
+
+    def _levels_of(
+        self, feature: object, values: Sequence[float] | None
+    ) -> tuple[list[int], list[float], list[float]]:
+        """Return the columns of a feature, its levels, and the numbers between two levels."""
+        name = as_name(feature, "feature")
+        if name not in self.features:
+            columns = [
+                column
+                for column, other in enumerate(self.features)
+                if isinstance(self.kinds[column].margin, Category) and split_column(other)[0] == name
+            ]
+            if columns:
+                return columns, [], []
+        column = self.features.position(name)
+        kind = self.kinds[column]
+        if values is not None:
+            levels = sorted(float(value) for value in values)
+        elif kind.margin.levels:
+            levels = list(kind.margin.levels)
+        elif kind.type == KindType.RATING and kind.span <= MAX_LEVELS and float(kind.low).is_integer():
+            levels = np.arange(kind.low, kind.high + 0.5).tolist()
+        else:
+            raise InputError(
+                f"feature {name!r} is {kind}: give the values whose probabilities to compute, as "
+                "values=[0, 1, 2]"
+            )
+        if kind.margin.identity:  # a number counts for the nearest value
+            return [column], levels, ((np.array(levels[1:]) + levels[:-1]) / 2).tolist()
+        return [column], levels, [kind.margin.edge(level) for level in levels[:-1]]
 
     def _above(self, edges: Numbers) -> NDArray[np.float64]:
         """Return the probability that each cell's number is greater than the ``edges`` (features,)."""
@@ -416,6 +511,36 @@ class Prediction:
         return table_html(*self._lines(), self._title, total=len(self.rows))
 
 
+MAX_LEVELS = 20  # steps of a rating whose values are taken for whole numbers
+
+MIN_CHANCE = 1e-9  # of a level, before the probabilities are divided by their sum
+
+USUAL_OBSERVATIONS = 10.0  # as if this number of observations had been made with the expected frequencies
+
+
+def level_ratios(observed: Numbers, edges: Sequence[float]) -> Numbers:
+    """Return the ratio of observed to expected frequencies of each level: (levels,).
+
+    The expected frequencies are those of a Gaussian variable with the mean and variance of the observations.
+
+    Parameters
+    ----------
+    observed : ndarray of shape (n,)
+        The numbers of a feature's observations.
+    edges : sequence of float
+        The numbers between two levels, ascending.
+    """
+    from scipy.special import ndtr
+
+    if len(observed) < 2 or np.ptp(observed) == 0:
+        return np.ones(len(edges) + 1)
+    tails = ndtr((np.array(edges) - observed.mean()) / observed.std())
+    expected = np.maximum(np.diff(np.concatenate([[0.0], tails, [1.0]])), MIN_CHANCE)
+    counts = np.bincount(np.searchsorted(edges, observed), minlength=len(edges) + 1)
+    shares = (counts + USUAL_OBSERVATIONS * expected) / (len(observed) + USUAL_OBSERVATIONS)
+    return shares / expected
+
+
 def dictionary_column(names: Sequence[str], which: NDArray[np.integer]) -> pa.DictionaryArray:
     """Return the names at positions ``which`` as a dictionary-encoded column.
 
@@ -444,6 +569,12 @@ def predict_one_cell(fitted: ModelState, row: str, name: str, level: float) -> C
     """
     feature, likelihood = fitted.catalogue[name], fitted.knowledge.likelihood
     kind = fitted.kind_of(feature)
+    if isinstance(feature.kind.margin, Category):  # all levels are predicted
+        states = fitted.roster.take(np.array([fitted.rows.position(row)]))
+        found = predict_features(fitted, Names([row], "row"), states, [name])
+        return CellPrediction(
+            *(float(part[0, 0]) for part in (found.mean, found.std, *found.interval(level)))
+        )
     state = fitted.roster.head_inputs(np.array([fitted.rows.position(row)]), "current").state()
     mean, std = predict_cell(_head_of(fitted, name, kind), state, kind, likelihood)
     table, shots = fitted.calibration.table, int(fitted.calibration.at(np.asarray(feature.shots)))
@@ -479,8 +610,15 @@ _cached_half_width = lru_cache(maxsize=64)(_normal_half_width)
 def predict_features(
     fitted: ModelState, rows: Names, states: RowStates, names: Sequence[Any], device: torch.device = CPU
 ) -> Prediction:
-    """Predict the features ``names`` at rows with these ``states``, on ``device``."""
+    """Predict the features ``names`` at rows with these ``states``, on ``device``.
+
+    The probabilities of the levels of a category add up to 1: all of them are computed.
+    """
     features, heads = fitted.catalogue.take(names)
+    has_categories = any(isinstance(feature.kind.margin, Category) for feature in features)
+    if has_categories and len(whole := complete_categories(fitted, features)) > len(features):
+        prediction = predict_features(fitted, rows, states, whole, device)
+        return prediction.take_features(prediction.features.positions([feature.name for feature in features]))
     units = Units.of(fitted, features)
     types = torch.from_numpy(fitted.modelled_types(units.kinds.types)).to(device)
     which, heads = np.arange(len(features)), move(heads, device)
@@ -490,8 +628,13 @@ def predict_features(
         block = move(states if len(rows) <= _ROWS_AT_ONCE else states.take(part), device)
         predictive = predict_grid(heads, block, types, fitted.knowledge.likelihood)
         center[part], spread[part] = units.apply(predictive.mean, predictive.std, which)
+    if has_categories:
+        center = normalise([feature.name for feature in features], units.kinds, center)
+        binary = units.kinds.types == KindType.BINARY
+        spread[:, binary] = np.sqrt(center[:, binary] * (1 - center[:, binary]))
     columns = Names([feature.name for feature in features], "feature")
-    return Prediction(rows, columns, units.kinds, center, spread, units.reach)
+    observed = [feature.values for feature in features]
+    return Prediction(rows, columns, units.kinds, center, spread, units.reach, observed)
 
 
 @torch.no_grad()
@@ -542,6 +685,12 @@ def predict_pairs(
         predictive = predict_cells(heads, states, cells, types, likelihood)
         units, column = Units.of(fitted, features), which[pairs] - first
         numbers = units.apply(predictive.mean, predictive.std, column)
+        for position, feature in enumerate(features):
+            if isinstance(feature.kind.margin, Category):  # all levels are predicted
+                mine = column == position
+                at = Names([str(i) for i in range(int(mine.sum()))], "row")
+                found = predict_features(fitted, at, fitted.roster.take(rows[pairs][mine]), [feature.name])
+                numbers[0][mine], numbers[1][mine] = found.center[:, 0], found.spread[:, 0]
         mean[pairs], std[pairs] = units.kinds.moments(*numbers, column)
         low[pairs], high[pairs] = interval(*numbers, units.kinds, units.reach, level, column)
     return mean, std, low, high

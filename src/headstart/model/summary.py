@@ -12,9 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headstart.display import facts_html
+from headstart.model.levels import category_columns, collapse_answers
 from headstart.model.row_states import observations_of_row
 from headstart.model.state import ModelState
 from headstart.table import Kind, Kinds, Names
+from headstart.table.kinds import Category, split_column
+from headstart.table.names import as_name
 from headstart.training.judge import Judgement
 
 
@@ -177,9 +180,12 @@ class KnownFeature:
         return [self._names[position] for position in self._positions.tolist()]
 
     @property
-    def observations(self) -> dict[str, float]:
-        """The observed values by row."""
-        return dict(zip(self.rows, self.values.tolist(), strict=True))
+    def observations(self) -> dict[str, Any]:
+        """The observed values by row; labels, if the kind has labels."""
+        margin = self.kind.margin
+        labels = margin.names if isinstance(margin, Category) and margin.names else None
+        values = [labels[int(value)] if labels else margin.label(value) for value in self.values.tolist()]
+        return dict(zip(self.rows, values, strict=True))
 
     def __repr__(self) -> str:
         return _one_line(f"{self.name!r} ({self.kind})", self.shots, self.metadata)
@@ -200,7 +206,7 @@ class KnownRow:
     """
 
     name: str
-    observations: dict[str, float]
+    observations: dict[str, Any]
     metadata: dict[str, object]
 
     @property
@@ -220,6 +226,8 @@ def _one_line(title: str, observations: int, metadata: dict[str, object]) -> str
 
 def known_feature(fitted: ModelState, name: object) -> KnownFeature:
     """Return the summary of the feature ``name``."""
+    if columns := [] if name in fitted.catalogue else category_columns(fitted, name):
+        return _known_category(fitted, as_name(name, "feature"), columns)
     feature = fitted.catalogue[name]
     return KnownFeature(
         name=feature.name,
@@ -230,6 +238,31 @@ def known_feature(fitted: ModelState, name: object) -> KnownFeature:
         fixed=feature.fixed,
         values=feature.kind.margin.to_value(feature.values),
         _positions=feature.rows,
+        _names=fitted.rows,
+    )
+
+
+def _known_category(fitted: ModelState, name: str, columns: list[str]) -> KnownFeature:
+    """Return the summary of a category, whose ``values`` are the positions of levels."""
+    parts = [fitted.catalogue[column] for column in columns]
+    levels = tuple(split_column(column)[1] for column in columns)
+    rows = parts[0].rows
+    first = parts[0].readable_metadata(fitted.schema)
+    common = {
+        key: value
+        for key, value in first.items()
+        if all(part.readable_metadata(fitted.schema).get(key) == value for part in parts)
+    }
+    values = np.stack([part.values for part in parts]).argmax(axis=0).astype(np.float64)
+    return KnownFeature(
+        name=name,
+        kind=Kind(Category(levels)),
+        shots=parts[0].shots,
+        metadata=common,
+        in_backbone=parts[0].in_backbone,
+        fixed=parts[0].fixed,
+        values=values,
+        _positions=rows,
         _names=fitted.rows,
     )
 
@@ -250,12 +283,15 @@ def known_row(fitted: ModelState, row: object) -> KnownRow:
         feature = columns.features[slot]
         observations[feature.name] = feature.value_at(position)
     order = np.argsort(columns.positions[fitted.catalogue.slots(observations)], kind="stable")
-    names = list(observations)
+    ordered = list(observations)
     record: dict[str, object] = {}
     if fitted.row_metadata is not None:
         record = fitted.row_metadata.lines.slice(position, 1).to_pylist()[0]
     return KnownRow(
         fitted.rows[position],
-        {names[i]: observations[names[i]] for i in order},
+        collapse_answers(
+            {name: fitted.catalogue[name].kind for name in observations},
+            {ordered[i]: observations[ordered[i]] for i in order},
+        ),
         {column: value for column, value in record.items() if value is not None},
     )

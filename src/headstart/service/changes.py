@@ -20,6 +20,7 @@ from sqlalchemy import Connection
 
 from headstart.errors import HeadstartError, InputError
 from headstart.model.inputs import (
+    answers_of,
     check_new_features,
     check_rows,
     describe_unusual,
@@ -27,6 +28,7 @@ from headstart.model.inputs import (
     read_triples,
     require_clock,
 )
+from headstart.model.levels import category_columns, columns_of, expand_new_features
 from headstart.model.state import NO_ERRORS as NOT_JUDGED
 from headstart.model.state import ErrorSums, ModelState
 from headstart.model.updates import describe_surprises
@@ -82,43 +84,58 @@ def _read_time(model: ModelState, time: float | str | None) -> float | None:
         return model.now if time is None else time_of(time, "time")
 
 
+_UNOBSERVED: dict[str, Any] = {"observations": None, "kind": None, "levels": None}
+
+
 @dataclass(frozen=True)
 class AddFeature(Change):
     """Add a feature, with metadata and its first observations."""
 
     name: str
     metadata: Mapping[str, Any]
-    observations: Mapping[str, float]
+    observations: Mapping[str, float | str]
     kind: str | None = None
     time: float | str | None = None  # of the observations, if they age; by default the time of the newest one
+    levels: Mapping[str, Mapping[str, Any]] | None = None  # the metadata of the levels of a category
 
     def plan(self, model: ModelState) -> Plan:
         """Check the name, metadata, kind and observations."""
         name = as_name(self.name, "feature")
-        if name in model.catalogue:
+        if name in model.catalogue or category_columns(model, name):
             raise Problem(409, f"feature {name!r} is already in the model", "/name")
-        with error_at("/metadata"):
-            check_new_features(model, {name: {"metadata": self.metadata}})
+        parts = {"metadata": self.metadata, "observations": self.observations, "kind": self.kind}
         with error_at("/kind"):
-            check_new_features(model, {name: {"kind": self.kind}})
+            new = expand_new_features(model, {name: {**parts, "levels": self.levels}})
+            columns = {column: {**own, "levels": None} for column, own in new.items()}
+        with error_at("/metadata"):
+            check_new_features(model, {column: {**own, **_UNOBSERVED} for column, own in columns.items()})
+        with error_at("/kind"):
+            check_new_features(model, {column: {"kind": own["kind"]} for column, own in columns.items()})
         with error_at("/observations"):
-            parts = {"metadata": self.metadata, "observations": self.observations, "kind": self.kind}
-            (feature,) = check_new_features(model, {name: parts})
-        kind = self.kind if feature.finds_scale else str(feature.kind)
+            features = check_new_features(model, columns)
         time = _read_time(model, self.time)
-        cells = [
-            Cell(as_name(row, "row"), name, float(value), time) for row, value in self.observations.items()
-        ]
-        delta = Delta(features={name: {"metadata": dict(feature.record or {}), "kind": kind}}, cells=cells)
-        notes = describe_unusual(model.schema, [feature.record])
-        return Plan(
-            delta, answer={"name": name, "observations": len(cells)} | ({"notes": notes} if notes else {})
-        )
+        described: dict[str, dict[str, Any]] = {}
+        cells: list[Cell] = []
+        for feature, own in zip(features, columns.values(), strict=True):
+            kind = self.kind if feature.finds_scale else str(feature.kind)
+            described[feature.name] = {"metadata": dict(feature.record or {}), "kind": kind}
+            numbers = feature.kind.margin.to_value(feature.values).tolist()
+            values = dict(zip(feature.rows.tolist(), numbers, strict=True))
+            cells += [
+                Cell(as_name(row, "row"), feature.name, values[model.rows.position(row)], time)
+                for row in own["observations"]
+            ]
+        notes = describe_unusual(model.schema, [feature.record for feature in features])
+        answer = {"name": name, "observations": len(self.observations)} | ({"notes": notes} if notes else {})
+        return Plan(Delta(features=described, cells=cells), answer=answer)
 
     def record(self, connection: Connection, plan: Plan) -> int:
         """Write the change to the store."""
-        ((name, parts),) = plan.delta.features.items()
-        return insert_feature(connection, name, parts["metadata"], parts["kind"], plan.delta.cells)
+        number = 0
+        for name, parts in plan.delta.features.items():
+            cells = [cell for cell in plan.delta.cells if cell.feature == name]
+            number = insert_feature(connection, name, parts["metadata"], parts["kind"], cells)
+        return number
 
 
 @dataclass(frozen=True)
@@ -127,7 +144,7 @@ class AddRow(Change):
 
     name: str
     metadata: Mapping[str, Any] | None
-    observations: Mapping[str, float]
+    observations: Mapping[str, float | str]
     time: float | str | None = None  # of the observations, if they age; by default the time of the newest one
 
     def plan(self, model: ModelState) -> Plan:
@@ -139,11 +156,12 @@ class AddRow(Change):
             metadata = {name: self.metadata} if self.metadata else None
             records, _ = encode_row_metadata(model.row_metadata, [name], metadata)
         with error_at("/observations"):
-            check_rows(model, {name: self.observations})
+            answers = answers_of(model, name, self.observations)
+            check_rows(model, {name: answers})
         time = _read_time(model, self.time)
         cells = [
             Cell(name, model.catalogue[feature].name, float(value), time)
-            for feature, value in self.observations.items()
+            for feature, value in answers.items()
         ]
         delta = Delta(rows={name: dict(self.metadata) if self.metadata else None}, cells=cells)
         notes = describe_unusual(model.row_metadata.schema, records) if model.row_metadata else []
@@ -222,11 +240,12 @@ class RemoveFeature(Change):
 
     def plan(self, model: ModelState) -> Plan:
         """Check that the name is in the model."""
-        return Plan(Delta(removed_features=[model.catalogue[self.name].name]))
+        columns = columns_of(model, [self.name])
+        return Plan(Delta(removed_features=[model.catalogue[column].name for column in columns]))
 
     def record(self, connection: Connection, plan: Plan) -> int:
         """Write the change to the store."""
-        return remove_feature(connection, plan.delta.removed_features[0])
+        return [remove_feature(connection, name) for name in plan.delta.removed_features][-1]
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from headstart.model.updates import add_observations, remove_feature, remove_row
 from headstart.service.errors import LOG
 from headstart.service.store import Cell, Delta, Store, read_all, read_last_number, read_since
 from headstart.table import Kinds
-from headstart.table.kinds import KIND_NAMES, LARGEST, Kind, KindType
+from headstart.table.kinds import KIND_NAMES, LARGEST, Category, Kind, KindType
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,8 @@ def features_without_heads(
 def _sample(model: ModelState, kind: str | None) -> Feature:
     """Return a feature of this kind, or of the default kind if the model cannot have it."""
     try:
-        return check_new_features(model, {"sample of a kind": {"kind": kind}})[0]
+        given = Kind(Category()) if kind == "category" else kind  # a column of a category
+        return check_new_features(model, {"sample of a kind": {"kind": given}})[0]
     except InputError:
         return check_new_features(model, {"sample of a kind": {}})[0]
 

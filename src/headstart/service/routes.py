@@ -157,7 +157,7 @@ _MAX_OBSERVATIONS = 1000  # in the answer of one feature
 @features.post("", status_code=201, summary="Add a feature")
 async def add_feature(request: Request, body: NewFeature) -> Response:
     """Add a feature with its metadata and first observations; it can be predicted at once."""
-    change = AddFeature(body.name, body.metadata, body.observations, body.kind, body.time)
+    change = AddFeature(body.name, body.metadata, body.observations, body.kind, body.time, body.levels)
     return await commit(request, change, status=201)
 
 

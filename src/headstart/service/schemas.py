@@ -38,7 +38,7 @@ Name = Annotated[
 
 Text = Annotated[str, StringConstraints(max_length=MAX_TEXT, strict=True)]
 
-Value = Annotated[FiniteFloat, Field(strict=True)]
+Value = Annotated[FiniteFloat, Field(strict=True)] | Annotated[str, StringConstraints(max_length=500)]
 
 
 def _check_integers(value: Any) -> Any:
@@ -93,8 +93,12 @@ class NewFeature(Body):
     name: Name
     metadata: Metadata = Field(default_factory=dict, description="Its metadata, by column.")
     observations: Observations = Field(default_factory=dict, description="Its first values, by row.")
-    kind: Annotated[str, StringConstraints(max_length=100)] | None = Field(
-        default=None, description="Such as rating:1:5; by default the most frequent kind of the model."
+    kind: Annotated[str, StringConstraints(max_length=10_000)] | None = Field(
+        default=None,
+        description="Such as rating:1:5 or category:A,B,C; by default the most frequent kind of the model.",
+    )
+    levels: Annotated[dict[Name, Metadata], Field(max_length=1000)] | None = Field(
+        default=None, description="Of a category, the metadata of each level."
     )
     time: Time | None = Field(default=None, description=_TIME_HELP)
 

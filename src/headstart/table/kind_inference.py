@@ -323,6 +323,7 @@ def resolve_kinds(
     _infer(partial, inferred, features, index, values)
     _infer_counts(partial, inferred, index, values, local_index, local_values)
     _compute_rating_limits(partial, features, index, values)
+    _learn_margins(partial, local_index, local_values)
     shared = _compute_scales(partial, local_index, local_values)
     common = _most_common(partial, observed)
     partial.assign(partial.is_undecided, common)
@@ -585,6 +586,18 @@ def _compute_rating_limits(partial: _PartialKinds, features: Names, index: Posit
     partial.first[mask], partial.second[mask] = low[mask], high[mask]
 
 
+def _learn_margins(partial: _PartialKinds, index: Positions, values: Floats) -> None:
+    """Learn the parameters of margins that are not known, each from all features with this margin."""
+    for code, margin in enumerate(list(partial.margins)):  # every process has the same
+        mask = partial.codes == code
+        if margin.is_complete or not mask.any():
+            continue
+        selected = mask[index]
+        numbers = np.asarray(values[selected], np.float64)
+        learned = margin.learn(index[selected], numbers, len(mask))
+        partial.assign(mask, learned if learned.type == KindType.REAL else Kind(learned))
+
+
 def _compute_scales(partial: _PartialKinds, index: Positions, values: Floats) -> bool:
     """Set missing centers and scales of kinds modelled as reals. Return whether those of a kind share one."""
     shared = True
@@ -595,12 +608,10 @@ def _compute_scales(partial: _PartialKinds, index: Positions, values: Floats) ->
             partial.assign(mask, Kind(margin))
             continue
         of_margin, numbers = index[selected], np.asarray(values[selected], np.float64)
-        learned = margin.learn(of_margin, numbers, len(mask))
-        center, scale, same = real_scales(of_margin, learned.to_number(numbers), len(mask))
+        center, scale, same = real_scales(of_margin, margin.to_number(numbers), len(mask))
         observed = mask & (global_sum(np.bincount(of_margin, minlength=len(mask))) > 0)
-        partial.assign(mask, learned)
         partial.first[observed], partial.second[observed] = center[observed], scale[observed]
-        partial.assign(mask & ~observed, partial.median_units(learned, observed))
+        partial.assign(mask & ~observed, partial.median_units(margin, observed))
         shared &= same
     return shared
 

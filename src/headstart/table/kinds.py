@@ -6,6 +6,7 @@ A ``Margin`` maps the values of a kind to numbers, which models describe by one 
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from headstart.errors import InputError, did_you_mean, for_user, option_name
 from headstart.table.cells import Floats
-from headstart.table.sharding import global_max, global_sum
+from headstart.table.sharding import gather, global_max, global_sum
 
 __all__ = ["KINDS", "KIND_NAMES", "Kind", "KindType", "Kinds", "Margin"]
 
@@ -113,6 +114,30 @@ class Margin:
         return self.name + self.text
 
     @property
+    def option(self) -> str:
+        """The text form without parameters that are computed from the data."""
+        return self.family
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels of the values, in the order of ``levels``; empty if values are plain numbers."""
+        return ()
+
+    @property
+    def levels(self) -> tuple[float, ...]:
+        """The possible values in ascending order, if they are few; otherwise empty."""
+        return ()
+
+    def label(self, value: float) -> str | float:
+        """Return the label of a value, or the value itself without labels."""
+        return self.labels[self.levels.index(value)] if self.labels and value in self.levels else value
+
+    def value(self, label: object) -> float | None:
+        """Return the value with this label; None if there is none."""
+        text = str(label).strip()
+        return self.levels[self.labels.index(text)] if text in self.labels else None
+
+    @property
     def is_complete(self) -> bool:
         """Whether all parameters are known; otherwise ``learn`` finds them."""
         return True
@@ -158,16 +183,42 @@ class Margin:
 
 @dataclass(frozen=True)
 class Binary(Margin):
-    """Values 0 and 1, such as wrong or right, absent or present."""
+    """Values 0 and 1, such as wrong or right, absent or present, with or without labels.
+
+    Parameters
+    ----------
+    labels_ : tuple of str, default=()
+        The labels of 0 and 1.
+    """
 
     name = "binary"
     type = KindType.BINARY
-    syntax = ("binary",)
+    syntax = ("binary", "binary:NO,YES")
+    levels = (0.0, 1.0)
+    labels_: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, parameters: list[str]) -> tuple[Margin, list[str]]:
+        """Read the two labels."""
+        labels = parse_levels(parameters[0]) if parameters else ()
+        if labels and len(labels) != 2:
+            raise InputError(f"binary has two labels, as in binary:no,yes; got {parameters[0]!r}")
+        return cls(labels), parameters[1:]
+
+    @property
+    def text(self) -> str:
+        """The labels."""
+        return f":{write_levels(self.labels_)}" if self.labels_ else ""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels of 0 and 1."""
+        return self.labels_
 
     @property
     def allowed(self) -> str:
         """The possible values in words."""
-        return "0 or 1"
+        return " or ".join(repr(label) for label in self.labels) or "0 or 1"
 
     def possible(self, values: Any) -> Any:
         """Return which values are 0 or 1."""
@@ -266,6 +317,11 @@ class Amount(Margin):
         return cls(shift), parameters[1:]
 
     @property
+    def option(self) -> str:
+        """The name."""
+        return self.name
+
+    @property
     def text(self) -> str:
         """The shift, if it is known."""
         return f":{_exact(self.shift)}" if self.is_complete else ""
@@ -346,6 +402,8 @@ class Count(Amount):
         return super().possible(values) & (values == np.round(values))
 
 
+MAX_ORDINAL = 100  # levels of ordinal that are not named
+
 MAX_LOG = 230.0  # the largest logarithm of a mean: the squares of values must not overflow
 
 MAX_LOG_VARIANCE = 100.0  # of the mean of a log-normal value
@@ -359,8 +417,244 @@ def _round_to(values: Any, digits: Any) -> Any:
     return np.where(np.isfinite(rounded), rounded, values)
 
 
+@dataclass(frozen=True)
+class Ordinal(Margin):
+    """Ordered answers, as labels or numbers, such as never, sometimes, often.
+
+    The value of a label is its position from 1; numbers are their own values. The number of a level is its
+    score, from 0 for the first to 1 for the last level. A Gaussian number becomes the level with the nearest
+    score.
+
+    Parameters
+    ----------
+    names : tuple of str, default=()
+        The levels, in order. By default all values of the data.
+    scores : tuple of float, default=()
+        The scores. By default they are learned from the data: the means of a standard normal variable
+        between its quantiles at the cumulative shares of the levels.
+    """
+
+    name = "ordinal"
+    type = KindType.RATING
+    syntax = ("ordinal", "ordinal:LEVEL,LEVEL,LEVEL")
+    identity = False
+    names: tuple[str, ...] = ()
+    scores: tuple[float, ...] = ()
+
+    @classmethod
+    def parse(cls, parameters: list[str]) -> tuple[Margin, list[str]]:
+        """Read the levels and the scores."""
+        if not parameters:
+            return cls(), []
+        names = parse_levels(parameters[0])
+        scores = tuple(float(score) for score in parameters[1].split(",")) if len(parameters) > 1 else ()
+        if len(names) < 2 or (scores and (len(scores) != len(names) or not (np.diff(scores) > 0).all())):
+            raise InputError("ordinal needs two levels or more, with ascending scores if any")
+        margin = cls(names, scores)
+        if not margin.labels and not (np.diff(margin.levels) > 0).all():
+            raise InputError(f"the levels of ordinal must ascend; got {parameters[0]!r}")
+        return margin, parameters[2:]
+
+    @property
+    def text(self) -> str:
+        """The levels and scores, if they are known."""
+        levels = f":{write_levels(self.names)}" if self.names else ""
+        return levels + (":" + ",".join(map(_exact, self.scores)) if self.scores else "")
+
+    @property
+    def option(self) -> str:
+        """The text form without scores."""
+        return f"{self.name}:{write_levels(self.names)}" if self.names else self.name
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the scores are known."""
+        return bool(self.scores)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The levels, unless all of them are numbers."""
+        return () if _numbers_of(self.names) else self.names
+
+    @property
+    def levels(self) -> tuple[float, ...]:
+        """The levels as numbers, or the positions of labels from 1."""
+        return _numbers_of(self.names) or tuple(float(i + 1) for i in range(len(self.names)))
+
+    def learn(self, features: NDArray[Any], values: Floats, count: int) -> Margin:
+        """Return the margin with scores learned from the shares of the levels in all ``values``."""
+        if self.is_complete:
+            return self
+        if not self.names:
+            distinct = np.unique(gather(np.unique(values).astype(np.float64)))
+            if not 2 <= len(distinct) <= MAX_ORDINAL:
+                raise InputError(
+                    f"ordinal needs 2 to {MAX_ORDINAL} different values; the data has {len(distinct)}: name "
+                    "the levels, as in ordinal:never,sometimes,often"
+                )
+            return Ordinal(tuple(map(_exact, distinct.tolist()))).learn(features, values, count)
+        levels = np.array(self.levels)
+        counts = np.bincount(np.searchsorted(levels, values), minlength=len(levels))[: len(levels)]
+        return replace(self, scores=normal_scores(global_sum(counts)))
+
+    @property
+    def edges(self) -> NDArray[np.float64]:
+        """The numbers between two levels: (levels - 1,)."""
+        scores = np.array(self.scores)
+        return np.asarray((scores[1:] + scores[:-1]) / 2)
+
+    @property
+    def unit(self) -> str:
+        """The score."""
+        return "scores of levels"
+
+    def to_number(self, values: Any) -> Any:
+        """Return the scores."""
+        levels, scores = np.array(self.levels), np.array(self.scores)
+        return scores[np.minimum(np.searchsorted(levels, values), len(levels) - 1)]
+
+    def to_value(self, numbers: Any) -> Any:
+        """Return the levels with the nearest scores."""
+        return np.array(self.levels)[np.searchsorted(self.edges, numbers)]
+
+    def unrounded(self, numbers: Any) -> Any:
+        """Interpolate between the levels."""
+        scores, levels = np.array(self.scores), np.array(self.levels)
+        beyond = np.minimum(numbers, 0.0) + np.maximum(numbers - 1.0, 0.0)  # keeps the order beyond the ends
+        return np.interp(numbers, scores, levels) + beyond * (levels[-1] - levels[0])
+
+    def edge(self, value: float) -> float:
+        """Return the number between the last level up to ``value`` and the next one."""
+        below = int(np.searchsorted(self.levels, value, side="right"))
+        return float(np.concatenate([[-np.inf], self.edges, [np.inf]])[below])
+
+    def moments(self, mean: Any, std: Any) -> tuple[Any, Any]:
+        """Return mean and standard deviation of the level."""
+        from scipy.special import ndtr
+
+        levels, scale = np.array(self.levels), np.maximum(std, np.finfo(float).tiny)
+        first, second = np.full(np.shape(mean), levels[0]), np.full(np.shape(mean), levels[0] ** 2)
+        for edge, lower, upper in zip(self.edges, levels[:-1], levels[1:], strict=True):
+            above = ndtr((mean - edge) / scale)
+            first, second = first + (upper - lower) * above, second + (upper**2 - lower**2) * above
+        return first, np.sqrt(np.maximum(second - first**2, 0.0))
+
+    @property
+    def allowed(self) -> str:
+        """The levels in words."""
+        return f"one of {', '.join(self.names)}"
+
+    def possible(self, values: Any) -> Any:
+        """Return which values are levels."""
+        return np.isin(values, self.levels)
+
+
+@dataclass(frozen=True)
+class Category(Margin):
+    """Unordered options, such as A, B, C, D.
+
+    A feature of this kind becomes one binary column per level, whose name is ``FEATURE=LEVEL``: 1 at the rows
+    with this level, 0 at the rows with another level. The predicted probabilities of the levels add up to 1.
+
+    Parameters
+    ----------
+    names : tuple of str, default=()
+        The levels. By default all values of a feature. Columns have no levels.
+    """
+
+    name = "category"
+    type = KindType.BINARY
+    syntax = ("category", "category:LEVEL,LEVEL")
+    levels = (0.0, 1.0)
+    names: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, parameters: list[str]) -> tuple[Margin, list[str]]:
+        """Read the levels."""
+        return cls(parse_levels(parameters[0]) if parameters else ()), parameters[1:]
+
+    @property
+    def text(self) -> str:
+        """The levels."""
+        return f":{write_levels(self.names)}" if self.names else ""
+
+    @property
+    def allowed(self) -> str:
+        """The levels in words."""
+        return f"one of {', '.join(self.names)}" if self.names else "0 or 1"
+
+    def possible(self, values: Any) -> Any:
+        """Return which values of a column are 0 or 1."""
+        return (values == 0) | (values == 1)
+
+
+def column_name(feature: str, level: str) -> str:
+    """Return the name of the column of one level of a category.
+
+    >>> column_name("colour", "red"), split_column("colour=red")
+    ('colour=red', ('colour', 'red'))
+    """
+    return f"{feature}={level}"
+
+
+def split_column(name: str) -> tuple[str, str]:
+    """Split the name of the column of one level into feature and level; a level has no equals sign."""
+    feature, _, level = name.rpartition("=")
+    return feature, level
+
+
+def normal_scores(counts: NDArray[Any]) -> tuple[float, ...]:
+    """Return the scores of levels that were observed ``counts`` (levels,) times, from 0 to 1.
+
+    They are the means of a standard normal variable between its quantiles at the cumulative shares.
+
+    >>> [round(score, 2) for score in normal_scores(np.array([10, 10, 10, 10]))]
+    [0.0, 0.37, 0.63, 1.0]
+    """
+    from scipy.special import ndtri
+
+    shares = (counts + 0.5) / (counts + 0.5).sum()
+    cuts = ndtri(np.clip(np.cumsum(shares)[:-1], 1e-12, 1 - 1e-12))
+    density = np.concatenate([[0.0], np.exp(-(cuts**2) / 2), [0.0]])
+    means = -np.diff(density) / shares
+    return tuple(((means - means[0]) / (means[-1] - means[0])).tolist())
+
+
+def parse_levels(text: str) -> tuple[str, ...]:
+    """Read levels separated by commas, or a JSON list of texts.
+
+    >>> parse_levels("no, yes"), parse_levels('["a, b", "c"]')
+    (('no', 'yes'), ('a, b', 'c'))
+    """
+    try:
+        levels = json.loads(text) if text.startswith("[") else text.split(",")
+    except ValueError:
+        raise InputError(f'the levels {text!r} are not a list such as ["A", "B"]') from None
+    names = tuple(str(level).strip() for level in levels)
+    if not all(names) or len(set(names)) < len(names):
+        raise InputError(f"the levels {text!r} must be different texts, none of them empty")
+    return names
+
+
+def write_levels(names: Sequence[str]) -> str:
+    """Write levels so that ``parse_levels`` reads them."""
+    simple = all(not set(name) & set(',:["') and name == name.strip() for name in names)
+    return ",".join(names) if simple else json.dumps(list(names), ensure_ascii=False)
+
+
+@lru_cache(maxsize=1024)
+def _numbers_of(names: tuple[str, ...]) -> tuple[float, ...]:
+    """Return the names as numbers; empty if one of them is not a number."""
+    try:
+        return tuple(float(name) for name in names)
+    except ValueError:
+        return ()
+
+
 # The kinds. To add one, write a subclass of ``Margin`` and name it here.
-KINDS: dict[str, type[Margin]] = {kind.name: kind for kind in (Binary, Rating, Real, Count, Amount, Click)}
+KINDS: dict[str, type[Margin]] = {
+    kind.name: kind for kind in (Binary, Rating, Real, Count, Amount, Ordinal, Category, Click)
+}
 
 KIND_NAMES = tuple(KINDS)
 
@@ -377,13 +671,16 @@ def margin_of(family: str) -> Margin:
 def split_text(text: str) -> tuple[str, list[str]]:
     """Split a text form into the name of the kind and its parameters.
 
-    >>> split_text("rating:1:5")
-    ('rating', ['1', '5'])
+    >>> split_text("rating:1:5"), split_text('category:["a:b","c"]')
+    (('rating', ['1', '5']), ('category', ['["a:b","c"]']))
     """
-    name, *parameters = text.split(":")
+    name, colon, rest = text.partition(":")
     if name not in KINDS:
         raise InputError(f"{text!r} is not a kind ({', '.join(KINDS)}){did_you_mean(name, KINDS)}")
-    return name, parameters
+    end = rest.rfind("]") + 1 if rest.startswith("[") else 0
+    if end:
+        return name, [rest[:end], *rest[end:].split(":")[1:]]
+    return name, rest.split(":") if colon else []
 
 
 @dataclass(frozen=True)
@@ -414,7 +711,7 @@ class Kind:
     -4.0
     >>> Kind.parse("ratng")
     Traceback (most recent call last):
-    headstart.errors.InputError: 'ratng' is not a kind (binary, rating, real, count, amount, click); did you mean 'rating'?
+    headstart.errors.InputError: 'ratng' is not a kind (binary, rating, real, count, amount, ordinal, category, click); did you mean 'rating'?
     """  # noqa: E501 (the message of the example is one line)
 
     margin: Margin
@@ -488,8 +785,8 @@ class Kind:
             numbers = [float(parameter) for parameter in others]
         except ValueError:
             raise InputError(f"kind {text!r}: only numbers can follow the name, as in rating:1:5") from None
-        counts = {KindType.RATING: (2,), KindType.REAL: (0, 2)}
-        if len(numbers) not in counts.get(margin.type, (0,)):
+        counts = (2,) if margin == RATING else (0, 2) if margin.type == KindType.REAL else (0,)
+        if len(numbers) not in counts:
             raise InputError(f"kind {text!r}: write {' or '.join(KINDS[name].syntax)}")
         if not numbers:
             return cls(margin)
@@ -548,7 +845,7 @@ class Kind:
     @property
     def option(self) -> str:
         """The text form without parameters that are computed from the data: ``real``, ``rating:1:5``."""
-        return self.name if self.type == KindType.REAL else str(self)
+        return str(self) if self.margin == RATING else self.margin.option
 
     def allows(self, value: float) -> bool:
         """Return whether a value is possible."""
@@ -559,7 +856,7 @@ class Kind:
         return float((self.margin.to_number(value) - self.offset) / self.span)
 
     def __str__(self) -> str:
-        if self.type in (KindType.BINARY, KindType.CLICK):
+        if self.type != KindType.REAL and self.margin != RATING:
             return self.margin.family
         return f"{self.margin.family}:{_exact(self.first)}:{_exact(self.second)}"
 

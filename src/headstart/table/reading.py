@@ -30,6 +30,7 @@ from headstart.table.cells import (
 from headstart.table.columns import TextColumn
 from headstart.table.kind_inference import KindsLike, check_values, parse_kind, resolve_kinds
 from headstart.table.kinds import Kind, Kinds
+from headstart.table.labels import LabelledSource, describe_columns, needs_labels, resolve_labels
 from headstart.table.metadata import MetadataSchema, align, check_finite, describe_unused, read_metadata
 from headstart.table.names import NameNumbering, Names, as_name, sorted_names
 from headstart.table.sharding import is_sharded, local_source, shard_rows
@@ -268,6 +269,20 @@ def _with_weights(
     return replace(observations, weights=checked, notes=notes)
 
 
+def read_values(source: Source, read: Callable[[Source], T], weight: str | None = None) -> tuple[Source, T]:
+    """Read a source; if its values are not numbers, read them as labels. Return the source that was read.
+
+    The column ``weight`` has no labels.
+    """
+    try:
+        return source, read(source)
+    except InputError as error:
+        if is_sharded():
+            raise
+        labelled = LabelledSource(source, error, weight)
+        return labelled, read(labelled)
+
+
 def read_context(
     data: object, row: str | None = None, value: str | None = None, text: TextFormat | None = None
 ) -> dict[str, float]:
@@ -426,21 +441,26 @@ def merge_duplicates(
     features: Names,
     duplicates: str,
     spellings: Mapping[str, str] | None = None,
+    labels: Sequence[str] = (),
 ) -> tuple[SortedObservations, tuple[str, ...]]:
     """Keep one observation per (row, feature), and return notes about the merge.
 
     Different values of one pair are an error, or are merged by the rule ``duplicates``. ``spellings`` are the
-    spellings of names that have several, for the message.
+    spellings of names that have several, for the message. Values are positions in ``labels``, if any.
     """
     row_index, feature_index, values, times, weights = observations
     repeated = (row_index[1:] == row_index[:-1]) & (feature_index[1:] == feature_index[:-1])
     if not repeated.any():
         return observations, ()
+
+    def shown(position: int) -> str:
+        return repr(labels[int(values[position])]) if labels else f"{values[position]:.12g}"
+
     differs = values[1:] != values[:-1]
     if weights is not None:
         differs |= weights[1:] != weights[:-1]
     differs &= repeated
-    if differs.any() and duplicates == "error":
+    if differs.any() and (duplicates == "error" or (labels and duplicates == "mean")):
         first = int(np.argmax(differs))
         row, feature = rows[row_index[first]], features[feature_index[first]]
         several = [
@@ -448,13 +468,13 @@ def merge_duplicates(
             for noun, name in (("row", row), ("feature", feature))
             if spellings and name in spellings
         ]
-        both = f"as {values[first]:.12g} and {values[first + 1]:.12g}"
+        both = f"as {shown(first)} and {shown(first + 1)}"
         if weights is not None and values[first] == values[first + 1]:
             both = f"with the weights {weights[first]:.12g} and {weights[first + 1]:.12g}"
         raise InputError(
             f"row {row!r}, feature {feature!r} is observed twice, {both}"
-            f"{_in_brackets(several)}; correct the data or use"
-            f" {option_name('duplicates', 'last')} or {option_name('duplicates', 'mean')}"
+            f"{_in_brackets(several)}; correct the data or use {option_name('duplicates', 'last')}"
+            + ("" if labels else f" or {option_name('duplicates', 'mean')}")
         )
     starts = np.flatnonzero(np.concatenate([[True], ~repeated]))
     latest = None if times is None else np.maximum.reduceat(times, starts)
@@ -535,13 +555,13 @@ def assemble(
     long = form == "long"
     if _is_click(kinds) and duplicates == "error":  # repeated clicks are more clicks
         duplicates = "sum"
-    unsorted = run_in_each_process(
-        lambda: (
-            read_long(source, row, feature, value, columns.time, columns.weight)
-            if long
-            else read_wide(source, row, weight=columns.weight)
-        )
-    )
+
+    def read(source: Source) -> Observations:
+        if long:
+            return read_long(source, row, feature, value, columns.time, columns.weight)
+        return read_wide(source, row, weight=columns.weight)
+
+    source, unsorted = run_in_each_process(lambda: read_values(source, read, columns.weight))
     unsorted = shard_rows(unsorted, source.label)
     notes = [
         *unsorted.notes,
@@ -565,8 +585,18 @@ def assemble(
     ordered = sort_observations(row_index, feature_index, values, (len(rows), len(features)), times, weights)
     del row_index, feature_index, values, times, weights
     ordered, merge_notes = run_in_each_process(
-        lambda: merge_duplicates(ordered, rows, features, duplicates, spellings)
+        lambda: merge_duplicates(
+            ordered, rows, features, duplicates, spellings, getattr(source, "labels", ())
+        )
     )
+    bases: dict[str, str] = {}
+    if isinstance(source, LabelledSource) or needs_labels(kinds):
+        labelled = resolve_labels(kinds, rows, features, *ordered[:3], source)
+        times, weights = (None if part is None else np.repeat(part, labelled.repeats) for part in ordered[3:])
+        features, kinds, bases = labelled.features, labelled.kinds, labelled.bases
+        ordered = SortedObservations(*labelled[1:4], times, weights)
+        described, lines = describe_columns(described, lines, bases, features)
+        notes += labelled.notes
     resolved, kind_notes = _resolve_kinds(kinds, rows, features, ordered)
     notes += [*merge_notes, *kind_notes]
     types = _normalise_keys(

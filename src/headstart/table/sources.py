@@ -476,6 +476,14 @@ class FrameSource(Source):
         for batch in self._table([*names, *numbers], names).to_batches(BATCH):
             yield convert_batch(batch, names, numbers, self)
 
+    def orders(self, columns: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        """Return the categories of the ordered categorical columns among ``columns``, in their order."""
+        orders = {}
+        for column, array in zip(columns, self._table(columns, ()).columns, strict=True):
+            if pa.types.is_dictionary(array.type) and array.type.ordered and array.num_chunks:
+                orders[column] = tuple(str(value) for value in array.chunk(0).dictionary.to_pylist())
+        return orders
+
     def read(self, name: str) -> pa.Table:
         """Return the whole frame."""
         return self._table(self.columns, [name])

@@ -1,0 +1,238 @@
+"""Labels and categories of a fitted model: from answers such as "agree" and "B" to columns, and back.
+
+A category is one binary column per level in the model, named ``FEATURE=LEVEL``. The functions of this module
+replace a category by its columns in the arguments of methods, and columns by the category in their results.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headstart.errors import InputError, did_you_mean, join_names, option_name
+from headstart.model.features import Feature
+from headstart.model.state import ModelState
+from headstart.table.kind_inference import parse_kind
+from headstart.table.kinds import Category, Kind, Kinds, column_name, split_column
+from headstart.table.labels import LEVEL
+from headstart.table.names import as_name
+
+
+def category_columns(fitted: ModelState, feature: object) -> list[str]:
+    """Return the columns of a category; empty if the model has no such category."""
+    return fitted.catalogue.categories.get(as_name(feature, "feature"), [])
+
+
+def columns_of(fitted: ModelState, features: Iterable[Any]) -> list[Any]:
+    """Replace the categories among ``features`` by their columns; other names stay."""
+    columns: list[Any] = []
+    for feature in features:
+        known = isinstance(feature, str) and feature in fitted.catalogue
+        columns += [] if known else category_columns(fitted, feature)
+        if known or not category_columns(fitted, feature):
+            columns.append(feature)
+    return columns
+
+
+def complete_categories(fitted: ModelState, features: Sequence[Feature]) -> list[str]:
+    """Return the names of ``features`` and, after them, of other columns of their categories."""
+    names = [feature.name for feature in features]
+    groups = {split_column(f.name)[0] for f in features if isinstance(f.kind.margin, Category)}
+    columns = [column for group in sorted(groups) for column in category_columns(fitted, group)]
+    listed = set(names)
+    return [*names, *(column for column in columns if column not in listed)]
+
+
+def level_values(columns: Sequence[str], value: object, what: str) -> dict[str, float]:
+    """Return the values of the columns of a category: 1 for the level ``value``, 0 for the others."""
+    levels = [split_column(column)[1] for column in columns]
+    label = value_text(value)
+    if label not in levels:
+        raise InputError(
+            f"{what}: the value {label!r} is not one of {join_names(levels, 10)}{did_you_mean(label, levels)}"
+        )
+    return {column: float(level == label) for column, level in zip(columns, levels, strict=True)}
+
+
+def value_text(value: object) -> str:
+    """Return a label as text: whole numbers without a decimal point."""
+    if isinstance(value, (float, np.floating)) and float(value).is_integer():
+        return str(int(value))
+    return str(value).strip()
+
+
+def expand_answers(fitted: ModelState, answers: Mapping[Any, Any], what: str) -> dict[Any, Any]:
+    """Return the observations ``{feature: value}`` of a row with labels and categories as numbers."""
+    expanded: dict[Any, Any] = {}
+    for feature, value in answers.items():
+        for name, number in expand_answer(fitted, feature, value, what):
+            if name in expanded:
+                raise InputError(f"{what}: {name!r} is given twice; keep one")
+            expanded[name] = number
+    return expanded
+
+
+def expand_answer(fitted: ModelState, feature: object, value: object, what: str) -> list[tuple[Any, Any]]:
+    """Return one answer as pairs of a feature or column of the model and a number."""
+    name = (
+        feature if isinstance(feature, str) and feature in fitted.catalogue else as_name(feature, "feature")
+    )
+    if name in fitted.catalogue:
+        kind = fitted.catalogue[name].kind
+        return [(feature, label_value(kind, value, f"{what}, feature {name!r}"))]
+    if columns := category_columns(fitted, name):
+        return list(level_values(columns, value, f"{what}, feature {name!r}").items())
+    return [(feature, value)]
+
+
+def label_value(kind: Kind, value: object, what: str) -> object:
+    """Return the number of a label; other values unchanged."""
+    if not isinstance(value, str):
+        return value
+    number = kind.margin.value(value)
+    if number is None and kind.margin.labels:
+        near = did_you_mean(value, kind.margin.labels)
+        raise InputError(f"{what}: the value {value!r} is not {kind.allowed}{near}")
+    return value if number is None else number
+
+
+def expand_triples(fitted: ModelState, entries: Sequence[Any]) -> tuple[Sequence[Any], list[int]]:
+    """Return entries (row, feature, value, …) with labels and categories as numbers.
+
+    Returns also the number of entries that each one becomes; empty if nothing changes.
+    """
+    plain = all(
+        isinstance(entry, (tuple, list))
+        and len(entry) >= 3
+        and not isinstance(entry[2], str)
+        and isinstance(entry[1], str)
+        and entry[1] in fitted.catalogue
+        for entry in entries
+    )
+    if plain:
+        return entries, []
+    expanded: list[Any] = []
+    repeats: list[int] = []
+    for entry in entries:
+        if not isinstance(entry, (tuple, list)) or len(entry) not in (3, 4):
+            expanded.append(entry)  # refused later
+            repeats.append(1)
+            continue
+        row, feature, value, *time = entry
+        pairs = expand_answer(fitted, feature, value, f"row {row!r}")
+        expanded += [(row, name, number, *time) for name, number in pairs]
+        repeats.append(len(pairs))
+    return expanded, repeats
+
+
+def expand_new_features(fitted: ModelState, features: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Replace each new category ``{name: {"kind": "category:A,B", …}}`` by its columns; others stay."""
+    expanded: dict[Any, Any] = {}
+    for key, parts in features.items():
+        if not isinstance(parts, Mapping) or not _is_category(fitted, parts):
+            if isinstance(parts, Mapping) and parts.get("levels") is not None:
+                raise InputError(f"feature {key!r}: only a category has {option_name('levels')}")
+            expanded[key] = parts
+            continue
+        name = as_name(key, "feature")
+        if name in fitted.catalogue or category_columns(fitted, name):
+            raise InputError(f"feature {name!r} is already in the model")
+        for column, own in _columns_of_new(fitted, name, parts).items():
+            expanded[column] = own
+    return expanded
+
+
+def _is_category(fitted: ModelState, parts: Mapping[str, Any]) -> bool:
+    """Return whether a new feature is a category: as given, or as most features of the model."""
+    kind = parts.get("kind")
+    if kind is None:
+        return fitted.kinds[0] == Kind(Category()) or parts.get("levels") is not None
+    margin = parse_kind(kind)
+    return isinstance(margin.margin if isinstance(margin, Kind) else margin, Category)
+
+
+def _columns_of_new(fitted: ModelState, name: str, parts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the columns of a new category as new features."""
+    from headstart.model.inputs import as_mapping, require_mapping  # imports this module
+
+    observations = parts.get("observations")
+    answers = {} if observations is None else as_mapping(observations, f"feature {name!r}")
+    answers = require_mapping(answers, f"feature {name!r}: observations", "{'u17': 'B'}")
+    about = parts.get("levels")
+    if about is not None:
+        about = require_mapping(about, f"feature {name!r}: levels", "{'A': {'right': 1}, 'B': {'right': 0}}")
+    kind = parts.get("kind")
+    given = None if kind is None else parse_kind(kind)
+    margin = given.margin if isinstance(given, Kind) else given
+    levels = list(margin.names) if isinstance(margin, Category) else []
+    if not levels:
+        found = [value_text(value) for value in answers.values()]
+        levels = list(dict.fromkeys([*_shared_levels(fitted), *map(str, about or ()), *sorted(set(found))]))
+    unknown = [str(level) for level in about or () if str(level) not in levels]
+    if unknown:
+        raise InputError(f"feature {name!r}: {unknown[0]!r} is not one of its levels: {join_names(levels)}")
+    if len(levels) < 2:
+        raise InputError(
+            f"feature {name!r}: name its levels, as in {option_name('kind', 'category:A,B,C')}; they are not "
+            "known without observations"
+        )
+    if wrong := [level for level in levels if "=" in level]:
+        raise InputError(f"feature {name!r}: the level {wrong[0]!r} has an equals sign; write it without one")
+    columns = [column_name(name, level) for level in levels]
+    values: dict[str, dict[Any, float]] = {column: {} for column in columns}
+    for row, value in answers.items():
+        for column, number in level_values(columns, value, f"feature {name!r} at {row!r}").items():
+            values[column][row] = number
+    described = fitted.schema is not None and any(column.name == LEVEL for column in fitted.schema.columns)
+    known = _level_counts(fitted) if described else {}
+    result = {}
+    for column, level in zip(columns, levels, strict=True):
+        metadata = {**({LEVEL: level} if level in known else {}), **(parts.get("metadata") or {})}
+        own = (about or {}).get(level) or {}
+        metadata |= require_mapping(own, f"feature {name!r}: level {level!r}", "{'right': 1}")
+        extra = {key: part for key, part in parts.items() if key not in ("levels", "observations", "kind")}
+        result[column] = {
+            **extra, "metadata": metadata or None, "observations": values[column], "kind": Kind(Category()),
+        }  # fmt: skip
+    return result
+
+
+def _shared_levels(fitted: ModelState) -> list[str]:
+    """Return the levels that most categories of the model have."""
+    features = len(fitted.catalogue.categories)
+    return [level for level, count in _level_counts(fitted).items() if 2 * count > features]
+
+
+def _level_counts(fitted: ModelState) -> Counter[str]:
+    """Return the number of categories of the model that have each level."""
+    groups = fitted.catalogue.categories.values()
+    return Counter(split_column(column)[1] for columns in groups for column in columns)
+
+
+def collapse_answers(kinds: Mapping[str, Kind], observations: Mapping[str, float]) -> dict[str, Any]:
+    """Return the observations of a row with labels for numbers, and categories for columns."""
+    answers: dict[str, Any] = {}
+    for name, value in observations.items():
+        kind = kinds[name]
+        if not isinstance(kind.margin, Category):
+            answers[name] = kind.margin.label(value)
+        elif value == 1:
+            feature, level = split_column(name)
+            answers[feature] = level
+    return answers
+
+
+def normalise(names: Sequence[str], kinds: Kinds, probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Divide the probabilities (…, columns) of the levels of each category by their sum."""
+    groups: dict[str, list[int]] = {}
+    for column, (name, kind) in enumerate(zip(names, kinds, strict=True)):
+        if isinstance(kind.margin, Category):
+            groups.setdefault(split_column(name)[0], []).append(column)
+    for columns in groups.values():
+        part = probabilities[..., columns]
+        probabilities[..., columns] = part / part.sum(-1, keepdims=True)
+    return probabilities

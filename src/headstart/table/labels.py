@@ -1,0 +1,489 @@
+"""Read values that are texts, such as agree or A, and make the columns of categories.
+
+A source whose values are not numbers is read again by a ``LabelledSource``, which numbers the labels.
+``resolve_labels`` then decides the kind of each feature with labels, and replaces them by values: 0 and 1 of
+a binary feature, the positions of ordered levels, and one column of 0 and 1 per level of a category.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from headstart.errors import InputError, did_you_mean, join_names
+from headstart.table.cells import Floats, Positions
+from headstart.table.kind_inference import KindsLike, parse_kind
+from headstart.table.kinds import (
+    Binary,
+    Category,
+    Kind,
+    Margin,
+    Ordinal,
+    as_option,
+    column_name,
+)
+from headstart.table.names import Names, as_name
+from headstart.table.sharding import is_sharded
+from headstart.table.sources import Source, is_number
+
+# Pairs of labels whose order is known: the first means 0.
+PAIRS = (("no", "yes"), ("false", "true"), ("n", "y"), ("f", "t"), ("absent", "present"),
+         ("wrong", "right"), ("incorrect", "correct"), ("negative", "positive"),
+         ("disagree", "agree"), ("off", "on"))  # fmt: skip
+
+MAX_LABELS = 1000  # different labels of one feature
+
+MAX_TEXT_SHARE = 0.5  # different labels per observation; a feature with more holds free text
+
+LEVEL = "level"  # the metadata column with the levels of categories
+
+
+class LabelledSource(Source):
+    """A source some of whose values are texts: they become positions in ``labels``.
+
+    Parameters
+    ----------
+    source : Source
+        The source.
+    error : InputError
+        The error of reading its values as numbers.
+    weight : str, default=None
+        The column of weights, which are numbers.
+    """
+
+    def __init__(self, source: Source, error: InputError, weight: str | None = None) -> None:
+        self.label, self.columns, self.own_names = source.label, source.columns, source.own_names
+        self.missing = source.missing
+        self.error = error
+        self.labels: list[str] = []
+        self.texts: set[str] = set()  # the columns with texts
+        self.orders: dict[str, tuple[str, ...]] = {}  # the categories of ordered columns
+        self._source, self._weight = source, weight
+        self._positions: dict[str, int] = {}
+
+    def batches(self, names: Sequence[str], numbers: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the columns ``names``, and the columns ``numbers`` as numbers or positions of labels."""
+        self.texts = self._find_texts(names, numbers)
+        texts = [name for name in numbers if name in self.texts]
+        others = [name for name in numbers if name not in self.texts]
+        if not texts:
+            raise self.error
+        for batch in self._source.batches([*names, *texts], others):
+            columns = [batch.column(name) for name in names]
+            columns += [
+                self._encode(batch.column(name)) if name in self.texts else batch.column(name)
+                for name in numbers
+            ]
+            yield pa.record_batch(columns, names=[*names, *numbers])
+
+    def read(self, name: str) -> pa.Table:
+        """Return all columns and records."""
+        return self._source.read(name)
+
+    def place(self, record: int) -> str:
+        """Return where a record is."""
+        return self._source.place(record)
+
+    def _find_texts(self, names: Sequence[str], numbers: Sequence[str]) -> set[str]:
+        """Return the columns of ``numbers`` with values that are not numbers."""
+        texts: set[str] = set()
+        values = [name for name in numbers if name != self._weight]
+        for batch in self._source.batches([*names[:1], *values], []):
+            for name in values:
+                array = batch.column(name)
+                if not (is_number(array.type) or pa.types.is_boolean(array.type)):
+                    distinct = pc.unique(self.missing.to_null(_as_text(array))).drop_null().to_pylist()
+                    if any(as_number(text) is None for text in distinct if text.strip()):
+                        texts.add(name)
+        find_orders = getattr(self._source, "orders", None)
+        self.orders = {} if find_orders is None else find_orders(sorted(texts))
+        return texts
+
+    def _encode(self, array: pa.Array) -> pa.Array:
+        """Return the positions of texts in ``labels`` as float64; blank texts are null."""
+        encoded = self.missing.to_null(_as_text(array)).dictionary_encode()
+        texts = [str(text).strip() for text in encoded.dictionary.to_pylist()]
+        for text in texts:
+            if text and text not in self._positions:
+                self._positions[text] = len(self.labels)
+                self.labels.append(text)
+        positions = pa.array([self._positions.get(text) for text in texts], pa.float64())
+        return positions.take(encoded.indices)
+
+
+def _as_text(array: pa.Array) -> pa.Array:
+    decoded = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+    return decoded.cast(pa.string())
+
+
+def as_number(text: str) -> float | None:
+    """Return the number that a text writes; None if it writes none."""
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+class Labelled(NamedTuple):
+    """Observations whose labels are replaced by values. Categories are expanded to columns."""
+
+    features: Names
+    row_index: Positions  # (n,)
+    feature_index: Positions  # (n,)
+    values: Floats  # (n,)
+    repeats: NDArray[np.int64]  # (observations before,): the number of columns of each
+    kinds: KindsLike
+    notes: list[str]
+    bases: dict[str, str]  # the feature of each column of a category
+
+
+@dataclass
+class _Feature:
+    """A feature with labels."""
+
+    position: int
+    name: str
+    own: list[str]  # the labels that were observed, sorted
+    cells: NDArray[np.int64]  # (n,): the positions of its observations
+    margin: Margin | None = None  # as given
+    order: tuple[str, ...] = ()  # of ordered categories
+    inferred: bool = field(default=False)
+
+
+def needs_labels(kinds: KindsLike) -> bool:
+    """Return whether a kind is given whose values are levels by name."""
+    given = kinds.values() if isinstance(kinds, Mapping) else () if kinds is None else (kinds,)
+    return any(_is_labelled(_margin(kind)) for kind in given)
+
+
+def _margin(kind: Any) -> Margin:
+    parsed = parse_kind(kind)
+    return parsed.margin if isinstance(parsed, Kind) else parsed
+
+
+def _is_labelled(margin: Margin | None) -> bool:
+    """Return whether the values of a margin are given as labels also where they look like numbers."""
+    return isinstance(margin, Category) or bool(margin is not None and margin.labels)
+
+
+def resolve_labels(
+    kinds: KindsLike,
+    rows: Names,
+    features: Names,
+    row_index: Positions,
+    feature_index: Positions,
+    values: Floats,
+    source: Source,
+) -> Labelled:
+    """Decide the kinds of features with labels, and replace labels by values and columns.
+
+    Parameters
+    ----------
+    kinds : str, Kind, mapping or None
+        The kinds that the user gave.
+    rows, features : Names
+        The names of the table.
+    row_index, feature_index : ndarray of shape (n,)
+        The positions of the observations, sorted by row and feature.
+    values : ndarray of shape (n,)
+        The values; positions of labels if a ``LabelledSource`` read them from texts.
+    source : Source
+        The source of the observations.
+    """
+    if is_sharded():
+        raise InputError(
+            "texts and categories cannot be read under torchrun; give one column of 0 and 1 per level, named "
+            "FEATURE=LEVEL"
+        )
+    given, default = _given(kinds, features)
+    labels, texts = (source.labels, source.texts) if isinstance(source, LabelledSource) else ([], set())
+    values = np.asarray(values, np.float64).copy()
+    order = np.argsort(feature_index, kind="stable")
+    starts = np.searchsorted(feature_index[order], np.arange(len(features) + 1))
+    is_long = not texts & set(features)  # then the texts are those of the one column of values
+    labelled: list[_Feature] = []
+    codes = np.full(len(values), -1)  # positions in ``own`` of the feature, whose observations are ``cells``
+    for position, name in enumerate(features):
+        cells = order[starts[position] : starts[position + 1]]
+        margin = given.get(name, default)
+        from_text = bool(texts) and (is_long or name in texts)
+        if from_text:
+            distinct, inverse = np.unique(values[cells].astype(np.int64), return_inverse=True)
+            found = [labels[i] for i in distinct]
+            numbers = [as_number(text) for text in found]
+            if not _is_labelled(margin) and all(number is not None for number in numbers):
+                values[cells] = np.array(numbers, np.float64)[inverse] if len(cells) else values[cells]
+                continue
+            if margin is not None and not isinstance(margin, (Binary, Category, Ordinal)):
+                raise source.error  # type: ignore[attr-defined]
+            if margin is None and 2 * sum(number is not None for number in numbers) > len(numbers):
+                raise source.error  # type: ignore[attr-defined]  # a mistake among numbers
+        elif _is_labelled(margin):
+            distinct, inverse = np.unique(values[cells], return_inverse=True)
+            found = [f"{value:.12g}" for value in distinct]
+        else:
+            continue
+        sorted_labels = sorted(found, key=_label_key)
+        places = np.array([sorted_labels.index(text) for text in found], dtype=np.int64)
+        codes[cells] = places[inverse] if len(cells) else codes[cells]
+        orders = source.orders if isinstance(source, LabelledSource) else {}
+        ordered = orders.get(name) or (next(iter(orders.values()), ()) if is_long else ())
+        labelled.append(_Feature(position, name, sorted_labels, cells, margin, ordered))
+    notes = _infer_labelled(labelled)
+    return _replace(labelled, kinds, rows, features, row_index, feature_index, values, codes, notes)
+
+
+def _label_key(text: str) -> tuple[bool, float, str]:
+    number = as_number(text)
+    return number is None, 0.0 if number is None else number, text
+
+
+def _given(kinds: KindsLike, features: Names) -> tuple[dict[str, Margin], Margin | None]:
+    """Return the margins that the user gave, by feature, and that of all other features."""
+    if kinds is None:
+        return {}, None
+    if not isinstance(kinds, Mapping):
+        return {}, _margin(kinds)
+    named = {as_name(name, "feature"): _margin(kind) for name, kind in kinds.items() if name is not None}
+    features.positions(named)
+    others = [_margin(kind) for name, kind in kinds.items() if name is None]
+    return named, others[0] if others else None
+
+
+def _infer_labelled(labelled: list[_Feature]) -> list[str]:
+    """Decide the margins of features with labels, in place; return notes on inferred ones."""
+    open_features = [feature for feature in labelled if feature.margin is None]
+    unions = _shared_labels([feature for feature in open_features if not feature.order])
+    for feature in open_features:
+        feature.inferred = True
+        if feature.order:
+            feature.margin = Ordinal(feature.order)
+        elif len(union := unions[feature.position]) == 2:
+            feature.margin = Binary(_pair(union) or union)
+        else:
+            limit = max(20.0, MAX_TEXT_SHARE * len(feature.cells))
+            if len(feature.own) > min(limit, MAX_LABELS):
+                option = as_option({feature.name: "category"})
+                raise InputError(
+                    f"feature {feature.name!r} has {len(feature.own)} different texts in "
+                    f"{len(feature.cells)} observations, such as {feature.own[0]!r}: free text cannot be "
+                    f"predicted; leave the feature out, or read it as options with {option}"
+                )
+            feature.margin = Category(union)
+    for feature in labelled:
+        margin = feature.margin
+        if isinstance(margin, Category) and not margin.names:
+            feature.margin = Category(tuple(feature.own))
+        elif isinstance(margin, Binary) and not margin.labels:
+            if len(feature.own) != 2:
+                raise InputError(
+                    f"feature {feature.name!r} has {len(feature.own)} labels ({join_names(feature.own)}); "
+                    "binary has two: name them, as in binary:no,yes, or use category"
+                )
+            feature.margin = Binary(_pair(feature.own) or tuple(feature.own))
+        elif isinstance(margin, Ordinal) and not margin.names:
+            if not feature.order:
+                example = f"ordinal:{','.join(feature.own[:5])}"
+                raise InputError(
+                    f"feature {feature.name!r}: name the levels in their order, as in "
+                    f"{as_option({feature.name: example})}"
+                )
+            feature.margin = Ordinal(feature.order)
+    return _notes([feature for feature in labelled if feature.inferred])
+
+
+def _shared_labels(features: list[_Feature]) -> dict[int, tuple[str, ...]]:
+    """Return the labels of each feature by its position, together with those of features with common labels.
+
+    Features with labels in common share all of them, unless these are many more than each feature has.
+    """
+    group_of: dict[str, int] = {}  # of labels
+    members: dict[int, list[_Feature]] = {}
+    for number, feature in enumerate(features):
+        found = {group_of[label] for label in feature.own if label in group_of}
+        members[number] = [feature, *(other for group in found for other in members.pop(group))]
+        group_of |= dict.fromkeys((label for other in members[number] for label in other.own), number)
+    labels: dict[int, tuple[str, ...]] = {}
+    for group in members.values():
+        union = sorted({label for feature in group for label in feature.own}, key=_label_key)
+        sizes = sorted(len(feature.own) for feature in group)
+        shared = len(union) <= 2 * sizes[len(sizes) // 2]
+        labels |= {feature.position: tuple(union if shared else feature.own) for feature in group}
+    return labels
+
+
+def _pair(labels: Sequence[str]) -> tuple[str, str] | None:
+    """Return two labels in the order of a known pair; None if they are none.
+
+    >>> _pair(["TRUE", "FALSE"])
+    ('FALSE', 'TRUE')
+    """
+    by_word = {label.casefold(): label for label in labels}
+    for first, second in PAIRS:
+        if set(by_word) == {first, second}:
+            return by_word[first], by_word[second]
+    return None
+
+
+def _notes(inferred: list[_Feature]) -> list[str]:
+    """Return one note per kind that was inferred from labels, which can be pasted back."""
+    by_kind: dict[str, list[str]] = {}
+    for feature in inferred:
+        by_kind.setdefault(Kind(feature.margin).option, []).append(feature.name)  # type: ignore[arg-type]
+    if not by_kind:
+        return []
+    reasons = {"ordinal": "ordered categories", "binary": "two labels", "category": "labels without an order"}
+    usual = max(by_kind, key=lambda kind: len(by_kind[kind]))
+    notes = []
+    for kind, names in by_kind.items():
+        option = as_option({None: kind} if len(by_kind) == 1 else dict.fromkeys(names[:20], kind))
+        also = ""
+        if kind == usual and kind.startswith("category"):
+            also = "; if the labels have an order, name it, as in ordinal:never,sometimes,often"
+        noun = "feature" if len(names) == 1 else "features"
+        reason = reasons[kind.partition(":")[0]]
+        notes.append(f"{len(names)} {noun} inferred as {kind} because of {reason} ({option}){also}")
+    return notes if len(notes) <= 5 else [*notes[:5], f"{len(notes) - 5} more kinds inferred from labels"]
+
+
+def _replace(
+    labelled: list[_Feature],
+    kinds: KindsLike,
+    rows: Names,
+    features: Names,
+    row_index: Positions,
+    feature_index: Positions,
+    values: NDArray[np.float64],
+    codes: NDArray[np.int64],
+    notes: list[str],
+) -> Labelled:
+    """Replace the ``codes`` (n,) of labels by values, and categories by columns."""
+    by_position = {feature.position: feature for feature in labelled}
+    widths = np.ones(len(features), np.int64)
+    levels = np.full(len(values), -1)  # the level of each observation of a category
+    names: list[str] = []
+    resolved: dict[str | None, str | Kind] = {}
+    bases: dict[str, str] = {}
+    if isinstance(kinds, Mapping):
+        resolved |= {name if name is None else as_name(name, "feature"): kind for name, kind in kinds.items()}
+    elif kinds is not None:
+        resolved[None] = kinds
+    for position, name in enumerate(features):
+        feature = by_position.get(position)
+        if feature is None:
+            names.append(name)
+            continue
+        margin = feature.margin
+        assert margin is not None
+        known = margin.names if isinstance(margin, (Category, Ordinal)) else margin.labels
+        cells = feature.cells
+        unknown = [label for label in feature.own if label not in known]
+        if unknown:
+            wrong = cells[codes[cells] == feature.own.index(unknown[0])][0]
+            raise InputError(
+                f"row {rows[row_index[wrong]]!r}, feature {name!r}: the value {unknown[0]!r} is not one of "
+                f"{join_names(known, 10)}{did_you_mean(unknown[0], known)}; correct the value, or add "
+                "it to the levels of the kind"
+            )
+        places = np.array([known.index(label) for label in feature.own], dtype=np.int64)
+        resolved.pop(name, None)
+        if isinstance(margin, Category):
+            bad = next((level for level in known if "=" in level), None)
+            if bad is not None:
+                raise InputError(
+                    f"feature {name!r}: the level {bad!r} has an equals sign; write it without one"
+                )
+            widths[position] = len(known)
+            columns = [column_name(name, level) for level in known]
+            names += columns
+            bases |= dict.fromkeys(columns, name)
+            resolved |= dict.fromkeys(columns, Kind(Category()))
+            if len(cells):
+                levels[cells] = places[codes[cells]]
+        else:
+            names.append(name)
+            resolved[name] = Kind(margin)
+            if len(cells):
+                values[cells] = np.array(margin.levels)[places[codes[cells]]]
+    first = np.cumsum(widths) - widths
+    described = set(bases) & set(features)  # columns that are named only because metadata describes them
+    kept = [name for i, name in enumerate(names) if name not in described or name in bases]
+    repeats = widths[feature_index]
+    index = np.repeat(first[feature_index], repeats)
+    starts = np.cumsum(repeats) - repeats
+    within = np.arange(len(index)) - np.repeat(starts, repeats)
+    expanded = np.where(
+        np.repeat(levels, repeats) >= 0, within == np.repeat(levels, repeats), np.repeat(values, repeats)
+    )
+    if described:
+        duplicates = [name for name in described if (feature_index == features.position(name)).any()]
+        if duplicates:
+            raise InputError(
+                f"the column {duplicates[0]!r} of a category is also a feature; rename the feature"
+            )
+        positions = {name: i for i, name in enumerate(dict.fromkeys(kept))}
+        new = np.array([positions[name] for name in names], dtype=np.int64)
+        names, index = list(positions), new[index + within]
+        within = np.zeros_like(within)
+    return Labelled(
+        Names(names, "feature"),
+        np.repeat(row_index, repeats),
+        (index + within).astype(np.int32),
+        expanded.astype(values.dtype),
+        repeats,
+        resolved or None,
+        notes,
+        bases,
+    )
+
+
+def describe_columns(
+    described: list[str], lines: pa.Table | None, bases: Mapping[str, str], features: Names
+) -> tuple[list[str], pa.Table | None]:
+    """Return metadata with a line for each column of a category: that of its feature and its own.
+
+    If several features share levels, a column ``level`` has the level.
+
+    Parameters
+    ----------
+    described : list of str
+        The features with metadata: also columns ``FEATURE=LEVEL``.
+    lines : pyarrow.Table or None
+        Their metadata.
+    bases : mapping
+        The feature of each column of a category.
+    features : Names
+        The features of the table, with columns in place of categories.
+    """
+    shared = len(set(bases.values())) > 1 and len(
+        {level_of(column, base) for column, base in bases.items()}
+    ) < len(bases)
+    records = {} if lines is None else dict(zip(described, lines.to_pylist(), strict=True))
+    fields = [] if lines is None else lines.column_names
+    if not records and not shared:
+        return described, lines
+    merged: dict[str, dict[str, Any]] = {}
+    for name in features:
+        base = bases.get(name)
+        own = {key: value for key, value in records.get(name, {}).items() if value is not None}
+        merged[name] = own if base is None else {**records.get(base, {}), **own}
+        if shared and base is not None and LEVEL not in fields:
+            merged[name][LEVEL] = level_of(name, base)
+    names = [name for name in features if merged[name]]
+    wanted = [*fields, *([LEVEL] if shared and LEVEL not in fields else [])]
+    columns = {}
+    for column in wanted:
+        arrow_type = pa.string() if lines is None or column not in fields else lines.schema.field(column).type
+        columns[column] = pa.array([merged[name].get(column) for name in names], arrow_type)
+    return names, pa.table(columns)
+
+
+def level_of(column: str, base: str) -> str:
+    """Return the level of a column of the feature ``base``."""
+    return column[len(base) + 1 :]
