@@ -165,7 +165,7 @@ BENCHMARK = ("benchmark", "{f}/nowhere.csv", "--out", "{f}/x")
         ([*EARLY, "{f}/x", "--adapter", "chnn"], "unknown method 'chnn'; did you mean 'chn'?"),
         (
             [*EARLY, "{f}/x", "--kind", "ratng"],
-            "'ratng' is not a kind (binary, rating, real, count, amount, ",
+            "'ratng' is not a kind (binary, rating, real",
         ),
         ([*EARLY, "{f}/x", "--duplicates", "first"], "duplicates must be one of error, last, mean"),
         (

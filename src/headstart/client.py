@@ -170,23 +170,26 @@ class Client:
         self,
         feature: str,
         metadata: Mapping[str, Any] | None = None,
-        observations: Mapping[str, float] | None = None,
+        observations: Mapping[str, float | str] | None = None,
         kind: str | None = None,
+        levels: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> Receipt:
         """Add a feature; see ``Headstart.add_feature``."""
-        body = {
+        body: dict[str, Any] = {
             "name": feature,
             "metadata": metadata or {},
             "observations": observations or {},
             "kind": kind,
         }
+        if levels is not None:
+            body["levels"] = levels
         return cast(Receipt, self._write("POST", "/v1/features", body))
 
     def add_row(
         self,
         row: str,
         metadata: Mapping[str, Any] | None = None,
-        observations: Mapping[str, float] | None = None,
+        observations: Mapping[str, float | str] | None = None,
     ) -> Receipt:
         """Add a row; see ``Headstart.add_row``."""
         body = {"name": row, "metadata": metadata, "observations": observations or {}}
@@ -194,7 +197,7 @@ class Client:
 
     def observe(
         self,
-        observations: Iterable[tuple[str, str, float] | tuple[str, str, float, Time]],
+        observations: Iterable[tuple[str, str, float | str] | tuple[str, str, float | str, Time]],
         *,
         time: Time | None = None,
         weight: float | Sequence[float] | None = None,

@@ -73,7 +73,11 @@ OPTIONS: list[tuple[str, list[str], str]] = [
     ),
     ("twice", ["twice.csv"], "correct the data or use --duplicates last or --duplicates mean"),
     ("twice in two spellings", ["twice.csv"], "(row 'u1' is written as 'u1' and 'u1 ')"),
-    ("kind", ["long.csv", "--kind", "ratng"], "'ratng' is not a kind (binary, rating, real, count, amount, "),
+    (
+        "kind",
+        ["long.csv", "--kind", "ratng"],
+        "'ratng' is not a kind (binary, rating, real",
+    ),
     ("kind of a feature", ["long.csv", "--kind", "f1=ratng"], "'ratng' is not a kind"),
     ("kind of no feature", ["long.csv", "--kind", "=real"], "--kind must be KIND or FEATURE=KIND"),
     ("no kind of a feature", ["long.csv", "--kind", "f1="], "--kind must be KIND or FEATURE=KIND"),

@@ -160,16 +160,19 @@ def no_mappings() -> Iterator[Case]:
 # --- kinds and metadata of a new feature --------------------------------------------------------------
 
 NO_KINDS: dict[str, tuple[Any, str]] = {
-    "misspelled": ("ratng:1:5", "'ratng:1:5' is not a kind (binary, rating, real, count, amount, click)"),
+    "misspelled": (
+        "ratng:1:5",
+        "'ratng:1:5' is not a kind (binary, rating, real",
+    ),
     "word": ("stars", "'stars' is not a kind"),
     "empty": ("", "'' is not a kind"),
-    "one limit": ("rating:1", "write binary, rating:LOW:HIGH or real:CENTER:SCALE"),
-    "three limits": ("rating:1:2:3", "write binary, rating:LOW:HIGH or real:CENTER:SCALE"),
+    "one limit": ("rating:1", "kind 'rating:1': write rating:LOW:HIGH"),
+    "three limits": ("rating:1:2:3", "write rating:LOW:HIGH"),
     "turned": ("rating:5:1", "a rating's range must be two numbers LOW < HIGH; got 5.0 and 1.0"),
     "equal": ("rating:1:1", "a rating's range must be two numbers LOW < HIGH"),
     "infinite": ("rating:1:inf", "a rating's range must be two numbers LOW < HIGH"),
     "letters": ("rating:a:b", "only numbers can follow the name"),
-    "binary with limits": ("binary:0:1", "write binary, rating:LOW:HIGH or real:CENTER:SCALE"),
+    "binary with limits": ("binary:0:1", "kind 'binary:0:1': binary has two labels"),
     "no scale": ("real:0:0", "a real's center and scale must be finite, scale > 0"),
     "negative scale": ("real:0:-1", "a real's center and scale must be finite, scale > 0"),
     "nan center": ("real:nan:1", "a real's center and scale must be finite, scale > 0"),

@@ -64,7 +64,7 @@ RAW = [  # bodies that JSON libraries would not write
 ]
 
 BAD = [
-    _observe("a value as text", 422, "/observations/0/value", value="3"),
+    _observe("a value as text", 422, "/observations/0", value="3"),
     _observe("a value that is true", 422, "/observations/0/value", value=True),
     _observe("a value that is null", 422, "/observations/0/value", value=None),
     _observe("a value that is a list", 422, "/observations/0/value", value=[3]),
@@ -143,7 +143,7 @@ BAD = [
     _feature("observations as a list", 422, "/observations", observations=["u1"]),
     _feature("an unknown row", 422, "/observations", observations={"nobody": 3}),
     _feature("a value out of range", 422, "/observations", observations={"u1": 0}),
-    _feature("a value as text", 422, "/observations/u1", observations={"u1": "3"}),
+    _feature("a value as text", 422, "/observations", observations={"u1": "3"}),
     _feature("one row twice", 422, "/observations", observations={"u1": 3, " u1": 4}),
     _feature("an unknown kind", 422, "/kind", kind="stars"),
     _feature("a kind the model lacks", 422, "/kind", kind="binary"),

@@ -375,7 +375,7 @@ def test_columns_with_the_same_name_are_an_error(tmp_path):
 
 def test_text_values_are_an_error(tmp_path):
     with pytest.raises(InputError, match="column 'value' contains text, such as 'good'"):
-        Table.read(frame(value=["good", "bad"]))
+        Table.read(frame(value=["good", "bad"]), kinds="rating:1:5")
     mixed = pd.DataFrame({"row": ["a", "b", "c"], "feature": "x", "value": [2.5, 3, "good"]})
     with pytest.raises(InputError, match="column 'value' contains text among numbers, such as 'good'; obs"):
         Table.read(mixed)

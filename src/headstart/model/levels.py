@@ -24,7 +24,8 @@ from headstart.table.names import as_name
 
 def category_columns(fitted: ModelState, feature: object) -> list[str]:
     """Return the columns of a category; empty if the model has no such category."""
-    return fitted.catalogue.categories.get(as_name(feature, "feature"), [])
+    name = str(feature) if isinstance(feature, int) and abs(feature) < 2**63 else feature
+    return fitted.catalogue.categories.get(name.strip(), []) if isinstance(name, str) else []
 
 
 def columns_of(fitted: ModelState, features: Iterable[Any]) -> list[Any]:
@@ -78,14 +79,11 @@ def expand_answers(fitted: ModelState, answers: Mapping[Any, Any], what: str) ->
 
 def expand_answer(fitted: ModelState, feature: object, value: object, what: str) -> list[tuple[Any, Any]]:
     """Return one answer as pairs of a feature or column of the model and a number."""
-    name = (
-        feature if isinstance(feature, str) and feature in fitted.catalogue else as_name(feature, "feature")
-    )
-    if name in fitted.catalogue:
-        kind = fitted.catalogue[name].kind
-        return [(feature, label_value(kind, value, f"{what}, feature {name!r}"))]
-    if columns := category_columns(fitted, name):
-        return list(level_values(columns, value, f"{what}, feature {name!r}").items())
+    if isinstance(feature, str) and feature in fitted.catalogue:
+        kind = fitted.catalogue[feature].kind
+        return [(feature, label_value(kind, value, f"{what}, feature {feature!r}"))]
+    if columns := category_columns(fitted, feature):
+        return list(level_values(columns, value, f"{what}, feature {feature!r}").items())
     return [(feature, value)]
 
 

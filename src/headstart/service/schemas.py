@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, StringConstraints
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    PlainValidator,
+    StringConstraints,
+)
 
 from headstart.model.prediction import MAX_LEVEL
 from headstart.table.times import LEAST_WEIGHT, MOST_WEIGHT
@@ -38,7 +47,20 @@ Name = Annotated[
 
 Text = Annotated[str, StringConstraints(max_length=MAX_TEXT, strict=True)]
 
-Value = Annotated[FiniteFloat, Field(strict=True)] | Annotated[str, StringConstraints(max_length=500)]
+
+def _check_value(value: Any) -> float | str:
+    """Return a finite number or a label; the model knows whether it is possible."""
+    if isinstance(value, str) and len(value) <= _MAX_LABEL:
+        return value
+    number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < math.inf
+    if not number:
+        raise ValueError("a value is a finite number, or a label of at most 500 characters")
+    return float(value)
+
+
+_MAX_LABEL = 500  # characters
+
+Value = Annotated[Any, PlainValidator(_check_value, json_schema_input_type=float | str)]
 
 
 def _check_integers(value: Any) -> Any:

@@ -783,6 +783,8 @@ class Kind:
         try:
             margin, others = KINDS[name].parse(parameters)
             numbers = [float(parameter) for parameter in others]
+        except InputError as error:
+            raise InputError(f"kind {text!r}: {error}") from None
         except ValueError:
             raise InputError(f"kind {text!r}: only numbers can follow the name, as in rating:1:5") from None
         counts = (2,) if margin == RATING else (0, 2) if margin.type == KindType.REAL else (0,)

@@ -7,6 +7,7 @@ a binary feature, the positions of ordered levels, and one column of 0 and 1 per
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -30,7 +31,7 @@ from headstart.table.kinds import (
 )
 from headstart.table.names import Names, as_name
 from headstart.table.sharding import is_sharded
-from headstart.table.sources import Source, is_number
+from headstart.table.sources import BLANKS, Source, is_number, is_text
 
 # Pairs of labels whose order is known: the first means 0.
 PAIRS = (("no", "yes"), ("false", "true"), ("n", "y"), ("f", "t"), ("absent", "present"),
@@ -69,7 +70,10 @@ class LabelledSource(Source):
 
     def batches(self, names: Sequence[str], numbers: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield the columns ``names``, and the columns ``numbers`` as numbers or positions of labels."""
-        self.texts = self._find_texts(names, numbers)
+        try:
+            self.texts = self._find_texts(names, numbers)
+        except InputError:
+            raise self.error from None
         texts = [name for name in numbers if name in self.texts]
         others = [name for name in numbers if name not in self.texts]
         if not texts:
@@ -97,8 +101,13 @@ class LabelledSource(Source):
         for batch in self._source.batches([*names[:1], *values], []):
             for name in values:
                 array = batch.column(name)
-                if not (is_number(array.type) or pa.types.is_boolean(array.type)):
-                    distinct = pc.unique(self.missing.to_null(_as_text(array))).drop_null().to_pylist()
+                if not (
+                    is_number(array.type) or pa.types.is_boolean(array.type) or pa.types.is_null(array.type)
+                ):
+                    if not (is_text(array.type) or pa.types.is_dictionary(array.type)):
+                        raise self.error
+                    known = _as_text(self.missing.to_null(_as_text(array)))
+                    distinct = pc.unique(known).drop_null().to_pylist()
                     if any(as_number(text) is None for text in distinct if text.strip()):
                         texts.add(name)
         find_orders = getattr(self._source, "orders", None)
@@ -107,7 +116,7 @@ class LabelledSource(Source):
 
     def _encode(self, array: pa.Array) -> pa.Array:
         """Return the positions of texts in ``labels`` as float64; blank texts are null."""
-        encoded = self.missing.to_null(_as_text(array)).dictionary_encode()
+        encoded = _as_text(self.missing.to_null(_as_text(array))).dictionary_encode()
         texts = [str(text).strip() for text in encoded.dictionary.to_pylist()]
         for text in texts:
             if text and text not in self._positions:
@@ -118,8 +127,10 @@ class LabelledSource(Source):
 
 
 def _as_text(array: pa.Array) -> pa.Array:
+    """Return an array as text, with nulls for blank texts."""
     decoded = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
-    return decoded.cast(pa.string())
+    text = decoded.cast(pa.string())
+    return pc.if_else(pc.is_in(pc.utf8_trim_whitespace(text), pa.array(BLANKS)), None, text)
 
 
 def as_number(text: str) -> float | None:
@@ -128,6 +139,14 @@ def as_number(text: str) -> float | None:
         return float(text)
     except ValueError:
         return None
+
+
+def _resembles_number(text: str) -> bool:
+    """Return whether a text is a number, perhaps with another decimal point or a sign: 4,5 or <0.1."""
+    return as_number(text) is not None or _NUMBER.fullmatch(text) is not None
+
+
+_NUMBER = re.compile(r"[^\w]*\d[\d.,'\s]*(?:[^\w\s]|e[+-]?\d+)*")
 
 
 class Labelled(NamedTuple):
@@ -206,6 +225,7 @@ def resolve_labels(
     values = np.asarray(values, np.float64).copy()
     order = np.argsort(feature_index, kind="stable")
     starts = np.searchsorted(feature_index[order], np.arange(len(features) + 1))
+    one_label = sum(not _resembles_number(text) for text in labels) == 1
     is_long = not texts & set(features)  # then the texts are those of the one column of values
     labelled: list[_Feature] = []
     codes = np.full(len(values), -1)  # positions in ``own`` of the feature, whose observations are ``cells``
@@ -222,7 +242,7 @@ def resolve_labels(
                 continue
             if margin is not None and not isinstance(margin, (Binary, Category, Ordinal)):
                 raise source.error  # type: ignore[attr-defined]
-            if margin is None and 2 * sum(number is not None for number in numbers) > len(numbers):
+            if margin is None and (one_label or any(_resembles_number(text) for text in found)):
                 raise source.error  # type: ignore[attr-defined]  # a mistake among numbers
         elif _is_labelled(margin):
             distinct, inverse = np.unique(values[cells], return_inverse=True)
