@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from tests.model.conftest import CLOSED, ratings_table
 
+from headstart.datasets import synthetic_clicks
 from headstart.errors import InputError, UnknownNameError
 from headstart.model import Headstart
 from headstart.table import Table
@@ -85,6 +86,13 @@ def test_bad_arguments() -> None:
         model.sample(n=10**6)
     with pytest.raises(UnknownNameError):
         model.impute(rows=["nobody"])
+
+
+def test_clicks_are_not_imputed() -> None:
+    model = Headstart(**CLOSED).fit(synthetic_clicks(rows=60, features=12))
+    with pytest.raises(InputError, match="a cell without a click is not missing"):
+        model.impute(m=2)
+    assert np.isfinite(model.sample(n=2)).all()
 
 
 def test_imputations_keep_what_was_observed() -> None:

@@ -41,7 +41,7 @@ from headstart.evaluate.results import Results
 from headstart.model.evaluation import On, evaluate
 from headstart.model.explanation import Explanation, explain
 from headstart.model.fitting import fit_table
-from headstart.model.imputation import Imputations, draw_cells, fill_cells
+from headstart.model.imputation import Imputations, draw_cells, fill_cells, require_missing_cells
 from headstart.model.inputs import (
     NewRows,
     ObservationsLike,
@@ -628,6 +628,7 @@ class Headstart:
         fitted, m = self._fitted, whole_number(m, "impute()")
         names, states = rows_with_states(fitted, rows, "impute()")
         columns = list(fitted.catalogue) if features is None else as_list(features)
+        require_missing_cells(fitted, columns)
         _require_few_cells(len(names), len(columns), m)
         drawn = draw_cells(fitted, names, states, columns, m, random_state)
         return fill_cells(drawn, export_table(fitted, metadata=False), names, columns)

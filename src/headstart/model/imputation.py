@@ -110,6 +110,16 @@ class Imputations(Sequence[Any]):
         return f"Imputations({len(self)} × {rows} rows × {features} features, {filled} cells filled)"
 
 
+def require_missing_cells(fitted: ModelState, names: Sequence[Any]) -> None:
+    """Raise an error for features of clicks, whose cells without an observation are not missing."""
+    clicks = [name for name in names if fitted.catalogue[name].kind.name == "click"]
+    if clicks:
+        raise InputError(
+            f"feature {clicks[0]!r} has clicks: a cell without a click is not missing, so there is nothing "
+            "to impute; sample() draws from its prediction"
+        )
+
+
 def fill_cells(drawn: NDArray[np.float64], table: Table, rows: Names, features: Sequence[Any]) -> Imputations:
     """Return draws (m, rows, features) with the observed cells of ``table`` unchanged."""
     columns = Names([as_name(feature, "feature") for feature in features], "feature")
