@@ -88,6 +88,27 @@ def test_bad_arguments() -> None:
         model.impute(rows=["nobody"])
 
 
+def test_answers_are_drawn_as_levels() -> None:
+    random = np.random.default_rng(0)
+    outputs = random.normal(size=(120, 2)) @ random.normal(size=(2, 7)) + 0.5 * random.normal(size=(120, 7))
+    levels = np.digitize(outputs, [-0.7, 0.7])
+    frame = pd.DataFrame({"row": [f"r{i}" for i in range(120)]})
+    for j in range(6):
+        codes = np.where(random.random(120) < 0.2, -1, levels[:, j])
+        frame[f"q{j}"] = pd.Categorical.from_codes(codes, ["lo", "mid", "hi"], ordered=True)
+    codes = np.where(random.random(120) < 0.2, -1, levels[:, 6])
+    frame["region"] = pd.Categorical.from_codes(codes, ["N", "S", "W"])
+    model = Headstart(**CLOSED).fit(frame)
+    drawn = model.sample(features=["region"], n=2000)
+    np.testing.assert_array_equal(drawn.sum(2), 1)  # one level in each draw
+    predicted = model.predict(features=["region"]).mean
+    np.testing.assert_allclose(drawn.mean(0), predicted, atol=0.12)
+    np.testing.assert_allclose(drawn.mean((0, 1)), predicted.mean(0), atol=0.03)
+    filled = model.impute(m=2)
+    assert set(np.unique(filled[0]["q0"])) <= {1.0, 2.0, 3.0}
+    assert (filled[1][["region=N", "region=S", "region=W"]].sum(axis=1) == 1).all()
+
+
 def test_clicks_are_not_imputed() -> None:
     model = Headstart(**CLOSED).fit(synthetic_clicks(rows=60, features=12))
     with pytest.raises(InputError, match="a cell without a click is not missing"):

@@ -132,6 +132,34 @@ def test_a_file_of_spss_has_codes_and_missing_codes(survey: Path) -> None:
     assert any("read as their codes, as 1.0 for 'agree' of 'q1'" in note for note in table.notes)
 
 
+def test_labels_of_nominal_and_ordinal_variables_are_values(tmp_path: Path) -> None:
+    pyreadstat = pytest.importorskip("pyreadstat")
+    frame = pd.DataFrame({
+        "id": [f"p{i}" for i in range(6)],
+        "mood": [1.0, 2.0, 3.0, 9.0, 2.0, 1.0],
+        "region": [1.0, 2.0, 3.0, 1.0, 2.0, 3.0],
+        "partly": [1.0, 2.0, 7.0, 1.0, 2.0, 1.0],
+    })  # fmt: skip
+    labels = {
+        "mood": {1.0: "bad", 2.0: "fair", 3.0: "good", 9.0: "refused"},
+        "region": {1.0: "north", 2.0: "south", 3.0: "west"},
+        "partly": {1.0: "no", 2.0: "yes"},
+    }
+    measures = {"mood": "ordinal", "region": "nominal", "partly": "ordinal"}
+    pyreadstat.write_sav(
+        frame, tmp_path / "t.sav", variable_value_labels=labels, variable_measure=measures,
+        missing_ranges={"mood": [9.0]},
+    )  # fmt: skip
+    table = Table.read(tmp_path / "t.sav", row="id")
+    kinds = {name: str(kind) for name, kind in zip(table.features, table.kinds, strict=True)}
+    assert kinds["mood"].startswith("ordinal:bad,fair,good:")
+    assert {name for name in kinds if name.startswith("region")} == {
+        "region=north", "region=south", "region=west"
+    }  # fmt: skip
+    assert table.counts[list(table.features).index("mood")] == 5  # 9 is missing
+    assert any("1 variables have labels and are read as their codes" in note for note in table.notes)
+
+
 def test_labels_of_variables_are_metadata(survey: Path) -> None:
     table = Table.read(
         survey, row="id", kinds="rating:1:5", metadata=survey, metadata_types={"label": "text:16"}

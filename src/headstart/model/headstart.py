@@ -582,7 +582,7 @@ class Headstart:
         """
         fitted, n = self._fitted, whole_number(n, "sample()")
         names, states = rows_with_states(fitted, rows, "sample()")
-        columns = list(fitted.catalogue) if features is None else as_list(features)
+        columns = list(fitted.catalogue) if features is None else columns_of(fitted, as_list(features))
         _require_few_cells(len(names), len(columns), n)
         return draw_cells(fitted, names, states, columns, n, random_state)
 
@@ -609,7 +609,9 @@ class Headstart:
         -------
         Imputations
             A sequence of pandas frames, in which observed cells have their observed values. Its method
-            ``pool`` estimates a quantity from each and pools the estimates by Rubin's rules.
+            ``pool`` estimates a quantity from each and pools the estimates by Rubin's rules. A category has
+            one column of 0 and 1 per level, with a single 1 in each row; levels of ordered answers are
+            numbered from 1.
 
         Examples
         --------
@@ -627,7 +629,7 @@ class Headstart:
         """
         fitted, m = self._fitted, whole_number(m, "impute()")
         names, states = rows_with_states(fitted, rows, "impute()")
-        columns = list(fitted.catalogue) if features is None else as_list(features)
+        columns = list(fitted.catalogue) if features is None else columns_of(fitted, as_list(features))
         require_missing_cells(fitted, columns)
         _require_few_cells(len(names), len(columns), m)
         drawn = draw_cells(fitted, names, states, columns, m, random_state)

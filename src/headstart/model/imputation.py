@@ -28,18 +28,31 @@ def draw_cells(
     """Draw the values of all cells jointly ``n`` times, in the data's own units: (n, rows, features).
 
     Each cell has the calibrated distribution of its prediction; draws of several cells have the rank
-    correlations of their joint posterior (a Gaussian copula).
+    correlations of their joint posterior (a Gaussian copula). Of the levels of a category one is drawn, the
+    one with the largest log p − log(−log u), where u is the rank of its draw: with independent ranks, each
+    level has its probability p (the Gumbel-max trick).
     """
     from scipy.special import ndtr
 
     features, heads = fitted.catalogue.take(names)
+    places = {feature.name: place for place, feature in enumerate(features)}
+    categories = [
+        [places[column] for column in columns]
+        for columns in fitted.catalogue.categories.values()
+        if all(column in places for column in columns)
+    ]
     prediction = predict_features(fitted, rows, states, names)
     generator = np.random.default_rng(seed)
     drawn = np.empty((n, len(rows), len(features)))
     kinds = fitted.kinds_of(features)
     scores = draw_scores(heads, states, kinds, fitted.knowledge.likelihood, n, generator)
     for number, score in enumerate(scores):
-        drawn[number] = prediction.values_at(np.clip(ndtr(score), 1e-12, 1 - 1e-12))
+        ranks = np.clip(ndtr(score), 1e-12, 1 - 1e-12)
+        drawn[number] = prediction.values_at(ranks)
+        for columns in categories:
+            chances = np.maximum(prediction.center[:, columns], np.finfo(float).tiny)
+            level = (np.log(chances) - np.log(-np.log(ranks[:, columns]))).argmax(1)
+            drawn[number][:, columns] = level[:, None] == np.arange(len(columns))
     return drawn
 
 

@@ -60,7 +60,7 @@ class LabelledSource(Source):
 
     def __init__(self, source: Source, error: InputError, weight: str | None = None) -> None:
         self.label, self.columns, self.own_names = source.label, source.columns, source.own_names
-        self.missing = source.missing
+        self.missing, self.notes = source.missing, source.notes
         self.error = error
         self.labels: list[str] = []
         self.texts: set[str] = set()  # the columns with texts

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headstart.errors import InputError, join_names
 from headstart.table.missing import NO_CODES
@@ -34,22 +35,54 @@ def open_survey_file(path: Path, label: str, wanted: Sequence[str]) -> Source:
     if path.name.lower().endswith(_EXCEL):
         return _name(FrameSource(_read_excel(path, label), wanted, NO_CODES), label)
     columns, facts = _read(path, label)
-    numeric = [
-        name for name, column in columns.items() if is_number(column.type) or pa.types.is_null(column.type)
-    ]
+    numeric = [name for name, column in columns.items() if is_number(column.type) or column.type == pa.null()]
     left_out = [name for name in columns if name not in numeric and name not in wanted]
     kept = {name: column for name, column in columns.items() if name not in left_out}
-    source = _name(FrameSource(pa.table(kept), (), NO_CODES), label)
+    labelled = {
+        name: labels for name, labels in facts.variable_value_labels.items() if name in kept and labels
+    }
+    answers = _answers(path, label, kept, labelled, facts.variable_measure)
+    source = _name(FrameSource(pa.table(kept | answers), (), NO_CODES), label)
     if left_out:
         source.notes += (f"{label}: variables of text or dates were left out: {join_names(left_out)}",)
-    labelled = [name for name, labels in facts.variable_value_labels.items() if name in kept and labels]
-    if labelled:
-        code, text = next(iter(facts.variable_value_labels[labelled[0]].items()))
+    codes = [name for name in labelled if name not in answers and name not in wanted]
+    if codes:
+        code, text = next(iter(labelled[codes[0]].items()))
         source.notes += (
-            f"{label}: the values of {len(labelled)} variables have labels and are read as their codes, as "
-            f"{code} for {text!r} of {labelled[0]!r}",
+            f"{label}: the values of {len(codes)} variables have labels and are read as their codes, as "
+            f"{code} for {text!r} of {codes[0]!r}: their measure is not nominal or ordinal, or a value has "
+            "no label",
         )
     return source
+
+
+def _answers(
+    path: Path,
+    label: str,
+    columns: dict[str, pa.Array],
+    labelled: dict[str, dict[Any, str]],
+    measures: dict[str, str],
+) -> dict[str, pa.Array]:
+    """Return the columns whose values are labels: of nominal variables, and of ordinal ones in their order.
+
+    A column stays as it is if a value has no label, or two values have the same one.
+    """
+    chosen = [name for name in labelled if measures.get(name) in ("nominal", "ordinal")]
+    if not chosen:
+        return {}
+    missing = _read(path, label, user_missing=True, metadataonly=True)[1].missing_ranges
+    answers = {}
+    for name in chosen:
+        ranges = [(part["lo"], part["hi"]) for part in missing.get(name, ())]
+        codes = sorted(
+            code for code in labelled[name] if not any(low <= code <= high for low, high in ranges)
+        )
+        texts = [str(labelled[name][code]) for code in codes]
+        indices = pc.index_in(columns[name], pa.array(codes, columns[name].type))
+        if indices.null_count == columns[name].null_count and len(set(texts)) == len(texts) >= 2:
+            ordered = measures[name] == "ordinal"
+            answers[name] = pa.DictionaryArray.from_arrays(indices, pa.array(texts), ordered=ordered)
+    return answers
 
 
 def open_variable_labels(path: Path, label: str, feature: str) -> Source:
