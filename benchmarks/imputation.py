@@ -54,7 +54,7 @@ SHARE = {"MCAR": 0.2, "MAR": 0.2}
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--tables", nargs="*", default=list(TABLES))
     parser.add_argument("--methods", nargs="*", default=list(METHODS))
     options = parser.parse_args()

@@ -65,7 +65,7 @@ def _answers(
 ) -> dict[str, pa.Array]:
     """Return the columns whose values are labels: of nominal variables, and of ordinal ones in their order.
 
-    A column stays as it is if a value has no label, or two values have the same one.
+    A column stays unchanged if a value has no label, or two values have the same one.
     """
     chosen = [name for name in labelled if measures.get(name) in ("nominal", "ordinal")]
     if not chosen:
