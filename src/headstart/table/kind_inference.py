@@ -592,7 +592,7 @@ def _learn_margins(partial: _PartialKinds, index: Positions, values: Floats) -> 
         mask = partial.codes == code
         if margin.is_complete or not mask.any():
             continue
-        selected = mask[index]
+        selected = mask[index] & margin.possible(values)  # impossible values are refused afterwards
         numbers = np.asarray(values[selected], np.float64)
         learned = margin.learn(index[selected], numbers, len(mask))
         partial.assign(mask, learned if learned.type == KindType.REAL else Kind(learned))
@@ -603,7 +603,7 @@ def _compute_scales(partial: _PartialKinds, index: Positions, values: Floats) ->
     shared = True
     incomplete = np.isnan(partial.second)
     for margin, mask in partial.of_type(KindType.REAL, incomplete).items():  # the same in every process
-        selected = mask[index]
+        selected = mask[index] & margin.possible(values)
         if not global_count(int(selected.sum())):
             partial.assign(mask, Kind(margin))
             continue

@@ -361,11 +361,10 @@ class Amount(Margin):
         return math.log(value + self.shift) if value >= 0 and value + self.shift > 0 else -math.inf
 
     def moments(self, mean: Any, std: Any) -> tuple[Any, Any]:
-        """Return mean and standard deviation of a shifted log-normal value, with the mean at least 0."""
-        variance = np.minimum(np.square(std), MAX_LOG_VARIANCE)
-        with np.errstate(over="ignore", invalid="ignore"):
-            unshifted = np.exp(np.minimum(mean + variance / 2, MAX_LOG))
-            return np.maximum(unshifted - self.shift, 0.0), unshifted * np.sqrt(np.expm1(variance))
+        """Return the mean of the central 90 % of a shifted log-normal value, and its standard deviation."""
+        variance = np.square(np.minimum(std, MAX_LOG_DEVIATION))
+        deviation = np.exp(np.minimum(mean + variance / 2, MAX_LOG)) * np.sqrt(np.expm1(variance))
+        return central_mean(mean, std, self.shift), deviation
 
     @property
     def allowed(self) -> str:
@@ -388,6 +387,15 @@ class Count(Amount):
         """Return the nearest whole number from 0 up."""
         return np.maximum(np.round(self.unrounded(numbers)), 0.0)
 
+    def moments(self, mean: Any, std: Any) -> tuple[Any, Any]:
+        """Return the mean of the central 90 % of the count, and its standard deviation.
+
+        Small counts are summed by their probabilities; above them rounding is left out.
+        """
+        scale = np.maximum(std, np.finfo(float).tiny)
+        above = [central_share((self.edge(count) - mean) / scale) for count in range(SMALL_COUNT)]
+        return sum(above) + central_mean(mean, std, self.shift + SMALL_COUNT), super().moments(mean, std)[1]
+
     def edge(self, value: float) -> float:
         """Return the number of the middle between two counts."""
         return math.log(math.floor(value) + 0.5 + self.shift) if value >= 0 else -math.inf
@@ -404,9 +412,36 @@ class Count(Amount):
 
 MAX_ORDINAL = 100  # levels of ordinal that are not named
 
-MAX_LOG = 230.0  # the largest logarithm of a mean: the squares of values must not overflow
+SMALL_COUNT = 10  # below, the probability of each count is computed
 
-MAX_LOG_VARIANCE = 100.0  # of the mean of a log-normal value
+MAX_LOG = 230.0  # the largest logarithm of a value: squares must not overflow
+
+MAX_LOG_DEVIATION = 10.0  # of the logarithm of a value
+
+CENTRAL, CENTRAL_QUANTILE = 0.9, 1.6448536269514722  # the share of a distribution whose mean is predicted
+
+
+def central_mean(mean: Any, std: Any, shift: float) -> Any:
+    """Return the mean of max(x - shift, 0) over the central 90 % of a log-normal x.
+
+    ``mean`` and ``std`` are those of log x. The mean over all x depends on a tail that few data determine.
+    """
+    from scipy.special import ndtr
+
+    std = np.clip(std, 1e-12, MAX_LOG_DEVIATION)
+    zero = (math.log(shift) - mean) / std if shift > 0 else -np.inf
+    first = np.clip(zero, -CENTRAL_QUANTILE, CENTRAL_QUANTILE)  # the quantile from which x > shift
+    values = np.exp(np.minimum(mean + std**2 / 2, MAX_LOG))
+    values = values * (ndtr(CENTRAL_QUANTILE - std) - ndtr(first - std))
+    return np.maximum(values - shift * (ndtr(CENTRAL_QUANTILE) - ndtr(first)), 0.0) / CENTRAL
+
+
+def central_share(distance: Any) -> Any:
+    """Return the share of the central 90 % of a standard normal variable that is above ``distance``."""
+    from scipy.special import ndtr
+
+    inside = np.clip(distance, -CENTRAL_QUANTILE, CENTRAL_QUANTILE)
+    return (ndtr(CENTRAL_QUANTILE) - ndtr(inside)) / CENTRAL
 
 
 def _round_to(values: Any, digits: Any) -> Any:
